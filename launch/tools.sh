@@ -57,7 +57,7 @@ purpose() {
     qemu) echo "running machines" ;;
     images) echo "converting disk images" ;;
     lint) echo "formatting and linting the source" ;;
-    lists) echo "package lists, by which guests are made" ;;
+    lists) echo "package lists for making guests" ;;
     vfio-user) echo "running machines with device models: a QEMU of 10.1 or later" ;;
     esac
 }
@@ -66,9 +66,9 @@ purpose() {
 is_there() {
     [ ! -e "$tools/stamps/$1" ] || return 0
     case $1 in
-    # Another release than the compiler's does not do: callers look beside that first.
+    # Only the compiler's own release will do: callers look beside the compiler first.
     rust | lint | vfio-user) return 1 ;;
-    # Package lists of today, by which guests are made.
+    # Package lists of the last 24 hours, for making guests.
     lists) [ -n "$(find "$tools/apt/ready" -mtime 0 2>/dev/null)" ] ;;
     c) has cc ar objcopy strip && echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null ;;
     # objtool, which comes with the kernel's headers, is linked with libelf.
@@ -96,7 +96,7 @@ suites() {
 prepare_apt() {
     apt=$tools/apt
     ! is_there lists || return 0
-    has apt-get dpkg-deb || fail "this system has no apt: only Debian 12 or later is set up by itself." \
+    has apt-get dpkg-deb || fail "this system has no apt: automatic setup needs Debian 12 or later." \
         "Install by hand: Rust 1.91 or later with rust-src, gcc, lld, make, kmod, e2fsprogs, QEMU."
     mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" "$tools/bin" "$tools/stamps"
     : >"$apt/status"
@@ -112,7 +112,7 @@ EOF
     if apt apt-get update -q >"$apt/log" 2>&1; then
         touch "$apt/ready"
     elif [ -e "$apt/ready" ]; then
-        say "isthmus: the package lists could not be renewed; going on with those of $(date -r "$apt/ready")"
+        say "isthmus: the package lists could not be updated; using those of $(date -r "$apt/ready")"
     else
         cat "$apt/log" >&2
         fail "apt-get could not fetch the package lists"
@@ -193,7 +193,7 @@ wrap_group() {
         case $program in
         cc | gcc | gcc-12) for name in $program "x86_64-linux-gnu-$program"; do wrap_driver "$name" gcc-12; done ;;
         cargo) wrap cargo "$tree/usr/bin/cargo" "export CARGO=\"$tools/bin/cargo\"" ;;
-        # cargo and build scripts ask the compiler where it is: its libraries tell it.
+        # cargo and build scripts ask the compiler for its sysroot, which it finds by the path of its libraries.
         rustc | rustdoc) wrap "$program" "$tree/usr/bin/$program" ;;
         depmod | modprobe) wrap "$program" "$tree/bin/kmod" ;;
         mke2fs) wrap mke2fs "$tree/sbin/mke2fs" ;;

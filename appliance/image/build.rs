@@ -1,5 +1,5 @@
-//! Links the kernel bundle into the image. `./isthmus build` says where it is and what kind of image
-//! is wanted; without that (a check on the host) nothing is linked.
+//! Links the kernel bundle into the image. `./isthmus build` passes the path of the bundle and the kind of image in the
+//! environment. Without the path (a check on the host) nothing is linked.
 
 use std::env;
 
@@ -9,20 +9,20 @@ fn main() {
     let kernel = kernel.to_string_lossy();
     println!("cargo:rerun-if-changed={kernel}");
     println!("cargo:rustc-link-arg-bins={kernel}");
-    // The kernel calls it, so it must survive; the kernel's own objects come too late to say so.
+    // The kernel calls `runtime_entry`. Its objects are linked too late to keep the symbol.
     println!("cargo:rustc-link-arg-bins=--undefined=runtime_entry");
-    // The standard library's way out, when memory is exhausted or a panic panics: ours, not the kernel's.
+    // The standard library aborts (allocation failure, panic in a panic) by ours, not by the kernel's.
     println!("cargo:rustc-link-arg-bins=--wrap=sys_abort");
-    // A note in the image by which its symbols are told from those of another build.
+    // A build ID in the image, which identifies its symbol file.
     println!("cargo:rustc-link-arg-bins=--build-id=sha1");
-    // One copy of functions whose code is the same (a backtrace may name another of them), and of equal strings.
+    // Fold functions with identical code (a backtrace may name another of them), and merge equal strings.
     println!("cargo:rustc-link-arg-bins=--icf=all");
     println!("cargo:rustc-link-arg-bins=-O2");
     let entry = match env::var_os("CARGO_FEATURE_UHYVE") {
         Some(_) => "--entry=isthmus_uhyve",
         None => "--entry=isthmus_pvh",
     };
-    // 2 MiB is free under SeaBIOS, GRUB, OVMF and uhyve; what lies below the image is lost to the kernel.
+    // 2 MiB is free under SeaBIOS, GRUB, OVMF and uhyve; the kernel does not use memory below the image.
     for argument in ["--no-pie", "--image-base=0x200000", entry] {
         println!("cargo:rustc-link-arg-bins={argument}");
     }

@@ -1,11 +1,11 @@
-//! Families of protocols and tools that an image may be built without (`./isthmus build --without smc`): what holds the
-//! parts of each, a `Box` or nothing ([`drivers::hal::Hold`]).
+//! Families of protocols and tools that an image can leave out (`./isthmus build --without smc`). State of a family is
+//! in a `Box`, or in nothing if it is left out ([`drivers::hal::Hold`]).
 
 pub(crate) use management::missing;
 
 macro_rules! family {
     ($(#[$doc:meta])* $name:ident, $has:ident, $feature:literal) => {
-        /// Whether the image has it.
+        /// Whether the image includes the family.
         pub(crate) const $has: bool = cfg!(feature = $feature);
         $(#[$doc])*
         #[cfg(feature = $feature)]
@@ -21,7 +21,7 @@ family! {
     OfNtb, NTB, "ntb"
 }
 family! {
-    /// SMC-R, its services and rules, over TCP too.
+    /// SMC-R, its services, and rules, including those over TCP.
     OfSmc, SMC, "smc"
 }
 family! {
@@ -33,6 +33,6 @@ family! {
     OfMirror, MIRROR, "mirror"
 }
 family! {
-    /// Measuring: servers of rping, perftest and qperf, the console's `rping`, `ntb measure` and `remote read`.
+    /// Measuring tools: servers of rping, perftest and qperf, the console's `rping`, `ntb measure` and `remote read`.
     OfMeasure, MEASURE, "measure"
 }

@@ -1,43 +1,42 @@
-//! When a poll loop that finds nothing to do may halt, and the books of what it did with its time.
+//! Decides when an idle poll loop may halt, and accounts for its time.
 
 use core::time::Duration;
 use drivers::hal::Instant;
 pub use management::loops::{LoopCounters, Stage, StageCounters};
 
-/// The quiet time is divided by this where work begins to come soon.
+/// The first polling time is the quiet time divided by this.
 const FIRST_SHARE: u64 = 16;
-/// So many rounds in a row that found work are load: it polls then.
+/// Successive rounds with work that count as load: the loop polls then.
 const LOAD: u32 = 16;
 
-/// Decides when a loop that finds nothing to do may halt, and keeps its books.
+/// Decides when an idle loop may halt, and accounts for its time.
 ///
-/// It polls for as long as that pays (as Linux's `haltpoll` governor does): each time that work comes within
-/// the quiet time after the last, it polls for twice as long before it halts, up to the quiet time; when
-/// work has kept it waiting for longer than that, it halts at once. Under load it hardly ever halts, and a
-/// heartbeat every few seconds costs no polling.
+/// The polling time before a halt adapts, as in Linux's `haltpoll` governor. It doubles, up to the quiet time, each
+/// time that work arrives within the quiet time after the last. If work arrives later than that, the loop halts at once
+/// the next time. So it hardly ever halts under load, and a heartbeat every few seconds costs no polling.
 #[derive(Debug)]
 pub struct Pace {
-    /// What was counted.
+    /// The loop's counters.
     pub counters: LoopCounters,
-    /// For how long it polls at most, in nanoseconds.
+    /// Longest polling time before a halt, in nanoseconds.
     quiet_time: u64,
-    /// For how long it polls now.
-    patience: u64,
+    /// Current polling time before a halt, in nanoseconds.
+    poll_time: u64,
     last_work: Instant,
-    /// It has looked for work in vain, or halted, since the last work.
+    /// There was a round without work, or a halt, since the last work.
     waited: bool,
-    /// Rounds since then that found work.
+    /// Rounds with work since then.
     streak: u32,
     round_start: Instant,
 }
 
 impl Pace {
-    /// A loop that halts after `quiet_time` without work, or sooner.
+    /// Creates the pace of a loop that halts after at most `quiet_time` without work.
     pub fn new(quiet_time: Duration, now: Instant) -> Self {
         let mut pace = Pace {
             counters: LoopCounters::default(),
             quiet_time: 0,
-            patience: 0,
+            poll_time: 0,
             last_work: now,
             waited: false,
             streak: 0,
@@ -47,13 +46,13 @@ impl Pace {
         pace
     }
 
-    /// A setting of the operator's.
+    /// Sets the quiet time of the configuration.
     pub fn set_quiet_time(&mut self, quiet_time: Duration) {
         self.quiet_time = u64::try_from(quiet_time.as_nanos()).unwrap_or(u64::MAX);
-        self.patience = self.patience.min(self.quiet_time);
+        self.poll_time = self.poll_time.min(self.quiet_time);
     }
 
-    /// Closes the books on a round that ends `now`; true if the loop may halt.
+    /// Accounts for a round that ends `now`. Returns whether the loop may halt.
     #[inline]
     pub fn round(&mut self, worked: bool, now: Instant) -> bool {
         let took = now.nanos_since(self.round_start);
@@ -71,24 +70,24 @@ impl Pace {
                 self.adapt(0);
             }
             self.last_work = now;
-            // Without patience the look that precedes every halt is all that is asked for.
-            return self.patience == 0;
+            // Without a polling time, the check before every halt is enough.
+            return self.poll_time == 0;
         }
         self.waited = true;
         self.counters.idle += took;
-        now.nanos_since(self.last_work) >= self.patience
+        now.nanos_since(self.last_work) >= self.poll_time
     }
 
-    /// Work has come so many nanoseconds after the last.
+    /// Adapts the polling time to work that arrived `waited` nanoseconds after the last.
     fn adapt(&mut self, waited: u64) {
-        self.patience = if waited > self.quiet_time {
+        self.poll_time = if waited > self.quiet_time {
             0
         } else {
-            (2 * self.patience).clamp(self.quiet_time / FIRST_SHARE, self.quiet_time)
+            (2 * self.poll_time).clamp(self.quiet_time / FIRST_SHARE, self.quiet_time)
         };
     }
 
-    /// Notes a halt that ended `now`.
+    /// Accounts for a halt that ended `now`.
     pub fn halted(&mut self, now: Instant) {
         self.counters.halted += now.nanos_since(self.round_start);
         self.counters.halts += 1;
@@ -106,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_quiet_time_it_halts_at_once() {
+    fn loop_without_quiet_time_halts_at_once() {
         let mut pace = Pace::new(Duration::ZERO, at(0));
         assert!(pace.round(true, at(10)));
         assert!(pace.round(false, at(20)));
         assert_eq!(pace.counters.busy, 10_000);
     }
 
-    /// Work every so many microseconds, which takes one; for how long it polled before each, or until it halted.
+    /// Simulates work of 1 µs every `gap` µs. Returns how long the loop polled before each, or until it halted.
     fn polled(pace: &mut Pace, now: &mut u64, gap: u64, times: usize) -> Vec<u64> {
         let mut all = Vec::new();
         for _ in 0..times {
@@ -137,16 +136,16 @@ mod tests {
     }
 
     #[test]
-    fn polls_for_as_long_as_that_pays() {
+    fn polling_time_adapts_to_the_work() {
         let (mut pace, mut now) = (Pace::new(Duration::from_micros(64), at(0)), 0);
-        // What comes soon after the last is waited for, longer each time.
+        // Work arrives soon after the last: the loop polls longer each time.
         let spent = polled(&mut pace, &mut now, 40, 8);
         assert_eq!(spent, [0, 4, 8, 16, 32, 40, 40, 40]);
         // Under load there is no halt.
         assert_eq!(pace.counters.halts, 5);
-        // A heartbeat a second: polled for once more, and then never.
+        // A heartbeat every second: it polls once more, then never.
         assert_eq!(polled(&mut pace, &mut now, 1_000_000, 4), [64, 0, 0, 0]);
-        // A heartbeat and its answer: hardly at all.
+        // A heartbeat and its reply: it hardly polls.
         for _ in 0..10 {
             polled(&mut pace, &mut now, 40, 1);
             assert!(polled(&mut pace, &mut now, 1_000_000, 1)[0] <= 4);
@@ -154,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn under_load_it_does_not_look_before_a_halt_each_time() {
+    fn loop_under_load_rarely_asks_to_halt() {
         let mut pace = Pace::new(Duration::from_micros(64), at(0));
-        let looked = (1..1000).filter(|&n| pace.round(true, at(n))).count();
-        assert!(looked < 20, "{looked} times");
+        let halts = (1..1000).filter(|&n| pace.round(true, at(n))).count();
+        assert!(halts < 20, "{halts} times");
     }
 
     #[test]
-    fn the_books_are_complete() {
+    fn time_is_fully_accounted() {
         let mut pace = Pace::new(Duration::from_micros(50), at(0));
         assert!(pace.round(true, at(10)));
         assert!(pace.round(false, at(40)));

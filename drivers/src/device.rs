@@ -1,4 +1,5 @@
-//! A device that was found and has a driver, and is not set up yet.
+//! A device that the inventory has found and paired with a driver, and its opening as a port, disks, a bridge and so
+//! on.
 
 use crate::block::Opened;
 use crate::console::ConsoleLine;
@@ -39,19 +40,19 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The device is of another class than the one that it was to be opened as: our mistake.
+/// The caller opened the device as another class than its own: a bug of this program.
 #[derive(Debug)]
 struct WrongClass;
 
 impl fmt::Display for WrongClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("device is of another class than what it was opened as: a bug")
+        f.write_str("device was opened as another class than its own: a bug")
     }
 }
 
 impl core::error::Error for WrongClass {}
 
-/// The other machine can reach all memory of this one, and the operator does not say that it may.
+/// The peer machine can reach all memory of this one, and the operator has not allowed that (`trust = "peer"`).
 #[cfg(feature = "bridges")]
 #[derive(Debug)]
 struct PeerReachesAll;
@@ -60,8 +61,8 @@ struct PeerReachesAll;
 impl fmt::Display for PeerReachesAll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "closed: by its own registers of this bridge the other machine can reach all memory of this one. If you \
-             trust it with that, set `trust = \"peer\"` in this bridge's [[ntb]]",
+            "closed: with its registers of this bridge the other machine can reach all memory of this machine. If you \
+             trust the other machine, set `trust = \"peer\"` in this bridge's [[ntb]]",
         )
     }
 }
@@ -69,17 +70,17 @@ impl fmt::Display for PeerReachesAll {
 #[cfg(feature = "bridges")]
 impl core::error::Error for PeerReachesAll {}
 
-/// A port that was set up.
+/// An open port.
 pub enum OpenedPort {
-    /// Its device does Ethernet.
+    /// The device supports Ethernet only.
     Plain(Box<dyn Port + Send>),
-    /// Its device does RoCE as well, for a verbs provider.
+    /// The device supports RoCE as well, for a verbs provider.
     #[cfg(feature = "mlx5")]
     Verbs(Box<Mlx5Port>),
 }
 
 impl OpenedPort {
-    /// The Ethernet port, if that is all that is wanted.
+    /// The Ethernet port, without its RoCE part.
     pub fn plain(self) -> Box<dyn Port + Send> {
         match self {
             OpenedPort::Plain(port) => port,
@@ -88,12 +89,12 @@ impl OpenedPort {
         }
     }
 
-    /// Whether its device does RoCE as well.
+    /// Whether the device supports RoCE as well.
     pub fn is_verbs(&self) -> bool {
         !matches!(self, OpenedPort::Plain(_))
     }
 
-    /// The port, to look at.
+    /// The port.
     pub fn port(&self) -> &dyn Port {
         match self {
             OpenedPort::Plain(port) => &**port,
@@ -102,7 +103,7 @@ impl OpenedPort {
         }
     }
 
-    /// The port, before work begins.
+    /// The port, for changes before work begins.
     pub fn port_mut(&mut self) -> &mut dyn Port {
         match self {
             OpenedPort::Plain(port) => &mut **port,
@@ -113,17 +114,17 @@ impl OpenedPort {
 }
 
 impl Device {
-    /// A device on a bus, which `driver` is for.
+    /// A device on a bus, and the driver that matches it.
     pub(crate) fn new(bus: Bus, driver: &'static Driver) -> Self {
         Device { bus, driver }
     }
 
-    /// How it is reached.
+    /// How the device is reached.
     pub fn bus(&self) -> Bus {
         self.bus
     }
 
-    /// Where it is.
+    /// Where the device is.
     pub fn location(&self) -> Location {
         match self.bus {
             Bus::Pci(function) => Location::pci(function.address()),
@@ -136,7 +137,7 @@ impl Device {
         self.driver.name
     }
 
-    /// What it is for.
+    /// Class of the device.
     pub fn class(&self) -> Class {
         self.driver.class()
     }
@@ -151,7 +152,7 @@ impl Device {
         self.open_any_port(platform, wanted_mtu, clock).map(OpenedPort::plain)
     }
 
-    /// The same, for who has a use for what else its device can do.
+    /// Sets an Ethernet port up, and keeps its RoCE part if the device has one.
     pub fn open_any_port(
         self,
         platform: &mut dyn Platform,
@@ -169,7 +170,7 @@ impl Device {
         }
     }
 
-    /// Sets a disk up, or the controller of several.
+    /// Sets a disk up, or a controller with all its disks.
     pub fn open_disks(
         self,
         platform: &mut dyn Platform,
@@ -181,8 +182,8 @@ impl Device {
         }
     }
 
-    /// Sets a bridge up, as the side that is said. One over which the other machine can reach all memory stays closed
-    /// unless `trusts_peer`.
+    /// Sets a bridge up as `side`. A bridge through which the peer machine can reach all memory stays closed unless
+    /// `trusts_peer`.
     pub fn open_bridge(
         self,
         platform: &mut dyn Platform,
@@ -192,9 +193,9 @@ impl Device {
         match self.driver.open {
             Open::Bridge(open) => open(self, platform, side),
             #[cfg(feature = "bridges")]
-            Open::OpenBridge(open) if trusts_peer => open(self, platform, side),
+            Open::UntrustedBridge(open) if trusts_peer => open(self, platform, side),
             #[cfg(feature = "bridges")]
-            Open::OpenBridge(_) => {
+            Open::UntrustedBridge(_) => {
                 self.keep_from_memory();
                 Err(PeerReachesAll.into())
             }
@@ -205,8 +206,8 @@ impl Device {
         }
     }
 
-    /// A device that is not used does not reach memory, whatever the firmware let it do: what the other machine sends
-    /// through a bridge ends there.
+    /// Revokes the device's access to memory that the firmware may have granted. For a bridge that is not used: writes
+    /// of the peer machine end in it.
     pub fn keep_from_memory(&self) {
         if let Bus::Pci(function) = self.bus() {
             function.disable();

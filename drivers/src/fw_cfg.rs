@@ -1,6 +1,5 @@
-//! QEMU's firmware configuration device (QEMU docs/specs/fw_cfg.rst): named files that whoever
-//! starts the machine gives it (`-fw_cfg name=opt/…,file=…`). Read over I/O ports, a byte at a
-//! time; no DMA, no writing.
+//! QEMU's firmware configuration device (QEMU docs/specs/fw_cfg.rst): named files from QEMU's command line
+//! (`-fw_cfg name=opt/…,file=…`). Read over I/O ports, a byte at a time; no DMA, no writing.
 
 use crate::hal::IoPorts;
 use alloc::vec::Vec;
@@ -16,7 +15,7 @@ const SIGNATURE: [u8; 4] = *b"QEMU";
 /// A directory entry: size, selector, reserved, name; numbers big endian.
 const ENTRY: usize = 64;
 const NAME: usize = 8;
-/// QEMU's own limit is far below; one that says more is not QEMU.
+/// Most files of a directory. QEMU's own limit is far below, so a larger count is not QEMU's.
 const MOST_FILES: u32 = 1024;
 /// Largest file that is read, in bytes.
 pub const MOST_BYTES: usize = 64 << 10;
@@ -24,9 +23,9 @@ pub const MOST_BYTES: usize = 64 << 10;
 /// Why a file was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FwCfgError {
-    /// The file is larger than [`MOST_BYTES`]; it has so many bytes.
+    /// The file is larger than [`MOST_BYTES`]: its size in bytes.
     TooLarge(u32),
-    /// The directory makes no sense; the host is to blame.
+    /// The directory is invalid; the host is to blame.
     Directory,
 }
 
@@ -36,7 +35,7 @@ impl fmt::Display for FwCfgError {
             FwCfgError::TooLarge(bytes) => {
                 write!(f, "fw_cfg file has {bytes} bytes; at most {MOST_BYTES} are read")
             }
-            FwCfgError::Directory => write!(f, "fw_cfg directory makes no sense"),
+            FwCfgError::Directory => write!(f, "fw_cfg directory is invalid: the host is to blame"),
         }
     }
 }
@@ -75,7 +74,7 @@ fn select<const N: usize>(ports: &mut dyn IoPorts, item: u16) -> [u8; N] {
     next(ports)
 }
 
-/// Reads on in the selected item.
+/// Reads the next bytes of the selected item.
 fn next<const N: usize>(ports: &mut dyn IoPorts) -> [u8; N] {
     core::array::from_fn(|_| ports.read8(DATA))
 }
@@ -86,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The device: items by selector, and how far the selected one was read.
+    /// Model of the device: items by selector, and the read position in the selected item.
     #[derive(Default)]
     struct Device {
         items: BTreeMap<u16, Vec<u8>>,
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_found_by_its_whole_name() {
+    fn file_is_found_by_its_whole_name() {
         let long = "opt/0123456789012345678901234567890123456789012345678901"; // no room for a NUL
         let mut ports = device(&[
             ("etc/e820", 4, b"e820"),
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn no_device_no_file() {
+    fn absent_device_has_no_file() {
         struct Nothing;
         impl IoPorts for Nothing {
             fn read8(&mut self, _: u16) -> u8 {
@@ -172,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_directory_is_survived(directory in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_directory_is_read_without_panic(directory in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut ports = device(&[]);
             ports.items.insert(ITEM_DIRECTORY, [&[0, 0, 0, 4], &directory[..]].concat());
             let _ = read_file(&mut ports, "opt/isthmus/config");

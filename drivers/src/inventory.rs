@@ -1,4 +1,4 @@
-//! What the machine has: every device that there is a driver for, and what is left over, for show.
+//! Inventory of the machine: the devices that have a driver, and the devices without one, for the operator to see.
 
 use crate::device::{Bus, Device};
 use crate::hal::{ConfigRegionAccess, Location, PciAddress, Platform};
@@ -8,23 +8,23 @@ use crate::virtio::{self, Slot};
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-/// A device that no driver takes, for show.
+/// A device without a driver, as it is shown to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unclaimed {
-    /// Where it is.
+    /// Where the device is.
     pub location: Location,
     /// PCI vendor and device ID, or virtio's vendor and the device type plus 0x1040.
     pub id: (u16, u16),
-    /// PCI class as 0xCCSSPP; 0 if it is not on PCI.
+    /// PCI class as 0xCCSSPP; 0 for a device that is not on PCI.
     pub class: u32,
-    /// It is a part of the chipset: a function beside an ISA bridge.
+    /// The device is a part of the chipset: a function beside an ISA bridge.
     pub chipset: bool,
-    /// Why it was not even looked at, if its registers are out of order.
+    /// Why its registers could not be read, if they are invalid.
     pub error: Option<virtio::Error>,
 }
 
 impl Unclaimed {
-    /// What it is, in words: by the PCI class (PCI Code and ID Assignment 1.11), or the virtio type.
+    /// Description of the device by its PCI class (PCI Code and ID Assignment 1.11) or its virtio type.
     pub fn what(&self) -> &'static str {
         if self.id.0 == virtio::VENDOR && self.class >> 16 != 6 {
             return match self.id.1 {
@@ -71,24 +71,24 @@ impl Unclaimed {
         }
     }
 
-    /// Whether an operator may miss it: a disk or a network interface that no driver takes, but not what
-    /// every chipset has.
+    /// Whether an operator may miss the device: a disk or a network interface without a driver that is not a part of
+    /// the chipset.
     pub fn is_missed(&self) -> bool {
         !self.chipset && (matches!(self.class >> 16, 1 | 2) || self.class >> 8 == 0x0c06)
     }
 }
 
-/// What there is.
+/// The devices of this machine.
 #[derive(Debug, Default)]
 pub struct Inventory {
-    /// Devices that have a driver, in the order of their places.
+    /// Devices that have a driver, in the order of their addresses.
     devices: Vec<Device>,
-    /// Everything else.
+    /// Devices without a driver.
     pub unclaimed: Vec<Unclaimed>,
 }
 
 impl Inventory {
-    /// Takes the devices of one class out, in the order of their places.
+    /// Takes the devices of one class out, in the order of their addresses.
     pub fn take(&mut self, class: Class) -> Vec<Device> {
         self.devices.extract_if(.., |device| device.class() == class).collect()
     }
@@ -99,12 +99,12 @@ impl Inventory {
         self.devices.iter().any(|device| device.class() == class)
     }
 
-    /// Looks at all functions of PCI segment 0 that are on its bus 0, or behind bridges there.
+    /// Scans all functions of PCI segment 0 that are on its bus 0, or behind bridges there.
     pub fn scan_pci(&mut self, access: &'static (dyn ConfigRegionAccess + Sync)) {
         self.scan_segment(0, 0..=0, access);
     }
 
-    /// Looks at all functions of a segment that are on the buses `roots`, or behind bridges there.
+    /// Scans all functions of a segment that are on the buses `roots`, or behind bridges there.
     pub fn scan_segment(
         &mut self,
         segment: u16,
@@ -132,7 +132,7 @@ impl Inventory {
         }
     }
 
-    /// Looks at places of virtio's memory-mapped registers, such as microvm's.
+    /// Scans slots of virtio's memory-mapped registers, such as microvm's.
     pub fn scan_virtio_mmio(&mut self, slots: &[Slot], platform: &mut dyn Platform) {
         for &slot in slots {
             let (device_type, error) = match virtio::mmio_device_type(slot, platform) {
@@ -153,12 +153,12 @@ impl Inventory {
     }
 }
 
-/// The device that a PCI function is, if there is a driver for it.
+/// The PCI function as a device, if it has a driver.
 pub fn device(function: Function<'static>) -> Option<Device> {
     Driver::of(&ids(&function)).map(|driver| Device::new(Bus::Pci(function), driver))
 }
 
-/// What a function may be recognized by, the most exact first.
+/// The IDs of a function, the most exact first.
 fn ids(function: &Function<'_>) -> Vec<Id> {
     let virtio = virtio::pci_device_type(function).map(Id::Virtio);
     let exact = Id::Pci(function.vendor(), function.device());

@@ -1,45 +1,45 @@
-//! IOMMUs that firmware has left on, to keep devices from memory while it runs: they are turned off, because nothing here
-//! programs them. Translation keeps devices from the memory that they are given, and remapping loses their interrupts.
+//! Turns off IOMMUs that firmware has left on to keep devices from its memory. No code here programs an IOMMU: with
+//! translation on, devices could not reach their buffers, and with remapping on, their interrupts would be lost.
 //!
 //! Intel VT-d 4.1, chapter 11; AMD I/O Virtualization 3.08, 3.4.
 
 use crate::hal::{Clock, Registers};
 use core::time::Duration;
 
-/// Whose it is.
+/// Maker of an IOMMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
     /// Intel's VT-d.
     Intel,
-    /// AMD's.
+    /// AMD's IOMMU.
     Amd,
 }
 
-/// What was done.
+/// Result of turning an IOMMU off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was off, or is not there.
+    /// The IOMMU was off already, or is absent.
     WasOff,
-    /// It is off now.
+    /// The IOMMU is off now.
     IsOff,
-    /// It does not heed what it is told.
+    /// The IOMMU is still on after the disabling write.
     StaysOn,
 }
 
-/// Bytes of registers that are looked at.
+/// Bytes of registers that are used.
 pub const LEN: usize = 0x100;
-/// How long it may take.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Longest time for one part to turn off.
+const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Global command, and what of it the global status says.
+/// Global command register, and the global status register that shows its effect.
 const COMMAND: usize = 0x18;
 const STATUS: usize = 0x1c;
-/// Bits of the status that are no states, and must not be written as commands.
+/// Status bits that are written back as commands. The others are one-shot, and must not be written back.
 const STATES: u32 = 0x96ff_ffff;
 const TRANSLATION: u32 = 1 << 31;
 const REMAPPING: u32 = 1 << 25;
 const CAPABILITY: usize = 8;
-/// There are regions of memory, low and high, that no device reaches.
+/// Capability bits: protected low and high regions of memory, which no device can reach.
 const PROTECTED_REGIONS: u64 = 3 << 5;
 const PROTECTION: usize = 0x64;
 const PROTECTION_ENABLE: u32 = 1 << 31;
@@ -63,7 +63,7 @@ fn turn_off_intel(registers: &dyn Registers, clock: &dyn Clock) -> Outcome {
         return Outcome::WasOff;
     }
     let mut outcome = Outcome::WasOff;
-    let mut told = |done| match (outcome, done) {
+    let mut record = |done| match (outcome, done) {
         (Outcome::StaysOn, _) | (_, false) => outcome = Outcome::StaysOn,
         _ => outcome = Outcome::IsOff,
     };
@@ -72,14 +72,14 @@ fn turn_off_intel(registers: &dyn Registers, clock: &dyn Clock) -> Outcome {
         let status = registers.read32(STATUS);
         if status & state != 0 {
             registers.write32(COMMAND, status & STATES & !state);
-            told(until(clock, || registers.read32(STATUS) & state == 0));
+            record(until(clock, || registers.read32(STATUS) & state == 0));
         }
     }
     if registers.read64(CAPABILITY) & PROTECTED_REGIONS != 0 {
         let protection = registers.read32(PROTECTION);
         if protection & (PROTECTION_ENABLE | PROTECTION_STATUS) != 0 {
             registers.write32(PROTECTION, protection & !PROTECTION_ENABLE);
-            told(until(clock, || registers.read32(PROTECTION) & PROTECTION_STATUS == 0));
+            record(until(clock, || registers.read32(PROTECTION) & PROTECTION_STATUS == 0));
         }
     }
     outcome
@@ -98,7 +98,7 @@ fn turn_off_amd(registers: &dyn Registers, clock: &dyn Clock) -> Outcome {
 }
 
 fn until(clock: &dyn Clock, done: impl Fn() -> bool) -> bool {
-    let deadline = clock.now() + PATIENCE;
+    let deadline = clock.now() + TIMEOUT;
     loop {
         if done() {
             return true;
@@ -118,7 +118,7 @@ mod tests {
     use std::sync::Mutex;
     use std::vec::Vec;
 
-    /// What it has in it, which bits stick, and what it was told.
+    /// Model of an IOMMU: its registers, the bits that stick, and the commands that were written.
     struct Model(Mutex<State>);
 
     #[derive(Default)]
@@ -188,9 +188,9 @@ mod tests {
         }
     }
 
-    struct Looks(Cell<u64>);
+    struct StepClock(Cell<u64>);
 
-    impl Clock for Looks {
+    impl Clock for StepClock {
         fn now(&self) -> Instant {
             self.0.set(self.0.get() + 1_000_000);
             Instant::from_nanos(self.0.get())
@@ -199,12 +199,12 @@ mod tests {
 
     fn after(maker: Maker, state: State) -> (Outcome, State) {
         let model = Model(Mutex::new(state));
-        let outcome = turn_off(maker, &model, &Looks(Cell::new(0)));
+        let outcome = turn_off(maker, &model, &StepClock(Cell::new(0)));
         (outcome, model.0.into_inner().unwrap())
     }
 
     #[test]
-    fn what_firmware_left_on_is_turned_off_and_nothing_else_is_touched() {
+    fn iommu_that_firmware_left_on_is_turned_off_and_other_bits_kept() {
         const QUEUE: u32 = 1 << 26;
         const POINTERS: u32 = 1 << 30 | 1 << 24;
         for (on, commands) in [
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_or_not_there_is_left_alone() {
+    fn iommu_that_is_off_or_absent_is_left_alone() {
         for maker in [Maker::Intel, Maker::Amd] {
             for gone in [false, true] {
                 let (outcome, state) = after(maker, State { gone, ..State::default() });
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_on_is_told() {
+    fn iommu_that_stays_on_is_reported() {
         for (maker, state) in [
             (
                 Maker::Intel,

@@ -8,30 +8,31 @@
 //!
 //! # From a bus to an open device
 //!
-//! `registry::DRIVERS` lists for each driver what it matches (a virtio device type, PCI IDs, a PCI class) and what it
-//! opens (a port, disks, a bridge, a DMA engine, a source of entropy). [`inventory`] walks the buses and pairs devices
-//! with drivers. It walks PCI from bus 0 on, from every bus where ACPI describes several host bridges, and in the
-//! segments that ACPI names (`pci::scan`, `pci::Ecam`). A user takes the devices of a class from the inventory and opens
-//! them. Nothing above this crate names a driver.
+//! `registry::DRIVERS` lists for each driver the IDs that it matches (a virtio device type, PCI IDs, a PCI class) and
+//! the kind of device that it opens (a port, disks, a bridge, a DMA engine, a source of entropy). [`inventory`] walks
+//! the buses and pairs devices with drivers. It walks PCI from bus 0, from every bus where ACPI describes several host
+//! bridges, and in the segments that ACPI names (`pci::scan`, `pci::Ecam`). A caller takes the devices of a class from
+//! the inventory and opens them. No code above this crate names a driver.
 //!
 //! A new driver is a folder in its class, a line in the table, its tests, and a row in docs/run.md.
 //!
-//! A device behind a controller has the controller's name and its unit: `pci:0000:03:00.0/1:0`. An NVMe namespace has its
-//! NSID: `pci:0000:03:00.0/1`.
+//! A device behind a controller has the controller's name and its unit: `pci:0000:03:00.0/1:0`. An NVMe namespace has
+//! its NSID: `pci:0000:03:00.0/1`.
 //!
 //! # Queues for several cores
 //!
-//! `Port::split` makes a port of each further pair of queues, for another core. `Port::steer` asks a port to receive one
-//! UDP flow in a queue of its own, where no other traffic takes its buffers. Only enic supports it; engines over UDP use
-//! it for their data and acknowledgements (`gateway::udp_engines`). `hal::MoreQueues` does the same for disks: NVMe has
-//! it.
+//! `Port::split` makes a port of each further pair of queues, for another core. `Port::steer` requests that a port
+//! receives one UDP flow in a queue of its own, where no other traffic takes its buffers. Only enic supports it;
+//! engines over UDP use it for their data and acknowledgements (`gateway::udp_engines`). `hal::MoreQueues` opens
+//! further queues of disks: only NVMe supports it.
 //!
 //! Queues of one device go through a reset together (`ethernet/owners.rs`, `block/nvme/line.rs`).
 //!
 //! # Life of a device
 //!
-//! Drivers do not keep frames or requests for ever. A chip that hangs or has lost its link is reset, as is a virtio
-//! device with impossible rings. Memory is reused only when the device cannot reach it any more (`hal::Retired`).
+//! Drivers do not keep frames or requests for ever. A driver resets a chip that hangs or has lost its link, and a
+//! virtio device with impossible rings. Memory is reused only when the device cannot reach it any more
+//! (`hal::Retired`).
 //!
 //! `hal::CrashWriter` writes the record of a panic to a disk. It resets the device first, so it does not depend on the
 //! state of its driver, and neither allocates nor locks.

@@ -1,5 +1,5 @@
-//! The drivers: what each of them matches, and what it opens. A driver is a folder in the one of its class,
-//! and a line here; nobody above knows it by name.
+//! Table of the drivers: the IDs that each matches, and its function to open a device. A driver is a folder in the
+//! folder of its class, and an entry here; no code above this crate names a driver.
 
 use crate::block::{self, Opened};
 use crate::console::{self, ConsoleLine};
@@ -18,7 +18,7 @@ use crate::virtio;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// What a driver recognizes its devices by.
+/// ID by which a driver matches its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Id {
     /// Virtio device type (virtio 1.2, chapter 5), on PCI or memory-mapped registers.
@@ -29,10 +29,11 @@ pub enum Id {
     PciClass(u32),
 }
 
-/// Why a device cannot be used. Its text says what the device lacks, or who is to blame.
+/// Why a device cannot be used. Its text names the missing feature of the device, or the culprit.
 pub type OpenError = Box<dyn core::error::Error>;
 
-/// What a driver opens, and how. A device is set up once, before the loops run, on the core that will own it.
+/// Function that opens a device, by the device's class. A device is set up once, before the loops run, on the core that
+/// will own it.
 #[derive(Clone, Copy)]
 pub enum Open {
     /// An Ethernet port. May wait for the device.
@@ -44,7 +45,7 @@ pub enum Open {
             &dyn Clock,
         ) -> Result<Box<dyn Port + Send>, OpenError>,
     ),
-    /// An Ethernet port whose device does RoCE as well, for a verbs provider. May wait for the device.
+    /// An Ethernet port whose device supports RoCE as well, for a verbs provider. May wait for the device.
     #[cfg(feature = "mlx5")]
     VerbsPort(
         fn(
@@ -54,13 +55,14 @@ pub enum Open {
             &dyn Clock,
         ) -> Result<ethernet::mlx5::Mlx5Port, OpenError>,
     ),
-    /// Disks: the one that the device is, or all units behind a controller. May wait for the device.
+    /// One disk, or all units behind a controller. May wait for the device.
     Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
-    /// A non-transparent bridge. Which of its two sides this machine has may have to be said.
+    /// A non-transparent bridge. The configuration may have to name the side of this machine.
     Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
-    /// One whose translation of addresses the other machine can change, by registers of its own: it reaches all memory.
+    /// A non-transparent bridge through which the peer machine reaches all memory: its registers can change the
+    /// translation of addresses.
     #[cfg(feature = "bridges")]
-    OpenBridge(
+    UntrustedBridge(
         fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>,
     ),
     /// The channels of a DMA engine. May wait for the device.
@@ -73,7 +75,7 @@ pub enum Open {
     RapidIo(fn(Device, &mut dyn Platform) -> Result<rapidio::OpenPort, OpenError>),
 }
 
-/// What a device is for.
+/// Class of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Ethernet.
@@ -94,11 +96,11 @@ pub enum Class {
 
 /// One driver.
 pub struct Driver {
-    /// Its name, as Linux has it where Linux has such a driver.
+    /// Name of the driver: Linux's name where Linux has such a driver.
     pub name: &'static str,
-    /// What it matches.
+    /// IDs that the driver matches.
     pub ids: &'static [Id],
-    /// What it opens.
+    /// Opens a device.
     pub open: Open,
 }
 
@@ -172,12 +174,12 @@ pub static DRIVERS: &[Driver] = &[
     #[cfg(feature = "ntb")]
     Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
     #[cfg(feature = "bridges")]
-    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::OpenBridge(ntb::amd::open) },
+    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::UntrustedBridge(ntb::amd::open) },
     #[cfg(feature = "bridges")]
     Driver {
         name: "ntb_hw_switchtec",
         ids: &ntb::switchtec::IDS,
-        open: Open::OpenBridge(ntb::switchtec::open),
+        open: Open::UntrustedBridge(ntb::switchtec::open),
     },
     #[cfg(feature = "ntb")]
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
@@ -193,7 +195,7 @@ pub static DRIVERS: &[Driver] = &[
 ];
 
 impl Driver {
-    /// What it opens.
+    /// Class of the driver's devices.
     pub fn class(&self) -> Class {
         match self.open {
             Open::Port(_) => Class::Port,
@@ -202,7 +204,7 @@ impl Driver {
             Open::Disks(_) => Class::Disks,
             Open::Bridge(_) => Class::Bridge,
             #[cfg(feature = "bridges")]
-            Open::OpenBridge(_) => Class::Bridge,
+            Open::UntrustedBridge(_) => Class::Bridge,
             Open::Dma(_) => Class::Dma,
             Open::Entropy(_) => Class::Entropy,
             Open::Console(_) => Class::Console,
@@ -210,7 +212,7 @@ impl Driver {
         }
     }
 
-    /// The driver of a device that any of `ids` says what it is.
+    /// The driver that matches any of a device's `ids`.
     pub fn of(ids: &[Id]) -> Option<&'static Driver> {
         DRIVERS.iter().find(|driver| driver.ids.iter().any(|id| ids.contains(id)))
     }

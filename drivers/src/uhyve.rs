@@ -1,22 +1,22 @@
-//! uhyve's own interface, version 1 (crate uhyve-interface, `v1`): output, files of the host, the end. A guest writes the
-//! address of parameters to a port; uhyve has done what is asked when the write returns. There is no input.
+//! uhyve's hypercalls, version 1 (crate uhyve-interface, `v1`): output, files of the host, exit. A guest writes the
+//! address of parameters to a port; the call is complete when the write returns. There is no input.
 //!
-//! Parameters and data lie in memory that was set aside for them. uhyve ends the whole machine when an address among
-//! them is not of its memory, so that nothing else is ever handed over.
+//! Parameters and data lie in memory reserved for them, and no other addresses are passed: uhyve ends the whole machine
+//! if an address is outside of the guest's memory.
 
 use crate::hal::Window;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Ports, with what lies at the address that is written there.
+/// Ports, and the layout of the parameters whose address is written there.
 pub mod port {
     /// `name: u64, flags: i32, mode: i32, ret: i32`; the name ends with a zero. The result is a number for the open
     /// file, or a negative error.
     pub const FILE_OPEN: u16 = 0x440;
     /// `fd: i32, ret: i32`.
     pub const FILE_CLOSE: u16 = 0x480;
-    /// `fd: i32, buf: u64, len: u64, ret: i64`. The buffer is named by its virtual address; the result is how many bytes
-    /// were read, 0 at the end, or a negative error.
+    /// `fd: i32, buf: u64, len: u64, ret: i64`. `buf` is a virtual address; the result is the number of bytes read, 0
+    /// at the end of the file, or a negative error.
     pub const FILE_READ: u16 = 0x500;
     /// `code: i32`.
     pub const EXIT: u16 = 0x540;
@@ -29,12 +29,12 @@ pub const ENOENT: i64 = 2;
 /// Largest file that is read, in bytes.
 pub const MOST_BYTES: usize = 64 << 10;
 
-/// Where the data begins in the memory; parameters are before it.
+/// Offset of the data in the memory; parameters are before it.
 const DATA: usize = 64;
 
-/// What makes the calls.
+/// Access to uhyve's ports.
 pub trait Hypercalls {
-    /// Writes the address of parameters to a port. Whoever implements it hands over addresses of memory that it was
+    /// Writes the address of parameters to a port. Implementations pass only addresses of the memory that they were
     /// made for.
     fn call(&mut self, port: u16, parameters: u32);
 }
@@ -44,9 +44,9 @@ pub trait Hypercalls {
 pub enum FileError {
     /// The file is larger than [`MOST_BYTES`].
     TooLarge,
-    /// uhyve cannot do this with the file that it mapped; Hermit's number of the error.
+    /// uhyve failed to open or read the mapped file: the operation, and Hermit's number of the error.
     Host(&'static str, i64),
-    /// uhyve says that it read more than it was asked for.
+    /// uhyve returned more bytes than were requested.
     Nonsense,
 }
 
@@ -54,18 +54,15 @@ impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FileError::TooLarge => {
-                write!(
-                    f,
-                    "the file has more than the {MOST_BYTES} bytes that are read: map a shorter one"
-                )
+                write!(f, "the file has more than {MOST_BYTES} bytes: map a shorter one")
             }
             FileError::Host(what, error) => write!(
                 f,
-                "uhyve cannot {what} the file that is mapped there (error {error}): see whether it is one that uhyve's user \
-                 may read (--file-mapping)"
+                "uhyve cannot {what} the mapped file (error {error}): check that uhyve's user may read it \
+                 (--file-mapping)"
             ),
             FileError::Nonsense => {
-                write!(f, "uhyve says that it read more than was asked for: uhyve is to blame")
+                write!(f, "uhyve returned more bytes than were requested: uhyve is to blame")
             }
         }
     }
@@ -73,17 +70,17 @@ impl fmt::Display for FileError {
 
 impl core::error::Error for FileError {}
 
-/// The interface, through some memory of its own.
+/// The hypercalls, with memory for parameters and data.
 #[derive(Clone, Copy, Debug)]
 pub struct Uhyve {
     memory: Window,
-    /// Its address.
+    /// Bus address of the memory.
     address: u32,
 }
 
 impl Uhyve {
-    /// Calls with parameters and data in `memory`, which nobody else uses; its bus address is its virtual address. None
-    /// if it is too small, or beyond the 4 GiB that can be named.
+    /// Uses `memory` exclusively for parameters and data; its bus address is its virtual address. None if it is too
+    /// small, or not below 4 GiB, because ports take addresses of 32 bits.
     pub fn new(memory: Window) -> Option<Self> {
         let address = u32::try_from(memory.bus_address()).ok()?;
         address.checked_add(u32::try_from(memory.len()).ok()?)?;
@@ -98,7 +95,7 @@ impl Uhyve {
         self.memory.bus_address() + DATA as u64
     }
 
-    /// Puts bytes to where parameters (at 0) or data are. They fit: all callers see to that.
+    /// Writes bytes to the parameters (at 0) or the data. All callers ensure that they fit.
     fn put(&self, at: usize, bytes: &[u8]) {
         let _ = self.memory.write(at, bytes);
     }
@@ -109,8 +106,8 @@ impl Uhyve {
         bytes
     }
 
-    /// Prints as much as there is room for in one call; how many bytes. Whoever reads uhyve's output may keep it, and
-    /// the machine, waiting.
+    /// Prints as many bytes as fit into one call, and returns how many. A slow reader of uhyve's output blocks uhyve,
+    /// and with it the machine.
     pub fn print(&self, calls: &mut dyn Hypercalls, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.room());
         if len > 0 {
@@ -122,13 +119,13 @@ impl Uhyve {
         len
     }
 
-    /// Ends the machine: uhyve exits with this code.
+    /// Ends the machine: uhyve exits with `code`.
     pub fn exit(&self, calls: &mut dyn Hypercalls, code: i32) {
         self.put(0, &code.to_le_bytes());
         calls.call(port::EXIT, self.address);
     }
 
-    /// The contents of the file that the host has mapped to `name`, or None if it has mapped none.
+    /// The contents of the file that the host has mapped to `name`, or None if there is no such file.
     pub fn read_file(
         &self,
         calls: &mut dyn Hypercalls,
@@ -150,21 +147,21 @@ impl Uhyve {
     }
 
     fn open(&self, calls: &mut dyn Hypercalls, name: &str) -> Result<Option<i32>, FileError> {
-        // Read only, no mode, and an error for who does not answer.
+        // Read only, no mode. The result is preset to an error in case that uhyve writes none.
         let parameters = [self.data().to_le_bytes(), [0; 8]].concat();
         self.put(DATA, &[name.as_bytes(), &[0]].concat());
         self.put(0, &parameters);
         self.put(16, &(-1i32).to_le_bytes());
         calls.call(port::FILE_OPEN, self.address);
         match i64::from(i32::from_le_bytes(self.get(16))) {
-            // Those below are not of files.
+            // Descriptors 0 to 2 are standard streams.
             fd @ 3.. => Ok(Some(fd as i32)),
             error if -error == ENOENT => Ok(None),
             error => Err(FileError::Host("open", error.wrapping_neg())),
         }
     }
 
-    /// Reads some more; how many bytes.
+    /// Appends the next bytes of the file to `contents`, and returns how many.
     fn read(
         &self,
         calls: &mut dyn Hypercalls,

@@ -1,15 +1,15 @@
 /*
- * journal write DEVICE FIRST BLOCKS FILE NUMBER: writes to blocks of 4 KiB of a device, past its page cache, numbers from
- * NUMBER on, and keeps a journal in FILE of what it is about to write, and of what the device has acknowledged as durable: by
- * a flush, or by a write that is so by itself.
+ * journal write DEVICE FIRST BLOCKS FILE NUMBER: writes numbers from NUMBER on to blocks of 4 KiB of a device, with
+ * O_DIRECT. FILE gets a journal of each write before it is issued, and of each write that the device has acknowledged as
+ * durable, by a flush or by a write with RWF_DSYNC.
  *
  *     w BLOCK NUMBER    this number is about to be written to all of this block
- *     d BLOCK NUMBER    and is durable there
+ *     d BLOCK NUMBER    this number is durable in this block
  *
  * It ends when a request fails.
  *
- * journal check DEVICE FILE: reads the blocks of the journal. Each sector has what is durable in its block, or what was
- * written since.
+ * journal check DEVICE FILE: reads the blocks of the journal. Each sector must have the number that is durable in its
+ * block, or one that was written later.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -24,7 +24,7 @@ enum { BLOCK = 4096, SECTOR = 512, MOST = 4096 };
 
 static uint32_t *data;
 
-static int write_for_ever(int device, long first, long blocks, FILE *journal, uint32_t number)
+static int write_until_error(int device, long first, long blocks, FILE *journal, uint32_t number)
 {
 	static uint32_t completed[MOST];
 
@@ -127,5 +127,5 @@ int main(int argc, char **argv)
 
 	if (blocks < 1 || blocks > MOST)
 		return 2;
-	return write_for_ever(device, atol(argv[3]), blocks, journal, atol(argv[6]));
+	return write_until_error(device, atol(argv[3]), blocks, journal, atol(argv[6]));
 }

@@ -1,14 +1,14 @@
-/* What a Linux guest says over /dev/rio_cm. The layout of its ioctls is the kernel's (include/uapi/linux/rio_cm_cdev.h),
- * which Debian's headers do not have.
+/* A peer of the appliance in a Linux guest, over /dev/rio_cm. The ioctls have the layout of the kernel's
+ * include/uapi/linux/rio_cm_cdev.h, which Debian's headers lack.
  *
  *   rio_cm peers                        lists the ids of end points
  *   rio_cm echo ID CHANNEL ROUNDS       messages of many sizes to an echo service, and ROUNDS of the longest; checks every byte
- *   rio_cm serve CHANNEL CONNECTIONS    echoes
+ *   rio_cm serve CHANNEL CONNECTIONS    echoes messages of that many connections
  *   rio_cm ping ID CHANNEL BYTES ROUNDS  messages of that many bytes, header included, one after the other
- *   rio_cm many ID CHANNEL COUNT ROUNDS  as many channels at a time to an echo service, a message on each in each round
- *   rio_cm crowd CHANNEL                echoes to as many as come, until it is killed
- *   rio_cm hold ID CHANNEL              connects, and waits for the end
- *   rio_cm knock ID CHANNEL             asks for a channel that nobody listens on
+ *   rio_cm many ID CHANNEL COUNT ROUNDS  COUNT channels at a time to an echo service, a message on each in each round
+ *   rio_cm crowd CHANNEL                echoes messages of any number of clients, until it is killed
+ *   rio_cm hold ID CHANNEL              connects, and waits until the connection ends
+ *   rio_cm knock ID CHANNEL             tries to connect to a channel without a listener
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +53,7 @@ static uint16_t create(uint16_t number)
 	return number;
 }
 
-static void say(uint16_t channel, int size)
+static void send_message(uint16_t channel, int size)
 {
 	struct message message = { channel, size, 0, (uintptr_t)out };
 
@@ -64,8 +64,8 @@ static void say(uint16_t channel, int size)
 	}
 }
 
-/* Bytes of the next message with its header, which alone says so; 0 at the end. */
-static int hear(uint16_t channel, uint32_t timeout_ms)
+/* Receives a message. Returns its length with the header, which states the length; 0 at the end of the connection. */
+static int receive_message(uint16_t channel, uint32_t timeout_ms)
 {
 	struct message message = { channel, MOST, timeout_ms, (uintptr_t)in };
 
@@ -87,10 +87,10 @@ static void round_trip(uint16_t channel, int seed, int size)
 {
 	for (int i = HEADER; i < size; i++)
 		out[i] = seed * 31 + i * 7 + (i >> 8);
-	say(channel, size);
-	int heard = hear(channel, 10000);
-	if (heard != size || memcmp(in + HEADER, out + HEADER, size - HEADER)) {
-		fprintf(stderr, "rio_cm: of %d bytes %d came back, or others\n", size, heard);
+	send_message(channel, size);
+	int received = receive_message(channel, 10000);
+	if (received != size || memcmp(in + HEADER, out + HEADER, size - HEADER)) {
+		fprintf(stderr, "rio_cm: sent %d bytes, received %d, or the data differs\n", size, received);
 		exit(1);
 	}
 }
@@ -136,9 +136,9 @@ static void serve(int number, int connections)
 
 		if (ioctl(device, CHAN_ACCEPT, &accepted))
 			die("accept");
-		while ((size = hear(accepted.channel, 60000))) {
+		while ((size = receive_message(accepted.channel, 60000))) {
 			memcpy(out, in, MOST);
-			say(accepted.channel, size);
+			send_message(accepted.channel, size);
 		}
 	}
 }
@@ -162,12 +162,12 @@ static void many(int id, int number, int count, int rounds)
 				for (int i = HEADER; i < size; i++)
 					to[i] = n * 31 + round * 5 + i * 7 + (i >> 8);
 				if (!answer) {
-					say(channels[n], size);
+					send_message(channels[n], size);
 					continue;
 				}
-				int heard = hear(channels[n], 30000);
-				if (heard != size || memcmp(in + HEADER, wanted + HEADER, size - HEADER)) {
-					fprintf(stderr, "rio_cm: of %d bytes on channel %d %d came back, or others\n", size, n, heard);
+				int received = receive_message(channels[n], 30000);
+				if (received != size || memcmp(in + HEADER, wanted + HEADER, size - HEADER)) {
+					fprintf(stderr, "rio_cm: sent %d bytes on channel %d, received %d, or the data differs\n", size, n, received);
 					exit(1);
 				}
 			}
@@ -199,9 +199,9 @@ static void crowd(int number)
 		}
 		if (fork())
 			continue;
-		while ((size = hear(accepted.channel, 600000))) {
+		while ((size = receive_message(accepted.channel, 600000))) {
 			memcpy(out, in, MOST);
-			say(accepted.channel, size);
+			send_message(accepted.channel, size);
 		}
 		_exit(0);
 	}
@@ -215,7 +215,7 @@ static void hold(int id, int number)
 		die("connect");
 	printf("connected\n");
 	fflush(stdout);
-	hear(to.id, 600000);
+	receive_message(to.id, 600000);
 	printf("ended\n");
 }
 
@@ -225,7 +225,7 @@ static void peers(void)
 
 	if (ioctl(device, EP_GET_LIST_SIZE, &count))
 		die("list");
-	/* Exactly as many as there are: with more room the kernel falls over. */
+	/* Exactly as many as there are: with more room the kernel crashes. */
 	uint32_t *list = calloc(count + 2, sizeof *list);
 	list[0] = count;
 	if (ioctl(device, EP_GET_LIST, list))

@@ -1,4 +1,4 @@
-/* What a Linux guest needs to speak SMC and to tell what it speaks; smc-tools is not in Debian.
+/* Uses AF_SMC in a Linux guest and lists its sockets, because Debian lacks smc-tools.
  *
  *   smc eid NAME                        makes NAME an enterprise ID of this host
  *   smc sockets                         lists SMC sockets: state, mode, local and remote port, reason
@@ -8,7 +8,7 @@
  *                                       sends and reads back BYTES in each round; words:
  *       tcp     plain TCP           early   close without a half-close      hold[=N] wait N (2) s before the end
  *       linger0 close with SO_LINGER 0                                      urgent  end with an urgent byte among others
- *       time    say how many milliseconds the slowest round took   seconds=N no round after so long
+ *       time    print the milliseconds of the slowest round   seconds=N start no round after N seconds
  *       together  connect one after the other, and begin the rounds when all are connected
  */
 #include <arpa/inet.h>
@@ -61,7 +61,7 @@ static void attribute(int type, const void *data, int length)
 	message.head.nlmsg_len = NLMSG_ALIGN(message.head.nlmsg_len) + NLA_ALIGN(at->nla_len);
 }
 
-/* Sends the message and shows each answer; returns the errno that the kernel answered with. */
+/* Sends the message and passes each reply to `show`. Returns the errno of the kernel's reply. */
 static int ask(int fd, void (*show)(struct nlmsghdr *))
 {
 	if (send(fd, &message, message.head.nlmsg_len, 0) < 0)
@@ -211,7 +211,7 @@ static void *fail(long number, const char *what)
 	return NULL;
 }
 
-/* One round: everything is sent and read back at once, as far as either goes. */
+/* One round: sends and reads back at the same time, as far as the socket allows. */
 static const char *one_round(int fd, long number, size_t from)
 {
 	static __thread char out[PIECE], in[PIECE];
@@ -247,7 +247,7 @@ static const char *one_round(int fd, long number, size_t from)
 	return NULL;
 }
 
-/* An urgent byte between others comes back where it was. */
+/* Whether an urgent byte between others comes back in its place. */
 static int urgent_in_its_place(int fd)
 {
 	char back[11];
@@ -263,7 +263,7 @@ static void *client(void *argument)
 	if (together)
 		pthread_mutex_lock(&connecting);
 	if (connect(fd, (void *)&target, sizeof target)) {
-		/* The others would wait for this one for ever. */
+		/* The other threads would wait at the barrier forever. */
 		if (together)
 			die("connect");
 		return fail(number, "connect");
@@ -330,7 +330,7 @@ static void serve(int port)
 	}
 }
 
-static void aim(char **words)
+static void set_target(char **words)
 {
 	target.sin_family = AF_INET;
 	target.sin_port = htons(atoi(words[3]));
@@ -361,14 +361,14 @@ int main(int count, char **words)
 		serve(atoi(words[2]));
 	}
 	if (count == 4 && !strcmp(words[1], "flood")) {
-		aim(words);
+		set_target(words);
 		flood();
 	}
 	if (count < 7 || strcmp(words[1], "echo")) {
 		fprintf(stderr, "smc: eid NAME | sockets | serve PORT | echo ADDRESS PORT BYTES ROUNDS CONNECTIONS [word...]\n");
 		return 2;
 	}
-	aim(words);
+	set_target(words);
 	bytes = strtoul(words[4], NULL, 0);
 	rounds = atoi(words[5]);
 	long connections = atoi(words[6]);

@@ -1,4 +1,4 @@
-/* Has a program's TCP sockets over IPv4 be AF_SMC sockets, as smc_run of smc-tools (not in Debian) does. */
+/* Replaces a program's TCP sockets over IPv4 by AF_SMC sockets, as smc_run of smc-tools does, which Debian lacks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-//! Compiling ahead: while the image is linked, which takes one processor for minutes, and guests are made ready, the
-//! tests are compiled on the others.
+//! Compiles the tests in the background, while the image is linked, which occupies one processor for minutes, and
+//! guests are prepared.
 
 use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
@@ -11,8 +11,8 @@ use crate::progress;
 pub struct Ahead(JoinHandle<()>);
 
 impl Ahead {
-    /// Starts running `commands`. What they print is not shown: one that fails is run again by whoever needs it, which
-    /// says why.
+    /// Starts running `commands` without their output. The suite that needs the result of a failed command runs it
+    /// again and shows the error.
     pub fn start(commands: Vec<Command>) -> Ahead {
         for command in &commands {
             eprintln!("$ {} &", shell_line(command));
@@ -26,7 +26,7 @@ impl Ahead {
         }))
     }
 
-    /// Waits until all have ended.
+    /// Waits until all commands have ended.
     pub fn finish(self) {
         let step = progress::step("compiling the tests");
         let _ = self.0.join();

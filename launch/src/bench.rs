@@ -1,4 +1,4 @@
-//! `./isthmus bench`: builds the image and runs the benchmarks of `tests/bench` on it; records what they found, and
+//! `./isthmus bench`: builds the image and runs the benchmarks of `tests/bench` on it, records the results, and
 //! renders the pages of figures.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::build::{self, Families, commit};
 use crate::setup::{self, Purpose};
 use crate::{command, workspace};
 
-/// The suites, of which `target/bench/SUITE.json` is written.
+/// The suites. Each writes `target/bench/SUITE.json`.
 pub const SUITES: &[&str] = &[
     "boot",
     "roce",
@@ -34,22 +34,22 @@ pub struct Options {
     /// The suites to run (all when none is named)
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(SUITES))]
     suites: Vec<String>,
-    /// Of the suite scale: measure this figure only (may be given several times)
+    /// Measure only this figure of the suite scale (may be given several times)
     #[arg(long = "key", value_name = "KEY")]
     keys: Vec<String>,
-    /// Run every suite, record what was measured in docs/figures.json, and render docs/figures.md
+    /// Run every suite, record the results in docs/figures.json, and render docs/figures.md
     #[arg(long, conflicts_with_all = ["suites", "keys"])]
     all: bool,
-    /// Record what the named suites measure, and render docs/figures.md; with no suite, only render it
+    /// Record the results of the named suites, and render docs/figures.md; with no suite, only render it
     #[arg(long, conflicts_with = "all")]
     render: bool,
 }
 
-/// Runs the named suites, or all, each to its end, and records what they found if asked; fails if a bar is missed.
+/// Runs the named suites, or all, each to its end, and records the results if requested. Fails if a bar is missed.
 pub fn bench(options: &Options) -> Result<()> {
     let Options { suites, keys, all, render } = options;
     if !keys.is_empty() && *suites != ["scale"] {
-        bail!("--key is for the suite scale alone: ./isthmus bench scale --key {}", keys[0]);
+        bail!("--key needs the suite scale: ./isthmus bench scale --key {}", keys[0]);
     }
     if *render && suites.is_empty() {
         setup::install(&[Purpose::Host])?;
@@ -66,13 +66,14 @@ pub fn bench(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The reports that the named suites, or all, have written, and the suites that failed, which may have missed a bar only.
+/// Runs the named suites, or all. Returns the reports that they have written, and the suites that could not run or
+/// missed a bar.
 fn measure(suites: &[String], keys: &[String]) -> Result<(Vec<PathBuf>, Vec<&'static str>)> {
     let (mut reports, mut failed) = (Vec::new(), Vec::new());
     let mut images = BTreeMap::new();
     let commit = commit::of_tree();
     for suite in
-        SUITES.iter().filter(|name| suites.is_empty() || suites.iter().any(|asked| asked == *name))
+        SUITES.iter().filter(|name| suites.is_empty() || suites.iter().any(|named| named == *name))
     {
         let family = family(suite);
         if let Entry::Vacant(place) = images.entry(family) {
@@ -97,7 +98,7 @@ fn measure(suites: &[String], keys: &[String]) -> Result<(Vec<PathBuf>, Vec<&'st
     Ok((reports, failed))
 }
 
-/// The family of drivers that the image of a suite has besides the usual ones.
+/// The family of drivers that a suite's image has besides the default ones.
 fn family(suite: &str) -> Option<&'static str> {
     (suite == "mlx5").then_some("mlx5")
 }
@@ -114,7 +115,7 @@ fn image(family: Option<&str>) -> Result<PathBuf> {
     Ok(build::build(&options)?.elf)
 }
 
-/// Records these reports in `docs/figures.json`, and renders the pages and pictures from that (`tests/bench/figures`).
+/// Records these reports in `docs/figures.json`, and renders the pages and pictures from it (`tests/bench/figures`).
 fn record(reports: &[PathBuf]) -> Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root());

@@ -1,4 +1,4 @@
-//! `./isthmus check`: what the appliance would say about a configuration document.
+//! `./isthmus check`: checks a configuration document as the appliance does.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What there is to say about a document, and how many mistakes it has.
+/// The messages about a document, and the number of its mistakes.
 fn report(text: &[u8]) -> (Vec<String>, usize) {
     let mut lines: Vec<String> =
         config::renamed_keys(text).iter().map(ToString::to_string).collect();
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_open_to_everybody_is_told_of_a_good_document() {
+    fn good_document_lists_what_is_open_to_everybody() {
         let (lines, mistakes) = report(b"[http]\nhosts = [\"10.0.0.0/24\"]\n");
         assert_eq!(mistakes, 0);
         assert_eq!(lines, ["export ram0: open to everybody", "good"]);
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(report(closed), (vec!["good".to_string()], 0));
     }
 
-    /// The appliance leaves such a key out and goes on; whoever checks a document wants to know before.
+    /// The appliance ignores an unknown key and continues; the check reports it as a mistake.
     #[test]
     fn an_unknown_key_is_a_mistake() {
         let (lines, mistakes) = report(b"[http]\nhots = [\"10.0.0.0/24\"]\n");

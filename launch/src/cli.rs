@@ -25,14 +25,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Bring every program onto this machine that building, running and testing needs
+    /// Obtain every program that building, running and testing needs
     Setup,
     /// Build the image: target/isthmus/isthmus.elf
     Build {
         /// Also build the image for uhyve
         #[arg(long)]
         uhyve: bool,
-        /// For development: target/isthmus/isthmus-dev.elf, built sooner, larger and slower than what is shipped
+        /// Build for development: target/isthmus/isthmus-dev.elf builds faster, and is larger and slower than the
+        /// shipped image
         #[arg(long)]
         dev: bool,
         #[command(flatten)]
@@ -41,15 +42,15 @@ enum Verb {
     /// Build, boot in QEMU, and open the console
     #[cfg(feature = "engines")]
     Run(run::Options),
-    /// List the PCI functions of this host, and whether they can be given to the appliance
+    /// List the PCI functions of this host, and whether they can be passed to the appliance
     #[cfg(feature = "engines")]
     Devices,
-    /// Try a device of this host with Isthmus's own driver, in this process, before it is given to the appliance
+    /// Test a device of this host with Isthmus's own driver, in this process, before it is passed to the appliance
     #[cfg(feature = "engines")]
     Probe(probe::Options),
     /// Serve a volume to a stock Linux guest, which makes a file system on it
     Demo(demo::Options),
-    /// Run the checks before a push: minutes, and nothing is booted
+    /// Run the checks before a push, which take minutes and boot nothing
     Prepush(prepush::Options),
     /// Check the text of the tree: links, pages, lengths, language
     Tidy,
@@ -57,13 +58,13 @@ enum Verb {
     Test(test::Options),
     /// Measure the appliance: target/bench/SUITE.json, docs/figures.md
     Bench(bench::Options),
-    /// Be the other machine of an appliance's bridge over TCP, and read one of its volumes
+    /// Act as the peer of an appliance's NTB over TCP, and read one of its volumes
     #[cfg(feature = "engines")]
     Ntb(ntb::Options),
-    /// Pack the image into a file that boots, or make a config disk
+    /// Pack the image into a bootable file, or make a config disk
     #[cfg(feature = "engines")]
     Image(image::Options),
-    /// Sign the image, so that appliances take it as an upgrade: target/isthmus/isthmus.release
+    /// Sign the image, so that appliances accept it as an upgrade: target/isthmus/isthmus.release
     #[cfg(feature = "engines")]
     Release(release::Options),
     /// Name the functions in the record of a panic (`show crash`), read from a file or from standard input
@@ -76,11 +77,12 @@ enum Verb {
     },
 }
 
-/// Parses the command line and runs its verb. The program without `engines` hands verbs that need them to the other.
+/// Parses the command line and runs its verb. The program without `engines` passes verbs that need them to
+/// `launch-full`.
 pub fn main() -> ExitCode {
     #[cfg(not(feature = "engines"))]
     if full::is_needed(std::env::args().nth(1).as_deref()) {
-        return full::become_it();
+        return full::exec();
     }
     match carry_out(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -119,7 +121,7 @@ fn carry_out(command: Verb) -> Result<()> {
             let wanted = build::Options { families: options.families.clone(), ..usual };
             let build = || Ok(built(&[], &wanted)?.elf);
             let (path, key) = release::release(&options, build)?;
-            println!("{}\nappliances take it with, in [system]: {key}", path.display());
+            println!("{}\nappliances accept it if their [system] has: {key}", path.display());
             Ok(())
         }
         #[cfg(feature = "engines")]
@@ -154,9 +156,9 @@ mod tests {
     use super::*;
     use crate::{pages, workspace};
 
-    /// With `ISTHMUS_WRITE_HELP=1` the texts are written, and the test passes.
+    /// `ISTHMUS_WRITE_HELP=1` writes the texts.
     #[test]
-    fn help_is_printed_as_the_program_has_it() {
+    fn help_files_equal_the_help_of_the_program() {
         let mut texts = Vec::new();
         let mut completion = Vec::new();
         let mut unnamed = Arguments::command();
@@ -188,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Of README and docs: arguments that a user copies from there are accepted.
+    /// The program accepts every command in README and docs.
     #[test]
     fn commands_of_the_pages_are_accepted() {
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! External commands: shown as `$ …` before they run, and ended when whoever started them is gone.
+//! Runs external commands: shows them as `$ …` before they run, and has them killed when the launcher ends.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::progress;
 
-/// The command as one would type it in a shell.
+/// The command as a shell line.
 pub fn shell_line(command: &Command) -> String {
     let mut words = Vec::new();
     if let Some(directory) = command.get_current_dir() {
@@ -24,7 +24,7 @@ pub fn shell_line(command: &Command) -> String {
     words.join(" ")
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./,:@%^".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -73,8 +73,8 @@ pub fn run_quietly(what: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it prints to standard output. Not shown: for questions that change
-/// nothing (`rustc --version`).
+/// Runs a command and returns what it prints to standard output. The command is not shown:
+/// for queries that change nothing (`rustc --version`).
 pub fn output(command: &mut Command) -> Result<String> {
     let line = shell_line(command);
     let output = command.stdin(Stdio::null()).output();
@@ -85,7 +85,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Makes the kernel end the command when the thread that starts it ends, however it ends.
+/// Makes the kernel kill the command when the thread that starts it ends, for any reason.
 pub fn end_with_us(command: &mut Command) {
     let die = || {
         let signal = Some(rustix::process::Signal::KILL);
@@ -101,7 +101,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when the child is gone already, which is what is wanted.
+        // Both fail only when the child has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shell_line_quotes_what_a_shell_would_read_otherwise() {
+    fn shell_line_quotes_words_that_are_special_to_a_shell() {
         let mut command = Command::new("qemu");
         command.args(["-append", "a b", "it's", "", "x=1,y"]).env("K", "v w");
         assert_eq!(shell_line(&command), r"K='v w' qemu -append 'a b' 'it'\''s' '' x=1,y");

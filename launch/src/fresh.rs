@@ -1,12 +1,12 @@
-//! `./isthmus test --fresh`: both commands of the README in a Debian 12 that has nothing but what the README names: the
-//! demo, the demo again, then the tests. Prints the wall and CPU time of each, and packages that are gone afterwards, of
-//! which there must be none.
+//! `./isthmus test --fresh`: runs both commands of the README in a Debian 12 with only the packages that the README
+//! names: the demo, the demo again, then the tests. Prints the wall and CPU time of each, and the packages that they
+//! removed or replaced, of which there must be none.
 //!
-//! The system is made with debootstrap in `target/fresh`, anew each time, from where this machine's apt gets
-//! its packages. The current commit is cloned into it, and the commands run there as root, in mount
-//! and process namespaces of its own, with this machine's network: packages and crates are to be had as
-//! here, and the tests themselves use the loopback interface alone. Packages and crates that were downloaded
-//! are kept from one time to the next, as files; all else is made anew.
+//! Each run makes the system with debootstrap in `target/fresh`, from the package sources of this machine's apt. It
+//! clones the current commit into the system and runs the commands there as root, in mount and process namespaces of
+//! its own, with this machine's network: packages and crates are available as on this machine, and the tests themselves
+//! use the loopback interface only. Downloaded packages and crates are kept as files for the next run; everything else
+//! is made again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ use crate::{command, workspace};
 const SUITE: &str = "bookworm";
 /// Where the project is in the fresh system.
 const PLACE: &str = "/home/operator/gateway";
-/// What runs in it, with the words for the last command as arguments. `time` prints wall and CPU time.
-const IN_IT: &str = r#"
+/// The script that runs in the system, with the arguments of the last command. `time` prints wall and CPU time.
+const SCRIPT: &str = r#"
 cd PLACE || exit 1
 installed() { dpkg-query -W -f '${Package} ${Version}\n'; }
 installed > /tmp/before
@@ -36,9 +36,9 @@ if grep -vxFf /tmp/after /tmp/before; then exit 1; fi
 echo "fresh: none"
 exit $status
 "#;
-/// Files that tell apt where packages come from.
+/// Files with apt's package sources.
 const SOURCES: &[&str] = &["etc/apt/sources.list", "etc/apt/sources.list.d"];
-/// What packages and registries are recognized by.
+/// Keys and certificates of package archives and registries.
 const TRUST: &[&str] = &[
     "etc/apt/trusted.gpg.d",
     "etc/apt/keyrings",
@@ -46,7 +46,7 @@ const TRUST: &[&str] = &[
     "usr/local/share/ca-certificates",
     "etc/ssl/certs",
 ];
-/// Variables that tell how registries are reached.
+/// Environment variables for access to registries.
 const PROXIES: &[&str] = &[
     "http_proxy",
     "https_proxy",
@@ -61,7 +61,7 @@ const PROXIES: &[&str] = &[
 /// Makes the system and runs `./isthmus ARGUMENTS` in it, with its output on this terminal.
 pub fn test(arguments: &[String]) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("a fresh system is made with debootstrap, for which one must be root");
+        bail!("--fresh makes a system with debootstrap: run it as root");
     }
     setup::install(&[Purpose::Fresh])?;
     let root = workspace::target().join("fresh");
@@ -80,7 +80,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// A Debian 12 of what debootstrap takes for the least, and its certificates.
+    /// Makes a Debian 12 of debootstrap's smallest variant, with certificates.
     fn make(&self) -> Result<()> {
         fs::create_dir_all(&self.root)?;
         let archives = self.caches.join("archives");
@@ -93,21 +93,21 @@ impl Tree {
         for path in SOURCES.iter().chain(TRUST) {
             self.copy(path)?;
         }
-        // How this machine's apt gets through, and nothing else of its settings.
+        // Only the settings for HTTP of this machine's apt.
         for entry in fs::read_dir("/etc/apt/apt.conf.d")? {
             let path = entry?.path();
             if fs::read_to_string(&path).is_ok_and(|text| text.contains("Acquire::http")) {
                 self.copy(&path.to_string_lossy()[1..])?;
             }
         }
-        // How it finds names.
+        // Name resolution.
         for path in ["etc/resolv.conf", "etc/hosts", "etc/nsswitch.conf"] {
             self.copy(path)?;
         }
         Ok(())
     }
 
-    /// Puts a file or directory of this machine's into the system, if there is one.
+    /// Copies a file or directory of this machine into the system, if it exists.
     fn copy(&self, path: &str) -> Result<()> {
         let (from, to) = (Path::new("/").join(path), self.root.join(path));
         if !from.exists() {
@@ -116,14 +116,14 @@ impl Tree {
         fs::create_dir_all(to.parent().context("a path has a parent")?)?;
         let mut copy = Command::new("cp");
         copy.arg("-rL").arg("--no-target-directory").arg(&from).arg(&to);
-        // A link that leads nowhere is not copied, which is no loss.
+        // A dangling link is not copied, which does no harm.
         if let Err(error) = command::output(&mut copy) {
             eprintln!("{error:#}");
         }
         Ok(())
     }
 
-    /// The current commit.
+    /// Clones the current commit.
     fn clone_project(&self) -> Result<()> {
         let place = self.root.join(PLACE.trim_start_matches('/'));
         let mut clone = Command::new("git");
@@ -137,10 +137,9 @@ impl Tree {
         command::run(&mut checkout)
     }
 
-    /// Runs the command in namespaces of its own. Packages of apt and crates of cargo are kept from one time
-    /// to the next, as downloaded files only.
+    /// Runs the script in namespaces of its own. Downloaded packages and crates are kept for the next run.
     fn run(&self, arguments: &[String]) -> Result<()> {
-        for (cache, _) in self.bound() {
+        for (cache, _) in self.kept_directories() {
             fs::create_dir_all(cache)?;
         }
         let mut script = String::from("set -e\n");
@@ -148,9 +147,9 @@ impl Tree {
         for (kind, place) in [("proc", "proc"), ("sysfs", "sys"), ("tmpfs", "tmp")] {
             script.push_str(&format!("mount -t {kind} {kind} {root}/{place}\n"));
         }
-        // Devices of this machine: QEMU looks for /dev/kvm, pseudo terminals are the console's.
+        // This machine's devices: QEMU looks for /dev/kvm, and the console needs pseudo terminals.
         script.push_str(&format!("mount --rbind /dev {root}/dev\n"));
-        for (cache, place) in self.bound() {
+        for (cache, place) in self.kept_directories() {
             let cache = command::quote(&cache.to_string_lossy());
             script
                 .push_str(&format!("mkdir -p {root}{place}\nmount --bind {cache} {root}{place}\n"));
@@ -158,7 +157,7 @@ impl Tree {
         let words: Vec<String> = arguments.iter().map(|word| command::quote(word)).collect();
         script.push_str(&format!(
             "exec chroot {root} /bin/bash -c {} bash {}\n",
-            command::quote(&IN_IT.replace("PLACE", PLACE)),
+            command::quote(&SCRIPT.replace("PLACE", PLACE)),
             words.join(" ")
         ));
         let mut unshare = Command::new("unshare");
@@ -171,16 +170,15 @@ impl Tree {
         command::run(&mut unshare)
     }
 
-    /// What is kept of one time for the next, and where it is in the system.
-    fn bound(&self) -> [(PathBuf, &'static str); 2] {
+    /// The directories that are kept for the next run, and their places in the system.
+    fn kept_directories(&self) -> [(PathBuf, &'static str); 2] {
         [
             (self.caches.join("apt"), "/var/cache/apt/archives"),
             (self.caches.join("crates"), "/root/.cargo/registry"),
         ]
     }
 
-    /// Removes what is left of the last time. Nothing is mounted there any more: what was, was so in a
-    /// namespace that has ended.
+    /// Removes the system of the last run. Nothing is mounted in it any more: the mounts ended with their namespace.
     fn remove(&self) -> Result<()> {
         match fs::remove_dir_all(&self.root) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -189,9 +187,9 @@ impl Tree {
     }
 }
 
-/// Where this machine's apt gets Debian 12 from.
+/// The archive from which this machine's apt gets Debian 12.
 fn mirror() -> Result<String> {
-    let said = command::output(Command::new("apt-get").args([
+    let targets = command::output(Command::new("apt-get").args([
         "indextargets",
         "--format",
         "$(SITE)|$(REPO_URI)|$(CODENAME)|$(COMPONENT)",
@@ -201,5 +199,5 @@ fn mirror() -> Result<String> {
         let &[_, uri, codename, component] = words.as_slice() else { return None };
         (codename == SUITE && component == "main").then(|| uri.to_string())
     };
-    said.lines().find_map(of).context("apt knows no archive of Debian 12 (run apt-get update)")
+    targets.lines().find_map(of).context("apt has no archive of Debian 12: run apt-get update")
 }

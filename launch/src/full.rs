@@ -1,4 +1,5 @@
-//! Handing over to the program with all verbs, `launch-full`, which is built when a verb of its own is asked for first.
+//! Runs `launch-full`, the program with all verbs, in place of this process. It is built when the first of its own
+//! verbs is used.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -8,25 +9,25 @@ use anyhow::{Context, Result};
 
 use crate::{command, workspace};
 
-/// The verbs that `launch-full` alone has.
+/// The verbs that only `launch-full` has.
 const VERBS: [&str; 7] = ["check", "devices", "image", "ntb", "probe", "release", "run"];
 
-/// Whether `verb` is one of them.
+/// Whether `verb` needs `launch-full`.
 pub fn is_needed(verb: Option<&str>) -> bool {
     verb.is_some_and(|verb| VERBS.contains(&verb))
 }
 
 /// Builds `launch-full`, or finds it up to date, and replaces this process with it. Returns only on failure.
-pub fn become_it() -> ExitCode {
-    let failed = built().and_then(|mut program| {
+pub fn exec() -> ExitCode {
+    let failed = build().and_then(|mut program| {
         Err(program.args(std::env::args_os().skip(1)).exec()).context("could not start launch-full")
     });
-    let Err::<(), _>(error) = failed else { unreachable!("a process that was replaced") };
+    let Err::<(), _>(error) = failed else { unreachable!("exec returns errors only") };
     eprintln!("isthmus: {error:#}");
     ExitCode::FAILURE
 }
 
-fn built() -> Result<Command> {
+fn build() -> Result<Command> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root());
     // As in `./isthmus`, so that nothing is compiled twice.
@@ -37,7 +38,7 @@ fn built() -> Result<Command> {
     Ok(Command::new(workspace::target().join("quick/launch-full")))
 }
 
-/// Builds `launch-full` of what tests are compiled with, and returns the program.
+/// Builds `launch-full` with the profile of the tests, and returns the program.
 pub fn in_tests() -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root());

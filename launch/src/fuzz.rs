@@ -1,5 +1,5 @@
-//! Fuzzing that is guided by coverage: the targets of `tests/fuzz` under libFuzzer, with AddressSanitizer and every
-//! check on.
+//! Coverage-guided fuzzing: runs the targets of `tests/fuzz` under libFuzzer, with AddressSanitizer and every check
+//! enabled.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -14,8 +14,8 @@ use anyhow::{Context, Result, bail};
 use crate::sanitizer::{self, TRIPLE};
 use crate::{command, workspace};
 
-/// How code is compiled for libFuzzer: a counter for each edge, a table of where they are, and calls where values
-/// are compared.
+/// Compiler flags for libFuzzer: a counter for each edge, a table of the edges' addresses, and calls at comparisons
+/// of values.
 const COVERAGE: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -23,26 +23,26 @@ const COVERAGE: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// AddressSanitizer.
+/// Compiler flags for AddressSanitizer.
 const SANITIZER: &[&str] =
     &["-Zsanitizer=address", "-Zexternal-clangrt", "--cfg", "address_sanitizer"];
 
-/// Seconds for which an input may run, and megabytes that it may take.
+/// Limits for an input: seconds of run time, and megabytes of memory.
 const LIMITS: (u32, u32) = (60, 3000);
-/// How often whatever runs says how far it is.
+/// Interval between progress lines of a target.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// A fuzzer that was built.
+/// The built fuzzer.
 pub struct Fuzzer {
     program: PathBuf,
     targets: Vec<String>,
 }
 
-/// How many targets came to the end of their time, and how many did not.
+/// The results of a run.
 pub struct Outcome {
-    /// Targets that came to it.
+    /// Number of targets that ran for all of their time.
     pub passed: usize,
-    /// Targets that did not.
+    /// Number of targets that ended early.
     pub failed: usize,
 }
 
@@ -78,14 +78,14 @@ impl Fuzzer {
     fn command(&self, target: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(target).current_dir(workspace::root());
-        // Memory of arenas is never given back.
+        // Without leak detection, because memory of arenas is never freed.
         command.env("ASAN_OPTIONS", "detect_leaks=0:quarantine_size_mb=32:symbolize=0");
         command.env("RUST_BACKTRACE", "1");
         command
     }
 
-    /// Runs each target whose name contains `case`, for an equal share of the time that the processors have in
-    /// `minutes`. What ends one is kept below `target/fuzz/crashes`, and the command is shown that feeds it again.
+    /// Runs each target whose name contains `case`, for an equal share of the processors' time in `minutes`. An input
+    /// that ends a target is kept below `target/fuzz/crashes`, and the command that replays it is printed.
     pub fn run(&self, minutes: u32, case: &str) -> Result<Outcome> {
         let chosen: Vec<&str> =
             self.targets.iter().map(String::as_str).filter(|name| name.contains(case)).collect();
@@ -99,7 +99,7 @@ impl Fuzzer {
             chosen.len()
         );
         let (count, queue) = (chosen.len(), Mutex::new(VecDeque::from(chosen)));
-        let next = || queue.lock().expect("nobody panics with it").pop_front();
+        let next = || queue.lock().expect("no thread panics with the lock").pop_front();
         let work = || -> Result<usize> {
             let mut failed = 0;
             while let Some(target) = next() {
@@ -114,7 +114,7 @@ impl Fuzzer {
         Ok(Outcome { passed: count - failed, failed })
     }
 
-    /// Runs one target; whether it came to the end of its time.
+    /// Runs one target. Returns whether it ran for all of its time.
     fn run_target(&self, target: &str, seconds: u64) -> Result<bool> {
         let places = ["corpus", "crashes", "log"].map(|name| directory().join(name));
         let [grown, crashes, logs] = &places;
@@ -142,14 +142,14 @@ impl Fuzzer {
         command::end_with_us(&mut fuzzer);
         let started = Instant::now();
         let mut child = fuzzer.spawn().context("could not start the fuzzer")?;
-        let mut told = Instant::now();
+        let mut reported = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
             thread::sleep(Duration::from_millis(100));
-            if told.elapsed() >= REPORT {
-                told = Instant::now();
+            if reported.elapsed() >= REPORT {
+                reported = Instant::now();
                 println!("  {target:<12} {}", progress(&read(&log)));
             }
         };
@@ -160,23 +160,23 @@ impl Fuzzer {
             return Ok(true);
         }
         println!("  {target:<12} FAILED after {took} s: {}", progress(&text));
-        complaint(&text).iter().for_each(|line| println!("    {line}"));
-        println!("    all of it: {}", log.display());
+        failure_lines(&text).iter().for_each(|line| println!("    {line}"));
+        println!("    full log: {}", log.display());
         match artifact(&text) {
-            Some(input) => println!("    again: ./isthmus test fuzz --replay {}", input.display()),
+            Some(input) => println!("    replay: ./isthmus test fuzz --replay {}", input.display()),
             None => println!("    no input was kept: {status}"),
         }
         Ok(false)
     }
 
-    /// Feeds an input, whose directory is named after its target, once more.
+    /// Runs an input again, whose directory is named after its target.
     pub fn replay(&self, input: &Path) -> Result<()> {
         let input = fs::canonicalize(input)
             .with_context(|| format!("there is no input {}", input.display()))?;
         let directory = input.parent().and_then(Path::file_name).unwrap_or_default();
         let Some(target) = self.targets.iter().find(|&name| directory == name.as_str()) else {
             bail!(
-                "{}: it has to lie in a directory with the name of its target, one of {}",
+                "{}: the input must be in a directory with the name of its target, one of {}",
                 input.display(),
                 self.targets.join(", ")
             );
@@ -187,12 +187,12 @@ impl Fuzzer {
     }
 }
 
-/// What the fuzzer has printed so far.
+/// The fuzzer's output so far.
 fn read(log: &Path) -> String {
     fs::read(log).map_or(String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// How far it has come: executions, edges and inputs of the corpus, by the last line that says so.
+/// The progress in the last line that states it: executions, edges and inputs of the corpus.
 fn progress(text: &str) -> String {
     let last = text.lines().rev().find(|line| line.starts_with('#') && line.contains("cov:"));
     let line = last.unwrap_or_default();
@@ -212,13 +212,13 @@ fn progress(text: &str) -> String {
     format!("{executed} executions, {} edges, {} inputs", after("cov:"), after("corp:"))
 }
 
-/// What it says of the failure.
-fn complaint(text: &str) -> Vec<&str> {
+/// The fuzzer's lines about a failure.
+fn failure_lines(text: &str) -> Vec<&str> {
     let is_start = |line: &&str| line.contains("panicked at") || line.contains("ERROR: ");
     text.lines().skip_while(|line| !is_start(line)).take(6).collect()
 }
 
-/// The input that it has kept.
+/// The input that the fuzzer has kept.
 fn artifact(text: &str) -> Option<PathBuf> {
     let line = text.lines().rev().find_map(|line| line.split("Test unit written to ").nth(1))?;
     let path = Path::new(line.trim());
@@ -239,12 +239,12 @@ artifact_prefix='/x/'; Test unit written to /x/storage/crash-abc
 ";
 
     #[test]
-    fn what_libfuzzer_prints_is_understood() {
+    fn output_of_libfuzzer_is_parsed() {
         assert_eq!(progress(LOG), "1024 executions, 1234 edges, 90 inputs");
         let done = format!("{LOG}stat::number_of_executed_units: 2000\n");
         assert_eq!(progress(&done), "2000 executions, 1234 edges, 90 inputs");
         assert_eq!(progress(""), "0 executions, 0 edges, 0 inputs");
-        assert_eq!(complaint(LOG)[1], "the attacker has bytes of Victim");
+        assert_eq!(failure_lines(LOG)[1], "the attacker has bytes of Victim");
         assert_eq!(artifact(LOG), Some("/x/storage/crash-abc".into()));
     }
 }

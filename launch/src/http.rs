@@ -1,4 +1,4 @@
-//! A GET over HTTP/1.1 (RFC 9112), enough to ask the appliance: one request, one connection.
+//! A client of HTTP/1.1 (RFC 9112) for the appliance, with one request per connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// A server's answer.
+/// A server's response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// Status line and header fields as they came.
+    /// Status line and header fields as received.
     pub head: String,
-    /// The body; what is not UTF-8 in it is replaced.
+    /// The body, with invalid UTF-8 replaced.
     pub body: String,
 }
 
-/// Asks `server` for `path` and reads until the connection closes.
+/// Sends a GET for `path` and reads until the connection closes.
 pub fn get(server: SocketAddr, path: &str) -> Result<Answer> {
     request(server, "GET", path, &[("Host", &server.to_string())], "")
 }
@@ -51,14 +51,14 @@ pub fn request(
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.with_context(|| format!("{what}: no status in {head:?}"))?;
     let body = match head.contains("Transfer-Encoding: chunked") {
-        true => unchunked(body).with_context(|| format!("{what}: chunks that do not fit"))?,
+        true => unchunked(body).with_context(|| format!("{what}: malformed chunks"))?,
         false => body.to_vec(),
     };
     let body = String::from_utf8_lossy(&body).into_owned();
     Ok(Answer { status, head: head.into(), body })
 }
 
-/// A body that was sent in chunks (RFC 9112, section 7.1), up to its last.
+/// Decodes a chunked body (RFC 9112, section 7.1) up to its last chunk.
 fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -76,7 +76,7 @@ fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn chunks_are_put_together() {
+    fn unchunked_joins_chunks_and_rejects_a_cut_body() {
         let unchunked = super::unchunked;
         assert_eq!(
             unchunked(b"3\r\nabc\r\n000a\r\n0123456789\r\n0\r\n\r\n").unwrap(),

@@ -19,27 +19,27 @@ const SECTION: &str = ".isthmus.config";
 /// Options of `./isthmus image`.
 #[derive(Args)]
 pub struct Options {
-    /// elf, efi, raw (UEFI disk), qcow2 (the same), iso (BIOS and UEFI), pxe (a directory for a TFTP or HTTP server), or
-    /// config-disk
+    /// elf, efi, raw (UEFI disk), qcow2 (the same), iso (BIOS and UEFI), pxe (a directory for a TFTP or HTTP server),
+    /// or config-disk
     format: Kind,
-    /// Where to write it [default: target/isthmus/isthmus.FORMAT, or config-disk.raw]
+    /// Where to write the file [default: target/isthmus/isthmus.FORMAT, or config-disk.raw]
     #[arg(long)]
     output: Option<PathBuf>,
-    /// A configuration document to put into it
+    /// A configuration document to put into the file
     #[arg(long)]
     config: Option<PathBuf>,
     /// Words for the kernel command line (iso and pxe, when started by a BIOS)
     #[arg(long, default_value = "")]
     append: String,
-    /// Pack this image: nothing is built or installed
+    /// Pack this image, without building or installing anything
     #[arg(long, value_name = "FILE")]
     elf: Option<PathBuf>,
-    /// What the image is to have, if it is built.
+    /// The families of the image, if it is built.
     #[command(flatten)]
     pub families: Families,
 }
 
-/// What can be made.
+/// The kinds of files to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// An image of the appliance.
@@ -56,7 +56,7 @@ impl FromStr for Kind {
     }
 }
 
-/// Makes what was asked for, of the appliance that `build` builds; returns its path.
+/// Makes the requested file from the appliance that `build` builds, and returns its path.
 pub fn image(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<PathBuf> {
     let directory = workspace::target().join("isthmus");
     fs::create_dir_all(&directory)?;
@@ -99,8 +99,8 @@ pub fn config_disk(text: Option<&str>) -> Result<Vec<u8>> {
     images::config_disk(&bare_config_area(text)?)
 }
 
-/// What a config disk holds in its partition. A disk that begins with it counts only if it has the serial
-/// number of a config disk, or is named.
+/// The contents of a config disk's partition. A disk that begins with them is a config disk only if it has the
+/// serial number of one, or if the operator names it.
 pub fn bare_config_area(text: Option<&str>) -> Result<Vec<u8>> {
     text.map_or(Ok(()), refuse_mistakes)?;
     disk::format(text).map_err(|reason| anyhow!(reason))
@@ -132,10 +132,10 @@ fn refuse_mistakes(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Builds the UEFI program that carries `elf`.
+/// Builds the UEFI program that contains `elf`.
 fn efi(elf: &Path) -> Result<PathBuf> {
     let toolchain = Toolchain::find()?;
-    let elf = fs::canonicalize(elf).with_context(|| format!("{} is not there", elf.display()))?;
+    let elf = fs::canonicalize(elf).with_context(|| format!("could not find {}", elf.display()))?;
     let target = workspace::target().join("efi");
     let mut cargo = toolchain.cargo();
     cargo.env("ISTHMUS_ELF", elf);
@@ -158,7 +158,7 @@ mod tests {
     use appliance::config::partitions;
 
     #[test]
-    fn the_appliance_knows_the_disks_that_are_made_here() {
+    fn made_disks_are_recognized_by_the_appliance() {
         let disk = config_disk(Some("[system]\nhostname = \"a\"\n")).unwrap();
         let look = partitions::read(&disk, disk.len() as u64 / 512);
         let area = look.config.expect("a partition for the configuration");
@@ -177,7 +177,7 @@ mod tests {
         assert!(look.boots);
         let area = look.config.unwrap();
         assert!(disk::is_area(&disk[area.first as usize * 512..]));
-        // Half a table is none.
+        // A torn partition table is ignored.
         let mut torn = disk;
         torn[1024 + 200] ^= 1;
         assert_eq!(partitions::read(&torn, 1 << 40), partitions::Look::default());

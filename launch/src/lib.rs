@@ -2,7 +2,7 @@
 //!
 //! `cli.rs` is the command behind `./isthmus`; the modules are a library so that `tests/` uses the same
 //! QEMU runner. Only this crate and `tests/` know Linux. The feature `engines` adds the modules that link drivers,
-//! protocol engines or the configuration's parser; building and booting do without.
+//! protocol engines or the configuration's parser; building and booting do not need them.
 
 pub mod ahead;
 pub mod bench;

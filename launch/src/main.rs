@@ -1,5 +1,5 @@
-//! The command behind `./isthmus`, without what links protocol engines or drivers: it is compiled in seconds, and hands
-//! over to `launch-full` for the rest.
+//! The command behind `./isthmus`, without the verbs that link protocol engines or drivers, so that it compiles in
+//! seconds. It runs `launch-full` for those verbs.
 
 use std::process::ExitCode;
 

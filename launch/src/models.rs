@@ -1,4 +1,4 @@
-//! Device models, shown to machines over vfio-user: the process that serves them.
+//! Runs the process that serves device models to machines over vfio-user.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{command, workspace};
 
-/// How long the server may take to listen, or to end behind its last client.
+/// Time limit for the server to listen, to answer, or to end after its last client.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Builds the server, or finds it up to date, and returns the program.
@@ -44,7 +44,7 @@ impl ModelServer {
         ModelServer::start_several(program, name, 1, options)
     }
 
-    /// The same for a model that has so many functions.
+    /// Starts `program` for a model that has `count` functions.
     pub fn start_several(
         program: &Path,
         name: &str,
@@ -84,14 +84,14 @@ impl ModelServer {
         socket(self.directory.path(), number)
     }
 
-    /// Kills it under a running machine.
+    /// Kills the server under a running machine.
     pub fn kill(&mut self) {
-        // Both fail only when it is gone already, which is what is wanted.
+        // Both fail only when the server has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Waits until it has ended, after its machine has, and returns what the model counted: lines of a name
+    /// Waits until the server has ended, after its machine, and returns the model's counters: lines of a name
     /// and a number.
     pub fn counters(mut self) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
@@ -110,33 +110,34 @@ impl ModelServer {
         Ok(self.output())
     }
 
-    /// Has function number `number` of a running model do something, in the model's own words.
+    /// Sends a command, which the model defines, to function number `number` of a running model.
     pub fn order(&mut self, number: usize, words: &str) -> Result<()> {
         self.ask(&format!("{number} {words}")).map(drop)
     }
 
-    /// What a running model has counted so far, as [`ModelServer::counters`].
+    /// The counters so far of a running model, in the form of [`ModelServer::counters`].
     pub fn counters_so_far(&mut self) -> Result<String> {
         self.ask("counters")
     }
 
-    /// Gives an order and waits for its answer, without the last line, which says how it went.
+    /// Sends a command and returns its answer without the last line, which is the result.
     fn ask(&mut self, line: &str) -> Result<String> {
         let begin = self.output().len();
-        let input = self.process.stdin.as_mut().context("the model's server takes no orders")?;
+        let input =
+            self.process.stdin.as_mut().context("the model's server accepts no commands")?;
         writeln!(input, "{line}").with_context(|| self.output())?;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let said = self.output().split_off(begin);
-            let end = said
+            let answer = self.output().split_off(begin);
+            let end = answer
                 .lines()
                 .enumerate()
                 .find(|(_, line)| line.starts_with("done") || line.starts_with("refused"));
-            if let Some((count, end)) = end.filter(|_| said.ends_with('\n')) {
+            if let Some((count, end)) = end.filter(|_| answer.ends_with('\n')) {
                 if end != "done" {
                     bail!("`{line}`: {end}");
                 }
-                return Ok(said.lines().take(count).map(|line| format!("{line}\n")).collect());
+                return Ok(answer.lines().take(count).map(|line| format!("{line}\n")).collect());
             }
             if Instant::now() > deadline || self.process.try_wait()?.is_some() {
                 bail!("the model's server does not answer `{line}`:\n{}", self.output());
@@ -145,7 +146,7 @@ impl ModelServer {
         }
     }
 
-    /// What it has printed so far.
+    /// The server's output so far.
     pub fn output(&self) -> String {
         fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The fenced blocks of README and docs, whose commands the tests type.
+//! The fenced blocks of README and docs, whose commands the tests run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use crate::workspace;
 /// A fenced block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The word behind the opening fence: `toml`, `console`, or nothing.
+    /// The word after the opening fence: `toml`, `console`, or nothing.
     pub language: String,
-    /// Without line feeds.
+    /// The lines, without line feeds.
     pub lines: Vec<String>,
 }
 
@@ -22,20 +22,19 @@ impl Block {
         self.lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
     }
 
-    /// What is typed at `prompt`, without comments behind it; lines that end with a backslash are joined. Output is left
-    /// out.
+    /// The commands after `prompt`, without comments. Lines that end with a backslash are joined. Output is omitted.
     pub fn typed(&self, prompt: &str) -> Vec<String> {
         let mut typed: Vec<String> = Vec::new();
-        let mut goes_on = false;
+        let mut continues = false;
         for line in &self.lines {
-            let rest = if goes_on { Some(line.trim()) } else { line.strip_prefix(prompt) };
+            let rest = if continues { Some(line.trim()) } else { line.strip_prefix(prompt) };
             let Some(rest) = rest else { continue };
             let (part, more) = rest.strip_suffix('\\').map_or((rest, false), |part| (part, true));
-            match (typed.last_mut(), goes_on) {
+            match (typed.last_mut(), continues) {
                 (Some(last), true) => last.push_str(part),
                 _ => typed.push(part.into()),
             }
-            goes_on = more;
+            continues = more;
         }
         typed.iter().map(|line| without_comment(line).into()).collect()
     }
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typed_lines_lose_prompt_comment_and_line_ends() {
+    fn typed_removes_prompt_comments_and_line_ends() {
         let page = "# A\n```console\n# ./isthmus test  # short\noutput\n# ip link \\\n    add x\n```\n## B\n```toml\na = 1\n```\n# C\n";
         let blocks = blocks(&section(page, "# A").unwrap());
         assert_eq!(blocks.len(), 2);

@@ -1,14 +1,12 @@
-//! A line that moves while something takes longer than a moment.
-//!
-//! On a terminal it is a spinner with the elapsed time; elsewhere (CI, a pipe) only the beginning and
-//! the end are printed.
+//! Progress of long steps: on a terminal a spinner with the elapsed time, elsewhere (CI, a pipe) one line at the
+//! beginning and one at the end.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Seconds that long steps usually take from nothing, on two processors that do little else.
+/// Usual seconds of long steps in a clean checkout, on two otherwise idle processors.
 const USUAL: &[(&str, u32)] = &[
     ("building the kernel", 60),
     ("building the appliance", 120),
@@ -24,10 +22,10 @@ const USUAL: &[(&str, u32)] = &[
     ("booting the gateway and a Linux host", 8),
 ];
 
-/// Steps may run beside each other: their lines are drawn together.
+/// Draws the lines of steps that run in parallel.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// A step that is under way. Dropping it without [`Step::done`] says that it did not finish.
+/// A running step. Dropping it without [`Step::done`] reports that it did not finish.
 pub struct Step {
     what: String,
     bar: ProgressBar,
@@ -35,7 +33,7 @@ pub struct Step {
     finished: bool,
 }
 
-/// Prints a line above the steps that are under way.
+/// Prints a line above the running steps.
 pub fn print(line: &str) {
     BARS.suspend(|| eprintln!("{line}"));
 }
@@ -58,7 +56,7 @@ pub fn step(what: impl Into<String>) -> Step {
 }
 
 impl Step {
-    /// Shows what the step is at now (a line of a build's output, say).
+    /// Shows the current detail of the step, such as a line of a build's output.
     pub fn at(&self, detail: &str) {
         self.bar.set_message(detail.to_string());
     }

@@ -1,4 +1,4 @@
-//! `./isthmus release`: signs an image, so that appliances which know the key take it as an upgrade.
+//! `./isthmus release`: signs an image, so that appliances configured with the key accept it as an upgrade.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,27 +18,28 @@ use crate::{image, workspace};
 /// Options of `./isthmus release`.
 #[derive(Args)]
 pub struct Options {
-    /// The Ed25519 key, as `openssl genpkey -algorithm ed25519 -out FILE` makes it
+    /// The file of the private Ed25519 key; `openssl genpkey -algorithm ed25519 -out FILE` makes one
     #[arg(long)]
     key: PathBuf,
     /// Where to write the release [default: target/isthmus/isthmus.release]
     #[arg(long)]
     output: Option<PathBuf>,
-    /// A configuration document to put into it
+    /// A configuration document to put into the release
     #[arg(long)]
     config: Option<PathBuf>,
-    /// Signs this image: nothing is built
+    /// Sign this image instead of building one
     #[arg(long)]
     image: Option<PathBuf>,
-    /// How the version is called [default: the commit]
+    /// The name of the version [default: the commit]
     #[arg(long = "name")]
     version: Option<String>,
-    /// What the image is to have, if it is built.
+    /// The families of the image, if it is built.
     #[command(flatten)]
     pub families: Families,
 }
 
-/// Signs the image that `built` builds; the path of the release, and the line of the configuration that takes it.
+/// Signs the image that `built` builds. Returns the path of the release, and the configuration line with which
+/// appliances accept it.
 pub fn release(
     options: &Options,
     built: impl FnOnce() -> Result<PathBuf>,
@@ -60,7 +61,7 @@ pub fn release(
     }
     let version = options.version.clone().unwrap_or_else(build::commit::of_tree);
     let made =
-        SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+        SystemTime::now().duration_since(UNIX_EPOCH).context("the host's clock is before 1970")?;
     let signed = sign(&bytes, made.as_secs(), &version, &key);
     let output = options.output.clone();
     let output = output.unwrap_or_else(|| workspace::target().join("isthmus/isthmus.release"));
@@ -75,7 +76,7 @@ pub fn sign(image: &[u8], made: u64, version: &str, key: &SigningKey) -> Vec<u8>
     [&header.emit()[..], image].concat()
 }
 
-/// The line of the configuration with which releases of a key are taken.
+/// The configuration line with which appliances accept releases signed with this key.
 pub fn public(key: &SigningKey) -> String {
     format!("upgrade_key = \"{}\"", digits(key))
 }
@@ -88,11 +89,11 @@ fn read_key(path: &Path) -> Result<SigningKey> {
     let shown = path.display();
     let text = fs::read_to_string(path).with_context(|| {
         format!(
-            "could not read {shown}; `openssl genpkey -algorithm ed25519 -out {shown}` makes a key"
+            "could not read {shown}; make a key with `openssl genpkey -algorithm ed25519 -out {shown}`"
         )
     })?;
     if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-        eprintln!("warning: others than its owner can read {shown}: `chmod 600 {shown}`");
+        eprintln!("warning: users other than its owner can read {shown}: run `chmod 600 {shown}`");
     }
     SigningKey::from_pkcs8_pem(&text)
         .map_err(|why| anyhow!("{shown} is no Ed25519 key in PKCS#8 and PEM: {why}"))
@@ -106,7 +107,7 @@ mod tests {
     const PEM: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n-----END PRIVATE KEY-----\n";
 
     #[test]
-    fn what_openssl_makes_is_a_key_and_what_it_signs_is_taken() {
+    fn key_of_openssl_signs_a_valid_release() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key");
         fs::write(&path, PEM).unwrap();
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!(header.verify(&key.verifying_key().to_bytes()), Ok(()));
         assert_eq!((header.version(), &signed[release::HEADER..]), ("1.0", &b"an image"[..]));
 
-        // The example of a standard signs nothing.
+        // The key is RFC 8410's example, so it is refused.
         let refused = release(
             &Options {
                 key: path.clone(),
@@ -132,7 +133,7 @@ mod tests {
             },
             || panic!("nothing is built"),
         );
-        assert!(refused.unwrap_err().to_string().contains("everybody knows"));
+        assert!(refused.unwrap_err().to_string().contains("is public"));
 
         fs::write(&path, "no key").unwrap();
         assert!(read_key(&path).unwrap_err().to_string().contains("no Ed25519 key"));

@@ -1,4 +1,4 @@
-//! `./isthmus run`: boots the image in QEMU, proves that it is up, and gives its console to the terminal.
+//! `./isthmus run`: boots the image in QEMU, checks that it is up, and connects its console to the terminal.
 
 use std::fs::{self, File};
 use std::io::{BufRead, IsTerminal};
@@ -48,23 +48,23 @@ pub struct Options {
     /// Do not try KVM
     #[arg(long)]
     tcg: bool,
-    /// A tap device of this host instead of QEMU's user networking: the appliance is on the network that it leads to
+    /// A tap device of this host instead of QEMU's user networking: the appliance joins the network of the tap device
     #[arg(long, value_name = "NAME")]
     tap: Option<String>,
-    /// A PCI function of this host for the guest, such as 0000:03:00.0 (several: once for each); `./isthmus devices`
-    /// lists them. An Ethernet function is instead of QEMU's network, a drive instead of the scratch disk
+    /// A PCI function of this host for the guest, such as 0000:03:00.0 (may be given several times); `./isthmus
+    /// devices` lists them. An Ethernet function replaces QEMU's network, a drive replaces the scratch disk
     #[arg(long = "device", value_name = "ADDRESS", value_parser = passthrough::address)]
     devices: Vec<PciAddress>,
-    /// Show what would be done, and do nothing
+    /// Show the steps without performing them
     #[arg(long)]
     dry_run: bool,
-    /// Boot this image: nothing is built or installed
+    /// Boot this image, without building or installing anything
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
     /// Build the image for development (`./isthmus build --dev`)
     #[arg(long)]
     pub dev: bool,
-    /// What the image is to have, if it is built.
+    /// The families of the image, if it is built.
     #[command(flatten)]
     pub families: Families,
 }
@@ -74,43 +74,43 @@ fn machine(name: &str) -> Result<Machine, String> {
         "pc" => Ok(Machine::Pc),
         "q35" => Ok(Machine::Q35),
         "microvm" => Ok(Machine::Microvm),
-        _ => Err("the machines are pc, q35 and microvm".into()),
+        _ => Err("the machine must be pc, q35 or microvm".into()),
     }
 }
 
-/// What the guest has of the host's devices.
+/// The devices of QEMU that are replaced by devices of the host.
 #[derive(Default)]
-struct Given {
-    /// A network that is not QEMU's.
+struct Replaced {
+    /// QEMU's user network, by a tap device or an Ethernet function.
     port: bool,
     disk: bool,
 }
 
-/// Boots the image that `build` builds, or one that is named, and stays until the guest powers off or the user leaves.
+/// Boots the image that `build` builds, or `options.image`. Returns when the guest powers off or the user leaves.
 pub fn run(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<()> {
     let host = Host::here();
-    let given = given(&host, options)?;
+    let replaced = replaced(&host, options)?;
     if options.dry_run {
         passthrough::show(&host, &options.devices)?;
         let name = if options.dev { "isthmus-dev" } else { "isthmus" };
         let built = || workspace::target().join("isthmus").join(name).with_extension("elf");
         let elf = options.image.clone().unwrap_or_else(built);
         let ports = (free_port()?, free_port()?);
-        println!("$ {}", spec(options, &elf, &given, ports)?.shown()?);
+        println!("$ {}", spec(options, &elf, &replaced, ports)?.shown()?);
         return Ok(());
     }
-    // Before minutes of building, and once more when it is done.
+    // Checked before the build, which takes minutes, and again after it.
     passthrough::agree(&host, &options.devices)?;
     let elf = match &options.image {
         Some(path) => path.clone(),
         None => build()?.elf,
     };
     let ports = (free_port()?, free_port()?);
-    let mut spec = spec(options, &elf, &given, ports)?;
+    let mut spec = spec(options, &elf, &replaced, ports)?;
     if !options.tcg {
         spec = spec.accelerator(accelerator(&elf));
     }
-    // Given back when the machine has ended: what is declared last is dropped first.
+    // Declared before the machine and so dropped after it: the devices are returned when the machine has ended.
     let _loan = match options.devices.as_slice() {
         [] => None,
         devices => Some(passthrough::borrow(&host, devices)?),
@@ -123,7 +123,7 @@ pub fn run(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<(
     for line in banner.lines().filter(|line| !line.is_empty() && !line.starts_with("isthmus> ")) {
         println!("{line}");
     }
-    prove(&mut vm, &given, ports)?;
+    check_is_up(&mut vm, &replaced, ports)?;
 
     if std::io::stdin().is_terminal() {
         eprintln!("console: Ctrl-A x leaves (and ends QEMU), Ctrl-A Ctrl-A sends Ctrl-A");
@@ -138,14 +138,14 @@ pub fn run(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<(
     Ok(())
 }
 
-/// What the functions are that the guest is to have. Refuses what cannot have them.
-fn given(host: &Host, options: &Options) -> Result<Given> {
-    let mut given = Given { port: options.tap.is_some(), disk: false };
+/// The devices that the functions replace. Fails if the machine or the image cannot use a function.
+fn replaced(host: &Host, options: &Options) -> Result<Replaced> {
+    let mut replaced = Replaced { port: options.tap.is_some(), disk: false };
     if options.devices.is_empty() {
-        return Ok(given);
+        return Ok(replaced);
     }
     if options.machine == Machine::Microvm {
-        bail!("microvm has no PCI: devices are for --machine q35 and pc");
+        bail!("microvm has no PCI: use --machine q35 or pc with --device");
     }
     for &device in &options.devices {
         let isthmus = host.function(device)?.isthmus;
@@ -153,21 +153,19 @@ fn given(host: &Host, options: &Options) -> Result<Given> {
             && options.image.is_none()
             && options.families.lack(driver)
         {
-            bail!(
-                "{device}: its driver, {driver}, is in images with this family only: --with {driver}"
-            );
+            bail!("{device}: the image lacks the driver {driver}: add --with {driver}");
         }
         match isthmus {
-            Some((_, Class::Port)) => given.port = true,
-            Some((_, Class::Disks)) => given.disk = true,
+            Some((_, Class::Port)) => replaced.port = true,
+            Some((_, Class::Disks)) => replaced.disk = true,
             _ => {}
         }
     }
-    Ok(given)
+    Ok(replaced)
 }
 
-/// The machine.
-fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Result<Spec> {
+/// The machine to start.
+fn spec(options: &Options, elf: &Path, replaced: &Replaced, ports: (u16, u16)) -> Result<Spec> {
     let mut spec = Spec::kernel(elf)
         .append(&options.append)
         .machine(options.machine)
@@ -176,12 +174,12 @@ fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Resu
         .reboots();
     match &options.tap {
         Some(name) => {
-            // Others on that network may be QEMU's as well, and have its usual address.
+            // Other machines on that network may also be QEMU's, with its default MAC address.
             let last =
                 name.bytes().fold(0x80u8, |last, byte| last.wrapping_mul(31).wrapping_add(byte));
             spec = spec.nic(Nic::Tap { name: name.clone() }).first_mac(last);
         }
-        None if given.port => {}
+        None if replaced.port => {}
         None => {
             let forwards = vec![("tcp", ports.0, 80), ("tcp", ports.1, 443)];
             spec = spec.nic(Nic::User { forwards });
@@ -189,11 +187,11 @@ fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Resu
     }
     match &options.disk {
         Some(path) => spec = spec.disk(Disk::new(path)),
-        None if given.disk => {}
+        None if replaced.disk => {}
         None => spec = spec.disk(Disk::new(scratch_disk()?)),
     }
     spec = spec.disk(Disk::new(config_disk()?).serial(disk::SERIAL));
-    // Named, it is missed if it is not there.
+    // Named, so that the appliance reports it if it is missing.
     let named = format!("name=opt/isthmus/config-disk,string=serial:{}", disk::SERIAL);
     spec = spec.extra(["-fw_cfg", &named]);
     if let Some(path) = &options.config {
@@ -201,36 +199,36 @@ fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Resu
         spec = spec.config(&text.with_context(|| format!("could not read {}", path.display()))?);
     }
     if !options.devices.is_empty() {
-        // It runs as root, and the guest has what hardware can do.
+        // QEMU runs as root, and the guest controls hardware.
         match Program::Installed.has_sandbox() {
             true => spec = spec.sandboxed(),
-            false => println!(
-                "This QEMU has no filter of system calls (seccomp): it runs as root without -sandbox."
-            ),
+            false => {
+                println!("warning: this QEMU has no seccomp: it runs as root without -sandbox")
+            }
         }
     }
     Ok(options.devices.iter().fold(spec, |spec, device| spec.passed_through(&device.to_string())))
 }
 
-/// Shows that the appliance answers, by its console: whatever was saved of its network and of HTTP, its console
-/// is there to mend it. What does not answer beside that is said.
-fn prove(vm: &mut Vm, given: &Given, (port, tls_port): (u16, u16)) -> Result<()> {
-    let step = progress::step("proving that it is up");
+/// Checks that the appliance answers on its console, which works with any saved configuration of network and HTTP.
+/// Prints whether HTTP answers.
+fn check_is_up(vm: &mut Vm, replaced: &Replaced, (port, tls_port): (u16, u16)) -> Result<()> {
+    let step = progress::step("checking that it is up");
     let version = vm.run("show version --json")?.json()?;
-    if given.port {
-        // What is on that network is not known here.
+    if replaced.port {
+        // The hosts on that network are not known here.
         step.print(vm.run("show interfaces")?.text.trim_end());
     } else {
         step.print(vm.run(&format!("ping {GATEWAY}"))?.text.trim_end());
     }
-    if given.disk {
+    if replaced.disk {
         step.print(vm.run("show disks")?.text.trim_end());
     }
     step.done(&format!(
         "the console answers: isthmus {}",
         version["version"].as_str().unwrap_or("?")
     ));
-    if given.port {
+    if replaced.port {
         return Ok(());
     }
     let tls = vm.run("show tls --json")?.json()?;
@@ -247,10 +245,10 @@ fn prove(vm: &mut Vm, given: &Given, (port, tls_port): (u16, u16)) -> Result<()>
                 println!("http://{server}/{path}");
             }
         }
-        Ok(metrics) => println!("/metrics answers with status {}", metrics.status),
+        Ok(metrics) => println!("GET /metrics: status {}", metrics.status),
         Err(_) => {
             println!(
-                "HTTP on port 80 does not answer: `show config` has http.enabled, http.port, http.hosts"
+                "HTTP on port 80 does not answer: check http.enabled, http.port and http.hosts in `show config`"
             );
         }
     }
@@ -275,7 +273,7 @@ fn script(vm: &mut Vm) -> Result<()> {
     }
     match wrong {
         0 => Ok(()),
-        count => bail!("commands that were refused: {count}"),
+        count => bail!("commands that failed: {count}"),
     }
 }
 
@@ -289,7 +287,7 @@ fn scratch_disk() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The disk that `save` writes to, kept from run to run as well.
+/// The disk that `save` writes to, which keeps its contents from run to run.
 fn config_disk() -> Result<PathBuf> {
     let path = kept("config-disk.raw")?;
     if !path.exists() {

@@ -1,6 +1,6 @@
-//! Compiling for sanitizers with the compiler that builds everything else. A distribution's compiler has no runtimes for
-//! them; LLVM's are taken, as Debian's package `libclang-rt-16-dev` has them. (ThreadSanitizer's of Debian's default,
-//! LLVM 14, lacks functions that this compiler calls.)
+//! Compiles for sanitizers with the compiler that builds everything else. A distribution's Rust compiler has no
+//! runtimes for sanitizers, so LLVM's are linked, from Debian's package `libclang-rt-16-dev`. (The ThreadSanitizer of
+//! LLVM 14, Debian's default, lacks functions that this compiler calls.)
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use anyhow::{Result, bail};
 
 use crate::workspace;
 
-/// Where it runs: naming it keeps build scripts and macros as they are.
+/// The host's target. Cargo does not apply the flags to build scripts and macros if a target is named.
 pub const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// The LLVM whose runtimes are taken, all of them.
+/// The LLVM version of all runtimes.
 const LLVM: u32 = 16;
 
-/// Flags for linking runtimes, by their names; as a whole those of which nothing may be left out.
+/// Linker flags for runtimes by name. With `true` the linker keeps every object of the runtime.
 pub fn link(names: &[(&str, bool)]) -> Result<Vec<String>> {
-    // GNU's linker does not get along with thread-local storage in these.
+    // GNU's linker cannot handle the thread-local storage of these runtimes.
     let mut flags = vec!["-Clink-arg=-fuse-ld=lld".to_string()];
     for &(name, whole) in names {
         let library = format!("-Clink-arg={}", runtime(name)?.display());
@@ -30,7 +30,7 @@ pub fn link(names: &[(&str, bool)]) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// Cargo, with flags for the compiler that are not for stable ones.
+/// Cargo with unstable flags for the compiler.
 pub fn cargo(flags: &[String]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root()).env("RUSTC_BOOTSTRAP", "1");
@@ -38,7 +38,7 @@ pub fn cargo(flags: &[String]) -> Command {
     cargo
 }
 
-/// The runtime `name`.
+/// The archive of the runtime `name`.
 fn runtime(name: &str) -> Result<PathBuf> {
     let directory = format!("/usr/lib/llvm-{LLVM}/lib/clang/{LLVM}/lib/linux");
     let file = Path::new(&directory).join(format!("libclang_rt.{name}-x86_64.a"));

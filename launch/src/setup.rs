@@ -1,8 +1,7 @@
-//! Programs that the launcher runs, by what they are needed for, and how they get onto the machine.
+//! The programs that the launcher runs, by purpose, and how they are obtained.
 //!
-//! Compilers, QEMU and what guests are built with are unpacked below `target/tools` (`launch/tools.sh`). The rest, which
-//! does not run from another place, is installed with apt: announced with its size, and never at the price of a package
-//! that is there.
+//! Compilers, QEMU and the tools that build guests are unpacked below `target/tools` (`launch/tools.sh`). Programs that
+//! cannot run from there are installed with apt, which announces the size and never removes a package.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{command, workspace};
 
-/// What packages are needed for.
+/// The purpose of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Compiling host programs, among them those that guests run.
@@ -25,11 +24,11 @@ pub enum Purpose {
     Test,
     /// Clients that speak TLS.
     Tls,
-    /// Looking at what the appliance captures.
+    /// Reading the appliance's captures.
     Captures,
-    /// Making Linux guests: building kernel modules, unpacking others.
+    /// Making Linux guests: building and unpacking kernel modules.
     Guest,
-    /// Machines with device models: unpacking a QEMU that can have them.
+    /// Machines with device models: a QEMU that supports vfio-user.
     Models,
     /// Counting instructions of host programs.
     Count,
@@ -37,21 +36,21 @@ pub enum Purpose {
     Lint,
     /// Sanitizers, and fuzzing that is guided by coverage: LLVM's runtimes.
     Sanitizers,
-    /// The stock peer of usNIC: Open MPI, and what its `btl/usnic` is built with.
+    /// The stock peer of usNIC: Open MPI, and the build dependencies of its `btl/usnic`.
     OpenMpi,
     /// Peers that are written in Python.
     Python,
-    /// Networks of Linux's own between machines here.
+    /// Linux networks between machines on this host.
     Networks,
     /// libvirt's own daemons and programs.
     Libvirt,
-    /// uhyve itself, on a network of Linux's own, where KVM works.
+    /// uhyve itself, on a Linux network, where KVM works.
     Uhyve,
     /// Making a fresh Debian to test in.
     Fresh,
 }
 
-/// How the programs of a purpose are had.
+/// How the programs of a purpose are obtained.
 struct Need {
     purpose: Purpose,
     /// Groups of `launch/tools.sh`, which are unpacked below `target/tools`.
@@ -119,11 +118,11 @@ pub const ALL: &[Purpose] = &[
     Purpose::Fresh,
 ];
 
-/// Set by `./isthmus --no-install`: what is missing is listed, and the command ends.
+/// Set by `./isthmus --no-install`: the launcher lists missing programs and fails.
 const NO_INSTALL: &str = "ISTHMUS_NO_INSTALL";
 
-/// Brings the programs for `purposes` onto the machine where they are missing. Asks nothing. Fails with the packages'
-/// names when `--no-install` was given, when apt would have to remove a package, or without root or apt.
+/// Obtains the missing programs for `purposes`, without questions. Fails with the packages' names if `--no-install` was
+/// given, if apt would remove a package, or without root or apt.
 pub fn install(purposes: &[Purpose]) -> Result<()> {
     let wanted = || NEEDS.iter().filter(|need| purposes.contains(&need.purpose));
     let only_list = std::env::var_os(NO_INSTALL).is_some();
@@ -138,7 +137,9 @@ pub fn install(purposes: &[Purpose]) -> Result<()> {
         bail!("packages are missing, and --no-install was given: {list}");
     }
     if !succeeds("apt-get", &["--version"]) {
-        bail!("this system has no apt-get: install what Debian calls {list}, and try again");
+        bail!(
+            "this system has no apt-get: install the equivalents of the Debian packages {list}, and try again"
+        );
     }
     let Some(sudo) = sudo() else {
         bail!(
@@ -149,7 +150,7 @@ pub fn install(purposes: &[Purpose]) -> Result<()> {
     for need in wanted() {
         let names: Vec<_> = need.installed.iter().filter(|name| missing.contains(name)).collect();
         if !names.is_empty() {
-            eprintln!("to be installed, for {:?}: {}", need.purpose, join(&names));
+            eprintln!("installing for {:?}: {}", need.purpose, join(&names));
         }
     }
     const INSTALL: [&str; 4] = ["apt-get", "install", "--no-remove", "--no-install-recommends"];
@@ -165,13 +166,11 @@ pub fn install(purposes: &[Purpose]) -> Result<()> {
     words.extend(INSTALL);
     words.extend(["-y", "-q"]);
     command::run(as_root(sudo, &words).args(&missing)).with_context(|| {
-        format!(
-            "apt-get did not install {list}; packages of this machine are never removed for them"
-        )
+        format!("apt-get did not install {list}; it must not remove other packages for them")
     })
 }
 
-/// Unpacks groups of programs that are in no directory of PATH.
+/// Unpacks groups of programs that PATH lacks.
 pub fn unpack(groups: &[&str], only_list: bool) -> Result<()> {
     if groups.is_empty() {
         return Ok(());
@@ -199,18 +198,18 @@ fn join(names: &[&&str]) -> String {
     names.iter().map(|name| **name).collect::<Vec<_>>().join(" ")
 }
 
-/// Renews apt's package lists. Where that fails the old ones have to do.
+/// Updates apt's package lists. After a failure apt uses the old lists.
 fn renew_lists() {
     let Some(sudo) = sudo() else {
-        eprintln!("this is not root: apt's package lists are left as they are");
+        eprintln!("not root: apt's package lists are not updated");
         return;
     };
     if let Err(error) = command::run(&mut as_root(sudo, &["apt-get", "update", "-q"])) {
-        eprintln!("{error}: the package lists could not be renewed; going on with the old ones");
+        eprintln!("{error}: could not update the package lists; using the old ones");
     }
 }
 
-/// What to put in front of a command for it to run as root; none where that cannot be.
+/// The prefix that runs a command as root; `None` without root and without sudo.
 fn sudo() -> Option<&'static [&'static str]> {
     if rustix::process::geteuid().is_root() {
         Some(&[])

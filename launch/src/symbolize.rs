@@ -1,4 +1,4 @@
-//! `./isthmus symbolize`: names the functions whose addresses stand in the record of a panic.
+//! `./isthmus symbolize`: names the functions at the addresses in the record of a panic.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +33,12 @@ pub fn symbolize(options: &Options) -> Result<()> {
     }
     let usual = workspace::target().join("isthmus/isthmus.symbols");
     let path = options.symbols.as_ref().unwrap_or(&usual);
-    let file = fs::read(path)
-        .with_context(|| format!("could not read {}: build the same commit", path.display()))?;
+    let file = fs::read(path).with_context(|| {
+        format!(
+            "could not read {}: build the commit that the record names, or use --symbols",
+            path.display()
+        )
+    })?;
     let symbols = Symbols::read(&file)?;
     if let Some(build) = build_of(&record)
         && build != symbols.build
@@ -59,9 +63,9 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// Those of an ELF file.
+    /// Reads the functions of an ELF file.
     pub fn read(file: &[u8]) -> Result<Symbols> {
-        let file = object::File::parse(file).context("the file is no ELF file")?;
+        let file = object::File::parse(file).context("the symbols are not an ELF file")?;
         let functions = file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
         let functions = functions.filter_map(|symbol| {
             let name = rustc_demangle::demangle(symbol.name().ok()?);
@@ -78,14 +82,14 @@ impl Symbols {
         self.functions.values().map(|(name, len)| (name.as_str(), *len))
     }
 
-    /// The function that holds an address, and how far into it that is.
+    /// The function that contains an address, and the offset in it.
     fn name(&self, address: u64) -> Option<String> {
         let (start, (name, len)) = self.functions.range(..=address).next_back()?;
         let inside = address - start < (*len).max(1);
         inside.then(|| format!("{name}+{:#x}", address - start))
     }
 
-    /// A record, with a line for each address of a function below the line that holds it.
+    /// Adds to a record, below each line, the functions at the addresses in that line.
     pub fn name_all(&self, record: &str) -> String {
         let mut out = String::new();
         for line in record.lines() {
@@ -101,7 +105,7 @@ impl Symbols {
     }
 }
 
-/// What a line holds that may be an address: hexadecimal numbers, of whatever.
+/// The hexadecimal numbers in a line, which may be addresses.
 fn addresses(line: &str) -> Vec<u64> {
     let numbers = line.split("0x").skip(1);
     let numbers = numbers.map(|rest| {
@@ -111,7 +115,7 @@ fn addresses(line: &str) -> Vec<u64> {
     numbers.filter_map(Result::ok).collect()
 }
 
-/// The build that a record names.
+/// The build ID in a record.
 fn build_of(record: &str) -> Option<&str> {
     let (_, rest) = record.split_once(", build ")?;
     let end = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());

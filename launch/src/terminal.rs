@@ -1,4 +1,4 @@
-//! The guest's console on this terminal: raw mode, and a way out.
+//! Connects the guest's console to this terminal in raw mode, with an escape key.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::qemu::Serial;
 
-/// Ctrl-A: what comes next is for us. The same key as in QEMU's own `-nographic`.
+/// Ctrl-A: the next key is for the launcher. The same key as in QEMU's `-nographic`.
 const ESCAPE: u8 = 1;
 
 /// Raw mode of standard input; the mode before is restored when this is dropped.
@@ -44,7 +44,7 @@ pub fn attach(console: &mut Serial) -> Result<()> {
             let length = std::io::stdin().read(&mut buffer).unwrap_or(0);
             let typed = keys.feed(&buffer[..length]);
             if length == 0 || keys.leave || sender.write_all(&typed).is_err() {
-                // Nobody listens any more when QEMU ended first.
+                // Fails when QEMU ended first: the receiver is dropped.
                 let _ = left.send(());
                 return;
             }
@@ -61,7 +61,7 @@ pub fn attach(console: &mut Serial) -> Result<()> {
     Ok(())
 }
 
-/// Finds the escape key in what is typed.
+/// Finds the escape key in the typed bytes.
 #[derive(Default)]
 struct Keys {
     escaped: bool,

@@ -1,4 +1,4 @@
-//! Where things are: the checkout this program was built from, and its `target` directory.
+//! Paths: the checkout that this program was built from, and its `target` directory.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("launch/ lies in the checkout")
 }
 
-/// Where everything that is built or measured goes: `CARGO_TARGET_DIR` where set, else `target/`.
+/// The directory for everything that is built or measured: `CARGO_TARGET_DIR` if set, else `target/`.
 pub fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(directory) => root().join(directory),
@@ -21,13 +21,13 @@ pub fn target() -> PathBuf {
 /// The lock file of a directory below `target/`.
 pub const LOCK: &str = ".isthmus-lock";
 
-/// Keeps other `./isthmus` of this checkout from building images for as long as the result is kept; waits for one that
-/// does.
+/// Locks the checkout, so that no other `./isthmus` builds images in it until the result is dropped. Waits for the
+/// lock.
 pub fn lock() -> Result<File> {
     lock_in(&target())
 }
 
-/// The same for one directory below `target/`, which is created.
+/// Locks one directory below `target/`, as [`lock`] does, and creates it if it is missing.
 pub fn lock_in(directory: &Path) -> Result<File> {
     let path = directory.join(LOCK);
     fs::create_dir_all(directory)?;
@@ -35,7 +35,10 @@ pub fn lock_in(directory: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => return Ok(file),
         Err(TryLockError::WouldBlock) => {
-            eprintln!("another ./isthmus builds in {}; waiting for it ...", directory.display());
+            eprintln!(
+                "another ./isthmus is building in {}; waiting for it ...",
+                directory.display()
+            );
         }
         Err(TryLockError::Error(why)) => return Err(why).context("could not lock the checkout"),
     }

@@ -1,8 +1,11 @@
-//! Says which addresses are ours: unasked when we get them, so that nobody goes on sending to
-//! whoever had them before (RFC 5227 section 2.3, RFC 4861 section 7.2.6), to those who ask because
-//! they want them for themselves (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3), and to those who
-//! look for us (RFC 826, RFC 4861 section 7.2.4). An address in use is not given up for another
-//! station, only defended, at most once in ten seconds (RFC 5227 section 2.4).
+//! Announces, answers for and defends the addresses of a port.
+//!
+//! * A new address is announced, so that hosts replace the previous owner's MAC address (RFC 5227 section 2.3,
+//!   RFC 4861 section 7.2.6).
+//! * Probes for an address of ours are answered (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3).
+//! * Requests for an address of ours are answered (RFC 826, RFC 4861 section 7.2.4).
+//! * An address in use is never given up after a conflict. It is defended at most once in ten seconds
+//!   (RFC 5227 section 2.4).
 
 use crate::filter::Kind;
 use crate::link::Queue;
@@ -17,19 +20,19 @@ use smoltcp::wire::{
     Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
 };
 
-/// Between two defences of our addresses (RFC 5227 section 1.1: DEFEND_INTERVAL).
+/// Interval between two defences of our addresses (RFC 5227 section 1.1: DEFEND_INTERVAL).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// An address of ours, and the hardware address of another station that has it, too.
+/// An address of ours, and the MAC address of another station that uses it.
 pub type Conflict = (IpAddr, [u8; 6]);
 
-/// What another station says of an address.
+/// Another station's claim to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub ip: IpAddr,
-    /// The station.
+    /// The station's MAC address.
     pub mac: [u8; 6],
-    /// It asks whether the address is free, because it wants it.
+    /// The station is probing: it does not use the address yet.
     pub probes: bool,
 }
 
@@ -57,7 +60,7 @@ fn advertise(mac: [u8; 6], ip: Ipv6Addr, queue: &mut Queue) {
     messages::push_icmpv6(queue, mac, ip, ALL_NODES, &advertisement);
 }
 
-/// Answers a frame of somebody who looks for one of our addresses.
+/// Answers a request for one of our addresses.
 pub fn answer(frame: &[u8], kind: Kind, local: &PortAddresses, queue: &mut Queue) {
     let _ = match kind {
         Kind::Arp => answer_v4(frame, local, queue),
@@ -79,9 +82,9 @@ fn answer_v4(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<(
     else {
         return None;
     };
-    let asks =
+    let for_us =
         port_addresses::is_host(source.into()) && !local.has_v4(source) && local.has_v4(target);
-    if asks && port_addresses::unicast_mac(mac.0).is_some() {
+    if for_us && port_addresses::unicast_mac(mac.0).is_some() {
         messages::push_arp_reply(queue, local.mac, target, mac, source);
     }
     Some(())
@@ -113,7 +116,7 @@ fn answer_v6(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<(
     Some(())
 }
 
-/// What an accepted frame says of an address, if it says so of one. Frames of ours that came back say nothing.
+/// The address claim in an accepted frame, if it has one. Our own frames that come back are ignored.
 pub fn claim(frame: &[u8], kind: Kind, ours: [u8; 6]) -> Option<Claim> {
     let claim = match kind {
         Kind::Arp => claim_v4(frame),
@@ -167,12 +170,12 @@ pub struct Defence {
 }
 
 impl Defence {
-    /// Answers the claim of another station to an address of ours that is in use.
+    /// Answers another station's claim to an address of ours that is in use.
     pub fn defend(&mut self, claim: Claim, local: &PortAddresses, queue: &mut Queue, now: Instant) {
         match claim.ip {
             IpAddr::V4(ip) if claim.probes => {
-                let nobody = Ipv4Addr::UNSPECIFIED;
-                messages::push_arp_reply(queue, local.mac, ip, EthernetAddress(claim.mac), nobody);
+                let target = Ipv4Addr::UNSPECIFIED;
+                messages::push_arp_reply(queue, local.mac, ip, EthernetAddress(claim.mac), target);
             }
             IpAddr::V6(ip) if claim.probes => advertise(local.mac, ip, queue),
             ip if self.last.is_none_or(|last| now.since(last) >= DEFEND_INTERVAL) => {
@@ -198,7 +201,7 @@ mod tests {
         PortAddresses { mac: PEER_MAC, ..local() }
     }
 
-    /// The frames that `from` queues, received at 0: conflicts seen, frames answered.
+    /// Conflicts and answers that the frames queued by `from` cause when they are received at time 0.
     fn conflicts(from: impl Fn(&mut Queue)) -> (usize, usize) {
         let (mut sent, mut answers, mut conflicts) = (Queue::new(8, 128), Queue::new(8, 128), 0);
         let mut defence = Defence::default();
@@ -217,7 +220,11 @@ mod tests {
     #[test]
     fn announcement_of_our_address_is_a_conflict_and_defended_once_in_ten_seconds() {
         assert_eq!(conflicts(|queue| announce(&peer(), queue)), (2, 1));
-        assert_eq!(conflicts(|queue| announce(&local(), queue)), (0, 0), "our own, come back");
+        assert_eq!(
+            conflicts(|queue| announce(&local(), queue)),
+            (0, 0),
+            "our own frames, reflected"
+        );
         let other =
             PortAddresses { v4: [Ipv4Addr::new(10, 0, 0, 9)].into(), v6: [].into(), ..peer() };
         assert_eq!(conflicts(|queue| announce(&other, queue)), (0, 0));
@@ -234,19 +241,19 @@ mod tests {
     fn probes_for_our_addresses_are_answered() {
         let probe = |ip: [u8; 4]| {
             conflicts(|queue| {
-                let nobody = Ipv4Addr::UNSPECIFIED;
-                messages::push_arp_request(queue, PEER_MAC, nobody, ip.into());
+                let source = Ipv4Addr::UNSPECIFIED;
+                messages::push_arp_request(queue, PEER_MAC, source, ip.into());
             })
         };
         assert_eq!(probe([10, 0, 0, 1]), (0, 1));
         assert_eq!(probe([10, 0, 0, 2]), (0, 0));
         let solicit = |target_addr: Ipv6Addr| {
             conflicts(|queue| {
-                let question =
+                let solicitation =
                     Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr: None });
                 let group = messages::solicited_node(target_addr);
-                let nobody = Ipv6Addr::UNSPECIFIED;
-                messages::push_icmpv6(queue, PEER_MAC, nobody, group, &question);
+                let source = Ipv6Addr::UNSPECIFIED;
+                messages::push_icmpv6(queue, PEER_MAC, source, group, &solicitation);
             })
         };
         assert_eq!(solicit(local().v6[0]), (0, 1));

@@ -1,4 +1,4 @@
-//! Where the addresses of an interface come from, as the operator wants it.
+//! The configured sources of an interface's addresses, and their validation.
 
 use crate::port_addresses;
 use crate::slaac;
@@ -10,25 +10,25 @@ use smoltcp::wire::IpCidr;
 /// smoltcp's table (`iface-max-addr-count-8`) less link-local, DHCP and announced prefixes.
 const MAX_STATIC: usize = 8 - 2 - slaac::MAX_ADDRESSES;
 
-/// Where an interface gets its addresses from. The link-local IPv6 address is always there.
+/// Address sources of an interface. It always has its link-local IPv6 address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addressing {
     /// Addresses with their networks, at most four.
     pub addresses: Vec<IpCidr>,
-    /// Default routers, at most one of each family; they win over what is learnt.
+    /// Default routers, at most one of each family; they override learnt routers.
     pub gateways: Vec<IpAddr>,
     /// Ask for an IPv4 address by DHCP (RFC 2131).
     pub dhcp: bool,
     /// Take IPv6 addresses and the default router from router advertisements.
     pub slaac: bool,
-    /// The operator has set the MTU: that of a DHCP server does not count.
+    /// The operator has set the MTU: a DHCP server's MTU is ignored.
     pub fixed_mtu: bool,
 }
 
-/// Why an [`Addressing`] is not possible. The operator's mistake.
+/// Why an [`Addressing`] is rejected: a configuration error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressingError {
-    /// No host can have this address.
+    /// Not a unicast host address.
     NotAHost(IpAddr),
     /// More addresses than an interface holds.
     TooManyAddresses,
@@ -54,7 +54,7 @@ impl fmt::Display for AddressingError {
 impl core::error::Error for AddressingError {}
 
 impl Addressing {
-    /// Whether it is possible.
+    /// Checks the number of addresses and gateways, and that each gateway is on link.
     pub(crate) fn check(&self) -> Result<(), AddressingError> {
         if self.addresses.len() > MAX_STATIC {
             return Err(AddressingError::TooManyAddresses);

@@ -1,14 +1,14 @@
-//! The Internet checksum (RFC 1071), at less than half an instruction a byte.
+//! The Internet checksum (RFC 1071), at less than half an instruction per byte.
 
 use core::net::IpAddr;
 
-/// Sum of the big-endian 16-bit words of `bytes`, an odd one padded; not negated. Sums are added as
-/// numbers, and [`fold`]ed when all are.
+/// Sum of the big-endian 16-bit words of `bytes`, not negated. An odd last byte is padded with 0. Partial sums are
+/// added as integers, then [`fold`]ed.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u64 {
-    // The order of bytes does not matter to the sum (section 2 B), and 2^16 = 1 modulo 2^16 - 1: so
-    // words of 64 bits do as well, in the machine's own order, with the carry added back. Four at a time,
-    // since the image's last pass makes no SIMD of loops.
+    // The sum is independent of byte order (section 2 B), and 2^16 = 1 modulo 2^16 - 1. So 64-bit words in native
+    // byte order give the same sum if carries are added back. Unrolled by four, because the final build of the image
+    // does not vectorise loops.
     let mut sum = 0;
     let mut add = |word: u64| {
         let (all, carry) = u64::overflowing_add(sum, word);
@@ -61,8 +61,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the RFC has it.
-    fn by_the_book(bytes: &[u8]) -> u16 {
+    /// The algorithm as RFC 1071 states it.
+    fn reference(bytes: &[u8]) -> u16 {
         let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
         let mut sum: u32 = bytes.chunks(2).map(word).sum();
         while sum > 0xffff {
@@ -73,8 +73,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_the_sum_of_the_words(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
-            prop_assert_eq!(fold(sum(&bytes)), by_the_book(&bytes));
+        fn sum_matches_rfc_1071(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            prop_assert_eq!(fold(sum(&bytes)), reference(&bytes));
         }
     }
 

@@ -1,7 +1,7 @@
-//! One look at a received frame, to know whose it is. RoCE comes first.
+//! Classifies a received frame: RoCE, UDP echo, a UDP engine, or the control plane.
 //!
-//! Looks at ethertype, IP protocol and destination port only; whoever gets the frame checks it.
-//! IPv4 options and IPv6 extension headers are nobody's fast path.
+//! Compares ethertype, IP protocol and destination port only; the consumer of the frame validates it.
+//! Frames with IPv4 options or IPv6 extension headers go to the control plane.
 
 /// UDP port of RoCEv2 (IANA).
 const ROCE_PORT: u16 = 4791;
@@ -13,28 +13,26 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const UDP: u8 = 17;
 
-/// Whose a frame is.
+/// Consumer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// RoCE, version 1 or 2.
     Roce,
     /// A datagram for the UDP echo service.
     UdpEcho,
-    /// Another datagram over IPv4, to this port: an engine's, if there is one for the port, else the control
-    /// plane's.
+    /// Another datagram over IPv4 to this port: for the engine of the port, or for the control plane without one.
     Udp(u16),
-    /// The control plane's ([`crate::Interface::handle_frame`]).
+    /// A frame for the control plane ([`crate::Interface::handle_frame`]).
     Other,
 }
 
-/// Whose `frame` is.
+/// Classifies `frame`.
 #[inline]
 pub fn classify(frame: &[u8]) -> Class {
     let Some(head) = frame.first_chunk::<38>() else { return Class::Other };
     let (is_v4, port) = match [head[12], head[13]] {
         IPV4 if head[14] == 0x45 && head[23] == UDP => {
-            // A fragment's first bytes are a UDP header only if it is the first of them; neither
-            // RoCE nor the echo takes fragments.
+            // Only a first fragment begins with a UDP header. Neither RoCE nor the echo service accepts fragments.
             if u16::from_be_bytes([head[20], head[21]]) & 0x3fff != 0 {
                 return Class::Other;
             }
@@ -62,7 +60,7 @@ mod tests {
     use std::net::IpAddr;
 
     #[test]
-    fn tells_frames_apart() {
+    fn frames_are_classified_by_protocol_and_port() {
         for (from, to) in [("10.0.0.2", "10.0.0.1"), ("fe80::2", "fe80::1")] {
             let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
             let class = |port| classify(&udp(from, to, 9999, port, b"data"));

@@ -1,7 +1,7 @@
-//! TCP connections to others, for protocols that are engines of their own: bytes in, bytes out.
+//! Outgoing TCP connections, for protocol engines: bytes in, bytes out.
 //!
-//! A connection is named by a [`ConnectionHandle`] from [`Connector::connect`] until its user gives it up. Which ones
-//! have news says [`Connector::next_news`]. It may offer SMC in its SYN (see [`crate::smc_option`]).
+//! A [`ConnectionHandle`] from [`Connector::connect`] names a connection until its user closes it.
+//! [`Connector::next_news`] returns connections with events. A SYN may offer SMC (see [`crate::smc_option`]).
 
 use crate::Interface;
 pub use crate::connections::Limits;
@@ -11,28 +11,28 @@ use core::net::SocketAddr;
 use drivers::hal::Instant;
 use smoltcp::socket::tcp::State;
 
-/// The first of the ports that are used in turn.
+/// First of the local ports, which are used in turn.
 const PORTS: u16 = 49152;
 
 /// Name of a connection of a connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionHandle(Name);
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The peer has not answered yet.
     Opening,
-    /// It is open.
+    /// Established.
     Open {
-        /// Both offer SMC.
+        /// Both ends offer SMC.
         smc: bool,
     },
-    /// Refused, reset, or without an answer.
+    /// Refused, reset or timed out.
     Gone,
 }
 
-/// Connections to others, all over the same interface.
+/// Outgoing connections over one interface.
 #[derive(Debug)]
 pub struct Connector {
     limits: Limits,
@@ -41,19 +41,18 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Without any connection. `seed` says which local port comes first; it should not be
-    /// predictable.
+    /// A connector without connections. `seed` selects the first local port; it should not be predictable.
     pub fn new(limits: Limits, seed: u16) -> Self {
         Connector { limits, next: PORTS | seed, owner: None }
     }
 
-    /// Its name among those of [`Interface::ready`].
+    /// Its entry in [`Interface::ready`].
     pub fn owner(&mut self, interface: &mut Interface) -> Owner {
         let limits = self.limits;
         *self.owner.get_or_insert_with(|| interface.connections().open_owner(limits))
     }
 
-    /// Has other limits from the next connection on. What there is keeps its buffers, and stays.
+    /// Changes the limits. Existing connections stay and keep their buffers.
     pub fn set_limits(&mut self, interface: &mut Interface, limits: Limits) {
         self.limits = limits;
         if let Some(owner) = self.owner {
@@ -61,7 +60,7 @@ impl Connector {
         }
     }
 
-    /// Begins to connect to `peer`; `smc` offers SMC. None if there is no room or no way.
+    /// Starts to connect to `peer`; `smc` offers SMC. None without a free place or a route.
     pub fn connect(
         &mut self,
         interface: &mut Interface,
@@ -72,13 +71,13 @@ impl Connector {
         interface.connect(owner, peer, &mut self.next, smc).map(ConnectionHandle)
     }
 
-    /// The next connection that has news: it was opened or refused, something has arrived, there is more
-    /// room to write, or an end has come. As [`crate::tcp::Listener::next_news`].
+    /// The next connection with an event: it was opened or refused, data has arrived, there is more room to write, or
+    /// it was closed. All changes since the last call are one event, so read and write until both block.
     pub fn next_news(&mut self, interface: &mut Interface) -> Option<ConnectionHandle> {
         interface.connections().next_news(self.owner?).map(ConnectionHandle)
     }
 
-    /// Where a connection stands.
+    /// State of a connection.
     pub fn progress(&self, interface: &Interface, link: ConnectionHandle) -> Progress {
         let socket = interface.tcp().socket(link.0);
         match socket.map_or(State::Closed, |socket| socket.state()) {
@@ -93,12 +92,12 @@ impl Connector {
         interface.tcp().ends(link.0).map(|(_, ours)| ours)
     }
 
-    /// Bytes that a write would take now.
+    /// Free bytes in the send buffer.
     pub fn room(&self, interface: &mut Interface, link: ConnectionHandle) -> usize {
         interface.tcp().socket(link.0).map_or(0, tcp::room)
     }
 
-    /// Reads what has arrived; 0 if there is nothing at present.
+    /// Reads received data. Returns the number of bytes, 0 if there are none at present.
     pub fn read(
         &self,
         interface: &mut Interface,
@@ -108,7 +107,7 @@ impl Connector {
         tcp::read(interface, link.0, into)
     }
 
-    /// Writes as much as there is room for, and returns how much that was.
+    /// Writes as many bytes as there is room for. Returns their number.
     pub fn write(
         &self,
         interface: &mut Interface,
@@ -123,26 +122,26 @@ impl Connector {
         interface.connections().make_idle(link.0);
     }
 
-    /// Ends our side after what was written; reading goes on.
+    /// Sends a FIN after the written data. Reading remains possible.
     pub fn finish(&self, interface: &mut Interface, link: ConnectionHandle) {
         tcp::finish(interface, link.0);
     }
 
-    /// Gives a connection up: in order, or by a reset.
+    /// Closes a connection after the written data, or resets it if `abort`.
     pub fn close(&mut self, interface: &mut Interface, link: ConnectionHandle, abort: bool) {
         let now = interface.now();
-        interface.connections().leave(link.0, abort, now);
+        interface.connections().release(link.0, abort, now);
     }
 
-    /// What is to be done after each poll of the interface: nothing, it sees to its connections itself.
+    /// Does nothing: the interface polls its connections.
     pub fn poll(&mut self, _: &mut Interface, _: Instant) {}
 
-    /// When there is something to do though nothing arrives: never, the interface has the timers.
+    /// Always None: the interface has the timers.
     pub fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Ends everything: connections are reset, with the interface's next polls.
+    /// Resets all connections, with the interface's next polls.
     pub fn stop(self, interface: &mut Interface) {
         if let Some(owner) = self.owner {
             let now = interface.now();

@@ -1,8 +1,9 @@
-//! UDP over IPv4 for engines on the data path: datagrams taken out of received frames, and the headers of frames
-//! that are sent. Both ways the checksum is made of all bytes: a datagram without one is not taken (RFC 768 lets a
-//! sender leave it out; cards that check it on arrival do not).
+//! UDP over IPv4 for engines on the data path: parses datagrams in received frames, and builds the headers of sent
+//! ones. The UDP checksum is mandatory in both directions: a datagram without one is rejected. RFC 768 makes it
+//! optional, but cards that verify checksums on receive do not accept its absence.
 //!
-//! Fragments, IP options and VLAN tags are not for these engines ([`crate::classify`] does not name their frames).
+//! Fragments, IP options and VLAN tags are not supported ([`crate::classify`] does not dispatch such frames to
+//! engines).
 
 use crate::checksum::{fold, sum};
 use crate::port_addresses::PortAddresses;
@@ -18,32 +19,32 @@ const HOP_LIMIT: u8 = 64;
 /// Bytes of the headers of Ethernet, IPv4 and UDP before a datagram.
 pub const HEADERS: usize = ETHERNET + IPV4 + UDP;
 
-/// A datagram that has arrived whole.
+/// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Who sent it, as its headers say.
+    /// Source address and port.
     pub from: SocketAddrV4,
-    /// The MAC address that its frame came from.
+    /// Source MAC address of its frame.
     pub mac: [u8; 6],
-    /// Address and port of ours.
+    /// Destination address and port.
     pub to: SocketAddrV4,
-    /// What it carries.
+    /// Payload.
     pub payload: &'a [u8],
 }
 
-/// Why a frame is not taken.
+/// Why a frame is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is for another station or address, or from none that can be answered.
+    /// It is for another station or address, or from an address that cannot be answered.
     NotOurs,
-    /// Lengths do not go together, or there is something that this does not read.
+    /// Its lengths are inconsistent, or it has an unsupported header.
     Malformed,
-    /// A checksum is wrong or left out.
+    /// A checksum is wrong or absent.
     Checksum,
 }
 
 impl<'a> Datagram<'a> {
-    /// The datagram in a frame that a port with these addresses received.
+    /// Parses a frame that a port with these addresses received.
     #[inline]
     pub fn parse(frame: &'a [u8], local: &PortAddresses) -> Result<Datagram<'a>, Unfit> {
         let (headers, rest) = frame.split_first_chunk::<HEADERS>().ok_or(Unfit::Malformed)?;
@@ -78,7 +79,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// A sum over bytes in parts, in which a part may begin at an odd place (RFC 1071 section 2 B).
+/// A checksum over several parts, which may begin at odd offsets (RFC 1071 section 2 B).
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     sum: u64,
@@ -93,8 +94,8 @@ impl Sum {
     }
 }
 
-/// Makes the headers of a frame with a datagram that is `head` and then what `tail` holds, in order. IPv4 is told
-/// not to fragment it: who receives would not take the pieces. None if it is longer than IPv4 allows.
+/// Builds the headers of a frame whose payload is `head` followed by the windows of `tail`. Don't Fragment is set,
+/// because receiving engines do not accept fragments. None if the datagram exceeds IPv4's limit.
 #[inline]
 pub fn headers(
     macs: [[u8; 6]; 2],
@@ -128,7 +129,7 @@ pub fn headers(
         window.for_each_block(|block| part += sum(block));
         all.add(part, window.len());
     }
-    // 0 says that there is none; its other form is all ones.
+    // 0 would mean that there is no checksum; it is sent as all ones (RFC 768).
     let checksum = match !fold(all.sum) {
         0 => 0xffff,
         checksum => checksum,
@@ -152,14 +153,14 @@ mod tests {
         PortAddresses { mac, v4: [*address.ip()].into(), v6: Vec::new() }
     }
 
-    /// As smoltcp builds it.
+    /// A frame built by smoltcp.
     fn frame(payload: &[u8]) -> Vec<u8> {
         udp((*PEER.ip()).into(), (*US.ip()).into(), PEER.port(), US.port(), payload)
     }
 
     proptest! {
         #[test]
-        fn what_smoltcp_builds_is_taken(
+        fn datagram_built_by_smoltcp_is_accepted(
             payload in proptest::collection::vec(any::<u8>(), 0..1400),
             padding in 0usize..20,
         ) {
@@ -171,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_built_is_taken_and_is_what_smoltcp_builds(
+        fn built_datagram_is_accepted_and_equals_smoltcps(
             head in proptest::collection::vec(any::<u8>(), 0..50),
             first in proptest::collection::vec(any::<u8>(), 0..400),
             second in proptest::collection::vec(any::<u8>(), 0..400),
@@ -189,7 +190,7 @@ mod tests {
             expected[6..12].copy_from_slice(&PEER_MAC);
             let made = [&made[..], &payload].concat();
             prop_assert_eq!(&made[42..], &expected[42..]);
-            prop_assert_eq!(&made[40..42], &expected[40..42], "the checksum of UDP");
+            prop_assert_eq!(&made[40..42], &expected[40..42], "UDP checksum");
             let taken = Datagram::parse(&made, &local(OUR_MAC, US));
             prop_assert_eq!(taken, Ok(Datagram { from: PEER, mac: PEER_MAC, to: US, payload: &payload }));
         }
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_checksum_or_for_others_is_not_taken() {
+    fn datagram_without_checksum_or_for_another_host_is_rejected() {
         let mut without = frame(b"x");
         without[40..42].fill(0);
         let taken = |frame: &[u8]| Datagram::parse(frame, &local(OUR_MAC, US)).unwrap_err();
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_too_long_is_not_built() {
+    fn oversized_datagram_is_not_built() {
         assert_eq!(headers([PEER_MAC, OUR_MAC], PEER, US, &[0; 65_508], &[]), None);
         assert!(headers([PEER_MAC, OUR_MAC], PEER, US, &[0; 65_507], &[]).is_some());
     }

@@ -1,9 +1,9 @@
-//! Answers to stations that look for us, held back for a moment.
+//! Delays replies to multicast and broadcast address requests.
 //!
-//! Linux's RDMA address resolution asks for a neighbour first and only then queues the request that the
-//! answer wakes (drivers/infiniband/core/addr.c, rdma_resolve_ip): an answer that comes at once is missed,
-//! and the connection stands still for its whole time limit (30 s for RTRS). Only questions to everybody
-//! are of this kind; who asks us alone knows us, and is answered at once (RFC 4861 section 7.3).
+//! Linux's RDMA address resolution sends the request before it queues the work that the reply wakes
+//! (drivers/infiniband/core/addr.c, rdma_resolve_ip). A reply that arrives too soon is missed, and the connection
+//! stalls for its whole timeout (30 s for RTRS). Unicast requests only verify an entry (RFC 4861 section 7.3), and are
+//! answered at once.
 
 use crate::filter::Kind;
 use crate::link::Queue;
@@ -11,52 +11,52 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How long. Linux needs microseconds from question to queue, but in a guest on a busy host the CPU is
-/// likely to be taken away just there, for a few time slices; 2 ms were too short for two such hosts of five.
+/// Delay of a reply. Linux needs microseconds between request and queueing, but a guest on a busy host can lose its CPU
+/// there for a few time slices: 2 ms were too short for two of five such hosts.
 const HOLD: Duration = Duration::from_millis(50);
-/// Answers that can be held; those beyond are given at once.
+/// Replies that can be delayed; further ones are sent at once.
 const DEPTH: usize = 64;
-/// Longest answer: an advertisement with its link-layer address has 86 bytes.
+/// Longest reply: an advertisement with its link-layer address has 86 bytes.
 const LONGEST: usize = 128;
 
-/// The answers that are held, oldest first.
+/// Delayed replies, oldest first.
 #[derive(Debug)]
 pub struct DelayedReplies {
     answers: Queue,
-    /// When each may go.
+    /// When each reply is sent.
     due: VecDeque<Instant>,
 }
 
 impl DelayedReplies {
-    /// An empty one. All memory is taken here.
+    /// An empty queue. All memory is allocated here.
     pub fn new() -> Self {
         DelayedReplies { answers: Queue::new(DEPTH, LONGEST), due: VecDeque::with_capacity(DEPTH) }
     }
 
-    /// Whether the answer to this accepted frame is to be held.
+    /// Whether the reply to this accepted frame must be delayed.
     pub fn concerns(frame: &[u8], kind: Kind) -> bool {
         let to_a_group = frame.first().is_some_and(|byte| byte & 1 == 1);
         to_a_group && matches!(kind, Kind::Arp | Kind::NeighbourDiscovery)
     }
 
-    /// Whether no more can be held.
+    /// Whether no further reply can be delayed.
     pub fn is_full(&self) -> bool {
         self.answers.is_full()
     }
 
-    /// Where answers are put, before `hold`.
+    /// The queue for replies; call `hold` after adding some.
     pub fn answers(&mut self) -> &mut Queue {
         &mut self.answers
     }
 
-    /// Notes that what was put there came up at `now`.
+    /// Sets the delay of newly added replies, which count from `now`.
     pub fn hold(&mut self, now: Instant) {
         while self.due.len() < self.answers.len() {
             self.due.push_back(now + HOLD);
         }
     }
 
-    /// Moves what has waited long enough to `queue`, as far as that has room.
+    /// Moves replies whose delay has expired to `queue`, while it has room.
     pub fn release(&mut self, now: Instant, queue: &mut Queue) {
         while self.due.front().is_some_and(|&at| at <= now)
             && let Some(answer) = self.answers.front()
@@ -67,7 +67,7 @@ impl DelayedReplies {
         }
     }
 
-    /// When the next may go.
+    /// When the next reply is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.due.front().copied()
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_wait_and_leave_in_order_as_there_is_room() {
+    fn replies_are_delayed_and_leave_in_order_when_there_is_room() {
         let (mut hold, mut queue) = (DelayedReplies::new(), Queue::new(2, LONGEST));
         for n in 0..3u8 {
             hold.answers().push(1 + n as usize, |frame| frame.fill(n));
@@ -102,11 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn only_questions_to_everybody() {
-        let [everybody, us] = [[0xff; 6], [2, 0, 0, 0, 0, 1]];
-        assert!(DelayedReplies::concerns(&everybody, Kind::Arp));
+    fn only_multicast_requests_are_delayed() {
+        let [broadcast, us] = [[0xff; 6], [2, 0, 0, 0, 0, 1]];
+        assert!(DelayedReplies::concerns(&broadcast, Kind::Arp));
         assert!(!DelayedReplies::concerns(&us, Kind::Arp));
         assert!(DelayedReplies::concerns(&[0x33, 0x33], Kind::NeighbourDiscovery));
-        assert!(!DelayedReplies::concerns(&everybody, Kind::Other));
+        assert!(!DelayedReplies::concerns(&broadcast, Kind::Other));
     }
 }

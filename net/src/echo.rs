@@ -1,8 +1,8 @@
-//! The UDP echo service (RFC 862) without sockets: the answer is made from the received frame.
+//! The UDP echo service (RFC 862) without sockets: the reply is built from the received frame.
 //!
-//! Answers unicast only, to unicast only, and never to port 7 (two echo services would talk to
-//! each other for ever). Fragments and IP options are not answered. Exchanging addresses and ports
-//! leaves the UDP checksum as it is; only the IPv4 header's is made anew.
+//! Only unicast datagrams from unicast addresses get a reply, and none from port 7: two echo services would loop.
+//! Fragments and packets with IP options get no reply. Swapping addresses and ports does not change the UDP checksum;
+//! only the IPv4 header checksum is recomputed.
 
 use crate::checksum::{fold, sum};
 use crate::classify::ECHO_PORT;
@@ -16,8 +16,8 @@ const UDP: usize = 8;
 const UDP_PROTOCOL: u8 = 17;
 const HOP_LIMIT: u8 = 64;
 
-/// Makes the answer to `frame` (of class [`crate::Class::UdpEcho`]) in `reply`, which must hold a
-/// whole frame. Returns its length, or None if the frame is malformed or gets no answer.
+/// Builds the reply to `frame` (of class [`crate::Class::UdpEcho`]) in `reply`, which must have room for a whole frame.
+/// Returns its length, or None if the frame is malformed or gets no reply.
 pub fn answer(frame: &[u8], local: &PortAddresses, reply: &mut [u8]) -> Option<usize> {
     let ethernet = frame.first_chunk::<ETHERNET>()?;
     let [d0, d1, d2, d3, d4, d5, source @ .., t0, t1] = *ethernet;
@@ -81,7 +81,7 @@ fn answer_v6(packet: &[u8], local: &PortAddresses, reply: &mut [u8]) -> Option<u
         return None;
     }
     let udp = packet.get(IPV6..length)?;
-    // A datagram without checksum is not taken over IPv6 (RFC 8200 section 8.1).
+    // Over IPv6 a datagram without checksum is dropped (RFC 8200 section 8.1).
     if check_udp(udp, sum(&source) + sum(&destination))? != Checksum::Right {
         return None;
     }
@@ -101,8 +101,8 @@ enum Checksum {
     Absent,
 }
 
-/// Checks lengths, ports and checksum; None if there is nothing to answer. `addresses`: the sum
-/// over both IP addresses.
+/// Checks lengths, ports and checksum. None if the datagram gets no reply. `addresses` is the sum over both IP
+/// addresses.
 fn check_udp(udp: &[u8], addresses: u64) -> Option<Checksum> {
     let header = udp.first_chunk::<UDP>()?;
     let length = u16::from_be_bytes([header[4], header[5]]);
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_answer_is_what_smoltcp_would_build(
+        fn reply_equals_smoltcps(
             data in proptest::collection::vec(any::<u8>(), 0..1400),
             port in 8u16..,
             v6: bool,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_checksum_is_fine_over_ipv4_only() {
+    fn missing_checksum_is_accepted_over_ipv4_only() {
         for v6 in [false, true] {
             let (peer, us) = ends(v6);
             let mut frame = udp(peer, us, 9999, 7, b"x");
@@ -204,23 +204,23 @@ mod tests {
     }
 
     #[test]
-    fn never_answers_groups_loops_or_itself() {
+    fn groups_loops_and_our_own_address_get_no_reply() {
         let (peer, us) = ends(false);
         let broadcast = "10.0.0.255".parse().unwrap();
         let group = "224.0.0.1".parse().unwrap();
-        assert_eq!(answer(&udp(peer, us, 7, 7, b"")), None, "a loop of two echo services");
-        assert_eq!(answer(&udp(peer, us, 0, 7, b"")), None, "no port to answer to");
+        assert_eq!(answer(&udp(peer, us, 7, 7, b"")), None, "two echo services would loop");
+        assert_eq!(answer(&udp(peer, us, 0, 7, b"")), None, "no source port");
         assert_eq!(answer(&udp(peer, us, 99, 8, b"")), None, "another port");
         assert_eq!(answer(&udp(peer, broadcast, 99, 7, b"")), None);
         assert_eq!(answer(&udp(group, us, 99, 7, b"")), None);
         assert_eq!(answer(&udp(us, us, 99, 7, b"")), None);
         let mut frame = udp(peer, us, 99, 7, b"");
         frame[..6].fill(0xff);
-        assert_eq!(answer(&frame), None, "sent to everybody");
+        assert_eq!(answer(&frame), None, "a broadcast");
     }
 
     #[test]
-    fn does_not_answer_more_than_it_has_room_for() {
+    fn reply_that_exceeds_the_buffer_is_not_built() {
         let (peer, us) = ends(false);
         let frame = testing::udp(peer, us, 99, 7, &[7; 100]);
         let mut reply = [0; 141];

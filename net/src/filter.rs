@@ -1,9 +1,9 @@
-//! What the control plane does not take in: frames that no honest host sends to us, and features
-//! that we do without. smoltcp sees only what passed here.
+//! Input filter of the control plane: drops frames that no honest host sends to us, and unsupported features. smoltcp
+//! sees only accepted frames.
 //!
-//! Sources: RFC 1122 section 3.2.1.3 (addresses that must not appear on the wire), RFC 4861
-//! section 6.1 and 7.1 (hop limit of neighbour discovery). Not taken: IPv6 extension headers
-//! (but for fragments, and queries of MLD), anything but ICMP to multicast or broadcast (but DHCP).
+//! Sources: RFC 1122 section 3.2.1.3 (addresses that must not appear on the wire), RFC 4861 section 6.1 and 7.1 (hop
+//! limit of neighbour discovery). Dropped: IPv6 extension headers other than those of fragments and MLD queries, and
+//! multicast or broadcast packets other than ICMP and DHCP.
 
 use crate::port_addresses::PortAddresses;
 use core::net::{IpAddr, Ipv6Addr};
@@ -13,28 +13,28 @@ use smoltcp::wire::{
 
 const DHCP_CLIENT_PORT: [u8; 2] = 68u16.to_be_bytes();
 
-/// What an accepted frame is about, as far as our own books are concerned.
+/// Kind of an accepted frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An ARP packet.
     Arp,
-    /// Neighbour discovery that came from this link, and is not an advertisement of a router.
+    /// Neighbour discovery from this link, other than a router advertisement.
     NeighbourDiscovery,
-    /// The advertisement of a router on this link.
+    /// Advertisement of a router on this link.
     RouterAdvertisement,
-    /// Perhaps a query for multicast listeners; nothing else with IPv6 options is taken.
+    /// Possibly an MLD query; other packets with hop-by-hop options are dropped later.
     ListenerQuery,
     /// TCP, for an address of ours.
     Tcp,
-    /// What a DHCP server says.
+    /// A DHCP server's message.
     Dhcp,
-    /// A part of a packet for an address of ours.
+    /// A fragment of a packet for an address of ours.
     Fragment,
     /// Anything else.
     Other,
 }
 
-/// What the frame is about, or None if it is not taken in.
+/// Kind of a frame, or None if it is dropped.
 pub fn accept(frame: &[u8], local: &PortAddresses) -> Option<Kind> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let destination = ethernet.dst_addr();
@@ -62,11 +62,11 @@ fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     if destination.is_loopback() {
         return None;
     }
-    // smoltcp would renew a lease at the address that the server's answer came from.
+    // smoltcp's DHCP client would renew a lease at the source address of the server's reply.
     if !local.admits(source.into()) {
         return None;
     }
-    // smoltcp does not look at it again.
+    // smoltcp does not verify the header checksum again.
     if packet.header_len() < 20 || !packet.verify_checksum() {
         return None;
     }
@@ -88,12 +88,12 @@ fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
         return None;
     }
     if source == Ipv6Addr::UNSPECIFIED {
-        // Whoever has no address yet may ask whether ours is free.
+        // A host without an address may probe whether one of ours is free.
         let icmp = packet.next_header() == IpProtocol::Icmpv6 && packet.hop_limit() == 255;
-        let asks = packet.payload().first() == Some(&Icmpv6Message::NeighborSolicit.into());
-        return (icmp && asks).then_some(Kind::NeighbourDiscovery);
+        let probes = packet.payload().first() == Some(&Icmpv6Message::NeighborSolicit.into());
+        return (icmp && probes).then_some(Kind::NeighbourDiscovery);
     }
-    // A station with one of our addresses is to be noticed by what it advertises.
+    // An advertisement from one of our addresses shows a duplicate address.
     let message = packet.payload().first().copied().map(Icmpv6Message::from);
     let claims = packet.next_header() == IpProtocol::Icmpv6
         && message == Some(Icmpv6Message::NeighborAdvert)
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// An IPv4 UDP packet of 8 bytes of header.
+    /// A frame with an IPv4 UDP header without data.
     fn udp(source: [u8; 4], destination: [u8; 4], flags: u16, port: u16) -> Vec<u8> {
         let mut frame = Vec::from([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
         frame.extend([0x45, 0, 0, 28, 0, 0]);
@@ -150,9 +150,9 @@ mod tests {
         frame
     }
 
-    /// One test of addresses serves TCP, UDP and the echo service.
+    /// TCP, UDP and the echo service share the address check.
     #[test]
-    fn frames_from_special_addresses_are_dropped_by_all() {
+    fn frames_from_special_addresses_are_dropped_by_all_consumers() {
         let v6 = "fd00::1".parse().unwrap();
         let local = PortAddresses { mac: OUR_MAC, v6: [v6].into(), ..local() };
         let ours = |from: IpAddr| match from {
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken() {
+    fn filter_drops_invalid_frames() {
         let (peer, us) = ([10, 0, 0, 2], [10, 0, 0, 1]);
         let taken = |f: &[u8]| accept(f, &local()).is_some();
         assert!(taken(&udp(peer, us, 0x4000, 9)));
         assert!(taken(&udp(peer, [255; 4], 0, 68)), "an offer before there is an address");
-        assert!(!taken(&udp([0; 4], [255; 4], 0, 68)), "an offer of nobody");
+        assert!(!taken(&udp([0; 4], [255; 4], 0, 68)), "an offer without a source address");
         assert!(!taken(&udp([0; 4], us, 0, 9)), "no source");
         assert!(!taken(&udp(us, us, 0, 9)), "from ourselves");
         assert!(!taken(&udp([127, 0, 0, 1], us, 0, 9)), "loopback on the wire");
@@ -209,8 +209,8 @@ mod tests {
         assert!(!taken(&udp(peer, [10, 0, 0, 255], 0, 9)), "broadcast");
         let mut other = udp(peer, us, 0, 9);
         other[5] = 9;
-        assert!(!taken(&other), "another station's");
-        assert!(!taken(&udp(peer, us, 0, 9)[..30]), "cut short");
+        assert!(!taken(&other), "for another station");
+        assert!(!taken(&udp(peer, us, 0, 9)[..30]), "truncated");
         let mut damaged = udp(peer, us, 0, 9);
         damaged[22] ^= 1;
         assert!(!taken(&damaged), "a wrong checksum");

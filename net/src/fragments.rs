@@ -1,6 +1,6 @@
-//! IP packets that came in fragments (RFC 791, RFC 8200 section 4.5), put together again: a few at a time, for a few
-//! seconds, in bounded memory. A packet whose fragments overlap is refused as a whole (RFC 5722), as is one whose
-//! fragments contradict each other.
+//! Reassembles fragmented IP packets (RFC 791, RFC 8200 section 4.5): a few at a time, for a few seconds, in bounded
+//! memory. A packet is discarded as a whole if its fragments overlap (RFC 5722) or contradict each other. Also answers
+//! fragmented echo requests.
 
 use crate::checksum::{fold, pseudo, sum};
 use crate::link::{ETHERNET_HEADER, Queue};
@@ -10,14 +10,14 @@ use core::ops::Range;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Packets at a time, of one host, and fragments of one packet.
+/// Limits: packets at a time, packets of one host, fragments of one packet.
 const PACKETS: usize = 16;
 const OF_HOST: usize = 4;
 const PIECES: usize = 64;
 /// Bytes of all packets.
 const MEMORY: usize = 256 << 10;
-/// How long the rest of a packet may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for the reassembly of a packet.
+const REASSEMBLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest packet, by the length in its header.
 const LONGEST: usize = 65_535;
 
@@ -29,7 +29,7 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const HOP_LIMIT: u8 = 64;
 
-/// What fragments of one packet have in common.
+/// Identifies the packet of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     source: IpAddr,
@@ -48,21 +48,21 @@ struct Piece<'a> {
     data: &'a [u8],
 }
 
-/// A packet of which fragments are missing.
+/// A packet in reassembly.
 #[derive(Debug)]
 struct Packet {
     key: Key,
     until: Instant,
     head: Vec<u8>,
     data: Vec<u8>,
-    /// What of it is there.
+    /// Byte ranges that have arrived.
     pieces: Vec<Range<usize>>,
-    /// How long it is, once the last fragment is there.
+    /// Length of its data, once the last fragment has arrived.
     total: Option<usize>,
     refused: bool,
 }
 
-/// The packets.
+/// Packets in reassembly.
 #[derive(Debug, Default)]
 pub struct Fragments {
     /// Oldest first.
@@ -70,8 +70,7 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Takes in a fragment that the filter has accepted. Returns the frame of the whole packet with the last that is
-    /// missing.
+    /// Handles a fragment that the filter has accepted. Returns the frame of the whole packet if it is complete.
     pub fn take(&mut self, frame: &[u8], now: Instant) -> Option<Vec<u8>> {
         let piece = Piece::of(frame)?;
         self.packets.retain(|packet| now < packet.until);
@@ -90,7 +89,7 @@ impl Fragments {
         Some(whole)
     }
 
-    /// Begins a packet. The oldest of its host, or of all, gives way.
+    /// Starts the reassembly of a packet. At the limits the oldest packet of its host, or of all, is evicted.
     fn begin(&mut self, key: Key, now: Instant) -> usize {
         let of_host = |packet: &Packet| packet.key.source == key.source;
         let oldest = self.packets.iter().position(of_host);
@@ -103,7 +102,7 @@ impl Fragments {
         }
         self.packets.push(Packet {
             key,
-            until: now + PATIENCE,
+            until: now + REASSEMBLY_TIMEOUT,
             head: Vec::new(),
             data: Vec::new(),
             pieces: Vec::new(),
@@ -113,7 +112,7 @@ impl Fragments {
         self.packets.len() - 1
     }
 
-    /// Makes room for so many bytes more of a packet: older ones give way. Its place then.
+    /// Makes room for `bytes` more of the packet at index `at` by evicting older packets. Returns its new index.
     fn make_room(&mut self, mut at: usize, bytes: usize) -> Option<usize> {
         let held = |packets: &[Packet]| packets.iter().map(|p| p.data.capacity()).sum::<usize>();
         while held(&self.packets) + bytes > MEMORY {
@@ -126,7 +125,7 @@ impl Fragments {
 }
 
 impl Packet {
-    /// Adds a fragment; false if it does not fit to the others.
+    /// Adds a fragment. False if it overlaps or contradicts others, or there are too many.
     fn add(&mut self, piece: &Piece<'_>) -> bool {
         if self.refused {
             return false;
@@ -226,7 +225,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Answers an echo request that came in fragments, in fragments that fit into `mtu`. False if the frame is none.
+/// Answers a reassembled echo request with fragments that fit into `mtu`. False if the frame is no echo request.
 pub fn answer_echo(frame: &[u8], mtu: usize, identification: u16, queue: &mut Queue) -> bool {
     answer(frame, mtu, identification, queue).is_some()
 }

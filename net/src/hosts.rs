@@ -1,7 +1,7 @@
-//! Lists of networks: which hosts may use something (`hosts = ["10.0.0.0/24", "2001:db8::/64"]`).
+//! Lists of networks whose hosts have access to an object (`hosts = ["10.0.0.0/24", "2001:db8::/64"]`).
 //!
-//! An address is compared as the frame has it. One that no host has on a wire ([`crate::is_host`]) is in no network: an
-//! IPv4 address that is written as an IPv6 one (`::ffff:10.0.0.1`) is not the IPv4 address.
+//! The source address of the frame is compared. An address that is not a host's ([`crate::is_host`]) is in no network:
+//! an IPv4-mapped IPv6 address (`::ffff:10.0.0.1`) does not match the IPv4 address.
 
 use crate::is_host;
 use alloc::format;
@@ -11,7 +11,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
-/// A network, or with the longest prefix one host.
+/// A network, or a single host (the longest prefix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -20,7 +20,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether the host is in it.
+    /// Whether the host is in the network.
     pub fn contains(&self, host: IpAddr) -> bool {
         if !is_host(host) {
             return false;
@@ -34,8 +34,9 @@ impl Network {
     }
 }
 
-/// Whose limits count for a host: its own, or over IPv6 those of its /64, of which a host may have all
-/// addresses (RFC 7934). All hosts of a link share the /64 of link-local addresses, so there each address counts.
+/// The address under which limits of a host are accounted: its own, or for IPv6 its /64, because a host may use all
+/// addresses of a /64 (RFC 7934). All hosts of a link share the link-local /64, so link-local addresses are accounted
+/// singly.
 pub fn accountable(host: IpAddr) -> IpAddr {
     match host.to_canonical() {
         IpAddr::V6(a) if a.is_unicast_link_local() => IpAddr::V6(a),
@@ -78,7 +79,7 @@ impl FromStr for Network {
                 IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() & mask))
             }
         };
-        // Whoever writes 10.0.0.5/24 means either the network or the host.
+        // Ambiguous: 10.0.0.5/24 can mean the network or the host.
         if first != address {
             return Err(format!("{first}/{prefix} is the network, {address}/{longest} the host"));
         }
@@ -92,22 +93,22 @@ impl fmt::Display for Network {
     }
 }
 
-/// Who may use something: hosts of these networks, or everybody if there are none.
+/// The hosts with access: those of these networks, or all hosts if the list is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts(Vec<Network>);
 
 impl Hosts {
-    /// Hosts of these networks; with none, everybody.
+    /// Hosts of these networks; an empty list admits all hosts.
     pub fn new(networks: Vec<Network>) -> Self {
         Hosts(networks)
     }
 
-    /// Whether a host may.
+    /// Whether a host has access.
     pub fn admits(&self, host: IpAddr) -> bool {
         self.0.is_empty() || self.0.iter().any(|network| network.contains(host))
     }
 
-    /// Whether everybody may.
+    /// Whether all hosts have access.
     pub fn is_everybody(&self) -> bool {
         self.0.is_empty()
     }
@@ -153,11 +154,11 @@ mod tests {
         assert!(admitted(&["10.0.0.0/8", "fd00::/8"], "fd12::1"));
         assert!(admitted(&["0.0.0.0/0"], "192.0.2.1") && !admitted(&["0.0.0.0/0"], "::1"));
         assert!(!admitted(&["::/0"], "10.0.0.1"));
-        assert!(admitted(&[], "10.0.0.1"), "without any network everybody");
+        assert!(admitted(&[], "10.0.0.1"), "an empty list admits all hosts");
     }
 
     #[test]
-    fn over_ipv6_the_64_is_accountable() {
+    fn ipv6_hosts_are_accounted_by_their_64() {
         let of = |text: &str| accountable(text.parse().unwrap()).to_string();
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(of("2001:db8:1:3::6"), "2001:db8:1:3::");
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn special_address_is_in_no_list() {
+    fn special_address_is_in_no_network() {
         let special = ["::ffff:10.0.0.9", "::10.0.0.9", "::ffff:0:10.0.0.9", "64:ff9b::10.0.0.9"];
         for address in special.into_iter().chain(["0.0.0.9", "127.0.0.1", "255.255.255.255", "::1"])
         {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_is_refused() {
+    fn malformed_or_ambiguous_network_is_refused() {
         for (text, why) in [
             ("10.0.0.5/24", "10.0.0.0/24 is the network, 10.0.0.5/32 the host"),
             ("10.0.0.0/33", "0 to 32"),

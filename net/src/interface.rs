@@ -1,9 +1,9 @@
-//! A port's IP interface: addresses, ARP and neighbour discovery, answers to pings, and the
-//! sockets of the services. IPv4 and IPv6; ICMP, UDP and what TCP does is smoltcp's.
+//! The IP interface of a port (IPv4 and IPv6): addresses, ARP and neighbour discovery, replies to pings, and the
+//! sockets of the services. smoltcp implements ICMP, UDP and TCP.
 //!
-//! Driven by the poll loop: [`Interface::handle_frame`] for what arrived, [`Interface::poll`] in
-//! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
-//! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
+//! The poll loop calls [`Interface::handle_frame`] for received frames, [`Interface::poll`] in every round (it returns
+//! at once when nothing is due), [`Interface::transmit`] to send queued frames, and [`Interface::poll_timeout`] before
+//! it halts. The interface does not fragment, forward, or send to itself.
 
 mod addresses;
 mod users;
@@ -12,7 +12,7 @@ pub use addresses::MtuOrigin;
 
 use crate::address_defense::{self, Conflict, Defence};
 use crate::addressing::Addressing;
-use crate::connections::{Connections, Outside};
+use crate::connections::{Connections, Context};
 use crate::delayed_replies::DelayedReplies;
 use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
@@ -38,33 +38,33 @@ use drivers::hal::{Instant, Packet, Port, TransmitError};
 use smoltcp::iface::{PollResult, SocketSet};
 use smoltcp::wire::HardwareAddress;
 
-/// Frames that wait for room in the port before nobody is asked for more.
+/// Queued frames at which sockets and connections are no longer polled for more.
 const QUEUE_DEPTH: usize = 16;
-/// Frames that wait when what arrives is lost, because it may have to be answered.
+/// Queued frames at which received frames are dropped, because they may need a reply.
 const ANSWERS: usize = 256;
-/// Neighbours that are remembered.
+/// Capacity of the neighbour table.
 const NEIGHBOURS: usize = 4096;
-/// When to try again what smoltcp wanted to do at once and could not.
+/// Delay before a poll is repeated in which smoltcp was due but sent nothing.
 pub(crate) const STALLED: Duration = Duration::from_millis(10);
 
-/// What an interface counted.
+/// Counters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that the loop handed in.
+    /// Frames received from the loop.
     pub rx_frames: u64,
-    /// Of these: not for us, malformed, or of a kind that is not taken.
+    /// Received frames dropped by the filter: not for us, malformed, or of an unsupported kind.
     pub rx_filtered: u64,
-    /// Of these: lost because no answer could be queued.
+    /// Received frames dropped because a reply could not have been queued.
     pub rx_no_room: u64,
     /// Frames in which another station claims an address of ours.
     pub conflicts: u64,
-    /// TCP segments with a wrong SYN cookie, in a flood of SYNs.
+    /// TCP segments with a wrong SYN cookie, counted during SYN floods.
     pub cookie_guesses: u64,
-    /// The last of these.
+    /// The last conflict.
     pub conflict: Option<Conflict>,
-    /// Frames that the port took.
+    /// Frames accepted by the port.
     pub tx_frames: u64,
-    /// Frames that the port can never send.
+    /// Frames dropped because they are too large for the port.
     pub tx_too_large: u64,
 }
 
@@ -72,13 +72,14 @@ pub struct Counters {
 pub struct Interface {
     stack: smoltcp::iface::Interface,
     connections: Connections,
-    /// Sockets of the services that use neither TCP nor DHCP, and when they want to be seen to.
+    /// UDP and ICMP sockets of the services.
     sockets: SocketSet<'static>,
+    /// When they must be polled.
     sockets_due: Option<Instant>,
     outbox: Outbox,
     queue: Queue,
     hold: DelayedReplies,
-    /// The card's.
+    /// MTU of the card.
     mtu: usize,
     mtu_origins: [MtuOrigin; 2],
     pub(crate) seeds: Seeds,
@@ -86,40 +87,40 @@ pub struct Interface {
     routes: Routes,
     addressing: Addressing,
     lease: Option<Lease>,
-    /// The IPv6 addresses whose groups were reported.
+    /// IPv6 addresses whose multicast groups were reported.
     groups: Vec<Ipv6Addr>,
     dhcp: Option<Client>,
-    /// The name by which DHCP servers know us.
+    /// Host name that is sent to DHCP servers.
     host_name: Option<&'static str>,
     slaac: Option<Slaac>,
     probes: Probes,
-    /// When one of these has something to do.
+    /// When DHCP, SLAAC or the probes must be polled.
     addresses_due: Option<Instant>,
     defence: Defence,
     notices: Notices,
     neighbours: Table,
     paths: PathMtus,
     fragments: Fragments,
-    /// Something happened since the last poll.
+    /// There was an event since the last poll.
     attention: bool,
-    /// The port had no room for a frame, and will say when it has.
+    /// The port had no room for a frame; `look_for_room` checks whether it has again.
     blocked: bool,
     deadline: Option<Instant>,
-    /// Frames and timers for sockets that are none of TCP's.
+    /// Frames and timers of sockets other than TCP's.
     activity: u64,
     now: Instant,
     counters: Counters,
 }
 
 impl Interface {
-    /// The interface of a port with this MAC address and MTU (layer 3, in bytes). `seed` must
-    /// not be predictable, and nobody else's: the keys of TCP's sequence numbers and cookies come from it.
+    /// The interface of a port with this MAC address and MTU (layer 3, in bytes). The keys of TCP sequence numbers and
+    /// cookies are derived from `seed`: it must be unpredictable and used for nothing else.
     ///
     /// # Panics
-    /// If `mac` is not a station's address: the driver's mistake.
+    /// If `mac` is not a unicast address, which is a fault of the driver.
     pub fn new(mac: [u8; 6], mtu: usize, seed: [u8; 32], now: Instant) -> Self {
         let mac = port_addresses::unicast_mac(mac).expect("a port has a unicast MAC address");
-        // Smaller packets than this every host must take (RFC 791); nobody's port is below it.
+        // Every host must accept packets of this size (RFC 791), and no port has a smaller MTU.
         let mtu = mtu.max(576);
         let mut queue = Queue::new(QUEUE_DEPTH, mtu + ETHERNET_HEADER);
         let mut config = smoltcp::iface::Config::new(HardwareAddress::Ip);
@@ -166,7 +167,7 @@ impl Interface {
         interface
     }
 
-    /// Takes in a received frame.
+    /// Handles a received frame.
     pub fn handle_frame(&mut self, frame: &[u8], now: Instant) {
         self.now = now;
         self.counters.rx_frames += 1;
@@ -182,7 +183,7 @@ impl Interface {
         self.handle_accepted(frame, kind, now);
     }
 
-    /// Takes in a frame that the filter has accepted.
+    /// Handles a frame that the filter has accepted.
     fn handle_accepted(&mut self, frame: &[u8], kind: Kind, now: Instant) {
         match kind {
             Kind::Fragment => self.handle_fragment(frame, now),
@@ -211,11 +212,11 @@ impl Interface {
         }
     }
 
-    /// Takes in a part of a packet, and the packet with the last that was missing.
+    /// Handles a fragment, and the whole packet once it is complete.
     fn handle_fragment(&mut self, frame: &[u8], now: Instant) {
         let Some(whole) = self.fragments.take(frame, now) else { return };
         match filter::accept(&whole, &self.local) {
-            // Neighbour discovery is not to be fragmented (RFC 6980).
+            // Fragmented neighbour discovery is dropped (RFC 6980).
             Some(kind @ (Kind::Tcp | Kind::Other)) => {
                 let number = self.counters.rx_frames as u16;
                 let mtu = self.routes.mtu_of(&whole[ETHERNET_HEADER..]);
@@ -228,26 +229,26 @@ impl Interface {
         }
     }
 
-    /// Takes in a frame with a TCP segment.
+    /// Handles a frame with a TCP segment.
     fn handle_segment(&mut self, frame: &[u8], now: Instant) {
         let (Some(segment), Some(from)) = (Segment::of(frame), source(frame)) else {
             self.counters.rx_filtered += 1;
             return;
         };
-        // What the peer offers is what we keep to.
+        // smoltcp limits its segments to the MSS in the peer's SYN, so a smaller link MTU is applied to it.
         let mtu = self.routes.mtu_to(segment.ends.remote);
         let opens = segment.flags & SYN != 0;
         let clamped = opens.then(|| mss::clamp(frame, mtu)).flatten();
-        let (connections, mut outside) = self.outside(now);
+        let (connections, mut context) = self.context(now);
         match clamped.as_deref().and_then(|frame| Some((frame, Segment::of(frame)?))) {
             Some((frame, segment)) => {
-                connections.handle_segment(frame, &segment, from, &mut outside);
+                connections.handle_segment(frame, &segment, from, &mut context);
             }
-            None => connections.handle_segment(frame, &segment, from, &mut outside),
+            None => connections.handle_segment(frame, &segment, from, &mut context),
         }
     }
 
-    /// Takes in what somebody asks or says about who has which address.
+    /// Handles ARP packets and neighbour discovery.
     fn handle_neighbour(&mut self, frame: &[u8], kind: Kind, now: Instant) {
         if let Some(claim) = address_defense::claim(frame, kind, self.local.mac) {
             self.note_claim(claim, now);
@@ -263,16 +264,16 @@ impl Interface {
         self.settle_neighbours();
     }
 
-    /// Takes in any other packet.
+    /// Handles any other packet.
     fn handle_packet(&mut self, frame: &[u8], now: Instant) {
         if let Some(report) = PacketTooBig::of(frame, &self.local) {
-            let (connections, mut outside) = self.outside(now);
-            return connections.packet_too_big(&report, &mut outside);
+            let (connections, mut context) = self.context(now);
+            return connections.packet_too_big(&report, &mut context);
         }
         let Some(from) = source(frame) else { return };
         let framing = Framing::Ip { from: self.local.mac, to: from, smc: false };
         let received = frame.get(ETHERNET_HEADER..);
-        // What is larger than the network takes is not to be answered by as much.
+        // A reply to an oversized packet would exceed the MTU.
         if received.is_some_and(|packet| packet.len() > self.routes.mtu_of(packet)) {
             self.counters.rx_filtered += 1;
             return;
@@ -283,9 +284,9 @@ impl Interface {
         self.activity += 1;
     }
 
-    /// The connections, and all that they have to do with.
-    fn outside(&mut self, now: Instant) -> (&mut Connections, Outside<'_>) {
-        let outside = Outside {
+    /// The connections, and the parts of the interface that they use.
+    fn context(&mut self, now: Instant) -> (&mut Connections, Context<'_>) {
+        let context = Context {
             stack: &mut self.stack,
             queue: &mut self.queue,
             neighbours: &mut self.neighbours,
@@ -295,10 +296,10 @@ impl Interface {
             mtu: self.mtu,
             now,
         };
-        (&mut self.connections, outside)
+        (&mut self.connections, context)
     }
 
-    /// Does what is due: timers, and what the services want sent.
+    /// Handles expired timers, and sends data of connections and sockets.
     pub fn poll(&mut self, now: Instant) {
         self.now = now;
         let due = self.deadline.is_some_and(|deadline| deadline <= now);
@@ -307,8 +308,8 @@ impl Interface {
         }
         self.attention = false;
         self.hold.release(now, &mut self.queue);
-        let (connections, mut outside) = self.outside(now);
-        connections.poll(&mut outside);
+        let (connections, mut context) = self.context(now);
+        connections.poll(&mut context);
         self.poll_sockets(now);
         if self.addresses_due.is_some_and(|due| due <= now) {
             self.poll_addresses(now);
@@ -321,7 +322,7 @@ impl Interface {
             Instant::first([self.sockets_due, self.addresses_due, neighbours, connections, hold]);
     }
 
-    /// Sends what sockets that are none of TCP's have to send.
+    /// Sends packets of UDP and ICMP sockets.
     fn poll_sockets(&mut self, now: Instant) {
         if self.sockets_due.is_none_or(|due| now < due) || self.queue.is_full() {
             return;
@@ -341,7 +342,7 @@ impl Interface {
         self.sockets_due = due.map(|t| if t <= at { now + STALLED } else { from_smoltcp(t) });
     }
 
-    /// Lets those go on who waited for a neighbour.
+    /// Resumes connections and packets whose neighbour was resolved or has failed.
     fn settle_neighbours(&mut self) {
         while let Some((ip, waiting)) = self.neighbours.next_settled() {
             waiting.into_iter().for_each(|key| self.connections.settled(key));
@@ -352,7 +353,7 @@ impl Interface {
         }
     }
 
-    /// Lets queued frames out, as many as the port takes, and shows each to `sent`.
+    /// Sends queued frames while the port accepts them. Calls `sent` for each.
     pub fn transmit(&mut self, port: &mut (impl Port + ?Sized), mut sent: impl FnMut(&Packet<'_>)) {
         let was_full = self.queue.is_full();
         while let Some(frame) = self.queue.front() {
@@ -377,66 +378,65 @@ impl Interface {
         self.blocked = false;
     }
 
-    /// Looks whether the port has room again for what it had none for.
+    /// Checks whether a port that was full has room again.
     pub fn look_for_room(&mut self, port: &(impl Port + ?Sized)) {
         if self.blocked {
             self.blocked = !port.has_room();
         }
     }
 
-    /// Resets all TCP connections: the machine is about to end.
+    /// Resets all TCP connections, before the machine shuts down.
     pub fn shut_down(&mut self) {
         self.connections().shut_down();
     }
 
-    /// Whether nothing is left to be said.
+    /// Whether all frames are sent.
     pub fn is_shut_down(&self) -> bool {
         !self.attention && self.queue.is_empty() && !self.connections.wants_poll()
     }
 
-    /// When [`Interface::poll`] has something to do, if nothing arrives before; a time in the
-    /// past means at once.
+    /// When [`Interface::poll`] is due without an event. A time in the past means at once.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.wants_poll() { Some(Instant::ZERO) } else { self.deadline }
     }
 
-    /// Whether [`Interface::poll`] has something to do at once.
+    /// Whether [`Interface::poll`] is due at once.
     pub fn wants_poll(&self) -> bool {
         self.attention || !self.queue.is_empty() && !self.blocked
     }
 
-    /// What is ours: for the fast paths, to be read anew when [`Interface::generation`] changes.
+    /// Our addresses. Fast paths must read them again when [`Interface::generation`] changes.
     pub fn local(&self) -> &PortAddresses {
         &self.local
     }
 
-    /// Changes with every change of addresses or routers.
+    /// A counter that changes with every change of addresses or routers.
     pub fn generation(&self) -> u64 {
         self.routes.generation
     }
 
-    /// Largest layer 3 packet in bytes that passes to `ip`, as far as is known at `now`.
+    /// Path MTU to `ip` known at `now`: largest layer 3 packet in bytes.
     pub fn path_mtu(&self, ip: IpAddr, now: Instant) -> usize {
         let most = self.mtu.min(self.routes.mtu_to(ip));
         self.paths.get(ip, now).map_or(most, |(mtu, _)| mtu.min(most))
     }
 
-    /// Changes whenever a destination is added to [`Interface::small_paths`].
+    /// A counter that changes whenever a destination is added to [`Interface::small_paths`].
     pub fn path_changes(&self) -> u64 {
         self.paths.changes()
     }
 
-    /// The destinations with a path MTU below the interface's: the path MTU, and until when that holds.
+    /// Destinations with a path MTU below the interface's: address, path MTU, expiry.
     pub fn small_paths(&self) -> impl Iterator<Item = (IpAddr, usize, Instant)> {
         self.paths.all()
     }
 
-    /// The next line for the log.
+    /// Takes the next line for the log.
     pub fn next_notice(&mut self) -> Option<Notice> {
         self.notices.next()
     }
 
-    /// What was counted so far.
+    /// Counters.
     pub fn counters(&self) -> Counters {
         Counters { cookie_guesses: self.connections.cookie_guesses(), ..self.counters }
     }
@@ -451,13 +451,13 @@ impl Interface {
         self.next_hop(ip).is_some_and(|hop| hop != ip)
     }
 
-    /// MAC address to which frames for `ip` go, if it is known at `now`. Asks nobody.
+    /// MAC address to which frames for `ip` go, if it is known at `now`. Starts no resolution.
     pub fn neighbour(&self, ip: IpAddr, now: Instant) -> Option<[u8; 6]> {
         self.neighbours.get(self.next_hop(ip)?, now)
     }
 
-    /// As [`Interface::neighbour`], but has it asked for where it is not known: by ARP or
-    /// neighbour solicitation with the next [`Interface::poll`].
+    /// As [`Interface::neighbour`], but starts the resolution of an unknown address: the next [`Interface::poll`] sends
+    /// an ARP request or neighbour solicitation.
     pub fn resolve(&mut self, ip: IpAddr, now: Instant) -> Resolution {
         let Some(hop) = self.next_hop(ip) else { return Resolution::NoRoute };
         let resolution = self.neighbours.resolve(hop, now);
@@ -466,7 +466,7 @@ impl Interface {
     }
 }
 
-/// Who sent a frame.
+/// Source MAC address of a frame.
 fn source(frame: &[u8]) -> Option<[u8; 6]> {
     frame.get(6..12)?.first_chunk().copied()
 }

@@ -1,12 +1,11 @@
-//! Initial sequence numbers (RFC 9293 section 3.4.1, RFC 6528), and SYN cookies in them (RFC 4987 section
-//! 3.6), so that a connection that is being opened needs no memory until its peer has shown that it
-//! receives what is sent to its address.
+//! Initial sequence numbers (RFC 9293 section 3.4.1, RFC 6528), and SYN cookies in them (RFC 4987 section 3.6). With
+//! cookies a handshake needs no memory until the peer has proved that it receives at its address.
 //!
-//! A cookie has 24 bits of a keyed hash over both ends, the peer's number and the time, and 8 bits that
-//! say what the SYN had for options. It is good for 16 to 32 seconds.
+//! A cookie has 24 bits of a keyed hash over both ends, the peer's sequence number and the time, and 8 bits that encode
+//! the options of the SYN. It is valid for 16 to 32 seconds.
 //!
-//! smoltcp draws its sequence numbers from a small generator that whoever sees a few of them can foresee.
-//! [`seed`] gives the seed from which that generator draws the number which is wanted.
+//! smoltcp draws its sequence numbers from a small generator, which is predictable after a few of them. [`seed`]
+//! returns the seed from which that generator draws a given number.
 
 #![expect(deprecated, reason = "core has SipHash under no other name")]
 
@@ -16,32 +15,32 @@ use core::hash::{Hash, Hasher, SipHasher};
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How long a cookie counts as new. It is good for as long again.
+/// Time step of cookies. A cookie is valid in the step of its creation and in the next one.
 const EPOCH: Duration = Duration::from_secs(16);
-/// Classes of MSS and of window scale that a cookie knows: what the peer can is rounded down to them.
+/// Classes of MSS and of window scale that a cookie encodes: the peer's values are rounded down to them.
 const SIZES: [u16; 8] = [48, 536, 1220, 1360, 1440, 1460, 4016, 8940];
 const SCALES: [Option<u8>; 8] =
     [None, Some(0), Some(2), Some(4), Some(6), Some(7), Some(8), Some(10)];
-/// What is hashed besides classes.
+/// Hash input of the mask over the class: no class has this value.
 const HIDDEN: u16 = 0x100;
-/// What counts where a SYN does not say (RFC 9293 section 3.7.1).
+/// MSS of a SYN without the option (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
-/// What a SYN has for options.
+/// Options of a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Largest segment that the peer takes.
+    /// The peer's maximum segment size.
     pub mss: u16,
-    /// Its window scale.
+    /// The peer's window scale.
     pub scale: Option<u8>,
-    /// It takes selective acknowledgements.
+    /// The peer supports selective acknowledgements.
     pub sack: bool,
-    /// It speaks SMC.
+    /// The peer offers SMC.
     pub smc: bool,
 }
 
 impl Offer {
-    /// The options of a SYN; what makes no sense is left out.
+    /// Parses the options of a SYN. Malformed options are ignored.
     pub fn of(mut options: &[u8]) -> Self {
         let smc = crate::smc_option::offers(options);
         let mut offer = Offer { mss: DEFAULT_MSS, scale: None, sack: false, smc };
@@ -100,7 +99,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Keys of their own.
+    /// Draws the keys from `seeds`.
     pub fn new(seeds: &mut Seeds) -> Self {
         let (cookies, numbers) = (seeds.key(), seeds.key());
         Secret { cookies, numbers, marks: seeds.key(), limits: seeds.key() }
@@ -121,23 +120,23 @@ impl Secret {
         hasher.finish()
     }
 
-    /// The number that answers a SYN with this sequence number.
+    /// The cookie for a SYN with this sequence number.
     pub fn cookie(&self, ends: Ends, sequence: u32, offer: Offer, now: Instant) -> u32 {
         self.cookie_of(ends, sequence, offer.class(), epoch(now))
     }
 
     fn cookie_of(&self, ends: Ends, sequence: u32, class: u8, epoch: u64) -> u32 {
-        // The hash covers the class as well: an acknowledgement of later bytes is no cookie.
+        // The hash covers the class as well, so an acknowledgement of later bytes is not taken for a cookie.
         let hash = Self::hash(self.cookies, u16::from(class), ends, sequence, epoch);
         (hash >> 32) as u32 & 0xffff_ff00 | u32::from(class ^ self.mask(ends, sequence, epoch))
     }
 
-    /// What hides the class in a cookie.
+    /// Mask over the class in a cookie.
     fn mask(&self, ends: Ends, sequence: u32, epoch: u64) -> u8 {
         Self::hash(self.cookies, HIDDEN, ends, sequence, epoch) as u8
     }
 
-    /// What the SYN with this sequence number offered, if our answer to it was `number`.
+    /// Decodes the options of the SYN with this sequence number, if `number` is a valid cookie for it.
     pub fn offer(&self, ends: Ends, sequence: u32, number: u32, now: Instant) -> Option<Offer> {
         let epoch = epoch(now);
         [epoch, epoch.wrapping_sub(1)].into_iter().find_map(|epoch| {
@@ -147,20 +146,20 @@ impl Secret {
         })
     }
 
-    /// What stands for a cookie where those are kept that were taken in.
+    /// Hash of an accepted cookie, for [`crate::spent_cookies`].
     pub fn mark(&self, ends: Ends, sequence: u32, cookie: u32) -> u64 {
         Self::hash(self.marks, 0, ends, sequence, cookie.into())
     }
 
-    /// A number in `range` that differs from second to second.
+    /// A number in `range` that varies from second to second.
     pub fn varied(&self, range: core::ops::Range<u32>, now: Instant) -> u32 {
         let mut hasher = SipHasher::new_with_keys(self.limits[0], self.limits[1]);
         hasher.write_u64(now.as_nanos() / 1_000_000_000);
         range.start + (hasher.finish() as u32) % (range.end - range.start)
     }
 
-    /// The number with which we open a connection ourselves: four microseconds a step, from a place
-    /// that nobody knows (RFC 6528 section 3).
+    /// Initial sequence number of an outgoing connection: a clock of four microseconds a step plus a secret offset
+    /// (RFC 6528 section 3).
     pub fn number(&self, ends: Ends, now: Instant) -> u32 {
         let clock = (now.as_nanos() / 4000) as u32;
         clock.wrapping_add(Self::hash(self.numbers, 0, ends, 0, 0) as u32)
@@ -173,9 +172,9 @@ fn epoch(now: Instant) -> u64 {
 
 /// The seed of a smoltcp interface whose first connection has the initial sequence number `number`.
 pub fn seed(number: u32) -> u64 {
-    // `smoltcp::rand` is sPCG32: a linear congruential generator of 64 bits, of which a draw shows 32
-    // from bit 29 on if the three highest are 0. An interface draws its first identification, anew while
-    // that is 0, and then the number.
+    // `smoltcp::rand` is sPCG32: a linear congruential generator of 64 bits. A draw returns 32 bits of the state, from
+    // bit 29 on if the three highest bits are 0. An interface first draws its IP identification, repeatedly while that
+    // is 0, and then the sequence number.
     const MULTIPLIER: u64 = 0xbb2e_fcec_3c39_611d;
     const INCREMENT: u64 = 0x7590_ef39;
     const INVERSE: u64 = inverse(MULTIPLIER);
@@ -228,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cookie_is_good_for_whom_it_was_baked_and_for_a_while(
+        fn cookie_is_valid_for_its_connection_until_it_expires(
             sequence: u32, port in 1u16.., seconds in 0u64..1_000_000, class: u8, seed: u64,
         ) {
             let (secret, offer) = (secret(seed), Offer::of_class(class));
@@ -255,13 +254,13 @@ mod tests {
         }
 
         #[test]
-        fn any_options_are_read(options in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn malformed_options_give_a_valid_mss(options in proptest::collection::vec(any::<u8>(), 0..40)) {
             prop_assert!(Offer::of(&options).mss >= 48);
         }
     }
 
     #[test]
-    fn options_of_a_syn() {
+    fn syn_options_are_parsed() {
         let linux = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
         let offer = Offer { mss: 1460, scale: Some(7), sack: true, smc: false };
         assert_eq!(Offer::of(&linux), offer);

@@ -1,70 +1,76 @@
 //! The control plane of a port: addresses, neighbours, ping, and the services that operators use.
 //!
-//! All of it is engines: frames and time are arguments, frames leave through a bounded queue ([`Interface::transmit`]),
-//! and nothing reads a clock or waits. RDMA traffic does not pass through: the loop looks at each frame once
-//! ([`classify()`]), and gives the interface only frames that are neither RoCE nor answered on the spot.
+//! Every part is an engine: frames and time are arguments, frames leave through a bounded queue
+//! ([`Interface::transmit`]), and no code reads a clock or waits. RDMA traffic does not pass through: the loop
+//! classifies each frame once ([`classify()`]), and passes the interface only frames that are neither RoCE nor UDP
+//! echo.
 //!
 //! Services ([`http`], [`ping`], [`syslog`]) are engines on an [`Interface`]. [`metrics`] only writes text. [`tcp`]
 //! listens and [`connector`] connects, for protocols that are engines of their own.
 //!
 //! # smoltcp, and what surrounds it
 //!
-//! TCP, UDP and ICMP are smoltcp's. It runs with `Medium::Ip`: `link` adds the Ethernet header. smoltcp iterates over every socket of a set. So each set has one socket:
+//! smoltcp implements TCP, UDP and ICMP. It runs with `Medium::Ip`: `link` adds the Ethernet header. smoltcp iterates
+//! over every socket of a set. So each set has one socket:
 //!
 //! * `connections`: each TCP connection has its own socket set. A segment finds its connection by both ends, in an
-//!   ordered map, which a client's choice of ports cannot slow down. Timers are in an ordered set; a postponed one stays
-//!   in its place and fires early once. A connection is polled only after a segment, its timer or a call of its user. One
-//!   call sends one frame, then the next connection has its turn. The cost of a connection does not depend on their
-//!   number.
-//! * **Events.** When a connection changes for its user (bytes, room, state), it is put on its owner's list, once:
+//!   ordered map, which a client's choice of ports cannot slow down. Timers are in an ordered set; a postponed one
+//!   stays in its place and fires early once. A connection is polled only after a segment, its timer or a call of its
+//!   user. One call sends one frame, then the next connection has its turn. The cost of a connection does not depend on
+//!   their number.
+//! * **Events.** When a connection changes for its user (bytes, room, state), it is queued once on its owner's list:
 //!   [`tcp::Listener::next_news`], [`connector::Connector::next_news`]. [`Interface::ready`] names the listeners and
-//!   connectors with events, and [`Interface::activity`] changes with each. Events report changes: a user that reads and
-//!   writes until nothing moves misses none. Every owner must take its events, or they pile up.
+//!   connectors with events, and [`Interface::activity`] changes with each. Events report changes: a user that reads
+//!   and writes until nothing moves misses none. Every owner must take its events, or they accumulate.
 //! * `listen_table`, `isn`: a SYN is answered with a cookie. The connection, its memory and its place in the listener
 //!   exist from the cookie's return. In addition the last 64 SYNs are stored, so a lost SYN-ACK is repeated by a timer,
 //!   and the SYN's options are known exactly. Beyond 64, in a flood, MSS and window scale are rounded down to eight
 //!   classes each (SACK and the SMC option are kept). A lost SYN-ACK is then repeated only when the client repeats its
-//!   SYN, and a client that waits for the server's first bytes, and whose last ACK was lost, waits in vain. A SYN costs
-//!   two hashes and a frame, and no neighbour resolution: the answer goes to the address in the table, or to the source
-//!   of the SYN. To make the socket, smoltcp gets the SYN again, in a stack whose generator has the seed that draws the
-//!   cookie as sequence number (`isn::seed`; the version of smoltcp is pinned, and another number ends the connection).
-//!   Outgoing connections get numbers of RFC 6528 by the same method, because smoltcp's own are predictable after a few.
-//! * `spent_cookies`: a cookie makes one connection. Data right behind a handshake has the same numbers. If that
-//!   connection was refused meanwhile, the data gets a reset and does not count as another refused client. The table has
-//!   1,024 hashes. A client that connects again with the same numbers gets another cookie.
-//! * `connections/idle`: the TCP connection of an SMC-R connection carries nothing until its end. Its socket is replaced
-//!   by one with minimal buffers (32 KiB less), which is opened at the same sequence numbers by the same method. Data
-//!   under way is delivered first.
-//! * `segment`, `checksum`: TCP's checksum is verified once, before the lookup, and written once, in wide words. smoltcp
-//!   does neither. Payload is copied from the frame into the socket's buffer, and from there into the queued frame.
-//! * `path_mtu`, `connections/paths`: the largest packet that passes to a destination, as routers report it, or as
-//!   smaller segments show that are tried after two timeouts. A connection over such a path sends by a smoltcp interface
-//!   of that MTU, because smoltcp cannot change one.
-//! * `connections/numbers`: RFC 5961. A reset needs the exact number, and SYNs and acknowledgements that do not fit are
-//!   answered with our numbers, a few a second. smoltcp sees none of them.
-//! * `connections/silence`: a peer is given up after a minute without a word and two questions that it had time to
-//!   answer. Time in which the machine stood still does not count.
-//! * `neighbour`: one table for RDMA and TCP. Any number of neighbours is resolved at a time, each with three requests a
-//!   second apart. Connections wait on the neighbour's entry, other packets (four each) in `outbox`. Hosts that we ask
-//!   for and hosts that ask for us get an entry; others do not. Entries that only a peer requested are evicted first, and
-//!   never replace a wanted one. An old address stays in use while it is verified. A connecting TCP connection fails
-//!   after three seconds if its neighbour does not answer.
+//!   SYN. If the client's last ACK is lost and it waits for the server's first bytes, the connection never opens. A SYN
+//!   costs two hashes and a frame. The SYN-ACK goes only to the MAC address in the neighbour table; without an entry, a
+//!   stored SYN waits for the neighbour's resolution. To make the socket, smoltcp gets the SYN again, in a stack whose
+//!   generator has the seed that draws the cookie as sequence number (`isn::seed`; the version of smoltcp is pinned,
+//!   and another number ends the connection). Outgoing connections get numbers of RFC 6528 by the same method, because
+//!   smoltcp's own are predictable after a few.
+//! * `spent_cookies`: a cookie opens one connection. Data right behind a handshake has the same sequence numbers. If
+//!   the server refused that connection meanwhile, the data gets a reset and does not count as another refused client.
+//!   The table has 1,024 hashes. A client that connects again with the same numbers gets another cookie.
+//! * `connections/idle`: the TCP connection of an SMC-R connection carries nothing until its end. Its socket is
+//!   replaced by one with minimal buffers (32 KiB less), which is opened at the same sequence numbers by the same
+//!   method. Data under way is delivered first.
+//! * `segment`, `checksum`: TCP's checksum is verified once, before the lookup, and written once, in wide words.
+//!   smoltcp does neither. Payload is copied from the frame into the socket's buffer, and from there into the queued
+//!   frame.
+//! * `path_mtu`, `connections/paths`: the path MTU of a destination. Routers report it, or connections find it by
+//!   trying smaller segments after two timeouts. A connection over such a path sends by a smoltcp interface of that
+//!   MTU, because smoltcp cannot change one.
+//! * `connections/numbers`: RFC 5961. A reset needs the exact sequence number. SYNs and acknowledgements out of
+//!   sequence get a challenge ACK, a few a second. smoltcp sees none of these segments.
+//! * `connections/silence`: a connection is reset when its peer has sent nothing for a minute and has left two probes
+//!   unanswered. Time in which the machine was stopped does not count.
+//! * `neighbour`: one table for RDMA and TCP. Any number of neighbours is resolved at a time, each by three requests
+//!   one second apart. Connections wait on the neighbour's entry, other packets (four each) in `outbox`. Hosts that we
+//!   resolve and hosts that resolve us get an entry; others do not. Entries that only a peer requested are evicted
+//!   first, and never replace a wanted one. An old address stays in use while it is verified. A connecting TCP
+//!   connection fails after three seconds if its neighbour does not answer.
 //!
 //! # Around IP
 //!
-//! * `filter` keeps impossible frames from smoltcp: answers to some would go to groups or loop.
-//! * `fragments` puts packets together that came in pieces, within 256 KiB.
-//! * `vlan` tells tagged frames apart, before anything looks at them.
-//! * `dhcp` is our own client. smoltcp's asks a server that refuses without a pause, takes one router, no options in other
-//!   fields and no MTU, and does not say why it takes no lease. `dhcproto` is not used: it needs `std`.
+//! * `filter` drops impossible frames before smoltcp sees them: some replies would go to groups or loop.
+//! * `fragments` reassembles IP packets, within 256 KiB.
+//! * `vlan` selects frames by their tag, before any other parser.
+//! * `dhcp` is our own client. smoltcp's client retries without a pause when a server refuses, accepts one router only,
+//!   ignores options in the `sname` and `file` fields and the MTU, and does not report why it rejects a lease.
+//!   `dhcproto` is not used: it needs `std`.
 //! * `mss` limits the MSS of SYNs, in both directions, where a lease or a router gives a smaller MTU than the card's.
-//! * `probes` looks for duplicates of addresses before they are used. `notices` is what the operator should learn.
-//!   `interface/addresses` joins all of these: which addresses are in use, and what follows for routes and MTU.
+//! * `probes` detects duplicate addresses before they are used. `notices` queues log lines for the operator.
+//!   `interface/addresses` combines all of these: which addresses are in use, and the resulting routes and MTU.
 //! * `slaac` is our own router discovery. One advertisement of a multicast prefix, or of a prefix longer than 128 bits,
-//!   makes smoltcp's panic. Its timer is not reported while no socket has one, and is overdue for ever without a router,
-//!   so a loop could not halt by it.
+//!   makes smoltcp's router discovery panic. smoltcp does not report its timer while no socket has one, and without a
+//!   router the timer stays overdue, so a loop could not halt.
 //! * `delayed_replies`, `address_defense` and `mld` answer address requests, announce and defend addresses, and send
-//!   listener reports. Without reports, switches with MLD snooping (Linux bridges with a querier) hide us from IPv6.
+//!   listener reports. Without reports, switches with MLD snooping (Linux bridges with a querier) forward no IPv6
+//!   multicast to us.
 //!
 //! # Not supported
 //!

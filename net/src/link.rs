@@ -1,9 +1,9 @@
-//! The port as smoltcp sees it: one received packet at a time, and a queue of frames that wait to be
-//! transmitted. smoltcp speaks IP here, and the Ethernet header is written around what it says.
+//! The port as a smoltcp device: one received packet at a time, and a queue of frames to be transmitted. smoltcp
+//! exchanges IP packets with it, and the device adds the Ethernet header.
 //!
-//! The queue has no end for smoltcp: 0.14 forgets a fast retransmission that its device refuses, timer and
-//! all, and the connection then stands still until three keep-alives were answered. Whoever calls smoltcp
-//! looks first whether there is room; one call makes one frame for each socket at most.
+//! The queue is unbounded for smoltcp: smoltcp 0.14 drops a fast retransmission that its device refuses, together with
+//! its timer, and the connection then stalls until three keep-alives were answered. Callers of smoltcp check first that
+//! there is room. One call makes at most one frame for each socket.
 
 use crate::segment;
 use crate::smc_option;
@@ -15,20 +15,20 @@ use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToke
 
 /// Length of an Ethernet header.
 pub const ETHERNET_HEADER: usize = 14;
-/// Headers of Ethernet, IP and TCP with options are no longer than this.
+/// Upper bound of the headers of Ethernet, IP and TCP with options.
 const HEADERS: usize = 128;
 
-/// smoltcp's name for `now`. Its resolution is a microsecond.
+/// Converts `now` to smoltcp's time, which counts microseconds.
 pub fn to_smoltcp(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros((now.as_nanos() / 1000) as i64)
 }
 
-/// Our name for a time of smoltcp's; what it calls "now" lies at or before zero.
+/// Converts a smoltcp time. smoltcp represents "now" by a time at or before zero.
 pub fn from_smoltcp(at: smoltcp::time::Instant) -> Instant {
     Instant::from_nanos((at.total_micros().max(0) as u64).saturating_mul(1000))
 }
 
-/// Frames that wait for room in the port, oldest first. Memory for its depth is taken at construction.
+/// Frames that wait for room in the port, oldest first. Memory for its depth is allocated at construction.
 #[derive(Debug)]
 pub struct Queue {
     frames: Box<[u8]>,
@@ -36,7 +36,7 @@ pub struct Queue {
     slot: usize,
     first: usize,
     count: usize,
-    /// Those beyond its depth, behind the others.
+    /// Frames beyond the depth; they leave after the others.
     beyond: VecDeque<Box<[u8]>>,
 }
 
@@ -53,17 +53,17 @@ impl Queue {
         }
     }
 
-    /// Whether a frame would find no room.
+    /// Whether there is no room for another frame.
     pub fn is_full(&self) -> bool {
         self.count == self.lengths.len() || !self.beyond.is_empty()
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many wait.
+    /// Number of frames.
     pub fn len(&self) -> usize {
         self.count + self.beyond.len()
     }
@@ -86,20 +86,20 @@ impl Queue {
         Some(&self.frames[at * self.slot..][..self.lengths[at]])
     }
 
-    /// Forgets all of them.
+    /// Discards all frames.
     pub fn clear(&mut self) {
         while !self.is_empty() {
             self.pop();
         }
     }
 
-    /// Forgets the oldest frame.
+    /// Discards the oldest frame.
     pub fn pop(&mut self) {
         if self.count > 0 {
             self.first = (self.first + 1) % self.lengths.len();
             self.count -= 1;
         } else if self.beyond.pop_front().is_some() && self.beyond.is_empty() {
-            // A crowd of connections took it.
+            // Many connections at a time can have grown it.
             self.beyond = VecDeque::new();
         }
     }
@@ -119,13 +119,13 @@ impl Queue {
         Some(result)
     }
 
-    /// As `push`, also beyond its depth, and only headers are zeroed first. `fill` is shown all the room
-    /// that the frame may take, and says how long it is in the end.
+    /// As `push`, but also beyond the depth, and only headers are zeroed first. `fill` gets a whole slot, and returns
+    /// the frame's final length.
     ///
     /// # Panics
     /// If the frame is longer than a slot.
     pub fn append<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> (R, usize)) -> R {
-        assert!(len <= self.slot, "smoltcp keeps to the MTU that it was told");
+        assert!(len <= self.slot, "smoltcp exceeds the MTU of its device");
         if self.is_full() {
             let mut frame = vec![0; self.slot];
             let (result, len) = fill(&mut frame);
@@ -143,14 +143,14 @@ impl Queue {
     }
 }
 
-/// What smoltcp writes, and what is done with it.
+/// How packets written by smoltcp are framed.
 #[derive(Clone, Copy, Debug)]
 pub enum Framing {
-    /// IP packets, which are sent from one station to another.
+    /// IP packets between two stations.
     Ip {
         /// Our MAC address.
         from: [u8; 6],
-        /// The MAC address that they go to.
+        /// Destination MAC address.
         to: [u8; 6],
         /// SYNs get the SMC option.
         smc: bool,
@@ -159,13 +159,13 @@ pub enum Framing {
 
 /// The port during one call into smoltcp.
 pub struct Link<'a> {
-    /// The packet to take in.
+    /// The packet for smoltcp to process.
     pub received: Option<&'a [u8]>,
     /// Where frames to transmit go.
     pub queue: &'a mut Queue,
     /// Largest layer 3 packet in bytes.
     pub mtu: usize,
-    /// What smoltcp writes.
+    /// Framing of packets that smoltcp writes.
     pub framing: Framing,
 }
 
@@ -192,14 +192,14 @@ impl Device for Link<'_> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.max_transmission_unit = self.mtu;
         capabilities.medium = Medium::Ip;
-        // Looked at by the filter and by `segment` when they come, and written by `segment`.
+        // The filter verifies the IPv4 checksum on receive. `segment` verifies and writes TCP's.
         capabilities.checksum.ipv4 = Checksum::Tx;
         capabilities.checksum.tcp = Checksum::None;
         capabilities
     }
 }
 
-/// What was received, for smoltcp.
+/// A received packet, for smoltcp.
 pub struct Received<'a>(&'a [u8]);
 
 impl RxToken for Received<'_> {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_its_depth_comes_last_and_keeps_others_out() {
+    fn frames_beyond_the_depth_leave_last_and_block_push() {
         let mut queue = Queue::new(2, 8);
         for n in 0..5u8 {
             queue.append(1, |room| {

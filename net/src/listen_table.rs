@@ -1,18 +1,18 @@
-//! TCP ports that are listened on, and the opening handshake. A SYN is answered with a cookie
-//! ([`crate::isn`]), and there is a connection when the peer has sent that back: until then nothing has to
-//! be kept, so that nobody is kept out, whoever calls.
+//! Listening TCP ports and the handshakes of incoming connections. A SYN is answered with a cookie ([`crate::isn`]),
+//! and the connection is made when the peer returns it. No state is required before that, so a SYN flood locks no
+//! client out.
 //!
-//! A few calls are remembered all the same, so that an answer that was lost is given again, and what the
-//! SYN said is known exactly. While more than these are being opened, a lost answer is given again only
-//! when the client asks again, and MSS and window scale are rounded down to what a cookie knows.
+//! Up to [`MAX_STORED`] handshakes are stored nevertheless, to retransmit lost SYN-ACKs and to keep the exact options of
+//! the SYN. For handshakes beyond that, a SYN-ACK is repeated only when the client repeats its SYN, and MSS and window
+//! scale are rounded down to the classes of a cookie.
 //!
-//! A cookie has 24 bits, so it can be guessed. It counts only for a while after a call found no place among those that
-//! are remembered, as with Linux (`tcp_synq_no_recent_overflow`), and only so many wrong ones are looked at
+//! A cookie has 24 secret bits, so it can be guessed. An unstored cookie is accepted only for a time after the store
+//! overflowed, as in Linux (`tcp_synq_no_recent_overflow`), and only a limited number of wrong ones is checked
 //! ([`GUESSES`]): 2^26 blind segments at a million a second open a connection in one of 2,000 attempts.
 //!
-//! An answer goes to the station that the neighbour table gives for the source address, and to no other: whoever has the
-//! cookie receives at that address. A call whose station is not known waits until that has answered. Without a place
-//! among those that are remembered it is lost.
+//! A SYN-ACK goes only to the MAC address that the neighbour table gives for the source address, so a peer with a valid
+//! cookie receives at that address. A stored handshake waits for the neighbour's resolution; an unstored one is
+//! dropped.
 
 use crate::isn::{Offer, Secret};
 use crate::link::{ETHERNET_HEADER, Queue, head};
@@ -26,83 +26,83 @@ use drivers::hal::Instant;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
 
-/// Calls that are remembered.
-const CALLS: usize = 64;
-/// How often an answer is given unasked, and when first; each time it takes twice as long.
+/// Handshakes that are stored.
+const MAX_STORED: usize = 64;
+/// Retransmissions of a SYN-ACK, and delay of the first. The delay doubles each time.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 const HOP_LIMIT: u8 = 64;
-/// How long cookies count after a call that found no place: as long as one is good.
+/// How long unstored cookies are accepted after an overflow: the validity of a cookie.
 const OVERFLOW: Duration = Duration::from_secs(32);
-/// Wrong cookies that are looked at in a row, and how often there may be one more.
+/// Wrong cookies that are checked in a burst, and the interval after which one more is checked.
 const GUESSES: u32 = 256;
 const GUESS: Duration = Duration::from_millis(16);
-/// What the answer to a SYN differs in that comes once more though its cookie was taken in: it is as far from what was
-/// said before as it can be, and no cookie, so that it is good only as long as it is remembered.
+/// Difference between a spent cookie and the sequence number that answers the same SYN again. The number is as far from
+/// the old one as possible. It is no valid cookie, so it is accepted only while the handshake is stored.
 const AGAIN: u32 = 1 << 31;
 
-/// A port that is listened on.
+/// A listening port.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenEntry {
-    /// Whose connections these will be, by [`crate::connections`].
+    /// Key of the owner of its connections in [`crate::connections`].
     pub owner: usize,
-    /// Bytes that a connection has room for.
+    /// Receive buffer of a connection in bytes.
     pub receive: usize,
-    /// SMC is offered to who offers it.
+    /// SMC is offered to clients that offer it.
     pub smc: bool,
 }
 
-/// A connection that is being opened.
+/// The handshake of an incoming connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct Handshake {
     /// The peer's initial sequence number, and ours.
     pub theirs: u32,
     pub ours: u32,
     pub offer: Offer,
 }
 
-/// One that is remembered.
+/// A stored handshake.
 #[derive(Debug)]
-struct Remembered {
-    call: Call,
-    /// Where the answer goes. None until the neighbour table has said so.
+struct StoredHandshake {
+    handshake: Handshake,
+    /// Destination MAC address of the SYN-ACK; None until the neighbour is resolved.
     mac: Option<[u8; 6]>,
     tries: u32,
     again: Instant,
 }
 
-/// What an answer is made with.
-pub struct Outside<'a> {
+/// The parts of an interface that send SYN-ACKs.
+pub struct Context<'a> {
     pub queue: &'a mut Queue,
     /// Our MAC address.
     pub mac: [u8; 6],
     pub mtu: usize,
 }
 
-/// The ports of an interface that are listened on.
+/// The listening ports of an interface.
 pub struct ListenTable {
     entries: BTreeMap<u16, ListenEntry>,
-    calls: BTreeMap<Ends, Remembered>,
+    stored: BTreeMap<Ends, StoredHandshake>,
     due: BTreeSet<(Instant, Ends)>,
     spent: SpentCookies,
     secret: Secret,
-    /// When a call found no place last.
+    /// When the store last overflowed.
     overflow: Option<Instant>,
-    /// Wrong cookies that may still be looked at, and when that was counted.
+    /// Wrong cookies that may still be checked, and when that number was last raised.
     guesses_left: u32,
     counted: Instant,
     /// Wrong cookies since the start.
     guesses: u64,
-    /// Calls that wait for the neighbour table.
+    /// Stored handshakes that wait for a neighbour's resolution.
     waiting: usize,
 }
 
 impl ListenTable {
-    /// None yet.
+    /// A table without ports.
     pub fn new(secret: Secret) -> Self {
         ListenTable {
             entries: BTreeMap::new(),
-            calls: BTreeMap::new(),
+            stored: BTreeMap::new(),
             due: BTreeSet::new(),
             spent: SpentCookies::new(secret),
             secret,
@@ -114,68 +114,69 @@ impl ListenTable {
         }
     }
 
-    /// Listens on a port; who did so before does no more.
+    /// Listens on a port, in place of a previous owner.
     pub fn open(&mut self, port: u16, entry: ListenEntry) {
         self.entries.insert(port, entry);
     }
 
-    /// Listens no more, if it was `owner` who did.
+    /// Stops listening on a port, if `owner` listens on it.
     pub fn close(&mut self, port: u16, owner: usize) {
         if self.entries.get(&port).is_some_and(|entry| entry.owner == owner) {
             self.entries.remove(&port);
         }
     }
 
-    /// Says how many bytes the connections of an owner take in, from the next one on.
+    /// Sets the receive buffer of an owner's future connections.
     pub fn set_receive(&mut self, owner: usize, receive: usize) {
         let its = self.entries.values_mut().filter(|entry| entry.owner == owner);
         its.for_each(|entry| entry.receive = receive);
     }
 
-    /// Says whether SMC is offered on a port.
+    /// Sets whether SMC is offered on a port.
     pub fn offer_smc(&mut self, port: u16, owner: usize, on: bool) {
         if let Some(entry) = self.entries.get_mut(&port).filter(|entry| entry.owner == owner) {
             entry.smc = on;
         }
     }
 
-    /// The port, if it is listened on.
+    /// The entry of a listening port.
     pub fn get(&self, port: u16) -> Option<ListenEntry> {
         self.entries.get(&port).copied()
     }
 
-    /// Answers a SYN to a port that is listened on; the answer goes to `mac`, once that is known. Whether the neighbour
-    /// table is to be asked.
+    /// Answers a SYN to a listening port. The SYN-ACK goes to `mac`, or waits if that is None. Returns whether the
+    /// caller must have the neighbour resolved.
     pub fn answer(
         &mut self,
         entry: ListenEntry,
         segment: &Segment<'_>,
         mac: Option<[u8; 6]>,
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
         now: Instant,
     ) -> bool {
         let ends = segment.ends;
-        let before = self.calls.get(&ends).map(|remembered| remembered.call);
-        let has_place = before.is_some() || self.calls.len() < CALLS;
+        let before = self.stored.get(&ends).map(|stored| stored.handshake);
+        let has_place = before.is_some() || self.stored.len() < MAX_STORED;
         let theirs = segment.sequence;
-        let call = before.filter(|call| call.theirs == theirs).unwrap_or_else(|| {
-            let mut offer = Offer::of(segment.options);
-            offer.smc &= entry.smc && ends.local.is_ipv4();
-            let mut ours = self.secret.cookie(ends, theirs, offer, now);
-            if self.spent.has(ends, theirs, ours) {
-                let other = ours ^ AGAIN;
-                if has_place && !self.spent.has(ends, theirs, other) {
-                    ours = other;
-                } else {
-                    // Nobody is kept out by what he called with before.
-                    self.spent.forget(ends, theirs, ours);
-                    self.spent.forget(ends, theirs, other);
+        let handshake =
+            before.filter(|handshake| handshake.theirs == theirs).unwrap_or_else(|| {
+                let mut offer = Offer::of(segment.options);
+                offer.smc &= entry.smc && ends.local.is_ipv4();
+                let mut ours = self.secret.cookie(ends, theirs, offer, now);
+                if self.spent.has(ends, theirs, ours) {
+                    let other = ours ^ AGAIN;
+                    if has_place && !self.spent.has(ends, theirs, other) {
+                        ours = other;
+                    } else {
+                        // A client that repeats an old sequence number must not be locked out.
+                        self.spent.forget(ends, theirs, ours);
+                        self.spent.forget(ends, theirs, other);
+                    }
                 }
-            }
-            Call { theirs, ours, offer }
-        });
+                Handshake { theirs, ours, offer }
+            });
         if let Some(mac) = mac {
-            say(ends, &call, entry.receive, mac, outside);
+            queue_syn_ack(ends, &handshake, entry.receive, mac, context);
         }
         if !has_place {
             self.overflow = Some(now);
@@ -183,34 +184,34 @@ impl ListenTable {
         }
         self.forget(ends);
         let again = now + RETRY;
-        self.calls.insert(ends, Remembered { call, mac, tries: 1, again });
+        self.stored.insert(ends, StoredHandshake { handshake, mac, tries: 1, again });
         self.due.insert((again, ends));
         self.waiting += usize::from(mac.is_none());
         mac.is_none()
     }
 
-    /// Answers calls that waited for the neighbour table, which says `find` of an address.
+    /// Answers stored handshakes whose neighbour is resolved now. `find` looks up a MAC address.
     pub fn answer_waiting(
         &mut self,
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
         mut find: impl FnMut(IpAddr) -> Option<[u8; 6]>,
     ) {
         if self.waiting == 0 {
             return;
         }
-        for (ends, remembered) in &mut self.calls {
+        for (ends, stored) in &mut self.stored {
             let entry = self.entries.get(&ends.local_port);
-            if let (None, Some(entry)) = (remembered.mac, entry)
+            if let (None, Some(entry)) = (stored.mac, entry)
                 && let Some(mac) = find(ends.remote)
             {
-                remembered.mac = Some(mac);
+                stored.mac = Some(mac);
                 self.waiting -= 1;
-                say(*ends, &remembered.call, entry.receive, mac, outside);
+                queue_syn_ack(*ends, &stored.handshake, entry.receive, mac, context);
             }
         }
     }
 
-    /// What the SYN offered whose answer a segment acknowledges with a cookie that is not remembered.
+    /// Decodes the options from an unstored cookie; None if it is invalid or must not be checked at present.
     fn offer(&mut self, ends: Ends, theirs: u32, ours: u32, now: Instant) -> Option<Offer> {
         let overflow = self.overflow?;
         let earned = now.since(self.counted).as_nanos() / GUESS.as_nanos();
@@ -231,109 +232,115 @@ impl ListenTable {
         offer
     }
 
-    /// Segments that acknowledged a wrong cookie while cookies counted.
+    /// Segments with a wrong cookie while unstored cookies were accepted.
     pub fn guesses(&self) -> u64 {
         self.guesses
     }
 
-    /// The connection that this segment, which acknowledges something, completes the opening of: once.
-    pub fn complete(&mut self, segment: &Segment<'_>, now: Instant) -> Option<Call> {
+    /// The handshake that an ACK completes. A handshake is returned once.
+    pub fn complete(&mut self, segment: &Segment<'_>, now: Instant) -> Option<Handshake> {
         let (ends, theirs) = (segment.ends, segment.sequence.wrapping_sub(1));
         let ours = segment.acknowledged.wrapping_sub(1);
-        let remembered = self.calls.get(&ends).map(|remembered| remembered.call);
-        let call = match remembered {
-            Some(call) if (call.theirs, call.ours) == (theirs, ours) => {
+        let stored = self.stored.get(&ends).map(|stored| stored.handshake);
+        let handshake = match stored {
+            Some(handshake) if (handshake.theirs, handshake.ours) == (theirs, ours) => {
                 self.spent.spend(ends, theirs, ours);
-                call
+                handshake
             }
             _ => {
                 let offer = self.offer(ends, theirs, ours, now)?;
-                self.spent.spend(ends, theirs, ours).then_some(Call { theirs, ours, offer })?
+                self.spent.spend(ends, theirs, ours).then_some(Handshake { theirs, ours, offer })?
             }
         };
         self.forget(ends);
-        Some(call)
+        Some(handshake)
     }
 
-    /// Whether this segment, which acknowledges something, is of a connection that is known to be being opened.
+    /// Whether an ACK belongs to a stored handshake, with another sequence number.
     pub fn expects(&self, segment: &Segment<'_>) -> bool {
-        let remembered = self.calls.get(&segment.ends);
-        remembered.is_some_and(|r| r.call.ours.wrapping_add(1) == segment.acknowledged)
+        let stored = self.stored.get(&segment.ends);
+        stored.is_some_and(|r| r.handshake.ours.wrapping_add(1) == segment.acknowledged)
     }
 
-    /// Whether a connection between these ends is known to be being opened.
+    /// Whether a handshake between these ends is stored.
     #[cfg(test)]
-    pub fn knows(&self, ends: Ends) -> bool {
-        self.calls.contains_key(&ends)
+    pub fn is_stored(&self, ends: Ends) -> bool {
+        self.stored.contains_key(&ends)
     }
 
-    /// Remembers a call no more.
+    /// Removes a stored handshake.
     pub fn forget(&mut self, ends: Ends) {
-        if let Some(remembered) = self.take(ends) {
-            self.due.remove(&(remembered.again, ends));
+        if let Some(stored) = self.take(ends) {
+            self.due.remove(&(stored.again, ends));
         }
     }
 
-    fn take(&mut self, ends: Ends) -> Option<Remembered> {
-        let gone = self.calls.remove(&ends)?;
+    fn take(&mut self, ends: Ends) -> Option<StoredHandshake> {
+        let gone = self.stored.remove(&ends)?;
         self.waiting -= usize::from(gone.mac.is_none());
         Some(gone)
     }
 
-    /// Gives answers again.
-    pub fn poll(&mut self, outside: &mut Outside<'_>, now: Instant) {
+    /// Retransmits SYN-ACKs that are due.
+    pub fn poll(&mut self, context: &mut Context<'_>, now: Instant) {
         while let Some(&(again, ends)) = self.due.first()
             && again <= now
-            && !outside.queue.is_full()
+            && !context.queue.is_full()
         {
             self.due.pop_first();
             let entry = self.entries.get(&ends.local_port);
-            let (Some(remembered), Some(entry)) = (self.calls.get_mut(&ends), entry) else {
+            let (Some(stored), Some(entry)) = (self.stored.get_mut(&ends), entry) else {
                 self.take(ends);
                 continue;
             };
-            if remembered.tries > TRIES {
+            if stored.tries > TRIES {
                 self.take(ends);
                 continue;
             }
-            if let Some(mac) = remembered.mac {
-                say(ends, &remembered.call, entry.receive, mac, outside);
+            if let Some(mac) = stored.mac {
+                queue_syn_ack(ends, &stored.handshake, entry.receive, mac, context);
             }
-            remembered.again = now + RETRY * 2u32.pow(remembered.tries);
-            remembered.tries += 1;
-            self.due.insert((remembered.again, ends));
+            stored.again = now + RETRY * 2u32.pow(stored.tries);
+            stored.tries += 1;
+            self.due.insert((stored.again, ends));
         }
     }
 
-    /// When [`ListenTable::poll`] has something to do.
+    /// When [`ListenTable::poll`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.due.first().map(|&(again, _)| again)
     }
 }
 
-/// Queues the SYN-ACK of a connection that has room for `receive` bytes: as smoltcp would say it, whose
-/// connection it will be.
-fn say(ends: Ends, call: &Call, receive: usize, mac: [u8; 6], outside: &mut Outside<'_>) {
+/// Queues a SYN-ACK for a receive buffer of `receive` bytes. It equals smoltcp's, because a smoltcp socket will
+/// continue the connection.
+fn queue_syn_ack(
+    ends: Ends,
+    handshake: &Handshake,
+    receive: usize,
+    mac: [u8; 6],
+    context: &mut Context<'_>,
+) {
     let ip_header = if ends.local.is_ipv4() { 20 } else { 40 };
     let shift = (usize::BITS - receive.leading_zeros()).saturating_sub(16) as u8;
     let tcp = TcpRepr {
         control: TcpControl::Syn,
-        seq_number: TcpSeqNumber(call.ours as i32),
-        ack_number: Some(TcpSeqNumber(call.theirs.wrapping_add(1) as i32)),
+        seq_number: TcpSeqNumber(handshake.ours as i32),
+        ack_number: Some(TcpSeqNumber(handshake.theirs.wrapping_add(1) as i32)),
         window_len: u16::try_from(receive).unwrap_or(u16::MAX),
-        window_scale: call.offer.scale.map(|_| shift),
-        max_seg_size: Some((outside.mtu - ip_header - 20) as u16),
-        sack_permitted: call.offer.sack,
+        window_scale: handshake.offer.scale.map(|_| shift),
+        max_seg_size: Some((context.mtu - ip_header - 20) as u16),
+        sack_permitted: handshake.offer.sack,
         ..empty(ends.local_port, ends.remote_port)
     };
     let (from, to) = (ends.local.into(), ends.remote.into());
     let ip = IpRepr::new(from, to, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
     let mut len = ETHERNET_HEADER + ip.buffer_len();
-    let ours = outside.mac;
-    outside.queue.append(len, |room| {
+    let ours = context.mac;
+    context.queue.append(len, |room| {
         emit(&ip, &tcp, &mut room[ETHERNET_HEADER..len]);
         head(room, ours, mac);
-        if call.offer.smc {
+        if handshake.offer.smc {
             len = smc_option::add(room, len);
         }
         segment::seal(&mut room[..len]);
@@ -341,33 +348,38 @@ fn say(ends: Ends, call: &Call, receive: usize, mac: [u8; 6], outside: &mut Outs
     });
 }
 
-/// Writes the SYN with which a call began, as far as it is known: a packet, without TCP's checksum, and
-/// its length.
-pub fn call_again(ends: Ends, call: &Call, packet: &mut [u8; 100]) -> usize {
+/// Rebuilds the SYN of a handshake from the known options, as a packet without TCP checksum. Returns its length.
+pub fn build_syn(ends: Ends, handshake: &Handshake, packet: &mut [u8; 100]) -> usize {
     let tcp = TcpRepr {
         control: TcpControl::Syn,
-        seq_number: TcpSeqNumber(call.theirs as i32),
-        window_scale: call.offer.scale,
-        max_seg_size: Some(call.offer.mss),
-        sack_permitted: call.offer.sack,
+        seq_number: TcpSeqNumber(handshake.theirs as i32),
+        window_scale: handshake.offer.scale,
+        max_seg_size: Some(handshake.offer.mss),
+        sack_permitted: handshake.offer.sack,
         ..empty(ends.remote_port, ends.local_port)
     };
     write(ends, &tcp, packet)
 }
 
-/// Writes the ACK that completes the opening that a call began, likewise.
-pub fn complete_again(ends: Ends, call: &Call, packet: &mut [u8; 100]) -> usize {
+/// Builds the ACK that completes a handshake, as a packet without TCP checksum. Returns its length.
+pub fn build_ack(ends: Ends, handshake: &Handshake, packet: &mut [u8; 100]) -> usize {
     let tcp = TcpRepr {
-        seq_number: TcpSeqNumber(call.theirs.wrapping_add(1) as i32),
-        ack_number: Some(TcpSeqNumber(call.ours.wrapping_add(1) as i32)),
+        seq_number: TcpSeqNumber(handshake.theirs.wrapping_add(1) as i32),
+        ack_number: Some(TcpSeqNumber(handshake.ours.wrapping_add(1) as i32)),
         window_len: u16::MAX,
         ..empty(ends.remote_port, ends.local_port)
     };
     write(ends, &tcp, packet)
 }
 
-/// Writes a byte of the peer's that was received before, likewise.
-pub fn repeated(ends: Ends, sequence: u32, acknowledged: u32, packet: &mut [u8; 100]) -> usize {
+/// Builds a segment of the peer with one byte that was received before, as a packet without TCP checksum. Returns its
+/// length.
+pub fn build_stale_byte(
+    ends: Ends,
+    sequence: u32,
+    acknowledged: u32,
+    packet: &mut [u8; 100],
+) -> usize {
     let tcp = TcpRepr {
         seq_number: TcpSeqNumber(sequence as i32),
         ack_number: Some(TcpSeqNumber(acknowledged as i32)),
@@ -377,7 +389,7 @@ pub fn repeated(ends: Ends, sequence: u32, acknowledged: u32, packet: &mut [u8; 
     write(ends, &tcp, packet)
 }
 
-/// Sequence number and acknowledgement of a segment in a frame of ours.
+/// Sequence number and acknowledgement of a segment in a queued frame.
 pub fn numbers(frame: Option<&[u8]>) -> Option<(u32, u32)> {
     let packet = frame?.get(ETHERNET_HEADER..)?;
     let header = if packet.first()? >> 4 == 4 { 20 } else { 40 };
@@ -385,7 +397,7 @@ pub fn numbers(frame: Option<&[u8]>) -> Option<(u32, u32)> {
     Some((word(4)?, word(8)?))
 }
 
-/// A packet of the peer's.
+/// Writes a packet from the peer to us. Returns its length.
 fn write(ends: Ends, tcp: &TcpRepr<'_>, packet: &mut [u8; 100]) -> usize {
     let (from, to) = (ends.remote.into(), ends.local.into());
     let ip = IpRepr::new(from, to, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);

@@ -1,4 +1,4 @@
-//! The messages that we send to a link ourselves: ARP (RFC 826) and ICMPv6 on the link.
+//! Builds link-scope messages that do not come from smoltcp: ARP (RFC 826) and ICMPv6.
 
 use crate::link::{ETHERNET_HEADER, Queue};
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -8,29 +8,29 @@ use smoltcp::wire::{
     Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
 };
 
-/// All hosts of a link.
+/// Multicast group of all hosts of a link.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group in which the owner of `ip` is asked for (RFC 4291 section 2.7.1).
+/// The solicited-node multicast address of `ip` (RFC 4291 section 2.7.1).
 pub fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = ip.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
-/// Queues an ARP request about `target`, in the name of `source`, to everybody.
+/// Queues a broadcast ARP request for `target` with the sender address `source`.
 pub fn push_arp_request(queue: &mut Queue, mac: [u8; 6], source: Ipv4Addr, target: Ipv4Addr) {
-    let nobody = EthernetAddress([0; 6]);
+    let unknown = EthernetAddress([0; 6]);
     push_arp(
         queue,
         mac,
         ArpOperation::Request,
         source,
-        (nobody, target),
+        (unknown, target),
         EthernetAddress::BROADCAST,
     );
 }
 
-/// Queues the answer to an ARP request about `ours`.
+/// Queues the reply to an ARP request for `ours`.
 pub fn push_arp_reply(
     queue: &mut Queue,
     mac: [u8; 6],

@@ -1,10 +1,9 @@
 //! Writes metrics in the Prometheus text exposition format, version 0.0.4.
 //!
-//! A writer, not a registry: whoever counts keeps the numbers, and writes them when asked. The
-//! samples of a family must stand together, so a family borrows the writer until it is done.
-//! Units are base units (seconds, bytes), named at the end of the metric's name, before a
-//! counter's `_total`. A long page is written in pieces ([`Writer::resume`]), so that none of them takes
-//! long. Names are ours: a bad one is our mistake, and panics.
+//! A writer, not a registry: subsystems keep their numbers and write them on request. The samples of a family must be
+//! contiguous, so a family borrows the writer until it is complete. Units are base units (seconds, bytes), named at the
+//! end of the metric's name, before a counter's `_total`. A long page is written in pieces ([`Writer::resume`]), so
+//! that no round takes long. Names are constants of the program: an invalid one panics.
 
 use core::fmt::{Display, Error, Write};
 
@@ -46,11 +45,12 @@ impl Display for Number {
     }
 }
 
-/// How far a page that is written in pieces has come.
+/// Position in a page that is written in pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The family that was begun last, and how many of its samples (a histogram is one) are written.
+    /// The last family that was begun.
     family: Option<&'static str>,
+    /// Samples of it that are written; a histogram counts as one.
     samples: usize,
 }
 
@@ -58,23 +58,22 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Writer<W> {
     out: Counted<W>,
-    /// Bytes of a piece, after which it ends.
+    /// Bytes after which the piece ends.
     room: usize,
     place: Place,
-    /// Families are passed over until this one comes.
+    /// Families are skipped until this one.
     resumes: Option<&'static str>,
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer to `out`, of everything.
+    /// A writer of the whole page to `out`.
     pub fn new(out: W) -> Self {
         Self::resume(out, Place::default(), usize::MAX)
     }
 
-    /// A writer of the next piece, of `room` bytes and at most one sample more. Whoever writes is asked to
-    /// write the same families again: what was written before `place` is passed over, and when the piece is
-    /// full, an error ends it. With more than a few samples, [`Family::pass`]
-    /// saves the way to them.
+    /// A writer of the next piece, of `room` bytes plus at most one sample. The caller writes all families again: the
+    /// part before `place` is skipped, and an error ends the piece when it is full. With many samples, callers should
+    /// use [`Family::pass`] to skip them.
     pub fn resume(out: W, place: Place, room: usize) -> Self {
         Writer { out: Counted { out, bytes: 0 }, room, place, resumes: place.family }
     }
@@ -131,18 +130,18 @@ impl<W: Write> Writer<W> {
 pub struct Family<'a, W> {
     writer: &'a mut Writer<W>,
     name: &'static str,
-    /// Samples that are in an earlier piece.
+    /// Samples in earlier pieces.
     skip: usize,
     past: bool,
 }
 
 impl<W: Write> Family<'_, W> {
-    /// Whether all of the family is in an earlier piece: its samples need not be looked for.
+    /// Whether the whole family is in an earlier piece, so that the caller need not collect its samples.
     pub fn is_past(&self) -> bool {
         self.past
     }
 
-    /// How many samples are in an earlier piece; they are to be left out from here on, `usize::MAX` are all.
+    /// Number of samples in earlier pieces, which the caller must skip from here on; `usize::MAX` means all.
     pub fn pass(&mut self) -> usize {
         if self.past { usize::MAX } else { core::mem::take(&mut self.skip) }
     }
@@ -159,7 +158,7 @@ impl<W: Write> Family<'_, W> {
         Ok(self)
     }
 
-    /// Whether the next sample is of this piece; an error if the piece is full.
+    /// Whether the next sample belongs to this piece. An error if the piece is full.
     fn comes(&mut self) -> Result<bool, Error> {
         if self.skip > 0 {
             self.skip -= usize::from(!self.past);
@@ -211,9 +210,8 @@ impl<W: Write> Histogram<'_, W> {
         self.0.pass()
     }
 
-    /// Writes one histogram. `buckets`: the upper bound of each, ascending, and how many
-    /// observations fell into it and into no lower one; `above`: how many are larger than the
-    /// last bound; `sum`: of all observations.
+    /// Writes one histogram. `buckets` has ascending upper bounds, each with the observations above the previous bound.
+    /// `above` is the number of observations above the last bound, `sum` the sum of all observations.
     pub fn sample(
         &mut self,
         labels: Labels<'_>,
@@ -235,7 +233,7 @@ impl<W: Write> Histogram<'_, W> {
     }
 }
 
-/// Counts what goes through it.
+/// Counts the bytes written.
 #[derive(Debug)]
 struct Counted<W> {
     out: W,
@@ -249,14 +247,13 @@ impl<W: Write> Write for Counted<W> {
     }
 }
 
-/// Whether `name` is made of letters, digits, `_` and `more`, and begins with no digit.
+/// Whether `name` consists of letters, digits, `_` and characters of `more`, and does not begin with a digit.
 fn is_name(name: &str, more: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || more.contains(c);
     !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(good)
 }
 
-/// Escapes what the format gives a meaning to: in help texts backslash and line feed, in the
-/// values of labels quotes as well.
+/// Escapes special characters: backslash and line feed in help texts, in label values also quotes.
 struct Escaped<'a, W> {
     out: &'a mut W,
     quotes: bool,
@@ -287,7 +284,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn writes_what_prometheus_reads() {
+    fn page_has_the_prometheus_text_format() {
         let mut text = String::new();
         let mut writer = Writer::new(&mut text);
         let mut family =
@@ -319,7 +316,7 @@ isthmus_io_seconds_count{disk="d"} 6
         );
     }
 
-    /// The value of the only label in `line`, and what stands behind it.
+    /// The value of the only label in `line`, and the rest of the line.
     fn read_label(line: &str) -> (String, &str) {
         let mut value = String::new();
         let start = line.find("=\"").unwrap() + 2;
@@ -367,7 +364,7 @@ isthmus_io_seconds_count{disk="d"} 6
                 true => writer.counter(name, "Help.")?,
                 false => writer.gauge(name, "Help.")?,
             };
-            // Whoever has few does not ask.
+            // Callers with few samples need not call `pass`.
             for i in if name == "c" { family.pass().min(size) } else { 0 }..size {
                 family.sample(&[("i", &i)], i as u64)?;
             }
@@ -400,7 +397,7 @@ isthmus_io_seconds_count{disk="d"} 6
 
     #[test]
     #[should_panic(expected = "_total")]
-    fn a_counter_without_total_is_a_mistake() {
+    fn counter_without_total_panics() {
         let _ = Writer::new(String::new()).counter("isthmus_frames", "");
     }
 }

@@ -1,9 +1,8 @@
-//! Tells switches that listen in on multicast (MLD snooping) which groups we want: those in which
-//! our IPv6 addresses are asked for. Without this, behind such a switch nobody finds us.
+//! Multicast Listener Discovery, host side: reports the solicited-node groups of our IPv6 addresses. Without reports,
+//! switches with MLD snooping do not forward neighbour solicitations to us.
 //!
-//! Multicast Listener Discovery, the host's part: version 2 (RFC 3810 sections 5 and 6), and
-//! version 1 (RFC 2710 section 3) towards those who ask in it, as Linux's bridge does unless told
-//! otherwise. One simplification: a query is answered at once and about all groups.
+//! Version 2 (RFC 3810 sections 5 and 6), and version 1 (RFC 2710 section 3) for queriers of that version, such as
+//! Linux's bridge by default. One simplification: a query is answered at once, for all groups.
 
 use crate::link::Queue;
 use crate::messages::{self, solicited_node};
@@ -12,7 +11,7 @@ use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use smoltcp::wire::{EthernetFrame, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv6Packet, Ipv6Repr};
 
-/// Where reports of version 2 go: all routers that speak it.
+/// Destination of reports of version 2: all MLDv2 routers.
 const ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Hop-by-hop options: ICMPv6 follows, 8 bytes in all; Router Alert of MLD (RFC 2711), padding.
 const HOP_BY_HOP: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
@@ -26,23 +25,23 @@ const HEADER: usize = 8;
 /// Type, auxiliary length, number of sources, group.
 const RECORD: usize = 20;
 
-/// Why there is something to report.
+/// Reason for a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occasion {
-    /// We listen from now on.
+    /// We have joined groups.
     Joined,
-    /// We were asked in version 1.
+    /// A query of version 1.
     Query1,
-    /// We were asked in version 2.
+    /// A query of version 2.
     Query2,
 }
 
 /// Queues a report about the groups of all these addresses.
 pub fn report(local: &PortAddresses, source: Ipv6Addr, occasion: Occasion, queue: &mut Queue) {
-    /// Record types: we listen to all sources, and we begin to.
+    /// Record types: we listen to all sources, or we begin to.
     const MODE_IS_EXCLUDE: u8 = 2;
     const CHANGE_TO_EXCLUDE: u8 = 4;
-    // There are a few. Sorting them would be 11 KB of image.
+    // There are only a few groups. A sort would add 11 KB to the image.
     let mut groups: Vec<Ipv6Addr> = Vec::new();
     for group in local.v6.iter().map(|&ip| solicited_node(ip)) {
         if !groups.contains(&group) {
@@ -72,7 +71,7 @@ pub fn report(local: &PortAddresses, source: Ipv6Addr, occasion: Occasion, queue
     });
 }
 
-/// Queues a message of `length` bytes to `group`; `fill` writes it, less the checksum.
+/// Queues a message of `length` bytes to `group`. `fill` writes it without the checksum.
 fn push(
     (mac, source): ([u8; 6], Ipv6Addr),
     group: Ipv6Addr,
@@ -97,7 +96,7 @@ fn push(
     });
 }
 
-/// What the frame asks, if it is a query of this link with a checksum that is right.
+/// The version of a query from this link. None if the frame is no query or has a wrong checksum.
 pub fn query(frame: &[u8]) -> Option<Occasion> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
@@ -114,7 +113,7 @@ pub fn query(frame: &[u8]) -> Option<Occasion> {
         VERSION2_QUERY.. => Occasion::Query2,
         _ => return None,
     };
-    // Long enough for what is read here; smoltcp's own check knows version 2 only.
+    // Long enough for the fields read here. smoltcp's length check supports version 2 only.
     let icmp = Icmpv6Packet::new_unchecked(icmp);
     let good = options[0] == u8::from(IpProtocol::Icmpv6)
         && icmp.msg_type() == Icmpv6Message::MldQuery
@@ -129,7 +128,7 @@ mod tests {
     use crate::testing::{OUR_MAC, PEER_MAC};
 
     #[test]
-    fn a_report_names_each_group_once() {
+    fn report_has_each_group_once() {
         let (one, two) = ("fe80::1:2:3".parse().unwrap(), "2001:db8::2:3".parse().unwrap());
         let local = PortAddresses { mac: OUR_MAC, v4: [].into(), v6: [one, two].into() };
         let mut queue = Queue::new(1, 200);
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_in_version_1_is_answered_in_it() {
+    fn version_1_query_gets_a_version_1_report() {
         let local = PortAddresses {
             mac: OUR_MAC,
             v4: [].into(),
@@ -175,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_told_from_what_only_looks_like_one() {
+    fn malformed_query_is_ignored() {
         assert_eq!(query(&general_query(1, 24)), Some(Occasion::Query1));
         let good = general_query(1, 28);
         assert_eq!(query(&good), Some(Occasion::Query2));
         assert_eq!(query(&general_query(64, 28)), None, "from another link");
-        assert_eq!(query(&general_query(1, 26)), None, "of no version");
+        assert_eq!(query(&general_query(1, 26)), None, "length of neither version");
         for at in [20, 54, 55, 62, 64, 70] {
             let mut bad = good.clone();
             bad[at] ^= 0x40;
@@ -191,9 +190,9 @@ mod tests {
         }
     }
 
-    /// What a Linux 6 bridge with `mcast_querier 1` sends.
+    /// The query of a Linux 6 bridge with `mcast_querier 1`.
     #[test]
-    fn the_query_of_a_linux_bridge_is_one() {
+    fn query_of_a_linux_bridge_is_recognised() {
         let mut frame = std::vec![0; 86];
         let head = [0x33, 0x33, 0, 0, 0, 1, 0x0e, 0xcc, 0x45, 0x46, 0x8a, 0x2e, 0x86, 0xdd];
         frame[..14].copy_from_slice(&head);

@@ -1,15 +1,16 @@
-//! The MSS option of SYNs (RFC 9293 section 3.7.1), limited by the MTU that the link has for the segment's family.
+//! Limits the MSS option of SYNs (RFC 9293 section 3.7.1) to the link's MTU for the address family.
 //!
-//! smoltcp offers what the card takes, and keeps to what the peer offers. Where a DHCP server or a router says that the
-//! link takes less, both are cut down on their way: then neither side sends larger packets. When that changes, our segments of
-//! open connections follow (`connections/paths`); their peers keep to what was offered.
+//! smoltcp offers the MSS of the card's MTU, and limits its segments to the peer's offer. If a DHCP server or a router
+//! announces a smaller MTU, the option is rewritten in SYNs of both directions, so that neither side sends larger
+//! packets. When the MTU changes later, our segments on open connections follow (`connections/paths`); peers keep the
+//! offered MSS.
 
 use crate::link::ETHERNET_HEADER;
 use crate::segment::{self, SYN};
 use alloc::vec::Vec;
 
 const TCP: u8 = 6;
-/// A TCP header without options, and where it has its length and its flags.
+/// Length of a TCP header without options, and offsets of its data offset and flags.
 const FIXED: usize = 20;
 const OFFSET: usize = 12;
 const FLAGS: usize = 13;
@@ -18,7 +19,7 @@ const END: u8 = 0;
 const PADDING: u8 = 1;
 const MSS: u8 = 2;
 
-/// Length of the IP header and of the whole packet, if the frame holds a SYN.
+/// Length of the IP header and of the whole packet, if the frame has a SYN.
 #[inline]
 fn extent(frame: &[u8]) -> Option<(usize, usize)> {
     let packet = frame.get(ETHERNET_HEADER..)?;
@@ -31,7 +32,7 @@ fn extent(frame: &[u8]) -> Option<(usize, usize)> {
     (protocol == TCP && flags & SYN != 0).then_some((header, length))
 }
 
-/// The frame with a smaller MSS, if it holds a SYN that offers more than packets of `mtu` bytes take.
+/// A copy of the frame with a smaller MSS, if it has a SYN whose MSS exceeds packets of `mtu` bytes.
 #[inline]
 pub fn clamp(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let (header, length) = extent(frame)?;
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn syn_offers_no_more_than_its_family_takes() {
+    fn mss_of_a_syn_is_limited_by_the_family_mtu() {
         for (ends, mtu, limit) in
             [(ends("10.0.0.2", "10.0.0.1"), 1400, 1360), (ends("fd00::2", "fd00::1"), 1280, 1220)]
         {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn segment_without_syn_or_option_is_left_alone() {
+    fn segment_without_syn_or_option_is_unchanged() {
         let ends = ends("10.0.0.2", "10.0.0.1");
         let mss = [2, 4, 5, 0xb4];
         assert_eq!(clamp(&tcp(ends, ACK, 7, 1, &mss, &[]), 576), None);

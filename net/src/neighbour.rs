@@ -1,12 +1,12 @@
-//! Who has which MAC address on a port's link, for all that is sent over it.
+//! The neighbour table of a port: MAC addresses of the hosts on its link, by IP address.
 //!
-//! Learnt from ARP (RFC 826) and neighbour discovery (RFC 4861 section 7.2); asked for by the same, as
-//! many at a time as are wanted, each with retries of its own. Only whoever we asked, or who asks us,
-//! gets an entry; what is claimed unasked changes entries that are there. Who asks us and was never
-//! wanted by us gives way to those who were, however many ask.
+//! Entries are resolved by ARP (RFC 826) and neighbour discovery (RFC 4861 section 7.2), any number at a time, each
+//! with its own retries. Only neighbours that we request and neighbours that request us get an entry. Unsolicited
+//! claims update existing entries. Entries that only the neighbour requested are evicted before those that we wanted,
+//! and never replace one of them.
 //!
-//! Whoever has an old entry in use goes on with its address while it is asked for anew (RFC 4861
-//! section 7.3.3: PROBE). A queue pair keeps the address that it was connected with.
+//! Users of an expired entry continue with its address while it is verified (RFC 4861 section 7.3.3: PROBE). A queue
+//! pair keeps the MAC address of its connection setup.
 
 use crate::link::Queue;
 use crate::messages::{self, solicited_node};
@@ -22,41 +22,41 @@ use smoltcp::wire::{
     NdiscRepr,
 };
 
-/// How long an answer is good for.
+/// How long a resolved entry is valid.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// Between two questions (RFC 4861 section 10: RETRANS_TIMER).
+/// Interval between two requests (RFC 4861 section 10: RETRANS_TIMER).
 const RETRY: Duration = Duration::from_secs(1);
-/// Questions before giving up (RFC 4861 section 10: MAX_MULTICAST_SOLICIT).
+/// Requests before the resolution fails (RFC 4861 section 10: MAX_MULTICAST_SOLICIT).
 const TRIES: u8 = 3;
 
-/// The answer to [`crate::Interface::resolve`].
+/// Result of [`crate::Interface::resolve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// The station (or the gateway on the way to it) has this MAC address.
+    /// MAC address of the station, or of the gateway to it.
     Known([u8; 6]),
-    /// It was asked for; ask again later.
+    /// Resolution is in progress; try again later.
     Pending,
-    /// Nobody answered lately.
+    /// The station has recently not answered.
     Unreachable,
-    /// We have no address or gateway from which it could be reached.
+    /// No address or gateway of ours leads to it.
     NoRoute,
 }
 
-/// What [`Table::hop`] says.
+/// Result of [`Table::hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hop {
-    /// Frames go to this MAC address, and it need not be asked for before then.
+    /// MAC address for frames, valid until this time.
     At([u8; 6], Instant),
-    /// It was asked for; whoever waits is told by [`Table::next_settled`].
-    Asked,
-    /// Nobody answered lately; to be asked for again then.
-    Silent(Instant),
+    /// Resolution is in progress; [`Table::next_settled`] notifies waiters.
+    Pending,
+    /// The neighbour has recently not answered; it can be requested again at this time.
+    Unreachable(Instant),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// `last`: the address that it had before.
-    Asking {
+    /// `last` is its previous MAC address.
+    Resolving {
         tries: u8,
         again: Instant,
         last: Option<[u8; 6]>,
@@ -65,17 +65,17 @@ enum State {
         mac: [u8; 6],
         until: Instant,
     },
-    Silent {
+    Failed {
         until: Instant,
     },
 }
 
 impl State {
-    /// When the state ends.
+    /// Expiry of the state.
     fn ends(&self) -> Instant {
         match *self {
-            State::Asking { again, .. } => again,
-            State::Known { until, .. } | State::Silent { until } => until,
+            State::Resolving { again, .. } => again,
+            State::Known { until, .. } | State::Failed { until } => until,
         }
     }
 }
@@ -83,56 +83,56 @@ impl State {
 #[derive(Debug)]
 struct Entry {
     state: State,
-    /// Somebody here wants to reach it.
+    /// A user of the table wants to reach it.
     wanted: bool,
-    /// Who waits for it: names of the table's user.
+    /// Waiters: names given by the table's user.
     waiting: Vec<usize>,
 }
 
-/// The table: bounded, the entry that ends first makes room, those that nobody wanted before others.
+/// The table. It is bounded: the entry that expires first is evicted, unwanted entries before wanted ones.
 #[derive(Debug)]
 pub struct Table {
     entries: BTreeMap<IpAddr, Entry>,
     capacity: usize,
-    /// The order in which entries make room.
+    /// Eviction order.
     ends: BTreeSet<(bool, Instant, IpAddr)>,
-    /// Those that are asked for, and when again.
-    asking: BTreeSet<(Instant, IpAddr)>,
-    /// Those about whom something became known, and who waited for that.
+    /// Entries in resolution, by the time of the next request.
+    resolving: BTreeSet<(Instant, IpAddr)>,
+    /// Neighbours whose resolution has succeeded or failed, and their waiters.
     settled: VecDeque<(IpAddr, Vec<usize>)>,
     changes: u64,
 }
 
 impl Table {
-    /// A table for `capacity` neighbours; it takes memory as there are any.
+    /// A table for `capacity` neighbours. Memory is allocated per entry.
     pub fn new(capacity: usize) -> Self {
         Table {
             entries: BTreeMap::new(),
             capacity,
             ends: BTreeSet::new(),
-            asking: BTreeSet::new(),
+            resolving: BTreeSet::new(),
             settled: VecDeque::new(),
             changes: 0,
         }
     }
 
-    /// How many there are.
+    /// Number of entries.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Forgets everything (our addresses or the link changed). Whoever waits is told.
+    /// Removes all entries, because our addresses or the link changed. Waiters are notified.
     pub fn clear(&mut self) {
         for (ip, entry) in core::mem::take(&mut self.entries) {
             self.settled.push_back((ip, entry.waiting));
         }
         self.ends.clear();
-        self.asking.clear();
+        self.resolving.clear();
         self.changes += 1;
     }
 
-    /// Changes whenever an address that [`Table::hop`] told is not right any more.
+    /// A counter that changes whenever an address returned by [`Table::hop`] becomes invalid.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -145,55 +145,52 @@ impl Table {
         }
     }
 
-    /// Whether the neighbour `ip` did not answer lately.
-    pub fn is_silent(&self, ip: IpAddr, now: Instant) -> bool {
+    /// Whether the neighbour `ip` has recently not answered.
+    pub fn is_unreachable(&self, ip: IpAddr, now: Instant) -> bool {
         let state = self.entries.get(&ip).map(|entry| entry.state);
-        matches!(state, Some(State::Silent { until }) if now < until)
+        matches!(state, Some(State::Failed { until }) if now < until)
     }
 
-    /// What is known of the neighbour `ip`; has it asked for if nothing is.
+    /// Resolution state of the neighbour `ip`. Starts its resolution if there is none.
     pub fn resolve(&mut self, ip: IpAddr, now: Instant) -> Resolution {
         match self.want(ip, now) {
             Some(State::Known { mac, .. }) => Resolution::Known(mac),
-            Some(State::Silent { .. }) => Resolution::Unreachable,
-            Some(State::Asking { .. }) | None => Resolution::Pending,
+            Some(State::Failed { .. }) => Resolution::Unreachable,
+            Some(State::Resolving { .. }) | None => Resolution::Pending,
         }
     }
 
-    /// Where to send what is for the neighbour `ip`; has it asked for if that is not known, or was
-    /// long ago.
+    /// MAC address for frames to the neighbour `ip`. Starts its resolution if it is unknown or has expired.
     pub fn hop(&mut self, ip: IpAddr, now: Instant) -> Hop {
         match self.want(ip, now) {
             Some(State::Known { mac, until }) => Hop::At(mac, until),
-            Some(State::Asking { last: Some(mac), again, .. }) => {
+            Some(State::Resolving { last: Some(mac), again, .. }) => {
                 Hop::At(mac, again.max(now + RETRY))
             }
-            Some(State::Silent { until }) => Hop::Silent(until),
-            Some(State::Asking { last: None, .. }) => Hop::Asked,
+            Some(State::Failed { until }) => Hop::Unreachable(until),
+            Some(State::Resolving { last: None, .. }) => Hop::Pending,
             // There is no room in the table.
-            None => Hop::Silent(now + RETRY),
+            None => Hop::Unreachable(now + RETRY),
         }
     }
 
-    /// Has [`Table::next_settled`] name `who` when something becomes known of the neighbour `ip`, which
-    /// was asked for.
+    /// Registers `who` as waiter: [`Table::next_settled`] returns it when the resolution of `ip` succeeds or fails.
     pub fn wait(&mut self, ip: IpAddr, who: usize) {
         if let Some(entry) = self.entries.get_mut(&ip) {
             entry.waiting.push(who);
         }
     }
 
-    /// A neighbour of whom something became known, be it that it is silent, and who waited for that.
+    /// The next neighbour whose resolution has succeeded or failed, with its waiters.
     pub fn next_settled(&mut self) -> Option<(IpAddr, Vec<usize>)> {
         self.settled.pop_front()
     }
 
-    /// The state of a neighbour that is to be reached, asked for where it has to be. None if there is
-    /// no room for it.
+    /// State of a wanted neighbour. Starts its resolution where necessary. None if there is no room for it.
     fn want(&mut self, ip: IpAddr, now: Instant) -> Option<State> {
         let state = self.entries.get(&ip).map(|entry| (entry.state, entry.wanted));
         let last = match state {
-            Some((state @ State::Asking { .. }, true)) => return Some(state),
+            Some((state @ State::Resolving { .. }, true)) => return Some(state),
             Some((state, true)) if now < state.ends() => return Some(state),
             Some((state @ State::Known { .. }, false)) if now < state.ends() => {
                 self.set(ip, state, true);
@@ -202,15 +199,15 @@ impl Table {
             Some((State::Known { mac, .. }, _)) => Some(mac),
             _ => None,
         };
-        let asking = State::Asking { tries: 0, again: now, last };
-        self.set(ip, asking, true).then_some(asking)
+        let resolving = State::Resolving { tries: 0, again: now, last };
+        self.set(ip, resolving, true).then_some(resolving)
     }
 
-    /// Moves an entry on, or makes one. False if there is no room.
+    /// Changes the state of an entry, or makes one. False if there is no room.
     fn set(&mut self, ip: IpAddr, state: State, wanted: bool) -> bool {
         if let Some(entry) = self.entries.get_mut(&ip) {
             self.ends.remove(&(entry.wanted, entry.state.ends(), ip));
-            self.asking.remove(&(entry.state.ends(), ip));
+            self.resolving.remove(&(entry.state.ends(), ip));
             entry.state = state;
             entry.wanted |= wanted;
         } else {
@@ -224,30 +221,30 @@ impl Table {
         }
         let wanted = self.entries.get(&ip).is_some_and(|entry| entry.wanted);
         self.ends.insert((wanted, state.ends(), ip));
-        if let State::Asking { again, .. } = state {
-            self.asking.insert((again, ip));
+        if let State::Resolving { again, .. } = state {
+            self.resolving.insert((again, ip));
         }
         true
     }
 
-    /// Forgets one; whoever waits for it is told, and may ask again.
+    /// Removes an entry. Waiters are notified, and may request it again.
     fn forget(&mut self, ip: IpAddr) {
         let Some(entry) = self.entries.remove(&ip) else { return };
         self.ends.remove(&(entry.wanted, entry.state.ends(), ip));
-        self.asking.remove(&(entry.state.ends(), ip));
+        self.resolving.remove(&(entry.state.ends(), ip));
         if !entry.waiting.is_empty() {
             self.settled.push_back((ip, entry.waiting));
         }
     }
 
-    /// Tells those who wait for a neighbour.
+    /// Notifies the waiters of a neighbour.
     fn settle(&mut self, ip: IpAddr) {
         if let Some(entry) = self.entries.get_mut(&ip) {
             self.settled.push_back((ip, core::mem::take(&mut entry.waiting)));
         }
     }
 
-    /// Takes `ip` to be at `mac`. Without `new`, only if we know or look for `ip` already.
+    /// Learns that `ip` is at `mac`. Without `new`, only if there is an entry for `ip`.
     fn learn(&mut self, ip: IpAddr, mac: [u8; 6], new: bool, now: Instant) {
         if port_addresses::unicast_mac(mac).is_none() || !port_addresses::is_host(ip) {
             return;
@@ -258,12 +255,12 @@ impl Table {
             Some((before, wanted)) => {
                 let moved = match before {
                     State::Known { mac: last, .. } => last != mac,
-                    State::Asking { last, .. } => last.is_some_and(|last| last != mac),
-                    State::Silent { .. } => false,
+                    State::Resolving { last, .. } => last.is_some_and(|last| last != mac),
+                    State::Failed { .. } => false,
                 };
                 self.changes += u64::from(moved);
                 self.set(ip, state, false);
-                // Nobody waits for, and nothing was said to, who was never wanted.
+                // Only wanted neighbours have waiters.
                 if wanted && !matches!(before, State::Known { .. }) {
                     self.settle(ip);
                 }
@@ -273,7 +270,7 @@ impl Table {
         }
     }
 
-    /// Learns from the ARP packet in `frame`. Whoever asks for us is going to talk to us.
+    /// Learns from the ARP packet in `frame`. A station that requests our address is going to send to us.
     pub fn handle_arp(&mut self, frame: &[u8], local: &PortAddresses, now: Instant) {
         let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return };
         let Ok(packet) = ArpPacket::new_checked(ethernet.payload()) else { return };
@@ -309,7 +306,7 @@ impl Table {
                 }
             }
             Ok(Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { target_addr, lladdr, .. })) => {
-                // An answer to a unicast question may leave its MAC address out.
+                // The answer to a unicast solicitation may omit the MAC address.
                 let mac = match lladdr {
                     Some(mac) => mac_of(mac.as_bytes()),
                     None => Some(ethernet.src_addr().0),
@@ -322,36 +319,36 @@ impl Table {
         }
     }
 
-    /// Asks the questions that are due, as far as the queue has room.
+    /// Sends requests that are due, while the queue has room.
     pub fn poll(&mut self, now: Instant, local: &PortAddresses, queue: &mut Queue) {
-        while let Some(&(again, ip)) = self.asking.first()
+        while let Some(&(again, ip)) = self.resolving.first()
             && again <= now
         {
-            let Some(State::Asking { tries, last, .. }) = self.entries.get(&ip).map(|e| e.state)
+            let Some(State::Resolving { tries, last, .. }) = self.entries.get(&ip).map(|e| e.state)
             else {
-                self.asking.pop_first();
+                self.resolving.pop_first();
                 continue;
             };
             if tries == TRIES {
-                // What went to its last address goes there no more.
+                // Its last address becomes invalid.
                 self.changes += u64::from(last.is_some());
-                self.set(ip, State::Silent { until: now + RETRY }, true);
+                self.set(ip, State::Failed { until: now + RETRY }, true);
                 self.settle(ip);
             } else if queue.is_full() {
                 return;
             } else {
                 match ip {
-                    IpAddr::V4(ip) => ask_v4(ip, local, queue),
-                    IpAddr::V6(ip) => ask_v6(ip, local, queue),
+                    IpAddr::V4(ip) => request_v4(ip, local, queue),
+                    IpAddr::V6(ip) => solicit_v6(ip, local, queue),
                 }
-                self.set(ip, State::Asking { tries: tries + 1, again: now + RETRY, last }, true);
+                self.set(ip, State::Resolving { tries: tries + 1, again: now + RETRY, last }, true);
             }
         }
     }
 
-    /// When [`Table::poll`] has something to do.
+    /// When [`Table::poll`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.asking.first().map(|&(again, _)| again)
+        self.resolving.first().map(|&(again, _)| again)
     }
 }
 
@@ -359,21 +356,21 @@ fn mac_of(bytes: &[u8]) -> Option<[u8; 6]> {
     bytes.first_chunk().copied()
 }
 
-fn ask_v4(ip: Ipv4Addr, local: &PortAddresses, queue: &mut Queue) {
-    // The address of ours that shares most leading bits is the one on the neighbour's network.
+fn request_v4(ip: Ipv4Addr, local: &PortAddresses, queue: &mut Queue) {
+    // Our address with the longest common prefix is the one on the neighbour's network.
     let near = |ours: &&Ipv4Addr| (ours.to_bits() ^ ip.to_bits()).leading_zeros();
     let Some(&source) = local.v4.iter().max_by_key(near) else { return };
     messages::push_arp_request(queue, local.mac, source, ip);
 }
 
-fn ask_v6(ip: Ipv6Addr, local: &PortAddresses, queue: &mut Queue) {
+fn solicit_v6(ip: Ipv6Addr, local: &PortAddresses, queue: &mut Queue) {
     let near = |ours: &&Ipv6Addr| (ours.to_bits() ^ ip.to_bits()).leading_zeros();
     let Some(&source) = local.v6.iter().max_by_key(near) else { return };
-    let question = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
+    let solicitation = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
         target_addr: ip,
         lladdr: Some(EthernetAddress(local.mac).into()),
     });
-    messages::push_icmpv6(queue, local.mac, source, solicited_node(ip), &question);
+    messages::push_icmpv6(queue, local.mac, source, solicited_node(ip), &solicitation);
 }
 
 #[cfg(test)]
@@ -396,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_three_times_then_says_so_then_asks_again() {
+    fn resolution_fails_after_three_requests_and_can_be_repeated() {
         let (mut table, mut queue) = (Table::new(4), Queue::new(8, 128));
         assert_eq!(table.resolve(IP, at(0)), Resolution::Pending);
         for second in 0..3 {
@@ -413,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_was_asked_or_asks_gets_an_entry_and_it_expires() {
+    fn unsolicited_claim_creates_no_entry_and_entries_expire() {
         let mut table = Table::new(2);
         table.learn(IP, MAC, false, at(0));
         assert_eq!(table.get(IP, at(0)), None);
@@ -422,11 +419,11 @@ mod tests {
         assert_eq!(table.resolve(IP, at(59)), Resolution::Known(MAC));
         assert_eq!(table.get(IP, at(60)), None);
         table.learn(IP, [0xff; 6], true, at(60));
-        assert_eq!(table.get(IP, at(60)), None, "a group is nobody's address");
+        assert_eq!(table.get(IP, at(60)), None, "a group address is not learnt");
     }
 
     #[test]
-    fn is_bounded() {
+    fn table_is_bounded() {
         let mut table = Table::new(8);
         for n in 0..1000u32 {
             table.learn(Ipv4Addr::from(0x0a00_0000 + n + 1).into(), MAC, true, at(n as u64));
@@ -436,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_us_does_not_push_out_whom_we_want() {
+    fn requesting_hosts_do_not_evict_wanted_neighbours() {
         let mut table = Table::new(8);
         let ours = |n: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0001 + n));
         for n in 0..4 {
@@ -447,20 +444,20 @@ mod tests {
             table.learn(ours(n), MAC, true, at(1));
         }
         assert!((0..4).all(|n| table.get(ours(n), at(1)) == Some(MAC)));
-        // New ones that we want are asked for all the same.
+        // New wanted neighbours are still requested.
         assert_eq!(table.resolve(ours(4), at(1)), Resolution::Pending);
         for n in 5..50 {
             table.resolve(ours(n), at(1));
         }
         assert_eq!((table.entries.len(), table.ends.len()), (8, 8));
         table.learn(ours(2000), MAC, true, at(1));
-        assert_eq!(table.get(ours(2000), at(1)), None, "there is no room for who was not wanted");
+        assert_eq!(table.get(ours(2000), at(1)), None, "no room for an unwanted neighbour");
     }
 
     #[test]
-    fn an_old_address_is_used_until_nobody_answers_there() {
+    fn expired_address_is_used_until_its_probes_fail() {
         let (mut table, mut queue) = (Table::new(4), Queue::new(8, 128));
-        assert_eq!(table.hop(IP, at(0)), Hop::Asked);
+        assert_eq!(table.hop(IP, at(0)), Hop::Pending);
         table.wait(IP, 7);
         table.learn(IP, MAC, false, at(0));
         assert_eq!(table.next_settled(), Some((IP, Vec::from([7]))));
@@ -471,13 +468,13 @@ mod tests {
             table.poll(at(second), &local(), &mut queue);
         }
         assert_eq!(queue.len(), 3);
-        assert!(table.changes() > changes, "whoever noted the address is told");
-        assert_eq!(table.hop(IP, at(63)), Hop::Silent(at(64)));
-        assert_eq!(table.hop(IP, at(64)), Hop::Asked);
+        assert!(table.changes() > changes, "users of the address are notified");
+        assert_eq!(table.hop(IP, at(63)), Hop::Unreachable(at(64)));
+        assert_eq!(table.hop(IP, at(64)), Hop::Pending);
     }
 
     #[test]
-    fn who_waits_is_told_of_silence_and_of_a_new_address() {
+    fn waiters_are_notified_of_failure_and_of_a_new_address() {
         let (mut table, mut queue) = (Table::new(4), Queue::new(8, 128));
         table.hop(IP, at(0));
         table.wait(IP, 1);

@@ -1,14 +1,12 @@
-//! What an engine above IP has to know of an interface: which address of ours a peer is to send to, and the
-//! next hop to it.
+//! [`Neighbours`]: the address lookups of engines above IP: local address for a peer, and next hop to it.
 
 use crate::{Interface, Resolution};
 use core::net::IpAddr;
 use drivers::hal::Instant;
 
-/// The part of an interface that engines ask while they set up a conversation.
+/// The part of an interface that engines use for connection setup.
 pub trait Neighbours {
-    /// The address of ours that a peer at `remote` is to send to: `preferred` if it is of the same
-    /// kind (IPv4, IPv6, link-local).
+    /// Our address for a peer at `remote`: `preferred` if it is of the same kind (IPv4, IPv6, IPv6 link-local).
     fn address_towards(&self, remote: IpAddr, preferred: IpAddr) -> Option<IpAddr>;
     /// The next hop to `remote`.
     fn resolve(&mut self, remote: IpAddr, now: Instant) -> Resolution;
@@ -28,7 +26,7 @@ impl Neighbours for Interface {
     }
 }
 
-/// Which addresses can talk to each other: IPv4, IPv6, IPv6 link-local.
+/// Kind of an address: IPv4, IPv6 or IPv6 link-local. Only addresses of one kind can communicate.
 fn kind(ip: IpAddr) -> (bool, bool) {
     match ip {
         IpAddr::V4(_) => (true, false),

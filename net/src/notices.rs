@@ -1,5 +1,5 @@
-//! Lines for the log about an interface. Other stations cause most of them, so each subject is reported once in a
-//! while only, and a topic a few times a minute at most.
+//! Log lines about an interface. Other stations cause most of them, so they are rate limited: each subject, and each
+//! topic.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -9,36 +9,36 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Severity};
 
-/// Notices that wait for the log. Later ones are lost.
+/// Notices that wait for the log. Further ones are dropped.
 const WAITING: usize = 16;
-/// Subjects that are remembered, so that they are not reported again.
+/// Subjects stored to suppress repeated reports.
 const REMEMBERED: usize = 64;
-/// Subjects of one topic that are reported within a minute.
+/// Reports of one topic within a minute.
 const OF_A_TOPIC: usize = 4;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What a notice is about.
+/// Topic of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// Another station uses an address of ours.
     Duplicate,
-    /// A DHCP server refuses what it offered, or what it leased.
+    /// A DHCP server refuses an address that it offered or leased.
     Nak,
-    /// A lease is not taken.
+    /// A lease is rejected.
     Refused,
-    /// A lease lacks its mask.
+    /// A lease has no subnet mask.
     NoMask,
-    /// An option of DHCP has a wrong length or an impossible value, by its code.
+    /// The DHCP option of this code has a wrong length or an impossible value.
     Option(u8),
-    /// The MTU that counts has changed.
+    /// The effective MTU has changed.
     Mtu,
     /// An MTU that a router advertises is impossible.
     RouterMtu,
 }
 
 impl Topic {
-    /// How long the same subject is not reported again.
+    /// How long further reports of the same subject are suppressed.
     fn silence(self) -> Duration {
         match self {
             Topic::Duplicate => MINUTE,
@@ -50,7 +50,7 @@ impl Topic {
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// How much it matters.
+    /// Severity in the log.
     pub severity: Severity,
     text: String,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// Reports something about `subject`: an address of ours, or a server.
+    /// Reports an event about `subject`, an address of ours or of a server, unless the rate limits suppress it.
     pub fn report(
         &mut self,
         topic: Topic,
@@ -94,13 +94,13 @@ impl Notices {
         }
     }
 
-    /// The next one for the log.
+    /// Takes the next notice for the log.
     pub fn next(&mut self) -> Option<Notice> {
         self.waiting.pop_front()
     }
 }
 
-/// A MAC address in the usual form.
+/// Formats a MAC address as `02:00:00:00:00:01`.
 pub(crate) struct Mac(pub [u8; 6]);
 
 impl fmt::Display for Mac {

@@ -1,6 +1,6 @@
-//! Routers' reports that a packet of ours was too large: ICMP "fragmentation needed" (RFC 1191) and ICMPv6 "packet
-//! too big" (RFC 4443 section 3.2), about TCP segments. Anybody can forge one: who uses it compares what it quotes
-//! with the connection.
+//! Parses routers' reports that a TCP segment of ours was too large: ICMP "fragmentation needed" (RFC 1191) and ICMPv6
+//! "packet too big" (RFC 4443 section 3.2). Reports can be forged, so the caller must compare the quoted segment with
+//! the connection.
 
 use crate::checksum::{fold, pseudo, sum};
 use crate::port_addresses::PortAddresses;
@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const ETHERNET: usize = 14;
 const IPV6: usize = 40;
-/// An ICMP header; what it is about follows.
+/// Length of an ICMP header; the quoted packet follows.
 const ICMP: usize = 8;
 const ICMP_PROTOCOL: u8 = 1;
 const ICMPV6_PROTOCOL: u8 = 58;
@@ -18,18 +18,18 @@ const TCP: u8 = 6;
 /// A report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketTooBig {
-    /// The connection whose segment it quotes.
+    /// Ends of the quoted segment's connection.
     pub ends: Ends,
-    /// The sequence number of that segment.
+    /// Sequence number of the quoted segment.
     pub sequence: u32,
-    /// Largest packet that passes, as the router says; 0 if it does not say.
+    /// MTU that the router reports; 0 if it reports none.
     pub mtu: usize,
-    /// Length of the packet that did not pass.
+    /// Length of the dropped packet.
     pub length: usize,
 }
 
 impl PacketTooBig {
-    /// The report in a frame that the filter has accepted, if it is one, for an address of ours.
+    /// Parses a frame that the filter has accepted. None unless it is a report to an address of ours.
     pub fn of(frame: &[u8], local: &PortAddresses) -> Option<Self> {
         let packet = frame.get(ETHERNET..)?;
         match packet.first()? >> 4 {
@@ -77,7 +77,7 @@ impl PacketTooBig {
         Self::about(quoted.get(IPV6..)?, from, to, mtu as usize, length)
     }
 
-    /// The report about a segment of which at least the first eight bytes are quoted.
+    /// The report about a quoted segment, of which at least eight bytes are needed.
     fn about(
         segment: &[u8],
         local: IpAddr,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn report_is_read_and_any_damage_is_noticed() {
+    fn report_is_parsed_and_damage_is_detected() {
         for v6 in [false, true] {
             let ends = ends(v6);
             let frame = too_big(ends, 77, 1400, 1500);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn other_packets_are_no_reports() {
+    fn other_packets_are_not_reports() {
         for v6 in [false, true] {
             assert_eq!(PacketTooBig::of(&tcp(ends(v6), ACK, 1, 1, &[], b"x"), &local()), None);
             let others = PortAddresses { mac: OUR_MAC, ..PortAddresses::default() };

@@ -1,23 +1,23 @@
-//! The largest packet that passes on the way to a destination (RFC 1191, RFC 8201), where that is less than the
-//! interface's MTU: as routers report it by ICMP, or as smaller segments showed that passed after larger ones were
-//! lost (RFC 4821). TCP asks for it by destination, whatever implements TCP.
+//! Path MTUs below the interface's MTU, by destination (RFC 1191, RFC 8201). They are learnt from routers' ICMP
+//! reports, or from smaller segments that passed after larger ones were lost (RFC 4821). Independent of the TCP
+//! implementation.
 //!
-//! An entry is forgotten ten minutes after it was learned last: then larger packets are tried again.
+//! An entry expires ten minutes after it was last learnt: then larger packets are tried again.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// No packet is made smaller than this: a smaller report over IPv4 counts as this, one over IPv6 is false.
+/// Smallest path MTUs. A smaller report over IPv4 counts as this, over IPv6 it is ignored as false.
 const LEAST_V4: usize = 576;
 const LEAST_V6: usize = 1280;
-/// What a router may report at the least (RFC 791).
+/// Smallest MTU that a router may report (RFC 791).
 const LEAST_REPORTED: usize = 68;
-/// Destinations that are remembered.
+/// Maximum number of entries.
 const PATHS: usize = 1024;
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Sizes that are tried where no router reports one. Above these, half the size is tried.
+/// Sizes that are tried without a router's report. Above the largest, half the present size is tried.
 const STEPS: [usize; 4] = [1500, 1400, LEAST_V6, LEAST_V4];
 
 #[derive(Clone, Copy, Debug)]
@@ -34,23 +34,23 @@ pub struct PathMtus {
 }
 
 impl PathMtus {
-    /// Changes with every entry that is learned.
+    /// A counter that changes whenever an entry is learnt.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Largest packet that passes to `ip`, and until when that holds; None if nothing is known.
+    /// Path MTU to `ip` and its expiry; None without an entry.
     pub fn get(&self, ip: IpAddr, now: Instant) -> Option<(usize, Instant)> {
         let entry = self.entries.get(&ip).filter(|entry| now < entry.until)?;
         Some((entry.mtu.into(), entry.until))
     }
 
-    /// All destinations, with the largest packet that passes and until when that holds.
+    /// All entries: destination, path MTU, expiry.
     pub fn all(&self) -> impl Iterator<Item = (IpAddr, usize, Instant)> {
         self.entries.iter().map(|(ip, entry)| (*ip, entry.mtu.into(), entry.until))
     }
 
-    /// Learns that packets of `mtu` bytes pass to `ip`, and larger ones do not.
+    /// Learns that the path MTU to `ip` is `mtu`.
     pub fn learn(&mut self, ip: IpAddr, mtu: usize, now: Instant) {
         if self.entries.len() >= PATHS && !self.entries.contains_key(&ip) {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.until);
@@ -64,8 +64,8 @@ impl PathMtus {
     }
 }
 
-/// The path MTU that follows from a router's report about a packet of `length` bytes to `ip`; 0 stands for a router
-/// that does not say. None if the report is false.
+/// The path MTU that follows from a router's report of `mtu` for a packet of `length` bytes to `ip`. 0 is a report
+/// without an MTU. None if the report is false.
 pub fn reported(ip: IpAddr, mtu: usize, length: usize) -> Option<usize> {
     match mtu {
         0 if ip.is_ipv4() => step_below(ip, length),
@@ -75,7 +75,7 @@ pub fn reported(ip: IpAddr, mtu: usize, length: usize) -> Option<usize> {
     }
 }
 
-/// The next smaller size that is tried after packets of `length` bytes to `ip` were lost, if there is one.
+/// The next smaller size to try after packets of `length` bytes to `ip` were lost, if there is one.
 pub fn step_below(ip: IpAddr, length: usize) -> Option<usize> {
     let least = if ip.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
     if length / 2 > STEPS[0] {
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(reported(v4, 68, 1500), Some(576));
         assert_eq!(reported(v4, 67, 1500), None);
         assert_eq!(reported(v4, 1500, 1500), None, "the packet would have passed");
-        assert_eq!(reported(v4, 0, 1500), Some(1400), "a router that does not say");
+        assert_eq!(reported(v4, 0, 1500), Some(1400), "a report without an MTU");
         assert_eq!(reported(v6, 1400, 1500), Some(1400));
         assert_eq!(reported(v6, 1280, 1500), Some(1280));
         assert_eq!(reported(v6, 1279, 1500), None);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_forgets_the_oldest_entry() {
+    fn full_table_evicts_the_oldest_entry() {
         let mut paths = PathMtus::default();
         for n in 0..2 * PATHS as u32 {
             paths.learn(ip(n), 1400, at(1) + Duration::from_nanos(n.into()));

@@ -1,6 +1,6 @@
-//! `ping`: ICMP echo requests (RFC 792, RFC 4443 section 4.1) at an interval, and what came back.
+//! `ping`: sends ICMP echo requests (RFC 792, RFC 4443 section 4.1) at an interval, and reports replies.
 //!
-//! Does not show unreachable messages of others: a request that is not answered times out.
+//! ICMP unreachable messages are ignored: such a request times out.
 
 use crate::Interface;
 use alloc::vec;
@@ -17,19 +17,19 @@ use smoltcp::wire::{
 
 /// Bytes of an ICMP echo header.
 const HEADER: usize = 8;
-/// Most requests that wait for an answer at a time; older ones have timed out.
+/// Maximum number of unanswered requests; older ones time out.
 const WINDOW: u16 = 8;
 
-/// What to send.
+/// Options of a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Requests.
+    /// Number of requests.
     pub count: u16,
-    /// Time between two of them.
+    /// Time between two requests.
     pub interval: Duration,
-    /// How long to wait for the answer to one; at most eight intervals are waited.
+    /// Time limit for a reply; at most eight intervals.
     pub timeout: Duration,
-    /// Bytes of data in each.
+    /// Bytes of data in each request.
     pub size: u16,
 }
 
@@ -40,7 +40,7 @@ impl Default for Options {
     }
 }
 
-/// Why nothing can be sent.
+/// Why a ping cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError {
     /// No network or gateway of this interface leads to the target.
@@ -52,22 +52,22 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoRoute => "no network or gateway leads there: see `show interfaces`",
-            Self::TooLarge => "the packet would be larger than the interface's MTU",
+            Self::NoRoute => "no route to the address: see `show interfaces`",
+            Self::TooLarge => "the packet would exceed the interface's MTU",
         })
     }
 }
 
 impl core::error::Error for StartError {}
 
-/// What happened.
+/// An event of a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request was answered.
     Reply {
         /// Number of the request, from 0.
         sequence: u16,
-        /// From request to answer.
+        /// Round-trip time.
         time: Duration,
     },
     /// A request was not answered in time.
@@ -79,29 +79,29 @@ pub enum Event {
     Finished(Summary),
 }
 
-/// All requests of one ping.
+/// Totals of a ping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Requests sent.
     pub sent: u16,
-    /// Answers that came in time.
+    /// Replies received in time.
     pub received: u16,
-    /// Fastest answer; meaningful if there was any.
+    /// Shortest round-trip time; valid if there was a reply.
     pub min: Duration,
-    /// Slowest answer.
+    /// Longest round-trip time.
     pub max: Duration,
-    /// Sum of all answers' times.
+    /// Sum of all round-trip times.
     pub total: Duration,
 }
 
 impl Summary {
-    /// Mean time of an answer, if there was any.
+    /// Mean round-trip time, if there was a reply.
     pub fn mean(&self) -> Option<Duration> {
         self.total.checked_div(self.received.into())
     }
 }
 
-/// A ping that is going on.
+/// A running ping.
 #[derive(Debug)]
 pub struct Ping {
     socket: SocketHandle,
@@ -109,14 +109,14 @@ pub struct Ping {
     identifier: u16,
     options: Options,
     next: Instant,
-    /// When the requests of the last [`WINDOW`] were sent, if they are not answered.
+    /// Send times of the last [`WINDOW`] requests; None for finished ones.
     waiting: [Option<Instant>; WINDOW as usize],
     summary: Summary,
     finished: bool,
 }
 
 impl Ping {
-    /// Begins to ping `target`. `identifier` tells this ping's answers from others'.
+    /// Starts to ping `target`. `identifier` distinguishes the replies of this ping from those of others.
     pub fn start(
         interface: &mut Interface,
         target: IpAddr,
@@ -150,13 +150,13 @@ impl Ping {
         })
     }
 
-    /// What was sent and came back so far.
+    /// Totals so far.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// Sends what is due, and says what happened, one event at a time (call until None). Must be
-    /// given the interface that it was started on. After `Finished` comes nothing more.
+    /// Sends requests that are due, and returns the next event; call until None. `interface` must be the one passed to
+    /// `start`. `Finished` is the last event.
     pub fn poll(&mut self, interface: &mut Interface, now: Instant) -> Option<Event> {
         if self.finished {
             return None;
@@ -179,14 +179,14 @@ impl Ping {
         None
     }
 
-    /// When [`Ping::poll`] has something to do, if no answer comes before.
+    /// When [`Ping::poll`] is due without a reply.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let send = (self.summary.sent < self.options.count).then_some(self.next);
         let expire = self.waiting.iter().flatten().map(|&sent| sent + self.options.timeout);
         expire.chain(send).min().filter(|_| !self.finished)
     }
 
-    /// Ends it, early or not, and gives its socket back.
+    /// Stops the ping, finished or not, and frees its socket.
     pub fn stop(self, interface: &mut Interface) -> Summary {
         interface.sockets().remove(self.socket);
         self.summary
@@ -210,7 +210,7 @@ impl Ping {
         let oldest = self.summary.sent.saturating_sub(WINDOW);
         for sequence in oldest..self.summary.sent {
             let slot = &mut self.waiting[usize::from(sequence % WINDOW)];
-            // A request that is due pushes the oldest out of a full window.
+            // The next request evicts the oldest one from a full window.
             let pushed = sequence + WINDOW == self.summary.sent
                 && self.next <= now
                 && self.summary.sent < self.options.count;
@@ -226,7 +226,7 @@ impl Ping {
         let (ident, seq_no, size) = (self.identifier, self.summary.sent, self.options.size);
         let target = self.target;
         let socket = interface.sockets().get_mut::<icmp::Socket>(self.socket);
-        // No room: the request before still waits for the target's MAC address. This one is lost.
+        // Without room, the previous request still waits for the target's MAC address, and this one is lost.
         if let Ok(buffer) = socket.send(HEADER + usize::from(size), target.into()) {
             let data = vec![0xa5; size.into()];
             let checksums = ChecksumCapabilities::ignored();
@@ -246,14 +246,14 @@ impl Ping {
         self.next = now + self.options.interval;
     }
 
-    /// The sequence number of the next answer that arrived.
+    /// The sequence number of the next received reply.
     fn receive(&mut self, interface: &mut Interface) -> Option<u16> {
         let socket = interface.sockets().get_mut::<icmp::Socket>(self.socket);
         while let Ok((message, from)) = socket.recv() {
             if IpAddr::from(from) != self.target {
                 continue;
             }
-            // The socket takes messages with our identifier only, their checksum verified.
+            // The socket accepts only messages with our identifier and a valid checksum.
             match self.target {
                 IpAddr::V4(_) => match Icmpv4Packet::new_checked(message) {
                     Ok(m) if m.msg_type() == Icmpv4Message::EchoReply => {

@@ -1,6 +1,6 @@
-//! What is ours on a port: the MAC address and the IP addresses in use at the moment.
+//! The MAC address and the IP addresses of a port that are in use, and tests of addresses.
 //!
-//! The fast paths (RoCE, UDP echo) compare with this on every frame, so it is plain bytes.
+//! The fast paths (RoCE, UDP echo) compare every frame with them, so they are plain bytes.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,7 +25,7 @@ impl PortAddresses {
         }
     }
 
-    /// Whether a frame from `ip` may be answered: it is a host's address, and none of ours.
+    /// Whether `ip` is a valid source address: a host's, and not ours.
     #[inline]
     pub fn admits(&self, ip: IpAddr) -> bool {
         is_host(ip) && !self.has(ip)
@@ -44,13 +44,13 @@ impl PortAddresses {
     }
 }
 
-/// The interface identifier that a MAC address gives: modified EUI-64 (RFC 4291, appendix A).
+/// Interface identifier of a MAC address: modified EUI-64 (RFC 4291, appendix A).
 pub(crate) fn eui64(mac: [u8; 6]) -> [u8; 8] {
     let [a, b, c, d, e, f] = mac;
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// The address of interface identifier `id` in the /64 whose network is `prefix`.
+/// The address with the interface identifier `id` in the /64 `prefix`.
 pub(crate) fn in_prefix(prefix: Ipv6Addr, id: [u8; 8]) -> Ipv6Addr {
     let mut octets = prefix.octets();
     octets[8..].copy_from_slice(&id);
@@ -62,7 +62,7 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     in_prefix(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), eui64(mac))
 }
 
-/// The MAC address that a link-local address is made of, if it is made so (modified EUI-64).
+/// The MAC address from which a link-local address was formed; None unless it was formed by modified EUI-64.
 pub fn mac_of_link_local(ip: Ipv6Addr) -> Option<[u8; 6]> {
     match ip.octets() {
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
@@ -72,18 +72,18 @@ pub fn mac_of_link_local(ip: Ipv6Addr) -> Option<[u8; 6]> {
     }
 }
 
-/// The MAC address if it is one that a single station can have.
+/// The MAC address, if it is a unicast address other than zero.
 pub(crate) fn unicast_mac(mac: [u8; 6]) -> Option<[u8; 6]> {
     (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
-/// Whether `ip` is one that a host can have on a wire. It is the only such test: TCP, UDP, RoCE, neighbour discovery and
-/// lists of hosts use it.
+/// Whether `ip` can be a host's address on the wire. This is the only such test: TCP, UDP, RoCE, neighbour discovery
+/// and lists of hosts use it.
 ///
-/// None are, of IPv4: "this network" (0/8), loopback, multicast, and class E with the broadcast address (RFC 6890). None
-/// are, of IPv6: loopback, multicast, and what has an IPv4 address in it (compatible `::/96` with `::` and `::1`, mapped
-/// `::ffff:0:0/96`, translated `::ffff:0:0:0/96`, NAT64 `64:ff9b::/96` and `64:ff9b:1::/48`): such an address would be
-/// compared as one host and be another.
+/// Excluded for IPv4: "this network" (0/8), loopback, multicast, and class E with the broadcast address (RFC 6890).
+/// Excluded for IPv6: loopback, multicast, and addresses that embed an IPv4 address (compatible `::/96` with `::` and
+/// `::1`, mapped `::ffff:0:0/96`, translated `::ffff:0:0:0/96`, NAT64 `64:ff9b::/96` and `64:ff9b:1::/48`), because
+/// such an address would be compared as one host and denote another.
 pub fn is_host(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_no_host_has_are_told_apart() {
+    fn special_addresses_are_not_hosts() {
         let host = |text: &str| is_host(text.parse().unwrap());
         let none = [
             "0.0.0.0",
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_address_is_the_one_that_linux_shows() {
+    fn link_local_address_equals_linuxs() {
         let ip = link_local([0x52, 0x54, 0x00, 0x12, 0x34, 0x56]);
         assert_eq!(ip, "fe80::5054:ff:fe12:3456".parse::<Ipv6Addr>().unwrap());
         assert_eq!(mac_of_link_local(ip), Some([0x52, 0x54, 0x00, 0x12, 0x34, 0x56]));

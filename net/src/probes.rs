@@ -1,12 +1,12 @@
-//! Duplicate address detection: looks whether another station has an address before it is used (RFC 5227 section 2.1,
-//! RFC 4862 section 5.4), and announces it after that (RFC 5227 section 2.3, RFC 4861 section 7.2.6).
+//! Duplicate address detection: probes an address before it is used (RFC 5227 section 2.1, RFC 4862 section 5.4), and
+//! then announces it (RFC 5227 section 2.3, RFC 4861 section 7.2.6).
 //!
-//! IPv4 addresses of the configuration are used while they are probed, so that a start takes no longer; a conflict is
-//! reported, and the address defended. All others are tentative: they send and answer nothing. One that turns out to be
-//! somebody's is not used, and probed again after a while, because the operator may have changed the other station.
+//! Configured IPv4 addresses are used during their probing, so that the start is not delayed; a conflict is reported,
+//! and the address defended. All other addresses are tentative during their probing: they neither send nor answer. A
+//! duplicate is not used, and is probed again after a while, because the operator may have changed the other station.
 //!
-//! The waits are shorter than RFC 5227 has them (6 s in all): a lease is to be usable at once, and what it protects
-//! from is a server that leases an address in use, whose owner answers within milliseconds.
+//! The waits are shorter than in RFC 5227 (6 s in all), so that a lease is usable soon. The probes protect against a
+//! server that leases an address in use, whose owner answers within milliseconds.
 
 use crate::address_defense;
 use crate::link::Queue;
@@ -17,17 +17,17 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use smoltcp::wire::{Icmpv6Repr, NdiscRepr};
 
-/// Questions about an IPv4 address, and the wait after each.
+/// Probes of an IPv4 address, and the wait after each.
 const PROBES_V4: u8 = 3;
 const WAIT_V4: Duration = Duration::from_millis(150);
 /// Likewise for IPv6: DupAddrDetectTransmits (RFC 4862 section 5.1) and RETRANS_TIMER (RFC 4861 section 10).
 const PROBES_V6: u8 = 1;
 const WAIT_V6: Duration = Duration::from_secs(1);
-/// Between the two announcements of an IPv4 address (RFC 5227 section 1.1: ANNOUNCE_INTERVAL).
+/// Interval between the two announcements of an IPv4 address (RFC 5227 section 1.1: ANNOUNCE_INTERVAL).
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
-/// After which an address that was somebody's is probed again.
+/// Time after which a duplicate address is probed again.
 const DUPLICATE: Duration = Duration::from_secs(300);
-/// When to try again what the queue had no room for.
+/// Delay of a retry when the queue is full.
 const NO_ROOM: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,50 +35,50 @@ enum State {
     Probing {
         sent: u8,
     },
-    /// It is ours, and announced once more.
+    /// Ours, with a second announcement due.
     Announcing,
-    /// It is ours.
+    /// Ours.
     Ours,
-    /// It is another station's.
+    /// Used by another station.
     Duplicate,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     ip: IpAddr,
-    /// It is used while it is probed.
+    /// It is used during its probing.
     at_once: bool,
     state: State,
-    /// When the state ends.
+    /// Time of the next action.
     due: Option<Instant>,
 }
 
-/// The addresses of an interface, and how far each is.
+/// Probing states of an interface's addresses.
 #[derive(Debug, Default)]
 pub struct Probes {
-    /// Without, every address is used at once, and announced only.
+    /// Detection is enabled. If not, every address is used at once.
     detects: bool,
     probes: Vec<Probe>,
 }
 
 impl Probes {
-    /// From here on addresses are probed, those that are there as well.
+    /// Enables detection. Existing addresses are probed as well.
     pub fn enable(&mut self) {
         self.detects = true;
         self.probes.clear();
     }
 
-    /// Whether addresses are probed.
+    /// Whether detection is enabled.
     pub fn detects(&self) -> bool {
         self.detects
     }
 
-    /// Forgets how far the addresses are.
+    /// Resets the states of all addresses.
     pub fn clear(&mut self) {
         self.probes.clear();
     }
 
-    /// The addresses that are wanted, each with whether it is used at once. New ones are probed.
+    /// Sets the wanted addresses, each with whether it is used during its probing. New ones are probed.
     pub fn want(&mut self, wanted: impl Iterator<Item = (IpAddr, bool)>, now: Instant) {
         let before = core::mem::take(&mut self.probes);
         if !self.detects {
@@ -91,8 +91,8 @@ impl Probes {
         }
     }
 
-    /// Probes all addresses anew, because the link came up. Those that are ours stay in use meanwhile, unless the
-    /// link was never there: then nobody can have answered.
+    /// Probes all addresses again, because the link came up. Addresses that are ours stay in use, unless the link was
+    /// never up before: then no station could have answered the earlier probes.
     pub fn restart(&mut self, was_never_up: bool, now: Instant) {
         for probe in &mut self.probes {
             let ours = matches!(probe.state, State::Announcing | State::Ours);
@@ -107,13 +107,13 @@ impl Probes {
         probe.is_none_or(|p| p.at_once || matches!(p.state, State::Announcing | State::Ours))
     }
 
-    /// Whether an address waits for the end of its probing.
+    /// Whether an address is unusable until its probing ends.
     pub fn is_tentative(&self, ip: IpAddr) -> bool {
         let probe = self.probes.iter().find(|probe| probe.ip == ip);
         probe.is_some_and(|p| !p.at_once && matches!(p.state, State::Probing { .. }))
     }
 
-    /// Another station has an address that is being probed, or wants it as well. One that is in use stays so.
+    /// Records that another station has or probes an address. An address in use stays in use.
     pub fn found(&mut self, ip: IpAddr, now: Instant) {
         let probing = |probe: &Probe| matches!(probe.state, State::Probing { .. });
         for probe in self.probes.iter_mut().filter(|p| p.ip == ip && probing(p)) {
@@ -124,7 +124,7 @@ impl Probes {
         }
     }
 
-    /// Sends what is due. True if an address may be used now that could not be before.
+    /// Sends probes and announcements that are due. True if an address has become usable.
     pub fn poll(&mut self, mac: [u8; 6], queue: &mut Queue, now: Instant) -> bool {
         let mut changed = false;
         for probe in &mut self.probes {
@@ -163,21 +163,21 @@ impl Probes {
         changed
     }
 
-    /// When [`Probes::poll`] has something to do.
+    /// When [`Probes::poll`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.probes.iter().filter_map(|probe| probe.due).min()
     }
 }
 
-/// Asks who has an address, in nobody's name.
+/// Queues a probe: a request for an address from the unspecified address.
 fn push_probe(ip: IpAddr, mac: [u8; 6], queue: &mut Queue) {
     match ip {
         IpAddr::V4(ip) => messages::push_arp_request(queue, mac, Ipv4Addr::UNSPECIFIED, ip),
         IpAddr::V6(target_addr) => {
             let group = messages::solicited_node(target_addr);
-            let question =
+            let solicitation =
                 Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr: None });
-            messages::push_icmpv6(queue, mac, Ipv6Addr::UNSPECIFIED, group, &question);
+            messages::push_icmpv6(queue, mac, Ipv6Addr::UNSPECIFIED, group, &solicitation);
         }
     }
 }
@@ -201,7 +201,7 @@ mod tests {
         probes
     }
 
-    /// Runs from timer to timer: when an address became usable, and how many frames there were until the end.
+    /// Runs from timer to timer until `end`. Returns when an address became usable, and the number of frames sent.
     fn run(probes: &mut Probes, end: u64) -> (Option<Instant>, usize) {
         let (mut queue, mut usable, mut frames) = (Queue::new(8, 128), None, 0);
         while let Some(now) = probes.poll_timeout().filter(|&now| now <= at(end)) {
@@ -243,17 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn address_of_the_configuration_is_used_while_it_is_probed() {
+    fn configured_ipv4_address_is_used_during_its_probing() {
         let mut probes = probing(V4, true);
         assert!(probes.may_use(V4) && !probes.is_tentative(V4));
         run(&mut probes, 100);
         probes.found(V4, at(100));
         assert!(probes.may_use(V4));
-        assert_eq!(run(&mut probes, 10_000), (None, 0), "it is not announced");
+        assert_eq!(run(&mut probes, 10_000), (None, 0), "no further probes or announcements");
     }
 
     #[test]
-    fn link_that_comes_up_has_addresses_probed_again_in_use() {
+    fn link_up_probes_addresses_again_while_in_use() {
         let mut probes = probing(V6, false);
         run(&mut probes, 5000);
         probes.restart(false, at(5000));
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(run(&mut probes, 10_000), (None, 2));
         probes.restart(true, at(10_000));
         probes.want([(V6, false)].into_iter(), at(10_000));
-        assert!(probes.may_use(V6), "it has been in use with a link");
+        assert!(probes.may_use(V6), "it was in use while the link was up");
     }
 
     #[test]

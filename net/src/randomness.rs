@@ -1,28 +1,28 @@
-//! The appliance's random numbers: a CSPRNG (ChaCha) that is seeded from every source that the machine has, and again and
-//! again while it runs. So what one source tells is not the secret, and machines that go on from the same snapshot draw the
-//! same numbers only until their next reseeding.
+//! The appliance's random number generator: a CSPRNG (ChaCha) that is seeded from all entropy sources of the machine,
+//! and reseeded periodically. So no single source determines its secret, and machines resumed from the same snapshot
+//! draw equal numbers only until the next reseeding.
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 /// Bytes of a seed.
 pub const SEED: usize = 32;
-/// Draws between two seedings at most.
+/// Maximum number of draws between two seedings.
 const DRAWS: u32 = 1 << 16;
-/// Ticks between two seedings at most: some 20 seconds.
+/// Maximum number of ticks between two seedings: some 20 seconds.
 const TICKS: u64 = 1 << 36;
 
-/// EntropySources that can be asked at any time, on any core.
+/// Entropy sources that can be read at any time, on any core.
 #[derive(Clone, Copy, Debug)]
 pub struct EntropySources {
-    /// The random numbers of the processor, if it has any.
+    /// The processor's random number generator; None if it has none.
     pub cpu: fn() -> Option<[u8; SEED]>,
-    /// A counter of the processor's, which differs between machines and never stands still.
+    /// A counter of the processor that always advances and differs between machines.
     pub ticks: fn() -> u64,
 }
 
 impl EntropySources {
-    /// None: for tests, which repeat.
+    /// No sources, for reproducible tests.
     pub const NONE: EntropySources = EntropySources { cpu: || None, ticks: || 0 };
 }
 
@@ -36,14 +36,14 @@ pub struct Randomness {
 }
 
 impl Randomness {
-    /// From a seed that nobody can predict.
+    /// A generator with this seed, which must be unpredictable.
     pub fn new(seed: [u8; SEED], sources: EntropySources) -> Self {
         let since = (sources.ticks)();
         Randomness { generator: ChaCha12Rng::from_seed(seed), sources, draws: 0, since }
     }
 
-    /// Mixes something in. The next key is what the generator draws next, combined with it: whoever knows one of the two
-    /// does not know the key.
+    /// Mixes `input` into the state. The new key is the next output of the generator XORed with `input`: knowledge of
+    /// one of the two does not reveal the key.
     pub fn absorb(&mut self, input: &[u8; SEED]) {
         let mut key = [0; SEED];
         self.generator.fill_bytes(&mut key);
@@ -51,7 +51,7 @@ impl Randomness {
         self.generator = ChaCha12Rng::from_seed(key);
     }
 
-    /// Counts a draw, before which a reseeding may be due.
+    /// Counts a draw, and reseeds first if that is due.
     #[inline]
     fn draw(&mut self) -> &mut ChaCha12Rng {
         self.draws += 1;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_changes_what_is_drawn() {
+    fn every_input_changes_the_output() {
         let with = |inputs: &[[u8; SEED]]| {
             let mut random = Randomness::new([1; SEED], EntropySources::NONE);
             inputs.iter().for_each(|input| random.absorb(input));

@@ -1,5 +1,5 @@
-//! What was refused: who asked for what, why it was not given, and what to do about it. Engines put it
-//! into a [`Refusals`] of their own, and whoever runs them takes it out, to log and count it.
+//! Records of refused requests: source, request, reason and remedy. Engines queue them in their own [`Refusals`], and
+//! the caller of the engine takes them out to log and count them.
 
 use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
@@ -7,36 +7,36 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// Refusals that are kept until somebody takes them. More are only counted.
+/// Refusals that are queued. Further ones are only counted.
 const KEPT: usize = 32;
-/// Most bytes of a text that a peer chose.
+/// Maximum length in bytes of a text chosen by a peer.
 const LONGEST: usize = 128;
 
 /// One refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Address of who asked, as the frame has it.
+    /// Source address of the request's frame.
     pub who: Option<IpAddr>,
-    /// The kind of thing asked for: a label such as `connection`, `session`, `map`, `login`, `handshake`.
+    /// Kind of the requested object, as a label: `connection`, `session`, `map`, `login`, `handshake`.
     pub what: &'static str,
-    /// Which one, such as a port or the names of session and export.
+    /// The requested object, such as a port or the names of session and export.
     pub asked: String,
-    /// Why: a label such as `host_not_admitted`; what and reason name a counter.
+    /// Reason as a label, such as `host_not_admitted`. `what` and `reason` select a counter.
     pub reason: &'static str,
-    /// The same for people: why, and what to do about it.
+    /// Reason and remedy for the operator.
     pub advice: Cow<'static, str>,
 }
 
-/// A bounded queue of refusals, and how many there were of those that found no room in it.
+/// A bounded queue of refusals, and counters of those that did not fit.
 #[derive(Debug, Default)]
 pub struct Refusals {
     kept: VecDeque<Refusal>,
-    /// What, reason and number of refusals that were not kept.
+    /// Counters of refusals that were not queued, by `what` and `reason`.
     more: Vec<(&'static str, &'static str, u64)>,
 }
 
 impl Refusals {
-    /// Adds one.
+    /// Adds a refusal.
     pub fn push(&mut self, mut refusal: Refusal) {
         if self.kept.len() < KEPT {
             let end = refusal.asked.floor_char_boundary(LONGEST);
@@ -48,7 +48,7 @@ impl Refusals {
         self.count(what, reason, 1);
     }
 
-    /// Takes over all that another has.
+    /// Moves all refusals and counts of `other` into this queue.
     pub fn absorb(&mut self, other: &mut Refusals) {
         while let Some(refusal) = other.kept.pop_front() {
             self.push(refusal);
@@ -58,7 +58,7 @@ impl Refusals {
         }
     }
 
-    /// Adds so many that nothing else is known of.
+    /// Counts `count` refusals without details.
     pub fn count(&mut self, what: &'static str, reason: &'static str, count: u64) {
         match self.more.iter_mut().find(|(w, r, _)| (*w, *r) == (what, reason)) {
             Some((_, _, known)) => *known += count,
@@ -66,17 +66,17 @@ impl Refusals {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// Takes the oldest that was kept.
+    /// Takes the oldest refusal.
     pub fn pop(&mut self) -> Option<Refusal> {
         self.kept.pop_front()
     }
 
-    /// Takes what, reason and number of those that were not kept.
+    /// Takes the counters of refusals that were not queued.
     pub fn take_more(&mut self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
         self.more.drain(..)
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_counted_and_not_kept() {
+    fn refusals_beyond_the_limit_are_only_counted() {
         let mut refusals = Refusals::default();
         for reason in ["a", "b"] {
             for _ in 0..100 {

@@ -1,19 +1,19 @@
-//! Seeds and keys of an interface. Each consumer gets one of its own. smoltcp's generator is small, and shows its state to
-//! the network (DHCP transaction IDs), so nothing that it is seeded with may be a secret of anything else.
+//! Derives the seeds and keys of an interface. Each consumer gets its own. smoltcp's generator is small and reveals its
+//! state to the network (DHCP transaction IDs), so its seed must not be a secret of another consumer.
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// Where they come from.
+/// Generator of seeds.
 pub struct Seeds {
     random: ChaCha12Rng,
-    /// All that were given away.
+    /// All seeds handed out.
     #[cfg(test)]
     pub given: alloc::vec::Vec<u64>,
 }
 
 impl Seeds {
-    /// From a seed that nobody can predict.
+    /// A generator with this seed, which must be unpredictable.
     pub fn new(seed: [u8; 32]) -> Self {
         Seeds {
             random: ChaCha12Rng::from_seed(seed),
@@ -42,7 +42,8 @@ mod tests {
     use drivers::hal::Instant;
     use std::collections::BTreeSet;
 
-    /// SYN cookies, sequence numbers, marks of cookies, limits of answers, the IP stack, and a DHCP client for each MAC address.
+    /// Consumers: SYN cookies, sequence numbers, hashes of spent cookies, limits of challenge ACKs, the IP stack, and a
+    /// DHCP client for each MAC address.
     #[test]
     fn consumers_of_an_interface_share_no_seed() {
         let now = Instant::ZERO;

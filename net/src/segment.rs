@@ -1,5 +1,5 @@
-//! TCP segments (RFC 9293, section 3.1) as the control plane looks at them before smoltcp does: whose
-//! they are, and whether they came through whole. smoltcp does not sum them again.
+//! Parses TCP segments (RFC 9293 section 3.1) for dispatch to their connections, and verifies and writes TCP checksums
+//! in place of smoltcp.
 
 use crate::checksum::{fold, pseudo, sum};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
-/// A TCP header without options.
+/// Length of a TCP header without options.
 const FIXED: usize = 20;
 const TCP: u8 = 6;
 const CHECKSUM: usize = 16;
@@ -18,10 +18,10 @@ pub const SYN: u8 = 0x02;
 pub const RST: u8 = 0x04;
 pub const ACK: u8 = 0x10;
 
-/// Both ends of a connection. Ordered by ports first, which mostly tell connections apart.
+/// Both ends of a connection. Ordered by ports first, which differ between most connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ends {
-    /// Our port, then the peer's: connections of one local port lie together.
+    /// Our port comes first: connections of one local port are adjacent.
     pub local_port: u16,
     pub remote_port: u16,
     pub remote: IpAddr,
@@ -32,18 +32,18 @@ pub struct Ends {
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     pub ends: Ends,
-    /// Its sequence number, and the one that it acknowledges.
+    /// Sequence number and acknowledgement number.
     pub sequence: u32,
     pub acknowledged: u32,
     pub flags: u8,
     pub options: &'a [u8],
-    /// Where the packet that holds it ends, in the frame.
+    /// Offset of the end of its packet in the frame.
     pub end: usize,
 }
 
 impl<'a> Segment<'a> {
-    /// The segment in a frame that holds TCP over IP without extension headers. None if it is cut
-    /// short or its checksum is wrong. That of IPv4's header is the filter's matter.
+    /// Parses a frame with TCP over IP without extension headers. None if the segment is truncated or its checksum is
+    /// wrong. The filter verifies the IPv4 header checksum.
     #[inline]
     pub fn of(frame: &'a [u8]) -> Option<Self> {
         let packet = frame.get(ETHERNET..)?;
@@ -94,14 +94,14 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// Whether it wants to open a connection.
+    /// Whether it opens a connection: SYN without ACK, RST and FIN.
     pub fn opens(&self) -> bool {
         self.flags & (SYN | ACK | RST | FIN) == SYN
     }
 }
 
-/// What a segment of ours takes of the sequence space: its number, bytes and flags that have numbers; and the length of
-/// its packet.
+/// Extent of a segment that we send: sequence number, length in sequence space (data, SYN and FIN), and length of the
+/// packet.
 #[inline]
 pub fn extent(frame: &[u8]) -> Option<(u32, u32, usize)> {
     let packet = frame.get(ETHERNET..)?;
@@ -113,7 +113,7 @@ pub fn extent(frame: &[u8]) -> Option<(u32, u32, usize)> {
     Some((first, data as u32 + flags, packet.len()))
 }
 
-/// Writes the checksum of the TCP segment in a frame to be sent; frames of others are left alone.
+/// Writes the TCP checksum of a frame to be sent. Frames without TCP are unchanged.
 #[inline]
 pub fn seal(frame: &mut [u8]) {
     let Some(packet) = frame.get_mut(ETHERNET..) else { return };
@@ -139,7 +139,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn whose_a_segment_is() {
+    fn segment_is_parsed_and_damage_is_detected() {
         for (from, to) in [("10.0.0.2", "10.0.0.1"), ("fe80::2", "fe80::1")] {
             let (remote, local) = (from.parse().unwrap(), to.parse().unwrap());
             let ends = Ends { local_port: 80, remote_port: 4000, remote, local };
@@ -147,7 +147,7 @@ mod tests {
             let segment = Segment::of(&frame).unwrap();
             assert_eq!((segment.ends, segment.sequence, segment.end), (ends, 7, frame.len()));
             assert!(segment.opens() && segment.options == [2, 4, 5, 0xb4]);
-            // What Ethernet pads is none of it.
+            // Ethernet padding is not part of the segment.
             let padded = [&frame[..], &[0; 9]].concat();
             assert_eq!(Segment::of(&padded).unwrap().end, frame.len());
             for cut in 0..frame.len() {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_segment_is_left_alone() {
+    fn other_frames_are_unchanged() {
         let (from, to) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let datagram = crate::testing::udp(from, to, 9, 10, b"data");
         let mut sealed = datagram.clone();

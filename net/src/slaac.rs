@@ -1,9 +1,9 @@
-//! Stateless address autoconfiguration: router discovery (RFC 4861 section 6.3) and addresses from
-//! the prefixes that routers announce (RFC 4862 section 5.5). smoltcp's own is not used: it panics
-//! on prefixes that are impossible, and its timer does not let a loop halt (head of the crate).
+//! Stateless address autoconfiguration: router discovery (RFC 4861 section 6.3), and addresses from advertised prefixes
+//! (RFC 4862 section 5.5). smoltcp's implementation is not used: it panics on impossible prefixes, and its timer does
+//! not let a loop halt (see the head of the crate).
 //!
-//! Does not do: privacy addresses, more specific routes (RFC 4191 section 2.3), the hop limit that a router
-//! announces. That an address is nobody else's is for [`crate::probes`] to find out.
+//! Not supported: privacy addresses, more specific routes (RFC 4191 section 2.3), the hop limit of a router.
+//! [`crate::probes`] detects duplicate addresses.
 
 mod prefixes;
 mod routers;
@@ -27,32 +27,32 @@ use smoltcp::wire::{
 const MAX_RTR_SOLICITATIONS: u8 = 3;
 const RTR_SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Addresses in prefixes that are kept.
+/// Maximum number of addresses from prefixes.
 pub const MAX_ADDRESSES: usize = 2;
-/// Packets of this size every link of IPv6 takes (RFC 8200 section 5).
+/// Smallest MTU of an IPv6 link (RFC 8200 section 5).
 const SMALLEST_MTU: u32 = 1280;
-/// Options of an advertisement.
+/// Option types of an advertisement.
 const PREFIX_INFORMATION: u8 = 3;
 const MTU: u8 = 5;
-/// Where an advertisement has its flags.
+/// Offset of the flags in an advertisement.
 const FLAGS: usize = 5;
 
-/// The state of one port.
+/// SLAAC state of a port.
 #[derive(Debug)]
 pub struct Slaac {
     mac: [u8; 6],
-    /// The card's.
+    /// MTU of the card.
     card_mtu: usize,
     solicitations: u8,
     next_solicitation: Instant,
     prefixes: Prefixes,
     routers: Routers,
-    /// The MTU that a router announces, and which does.
+    /// The announced MTU, and its router.
     mtu: Option<(Ipv6Addr, u32)>,
 }
 
 impl Slaac {
-    /// Begins to look for routers at `now`, over a card with this MTU.
+    /// Starts to solicit routers at `now`, over a card with this MTU.
     pub fn new(mac: [u8; 6], card_mtu: usize, now: Instant) -> Self {
         Slaac {
             mac,
@@ -65,12 +65,12 @@ impl Slaac {
         }
     }
 
-    /// Our addresses (of prefix length 64).
+    /// Our addresses, all with prefix length 64.
     pub fn addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
         self.prefixes.addresses()
     }
 
-    /// The prefixes whose hosts are on the link.
+    /// On-link prefixes.
     pub fn on_link(&self) -> impl Iterator<Item = Ipv6Cidr> {
         self.prefixes.on_link()
     }
@@ -80,27 +80,27 @@ impl Slaac {
         self.routers.best()
     }
 
-    /// The MTU of IPv6 on this link, and the router that announces it.
+    /// The IPv6 MTU of this link, and the router that announces it.
     pub fn mtu(&self) -> Option<(Ipv6Addr, usize)> {
         self.mtu.map(|(router, mtu)| (router, mtu as usize))
     }
 
-    /// Looks for routers again.
+    /// Restarts the solicitation of routers.
     pub fn solicit(&mut self, now: Instant) {
         (self.solicitations, self.next_solicitation) = (0, now);
     }
 
-    /// It became known whether a station answers. True if there is another router now.
-    pub fn heard(&mut self, ip: Ipv6Addr, answers: bool, now: Instant) -> bool {
-        self.routers.heard(ip, answers, now)
+    /// Records whether a station answers. True if the default router changes.
+    pub fn set_reachable(&mut self, ip: Ipv6Addr, answers: bool, now: Instant) -> bool {
+        self.routers.set_reachable(ip, answers, now)
     }
 
-    /// A router that is to be asked whether it is there.
-    pub fn router_to_ask(&mut self, now: Instant) -> Option<Ipv6Addr> {
-        self.routers.next_to_ask(now)
+    /// A router whose reachability must be probed.
+    pub fn router_to_probe(&mut self, now: Instant) -> Option<Ipv6Addr> {
+        self.routers.next_to_probe(now)
     }
 
-    /// Takes in a frame with a router's advertisement. True if addresses, routers, the link or its MTU changed.
+    /// Handles a frame with a router advertisement. True if addresses, routers, on-link prefixes or the MTU changed.
     pub fn handle_advertisement(
         &mut self,
         frame: &[u8],
@@ -148,12 +148,12 @@ impl Slaac {
         Some(changed)
     }
 
-    /// A router announces an MTU. Where two do not agree, the smaller one counts.
+    /// Records an announced MTU. If two routers disagree, the smaller one is used.
     fn set_mtu(&mut self, router: Ipv6Addr, mtu: u32, notices: &mut Notices, now: Instant) -> bool {
         let card = self.card_mtu;
         if mtu < SMALLEST_MTU || mtu as usize > card {
             notices.report(Topic::RouterMtu, router, Severity::Warning, now, || {
-                format!("router {router}: MTU {mtu} is not from {SMALLEST_MTU} to {card}: ignored")
+                format!("router {router}: MTU {mtu} is outside {SMALLEST_MTU} to {card}: ignored")
             });
             return false;
         }
@@ -164,8 +164,8 @@ impl Slaac {
         before.map(|(_, mtu)| mtu) != self.mtu.map(|(_, mtu)| mtu)
     }
 
-    /// Ends what has expired and solicits routers, from `source` unless that is not ours yet. True if addresses, routers
-    /// or the link changed.
+    /// Removes expired entries and solicits routers, from the unspecified address while `source` is None. True if
+    /// addresses, routers or on-link prefixes changed.
     pub fn poll(&mut self, now: Instant, source: Option<Ipv6Addr>, queue: &mut Queue) -> bool {
         let had_router = self.router().is_some();
         let mut changed = self.prefixes.expire(now);
@@ -188,14 +188,14 @@ impl Slaac {
         (self.solicitations < MAX_RTR_SOLICITATIONS).then_some(self.next_solicitation)
     }
 
-    /// When [`Slaac::poll`] has something to do, or a router is to be asked.
+    /// When [`Slaac::poll`] or a probe of a router is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (prefixes, routers) = (self.prefixes.poll_timeout(), self.routers.poll_timeout());
         Instant::first([prefixes, routers, self.soliciting()])
     }
 }
 
-/// Whether each of these options has a length, and none reaches beyond the message. Otherwise all of it counts for nothing
+/// Whether every option has a nonzero length and ends within the message. Otherwise the whole message is discarded
 /// (RFC 4861 section 6.1.2).
 fn are_sound(mut options: &[u8]) -> bool {
     while let [_, length, ..] = *options {
@@ -247,12 +247,12 @@ mod tests {
         queue.front().unwrap().into()
     }
 
-    fn hear(slaac: &mut Slaac, frame: &[u8], now: Instant) -> bool {
+    fn receive(slaac: &mut Slaac, frame: &[u8], now: Instant) -> bool {
         slaac.handle_advertisement(frame, &mut Notices::default(), now)
     }
 
     #[test]
-    fn solicits_thrice_then_rests() {
+    fn router_is_solicited_three_times() {
         let (mut slaac, mut queue) = (Slaac::new(MAC, 1500, at(0)), Queue::new(4, 256));
         for n in 0..3 {
             assert_eq!(slaac.poll_timeout(), Some(at(4 * n)));
@@ -265,15 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn takes_an_address_and_a_router_and_loses_them() {
+    fn address_and_router_are_learnt_and_expire() {
         let (mut slaac, mut queue) = (Slaac::new(MAC, 1500, at(0)), Queue::new(4, 256));
-        assert!(hear(&mut slaac, &advertisement("2001:db8::", 9000, 1800), at(0)));
+        assert!(receive(&mut slaac, &advertisement("2001:db8::", 9000, 1800), at(0)));
         let ip: Ipv6Addr = "2001:db8::5054:ff:fe12:3456".parse().unwrap();
         assert_eq!(slaac.addresses().collect::<Vec<_>>(), [ip]);
         assert_eq!(slaac.router(), Some(ROUTER));
-        assert!(!hear(&mut slaac, &advertisement("2001:db8::", 9000, 1800), at(1)));
-        // A forged short lifetime does not end it before two hours.
-        assert!(!hear(&mut slaac, &advertisement("2001:db8::", 1, 1800), at(2)));
+        assert!(!receive(&mut slaac, &advertisement("2001:db8::", 9000, 1800), at(1)));
+        // A forged short lifetime does not end the address before two hours.
+        assert!(!receive(&mut slaac, &advertisement("2001:db8::", 1, 1800), at(2)));
         assert_eq!(slaac.poll_timeout(), Some(at(1802)));
         assert!(slaac.poll(at(1802), None, &mut queue), "the router was silent");
         assert_eq!(slaac.router(), None);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_without_length_ends_nothing_but_its_message() {
+    fn malformed_option_discards_its_message() {
         for kind in 0..=255 {
             for (length, tail) in [(0, 6), (0, 14), (2, 6), (255, 30), (1, 7), (0, 0)] {
                 let mut frame = advertisement("2001:db8::", 9000, 1800);
@@ -292,13 +292,13 @@ mod tests {
                 frame[18..20].copy_from_slice(&length.to_be_bytes());
                 Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&ROUTER, &ALL_NODES);
                 let mut slaac = Slaac::new(MAC, 1500, at(0));
-                assert!(!hear(&mut slaac, &frame, at(0)), "{kind}");
+                assert!(!receive(&mut slaac, &frame, at(0)), "{kind}");
                 assert_eq!((slaac.addresses().count(), slaac.router()), (0, None));
             }
         }
     }
 
-    /// The options of an advertisement behind its header, from `router` with these flags.
+    /// An advertisement from `router` with these flags and options.
     fn with_options(router: Ipv6Addr, flags: u8, options: &[u8]) -> Vec<u8> {
         let mut frame = advertisement("2001:db8::", 0, 1800);
         frame.truncate(70);
@@ -312,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn mtu_of_a_router_counts_within_its_limits_and_the_smaller_of_two() {
+    fn smallest_announced_mtu_within_limits_is_used() {
         let mut slaac = Slaac::new(MAC, 1500, at(0));
         let other = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
         let mut announce = |router, mtu: u32| {
             let option = [&[5, 1, 0, 0][..], &mtu.to_be_bytes()].concat();
-            let changed = hear(&mut slaac, &with_options(router, 0, &option), at(0));
+            let changed = receive(&mut slaac, &with_options(router, 0, &option), at(0));
             (changed, slaac.mtu().map(|(_, mtu)| mtu))
         };
         assert_eq!(announce(ROUTER, 0), (true, None), "the router is new");
@@ -331,23 +331,23 @@ mod tests {
         assert_eq!(announce(ROUTER, 1500), (false, Some(1280)));
         assert_eq!(announce(other, 1300), (true, Some(1300)));
         let long = [5, 2, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert!(!hear(&mut slaac, &with_options(ROUTER, 0, &long), at(0)), "of wrong length");
+        assert!(!receive(&mut slaac, &with_options(ROUTER, 0, &long), at(0)), "wrong length");
     }
 
     #[test]
-    fn preference_is_in_the_flags() {
+    fn router_preference_is_read_from_the_flags() {
         let mut slaac = Slaac::new(MAC, 1500, at(0));
         let high = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
-        hear(&mut slaac, &with_options(ROUTER, 0, &[]), at(0));
-        assert!(hear(&mut slaac, &with_options(high, 0x08, &[]), at(0)));
+        receive(&mut slaac, &with_options(ROUTER, 0, &[]), at(0));
+        assert!(receive(&mut slaac, &with_options(high, 0x08, &[]), at(0)));
         assert_eq!(slaac.router(), Some(high));
     }
 
     #[test]
-    fn option_of_an_unknown_kind_hides_none_behind_it() {
+    fn options_after_an_unknown_one_are_read() {
         let mut slaac = Slaac::new(MAC, 1500, at(0));
         let options = [25, 1, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 5, 1, 0, 0, 0, 0, 5, 0];
-        assert!(hear(&mut slaac, &with_options(ROUTER, 0, &options), at(0)));
+        assert!(receive(&mut slaac, &with_options(ROUTER, 0, &options), at(0)));
         assert_eq!(slaac.mtu(), Some((ROUTER, 1280)));
     }
 }

@@ -1,9 +1,9 @@
-//! The TCP option by which hosts tell each other that they speak SMC (RFC 7609, 3.1): experimental
-//! option 254 with the identifier "SMCR" in EBCDIC, in SYN, and in SYN-ACK if the SYN had it.
+//! The TCP option that offers SMC (RFC 7609 section 3.1): experimental option 254 with the identifier "SMCR" in EBCDIC,
+//! in the SYN, and in the SYN-ACK if the SYN had it.
 //!
-//! smoltcp has no options of others. So the option is put into segments that smoltcp has made, and
-//! looked for in segments before smoltcp sees them (which ignores it). Whoever listens or connects says
-//! whether it is offered. IPv4 only: SMC-Rv2 knows no other.
+//! smoltcp does not support custom options. So the option is inserted into segments that smoltcp has built, and parsed
+//! before smoltcp gets a segment (it ignores the option). Listeners and connectors select whether SMC is offered. IPv4
+//! only, as in SMC-Rv2.
 
 use crate::checksum::{fold, sum};
 
@@ -17,7 +17,7 @@ const OPTION: [u8; 8] = [NOP, NOP, 254, 6, 0xe2, 0xd4, 0xc3, 0xd9];
 const TCP_FIXED: usize = 20;
 const TCP_MAX: usize = 60;
 
-/// A TCP segment over IPv4 in an Ethernet frame, with its header's length.
+/// A TCP segment over IPv4 in an Ethernet frame, with the length of its TCP header.
 struct Segment<'a> {
     ip: &'a [u8],
     tcp: &'a [u8],
@@ -25,7 +25,7 @@ struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Of a frame that holds a SYN or SYN-ACK.
+    /// Parses a frame. None unless it has a SYN or SYN-ACK.
     fn of_syn(frame: &'a [u8]) -> Option<Self> {
         if frame.get(12..14)? != IPV4 {
             return None;
@@ -44,7 +44,7 @@ impl<'a> Segment<'a> {
         Some(Segment { ip: &packet[..ip], tcp, header })
     }
 
-    /// Bytes behind the last of its options.
+    /// Bytes after its last option.
     fn padding(&self) -> usize {
         let mut options = &self.tcp[TCP_FIXED..self.header];
         while let Some(rest) = next(options) {
@@ -54,7 +54,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What follows the first option; None at the end of the list, or where it makes no sense.
+/// The options after the first one; None at the end of the list, or if it is malformed.
 fn next(options: &[u8]) -> Option<&[u8]> {
     match options {
         [] | [0, ..] | [_] => None,
@@ -64,7 +64,7 @@ fn next(options: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether the option is among these options of a SYN.
+/// Whether these TCP options include the SMC option.
 pub fn offers(mut options: &[u8]) -> bool {
     while let Some(rest) = next(options) {
         if options.starts_with(&OPTION[2..]) {
@@ -75,12 +75,12 @@ pub fn offers(mut options: &[u8]) -> bool {
     false
 }
 
-/// Adds the option to the frame of `len` bytes at the beginning of `room`, if it is a SYN or SYN-ACK with
-/// room for it; the length of the frame from then on. The TCP checksum is not written.
+/// Adds the option to the frame of `len` bytes at the beginning of `room`, if it has a SYN or SYN-ACK with room for it.
+/// Returns the new length of the frame. The TCP checksum is not updated.
 pub fn add(room: &mut [u8], len: usize) -> usize {
     let Some(segment) = room.get(..len).and_then(Segment::of_syn) else { return len };
     let wanted = segment.header + OPTION.len() <= TCP_MAX
-        // Data in a SYN would have to move.
+        // Data in a SYN would have to be moved.
         && segment.header == segment.tcp.len()
         && len + OPTION.len() <= room.len();
     if !wanted {
@@ -89,7 +89,7 @@ pub fn add(room: &mut [u8], len: usize) -> usize {
     let (ip, tcp) = (segment.ip.len(), segment.header);
     let padding = segment.padding();
     let at = ETHERNET + ip + tcp;
-    // The end of the list of options is to be behind ours.
+    // An end-of-options marker must not precede the option.
     room[at - padding..at].fill(NOP);
     room[at..at + OPTION.len()].copy_from_slice(&OPTION);
     let (packet, _) = room[ETHERNET..].split_at_mut(ip + tcp + OPTION.len());
@@ -109,7 +109,7 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// A SYN from 10.77.0.2, port 40336, to 10.77.0.1, port 18001, as Linux sends it.
+    /// A SYN of Linux from 10.77.0.2, port 40336, to 10.77.0.1, port 18001.
     fn syn(flags: u8, options: &[u8]) -> Vec<u8> {
         let mut tcp = vec![0x9d, 0x90, 0x46, 0x51, 0, 0, 0, 1, 0, 0, 0, 0, 0, flags, 0xff, 0xff];
         tcp.extend([0, 0, 0, 0]);
@@ -126,12 +126,12 @@ mod tests {
     const MSS: [u8; 4] = [2, 4, 5, 0xb4];
 
     #[test]
-    fn an_offer_is_seen() {
+    fn offer_is_recognised() {
         assert!(offers(&[&MSS[..], &OPTION[..]].concat()));
         assert!(!offers(&MSS));
         let mut other = OPTION;
         other[7] = 0xc4;
-        assert!(!offers(&other), "that is SMC-D's");
+        assert!(!offers(&other), "SMC-D");
         // An option that claims to be longer than the header, or to have no length.
         for option in [[2, 40, 0, 0], [3, 0, 254, 6]] {
             assert!(!offers(&option));
@@ -139,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_what_is_seen() {
+    fn added_option_is_recognised() {
         for flags in [SYN, SYN | 0x10] {
-            // smoltcp ends the list of its options, and we begin behind that.
+            // smoltcp terminates its list of options; ours is added after that.
             let mut room = syn(flags, &[MSS, [3, 3, 0, 0]].concat());
             let len = room.len();
             room.resize(len + 20, 0xaa);
@@ -151,12 +151,12 @@ mod tests {
             assert_eq!(segment.header, 36);
             assert_eq!(segment.tcp[27], NOP);
             assert_eq!(fold(sum(segment.ip)), 0xffff, "the checksum covers itself");
-            assert_eq!(room[len + 8], 0xaa, "and no more than that");
+            assert_eq!(room[len + 8], 0xaa, "no byte beyond the frame is written");
         }
     }
 
     #[test]
-    fn there_is_no_room_and_no_sense() {
+    fn option_is_not_added_without_room_or_syn() {
         for (flags, options) in [(0x10, &MSS[..]), (SYN, &[1; 40][..])] {
             let mut frame = syn(flags, options);
             let len = frame.len();

@@ -1,7 +1,7 @@
 //! Sends log records to a syslog server: RFC 5424 messages over UDP (RFC 5426).
 //!
-//! Keeps a few messages until they can leave; when there is no more room the caller keeps the
-//! record in its own log and comes again. Sends no structured data and no byte order mark.
+//! Queues a few messages. When the queue is full, the caller keeps the record in its own log and retries. Messages have
+//! no structured data and no byte order mark.
 
 use crate::Interface;
 use alloc::string::String;
@@ -19,12 +19,12 @@ const MAX_MESSAGE: usize = 1024;
 /// Messages that wait for the network.
 const QUEUED: usize = 8;
 
-/// How bad it is (RFC 5424 table 2).
+/// Severity of a record (RFC 5424 table 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Failed, and needs somebody.
+    /// A failure that needs an operator.
     Error = 3,
-    /// May need somebody.
+    /// A condition that may need an operator.
     Warning = 4,
     /// Normal, but worth a note.
     Notice = 5,
@@ -34,35 +34,35 @@ pub enum Severity {
     Debug = 7,
 }
 
-/// What to send.
+/// A log record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// When it was, if that is known.
+    /// Time of the event, if it is known.
     pub time: Option<Timestamp>,
-    /// The part of the appliance that says it; sent as MSGID, at most 32 characters.
+    /// The part of the appliance that logs it; sent as MSGID, at most 32 characters.
     pub source: &'a str,
-    /// What it says; control characters are sent as spaces, and what is too long is cut.
+    /// The text. Control characters are sent as spaces, and long texts are truncated.
     pub text: &'a str,
 }
 
-/// Not sent: no route to the server yet, or no room. Try again later.
+/// Not sent: no route to the server yet, or the queue is full. Try again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotNow;
+pub struct Unavailable;
 
-/// The sender to one server, on one interface.
+/// Sender of records to one server over one interface.
 #[derive(Debug)]
 pub struct Sender {
     server: SocketAddr,
-    /// HOSTNAME and APP-NAME, as they stand in every message.
+    /// HOSTNAME and APP-NAME of every message.
     origin: String,
     socket: SocketHandle,
     sent: u64,
 }
 
 impl Sender {
-    /// A sender to `server` that calls this host `hostname` and the program `program`.
+    /// A sender to `server`. `hostname` becomes HOSTNAME, and `program` APP-NAME.
     pub fn new(
         interface: &mut Interface,
         server: SocketAddr,
@@ -80,8 +80,12 @@ impl Sender {
     }
 
     /// Queues a record; it leaves with the interface's next poll.
-    pub fn send(&mut self, interface: &mut Interface, record: &Record<'_>) -> Result<(), NotNow> {
-        interface.next_hop(self.server.ip()).ok_or(NotNow)?;
+    pub fn send(
+        &mut self,
+        interface: &mut Interface,
+        record: &Record<'_>,
+    ) -> Result<(), Unavailable> {
+        interface.next_hop(self.server.ip()).ok_or(Unavailable)?;
         let mut message = String::with_capacity(MAX_MESSAGE);
         // Writing to a string does not fail.
         let _ = self.write(&mut message, record);
@@ -89,7 +93,7 @@ impl Sender {
             message.floor_char_boundary(MAX_MESSAGE.min(interface.mtu_to(self.server.ip()) - 48));
         let message = message.get(..end).unwrap_or_default();
         let socket = interface.sockets().get_mut::<udp::Socket>(self.socket);
-        socket.send_slice(message.as_bytes(), self.server).map_err(|_| NotNow)?;
+        socket.send_slice(message.as_bytes(), self.server).map_err(|_| Unavailable)?;
         self.sent += 1;
         Ok(())
     }
@@ -115,7 +119,7 @@ impl Sender {
         self.sent
     }
 
-    /// Ends it; what still waits is lost.
+    /// Closes the socket; queued messages are lost.
     pub fn stop(self, interface: &mut Interface) {
         interface.sockets().remove(self.socket);
     }
@@ -136,8 +140,8 @@ impl fmt::Display for Word<'_> {
     }
 }
 
-/// A point of time since 1970-01-01 UTC, in the profile of RFC 3339 that RFC 5424 section 6.2.3 takes: with
-/// microseconds, or as many digits of a second as the precision says (`{:.0}`, `{:.3}`).
+/// A time since 1970-01-01 UTC, formatted in the profile of RFC 3339 that RFC 5424 section 6.2.3 requires: with
+/// microseconds, or with the number of decimals given by the precision (`{:.0}`, `{:.3}`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp(pub Duration);
 
@@ -158,8 +162,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Year, month and day of the `days`th day after 1970-01-01 (Gregorian). Counts in eras of 400
-/// years and in years that begin on 1 March, so that the leap day is a year's last.
+/// Gregorian date of the `days`th day after 1970-01-01. Counts in eras of 400 years, and in years that begin on 1
+/// March, so that the leap day is the last of a year.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -177,7 +181,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn timestamps() {
+    fn timestamps_follow_rfc_3339() {
         // Checked with date(1).
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000005Z"),

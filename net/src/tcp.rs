@@ -1,11 +1,10 @@
-//! A TCP listener for protocols that are engines of their own: a limited number of connections on
-//! one port of an interface, each with buffers of fixed size; bytes in, bytes out. What is not there
-//! takes neither memory nor time.
+//! A TCP listener for protocol engines: a limited number of connections on one port of an interface, with buffers of
+//! fixed size; bytes in, bytes out. Unused places take neither memory nor time.
 //!
-//! A connection is named by a [`Stream`] from [`Listener::accept`] until its user ends it by
-//! [`Listener::close`] or [`Listener::abort`], whatever its peer does meanwhile. Which ones have news
-//! says [`Listener::next_news`], so that nobody has to look at all. A peer that vanishes is noticed by
-//! keep-alives. Does not connect to others.
+//! A [`Stream`] from [`Listener::accept`] names a connection until its user calls [`Listener::close`] or
+//! [`Listener::abort`], also after the peer has closed it. [`Listener::next_news`] returns connections with events, so
+//! no user has to iterate over all. Keep-alives detect peers that vanish. [`crate::connector`] opens outgoing
+//! connections.
 
 use crate::Interface;
 use crate::connections::Name;
@@ -21,13 +20,13 @@ pub struct Stream(pub(crate) Name);
 /// The end of a connection, or of one direction of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The peer has said everything, and all of it was read; or we have ended our side.
+    /// The peer has sent its FIN and all data was read; or our side is closed.
     Finished,
-    /// The connection is gone: reset, timed out, or ended by its user.
+    /// The connection was reset, timed out, or was closed by its user.
     Gone,
 }
 
-/// A port that is listened on.
+/// A listening port.
 #[derive(Debug)]
 pub struct Listener {
     port: u16,
@@ -52,12 +51,12 @@ impl Listener {
         self.port
     }
 
-    /// Its name among those of [`Interface::ready`].
+    /// Its entry in [`Interface::ready`].
     pub fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// Says whether SMC is offered to those who offer it (see [`crate::smc_option`]); at first it is not.
+    /// Sets whether SMC is offered to clients that offer it (see [`crate::smc_option`]). The default is off.
     pub fn offer_smc(&self, interface: &mut Interface, on: bool) {
         interface.connections().offer_smc(self.port, self.owner, on);
     }
@@ -67,25 +66,25 @@ impl Listener {
         interface.tcp().offers_smc(stream.0)
     }
 
-    /// The next connection that has been opened, if any. To be called until there is none when
-    /// [`Interface::activity`] has changed, or [`Interface::ready`] names this listener.
+    /// The next new connection. When [`Interface::activity`] has changed or [`Interface::ready`] has this listener,
+    /// call it until it returns None.
     pub fn accept(&mut self, interface: &mut Interface, _: Instant) -> Option<Stream> {
         interface.connections().accept(self.owner).map(Stream)
     }
 
-    /// The next connection that has news: something has arrived, there is more room to write, or an end
-    /// has come. It is said once for all that has happened since it was said last, so that its user is
-    /// to read and write until nothing moves. Connections that were just accepted may be among them.
+    /// The next connection with an event: data has arrived, there is more room to write, or it was closed. All changes
+    /// since the last call are one event, so read and write until both block. May return connections that were just
+    /// accepted.
     pub fn next_news(&mut self, interface: &mut Interface) -> Option<Stream> {
         interface.connections().next_news(self.owner).map(Stream)
     }
 
-    /// A host, as its frame has it, that found all places taken.
+    /// The source address of the next connection for which all places were taken.
     pub fn next_turned_away(&mut self, interface: &mut Interface) -> Option<IpAddr> {
         interface.connections().next_turned_away(self.owner)
     }
 
-    /// How many more there were, since this was asked last, than [`Listener::next_turned_away`] tells.
+    /// Number of further connections without a place, beyond [`Listener::next_turned_away`], since the last call.
     pub fn more_turned_away(&mut self, interface: &mut Interface) -> u64 {
         interface.connections().more_turned_away(self.owner)
     }
@@ -95,17 +94,17 @@ impl Listener {
         interface.tcp().is_full(self.owner)
     }
 
-    /// Whether a connection is being closed, so that its place will be free.
-    pub fn is_closing_one(&self, interface: &Interface) -> bool {
-        interface.tcp().is_closing_one(self.owner)
+    /// Whether a connection is being closed, so that its place becomes free.
+    pub fn has_closing(&self, interface: &Interface) -> bool {
+        interface.tcp().has_closing(self.owner)
     }
 
-    /// Both ends of a connection: the peer's, and our address.
+    /// The peer's end of a connection, and our address.
     pub fn ends(&self, interface: &mut Interface, stream: Stream) -> Option<(SocketAddr, IpAddr)> {
         interface.tcp().ends(stream.0).map(|(peer, ours)| (peer, ours.ip()))
     }
 
-    /// Reads what has arrived; 0 if there is nothing at present.
+    /// Reads received data. Returns the number of bytes, 0 if there are none at present.
     pub fn read(
         &self,
         interface: &mut Interface,
@@ -115,7 +114,7 @@ impl Listener {
         read(interface, stream.0, into)
     }
 
-    /// Has `take` look at what has arrived, which says how much of that it has taken; whether it took any.
+    /// Passes received data to `take`, which returns the number of bytes it consumed. Returns whether it consumed any.
     pub(crate) fn take(
         &self,
         interface: &mut Interface,
@@ -130,7 +129,7 @@ impl Listener {
         taken.is_ok_and(|taken| taken > 0)
     }
 
-    /// Whether the peer may still say something.
+    /// Whether the peer may still send data, or received data is unread.
     pub(crate) fn may_read(&self, interface: &Interface, stream: Stream) -> bool {
         interface.tcp().socket(stream.0).is_some_and(tcp::Socket::may_recv)
     }
@@ -140,12 +139,12 @@ impl Listener {
         interface.tcp().socket(stream.0).is_none_or(|socket| !socket.is_open())
     }
 
-    /// Bytes that a write would take now.
+    /// Free bytes in the send buffer.
     pub fn room(&self, interface: &mut Interface, stream: Stream) -> usize {
         interface.tcp().socket(stream.0).map_or(0, room)
     }
 
-    /// Writes as much as there is room for, and returns how much that was.
+    /// Writes as many bytes as there is room for. Returns their number.
     pub fn write(
         &self,
         interface: &mut Interface,
@@ -155,48 +154,48 @@ impl Listener {
         write(interface, stream.0, bytes)
     }
 
-    /// Asks a silent peer no more whether it is there: the user learns of that otherwise.
-    pub fn stop_asking(&self, interface: &mut Interface, stream: Stream) {
-        interface.connections().stop_asking(stream.0);
+    /// Stops keep-alives: the user detects a silent peer by other means.
+    pub fn disable_keep_alive(&self, interface: &mut Interface, stream: Stream) {
+        interface.connections().disable_keep_alive(stream.0);
     }
 
-    /// As [`Listener::stop_asking`], and hardly any data is expected, so that the connection does without its buffers
-    /// once nothing is under way.
+    /// Stops keep-alives, and releases the connection's buffers once no data is under way. For connections on which
+    /// hardly any data is expected.
     pub fn make_idle(&self, interface: &mut Interface, stream: Stream) {
         interface.connections().make_idle(stream.0);
     }
 
-    /// Ends our side after what was written; reading goes on.
+    /// Sends a FIN after the written data. Reading remains possible.
     pub fn finish(&self, interface: &mut Interface, stream: Stream) {
         finish(interface, stream.0);
     }
 
-    /// Gives a connection up in order: what was written still arrives.
+    /// Closes a connection after the written data.
     pub fn close(&mut self, interface: &mut Interface, stream: Stream, now: Instant) {
-        interface.connections().leave(stream.0, false, now);
+        interface.connections().release(stream.0, false, now);
     }
 
-    /// Gives a connection up by a reset.
+    /// Resets a connection.
     pub fn abort(&mut self, interface: &mut Interface, stream: Stream, now: Instant) {
-        interface.connections().leave(stream.0, true, now);
+        interface.connections().release(stream.0, true, now);
     }
 
-    /// When there is something to do though nothing arrives: never, the interface has the timers.
+    /// Always None: the interface has the timers.
     pub fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Has other limits from the next connection on. What there is keeps its buffers, and stays.
+    /// Changes the limits. Existing connections stay and keep their buffers.
     pub fn set_limits(&mut self, interface: &mut Interface, limits: Limits) {
         interface.connections().set_limits(self.owner, limits);
     }
 
-    /// Listens no more: the port is free. Connections go on.
+    /// Stops listening and frees the port. Existing connections continue.
     pub fn stop_listening(&mut self, interface: &mut Interface) {
         interface.connections().close_port(self.port, self.owner);
     }
 
-    /// Ends everything: connections are reset, with the interface's next polls.
+    /// Stops listening and resets all connections, with the interface's next polls.
     pub fn stop(self, interface: &mut Interface) {
         let now = interface.now();
         let connections = interface.connections();
@@ -205,7 +204,7 @@ impl Listener {
     }
 }
 
-/// Bytes that a socket would take now.
+/// Free bytes in the send buffer of a socket.
 pub(crate) fn room(socket: &tcp::Socket<'_>) -> usize {
     if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
 }
@@ -215,7 +214,7 @@ pub(crate) fn read(
     name: Name,
     into: &mut [u8],
 ) -> Result<usize, Closed> {
-    // What has nothing to read is not touched: only who reads opens the window.
+    // Without data the socket is not scheduled for a poll: only a read can open the window.
     let socket = interface.tcp().socket(name).ok_or(Closed::Gone)?;
     if socket.recv_queue() == 0 && socket.may_recv() {
         return Ok(0);
@@ -223,7 +222,7 @@ pub(crate) fn read(
     let socket = interface.connections().socket_mut(name).ok_or(Closed::Gone)?;
     socket.recv_slice(into).map_err(|error| match error {
         RecvError::Finished => Closed::Finished,
-        // Before the end, or without any: a reset.
+        // No FIN was received: a reset.
         RecvError::InvalidState => Closed::Gone,
     })
 }

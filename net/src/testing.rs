@@ -56,7 +56,7 @@ pub fn udp(from: IpAddr, to: IpAddr, from_port: u16, to_port: u16, data: &[u8]) 
     })
 }
 
-/// A TCP segment from the peer's MAC address to ours; the length of `options` is a multiple of four.
+/// A TCP segment from the peer's MAC address to ours. The length of `options` must be a multiple of four.
 pub fn tcp(
     ends: Ends,
     flags: u8,
@@ -79,8 +79,7 @@ pub fn tcp(
     })
 }
 
-/// A router's report that a segment of ours, with that sequence number in a packet of `length` bytes, was larger than
-/// `mtu`.
+/// A router's report that a segment of ours with this sequence number, in a packet of `length` bytes, exceeded `mtu`.
 pub fn too_big(ends: Ends, sequence: u32, mtu: u32, length: u16) -> Vec<u8> {
     let router = match ends.remote {
         IpAddr::V4(_) => IpAddr::from([10, 0, 0, 254]),
@@ -97,8 +96,8 @@ pub fn too_big(ends: Ends, sequence: u32, mtu: u32, length: u16) -> Vec<u8> {
         message[..4].copy_from_slice(if v4 { &[3, 4, 0, 0] } else { &[2, 0, 0, 0] });
         message[4..8].copy_from_slice(&mtu.to_be_bytes());
         ours.emit(&mut message[8..8 + header], &ChecksumCapabilities::default());
-        let (at, told) = if v4 { (10, length) } else { (12, length - 40) };
-        message[at..at + 2].copy_from_slice(&told.to_be_bytes());
+        let (at, length) = if v4 { (10, length) } else { (12, length - 40) };
+        message[at..at + 2].copy_from_slice(&length.to_be_bytes());
         let segment = &mut message[8 + header..];
         segment[..2].copy_from_slice(&ends.local_port.to_be_bytes());
         segment[2..4].copy_from_slice(&ends.remote_port.to_be_bytes());
@@ -122,8 +121,8 @@ pub fn with_address() -> Interface {
     interface
 }
 
-/// The peer asks who has 10.0.0.1, by which its own address, 10.0.0.2, becomes known.
-pub fn question() -> Vec<u8> {
+/// An ARP request of the peer for 10.0.0.1, from which we learn its address 10.0.0.2.
+pub fn arp_request() -> Vec<u8> {
     let mut frame = Vec::from([0xff; 6]);
     frame.extend(PEER_MAC);
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -132,7 +131,7 @@ pub fn question() -> Vec<u8> {
     frame
 }
 
-/// The TCP segments that an interface sends: flags, sequence number, and what it acknowledges.
+/// The TCP segments that an interface sends: flags, sequence number, acknowledgement.
 pub fn sent(interface: &mut Interface, now: Instant) -> Vec<(u8, u32, u32)> {
     let mut sent = Vec::new();
     for _ in 0..10 {

@@ -1,27 +1,27 @@
-//! VLAN tags (IEEE 802.1Q): which frames of a port are an interface's.
+//! VLAN tags (IEEE 802.1Q): selects the frames of a port that belong to an interface.
 //!
-//! An interface without a VLAN takes frames without a tag, and those whose tag names no VLAN (VID 0), which only carry a
-//! priority. One with a VLAN takes frames with that tag and no others. Two tags are never taken.
+//! An interface without a VLAN accepts untagged frames and priority tags (VID 0). An interface with a VLAN accepts
+//! frames with its tag only. Double-tagged frames are never accepted.
 
 /// Bytes of a tag.
 pub const TAG: usize = 4;
-/// Where it is: behind the MAC addresses.
+/// Offset of the tag: after the MAC addresses.
 const AT: usize = 12;
 const CUSTOMER: [u8; 2] = [0x81, 0x00];
 const SERVICE: [u8; 2] = [0x88, 0xa8];
 const OLD_SERVICE: [u8; 2] = [0x91, 0x00];
 
-/// The VLAN of an interface, or none.
+/// The VLAN of an interface; none for untagged frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vlan(Option<u16>);
 
 impl Vlan {
-    /// That of this number, 1 to 4094; none without a number.
+    /// The VLAN with this VID, 1 to 4094.
     pub fn new(vid: Option<u16>) -> Self {
         Vlan(vid)
     }
 
-    /// Whether a frame is the interface's: with a tag (true), or without. None: it is not.
+    /// Checks whether a frame belongs to the interface. Returns whether it is tagged, or None if it does not belong.
     #[inline]
     pub fn admits(self, frame: &[u8]) -> Option<bool> {
         match (frame.get(AT..AT + 2) == Some(&CUSTOMER), self.0) {
@@ -41,7 +41,7 @@ impl Vlan {
     }
 }
 
-/// The frame without its tag, in `into`. None if it is longer than that.
+/// Copies the frame without its tag to `into`. None if it does not fit.
 pub fn untag<'a>(frame: &[u8], into: &'a mut [u8]) -> Option<&'a [u8]> {
     let (addresses, rest) = (frame.get(..AT)?, frame.get(AT + TAG..)?);
     let into = into.get_mut(..AT + rest.len())?;
@@ -50,7 +50,7 @@ pub fn untag<'a>(frame: &[u8], into: &'a mut [u8]) -> Option<&'a [u8]> {
     Some(into)
 }
 
-/// Appends to `into` what begins a frame, with the tag of a VLAN.
+/// Appends the beginning of a frame to `into`, with the tag of a VLAN inserted.
 pub fn tag(header: &[u8], vid: u16, into: &mut alloc::vec::Vec<u8>) {
     let (addresses, rest) = header.split_at(header.len().min(AT));
     into.extend_from_slice(addresses);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_with_a_vlan_takes_its_tag_only() {
+    fn interface_with_a_vlan_accepts_its_tag_only() {
         let vlan = Vlan::new(Some(5));
         assert_eq!(vlan.admits(&tagged(5)), Some(true));
         assert_eq!(vlan.admits(&tagged(0x6005)), Some(true));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tags_are_never_taken() {
+    fn double_tagged_frames_are_dropped() {
         for outer in [0, 5] {
             for inner in [CUSTOMER, SERVICE, OLD_SERVICE] {
                 let mut frame = tagged(outer);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn tag_is_taken_off_as_it_was_put_on() {
+    fn untag_reverses_tag() {
         let mut into = [0; 100];
         assert_eq!(untag(&tagged(5), &mut into), Some(&plain()[..]));
         assert_eq!(untag(&tagged(5), &mut [0; 17]), None);

@@ -1,4 +1,4 @@
-//! What the appliance starts with: machine, devices, randomness, configuration from the host.
+//! Bring-up: machine, devices, randomness, configuration from the host.
 
 #[cfg(not(feature = "uhyve"))]
 use crate::platform::Pc;
@@ -18,33 +18,34 @@ use drivers::registry::Class;
 use rand_core::RngCore;
 use std::sync::OnceLock;
 
-/// The file by which the host hands over a document.
+/// fw_cfg file with the host's configuration document.
 #[cfg(not(feature = "uhyve"))]
 const CONFIG_FILE: &str = "opt/isthmus/config";
-/// The file by which it says which disk keeps the configuration: `serial:…`, `pci:…`.
+/// fw_cfg file that names the config disk: `serial:…`, `pci:…`.
 #[cfg(not(feature = "uhyve"))]
 const CONFIG_DISK_FILE: &str = "opt/isthmus/config-disk";
-/// QEMU's: the I/O port of its pvpanic device, 16 bits.
+/// QEMU's fw_cfg file with the I/O port of its pvpanic device, 16 bits.
 #[cfg(not(feature = "uhyve"))]
 const PVPANIC_FILE: &str = "etc/pvpanic-port";
-/// Where the console is unless somebody says otherwise.
+/// Default port of the console.
 #[cfg(not(feature = "uhyve"))]
 const COM1: u16 = 0x3f8;
-/// Stands for a document that could not be read: like one that makes no sense it closes what it may have restricted.
+/// Replaces a document that could not be read. Like an invalid document it closes all that the document may restrict.
 const NOT_READ: &[u8] = b"(not read)";
-/// Messages that the log keeps at most, and bytes of RAM for each: a small machine keeps fewer.
+/// Capacity of the log, in messages.
 const LOG_MESSAGES: usize = 2000;
+/// Bytes of RAM for each message of the capacity: the log of a small machine is shorter.
 const MEMORY_OF_MESSAGE: u64 = 64 << 10;
 
-/// What generators are reseeded from while the appliance runs.
+/// Sources from which generators are reseeded at run time.
 const ENTROPY: EntropySources =
     EntropySources { cpu: platform::entropy_from_cpu, ticks: platform::tsc };
 
-/// Why the appliance does not start.
+/// A machine on which the appliance refuses to start.
 pub struct Refusal {
-    /// What the machine lacks.
+    /// The missing feature of the machine.
     pub reason: String,
-    /// How the machine ends.
+    /// Exit code of the machine ([`power`]).
     pub code: u8,
 }
 
@@ -76,7 +77,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     match Tsc::ask().verdict() {
         Verdict::Good => {}
         Verdict::Doubtful => log::warn!(
-            "clock: the hypervisor does not promise that the time-stamp counter keeps its rate (CPUID 0x80000007): time may go wrong when the machine is moved to another host"
+            "clock: the hypervisor does not advertise an invariant time-stamp counter (CPUID 0x80000007): time may drift after a migration to another host"
         ),
         Verdict::Unusable => {
             let reason = "no clock: this CPU's time-stamp counter changes its rate (CPUID 0x80000007, EDX bit 8 is clear): \
@@ -139,7 +140,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     })
 }
 
-/// What QEMU hands over: a document, and the name of the disk that keeps one.
+/// QEMU's configuration document, and the name of the config disk.
 #[cfg(not(feature = "uhyve"))]
 fn documents() -> (Option<Vec<u8>>, Option<String>) {
     let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
@@ -149,7 +150,7 @@ fn documents() -> (Option<Vec<u8>>, Option<String>) {
     let config_disk =
         fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or_else(|error| {
             log::error!("fw_cfg: {CONFIG_DISK_FILE}: {error}");
-            // It names a disk, which is not known: as one that is missing.
+            // The name is unknown. This value acts as the name of a disk that is missing.
             Some(NOT_READ.into())
         });
     let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
@@ -160,11 +161,11 @@ fn documents() -> (Option<Vec<u8>>, Option<String>) {
     (fw_cfg, config_disk)
 }
 
-/// What uhyve hands over: a document.
+/// uhyve's configuration document.
 #[cfg(feature = "uhyve")]
 fn documents() -> (Option<Vec<u8>>, Option<String>) {
-    use platform::uhyve::{CONFIG_FILE, Ports, of_the_console};
-    let read = of_the_console(|uhyve| {
+    use platform::uhyve::{CONFIG_FILE, Ports, with_console_memory};
+    let read = with_console_memory(|uhyve| {
         uhyve.read_file(&mut Ports, CONFIG_FILE).unwrap_or_else(|error| {
             log::error!("{CONFIG_FILE}: {error}");
             Some(NOT_READ.into())
@@ -173,7 +174,7 @@ fn documents() -> (Option<Vec<u8>>, Option<String>) {
     (read, None)
 }
 
-/// Looks for devices under uhyve, which has a network device or none.
+/// Scans for devices under uhyve, which has at most a network device.
 #[cfg(feature = "uhyve")]
 fn scan_uhyve(
     pci: platform::ConfigSpace,
@@ -181,15 +182,15 @@ fn scan_uhyve(
 ) -> Option<Box<dyn appliance::machine::Watchdog>> {
     let pci = &*Box::leak(Box::new(pci));
     pci.roots().for_each(|(segment, roots)| inventory.scan_segment(segment, roots, pci));
-    // Without a network device its place reads as what was last written to any port.
+    // If there is no network device, reads from its address return the last value written to any port.
     inventory.unclaimed.retain(|one| one.id.0 != 0);
     if !inventory.has(Class::Port) {
-        log::error!("uhyve was started without a network: give it --net tap:NAME");
+        log::error!("uhyve runs without a network device: start it with --net tap:NAME");
     }
     None
 }
 
-/// Sets the panic policy from the command line: it holds until the configuration is read, and if none can be read.
+/// Sets the panic policy from the command line. It applies until a configuration is read.
 fn set_panic_policy(command_line: &str) {
     let policy = command_line.split_ascii_whitespace();
     let policy = policy.filter_map(|word| word.strip_prefix("isthmus.system.on_panic="));
@@ -198,7 +199,7 @@ fn set_panic_policy(command_line: &str) {
     }
 }
 
-/// The log, stamped by the machine's clock, taking what the `log` crate's macros say.
+/// Starts the log, which receives the messages of the `log` crate's macros and stamps them by `clock`.
 fn start_log(clock: Clock, boot: &BootInfo) -> &'static LogRing {
     static CLOCK: OnceLock<Clock> = OnceLock::new();
     static LOG: OnceLock<LogRing> = OnceLock::new();
@@ -206,13 +207,13 @@ fn start_log(clock: Clock, boot: &BootInfo) -> &'static LogRing {
     CLOCK.get_or_init(|| clock);
     let messages = LOG_MESSAGES.min((platform::total_memory(boot) / MEMORY_OF_MESSAGE) as usize);
     let log = LOG.get_or_init(|| LogRing::new(messages, now));
-    // Fails only when it was called before.
+    // Fails only if a logger is set already.
     let _ = log::set_logger(log);
     log::set_max_level(log::LevelFilter::Info);
     log
 }
 
-/// Where there is no serial port, the console is that of a hypervisor.
+/// Selects the console: the serial port, else virtio-console.
 #[cfg(not(feature = "uhyve"))]
 fn with_console(mut machine: Pc, inventory: &mut Inventory, devices: &mut Devices) -> Pc {
     match machine.serial_port() {
@@ -235,12 +236,12 @@ fn with_console(mut machine: Pc, inventory: &mut Inventory, devices: &mut Device
         }
     }
     log::warn!(
-        "console: the machine has no serial port and no virtio-console: it is configured over the network"
+        "console: no serial port and no virtio-console: configure the appliance over the network"
     );
     machine
 }
 
-/// A CSPRNG seeded by the CPU, by all virtio sources, and by the time; without any source the appliance does not start,
+/// A CSPRNG seeded by the CPU, all virtio sources, and the time. Without any source the appliance does not start,
 /// because its keys would be guessable.
 fn randomness(
     inventory: &mut Inventory,

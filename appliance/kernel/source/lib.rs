@@ -1,1 +1,1 @@
-//! Nothing: see Cargo.toml.
+//! Empty: the package exists for its dependency (see Cargo.toml).

@@ -1,4 +1,4 @@
-//! What management needs the appliance for.
+//! [`Appliance`]: the interface through which management reads the appliance and gives it orders.
 
 use crate::config::{Document, Export, Name, Volume};
 use crate::console::{Managed, Progress};
@@ -10,33 +10,33 @@ use crate::status::{
     UdpEngineStatus, UpgradeStatus,
 };
 
-/// What came of an order, or why it is not done.
+/// Result of an order: output for the console, or the reason for a refusal.
 pub type Told = Result<Managed, String>;
 
-/// The appliance, as management sees it. A status is made when it is asked for, of all cores where several have a part
-/// in it; nobody asks on the data path.
+/// The appliance, as management sees it. Each call builds a status, from all cores involved. The data path never calls
+/// these.
 pub trait Appliance {
-    /// The machine, this build, and what was said of them.
+    /// The machine, this build, problems of the configuration, crashes and refusals.
     fn machine(&self) -> MachineStatus<'_>;
     /// The log.
     fn log(&self) -> &LogRing;
-    /// Bytes of the arena, and how many of them are free.
+    /// Size of the arena and its free part, in bytes.
     fn arena(&self) -> (usize, usize);
     /// Whether the configuration was changed since it was read or saved.
     fn has_unsaved(&self) -> bool;
-    /// The configuration that is in force, …
+    /// The configuration in force.
     fn document(&self) -> &Document;
-    /// … to change it: an [`Order`] puts in force what can be.
+    /// The configuration, for changes. An [`Order`] puts a change in force where that needs no restart.
     fn document_mut(&mut self) -> &mut Document;
     /// Network interfaces, by number.
     fn ports(&self) -> Vec<PortStatus<'_>>;
-    /// Ports that several cores share, by core.
+    /// Queues of ports that several cores share, one entry per port and core.
     fn queues(&self) -> Vec<QueueStatus<'_>>;
     /// Disks, by number.
     fn disks(&self) -> Vec<DiskStatus<'_>>;
-    /// The loops, by the number of their core; None where one has not said anything for a while.
+    /// The loops by core number. None for a loop that has not reported recently.
     fn loops(&self) -> Vec<(usize, Option<PlaneReport>)>;
-    /// The provider in software of the first loop.
+    /// The software RoCE provider of the first loop.
     fn roce(&self) -> Option<RoceStatus<'_>>;
     /// Bridges to other appliances.
     fn bridges(&self) -> Vec<BridgeStatus>;
@@ -48,27 +48,27 @@ pub trait Appliance {
     fn linx(&self) -> Option<LinxStatus<'_>>;
     /// Engines over UDP.
     fn udp_engines(&self) -> Vec<UdpEngineStatus<'_>>;
-    /// SMC-R and the rules, if anything of them is configured.
+    /// SMC-R and the rules, if any are configured.
     fn smc(&self) -> Option<SmcStatus<'_>>;
-    /// Volumes, and who serves them.
+    /// Volumes and the server that exports them.
     fn storage(&self) -> StorageStatus<'_>;
-    /// What is from other servers, and mirrors.
+    /// Sessions with other servers, and mirrors.
     fn remote(&self) -> RemoteStatus<'_>;
-    /// What is to be exported.
+    /// Exports to serve: those of the configuration, or one per volume without `[[export]]`.
     fn wanted_exports(&self) -> Vec<Export>;
-    /// Volumes of disks that have one of these names and are not in the configuration.
+    /// Volumes on disks with one of these names that the configuration lacks.
     fn undeclared(&self, named: &[Name]) -> Vec<Volume>;
-    /// TLS of the HTTP servers, if they speak it.
+    /// TLS of the HTTP servers, if enabled.
     fn tls(&self) -> Option<TlsStatus<'_>>;
     /// The slots that releases boot from.
     fn upgrade(&self) -> UpgradeStatus<'_>;
-    /// What was captured.
+    /// The packet capture.
     fn capture(&self) -> &net::capture::Capture;
 
-    /// Carries an order out, or begins to.
+    /// Executes or starts an order.
     fn carry_out(&mut self, order: Order<'_>) -> Told;
-    /// News of what was begun.
+    /// Progress of a started order.
     fn progress(&mut self) -> Option<Progress>;
-    /// Takes note of what an HTTP server has refused.
+    /// Counts and records a request that an HTTP server refused.
     fn refuse(&mut self, refusal: net::refusal::Refusal);
 }

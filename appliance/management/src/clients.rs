@@ -1,4 +1,4 @@
-//! Clients of the storage server: what they, their paths and their devices are called, and the rows that tell of them.
+//! Clients of the storage server: names of sessions, paths and devices, and the rows of their lists.
 
 use crate::report::Value;
 use core::fmt;
@@ -16,12 +16,12 @@ impl fmt::Display for PathName<'_> {
     }
 }
 
-/// The same as a string.
+/// A path as Linux names it: `ip:CLIENT@ip:SERVER`, as a string.
 pub fn path_name(path: &PathStatus<'_>) -> String {
     PathName(path).to_string()
 }
 
-/// The paths that do not end: only one of them has a name in its session.
+/// Paths that are not closing. Among these, a path name is unique within its session.
 pub fn live_paths(server: &Server) -> impl Iterator<Item = PathStatus<'_>> {
     let ends = |path: &PathStatus<'_>| matches!(path.state, PathState::Closing | PathState::Closed);
     server.transport().paths().filter(move |path| !ends(path))
@@ -32,8 +32,8 @@ pub fn session_name(server: &Server, id: SessionId) -> String {
     server.transport().session(id).map_or(String::new(), |s| s.name.as_str().to_string())
 }
 
-/// Under which name a device stands: that of the export it was opened through, or its own if that is
-/// gone.
+/// Name under which a device is listed: that of the export through which the client opened it, or the client's own name
+/// for it if that export is gone.
 pub fn exported_name(server: &Server, device: &DeviceStatus) -> String {
     let (session, name) = (session_name(server, device.session), device.name.as_str());
     let through =
@@ -41,7 +41,7 @@ pub fn exported_name(server: &Server, device: &DeviceStatus) -> String {
     device_name(server.exports().iter().find(through).map_or(name, |export| export.name.as_str()))
 }
 
-/// As in sysfs, `/` of a name is `!`.
+/// A device name as in sysfs, with `/` replaced by `!`.
 pub(crate) fn device_name(name: &str) -> String {
     name.replace('/', "!")
 }
@@ -55,7 +55,7 @@ pub(crate) fn mode_name(mode: AccessMode) -> &'static str {
     }
 }
 
-/// Buckets that hold anything: upper bound in microseconds, and count.
+/// Non-empty buckets: upper bound in microseconds, and count.
 pub(crate) fn histogram(histogram: &Histogram) -> Value {
     let buckets = histogram.buckets().filter(|&(_, count)| count > 0);
     Value::list(buckets.map(|(bound, count)| {
@@ -86,7 +86,7 @@ pub(crate) fn sessions(server: &Server) -> impl Iterator<Item = Value> + '_ {
     })
 }
 
-/// A row for each device that is open.
+/// A row for each open device.
 pub(crate) fn devices<'a>(
     volumes: &'a Volumes,
     server: &'a Server,

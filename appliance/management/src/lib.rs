@@ -3,18 +3,18 @@
 //! This crate is below the gateway, so it cannot name the gateway's state, a plane or a loop. Its one trait is
 //! [`Appliance`]:
 //!
-//! * Questions are answered by statuses ([`status`]): plain structures of counters and names, of all cores that have a
-//!   part. The owner makes a status on request, never on the data path.
-//! * Changes are orders ([`orders`]). This crate parses the words and checks them against statuses. The owner of the
+//! * A [`status`] answers a query: a plain structure of counters and names, collected from every core involved. The
+//!   owner builds a status on request, never on the data path.
+//! * An [order](orders) is a change. This crate parses the command and checks it against statuses. The owner of the
 //!   object executes the order.
 //!
-//! The console ([`Operator`]) and the HTTP servers ([`Web`]) are users of these, and nothing else.
+//! Only the console ([`Operator`]) and the HTTP servers ([`Web`]) use statuses and orders.
 //!
 //! # Reports in pieces
 //!
-//! A page over HTTP is made while it is sent. `/metrics` consists of sections that are made again for each piece, without
-//! the part already written (`net::metrics::Writer::resume`). `/status` and `/api` walk a tree, whose long lists are made
-//! eight rows at a time (`pieces.rs`). In a round the servers of all interfaces ask for one piece at most
+//! A page over HTTP is generated while it is sent. Each piece of `/metrics` regenerates its section and skips the part
+//! already written (`net::metrics::Writer::resume`). `/status` and `/api` walk a tree and generate long lists eight
+//! rows at a time (`pieces.rs`). The servers of all interfaces together generate at most one piece a round
 //! (`Handler::has_time`), so neither many sessions nor pipelined requests delay the loop.
 
 #![forbid(unsafe_code)]

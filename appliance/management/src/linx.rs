@@ -1,4 +1,4 @@
-//! What `show linx` tells.
+//! `show linx`: the links and their counters.
 
 use crate::appliance::Appliance;
 use crate::config::{self, LinxTransport};

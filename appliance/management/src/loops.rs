@@ -1,5 +1,5 @@
-//! What a poll loop did with its time: counters per stage, and the shares of busy, idle and
-//! halted time that `show loops` and the metrics tell.
+//! Time accounting of a poll loop: counters per stage, and busy, idle and halted time, for `show loops` and the
+//! metrics.
 
 /// The stages of a loop, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,14 +13,14 @@ pub enum Stage {
     Serve,
     /// Frames handed to the ports.
     Transmit,
-    /// TCP/IP of the control plane, and what stands on it.
+    /// TCP/IP of the control plane, and the servers on top of it.
     Control,
     /// Serial console.
     Console,
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: [Stage; 6] = [
         Stage::Receive,
         Stage::Disks,
@@ -30,7 +30,7 @@ impl Stage {
         Stage::Console,
     ];
 
-    /// As it is shown.
+    /// Name in reports and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Stage::Receive => "receive",
@@ -46,33 +46,33 @@ impl Stage {
 /// How often a stage found work, and how much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCounters {
-    /// Rounds in which it found work.
+    /// Rounds in which the stage found work.
     pub rounds: u64,
     /// Items (frames, completions, bytes of console input) handled.
     pub items: u64,
 }
 
-/// The books of one loop.
+/// Counters of one loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoopCounters {
     /// Rounds in all.
     pub rounds: u64,
     /// Nanoseconds in rounds that found work.
     pub busy: u64,
-    /// Nanoseconds in rounds that found none.
+    /// Nanoseconds in rounds without work.
     pub idle: u64,
     /// Nanoseconds halted.
     pub halted: u64,
-    /// Times halted.
+    /// Number of halts.
     pub halts: u64,
-    /// Rounds that saw to completions of cards alone.
+    /// Rounds that handled completions of RoCE cards only.
     pub brief_rounds: u64,
-    /// By stage.
+    /// Counters by stage.
     pub stages: [StageCounters; Stage::ALL.len()],
 }
 
 impl LoopCounters {
-    /// Notes that `stage` handled `items` items in this round.
+    /// Counts `items` items that `stage` handled in this round.
     #[inline]
     pub fn work(&mut self, stage: Stage, items: usize) {
         if items > 0 {

@@ -1,4 +1,4 @@
-//! What `show ntb` tells: bridges to other appliances, of all cores, and to stock Linux hosts.
+//! `show ntb`: bridges of all cores to other appliances and to stock Linux hosts.
 
 use crate::UnclaimedDevice;
 use crate::appliance::Appliance;
@@ -25,7 +25,7 @@ fn closed(device: &UnclaimedDevice) -> Value {
     ])
 }
 
-/// What was measured over a bridge, a row for each test; None if nothing was.
+/// Results of `ntb measure`, a row for each test. None without results.
 pub fn measured(results: &[Measured]) -> Value {
     if results.is_empty() {
         return Value::None;
@@ -40,7 +40,7 @@ pub fn measured(results: &[Measured]) -> Value {
     Value::list(results.iter().map(row))
 }
 
-/// How the link stands, in a word.
+/// State of the link to another appliance.
 fn state_name(state: ntrdma::State) -> &'static str {
     match state {
         ntrdma::State::Down => "down",
@@ -50,7 +50,7 @@ fn state_name(state: ntrdma::State) -> &'static str {
     }
 }
 
-/// How the link to a stock Linux host stands, in a word.
+/// State of the link to a stock Linux host.
 pub fn standing(state: transport::State) -> &'static str {
     match state {
         transport::State::NoLink => "down",

@@ -1,6 +1,6 @@
-//! The object tree: everything the appliance tells, by path, and what can be written to. The
-//! console's `ls`, `cat` and `write` use it, and `/api/…` over HTTP. What Linux has in sysfs for
-//! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
+//! The object tree: all readable and writable objects of the appliance by path, for the console's `ls`, `cat` and
+//! `write` and for `/api/…` over HTTP. Objects of the RTRS and RNBD servers have the names of Linux's sysfs
+//! (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
 use crate::appliance::Appliance;
 use crate::clients::{
@@ -9,7 +9,7 @@ use crate::clients::{
 use crate::orders::{Capturing, ClientOrder, MirrorOrder, Order, PathOrder};
 use crate::pieces::{Entry, Node};
 use crate::report::Value;
-use crate::words::{accept_one, nothing};
+use crate::words::{accept_one, no_object};
 use crate::{linx, manage, ntb, rapidio, remote, show, smc, usnic};
 use net::capture::Filter;
 use rtrs::server::{PathState, PathStatus};
@@ -53,20 +53,20 @@ static TREE: Node = Node::Branch(&[
     ("mirrors", Node::Whole(remote::mirrors)),
 ]);
 
-/// The node that leads to `path`, and what of the path is within its value.
+/// The node that holds `path`, and the rest of the path within the node's value.
 pub(crate) fn find(path: &str) -> Result<(&'static Node, Vec<&str>), String> {
     let parts = parts(path);
-    let (node, rest) = TREE.find(&parts).ok_or_else(|| nothing(path))?;
+    let (node, rest) = TREE.find(&parts).ok_or_else(|| no_object(path))?;
     Ok((node, rest.to_vec()))
 }
 
-/// Whether an object of the top is not for everybody who may read.
+/// Whether a top-level object shows some values only to readers with full access.
 pub(crate) fn is_guarded(name: &str) -> bool {
     let Node::Branch(parts) = &TREE else { return true };
     parts.iter().any(|(part, node)| *part == name && matches!(node, Node::Guarded(..)))
 }
 
-/// Names below `path`; those with more below end in `/`.
+/// Names below `path`. Names of objects with children end in `/`.
 pub(crate) fn list(appliance: &dyn Appliance, path: &str) -> Result<Vec<String>, String> {
     if let (Node::Branch(below), rest) = find(path)?
         && rest.is_empty()
@@ -86,21 +86,22 @@ pub(crate) fn list(appliance: &dyn Appliance, path: &str) -> Result<Vec<String>,
     Ok(entries.iter().map(|(name, value)| format!("{name}{}", end(value))).collect())
 }
 
-/// What the object at `path` holds, with all that is below it.
+/// The value of the object at `path`, including its children.
 pub(crate) fn read(appliance: &dyn Appliance, path: &str) -> Result<Value, String> {
     let (node, mut rest) = find(path)?;
     let mut value = match (node, rest.first().copied()) {
         (Node::Entries(entries), Some(name)) => {
-            let found = entries(appliance, Some(name), 0, 1).pop().ok_or_else(|| nothing(path))?;
+            let found =
+                entries(appliance, Some(name), 0, 1).pop().ok_or_else(|| no_object(path))?;
             rest.remove(0);
             found.1
         }
         _ => node.value(appliance),
     };
     for part in rest {
-        let Value::Object(entries) = value else { return Err(nothing(path)) };
+        let Value::Object(entries) = value else { return Err(no_object(path)) };
         let found = entries.into_iter().find(|(name, _)| name == part);
-        value = found.ok_or_else(|| nothing(path))?.1;
+        value = found.ok_or_else(|| no_object(path))?.1;
     }
     Ok(value)
 }
@@ -121,7 +122,7 @@ pub(crate) fn write(appliance: &mut dyn Appliance, path: &str, value: &str) -> R
         ["rnbd-client", "ctl", "devices", volume, "resize" | "remap_device"] => {
             accept_one(value)?;
             let done = appliance.carry_out(Order::Remap(volume));
-            return done.map(drop).map_err(|_| nothing(path));
+            return done.map(drop).map_err(|_| no_object(path));
         }
         ["mirrors", mirror, "force"] => {
             accept_one(value)?;
@@ -129,16 +130,16 @@ pub(crate) fn write(appliance: &mut dyn Appliance, path: &str, value: &str) -> R
         }
         _ => {
             return match read(appliance, path) {
-                Ok(_) => Err(format!("{path} can only be read")),
+                Ok(_) => Err(format!("{path} is read-only")),
                 Err(why) => Err(why),
             };
         }
     };
     accept_one(value)?;
-    appliance.carry_out(Order::Clients(order, &[])).map(drop).map_err(|_| nothing(path))
+    appliance.carry_out(Order::Clients(order, &[])).map(drop).map_err(|_| no_object(path))
 }
 
-/// What is done with a path by an object below it.
+/// The order that a write to an object below a path stands for.
 fn path_order(below: &[&str]) -> Option<PathOrder> {
     match below {
         ["disconnect"] => Some(PathOrder::Disconnect),
@@ -153,12 +154,15 @@ fn capture(appliance: &mut dyn Appliance, order: &str) -> Result<(), String> {
         ("start", filter) => {
             let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
             for port in appliance.ports().iter().filter(|port| !port.is_own) {
-                let what = if port.forwarding_dropped.is_some() { "only usNIC" } else { "not" };
-                log::warn!("capture: {what} of {}, which core {} has", port.name, port.core);
+                let what = match port.forwarding_dropped {
+                    Some(_) => "only its usNIC datagrams are captured",
+                    None => "its frames are not captured",
+                };
+                log::warn!("capture: {} is polled by core {}: {what}", port.name, port.core);
             }
             for queue in appliance.queues().iter().filter(|queue| queue.is_further) {
                 let (port, core) = (queue.port, queue.core);
-                log::warn!("capture: not what comes to core {core} of {port}");
+                log::warn!("capture: frames that core {core} receives on {port} are not captured");
             }
             Capturing::Start(filter, CAPTURE_BYTES)
         }
@@ -179,7 +183,7 @@ fn capture_state(appliance: &dyn Appliance) -> Value {
     ])
 }
 
-/// Sessions that have a name: from one on, so many; only the one of a name, if one is given.
+/// Named sessions: at most `count` from index `from`, or only the one called `name`.
 fn rtrs_sessions(
     appliance: &dyn Appliance,
     name: Option<&str>,
@@ -242,8 +246,8 @@ fn path_tree(path: &PathStatus<'_>) -> Value {
     ])
 }
 
-/// What is exported, with who has it open: from one on, so many; behind that what is open under a name that is
-/// exported no more.
+/// Exports with the sessions that have them open: at most `count` from index `from`. Devices that are still open under
+/// a withdrawn export's name follow the last export.
 fn rnbd_devices(
     appliance: &dyn Appliance,
     name: Option<&str>,
@@ -263,7 +267,7 @@ fn rnbd_devices(
         let open = open.map(|device| open_device(server, &device)).collect();
         devices.push((name, volume, open));
     }
-    // These are few: they come with the last exports.
+    // Devices of withdrawn exports are few, so they are all listed with the last exports.
     if from.saturating_add(count) > exports.len() && from <= exports.len() {
         for device in server.devices() {
             let shown = exported_name(server, &device);

@@ -1,5 +1,5 @@
-//! Orders: what management has the appliance do. Words of operators were read, and what they are about was looked up,
-//! before one is given; whoever carries it out says what came of it, or why it is not done.
+//! Orders: changes that management requests of the appliance. Management parses the command and looks up its objects
+//! first. The owner of the object executes the order and returns a result or the reason for a refusal.
 
 use crate::config::{Attempts, Config, DeviceName, Mirror, MpPolicy, PathPair, Remote, Volume};
 use core::net::IpAddr;
@@ -7,138 +7,138 @@ use core::time::Duration;
 use net::capture::Filter;
 use perf_responders::rping;
 
-/// How the appliance ends.
+/// How the appliance stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It starts anew.
+    /// Reboot the machine.
     Reboot,
-    /// The machine is switched off.
+    /// Power the machine off.
     PowerOff,
 }
 
-/// What is done with packets of the first loop's ports.
+/// Change to the packet capture of the first loop's ports.
 pub enum Capturing {
-    /// Captured anew, in a ring of so many bytes.
+    /// Starts a new capture with this filter, in a ring of this many bytes.
     Start(Filter, usize),
-    /// No more captured.
+    /// Stops the capture and keeps its packets.
     Stop,
-    /// Forgotten.
+    /// Discards the capture.
     Discard,
 }
 
-/// What is done with a client's path.
+/// Order for a client's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathOrder {
-    /// It ends.
+    /// Closes the path.
     Disconnect,
-    /// All that was counted of it begins at 0.
+    /// Resets all counters of the path.
     Reset,
-    /// Of that, what was read and written.
+    /// Resets the counters of reads and writes.
     ResetRdma,
 }
 
-/// What is done about clients of the storage server. It may go to another core.
+/// Order for clients of the storage server. It may be sent to another core.
 #[derive(Clone, Debug)]
 pub enum ClientOrder {
-    /// A session ends with all its paths.
+    /// Ends the session of this name with all its paths.
     EndSession(String),
-    /// A path, of one session or of whichever has one of this name.
+    /// Order for a path, in one session or in any session with a path of this name.
     Path {
-        /// Name of the session.
+        /// Name of the session; None for any session.
         session: Option<String>,
         /// Name of the path.
         path: String,
-        /// What is done.
+        /// The order.
         what: PathOrder,
     },
-    /// A device is closed by force, of one session or of all.
+    /// Closes a device by force, in one session or in all.
     Close {
-        /// As the client has named it.
+        /// The client's name of the device.
         device: String,
-        /// Name of the session.
+        /// Name of the session; None for all sessions.
         session: Option<String>,
     },
-    /// The same by the name of its export.
+    /// Closes a device by force, by the name of its export.
     CloseExported {
-        /// As `/api` shows it.
+        /// Name of the export in `/api`.
         device: String,
         /// Name of the session.
         session: String,
     },
 }
 
-/// What is done with a session with another server.
+/// Order for a session with a remote server.
 pub enum SessionOrder {
-    /// One more path.
+    /// Adds a path.
     AddPath(PathPair),
-    /// So many attempts to connect a path again.
+    /// Sets the maximum number of reconnect attempts.
     Attempts(Attempts),
-    /// How requests are spread.
+    /// Sets the multipath policy.
     Policy(MpPolicy),
-    /// What is done with a path.
+    /// Order for a path of the session.
     Path(PathPair, RemotePathOrder),
 }
 
-/// What is done with a path to another server.
+/// Order for a path to a remote server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemotePathOrder {
-    /// It connects again.
+    /// Reconnects the path.
     Reconnect,
-    /// It is taken down.
+    /// Disconnects the path.
     Disconnect,
-    /// It is no more.
+    /// Removes the path.
     Remove,
-    /// What was counted of it begins at 0.
+    /// Resets the counters of the path.
     Reset,
 }
 
-/// What `remote read` reads.
+/// Parameters of `remote read`.
 #[derive(Clone, Copy, Debug)]
 pub struct Reads {
-    /// Reads in all.
+    /// Number of reads.
     pub count: u32,
-    /// Bytes of each.
+    /// Bytes per read.
     pub size: usize,
-    /// So many at a time.
+    /// Reads in flight.
     pub depth: u32,
 }
 
-/// What a mirror is to do.
+/// Order for a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorOrder {
-    /// Uses the one member that can be read.
+    /// Starts the mirror on its only readable member.
     Force,
-    /// Does without a member, one of two.
+    /// Takes the member with this index out of use.
     Detach(usize),
-    /// Takes it back.
+    /// Takes the member with this index back.
     Attach(usize),
-    /// Takes the space that its members have got.
+    /// Grows the mirror to the size of its smaller member.
     Grow,
 }
 
-/// An order.
+/// An order to the appliance.
 pub enum Order<'a> {
-    /// The configuration has changed at this path: what can be is in force from now on.
+    /// Applies a change of the configuration at this path, where that needs no reboot.
     PutInForce(&'a str),
-    /// What is exported is what the configuration says.
+    /// Makes the served exports those of the configuration.
     ApplyExports,
-    /// The configuration is written to the config disk.
+    /// Writes the configuration to the config disk.
     Save,
-    /// Echo requests, so many, one a second, with so many bytes of data each.
+    /// Sends ICMP echo requests, one a second: the address, the count, and the bytes of data in each.
     Ping(IpAddr, u16, u16),
-    /// The same over RDMA.
+    /// Runs rping, an echo over RDMA, with an address.
     Rping(IpAddr, rping::Options),
-    /// What takes a while ends, if it can be ended.
+    /// Cancels the running task, if it can be cancelled.
     Cancel,
-    /// The appliance ends.
+    /// Stops the appliance.
     End(End),
-    /// The capture.
+    /// Changes the packet capture.
     Capture(Capturing),
-    /// About clients: of the first loop, and of those of other cores at these places among them.
+    /// Order for clients of the first loop and of the other loops with these indices.
     Clients(ClientOrder, &'a [usize]),
-    /// A volume that takes no extents is made.
+    /// Creates a volume in memory or from a whole disk.
     MakeVolume(&'a Volume),
-    /// A volume of extents is made.
+    /// Creates a volume in extents of a disk.
     CreateOnDisk {
         /// The disk.
         disk: &'a DeviceName,
@@ -146,48 +146,48 @@ pub enum Order<'a> {
         name: &'a str,
         /// Its size.
         bytes: u64,
-        /// Whatever else may be on the disk.
+        /// Create the volume even if the disk holds other data.
         force: bool,
     },
-    /// A volume of extents on the disk of a number grows to so many bytes.
+    /// Grows a volume in extents: the number of its disk, its name, and its new size in bytes.
     Grow(usize, &'a str, u64),
-    /// Nobody may open a volume any more.
+    /// Prevents clients from opening a volume.
     RetireVolume(&'a str),
-    /// A volume that was retired is no more; the disk that it was is free.
+    /// Deletes a retired volume. If the volume was a whole disk, frees that disk.
     DeleteVolume(&'a str, Option<&'a DeviceName>),
-    /// A remote volume, of a configuration.
+    /// Adds a remote volume of this configuration.
     AddRemote(&'a Remote, &'a Config),
-    /// It is no more.
+    /// Removes a remote volume.
     RemoveRemote(&'a str),
-    /// The device behind a remote volume is opened anew.
+    /// Reopens the device behind a remote volume.
     Remap(&'a str),
-    /// Reads are measured.
+    /// Starts a read benchmark of a volume.
     Read(&'a str, Reads),
-    /// The session of a name.
+    /// Order for the session of this name.
     Session(&'a str, SessionOrder),
-    /// A mirror is made of two volumes.
+    /// Creates a mirror of two volumes.
     MakeMirror(&'a Mirror),
-    /// One whose members are not of one mirror is made one.
+    /// Creates a mirror again whose members do not belong to one mirror.
     RemakeMirror(&'a Mirror),
-    /// To a mirror that is there.
+    /// Order for an existing mirror.
     Mirror(&'a str, MirrorOrder),
-    /// A mirror comes to rest, and is taken apart.
+    /// Quiesces a mirror and removes it.
     EndMirror(&'a str),
-    /// The link of a bridge, or of the first, is taken down.
+    /// Takes the link of a bridge down, by default of the first.
     ResetBridge(Option<&'a str>),
-    /// What a bridge carries is measured, for so long each test.
+    /// Measures a bridge, by default the first, for this time a test.
     MeasureBridge(Option<&'a str>, Duration),
-    /// What runs has come up.
+    /// Confirms the running release, which ends its trial.
     ConfirmUpgrade,
-    /// A release is written and started.
+    /// Writes a release to the other slot and boots it.
     Upgrade(&'a [&'a str]),
-    /// To the engine over UDP of a name.
+    /// Order for the engine over UDP of this name.
     UdpEngine {
-        /// Its name.
+        /// Name of the engine.
         name: &'a str,
-        /// What it is to do.
+        /// The command.
         order: &'a str,
-        /// And with what.
+        /// Arguments of the command.
         words: &'a [&'a str],
     },
 }

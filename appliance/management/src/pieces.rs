@@ -1,5 +1,5 @@
-//! The object tree, and how it is told over HTTP: in pieces, so that no round pays for a long report. A
-//! [`Node`] says how a part of the tree is made; a [`Telling`] is a walk through it, which writes JSON.
+//! Reports of the object tree over HTTP, generated in pieces so that no round pays for a long report. A [`Node`]
+//! generates one part of the tree. A [`ReportStream`] walks the tree and writes JSON.
 
 use crate::appliance::Appliance;
 use crate::report::Value;
@@ -8,30 +8,30 @@ use std::borrow::Cow;
 /// A named value.
 pub(crate) type Entry = (Cow<'static, str>, Value);
 
-/// Rows or entries that are made at a time.
+/// Rows or entries generated at a time.
 const BATCH: usize = 8;
 
-/// The rows of a list, from one on, so many.
+/// Rows of a list: the first row's index and the maximum count.
 pub(crate) type Rows = fn(&dyn Appliance, usize, usize) -> Vec<Value>;
-/// The entries of an object, from one on, so many; only the one of a name, if one is given.
+/// Entries of an object: an optional name to select one entry, the first entry's index, and the maximum count.
 pub(crate) type Entries = fn(&dyn Appliance, Option<&str>, usize, usize) -> Vec<Entry>;
 
-/// How a part of the tree is made.
+/// Generator of one part of the tree.
 pub(crate) enum Node {
-    /// At once: it is small, whatever there is.
+    /// In one piece: it is always small.
     Whole(fn(&dyn Appliance) -> Value),
-    /// A list of which there may be many.
+    /// A list that may be long.
     Rows(Rows),
-    /// Named objects of which there may be many.
+    /// Named objects that may be many.
     Entries(Entries),
-    /// As `Whole`, by the first for those who may see everything, and by the second for all others.
+    /// In one piece: the first generator for readers with full access, the second for all other readers.
     Guarded(fn(&dyn Appliance) -> Value, fn(&dyn Appliance) -> Value),
-    /// Parts that are always there.
+    /// A fixed set of named parts.
     Branch(&'static [(&'static str, Node)]),
 }
 
 impl Node {
-    /// All of it, for those who may see everything.
+    /// The whole value, for a reader with full access.
     pub fn value(&self, appliance: &dyn Appliance) -> Value {
         match self {
             Node::Whole(make) | Node::Guarded(make, _) => make(appliance),
@@ -46,7 +46,7 @@ impl Node {
         }
     }
 
-    /// The node that a path leads to, and what of the path is left: that is within its value.
+    /// The node that a path leads to, and the rest of the path within the node's value.
     pub fn find<'a, 'p>(
         &'static self,
         path: &'p [&'a str],
@@ -60,7 +60,7 @@ impl Node {
     }
 }
 
-/// What is to be written next.
+/// A pending step of the walk.
 enum Step {
     Text(&'static str),
     Node(&'static Node),
@@ -69,16 +69,16 @@ enum Step {
     Branch(&'static [(&'static str, Node)], usize),
 }
 
-/// A report that is being told.
-pub(crate) struct Telling(Vec<Step>);
+/// A report in progress: the stack of pending steps.
+pub(crate) struct ReportStream(Vec<Step>);
 
-impl Telling {
-    /// Of all that is below a node, as far as everybody may see it.
+impl ReportStream {
+    /// A report of everything below a node that needs no full access.
     pub fn of(node: &'static Node) -> Self {
-        Telling(vec![Step::Text("\n"), Step::Node(node)])
+        ReportStream(vec![Step::Text("\n"), Step::Node(node)])
     }
 
-    /// Writes on until the piece has `room` bytes or a little more; false if that is the end.
+    /// Appends until the piece has `room` bytes or a little more. False at the end of the report.
     pub fn piece(&mut self, appliance: &dyn Appliance, piece: &mut Vec<u8>, room: usize) -> bool {
         while piece.len() < room {
             let Some(step) = self.0.pop() else { return false };
@@ -88,54 +88,54 @@ impl Telling {
     }
 
     fn step(&mut self, step: Step, appliance: &dyn Appliance, piece: &mut Vec<u8>) {
-        let mut say = |text: &str| piece.extend_from_slice(text.as_bytes());
+        let mut put = |text: &str| piece.extend_from_slice(text.as_bytes());
         match step {
-            Step::Text(text) => say(text),
+            Step::Text(text) => put(text),
             Step::Node(Node::Whole(make) | Node::Guarded(_, make)) => {
-                say(&make(appliance).to_json());
+                put(&make(appliance).to_json());
             }
             Step::Node(Node::Rows(rows)) => {
-                say("[");
+                put("[");
                 self.0.push(Step::Rows(*rows, 0));
             }
             Step::Node(Node::Entries(entries)) => {
-                say("{");
+                put("{");
                 self.0.push(Step::Entries(*entries, 0));
             }
             Step::Node(Node::Branch(parts)) => {
-                say("{");
+                put("{");
                 self.0.push(Step::Branch(parts, 0));
             }
             Step::Rows(rows, at) => {
                 let batch = rows(appliance, at, BATCH);
                 for (i, row) in batch.iter().enumerate() {
-                    say(if at + i > 0 { "," } else { "" });
-                    say(&row.to_json());
+                    put(if at + i > 0 { "," } else { "" });
+                    put(&row.to_json());
                 }
                 match batch.len() {
                     BATCH => self.0.push(Step::Rows(rows, at + BATCH)),
-                    _ => say("]"),
+                    _ => put("]"),
                 }
             }
             Step::Entries(entries, at) => {
                 let batch = entries(appliance, None, at, BATCH);
                 for (i, (name, value)) in batch.iter().enumerate() {
-                    say(if at + i > 0 { "," } else { "" });
-                    say(&Value::display(name).to_json());
-                    say(":");
-                    say(&value.to_json());
+                    put(if at + i > 0 { "," } else { "" });
+                    put(&Value::display(name).to_json());
+                    put(":");
+                    put(&value.to_json());
                 }
                 match batch.len() {
                     BATCH => self.0.push(Step::Entries(entries, at + BATCH)),
-                    _ => say("}"),
+                    _ => put("}"),
                 }
             }
             Step::Branch(parts, at) => match parts.get(at) {
-                None => say("}"),
+                None => put("}"),
                 Some((name, node)) => {
-                    say(if at > 0 { ",\"" } else { "\"" });
-                    say(name);
-                    say("\":");
+                    put(if at > 0 { ",\"" } else { "\"" });
+                    put(name);
+                    put("\":");
                     self.0.push(Step::Branch(parts, at + 1));
                     self.0.push(Step::Node(node));
                 }

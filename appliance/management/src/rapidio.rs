@@ -1,4 +1,4 @@
-//! What `show rapidio` tells: the ports, and the network of each as a tree.
+//! `show rapidio`: the ports, and the network of each as a tree.
 
 use crate::appliance::Appliance;
 use crate::report::Value;
@@ -8,10 +8,10 @@ use drivers::rapidio::IdSize;
 
 /// All ports.
 pub(crate) fn report(appliance: &dyn Appliance) -> Value {
-    Value::list(appliance.rapidio().iter().map(one))
+    Value::list(appliance.rapidio().iter().map(port_status))
 }
 
-fn one(port: &RapidioStatus<'_>) -> Value {
+fn port_status(port: &RapidioStatus<'_>) -> Value {
     let end_point = port.end_point;
     let (driver, location) = port.device;
     let (master, device) = (end_point.master(), end_point.port().borrow());
@@ -64,19 +64,21 @@ fn progress(state: Progress) -> String {
     }
 }
 
-/// Why a walk came to no good end.
+/// Cause of a failed enumeration, for the operator.
 pub fn cause(why: Failed) -> String {
     match why {
         Failed::NoAnswer => "a device does not answer".into(),
         Failed::LinkDown => "the link went down".into(),
-        Failed::HigherHost(id) => format!("host {id}, which is stronger, enumerates this network"),
-        Failed::OtherHost(id) => format!("host {id} has this network"),
+        Failed::HigherHost(id) => {
+            format!("host {id}, which has the higher id, enumerates this network")
+        }
+        Failed::OtherHost(id) => format!("host {id} owns this network"),
         Failed::StuckLock(id) => {
             format!(
-                "host {id} has locked a device and does not go on: restart that host or the device"
+                "host {id} holds the lock of a device and does not proceed: restart that host or the device"
             )
         }
-        Failed::NoIdLeft => "there are more devices than ids: take `id_size = 16` on all".into(),
+        Failed::NoIdLeft => "more devices than ids: set `id_size = 16` on the whole network".into(),
     }
 }
 
@@ -96,7 +98,7 @@ fn own_row(network: &Network) -> Value {
     row(String::new(), Some(network.own_id), "this appliance".into(), "present", near)
 }
 
-/// The rows behind our own: `port` is that of the switch above.
+/// Rows of the devices below the appliance's own row. `port` is the port of the switch above.
 fn tree(network: &Network) -> impl Iterator<Item = Value> {
     network.tree().into_iter().filter_map(move |at: Row| {
         let device = network.devices.get(at.device)?;
@@ -113,7 +115,7 @@ fn tree(network: &Network) -> impl Iterator<Item = Value> {
     })
 }
 
-/// Who is joined to a device, as `PORT:WHO`.
+/// Neighbours of a device, as `PORT:NAME`.
 fn neighbours(network: &Network, device: &Device) -> String {
     let above = match device.parent {
         Some((parent, port)) => network.devices.get(parent).map(|it| (port, name(it))),
@@ -133,7 +135,7 @@ fn neighbours(network: &Network, device: &Device) -> String {
     all.iter().map(|(port, name)| format!("{port}:{name}")).collect::<Vec<_>>().join(" ")
 }
 
-/// A switch by its component tag, an end point by its id; what it is, where that is known.
+/// Name of a device: a switch by its component tag, an end point by its id; with its model if known.
 fn name(device: &Device) -> String {
     let (vendor, number) = (device.identity & 0xffff, device.identity >> 16);
     let model = match (vendor, number) {
@@ -146,7 +148,7 @@ fn name(device: &Device) -> String {
         _ => format!("{vendor:04x}:{number:04x}"),
     };
     match device.is_switch() {
-        // The upper bits tell one walk from another.
+        // The lower 17 bits are the number, as in Linux. The upper bits identify the enumeration.
         true => format!("switch-{} ({model})", device.tag & 0x1ffff),
         false => format!("board-{} ({model})", device.id),
     }

@@ -1,6 +1,5 @@
-//! What Linux has in sysfs for the client of RTRS (`rtrs-clt-sysfs.c`, `rtrs-clt-stats.c`,
-//! Documentation/ABI/testing/sysfs-class-rtrs-client) and for devices of rnbd-client
-//! (`rnbd-clt-sysfs.c`), under the same names; and mirrors.
+//! Objects of the RTRS client and of remote devices, under the names of Linux's sysfs (`rtrs-clt-sysfs.c`,
+//! `rtrs-clt-stats.c`, Documentation/ABI/testing/sysfs-class-rtrs-client, `rnbd-clt-sysfs.c`); and mirrors.
 
 use crate::appliance::Appliance;
 use crate::clients::histogram;
@@ -9,7 +8,7 @@ use crate::orders::{Order, RemotePathOrder, SessionOrder};
 use crate::pieces::Entry;
 use crate::report::Value;
 use crate::status::{MirrorStatus, RemoteSession};
-use crate::words::{accept_one, nothing};
+use crate::words::{accept_one, no_object};
 use drivers::hal::Instant;
 use rtrs::client::PathStatus;
 
@@ -119,14 +118,14 @@ fn device_entries<'a>(session: &'a RemoteSession<'_>) -> impl Iterator<Item = En
             ("last_error", refused.into()),
             ("size", device.geometry.sectors.into()),
             ("requests", device.requests.into()),
-            ("resize", "usage: write 1, the server is asked for the size".into()),
+            ("resize", "usage: write 1 to ask the server for the size".into()),
             ("remap_device", WRITE_ONE.into()),
         ]);
         Some((name.clone().into(), value))
     })
 }
 
-/// How a mirror stands.
+/// State of a mirror and its members.
 pub(crate) fn mirror(mirror: &MirrorStatus<'_>, now: Instant) -> Value {
     let MirrorStatus { members, status, .. } = mirror;
     let member = |n: usize| -> Value {
@@ -150,22 +149,22 @@ pub(crate) fn mirror(mirror: &MirrorStatus<'_>, now: Instant) -> Value {
         ("dropped", status.dropped.into()),
         ("timeouts", status.timeouts.into()),
         ("records", status.records.into()),
-        ("force", "usage: write 1, uses the one member that can be read".into()),
+        ("force", "usage: write 1 to run on the only readable member".into()),
     ])
 }
 
-/// Writes to an object of a session with a server.
+/// Writes to an object of a session with a remote server.
 pub(crate) fn write(
     appliance: &mut dyn Appliance,
     path: &str,
     parts: &[&str],
     value: &str,
 ) -> Result<(), String> {
-    let nobody = || nothing(path);
-    let [name, parts @ ..] = parts else { return Err(nobody()) };
+    let missing = || no_object(path);
+    let [name, parts @ ..] = parts else { return Err(missing()) };
     let remote = appliance.remote();
     let session = remote.sessions.iter().find(|session| session.name() == *name);
-    let session = session.ok_or_else(nobody)?;
+    let session = session.ok_or_else(missing)?;
     let order = match parts {
         ["add_path"] => SessionOrder::AddPath(value.parse()?),
         ["max_reconnect_attempts"] => SessionOrder::Attempts(value.parse::<Attempts>()?),
@@ -174,21 +173,21 @@ pub(crate) fn write(
             SessionOrder::Policy(value.parse::<MpPolicy>().map_err(accepted)?)
         }
         ["paths", pair, order @ ..] => {
-            let pair: PathPair = pair.parse().map_err(|_| nobody())?;
+            let pair: PathPair = pair.parse().map_err(|_| missing())?;
             let mut paths = session.client.transport().paths();
             let known = paths.any(|path| path.from == pair.from && path.to.ip() == pair.to);
-            known.then_some(()).ok_or_else(nobody)?;
+            known.then_some(()).ok_or_else(missing)?;
             accept_one(value)?;
             let order = match order {
                 ["reconnect"] => RemotePathOrder::Reconnect,
                 ["disconnect"] => RemotePathOrder::Disconnect,
                 ["remove_path"] => RemotePathOrder::Remove,
                 ["stats", "reset_all"] => RemotePathOrder::Reset,
-                _ => return Err(format!("{path} can only be read")),
+                _ => return Err(format!("{path} is read-only")),
             };
             SessionOrder::Path(pair, order)
         }
-        _ => return Err(format!("{path} can only be read")),
+        _ => return Err(format!("{path} is read-only")),
     };
     appliance.carry_out(Order::Session(name, order)).map(drop)
 }

@@ -1,4 +1,4 @@
-//! What `show` and `/status` tell.
+//! The reports of `show` and `/status`.
 
 use crate::appliance::Appliance;
 use crate::config::Http;
@@ -39,7 +39,7 @@ pub(crate) fn topic(appliance: &dyn Appliance, topic: Topic) -> Value {
     }
 }
 
-/// How the report on a topic is made in pieces, if there may be many rows.
+/// Generator of a topic's rows in pieces, for topics that may have many rows.
 pub(crate) fn rows(topic: Topic) -> Option<Rows> {
     match topic {
         Topic::Interfaces => Some(interfaces),
@@ -51,7 +51,7 @@ pub(crate) fn rows(topic: Topic) -> Option<Rows> {
     }
 }
 
-/// Everything at once, as `/status` tells it.
+/// The tree of `/status`: all topics in one report.
 pub(crate) static STATUS: Node = Node::Branch(&[
     ("version", Node::Whole(version)),
     ("time", Node::Whole(time)),
@@ -84,37 +84,37 @@ fn problems(appliance: &dyn Appliance) -> Value {
     Value::list(all.cloned().map(Value::from))
 }
 
-/// What `/readyz` reports: also mirrors that do not hold everything twice, if the operator wants that. A release on
-/// trial does not wait for them: a copy may take longer than a trial.
+/// Reasons that `/readyz` reports: those of [`not_ready`], and incomplete mirrors if `http.ready_needs_mirrors` is set.
+/// A release on trial does not wait for mirrors, because a resync may take longer than the trial.
 pub(crate) fn not_ready_for_clients(appliance: &dyn Appliance) -> Vec<String> {
     let mut reasons = not_ready(appliance);
     let config = appliance.document().config();
     if config.http.ready_needs_mirrors {
         let remote = appliance.remote();
-        let made = |name: &str| remote.mirrors.iter().find(|one| one.name == name);
+        let assembled = |name: &str| remote.mirrors.iter().find(|one| one.name == name);
         reasons.extend(config.mirror.iter().filter_map(|mirror| {
             let name = mirror.name.as_str();
-            match made(name) {
+            match assembled(name) {
                 Some(one) if one.status.is_whole() => None,
                 Some(one) => {
                     let member = |n: usize| format!("{} {}", one.members[n], one.status.member(n));
                     let (first, second) = (member(0), member(1));
                     Some(format!("mirror {name}: {}; {first}, {second}", one.status))
                 }
-                None => Some(format!("mirror {name}: it could not be made; see `show log`")),
+                None => Some(format!("mirror {name}: not assembled; see `show log`")),
             }
         }));
     }
     reasons
 }
 
-/// Why the appliance does not do all that it is configured to do; empty if it does.
+/// Reasons why something configured is not in service. Empty if the appliance is ready.
 pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
     let problems = appliance.machine().problems;
     let mut reasons: Vec<String> =
         problems.iter().map(|problem| format!("configuration: {problem}")).collect();
     if appliance.document().is_closed() {
-        reasons.push("configuration: closed until it is corrected".into());
+        reasons.push("configuration: rejected; closed until it is corrected".into());
     }
     let (config, ports) = (appliance.document().config(), appliance.ports());
     let lacks = |port: &PortStatus<'_>| {
@@ -128,7 +128,7 @@ pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
         let mentioned = config.mentioned_net(i, port.mac, port.location).is_some();
         Some((mentioned, format!("{}: {}", port.name, lacks(port)?)))
     });
-    // Of interfaces that the document does not mention it takes one.
+    // Without `[[net]]`, one interface with a link and an address is enough.
     let enough = config.net.is_empty() && ports.iter().any(|port| lacks(port).is_none());
     let wanted = |mentioned: bool| mentioned || (config.net.is_empty() && !enough);
     reasons.extend(lacking.filter(|(mentioned, _)| wanted(*mentioned)).map(|(_, why)| why));
@@ -150,7 +150,7 @@ pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
     reasons
 }
 
-/// The devices that were found: what they are here, and those that nobody uses.
+/// All devices: ports, disks, and unused devices with the reason.
 pub(crate) fn devices(appliance: &dyn Appliance) -> Value {
     let row = |location: &str, is: &str, note: &str| {
         Value::object([
@@ -168,13 +168,13 @@ pub(crate) fn devices(appliance: &dyn Appliance) -> Value {
     });
     let disks = disks.iter().map(|disk| {
         let mut note = disk.role.to_string();
-        for said in [disk.model, disk.firmware] {
-            if !said.is_empty() {
-                note = format!("{note}, {said}");
+        for text in [disk.model, disk.firmware] {
+            if !text.is_empty() {
+                note = format!("{note}, {text}");
             }
         }
         if disk.health.is_some_and(|health| health.gone) {
-            note.push_str("; does not work any more, `show log` says why");
+            note.push_str("; failed, see `show log`");
         }
         row(disk.location, disk.name, &note)
     });
@@ -198,16 +198,14 @@ pub(crate) fn version(appliance: &dyn Appliance) -> Value {
     ])
 }
 
-/// What `show time` tells.
+/// The report of `show time`.
 pub(crate) fn time(appliance: &dyn Appliance) -> Value {
     let MachineStatus { clock, now, facts, uptime, .. } = appliance.machine();
     let built = (facts.committed > 0)
         .then(|| Value::display(format!("{:.0}", Timestamp(Duration::from_secs(facts.committed)))));
     let trust = match clock.is_plausible {
         true => "yes",
-        false => {
-            "no: it is before this build, or after 2099; set it, and start the appliance again"
-        }
+        false => "no: it is before this build, or after 2099; set the machine's clock and reboot",
     };
     Value::object([
         ("utc", Value::display(format!("{:.0}", clock.at(now)))),
@@ -218,12 +216,12 @@ pub(crate) fn time(appliance: &dyn Appliance) -> Value {
     ])
 }
 
-/// The messages of the log, from one on, so many.
+/// Messages of the log: at most `count` from index `from`.
 pub(crate) fn log(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
     appliance.log().page(from, count).iter().map(log_row).collect()
 }
 
-/// What `show tls` tells.
+/// The report of `show tls`.
 fn tls(http: &Http, tls: Option<TlsStatus<'_>>) -> Value {
     let Some(TlsStatus { tls, origin }) = tls else {
         let next = if http.tls { "off until `save` and `reboot`" } else { "off" };
@@ -247,7 +245,7 @@ pub(crate) fn interfaces(appliance: &dyn Appliance, from: usize, count: usize) -
     appliance.ports().iter().skip(from).take(count).map(interface).collect()
 }
 
-/// The core that has a port, or all that have queues of it.
+/// The core that polls a port, or all cores that poll its queues.
 fn loop_of(port: &PortStatus<'_>) -> Value {
     if port.others.is_empty() {
         return port.core.into();
@@ -260,9 +258,9 @@ pub fn mac([a, b, c, d, e, f]: [u8; 6]) -> String {
     format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
 
-/// An address of ours that another station has, too.
+/// An address of the appliance that another host also uses.
 fn duplicate((address, station): (IpAddr, [u8; 6])) -> String {
-    format!("{address}, also of {}", mac(station))
+    format!("{address}, also used by {}", mac(station))
 }
 
 fn interface(port: &PortStatus<'_>) -> Value {
@@ -377,7 +375,7 @@ pub(crate) fn memory(appliance: &dyn Appliance) -> Value {
     ])
 }
 
-/// One entry for each core, also for those that have no loop.
+/// One entry for each core, including cores without a loop.
 pub(crate) fn loops(appliance: &dyn Appliance) -> Value {
     let (loops, all) = (appliance.loops(), appliance.ports());
     let ports = |core: usize| {

@@ -1,6 +1,5 @@
-//! What is told of SMC-R and the rules: the columns of `smcss` and `smcr` (smc-tools: smcss.c,
-//! linkgroup.c, dev.c, stats.c, ueid.c), for the console and `/api/smc`. There is no user, inode or
-//! VLAN here.
+//! Reports of SMC-R and the rules for the console and `/api/smc`, with the columns of `smcss` and `smcr` (smc-tools:
+//! smcss.c, linkgroup.c, dev.c, stats.c, ueid.c). User, inode and VLAN are absent: the appliance has none.
 
 use crate::appliance::Appliance;
 use crate::console::SmcTopic;
@@ -34,7 +33,7 @@ pub(crate) fn topic(appliance: &dyn Appliance, topic: SmcTopic) -> Value {
     }
 }
 
-/// `/smc`: all topics by their words.
+/// `/smc`: all topics by name.
 pub(crate) const TREE: Node = Node::Branch(&[
     ("sockets", Node::Rows(socket_rows)),
     ("linkgroups", Node::Whole(|appliance| topic(appliance, SmcTopic::Linkgroups))),
@@ -50,7 +49,7 @@ pub(crate) fn socket_rows(appliance: &dyn Appliance, from: usize, count: usize) 
     sockets(smc, appliance, from, count)
 }
 
-/// The sockets from one on, so many.
+/// At most `count` sockets, from index `from`.
 fn sockets(
     smc: &SmcStatus<'_>,
     appliance: &dyn Appliance,
@@ -92,7 +91,7 @@ fn bytes(value: Option<u64>) -> Value {
 }
 
 fn number(id: u32) -> String {
-    // As Linux numbers them: the low byte is a link's.
+    // As in Linux: the low byte is the link's number.
     format!("{:08x}", id << 8)
 }
 
@@ -103,7 +102,7 @@ fn role(role: Role) -> &'static str {
     }
 }
 
-/// Whether a group with so many links has one way or two.
+/// Type of a link group by its number of links.
 fn kind(links: usize) -> &'static str {
     match links {
         0 => "NONE",
@@ -152,12 +151,12 @@ fn links(smc: &SmcStatus<'_>, appliance: &dyn Appliance) -> Value {
     }))
 }
 
-/// The name of the interface that a device is.
+/// Name of the network interface with the device's MAC address.
 fn net_dev(device: &Device, ports: &[PortStatus<'_>]) -> Option<String> {
     ports.iter().find(|port| port.mac == device.mac).map(|port| port.name.to_string())
 }
 
-/// The name of the RDMA device behind a device.
+/// Name of the RDMA device behind an SMC-R device.
 fn ib_dev(device: &Device) -> &'static str {
     if device.is_port() { "roce0" } else { "ntrdma0" }
 }
@@ -192,20 +191,20 @@ fn stats(smc: &SmcStatus<'_>) -> Value {
             ("count", count.into()),
         ])
     });
-    let fallen: u64 = c.fallbacks.values().sum();
+    let fallback_count: u64 = c.fallbacks.values().sum();
     let services = smc.users.services().map(|(_, service)| service.served);
     let relays = smc.users.rules().map(|(_, relay)| relay.counters());
     let relays = relays.map(|counters| (counters.smc, counters.tcp));
     let served = services.chain(relays);
     let (over_smc, over_tcp) = served.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     Value::object([
-        ("total_connections", (c.client + c.server + c.failed + fallen).into()),
+        ("total_connections", (c.client + c.server + c.failed + fallback_count).into()),
         ("smc_connections", (c.client + c.server).into()),
         ("smc_connections_client", c.client.into()),
         ("smc_connections_server", c.server.into()),
         ("first_contacts", c.first_contacts.into()),
         ("handshake_errors", c.failed.into()),
-        ("tcp_fallback", fallen.into()),
+        ("tcp_fallback", fallback_count.into()),
         ("tcp_fallback_reasons", Value::list(fallbacks)),
         ("served_over_smc", over_smc.into()),
         ("served_over_tcp", over_tcp.into()),
@@ -244,7 +243,7 @@ fn rules(smc: &SmcStatus<'_>, appliance: &dyn Appliance) -> Value {
             || smc.left_out.iter().any(|(other, _)| other == name)
     };
     let new = new.filter(|name| !known(name));
-    let new = new.map(|name| left_out(name, "about to be in force"));
+    let new = new.map(|name| left_out(name, "starts within a moment"));
     let absent = smc.left_out.iter().map(|(name, why)| left_out(name, why)).chain(new);
     Value::list(present(smc).chain(absent))
 }

@@ -1,4 +1,4 @@
-//! Statuses: what management reads. They are plain: numbers and names, and what engines below tell of themselves.
+//! Statuses: plain structures of numbers, names and engine states that management reads for its reports.
 
 use crate::config;
 use crate::crash::History;
@@ -25,89 +25,89 @@ use usnic::wire::modex::Modex;
 use usnic::{EndpointId, InterfaceConfig};
 use verbs::OnDemandStatus;
 
-/// What is known of the machine, for show.
+/// Constant facts of the build and the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// The commit that it was built of; with a `+` if there was more than is in that.
+    /// Commit of the build, with a `+` if the tree had uncommitted changes.
     pub commit: &'static str,
-    /// When that was made, in seconds since 1970; 0 if that is not known.
+    /// Time of the commit in seconds since 1970; 0 if unknown.
     pub committed: u64,
-    /// What names this build and its `isthmus.symbols`.
+    /// Identifies this build and its `isthmus.symbols`.
     pub build_id: &'static str,
-    /// How it was booted (`pvh`, `multiboot2`, …).
+    /// Boot protocol (`pvh`, `multiboot2`, …).
     pub boot: &'static str,
-    /// Processors that run.
+    /// Online processors.
     pub cpus: usize,
-    /// Bytes of RAM in all.
+    /// Total RAM in bytes.
     pub memory: u64,
-    /// Where randomness comes from.
+    /// Source of entropy.
     pub entropy: &'static str,
-    /// Bytes of the heap that are in use.
+    /// Returns the heap bytes in use.
     pub heap_used: fn() -> usize,
 }
 
-/// The machine, and what was said of it.
+/// The machine, and the problems found on it.
 pub struct MachineStatus<'a> {
-    /// What does not change.
+    /// Constant facts.
     pub facts: Facts,
-    /// The present.
+    /// The current time.
     pub now: Instant,
     /// The wall clock.
     pub clock: WallClock,
-    /// Seconds since the appliance came up.
+    /// Seconds since the appliance started.
     pub uptime: f64,
-    /// What was wrong with the configuration at boot.
+    /// Errors of the configuration at boot.
     pub problems: &'a [String],
-    /// What was left out of it, while the rest holds.
+    /// Ignored parts of the configuration, such as unknown keys. The rest is in force.
     pub warnings: &'a [String],
-    /// What was said in panics.
+    /// Records of earlier crashes.
     pub crashes: &'a History,
-    /// What was refused.
+    /// Refused requests.
     pub refused: &'a Refused,
-    /// Devices that nobody uses.
+    /// Devices that the appliance does not use.
     pub unclaimed: &'a [UnclaimedDevice],
 }
 
-/// What is shown of a port's IP interface.
+/// State of a port's IP interface.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// With their prefixes.
+    /// Addresses with their prefix lengths.
     pub list: Vec<String>,
-    /// Its gateways.
+    /// Default gateways.
     pub gateways: Vec<String>,
-    /// DHCP has given one.
+    /// An address is leased by DHCP.
     pub lease: bool,
-    /// Largest packets of IPv4 and of IPv6, and who says so, once the interface has told.
+    /// MTU of IPv4 and of IPv6 with its origin. None before the interface reports them.
     pub mtus: Option<[(usize, net::MtuOrigin); 2]>,
-    /// What the interface has counted.
+    /// Counters of the interface.
     pub counters: net::Counters,
 }
 
-/// What a loop tells of a port.
+/// A loop's report on a port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortReport {
-    /// The device's.
+    /// Counters of the device.
     pub counters: PortCounters,
     /// Datagrams echoed.
     pub echoes: u64,
-    /// Of the card that does RoCE there, if one does.
+    /// Report on the port's card, if it does RoCE in hardware.
     pub card: Option<CardReport>,
 }
 
 impl core::ops::AddAssign for PortReport {
-    /// Of further queues of its device.
+    /// Adds the counters of further queues of the same device.
     fn add_assign(&mut self, more: PortReport) {
         self.counters += more.counters;
         self.echoes += more.echoes;
     }
 }
 
-/// What a loop tells of itself.
+/// A loop's report on itself and its ports.
 #[derive(Clone, Debug, Default)]
 pub struct PlaneReport {
-    /// What it did with its time.
+    /// Time and stage counters.
     pub counters: LoopCounters,
-    /// By place.
+    /// Ports, indexed by place in the loop.
     pub ports: Vec<PortReport>,
 }
 
@@ -115,43 +115,43 @@ pub struct PlaneReport {
 pub struct PortStatus<'a> {
     /// `net0` and so on.
     pub name: &'a str,
-    /// Where it is.
+    /// Location of the device.
     pub location: &'a str,
-    /// Name of its driver; empty if it has none.
+    /// Name of the driver; empty without one.
     pub driver: &'static str,
-    /// Its address.
+    /// MAC address.
     pub mac: [u8; 6],
     /// Largest layer 3 packet.
     pub mtu: usize,
     /// The link is up.
     pub link: bool,
-    /// Of its IP interface.
+    /// State of the IP interface.
     pub addresses: &'a Addresses,
-    /// The core that has it, and others that have queues of it.
+    /// The core that polls the port.
     pub core: usize,
-    /// See `core`.
+    /// Other cores that poll queues of the port.
     pub others: &'a [usize],
-    /// The first loop has it.
+    /// The first loop polls the port.
     pub is_own: bool,
-    /// Of all its queues.
+    /// Counters of all queues.
     pub report: PortReport,
-    /// Frames for the control plane that were lost between loops.
+    /// Frames for the control plane that were dropped between loops.
     pub control_dropped: u64,
-    /// Datagrams for engines over UDP that were lost between loops, where they cross.
+    /// Datagrams for engines over UDP that were dropped between loops. None if none are forwarded.
     pub forwarding_dropped: Option<u64>,
 }
 
-/// What one core has of a port that several share.
+/// One core's queues of a port that several cores share.
 pub struct QueueStatus<'a> {
     /// Name of the port.
     pub port: &'a str,
     /// Number of the core.
     pub core: usize,
-    /// The device's, of this core's queues; None if the core does not say.
+    /// Counters of this core's queues. None if the core does not report.
     pub counters: Option<PortCounters>,
-    /// Frames that it passed on to the control plane.
+    /// Frames passed to the control plane.
     pub punted: u64,
-    /// It is not the core that has the port.
+    /// This core is not the port's main core.
     pub is_further: bool,
 }
 
@@ -159,67 +159,67 @@ pub struct QueueStatus<'a> {
 pub struct DiskStatus<'a> {
     /// `disk0` and so on.
     pub name: &'a str,
-    /// What names it for good.
+    /// Persistent name of the disk.
     pub device: &'a str,
-    /// Empty if it has none.
+    /// Serial number; empty without one.
     pub serial: &'a str,
-    /// Empty if it does not say.
+    /// Model; empty if not reported.
     pub model: &'a str,
-    /// Empty if it does not say.
+    /// Firmware version; empty if not reported.
     pub firmware: &'a str,
-    /// Where it is.
+    /// Location of the device.
     pub location: &'a str,
-    /// Its shape.
+    /// Size, block sizes and features.
     pub geometry: Geometry,
-    /// What it is used for.
+    /// Use of the disk.
     pub role: &'static str,
-    /// Requests that it takes.
+    /// Queue depth.
     pub depth: usize,
-    /// Interrupts that it raised.
+    /// Interrupts that the disk raised.
     pub interrupts: u64,
-    /// Its queues, if they are counted.
+    /// Counters per queue, if kept.
     pub queues: Vec<QueueCount>,
-    /// How it fares, if it says.
+    /// Health, if reported.
     pub health: Option<Health>,
 }
 
-/// The provider in software.
+/// The software RoCE provider.
 pub struct RoceStatus<'a> {
-    /// What it has counted.
+    /// Counters of the provider.
     pub counters: &'a roce::Counters,
-    /// Queue pairs that there are.
+    /// Existing queue pairs.
     pub queue_pairs: usize,
-    /// Connections, made, being made and ending.
+    /// Connections that are open, opening or closing.
     pub connections: usize,
-    /// Memory that sessions share, if they do.
+    /// Pool of memory that sessions share, if configured.
     pub on_demand: Option<OnDemandStatus>,
 }
 
-/// What is told of a card that does RoCE itself.
+/// Report on a card with RoCE in hardware.
 #[cfg(feature = "mlx5")]
 #[derive(Clone, Copy, Debug)]
 pub struct CardReport {
-    /// It does RoCE now.
+    /// RoCE is active on the card.
     pub is_active: bool,
-    /// Queue pairs that there are.
+    /// Existing queue pairs.
     pub queue_pairs: usize,
-    /// Connections, made, being made and ending.
+    /// Connections that are open, opening or closing.
     pub connections: usize,
-    /// What the driver has counted.
+    /// Counters of the driver.
     pub counters: connectx::Counters,
-    /// What the card has.
+    /// Counters of the card.
     pub card_counters: connectx::CardCounters,
-    /// How it is told to wait.
+    /// Flow control settings of the port.
     pub flow_control: connectx::FlowControl,
 }
 
-/// There is none.
+/// No such card exists in a build without `mlx5`.
 #[cfg(not(feature = "mlx5"))]
 #[derive(Clone, Copy, Debug)]
 pub enum CardReport {}
 
 impl CardReport {
-    /// How flow control is set at the port, if the card tells.
+    /// Flow control of the port in words, if the card reports it.
     pub fn flow_control(&self) -> Option<String> {
         #[cfg(feature = "mlx5")]
         return self.flow_control.in_words();
@@ -228,45 +228,45 @@ impl CardReport {
     }
 }
 
-/// What a hardware bridge has, for metrics.
+/// Metrics of a hardware bridge.
 #[derive(Clone, Copy, Debug)]
 pub struct Hardware {
-    /// Generation of PCI Express and lanes of the link, 0 while there is none.
+    /// PCI Express generation and lanes of the link; 0 while it is down.
     pub link: (u8, u8),
-    /// Bytes of the peer's memory that can be written.
+    /// Bytes of the peer's memory that the appliance can write.
     pub window: u64,
-    /// Bytes of ours that the peer can write.
+    /// Bytes of the appliance's memory that the peer can write.
     pub exposed: u64,
-    /// Bytes written through it by the CPU.
+    /// Bytes written through the bridge by the CPU.
     pub by_cpu: u64,
-    /// Bytes written through it by the engine.
+    /// Bytes written through the bridge by the DMA engine.
     pub by_engine: u64,
     /// Resets of the engine's channel.
     pub resets: u64,
-    /// Completions that it did not tell of as it should.
+    /// Completions that the engine failed to signal.
     pub missed: u64,
 }
 
-/// What carries bytes through a bridge.
+/// The path of bytes through a bridge: window, CPU or DMA engine.
 #[derive(Clone, Debug)]
 pub struct CarrierStatus {
-    /// How the device tells of doorbells.
+    /// How the device signals doorbells.
     pub doorbell: &'static str,
-    /// In words.
+    /// Link speed, in words.
     pub link_speed: Option<String>,
-    /// CPU or engine.
+    /// Whether the CPU or a DMA engine writes.
     pub carried_by: String,
-    /// Bytes that the CPU wrote.
+    /// Bytes written by the CPU.
     pub by_cpu: Option<u64>,
-    /// What the engine did.
+    /// Counters of the DMA engine's channel.
     pub engine: Option<dma::ChannelCounters>,
-    /// Bytes of the peer's memory that can be written.
+    /// Bytes of the peer's memory that the appliance can write.
     pub window: usize,
-    /// Bytes of ours that the peer can write.
+    /// Bytes of the appliance's memory that the peer can write.
     pub exposed: usize,
     /// Interrupts that the device raised.
     pub interrupts: u64,
-    /// For metrics, of hardware.
+    /// Metrics, for a hardware bridge.
     pub hardware: Option<Hardware>,
 }
 
@@ -275,31 +275,31 @@ pub struct CarrierStatus {
 pub struct BridgeStatus {
     /// `ntb` and its number.
     pub name: String,
-    /// The core that has it.
+    /// The core that polls the bridge.
     pub core: usize,
-    /// Its link.
+    /// State of the link.
     pub link: ntrdma::State,
-    /// Our address, and the peer's.
+    /// Address of the appliance, and of the peer.
     pub addresses: (IpAddr, IpAddr),
-    /// What it is, and where.
+    /// Kind and location of the device.
     pub device: String,
-    /// What kind of device carries it, and whether that reaches the other machine.
+    /// Kind of the device below the bridge, and whether it reaches the other machine.
     pub reached: (&'static str, bool),
-    /// How a connection stands, if it goes over one.
+    /// State of the connection below the bridge, if it uses one.
     pub connection: Option<&'static str>,
-    /// Which end we are.
+    /// This end's side number.
     pub side: u8,
-    /// What carries its bytes.
+    /// The path of bytes through the bridge.
     pub carrier: CarrierStatus,
-    /// Queue pairs: used and free.
+    /// Used and free queue pairs.
     pub queue_pairs: (usize, usize),
-    /// Connections.
+    /// Connections over the bridge.
     pub connections: usize,
-    /// What its provider has counted.
+    /// Counters of the provider.
     pub counters: ntrdma::Counters,
-    /// What the device saw that no honest peer does.
+    /// Protocol violations of the peer that the device detected.
     pub device_violations: u64,
-    /// What was measured last.
+    /// Results of the last `ntb measure`.
     pub measured: Vec<Measured>,
 }
 
@@ -307,21 +307,21 @@ pub struct BridgeStatus {
 pub struct TransportStatus<'a> {
     /// `ntb` and its number.
     pub name: &'a str,
-    /// How its link stands.
+    /// State of the link.
     pub state: drivers::ntb::transport::State,
-    /// Its network interface.
+    /// Network interface of the bridge.
     pub interface: Option<&'a str>,
     /// Driver and place of the device.
     pub device: (&'static str, &'a str),
-    /// Which end we are.
+    /// This end's side number.
     pub side: u8,
-    /// What carries its bytes.
+    /// The path of bytes through the bridge.
     pub carrier: CarrierStatus,
     /// Times that the link came up.
     pub ups: u64,
-    /// Of its Ethernet.
+    /// Counters of the Ethernet interface.
     pub counters: PortCounters,
-    /// What the peer wrote that no honest one does.
+    /// Protocol violations in data that the peer wrote.
     pub violations: u64,
 }
 
@@ -331,46 +331,46 @@ pub struct RapidioStatus<'a> {
     pub name: &'a str,
     /// Driver and place of the device.
     pub device: (&'static str, &'a str),
-    /// Of its `[[rapidio]]`.
+    /// Index of its `[[rapidio]]`.
     pub number: usize,
-    /// Its network interface.
+    /// Network interface of the bridge.
     pub interface: Option<&'a str>,
-    /// What it is on its network.
+    /// End point on the RapidIO network.
     pub end_point: &'a EndPoint,
 }
 
 /// LINX.
 pub struct LinxStatus<'a> {
-    /// The links, as they are configured, and as they stand.
+    /// Configuration and state of each link.
     pub links: Vec<(&'a config::Linx, Option<linx::LinkStatus>)>,
-    /// Signals to a rule's name that were dropped: of another number, and of another link's peer.
+    /// Signals to a rule's name that were dropped: with the wrong signal number, and from another link's peer.
     pub dropped: (u64, u64),
-    /// Signals sent back.
+    /// Signals echoed.
     pub echoed: u64,
 }
 
-/// What went wrong below an engine over UDP.
+/// Datagrams dropped below an engine over UDP, by reason.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Losses {
     /// Datagrams with a wrong checksum, or without one.
     pub checksum: u64,
-    /// Frames whose lengths do not go together.
+    /// Frames with inconsistent lengths.
     pub malformed: u64,
-    /// Frames for another station or address.
+    /// Frames for another MAC or IP address.
     pub not_ours: u64,
-    /// Datagrams in a peer's name from another MAC address than the peer's.
+    /// Datagrams with a peer's IP address from a MAC address that is not the peer's.
     pub wrong_mac: u64,
-    /// Datagrams to hosts whose hardware address is not known yet, or that are no peers.
+    /// Datagrams to hosts whose MAC address is unresolved, or that are not peers.
     pub no_next_hop: u64,
 }
 
 /// An engine over UDP.
 pub struct UdpEngineStatus<'a> {
-    /// What commands and `show` call it.
+    /// Name in commands and `show`.
     pub name: &'static str,
-    /// What went wrong below it.
+    /// Datagrams dropped below the engine.
     pub losses: Losses,
-    /// What it tells.
+    /// State of the engine.
     pub usnic: UsnicStatus<'a>,
 }
 
@@ -378,57 +378,57 @@ pub struct UdpEngineStatus<'a> {
 pub struct UsnicStatus<'a> {
     /// The engine.
     pub engine: &'a usnic::Engine,
-    /// Interfaces, by number: as they are configured, and what the engine knows of them.
+    /// Interfaces by number: configuration, and the engine's parameters.
     pub interfaces: Vec<(&'a config::usnic::Usnic, &'a InterfaceConfig)>,
     /// All peers.
     pub peers: Vec<UsnicPeer<'a>>,
 }
 
-/// What was counted of a peer of usNIC.
+/// Counters of a usNIC peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UsnicCounts {
-    /// Messages that came.
+    /// Messages received.
     pub messages: u64,
-    /// Bytes of them.
+    /// Bytes of messages received.
     pub bytes: u64,
-    /// Those that went back.
+    /// Messages echoed.
     pub echoed: u64,
-    /// Those for which there is no service.
+    /// Messages without a service.
     pub unserved: u64,
 }
 
-/// What MPI does with a peer of usNIC.
+/// MPI traffic with a usNIC peer.
 #[derive(Clone, Copy, Debug)]
 pub struct MpiStatus {
-    /// What was counted.
+    /// Counters of MPI.
     pub counters: usnic::ob1::Counters,
-    /// Messages under way, and those that wait.
+    /// Messages in transfer, and messages waiting.
     pub under_way: (usize, usize),
 }
 
 /// A peer of usNIC.
 pub struct UsnicPeer<'a> {
-    /// As it is configured.
+    /// Configuration of the peer.
     pub config: &'a config::usnic::Peer,
-    /// Number of its interface.
+    /// Number of the peer's interface.
     pub interface: usize,
-    /// Its endpoint, or why it has none.
+    /// Endpoint of the peer, if admitted.
     pub endpoint: Option<EndpointId>,
-    /// See `endpoint`.
+    /// Reason why the peer has no endpoint.
     pub not_admitted: Option<&'a str>,
-    /// It has come by rendezvous.
+    /// The peer registered itself by rendezvous.
     pub has_come: bool,
-    /// What it is, if that is known.
+    /// The peer's modex, if known.
     pub modex: Option<Modex>,
-    /// What was counted.
+    /// Message counters.
     pub counts: UsnicCounts,
-    /// The process that it is, if it has an endpoint.
+    /// Number of the process that the peer belongs to, if it has an endpoint.
     pub process: Option<usize>,
-    /// Whether that is reached over more than one interface.
+    /// Whether the process is reached over more than one interface.
     pub has_several: bool,
-    /// By which address, and how many bytes, it can PUT.
+    /// Address and size of the memory that the peer can PUT to.
     pub sink: Option<(u64, usize)>,
-    /// What MPI does with it.
+    /// MPI traffic with the peer.
     pub mpi: Option<MpiStatus>,
 }
 
@@ -436,57 +436,57 @@ pub struct UsnicPeer<'a> {
 pub struct SmcStatus<'a> {
     /// The engine.
     pub engine: &'a Engine,
-    /// Who uses it.
+    /// Services and rules on top of the engine.
     pub users: &'a Users,
-    /// Rules that cannot be, and why.
+    /// Rules that are not in force, with the reason.
     pub left_out: &'a [(String, String)],
     /// Bytes of buffers that are kept for the next connection.
     pub kept: Option<u64>,
 }
 
-/// A disk that holds volumes, or is looked at.
+/// A disk with volumes in extents, or a disk that is being examined.
 pub struct PoolStatus<'a> {
-    /// Number of the disk, and its sectors.
+    /// Number of the disk, and its size in sectors.
     pub disk: (usize, u64),
-    /// What is known of it.
+    /// State of the disk's volume table.
     pub state: StoreState,
-    /// What is on it.
+    /// The volume table.
     pub table: &'a Table,
-    /// Names of volumes of which something is to be done there.
+    /// Names of volumes with pending orders on the disk.
     pub coming: Vec<&'a str>,
 }
 
 impl PoolStatus<'_> {
-    /// Bytes that are free.
+    /// Free bytes.
     pub fn free(&self) -> u64 {
         self.table.free(self.disk.1).iter().map(|extent| extent.sectors * 512).sum()
     }
 }
 
-/// Volumes, and who serves them.
+/// Volumes and storage servers.
 pub struct StorageStatus<'a> {
-    /// The first loop's server, if it runs.
+    /// The server of the first loop, if it runs.
     pub server: Option<&'a Server>,
     /// All volumes.
     pub volumes: &'a Volumes,
     /// Disks that hold volumes.
     pub pools: Vec<PoolStatus<'a>>,
-    /// What other loops tell of their clients.
+    /// Clients of other loops, as those loops published them.
     pub others: Vec<Arc<StorageRows>>,
 }
 
-/// A session with another server.
+/// A session with a remote server.
 pub struct RemoteSession<'a> {
-    /// What it does.
+    /// RNBD client of the session.
     pub client: &'a Client,
-    /// Its devices, by the names of their volumes here.
+    /// Devices of the session, by local volume name.
     pub devices: &'a [(String, DeviceId)],
-    /// Attempts to connect a path again.
+    /// Maximum reconnect attempts of a path. None for unlimited.
     pub max_reconnect_attempts: Option<u16>,
 }
 
 impl RemoteSession<'_> {
-    /// Its name.
+    /// Name of the session.
     pub fn name(&self) -> &str {
         self.client.transport().name().as_str()
     }
@@ -500,15 +500,15 @@ impl RemoteSession<'_> {
 
 /// A mirror.
 pub struct MirrorStatus<'a> {
-    /// Its name, and its members'.
+    /// Name of the mirror.
     pub name: &'a str,
-    /// See `name`.
+    /// Names of the members.
     pub members: &'a [String; 2],
-    /// How it stands.
+    /// State of the mirror.
     pub status: Status,
-    /// Since when members are not in sync that were left out.
+    /// For each member that was dropped: since when it has been out of sync.
     pub out_since: [Option<Instant>; 2],
-    /// Members that the operator wants to do without.
+    /// Members that the operator detached.
     pub detached: [bool; 2],
 }
 
@@ -520,12 +520,12 @@ impl MirrorStatus<'_> {
     }
 }
 
-/// What is from other servers, and mirrors.
+/// Sessions with remote servers, and mirrors.
 #[derive(Default)]
 pub struct RemoteStatus<'a> {
-    /// There is, or was, anything of it.
+    /// A remote volume or mirror exists, or existed since boot.
     pub is_there: bool,
-    /// Sessions.
+    /// Sessions with remote servers.
     pub sessions: Vec<RemoteSession<'a>>,
     /// Mirrors.
     pub mirrors: Vec<MirrorStatus<'a>>,
@@ -535,43 +535,43 @@ pub struct RemoteStatus<'a> {
 pub struct TlsStatus<'a> {
     /// The certificate.
     pub tls: &'a Tls,
-    /// Where it comes from, in words.
+    /// Origin of the certificate, in words.
     pub origin: &'a str,
 }
 
 /// A slot that releases boot from.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotStatus<'a> {
-    /// Its letter.
+    /// Letter of the slot.
     pub name: &'static str,
-    /// Of the release in it; empty if there is none.
+    /// Version of the slot's release; empty without one.
     pub version: &'a str,
-    /// Bytes of it.
+    /// Size of the release in bytes.
     pub bytes: u64,
-    /// When it was made, seconds since 1970.
+    /// Time when the release was made, in seconds since 1970.
     pub made: u64,
-    /// It runs.
+    /// The release is running.
     pub runs: bool,
-    /// Whether it is what boots next.
+    /// Whether the slot boots next, in words.
     pub boots: &'static str,
 }
 
 /// The slots of the disk that the appliance was booted from.
 pub struct SlotsStatus<'a> {
-    /// The slot that runs.
+    /// Letter of the running slot.
     pub runs: &'static str,
-    /// It is on trial.
+    /// The running release is on trial.
     pub trial: bool,
-    /// The trial before this start has failed.
+    /// Letter of the slot whose trial failed before this boot.
     pub failed: Option<&'static str>,
-    /// Both.
+    /// Both slots.
     pub slots: [SlotStatus<'a>; 2],
 }
 
-/// What `upgrade` works on.
+/// Slots and watchdog for `upgrade`.
 pub struct UpgradeStatus<'a> {
-    /// The watchdog's driver, and the seconds that it runs with.
+    /// Driver of the watchdog, and its timeout in seconds.
     pub watchdog: (Option<&'static str>, u16),
-    /// None without slots.
+    /// The slots. None if the boot disk has none.
     pub slots: Option<SlotsStatus<'a>>,
 }

@@ -1,5 +1,5 @@
-//! What the loop of another core tells of its clients: the rows of `session list`, `device list` and `path list`, and
-//! what is counted for `/metrics`.
+//! Storage clients of another core's loop: the rows of `session list`, `device list` and `path list`, and the counters
+//! for `/metrics`, as that loop publishes them.
 
 use crate::clients::{self, live_paths, path_name};
 use crate::report::Value;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use storage::rnbd::server::{Server, VolumeStats};
 use storage::volume::Volumes;
 
-/// How often rows are made anew while only their counters move.
+/// Interval at which a loop publishes rows in which only counters changed.
 const COUNTERS: Duration = Duration::from_secs(5);
 
-/// The rows.
+/// The rows and counters of one loop.
 #[derive(Debug, Default)]
 pub struct StorageRows {
     pub(crate) sessions: Vec<Value>,
@@ -24,19 +24,19 @@ pub struct StorageRows {
     pub(crate) counts: StorageCounts,
 }
 
-/// What is counted of a loop's clients.
+/// Counters of one loop's clients.
 #[derive(Debug, Default)]
 pub(crate) struct StorageCounts {
     pub(crate) server: Counters,
     /// Queue depth times chunk size of all sessions, in bytes.
     pub(crate) promised: u64,
-    /// Sessions, those among them that are not up.
+    /// All sessions, including those that are not up.
     pub(crate) session_count: usize,
-    /// Those that are up.
+    /// Sessions that are up.
     pub(crate) sessions: Vec<SessionCounts>,
-    /// Of sessions that have a name.
+    /// Live paths of sessions that have a name.
     pub(crate) paths: Vec<PathCounts>,
-    /// By the names of volumes that somebody has used.
+    /// Statistics by volume name, for volumes that a client has used.
     pub(crate) volumes: BTreeMap<String, VolumeStats>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct SessionCounts {
     pub(crate) devices: u64,
 }
 
-/// A path that does not end.
+/// A path that is not closing.
 #[derive(Debug)]
 pub(crate) struct PathCounts {
     pub(crate) session: Name,
@@ -59,7 +59,7 @@ pub(crate) struct PathCounts {
 }
 
 impl StorageCounts {
-    /// Of one loop's storage.
+    /// Counters of one loop's server and volumes.
     fn of(server: &Server, volumes: &Volumes) -> Self {
         let transport = server.transport();
         let sessions = transport.sessions().filter(|session| session.up);
@@ -93,17 +93,18 @@ impl StorageCounts {
     }
 }
 
-/// The rows of a loop, made anew when there is something new in them.
+/// Decides when a loop publishes its rows again: after a change of shape at once, after a change of counters every
+/// five seconds.
 #[derive(Debug, Default)]
 pub struct RowsTold {
-    /// Paths that came and went, and devices.
+    /// Connections accepted, paths opened and closed; and devices opened.
     shape: (u64, usize),
     completions: u64,
     due: Instant,
 }
 
 impl RowsTold {
-    /// The rows of a server and its volumes, if they have changed.
+    /// Fresh rows of a server and its volumes if a publication is due.
     pub fn news(
         &mut self,
         server: &Server,

@@ -1,4 +1,4 @@
-//! What the console can do to the appliance.
+//! [`Operator`]: the console's access to the appliance.
 
 use crate::appliance::Appliance;
 use crate::config::{Document, Entry, Export, InForce, Kind, Origin, Problem, Source, is_secret};
@@ -11,7 +11,7 @@ use core::net::{IpAddr, SocketAddr};
 use perf_responders::rping;
 use std::borrow::Cow;
 
-/// Whoever sits at the console, before the appliance.
+/// The operator at the console.
 pub struct Operator<'a>(pub &'a mut dyn Appliance);
 
 impl System for Operator<'_> {
@@ -32,7 +32,8 @@ impl System for Operator<'_> {
             .map_or_else(|| self.0.document_mut().set(path, value), |problem| Err(vec![problem]));
         match &done {
             Ok(()) => audit(format_args!("console: set {path} {}", shown(path, value))),
-            // The reason may quote a secret that was set under a wrong key: the console shows it, the log does not.
+            // The reason may quote a secret that was set under a wrong key, so it is shown on the console and not
+            // logged.
             Err(_) => audit(format_args!("console: set {}: refused", cut(path))),
         }
         done?;
@@ -42,7 +43,9 @@ impl System for Operator<'_> {
     fn unset(&mut self, path: &str, force: bool) -> Result<String, Vec<Problem>> {
         if let Some(what) = self.document().loses(path).filter(|_| !force) {
             audit(format_args!("console: unset {path}: refused: without force"));
-            let text = format!("takes {what} away from its clients; `unset {path} force` does it");
+            let text = format!(
+                "would take {what} away from its clients; confirm with `unset {path} force`"
+            );
             return Err(vec![problem(path, text)]);
         }
         let entry = Entry::of(path).filter(|entry| entry.to_string() == path);
@@ -52,12 +55,12 @@ impl System for Operator<'_> {
         let done = self.0.document_mut().unset(path);
         log_outcome(format_args!("unset {}", cut(path)), done.as_ref().err().map(|_| ""));
         done?;
-        // Another entry may have its number by now.
+        // After `unset`, the entry's number may belong to another entry.
         if entry.is_none() {
             return Ok(self.changed(path));
         }
-        let told = self.put_in_force(path);
-        Ok(told + &gone.map(|gone| self.left_open(&gone)).unwrap_or_default())
+        let effect = self.put_in_force(path);
+        Ok(effect + &gone.map(|gone| self.openness_warnings(&gone)).unwrap_or_default())
     }
 
     fn log(&self) -> &LogRing {
@@ -87,7 +90,7 @@ impl System for Operator<'_> {
     }
 
     fn cancel_task(&mut self) {
-        // It cannot fail.
+        // `Order::Cancel` cannot fail.
         let _ = self.order(Order::Cancel);
     }
 
@@ -126,10 +129,10 @@ impl System for Operator<'_> {
     }
 }
 
-/// Longest part of a value that is logged.
+/// Maximum bytes of a value in the log.
 const SHOWN: usize = 80;
 
-/// Logs that a command was carried out, or begun; or why it was refused.
+/// Logs a command as executed or started, or as refused with the reason.
 fn log_outcome(command: core::fmt::Arguments<'_>, refused: Option<&str>) {
     match refused {
         None => audit(format_args!("console: {command}")),
@@ -138,7 +141,7 @@ fn log_outcome(command: core::fmt::Arguments<'_>, refused: Option<&str>) {
     }
 }
 
-/// A value as the log shows it.
+/// A value for the log: secrets hidden, long values cut.
 fn shown<'a>(path: &str, value: &'a str) -> Cow<'a, str> {
     if is_secret(path) || value.contains("PRIVATE KEY") {
         return "(not shown)".into();
@@ -146,7 +149,7 @@ fn shown<'a>(path: &str, value: &'a str) -> Cow<'a, str> {
     cut(value)
 }
 
-/// The beginning of a long text.
+/// A text cut to [`SHOWN`] bytes.
 fn cut(text: &str) -> Cow<'_, str> {
     match text.len() > SHOWN {
         true => format!("{}…", &text[..text.floor_char_boundary(SHOWN)]).into(),
@@ -154,7 +157,7 @@ fn cut(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A text without user names and passwords in the URLs that it holds.
+/// A text with user names and passwords removed from its URLs.
 fn without_logins(text: &str) -> Cow<'_, str> {
     let has_login = |word: &str| word.contains("://") && word.contains('@');
     if !text.split(' ').any(has_login) {
@@ -173,7 +176,7 @@ fn problem(path: &str, reason: String) -> Problem {
     Problem { kind, origin, path, reason, accepted }
 }
 
-/// The addresses in a list as `set` takes it: with commas, perhaps as TOML.
+/// The addresses of a list in a form that `set` accepts: separated by commas, or a TOML array.
 fn servers(value: &str) -> impl Iterator<Item = SocketAddr> + '_ {
     let is_quote = |c: char| c.is_whitespace() || matches!(c, '"' | '\'');
     value.split(',').filter_map(move |word| {
@@ -185,7 +188,7 @@ fn servers(value: &str) -> impl Iterator<Item = SocketAddr> + '_ {
     })
 }
 
-/// Says that a server of a rule is at an address that the appliance has at present, by DHCP among others.
+/// Problem of a rule's backend at an address that the appliance has now, including one by DHCP.
 fn own_server(appliance: &dyn Appliance, path: &str, value: &str) -> Option<Problem> {
     let is_backend = path.starts_with("rule.") && path.ends_with(".backend");
     if !is_backend {
@@ -197,7 +200,9 @@ fn own_server(appliance: &dyn Appliance, path: &str, value: &str) -> Option<Prob
         own.any(|cidr| cidr.split('/').next().and_then(|own| own.parse().ok()) == Some(ip))
     };
     let own = servers(value).find(|server| ours(server.ip().to_canonical()))?;
-    let reason = format!("{own} is the appliance itself, which no rule can connect to");
+    let reason = format!(
+        "{own} is an address of the appliance: a rule cannot connect to the appliance itself"
+    );
     Some(problem(path, reason))
 }
 
@@ -206,27 +211,27 @@ impl Operator<'_> {
         self.0.carry_out(order).map(drop)
     }
 
-    /// A value has changed at `path`: puts in force what can be, and says from when on it counts.
+    /// Applies a changed value at `path`. Returns when the change takes effect, for the operator.
     fn changed(&mut self, path: &str) -> String {
         match self.document().pending_at(path) {
             Some(pending) => format!("pending, not in force: {pending}"),
             None => {
-                let told = self.put_in_force(path);
+                let effect = self.put_in_force(path);
                 let entry = Entry::of(path).filter(|entry| entry.section == "export");
                 let exports = &self.document().config().export;
                 let export = entry.and_then(|entry| exports.get(entry.index));
-                told + &export.map(|export| self.left_open(export)).unwrap_or_default()
+                effect + &export.map(|export| self.openness_warnings(export)).unwrap_or_default()
             }
         }
     }
 
-    /// What an export that was changed, or is gone, leaves open.
-    fn left_open(&self, export: &Export) -> String {
-        let left = manage::openness::told(self.0, &export.name, &export.volume);
-        left.lines().map(|line| format!("\n{line}")).collect()
+    /// Warnings about access that remains after an export was changed or removed.
+    fn openness_warnings(&self, export: &Export) -> String {
+        let warnings = manage::openness::warnings(self.0, &export.name, &export.volume);
+        warnings.lines().map(|line| format!("\n{line}")).collect()
     }
 
-    /// Puts in force what can be of a change at `path`, and says from when on it counts.
+    /// Applies a change at `path` where that needs no reboot. Returns when the change takes effect.
     fn put_in_force(&mut self, path: &str) -> String {
         match self.order(Order::PutInForce(path)) {
             Ok(()) => InForce::of(path).to_string(),
@@ -254,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_found_in_every_form_of_a_list() {
+    fn servers_are_parsed_from_every_form_of_a_list() {
         for (text, expected) in [
             ("10.0.0.1:80", "10.0.0.1:80"),
             ("10.0.0.1:80,10.0.0.2:81", "10.0.0.1:80 10.0.0.2:81"),

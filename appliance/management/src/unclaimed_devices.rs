@@ -1,25 +1,25 @@
-//! Devices that were found and are not used, and why.
+//! Devices that the appliance found but does not use, with the reason.
 
 use drivers::inventory::Unclaimed;
 
-/// One of them.
+/// A device that the appliance does not use.
 #[derive(Clone, Debug)]
 pub struct UnclaimedDevice {
-    /// Its name, such as `pci:0000:00:04.0`.
+    /// Name of the device, such as `pci:0000:00:04.0`.
     pub device: String,
-    /// Vendor and device, as `8086:10d3`; empty if the device is told by its driver.
+    /// Vendor and device id, as `8086:10d3`. Empty if a driver reported the device.
     pub id: String,
-    /// What it is, in words; empty likewise.
+    /// Kind of device, in words. Empty if a driver reported the device.
     pub class: &'static str,
-    /// Why it is not used.
+    /// Reason why the device is not used.
     pub why: String,
-    /// It is a bridge, which `show ntb` lists as well.
+    /// The device is a bridge. `show ntb` lists it, too.
     pub is_bridge: bool,
 }
 
 impl UnclaimedDevice {
-    /// Of what no driver took. Said in the log if an operator may miss the device: a disk, or a network
-    /// interface, that is not a part of the chipset.
+    /// A device that no driver claimed. Logged as an error if a driver failed, and as a warning if the operator may
+    /// miss the device: a disk or network interface that is not part of the chipset.
     pub fn of(device: &Unclaimed) -> Self {
         let (vendor, id) = device.id;
         let why = device.error.map_or("no driver for it".to_string(), |error| error.to_string());
@@ -33,12 +33,12 @@ impl UnclaimedDevice {
         if device.error.is_some() {
             log::error!("{unclaimed}");
         } else if device.is_missed() {
-            log::warn!("{unclaimed}; `show devices` lists what there is");
+            log::warn!("{unclaimed}; `show devices` lists all devices");
         }
         unclaimed
     }
 
-    /// What it is and why it is not used.
+    /// Kind of device, and the reason why it is not used.
     pub fn note(&self) -> String {
         match self.id.is_empty() {
             true => self.why.clone(),
@@ -46,12 +46,12 @@ impl UnclaimedDevice {
         }
     }
 
-    /// Of what could not be set up, which was said already.
+    /// A device that its driver failed to set up. The driver has logged the reason.
     pub fn failed(device: String, why: String) -> Self {
         UnclaimedDevice { device, id: String::new(), class: "", why, is_bridge: false }
     }
 
-    /// Of a bridge that stays closed, which was said already.
+    /// A bridge that stays closed. The reason is already logged.
     pub fn closed_bridge(device: String, why: String) -> Self {
         UnclaimedDevice { is_bridge: true, ..UnclaimedDevice::failed(device, why) }
     }

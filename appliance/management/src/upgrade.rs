@@ -1,9 +1,9 @@
-//! What `show upgrade` tells.
+//! `show upgrade`: the slots and the watchdog.
 
 use crate::report::Value;
 use crate::status::{SlotStatus, UpgradeStatus};
 
-/// The slots, and the watchdog that sees to a trial.
+/// The slots, and the watchdog that supervises a trial.
 pub(crate) fn report(status: &UpgradeStatus<'_>) -> Value {
     let (watchdog, seconds) = status.watchdog;
     let Some(slots) = &status.slots else {

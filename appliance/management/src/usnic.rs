@@ -1,4 +1,4 @@
-//! What `show usnic` tells, and what is counted of it.
+//! `show usnic`: the report on interfaces and peers, and the tables of their counters.
 
 use crate::appliance::Appliance;
 use crate::report::Value;
@@ -6,7 +6,7 @@ use crate::status::{MpiStatus, UdpEngineStatus, UsnicPeer, UsnicStatus};
 use usnic::wire::modex::Modex;
 use usnic::{Counters, InterfaceCounters, State};
 
-/// A counter of an endpoint. Those up to `max_rcvd_window_size` have the names of the BTL's own statistics
+/// A counter of an endpoint. Counters up to `max_rcvd_window_size` have the names of the BTL's statistics
 /// (`btl_usnic_stats`).
 pub(crate) type Counted = (&'static str, fn(&Counters) -> u64);
 
@@ -42,7 +42,7 @@ pub(crate) const COUNTERS: [Counted; 29] = [
     ("after_failure", |c| c.after_failure),
 ];
 
-/// A counter of an interface, and what it is.
+/// A counter of an interface: its name in reports, its metric, the metric's help, and its value.
 pub(crate) type OfInterface =
     (&'static str, &'static str, &'static str, fn(&InterfaceCounters) -> u64);
 
@@ -50,37 +50,34 @@ pub(crate) const INTERFACE_COUNTERS: [OfInterface; 5] = [
     (
         "num_unk_recvs",
         "isthmus_usnic_unknown_senders_total",
-        "Datagrams from addresses or ports of no peer.",
+        "Datagrams from an address or port that belongs to no peer.",
         |c| c.num_unk_recvs,
     ),
-    (
-        "pings_answered",
-        "isthmus_usnic_pings_answered_total",
-        "PINGs of peers that were answered.",
-        |c| c.pings_answered,
-    ),
+    ("pings_answered", "isthmus_usnic_pings_answered_total", "PINGs answered, from peers.", |c| {
+        c.pings_answered
+    }),
     (
         "pings_ignored",
         "isthmus_usnic_pings_ignored_total",
-        "PINGs of strangers or of another version, and answers to nothing.",
+        "PINGs dropped: from unknown senders or of another version, and answers without a PING.",
         |c| c.pings_ignored,
     ),
     ("pings_sent", "isthmus_usnic_pings_sent_total", "PINGs sent.", |c| c.pings_sent),
-    ("ping_acks", "isthmus_usnic_ping_answers_total", "Answers to them.", |c| c.ping_acks),
+    ("ping_acks", "isthmus_usnic_ping_answers_total", "Answers to PINGs sent.", |c| c.ping_acks),
 ];
 
-/// What `show usnic` tells.
+/// The report of `show usnic`.
 pub(crate) fn report(appliance: &dyn Appliance) -> Value {
     told(&appliance.udp_engines())
 }
 
-/// What hosts without the token may see of it: not by what the engine and its peers know each other. Who knows these
-/// values can speak for a peer.
+/// The report for readers without the token. It omits the values by which the engine and its peers identify each other,
+/// because a host that knows them can impersonate a peer.
 pub(crate) fn public_report(appliance: &dyn Appliance) -> Value {
-    without(report(appliance))
+    without_identity(report(appliance))
 }
 
-/// Values by which peers know each other.
+/// Keys of values by which peers identify each other.
 const IDENTITY: [&str; 9] = [
     "data_port",
     "priority_port",
@@ -93,13 +90,13 @@ const IDENTITY: [&str; 9] = [
     "put_sink",
 ];
 
-/// A report without these values.
-fn without(value: Value) -> Value {
+/// A report without the values of [`IDENTITY`].
+fn without_identity(value: Value) -> Value {
     match value {
-        Value::List(items) => Value::list(items.into_iter().map(without)),
+        Value::List(items) => Value::list(items.into_iter().map(without_identity)),
         Value::Object(mut entries) => {
             entries.retain(|(name, _)| !IDENTITY.contains(&name.as_ref()));
-            let public = |(name, value)| (name, without(value));
+            let public = |(name, value)| (name, without_identity(value));
             Value::Object(entries.into_iter().map(public).collect())
         }
         other => other,
@@ -117,7 +114,7 @@ impl UsnicStatus<'_> {
         let (config, ours) = self.interfaces[number];
         let modex = ours.modex();
         let counters = self.engine.interface_counters(number).copied().unwrap_or_default();
-        let mut told: Vec<(_, Value)> = vec![
+        let mut entries: Vec<(_, Value)> = vec![
             ("name".into(), Value::display(&config.name)),
             ("net".into(), format!("net.{}", config.net).into()),
             ("address".into(), Value::display(ours.address)),
@@ -130,22 +127,23 @@ impl UsnicStatus<'_> {
             ("mtu".into(), ours.mtu.into()),
             ("layout".into(), Value::display(config.layout)),
             ("services".into(), Value::list(config.services.iter().map(Value::display))),
-            // As btlpeer prints its own.
+            // In the format in which btlpeer prints its own modex.
             ("for_peers".into(), format!("modex {modex}").into()),
             ("memory_free".into(), Value::Bytes(self.engine.memory_available() as u64)),
         ];
         let counted = INTERFACE_COUNTERS.iter();
-        told.extend(counted.map(|(name, _, _, value)| ((*name).into(), value(&counters).into())));
+        entries
+            .extend(counted.map(|(name, _, _, value)| ((*name).into(), value(&counters).into())));
         let peers = self.peers.iter().filter(|peer| peer.interface == number);
-        told.push(("peers".into(), Value::list(peers.map(|peer| self.peer(peer)))));
-        Value::Object(told)
+        entries.push(("peers".into(), Value::list(peers.map(|peer| self.peer(peer)))));
+        Value::Object(entries)
     }
 
     fn state(&self, peer: &UsnicPeer<'_>) -> String {
         let state = peer.endpoint.and_then(|endpoint| self.engine.state(endpoint));
         match (state, peer.not_admitted) {
             (None, Some(why)) if peer.config.rendezvous.is_some() => format!("waits: {why}"),
-            (None, None) if peer.config.rendezvous.is_some() => "asks for the modex".into(),
+            (None, None) if peer.config.rendezvous.is_some() => "requests the modex".into(),
             (Some(State::Failed(why)), _) => format!("failed: {why}"),
             (Some(State::Open), _) => "open".into(),
             (Some(State::Closing), _) => "closing".into(),
@@ -180,7 +178,7 @@ impl UsnicStatus<'_> {
         };
         let sink = |(address, bytes): (u64, usize)| format!("{address:#x}, {bytes} bytes");
         let counts = &peer.counts;
-        let mut told: Vec<(_, Value)> = vec![
+        let mut entries: Vec<(_, Value)> = vec![
             ("name".into(), Value::display(&peer.config.name)),
             ("sender".into(), Value::display(peer.config.sender)),
             ("state".into(), self.state(peer).into()),
@@ -203,10 +201,10 @@ impl UsnicStatus<'_> {
                 other.process == peer.process && other.config.name != peer.config.name
             });
             let names = others.map(|other| Value::display(&other.config.name));
-            told.push(("one_process_with".into(), Value::list(names)));
+            entries.push(("one_process_with".into(), Value::list(names)));
         }
         if let Some(MpiStatus { counters, under_way: (under_way, waiting) }) = peer.mpi {
-            told.extend([
+            entries.extend([
                 ("mpi_eager".into(), counters.eager.into()),
                 ("mpi_rendezvous".into(), counters.rendezvous.into()),
                 ("mpi_bytes".into(), counters.bytes.into()),
@@ -217,8 +215,9 @@ impl UsnicStatus<'_> {
         }
         let counters = endpoint.and_then(|endpoint| self.engine.counters(endpoint));
         let counters = counters.copied().unwrap_or_default();
-        told.extend(COUNTERS.iter().map(|(name, value)| ((*name).into(), value(&counters).into())));
-        Value::Object(told)
+        entries
+            .extend(COUNTERS.iter().map(|(name, value)| ((*name).into(), value(&counters).into())));
+        Value::Object(entries)
     }
 }
 
@@ -227,14 +226,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn public_report_has_nothing_that_peers_are_known_by() {
+    fn public_report_omits_peer_identities() {
         let peer = [("name", "a".into()), ("sender", "1.1".into()), ("put_sink", "0x1".into())];
         let interface = [
             ("isn", 5u8.into()),
             ("mtu", 9000u16.into()),
             ("peers", Value::list([Value::object(peer)])),
         ];
-        let public = without(Value::list([Value::object(interface)]));
+        let public = without_identity(Value::list([Value::object(interface)]));
         assert_eq!(public.to_json(), "[{\"mtu\":9000,\"peers\":[{\"name\":\"a\"}]}]");
     }
 }

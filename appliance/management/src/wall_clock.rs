@@ -1,32 +1,32 @@
-//! The wall clock, as far as the appliance knows the time.
+//! The wall clock: the real-time clock read at boot, advanced by the monotonic clock.
 
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::syslog::Timestamp;
 
-/// The wall clock: the machine's real-time clock as it was read at boot, counted on since.
+/// The wall clock: the machine's real-time clock at boot plus the time since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallClock {
-    /// What it showed at `Instant::ZERO`, nanoseconds since 1970.
+    /// Wall-clock time at `Instant::ZERO`, in nanoseconds since 1970.
     pub epoch: u64,
-    /// It may be right: it is not before this build was made.
+    /// The time is neither before this build was made nor absurdly late.
     pub is_plausible: bool,
 }
 
 impl WallClock {
     /// The earliest time that is plausible for any build, seconds since 1970: 2025-01-01.
     const EARLIEST: u64 = 1_735_689_600;
-    /// The latest: 2100-01-01.
+    /// The end of plausible times: 2100-01-01.
     const LATEST: u64 = 4_102_444_800;
 
-    /// A clock that shows so many seconds since 1970 at `now`, for a build whose commit was made at `commit_time`.
+    /// A clock that shows `seconds` since 1970 at `now`, for a build whose commit was made at `commit_time`.
     pub fn new(seconds: u64, now: Instant, commit_time: u64) -> WallClock {
         let epoch = seconds.saturating_mul(1_000_000_000).saturating_sub(now.as_nanos());
         let is_plausible = (Self::EARLIEST.max(commit_time)..Self::LATEST).contains(&seconds);
         WallClock { epoch, is_plausible }
     }
 
-    /// What it shows at an instant, since 1970.
+    /// Wall-clock time at an instant, since 1970.
     pub fn at(&self, instant: Instant) -> Timestamp {
         let nanos = self.epoch.saturating_add(instant.as_nanos());
         Timestamp(Duration::from_nanos(nanos))

@@ -1,10 +1,10 @@
-//! The pages of the HTTP server: metrics, health, status, the object tree, captures. Who may do what is
-//! [`net::http::access`]'s; each write, and each refused write, is logged with the host that asked for it. Long pages
-//! are made as they are sent, a piece in a round.
+//! The pages of the HTTP server: metrics, health, status, the object tree, captures. [`net::http::access`] decides
+//! access. Each write and each refused write is logged with the client's address. Long pages are generated while they
+//! are sent, one piece a round.
 
 use crate::appliance::Appliance;
 use crate::log_ring::audit;
-use crate::pieces::{Node, Telling};
+use crate::pieces::{Node, ReportStream};
 use crate::{metrics, objects, show};
 use core::net::IpAddr;
 use net::capture::{LinkType, Reader};
@@ -12,23 +12,23 @@ use net::http::access::{Act, Guesses, Judge};
 use net::http::{Handler, Method, Read, Request, Response, Status};
 use net::refusal::Refusal;
 
-/// Bytes of a capture that are made ready at a time.
+/// Bytes of a capture read at a time.
 const PIECE: usize = 16 << 10;
-/// Bytes of a report, after which a piece of it ends. A line of metrics takes some 1,500 instructions.
+/// Size at which a piece of a report ends. A line of metrics takes some 1,500 instructions.
 const REPORT_PIECE: usize = 1 << 10;
-/// Downloads of the capture at a time.
+/// Maximum concurrent downloads of the capture.
 const MAX_DOWNLOADS: usize = 4;
-/// Requests and pieces of answers in a round.
+/// Requests and response pieces handled in a round.
 const TURNS: u32 = 1;
 
-/// What a page is made of.
+/// Source of a page's content.
 enum Source {
     Capture(Reader),
     Metrics(metrics::Progress),
-    Report(Telling),
+    Report(ReportStream),
 }
 
-/// A page that is made as it is sent.
+/// A page that is generated while it is sent.
 struct Download {
     id: u64,
     source: Source,
@@ -37,27 +37,27 @@ struct Download {
     more: bool,
 }
 
-/// The pages that are being sent.
+/// Pages in transmission.
 #[derive(Default)]
 pub struct Pages {
     downloads: Vec<Download>,
     next: u64,
-    /// Requests and pieces of answers of the HTTP servers in this round.
+    /// Requests and response pieces that all HTTP servers handled in this round.
     turns: u32,
-    /// Hosts that have sent wrong tokens.
+    /// Hosts that sent wrong tokens.
     guesses: Guesses,
 }
 
 impl Pages {
-    /// A round begins.
+    /// Starts a round: resets the limit on requests and pieces.
     pub fn begin_round(&mut self) {
         self.turns = 0;
     }
 }
 
-/// The routes, over the appliance.
+/// The HTTP routes of the appliance.
 pub struct Web<'a> {
-    /// What is told of, and acted on.
+    /// The appliance to report on and to change.
     pub appliance: &'a mut dyn Appliance,
     /// The pages of all servers.
     pub pages: &'a mut Pages,
@@ -67,7 +67,7 @@ impl Web<'_> {
     fn object(&mut self, path: &str, request: &Request<'_>) -> Response {
         let result = match request.method {
             Method::Get => match objects::find(path) {
-                // What there may be much of is told in pieces.
+                // Long objects are streamed in pieces.
                 Ok((node, rest)) if rest.is_empty() && !is_small(node) => {
                     return self.report(node);
                 }
@@ -109,13 +109,13 @@ impl Web<'_> {
             return Response::error(Status::UNAVAILABLE);
         }
         audit(format_args!("http from {}: reads the capture", request.from));
-        // Only this loop's ports are captured, by their places; behind them are those by which engines over UDP reach
-        // others'.
+        // The capture numbers this loop's ports by place, then the forwarding ports through which UDP engines reach
+        // ports of other loops. Other ports are not captured.
         let ports = self.appliance.ports();
         let own = ports.iter().filter(|port| port.is_own);
         let forwarding = ports.iter().filter(|port| port.forwarding_dropped.is_some());
         let frames = own.chain(forwarding).map(|port| (port.name, LinkType::Ethernet));
-        // Behind those of frames, as the loop numbers them.
+        // RapidIO ports follow the Ethernet ports, in the loop's numbering.
         let messages = self.appliance.rapidio();
         let messages = messages.iter().map(|port| (port.name, LinkType::RapidIo));
         let names = frames.chain(messages).map(|(name, kind)| (name.to_string(), kind)).collect();
@@ -124,7 +124,7 @@ impl Web<'_> {
     }
 
     fn report(&mut self, node: &'static Node) -> Response {
-        self.stream(Response::JSON, Source::Report(Telling::of(node)))
+        self.stream(Response::JSON, Source::Report(ReportStream::of(node)))
     }
 
     fn stream(&mut self, content_type: &'static str, source: Source) -> Response {
@@ -149,8 +149,8 @@ impl Web<'_> {
         }
     }
 
-    /// Whether a host's name or address is the appliance's. A loopback address leads here by a forward on the
-    /// machine of whoever asks.
+    /// Whether a host name or address belongs to the appliance. A loopback address counts: the client then uses a port
+    /// forward on its own machine.
     fn is_ours(&self, host: &str) -> bool {
         let Ok(address) = host.parse::<IpAddr>() else {
             let name = &self.appliance.document().config().system.hostname;
@@ -158,15 +158,16 @@ impl Web<'_> {
             return host.eq_ignore_ascii_case(name.as_str())
                 || host.eq_ignore_ascii_case("localhost");
         };
-        let is_it = |cidr: &String| {
+        let is_host = |cidr: &String| {
             let ours = cidr.split('/').next().and_then(|text| text.parse::<IpAddr>().ok());
             ours == Some(address)
         };
-        let is_there = || self.appliance.ports().iter().any(|p| p.addresses.list.iter().any(is_it));
+        let is_there =
+            || self.appliance.ports().iter().any(|p| p.addresses.list.iter().any(is_host));
         address.is_loopback() || is_there()
     }
 
-    /// Makes the next piece of a stream.
+    /// Generates the next piece of a page.
     fn make_piece(&mut self, download: &mut Download) {
         let Download { source, piece, at, more, .. } = download;
         piece.clear();
@@ -179,7 +180,7 @@ impl Web<'_> {
                 *piece = text.into_bytes();
                 more
             }
-            Source::Report(telling) => telling.piece(self.appliance, piece, REPORT_PIECE),
+            Source::Report(report) => report.piece(self.appliance, piece, REPORT_PIECE),
         };
     }
 }
@@ -189,7 +190,7 @@ fn is_small(node: &Node) -> bool {
     matches!(node, Node::Whole(_) | Node::Guarded(..))
 }
 
-/// What a request does. What says by what peers are known is no more public than a capture.
+/// The kind of access that a request needs. Values that identify peers need the same access as a capture.
 fn act(request: &Request<'_>) -> Act {
     let path = decoded(request.path);
     let mut parts = path.split('/').filter(|part| !part.is_empty());
@@ -206,7 +207,7 @@ fn act(request: &Request<'_>) -> Act {
     }
 }
 
-/// A path without its percent-encoding (RFC 3986, section 2.1); what is none stands for itself.
+/// A path with its percent-encoding decoded (RFC 3986, section 2.1). Malformed escapes are kept literally.
 fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -244,11 +245,12 @@ impl Handler for Web<'_> {
             self.refused(denied.refusal(request));
             return denied.response();
         }
-        // The document that said which hosts may read is lost: only `/healthz` and `/readyz`, which names the remedy, answer.
+        // The configuration was rejected, and `http.hosts` with it: only `/healthz` and `/readyz` answer. `/readyz`
+        // names the remedy.
         let document = self.appliance.document();
         let unknown = document.is_closed() && document.config().http.hosts.is_empty();
         if unknown && !matches!(request.path, "/healthz" | "/readyz") {
-            let text = "the configuration cannot be used, so that it is not known who may read this: see /readyz\n";
+            let text = "configuration rejected: the hosts that may read this page are unknown; see /readyz\n";
             return Response::new(Status::UNAVAILABLE, Response::TEXT, text);
         }
         if let Some(path) = request.path.strip_prefix("/api")
@@ -283,7 +285,7 @@ impl Handler for Web<'_> {
             return Read::End;
         };
         let mut download = self.pages.downloads.swap_remove(place);
-        // A piece of a report may be empty though there is more.
+        // A piece of a report may be empty before the end.
         while download.at == download.piece.len() && download.more {
             self.make_piece(&mut download);
         }
@@ -308,7 +310,7 @@ mod tests {
     use core::net::SocketAddr;
 
     #[test]
-    fn reading_what_peers_are_known_by_needs_the_token_as_writing_does() {
+    fn reading_peer_identities_needs_the_token() {
         let of = |method, path| {
             let from: SocketAddr = "10.0.0.9:4000".parse().unwrap();
             let (query, body, host) = ("", &b""[..], "10.0.0.1");

@@ -4,11 +4,11 @@
 //! # Work follows events
 //!
 //! A completion names its link, a CDC message its socket, and the engine's event the owner of the socket. An interface
-//! names its listeners and connectors with events (`Interface::ready`), and these their connections. Timers are in heaps.
-//! This crate passes each event to its service or rule, and looks at nothing else.
+//! names its listeners and connectors with events (`Interface::ready`), and these their connections. Timers are in
+//! heaps. This crate passes each event to its service or rule, and looks at nothing else.
 //!
-//! Rules with connections to serve wait in one queue, and their connections in the rule's own. A turn of a connection is
-//! 64 KiB each way, a turn of a rule `TURN` connections, a round `ROUND` connections. So neither a rule with many
+//! Rules with connections to serve wait in one queue, and their connections in the rule's own. A turn of a connection
+//! is 64 KiB each way, a turn of a rule `TURN` connections, a round `ROUND` connections. So neither a rule with many
 //! connections nor one busy connection delays the others.
 //!
 //! Each event is reported once, so none may be lost:
@@ -16,25 +16,26 @@
 //! * A connection that has used its turn goes to the end of the queue.
 //! * A connection that stops for lack of bytes or room returns with the event that there are some. TCP reports every
 //!   change; the engine reports room if it was requested while there was none.
-//! * An event about a connection that is not known yet is handled when the connection becomes known.
+//! * An event for a connection without an entry yet is handled when its entry is added.
 //! * No loop halts while an interface has unread events.
 //!
 //! # Rules and transports
 //!
 //! [`transport::Transport`] is the interface between a rule and the carrier of its connections: events (accepted
-//! connections among them), connect, read, write, room, close, the reason of an end. It carries bytes, or messages with a
-//! maximum length.
+//! connections among them), connect, read, write, room, close, the reason of an end. It carries bytes, or messages with
+//! a maximum length.
 //!
 //! `relay/streams.rs` is TCP and SMC-R, by their listeners and connectors, resolved at compile time, so `relay/pipe.rs`
-//! moves bytes without indirection. [`linx`], [`usnic`] and [`rio_cm`] carry messages. Each is an engine that lives with
-//! its owner (a stage of the gateway), and a part of the rules (`LinxEnds` and so on): listeners, connections, events.
-//! The rules borrow both for their stage as one [`messages::Messages`]. An indirect call is per message, not per byte.
-//! Events go the other way: the owner shows its engine's events to that part first, and handles the remaining ones.
+//! moves bytes without indirection. [`linx`], [`usnic`] and [`rio_cm`] carry messages. Each is an engine that lives
+//! with its owner (a stage of the gateway), and a part of the rules (`LinxEnds` and so on): listeners, connections,
+//! events. The rules borrow both for their stage as one [`messages::Messages`]. An indirect call is per message, not
+//! per byte. Events go the other way: the owner shows its engine's events to that part first, and handles the remaining
+//! ones.
 //!
 //! `relay/frames.rs` moves messages. From a stream it reads them into the connection's memory until they are complete.
 //! Into a stream it writes them from where the engine has them, piece by piece. A message without room is kept, and
-//! reading stops until it has left, so all waiting data waits where the transport slows its peer down. When one direction
-//! of a connection has ended, the other has 10 s: messages have no half-close.
+//! reading stops until it has left, so all waiting data waits where the transport slows its peer down. When one
+//! direction of a connection has ended, the other has 10 s: messages have no half-close.
 //!
 //! The rule counts and reports data that a connection had read and not forwarded at its end. A rule whose end is not in
 //! force yet (a network without an id) is retried.
@@ -64,51 +65,51 @@ use smcr::engine::{Ready, SocketId};
 use softverbs::timers::Timers;
 use verbs::Provider;
 
-/// Connections of a rule that have their turn before those of another.
+/// Connections of a rule that are served before the next rule's turn.
 const TURN: usize = 16;
-/// Connections that have their turn in a round.
+/// Connections that are served in a round.
 const ROUND: usize = 64;
 
-/// One of them.
+/// A user of connections.
 #[expect(
     clippy::large_enum_variant,
     reason = "they are few, and each message would take one more access"
 )]
 enum User {
-    /// On the interface with this number.
+    /// A service, and the number of its interface.
     Service(usize, Echo),
     Rule(String, Relay),
-    /// A rule that has ended.
+    /// A rule that was removed while handshakes were in progress.
     Ending(Ending),
 }
 
-/// All of them.
+/// All services and rules.
 #[derive(Default)]
 pub struct Users {
-    /// By place; a place that was left is taken by who comes next.
+    /// Users by index. A free index is reused.
     users: Vec<Option<User>>,
-    /// Whose the listeners and connectors of each interface are: numbers as the engine's sockets have them.
+    /// Owner numbers of listeners and connectors, by interface. The engine's sockets have the same numbers.
     owners: BTreeMap<(usize, Owner), u32>,
-    /// Those of the interface that is looked at which have news.
+    /// Listeners and connectors with events on the interface that is being polled.
     ready: Vec<Owner>,
-    /// Rules with connections that wait for their turn, each once.
+    /// Rules with connections that wait for their turn. Each is queued once.
     queue: VecDeque<usize>,
     queued: Vec<bool>,
     timers: Timers,
-    /// By place.
+    /// Notices, with the index of their rule.
     notices: VecDeque<(usize, Notice)>,
-    /// How often somebody was looked at.
+    /// Calls of `reschedule`.
     #[cfg(test)]
-    settled: u64,
+    rescheduled: u64,
 }
 
-/// The first of the numbers by which the engine's sockets say that they are of the user at a place.
+/// First owner number of the user with index `place`.
 fn first_owner(place: usize) -> u32 {
     place as u32 * relay::OWNERS
 }
 
 impl Users {
-    /// Takes in echo or discard on the interface with the number `at`. `make` is told the owner.
+    /// Adds echo or discard on the interface with the number `at`. `make` gets its owner number.
     pub fn add_service(&mut self, at: usize, make: impl FnOnce(u32) -> Echo) {
         let owner = first_owner(self.free_place());
         let echo = make(owner);
@@ -116,8 +117,8 @@ impl Users {
         self.add(User::Service(at, echo));
     }
 
-    /// Takes in a rule with a name. `make` is told the first of its owners. One that listens for messages does so
-    /// after [`Users::listen`].
+    /// Adds a rule. `make` gets its first owner number. A rule over a message transport listens only after
+    /// [`Users::listen`].
     pub fn add_rule(
         &mut self,
         name: String,
@@ -130,7 +131,7 @@ impl Users {
         self.add(User::Rule(name, relay));
     }
 
-    /// Has the rule of a name listen, if that is for messages.
+    /// Makes the rule `name` listen, if it listens on a message transport.
     pub fn listen<P: Provider + ?Sized>(
         &mut self,
         name: &str,
@@ -153,17 +154,17 @@ impl Users {
         self.users[place] = Some(user);
         self.queue.reserve(self.users.len());
         self.timers.make_room(place);
-        // What a rule has to do from the beginning.
+        // Run the user's first timers at once.
         self.timers.put(place, Instant::ZERO);
     }
 
-    /// The place of who comes next.
+    /// Index of the next user.
     fn free_place(&self) -> usize {
         self.users.iter().position(Option::is_none).unwrap_or(self.users.len())
     }
 
-    /// Takes a rule out: nobody listens for it any more, and its connections end by an abort. Those of others
-    /// go on; handshakes of SMC-R that have gone far are finished first. How many messages were lost with them.
+    /// Removes a rule: stops listening, and aborts its connections. Other rules are not affected. SMC-R handshakes in
+    /// progress are finished first ([`Ending`]). Returns the number of messages lost.
     pub fn remove_rule<P: Provider + ?Sized>(
         &mut self,
         name: &str,
@@ -179,8 +180,8 @@ impl Users {
         lost
     }
 
-    /// Has the rule that listens on the same become another one. How many connections ended of hosts that it does not
-    /// admit; None if it cannot become that, or there is none.
+    /// Changes the rule with the same listen address to `rule`. Returns the number of connections ended because `rule`
+    /// does not admit their hosts. None if there is no such rule, or it cannot be changed in place.
     pub fn adjust_rule<P: Provider + ?Sized>(
         &mut self,
         rule: relay::Rule,
@@ -192,11 +193,11 @@ impl Users {
         let Some(Some(User::Rule(name, relay))) = self.users.get_mut(place) else { return None };
         name.clone_from(&rule.name);
         let ended = relay.adjust(rule, world);
-        self.settle(place);
+        self.reschedule(place);
         Some(ended)
     }
 
-    /// Keeps the connections that a removed rule still has to end, or frees its place if it has none.
+    /// Stores the rest of a removed rule, or frees its index if nothing is left.
     fn put_ending(&mut self, place: usize, left: Option<Ending>) {
         self.users[place] = left.map(User::Ending);
         if self.users[place].is_none() {
@@ -204,16 +205,16 @@ impl Users {
         }
     }
 
-    /// Has what is left of a rule, if it is that which has a place, see to what is new.
-    fn go_on_ending(&mut self, place: usize, go_on: impl FnOnce(Ending) -> Option<Ending>) {
+    /// Runs `step` on the rest of a removed rule, if there is one at `place`.
+    fn continue_ending(&mut self, place: usize, step: impl FnOnce(Ending) -> Option<Ending>) {
         let ending = self.users.get_mut(place);
         let ending = ending.and_then(|user| user.take_if(|user| matches!(user, User::Ending(_))));
         if let Some(User::Ending(ending)) = ending {
-            self.put_ending(place, go_on(ending));
+            self.put_ending(place, step(ending));
         }
     }
 
-    /// Sees to what is new: of connections, by the engine's events, and because its time has come. How much.
+    /// Handles events of interfaces, message transports and the engine, and expired timers. Returns their number.
     pub fn poll<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
         let mut done = 0;
         for at in 0..world.interfaces.count() {
@@ -222,7 +223,7 @@ impl Users {
             for owner in ready.drain(..) {
                 if let Some(&owner) = self.owners.get(&(at, owner)) {
                     done += 1;
-                    self.hear(owner, world);
+                    self.notify_owner(owner, world);
                 }
             }
             self.ready = ready;
@@ -233,7 +234,7 @@ impl Users {
             if let Some(Some(User::Rule(_, relay))) = self.users.get_mut(place) {
                 relay.message_event(owner, event, world);
             }
-            self.settle(place);
+            self.reschedule(place);
         }
         for _ in 0..self.timers.len() {
             let Some(place) = self.timers.take_due(world.ctx.now) else { break };
@@ -251,15 +252,15 @@ impl Users {
                 left -= turns.min(left);
                 done += turns;
             }
-            self.settle(place);
-            // What was closed may be over by now.
+            self.reschedule(place);
+            // Closing connections may have produced events.
             done += self.handle_events(world);
         }
         done
     }
 
-    /// A listener or connector has news.
-    fn hear<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
+    /// Handles events of a listener or connector.
+    fn notify_owner<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
         let place = (owner / relay::OWNERS) as usize;
         match self.users.get_mut(place) {
             Some(Some(User::Service(at, echo))) => {
@@ -268,11 +269,11 @@ impl Users {
             }
             Some(Some(User::Rule(_, relay))) => relay.poll(owner, world),
             Some(Some(User::Ending(_))) => {
-                return self.go_on_ending(place, |ending| ending.poll(owner, world));
+                return self.continue_ending(place, |ending| ending.poll(owner, world));
             }
             None | Some(None) => {}
         }
-        self.settle(place);
+        self.reschedule(place);
     }
 
     fn handle_timeout<P: Provider + ?Sized>(&mut self, place: usize, world: &mut World<'_, '_, P>) {
@@ -284,10 +285,10 @@ impl Users {
             Some(Some(User::Rule(_, relay))) => relay.handle_timeout(world),
             None | Some(None | Some(User::Ending(_))) => {}
         }
-        self.settle(place);
+        self.reschedule(place);
     }
 
-    /// Takes the engine's events to the owners of their sockets; how many.
+    /// Passes the engine's events to the owners of their sockets. Returns their number.
     fn handle_events<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
         let mut count = 0;
         while let Some((socket, ready, owner)) = world.engine.poll_event() {
@@ -312,22 +313,22 @@ impl Users {
             }
             Some(Some(User::Rule(_, relay))) => relay.handle_event(owner, socket, ready, world),
             Some(Some(User::Ending(_))) => {
-                let go_on = |ending: Ending| ending.handle_event(owner, socket, ready, world);
-                return self.go_on_ending(place, go_on);
+                let step = |ending: Ending| ending.handle_event(owner, socket, ready, world);
+                return self.continue_ending(place, step);
             }
             None | Some(None) => {}
         }
-        self.settle(place);
+        self.reschedule(place);
     }
 
-    /// Notes what a user has to do from here on.
-    fn settle(&mut self, place: usize) {
+    /// Collects a user's notices, queues it if it has work, and sets its timer.
+    fn reschedule(&mut self, place: usize) {
         #[cfg(test)]
         {
-            self.settled += 1;
+            self.rescheduled += 1;
         }
         let due = match self.users.get_mut(place) {
-            // It left while this was on its way.
+            // The user was removed, or is ending.
             None | Some(None | Some(User::Ending(_))) => return,
             Some(Some(User::Service(_, echo))) => echo.poll_timeout(),
             Some(Some(User::Rule(_, relay))) => {
@@ -345,13 +346,13 @@ impl Users {
         }
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires; at once if rules wait for their turn.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = (!self.queue.is_empty()).then_some(Instant::ZERO);
         Instant::first([waits, self.timers.first()])
     }
 
-    /// The next server of a rule that came or went.
+    /// The next notice, and the name of its rule.
     pub fn poll_notice(&mut self) -> Option<(&str, Notice)> {
         let (place, notice) = self.notices.pop_front()?;
         match self.users.get(place)?.as_ref()? {

@@ -1,12 +1,12 @@
 //! LINX as a transport of rules.
 //!
-//! A name that is listened on is an endpoint that the link's peer finds; each endpoint of the peer's from which signals
-//! come is a connection. Who connects gets an endpoint of its own, which hunts: the connection is open when what it hunts
-//! for is found, and whatever is sent to that endpoint belongs to it.
+//! A listener publishes an endpoint, which the link's peer finds by name. Each endpoint of the peer that sends signals
+//! to it is a connection. An outgoing connection has an endpoint of its own, which hunts for the server's name. The
+//! connection is open when the name is found. All signals to that endpoint belong to the connection.
 //!
-//! A message is a signal: its number, four bytes big-endian, and its bytes; or, where the rule says the number, its
-//! bytes alone, and signals of other numbers are dropped and counted. Signals that are not taken yet hold their link's
-//! memory, which holds up the link's peer.
+//! A message is a signal: its number, four bytes big-endian, and its bytes. If the rule sets the number, a message is
+//! the bytes alone, and signals with other numbers are dropped and counted. Unread signals hold their link's memory, so
+//! the link's flow control slows the peer down.
 
 use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
@@ -17,16 +17,16 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 use linx::{
-    EndpointId, Event as News, HuntId, LinkId, Node, Origin, PeerId, Phase, SendError, Sender,
+    EndpointId, Event as NodeEvent, HuntId, LinkId, Node, Origin, PeerId, Phase, SendError, Sender,
     Signal,
 };
 use slab::Slab;
 
 /// Bytes of a signal's number.
 const NUMBER: usize = 4;
-/// No signal.
+/// End of a list of queued signals.
 const NONE: usize = usize::MAX;
-/// Names that are tried for an endpoint of somebody who connects.
+/// Names to try for the endpoint of an outgoing connection.
 const NAMES: usize = 8;
 
 /// A link that rules may use.
@@ -34,18 +34,18 @@ const NAMES: usize = 8;
 pub struct LinkEnd {
     /// Its name.
     pub name: String,
-    /// What the node calls it.
+    /// ID in the node.
     pub id: LinkId,
     /// Bytes of the longest signal, with its number.
     pub max_message: usize,
 }
 
-/// What is counted.
+/// Counters of all links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Signals of another number than the rule's.
+    /// Signals with another number than the rule's.
     pub other_numbers: u64,
-    /// Signals to a rule's endpoint from who is not the peer of the rule's link.
+    /// Signals to a rule's endpoint from a sender that is not the peer of the rule's link.
     pub strangers: u64,
 }
 
@@ -59,9 +59,9 @@ struct Listener {
     most: usize,
 }
 
-/// Whose an endpoint is.
+/// User of an endpoint.
 #[derive(Debug)]
-enum Whose {
+enum EndpointUser {
     Listener(Listener),
     Connection(u32),
 }
@@ -71,7 +71,7 @@ enum Whose {
 struct Connection {
     owner: u32,
     endpoint: EndpointId,
-    /// The endpoint is this connection's alone.
+    /// The endpoint has no other connections.
     is_own: bool,
     link: LinkId,
     /// Bytes of the longest signal, with its number.
@@ -79,90 +79,92 @@ struct Connection {
     signal: Option<u32>,
     hunt: Option<HuntId>,
     peer: Option<PeerId>,
-    /// Signals that have arrived: the first and the last; and how much of the first was read, its number included.
+    /// First and last unread signal in `queued`.
     first: usize,
     last: usize,
+    /// Bytes of the first signal that were read, its number included.
     cursor: usize,
     count: usize,
     end: Option<Reason>,
-    /// It waits for room on its link.
+    /// The connection waits for room on its link.
     waits: bool,
 }
 
-/// A signal that was not taken yet.
+/// An unread signal.
 #[derive(Debug)]
 struct Queued {
     next: usize,
     signal: Signal,
 }
 
-/// What rules have of LINX: goes with the node, and is lent to rules with it.
+/// Listeners, connections and events of rules over LINX. The node's owner keeps it beside the node.
 #[derive(Debug, Default)]
 pub struct LinxEnds {
     links: Vec<LinkEnd>,
-    endpoints: BTreeMap<EndpointId, Whose>,
+    endpoints: BTreeMap<EndpointId, EndpointUser>,
     connections: Slab<Connection>,
     queued: Slab<Queued>,
-    /// Connections by peer and endpoint of ours.
+    /// Connections by peer and own endpoint.
     by_peer: BTreeMap<(PeerId, EndpointId), u32>,
     by_hunt: BTreeMap<HuntId, u32>,
     /// Connections that wait for room.
     waiting: VecDeque<(LinkId, u32)>,
-    news: VecDeque<(u32, Event<u32>)>,
-    /// Counts endpoints of those who connect.
+    /// Events that rules have not read, with their owners.
+    events: VecDeque<(u32, Event<u32>)>,
+    /// Counts endpoints of outgoing connections.
     number: u32,
-    /// The node was given something since that was asked.
+    /// Rules have used the node since the last [`LinxEnds::take_touched`].
     touched: bool,
-    /// What is counted.
+    /// Counters.
     pub counters: Counters,
 }
 
 impl LinxEnds {
-    /// Over these links.
+    /// Creates it for these links.
     pub fn new(links: Vec<LinkEnd>) -> Self {
         LinxEnds { links, ..LinxEnds::default() }
     }
 
-    /// Whether rules have given the node something to do since this was asked.
+    /// Whether rules have used the node since the last call.
     pub fn take_touched(&mut self) -> bool {
         core::mem::take(&mut self.touched)
     }
 
-    /// Whether rules have news that they have not heard.
+    /// Whether there are events that rules have not read.
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+        !self.events.is_empty()
     }
 
-    /// Takes news of the node; false if they are not of a rule's.
-    pub fn handle(&mut self, node: &mut Node, event: News) -> bool {
+    /// Handles an event of the node. False if it belongs to no rule, or other users need it too.
+    pub fn handle(&mut self, node: &mut Node, event: NodeEvent) -> bool {
         match event {
-            News::Signals(endpoint) => return self.take_signals(node, endpoint),
-            News::Found { hunt, peer } => {
+            NodeEvent::Signals(endpoint) => return self.take_signals(node, endpoint),
+            NodeEvent::Found { hunt, peer } => {
                 let Some(key) = self.by_hunt.remove(&hunt) else { return false };
                 let Some(connection) = self.connections.get_mut(key as usize) else { return true };
                 connection.hunt = None;
                 connection.peer = Some(peer);
                 self.by_peer.insert((peer, connection.endpoint), key);
-                self.news.push_back((connection.owner, Event::Opened(key, Over::Linx)));
+                self.events.push_back((connection.owner, Event::Opened(key, Over::Linx)));
             }
-            News::Gone(peer) => self.peer_gone(node, peer),
-            News::Room(link) => {
+            NodeEvent::Gone(peer) => self.peer_gone(node, peer),
+            NodeEvent::Room(link) => {
                 for _ in 0..self.waiting.len() {
                     let Some((of, key)) = self.waiting.pop_front() else { break };
                     let connection = self.connections.get_mut(key as usize);
                     match connection.filter(|it| it.waits && it.link == of) {
                         Some(connection) if of == link => {
                             connection.waits = false;
-                            self.news.push_back((connection.owner, Event::Ready(key)));
+                            self.events.push_back((connection.owner, Event::Ready(key)));
                         }
                         Some(_) => self.waiting.push_back((of, key)),
                         None => {}
                     }
                 }
-                // Others may have waited, too.
+                // Other users of the link may wait for room, too.
                 return false;
             }
-            News::Link(_) | News::Dropped(_) | News::Sent { .. } => return false,
+            NodeEvent::Link(_) | NodeEvent::Dropped(_) | NodeEvent::Sent { .. } => return false,
         }
         true
     }
@@ -178,7 +180,7 @@ impl LinxEnds {
             self.by_peer.remove(&(of, endpoint));
             if let Some(connection) = self.connections.get_mut(key as usize) {
                 connection.end = Some(reason);
-                self.news.push_back((connection.owner, Event::Ready(key)));
+                self.events.push_back((connection.owner, Event::Ready(key)));
             }
         }
     }
@@ -206,27 +208,27 @@ impl LinxEnds {
             connection.last = entry;
             connection.count += 1;
             if connection.count == 1 {
-                self.news.push_back((connection.owner, Event::Ready(key)));
+                self.events.push_back((connection.owner, Event::Ready(key)));
             }
         }
         true
     }
 
-    /// The connection that a signal belongs to; the first of a peer makes one.
+    /// The connection of a signal. The first signal of a peer opens one.
     fn connection_of(&mut self, endpoint: EndpointId, signal: &Signal) -> Option<u32> {
         let Origin::Peer(peer) = signal.from else {
             self.counters.strangers += 1;
             return None;
         };
         let listener = match self.endpoints.get_mut(&endpoint)? {
-            Whose::Connection(key) => {
+            EndpointUser::Connection(key) => {
                 let key = *key;
                 let is_meant =
                     self.connections.get(key as usize).is_some_and(|it| it.link == peer.link());
                 self.counters.strangers += u64::from(!is_meant);
                 return is_meant.then_some(key);
             }
-            Whose::Listener(listener) => listener,
+            EndpointUser::Listener(listener) => listener,
         };
         if let Some(key) = self.by_peer.get(&(peer, endpoint)) {
             return Some(*key);
@@ -235,16 +237,16 @@ impl LinxEnds {
             self.counters.strangers += 1;
             return None;
         }
-        // No connection is begun for what is dropped.
+        // A signal that is dropped opens no connection.
         if listener.signal.is_some_and(|number| number != signal.number) {
             self.counters.other_numbers += 1;
             return None;
         }
         let owner = listener.owner;
         if listener.connections >= listener.most {
-            match self.news.back_mut() {
+            match self.events.back_mut() {
                 Some((of, Event::Refused(count))) if *of == owner => *count += 1,
-                _ => self.news.push_back((owner, Event::Refused(1))),
+                _ => self.events.push_back((owner, Event::Refused(1))),
             }
             return None;
         }
@@ -253,7 +255,7 @@ impl LinxEnds {
         let new = self.connection(owner, endpoint, link, signal);
         let key = self.connections.insert(Connection { peer: Some(peer), ..new }) as u32;
         self.by_peer.insert((peer, endpoint), key);
-        self.news.push_back((owner, Event::Opened(key, Over::Linx)));
+        self.events.push_back((owner, Event::Opened(key, Over::Linx)));
         Some(key)
     }
 
@@ -288,18 +290,18 @@ impl LinxEnds {
     }
 }
 
-/// The node, lent to rules.
+/// LINX as rules use it: the node and their state, borrowed for a stage.
 pub struct LinxTransport<'a> {
     /// The node.
     pub node: &'a mut Node,
-    /// What rules have of it.
+    /// Listeners, connections and events of rules.
     pub ends: &'a mut LinxEnds,
-    /// The present.
+    /// Current time.
     pub now: Instant,
 }
 
 impl LinxTransport<'_> {
-    /// Takes the first signal of a connection away.
+    /// Releases the first unread signal of a connection.
     fn pop(&mut self, key: u32) {
         let LinxEnds { connections, queued, .. } = &mut *self.ends;
         let Some(connection) = connections.get_mut(key as usize) else { return };
@@ -314,7 +316,7 @@ impl LinxTransport<'_> {
         self.ends.touched = true;
     }
 
-    /// Opens an endpoint for who connects, under a name that nobody has.
+    /// Opens an endpoint for an outgoing connection, under an unused name.
     #[cold]
     fn open(&mut self, label: &str) -> Option<EndpointId> {
         for _ in 0..NAMES {
@@ -351,7 +353,7 @@ impl Transport for LinxTransport<'_> {
         let new = ends.connection(to.owner, endpoint, link, to.signal);
         let new = Connection { is_own: true, hunt: Some(hunt), ..new };
         let key = ends.connections.insert(new) as u32;
-        ends.endpoints.insert(endpoint, Whose::Connection(key));
+        ends.endpoints.insert(endpoint, EndpointUser::Connection(key));
         ends.by_hunt.insert(hunt, key);
         ends.touched = true;
         Some(key)
@@ -460,7 +462,9 @@ impl Transport for LinxTransport<'_> {
         if is_own {
             self.ends.endpoints.remove(&endpoint);
             self.node.close(endpoint, self.now);
-        } else if let Some(Whose::Listener(listener)) = self.ends.endpoints.get_mut(&endpoint) {
+        } else if let Some(EndpointUser::Listener(listener)) =
+            self.ends.endpoints.get_mut(&endpoint)
+        {
             listener.connections = listener.connections.saturating_sub(1);
         }
         self.ends.touched = true;
@@ -480,7 +484,7 @@ impl MessageTransport for LinxTransport<'_> {
         let MessageName::Linx { link, name } = name else { return None };
         if self.ends.link(link).is_none() {
             let why = format!(
-                "there is no link {link} in force: `save` and `reboot` if there is such a [[linx]]"
+                "link {link} is not in force: add a [[linx]] of that name, then `save` and `reboot`"
             );
             return Some(why.into());
         }
@@ -492,9 +496,9 @@ impl MessageTransport for LinxTransport<'_> {
     #[cold]
     fn listen(&mut self, end: &Wanted) -> Result<(), String> {
         let MessageName::Linx { link, name } = &end.name else {
-            return Err("no name of LINX".into());
+            return Err("not a LINX name".into());
         };
-        let link = self.ends.link(link).ok_or_else(|| format!("there is no link {link}"))?.id;
+        let link = self.ends.link(link).ok_or_else(|| format!("link {link} is not in force"))?.id;
         let opened = self.node.open(name.as_bytes(), self.now);
         let endpoint = opened.map_err(|why| format!("{name}: {why}"))?;
         let listener = Listener {
@@ -504,15 +508,15 @@ impl MessageTransport for LinxTransport<'_> {
             connections: 0,
             most: end.connections,
         };
-        self.ends.endpoints.insert(endpoint, Whose::Listener(listener));
+        self.ends.endpoints.insert(endpoint, EndpointUser::Listener(listener));
         self.ends.touched = true;
         Ok(())
     }
 
     #[cold]
     fn relimit(&mut self, owner: u32, connections: usize) {
-        for whose in self.ends.endpoints.values_mut() {
-            if let Whose::Listener(listener) = whose
+        for user in self.ends.endpoints.values_mut() {
+            if let EndpointUser::Listener(listener) = user
                 && listener.owner == owner
             {
                 listener.most = connections;
@@ -532,17 +536,18 @@ impl MessageTransport for LinxTransport<'_> {
         for key in keys {
             self.close(key as u32, true);
         }
-        let is_it = |whose: &Whose| matches!(whose, Whose::Listener(it) if it.owner == owner);
-        let found = self.ends.endpoints.iter().find(|(_, whose)| is_it(whose));
+        let is_it =
+            |user: &EndpointUser| matches!(user, EndpointUser::Listener(it) if it.owner == owner);
+        let found = self.ends.endpoints.iter().find(|(_, user)| is_it(user));
         if let Some(endpoint) = found.map(|(endpoint, _)| *endpoint) {
             self.ends.endpoints.remove(&endpoint);
             self.node.close(endpoint, self.now);
         }
-        self.ends.news.retain(|(of, _)| *of != owner);
+        self.ends.events.retain(|(of, _)| *of != owner);
         self.ends.touched = true;
     }
 
     fn next_owned(&mut self) -> Option<(u32, Event<u32>)> {
-        self.ends.news.pop_front()
+        self.ends.events.pop_front()
     }
 }

@@ -1,4 +1,4 @@
-//! LINX as a transport: two nodes, one of which rules use.
+//! Tests of LINX as a transport, with two nodes. Rules use the first one.
 
 use super::*;
 use crate::linx::{LinkEnd, LinxEnds, LinxTransport};
@@ -21,11 +21,11 @@ struct Pair {
     nodes: [Node; 2],
     links: [LinkId; 2],
     streams: Option<[StreamId; 2]>,
-    /// Bytes on the way to either.
+    /// Bytes in flight to each node.
     under_way: [Vec<u8>; 2],
     ends: LinxEnds,
-    /// What the other node's user hears.
-    heard: Vec<::linx::Event>,
+    /// Events of the other node.
+    peer_events: Vec<::linx::Event>,
 }
 
 impl Pair {
@@ -49,8 +49,8 @@ impl Pair {
         let end = LinkEnd { name: "far".into(), id: links[0], max_message: 4096 };
         let ends = LinxEnds::new(vec![end]);
         let under_way = Default::default();
-        let heard = Vec::new();
-        let mut it = Pair { now, nodes, links, streams: None, under_way, ends, heard };
+        let peer_events = Vec::new();
+        let mut it = Pair { now, nodes, links, streams: None, under_way, ends, peer_events };
         it.run();
         it
     }
@@ -59,7 +59,7 @@ impl Pair {
         LinxTransport { node: &mut self.nodes[0], ends: &mut self.ends, now: self.now }
     }
 
-    /// Time passes, and what is to be said is.
+    /// Runs both nodes for two seconds, and carries their bytes.
     fn run(&mut self) {
         for _ in 0..200 {
             let now = self.now;
@@ -95,7 +95,7 @@ impl Pair {
                 self.ends.handle(&mut self.nodes[0], event);
             }
             while let Some(event) = self.nodes[1].next_event(now) {
-                self.heard.push(event);
+                self.peer_events.push(event);
             }
             self.now = now + Duration::from_millis(10);
         }
@@ -118,19 +118,24 @@ impl Pair {
             .collect()
     }
 
-    /// The other node's endpoint, which has found a name of ours.
-    fn finds(&mut self, hunter: &[u8], name: &[u8]) -> (EndpointId, ::linx::PeerId) {
+    /// Opens an endpoint of the other node that hunts for `name`. Returns the endpoint and the peer that it found.
+    fn hunt(&mut self, hunter: &[u8], name: &[u8]) -> (EndpointId, ::linx::PeerId) {
         let endpoint = self.nodes[1].open(hunter, self.now).unwrap();
         self.nodes[1].hunt(endpoint, self.links[1], name, self.now).unwrap();
         self.run();
-        let found = self.heard.drain(..).find_map(|event| match event {
+        let found = self.peer_events.drain(..).find_map(|event| match event {
             ::linx::Event::Found { peer, .. } => Some(peer),
             _ => None,
         });
         (endpoint, found.expect("the name is found"))
     }
 
-    fn say(&mut self, (from, to): (EndpointId, ::linx::PeerId), number: u32, body: &[u8]) {
+    fn send_from_peer(
+        &mut self,
+        (from, to): (EndpointId, ::linx::PeerId),
+        number: u32,
+        body: &[u8],
+    ) {
         self.nodes[1].send(Sender::Endpoint(from), to, number, body, self.now).unwrap();
     }
 
@@ -157,10 +162,10 @@ fn each_endpoint_of_the_peer_is_a_connection() {
     it.rules().listen(&wanted("gate", None)).unwrap();
     assert!(it.rules().listen(&wanted("gate", None)).unwrap_err().contains("one of that name"));
     assert!(it.rules().obstacle(&wanted("gate", None).name, true).is_some());
-    let (a, b) = (it.finds(b"a", b"gate"), it.finds(b"b", b"gate"));
-    it.say(a, 5, b"hello");
-    it.say(a, 6, b"");
-    it.say(b, 7, &[9; 3000]);
+    let (a, b) = (it.hunt(b"a", b"gate"), it.hunt(b"b", b"gate"));
+    it.send_from_peer(a, 5, b"hello");
+    it.send_from_peer(a, 6, b"");
+    it.send_from_peer(b, 7, &[9; 3000]);
     it.run();
     let events = it.events();
     let opened: Vec<u32> = events
@@ -176,11 +181,11 @@ fn each_endpoint_of_the_peer_is_a_connection() {
     assert_eq!(it.rules().message(first), Ok(None));
     assert_eq!(it.read(second)[..6], [0, 0, 0, 7, 9, 9]);
     // A third is one too many.
-    let c = it.finds(b"c", b"gate");
-    it.say(c, 8, b"x");
+    let c = it.hunt(b"c", b"gate");
+    it.send_from_peer(c, 8, b"x");
     it.run();
     assert_eq!(it.events(), [Event::Refused(1)]);
-    // Answers go to who asked.
+    // An answer goes to the endpoint of its connection.
     assert_eq!(it.rules().write(second, b"\0\0\0\x01yes"), Ok(7));
     assert_eq!(it.rules().write(second, b"\0\0\0"), Err(Unwritten::Length));
     assert_eq!(it.rules().write(second, &[0; 4097]), Err(Unwritten::Length));
@@ -189,8 +194,8 @@ fn each_endpoint_of_the_peer_is_a_connection() {
     assert_eq!((signal.number, signal.len()), (1, 3));
     assert!(matches!(signal.from, Origin::Peer(peer) if peer == b.1));
     it.nodes[1].release(signal);
-    // Whose endpoint is gone has said everything.
-    it.say(a, 9, b"last");
+    // A closed endpoint ends its connection after its last signal.
+    it.send_from_peer(a, 9, b"last");
     it.nodes[1].close(a.0, it.now);
     it.run();
     assert_eq!(it.read(first), b"\0\0\0\x09last");
@@ -198,22 +203,22 @@ fn each_endpoint_of_the_peer_is_a_connection() {
     assert_eq!(it.rules().reason(first), Reason::PeerGone);
     assert!(matches!(it.rules().write(first, b"\0\0\0\x01"), Err(Unwritten::Ended(_))));
     assert_eq!(it.rules().close(first, false), 0);
-    // Now there is a place again.
-    it.say(c, 8, b"x");
+    // The closed connection has made room for another.
+    it.send_from_peer(c, 8, b"x");
     it.run();
     assert!(it.events().iter().any(|event| matches!(event, Event::Opened(..))));
     it.rules().unlisten(OWNER);
     assert!(it.events().is_empty());
     it.run();
-    assert!(it.heard.iter().any(|event| matches!(event, ::linx::Event::Gone(_))));
+    assert!(it.peer_events.iter().any(|event| matches!(event, ::linx::Event::Gone(_))));
 }
 
 #[test]
-fn who_connects_hunts_and_is_told_of_the_end_of_the_link() {
+fn connecting_endpoint_hunts_and_reports_link_down() {
     let mut it = Pair::new();
     let key = it.rules().connect(&wanted("cli", Some(40))).unwrap();
     it.run();
-    assert!(it.events().is_empty(), "nobody has that name");
+    assert!(it.events().is_empty(), "no endpoint has that name");
     let cli = it.nodes[1].open(b"cli", it.now).unwrap();
     it.run();
     assert_eq!(it.events(), [Event::Opened(key, Over::Linx)]);
@@ -223,9 +228,9 @@ fn who_connects_hunts_and_is_told_of_the_end_of_the_link() {
     assert_eq!((signal.number, signal.len()), (40, 8));
     let Origin::Peer(to) = signal.from else { panic!("{signal:?}") };
     it.nodes[1].release(signal);
-    it.say((cli, to), 41, b"of another number");
-    it.say((cli, to), 40, b"answer");
-    it.say((cli, to), 40, b"unread");
+    it.send_from_peer((cli, to), 41, b"of another number");
+    it.send_from_peer((cli, to), 40, b"answer");
+    it.send_from_peer((cli, to), 40, b"unread");
     it.run();
     assert_eq!(it.ends.counters.other_numbers, 1);
     assert_eq!(it.read(key), b"answer");
@@ -235,7 +240,7 @@ fn who_connects_hunts_and_is_told_of_the_end_of_the_link() {
     assert_eq!(it.rules().message(key), Err(Closed::Gone));
     assert_eq!(it.rules().reason(key), Reason::LinkDown);
     it.rules().close(key, true);
-    // Another one, of which something is lost.
+    // A connection that is closed with unread signals.
     let key = it.rules().connect(&wanted("cli", Some(40))).unwrap();
     it.run();
     assert_eq!(it.rules().write(key, b"question"), Ok(8));
@@ -243,16 +248,20 @@ fn who_connects_hunts_and_is_told_of_the_end_of_the_link() {
     let signal = it.nodes[1].next_signal(cli).expect("a question");
     let Origin::Peer(to) = signal.from else { panic!("{signal:?}") };
     it.nodes[1].release(signal);
-    it.say((cli, to), 40, b"one");
-    it.say((cli, to), 40, b"two");
+    it.send_from_peer((cli, to), 40, b"one");
+    it.send_from_peer((cli, to), 40, b"two");
     it.run();
     assert_eq!(it.rules().close(key, true), 2);
     it.run();
-    assert!(it.heard.iter().any(|event| matches!(event, ::linx::Event::Gone(peer) if *peer == to)));
+    assert!(
+        it.peer_events
+            .iter()
+            .any(|event| matches!(event, ::linx::Event::Gone(peer) if *peer == to))
+    );
 }
 
 #[test]
-fn a_full_link_has_room_again_for_all_who_wait() {
+fn full_link_wakes_all_waiting_connections() {
     let mut it = Pair::new();
     let cli = it.nodes[1].open(b"cli", it.now).unwrap();
     let keys = [0, 1].map(|_| it.rules().connect(&wanted("cli", Some(1))).unwrap());

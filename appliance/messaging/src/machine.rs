@@ -1,4 +1,4 @@
-//! A machine for tests: an interface, RoCE, the engine, and its users.
+//! A machine for tests: an interface, RoCE, the SMC-R engine, services and rules.
 
 use super::*;
 use crate::messages::Messages;
@@ -23,12 +23,12 @@ use verbs::PathMtu;
 
 /// The port of the first rule.
 pub const RULE: u16 = 7000;
-/// Of each listener.
+/// Limits of each listener.
 pub const LIMITS: Limits = Limits { connections: 64, receive: 4 << 10, transmit: 4 << 10 };
 
-struct Ways<'a>(&'a mut Interface);
+struct OneInterface<'a>(&'a mut Interface);
 
-impl Interfaces for Ways<'_> {
+impl Interfaces for OneInterface<'_> {
     fn count(&self) -> usize {
         1
     }
@@ -54,7 +54,7 @@ pub fn ip(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
 
-/// A rule from a port to a server; the rest as in a configuration that does not set it.
+/// A rule from a port to a server, with defaults for the other keys.
 pub fn rule(listen: u16, server: SocketAddr, smc: bool) -> Rule {
     Rule {
         name: "r".into(),
@@ -82,7 +82,7 @@ pub fn interface(n: u8, now: Instant) -> Interface {
     interface
 }
 
-/// The frames that an interface has to send.
+/// The frames that an interface transmits now.
 pub fn frames(interface: &mut Interface, now: Instant) -> Vec<Vec<u8>> {
     interface.poll(now);
     let mut port = Collector::new(256);
@@ -112,7 +112,7 @@ impl Machine {
         Machine { interface, roce, tx, arena, rng, engine, users, piece }
     }
 
-    /// What its loop does.
+    /// One round of its loop.
     pub fn round(&mut self, now: Instant) {
         let Machine { interface, roce, arena, rng, engine, .. } = self;
         roce.handle_timeout(now);
@@ -125,7 +125,7 @@ impl Machine {
         });
     }
 
-    /// Something with its users and all that they use.
+    /// Calls `act` with the users and their context.
     pub fn with_users<T>(
         &mut self,
         now: Instant,
@@ -133,29 +133,29 @@ impl Machine {
     ) -> T {
         let Machine { interface, roce, arena, rng, engine, users, piece, .. } = self;
         let ctx = &mut EngineContext { provider: roce, arena, now, rng };
-        let (interfaces, messages) = (&mut Ways(interface), &mut Messages::default());
+        let (interfaces, messages) = (&mut OneInterface(interface), &mut Messages::default());
         act(users, &mut relay::World { interfaces, engine, piece, ctx, messages })
     }
 
-    /// Has another rule.
+    /// Adds a rule.
     pub fn add_rule(&mut self, name: &str, rule: Rule, seed: u16, now: Instant) {
-        let interfaces = &mut Ways(&mut self.interface);
+        let interfaces = &mut OneInterface(&mut self.interface);
         self.users.add_rule(name.into(), interfaces, |owner, interfaces| {
             Relay::new(rule, interfaces, owner, seed, now)
         });
     }
 
-    /// Has a rule on [`RULE`] that relays to `server`, over SMC-R if it can.
+    /// Adds a rule on [`RULE`] that relays to `server`, over SMC-R if possible.
     pub fn relay(&mut self, server: SocketAddr, now: Instant) {
         self.add_rule("r", rule(RULE, server, true), 1, now);
     }
 
-    /// Has an echo service, which offers SMC-R or does not.
+    /// Adds an echo service. `offers`: whether it offers SMC-R.
     pub fn echo(&mut self, offers: bool, limits: Limits) {
         self.echo_for(offers, limits, limits.connections as u32);
     }
 
-    /// Likewise, with so many connections of a host.
+    /// Adds an echo service with at most `per_host` connections of a host.
     pub fn echo_for(&mut self, offers: bool, limits: Limits, per_host: u32) {
         let interface = &mut self.interface;
         let limits = (limits, per_host);
@@ -163,7 +163,7 @@ impl Machine {
         self.users.add_service(0, make);
     }
 
-    /// The frames that it has to send: those of its interface, and those over RoCE.
+    /// Frames to transmit: those of its interface, and RoCE packets.
     pub fn sent(&mut self, now: Instant) -> [Vec<Vec<u8>>; 2] {
         let mut packets = Vec::new();
         while self.roce.poll_transmit(0, now, &mut self.tx) {
@@ -172,8 +172,8 @@ impl Machine {
         [frames(&mut self.interface, now), packets]
     }
 
-    /// Takes such frames in.
-    pub fn hear(&mut self, [frames, packets]: &[Vec<Vec<u8>>; 2], now: Instant) {
+    /// Handles frames and packets of another machine's [`Machine::sent`].
+    pub fn receive(&mut self, [frames, packets]: &[Vec<Vec<u8>>; 2], now: Instant) {
         frames.iter().for_each(|frame| self.interface.handle_frame(frame, now));
         packets.iter().for_each(|packet| {
             self.roce.handle_frame(0, packet, now);

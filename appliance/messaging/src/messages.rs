@@ -1,4 +1,4 @@
-//! The transports of a machine that carry messages, as rules see them.
+//! The machine's message transports (LINX, usNIC, rio_cm), combined as one transport for rules.
 
 use crate::linx::LinxTransport;
 use crate::names::MessageName;
@@ -8,27 +8,27 @@ use crate::usnic::UsnicTransport;
 use alloc::format;
 use alloc::string::String;
 
-/// An end of a rule: what is listened on, or connected to.
+/// An end of a rule to listen on or connect to.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The end.
+    /// Name of the end.
     pub name: MessageName,
-    /// The number of the rule's end: what comes of it is told by this.
+    /// Number of the rule's end. Its events carry this number.
     pub owner: u32,
-    /// The number of all signals of LINX, if it is no part of messages.
+    /// LINX: fixed signal number. None if each message starts with its number.
     pub signal: Option<u32>,
-    /// Most connections at a time.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// What it is called where a peer sees a name: the rule's.
+    /// Name that peers see: the rule's.
     pub label: String,
 }
 
-/// What keeps an end from being used.
+/// Why an end cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// What it is, and what to do.
+    /// Reason, and advice to the operator.
     pub why: String,
-    /// Nothing is wrong: it goes away when a network is known, say.
+    /// Temporary, not an error: for example the network is not enumerated yet.
     pub passes: bool,
 }
 
@@ -40,28 +40,28 @@ impl From<String> for Obstacle {
 
 /// A transport that carries messages.
 pub trait MessageTransport: Transport<Connection = u32, Target = Wanted> {
-    /// What keeps an end from being listened on, or connected to; None if nothing does.
+    /// Why an end cannot be listened on or connected to. None if it can.
     fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle>;
-    /// Listens for connections of this end.
+    /// Listens for connections to this end.
     fn listen(&mut self, end: &Wanted) -> Result<(), String>;
-    /// Accepts up to so many connections of an end at a time from here on. Those that there are stay.
+    /// Sets the maximum number of connections of an end. Existing connections stay.
     fn relimit(&mut self, _owner: u32, _connections: usize) {}
-    /// Ends that: connections that are not accepted yet end.
+    /// Stops listening. Connections that are not accepted yet end.
     fn unlisten(&mut self, owner: u32);
-    /// What is new, and of which end of which rule.
+    /// The next event, and the owner of its end.
     fn next_owned(&mut self) -> Option<(u32, Event<u32>)>;
 }
 
-/// Names a connection over one of them.
+/// ID of a connection over a message transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageConnection {
-    /// What carries it.
+    /// Its transport.
     pub over: Over,
-    /// By which that knows it.
+    /// ID in the transport.
     pub key: u32,
 }
 
-/// All of them. What is not there is not in force.
+/// All message transports. A transport that is not in force is None.
 #[derive(Default)]
 pub struct Messages<'a> {
     /// LINX.
@@ -72,7 +72,7 @@ pub struct Messages<'a> {
     pub rio_cm: Option<RioCmTransport<'a>>,
 }
 
-/// What carries the connections of an end.
+/// The transport of an end.
 fn over(name: &MessageName) -> Over {
     match name {
         MessageName::Linx { .. } => Over::Linx,
@@ -100,13 +100,12 @@ impl Messages<'_> {
         }
     }
 
-    /// What keeps an end from being used.
+    /// Why an end cannot be used.
     pub fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle> {
         match self.get(over(name)) {
             Some(transport) => transport.obstacle(name, listens),
             None => {
-                let why =
-                    "nothing of the kind is in force: `save` and `reboot` if it is configured";
+                let why = "its transport is not in force: configure it, then `save` and `reboot`";
                 Some(format!("{name}: {why}").into())
             }
         }
@@ -116,7 +115,7 @@ impl Messages<'_> {
     pub fn listen(&mut self, end: &Wanted) -> Result<(), String> {
         match self.of(over(&end.name)) {
             Some(transport) => transport.listen(end),
-            None => Err(format!("{}: nothing of the kind is in force", end.name)),
+            None => Err(format!("{}: its transport is not in force", end.name)),
         }
     }
 
@@ -134,7 +133,7 @@ impl Messages<'_> {
         }
     }
 
-    /// What is new, and the owner of the end that it is of.
+    /// The next event, and the owner of its end.
     #[inline]
     pub fn next_owned(&mut self) -> Option<(u32, Event<MessageConnection>)> {
         let of = |over: Over, (owner, event): (u32, Event<u32>)| {

@@ -1,4 +1,4 @@
-//! Names of ends that carry messages, as rules have them.
+//! Names of a rule's ends: ports, socket addresses, and ends of message transports.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -9,16 +9,16 @@ use core::str::FromStr;
 /// An end that carries messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageName {
-    /// `linx:LINK/NAME`: an endpoint that peers of the link find, or one of the link's peer.
+    /// `linx:LINK/NAME`: an endpoint that this machine publishes on the link, or an endpoint of the link's peer.
     Linx {
         /// Name of the link.
         link: String,
         /// Name of the endpoint.
         name: String,
     },
-    /// `rio_cm:ID:CHANNEL`: our own id and a channel that is listened on, or those of a device.
+    /// `rio_cm:ID:CHANNEL`: our own ID and a channel to listen on, or ID and channel of another device.
     RioCm {
-        /// A destination id.
+        /// RapidIO destination ID.
         id: u16,
         /// Number of the channel.
         channel: u16,
@@ -59,11 +59,11 @@ impl FromStr for MessageName {
                 numbers.and_then(|(id, channel)| Some((id.parse().ok()?, channel.parse().ok()?)));
             let (id, channel) = numbers.ok_or_else(|| wrong("rio_cm:ID:CHANNEL"))?;
             match channel {
-                0 => Err("channel 0 is none".into()),
+                0 => Err("channel 0 is not valid".into()),
                 _ => Ok(MessageName::RioCm { id, channel }),
             }
         } else {
-            Err("no end that carries messages".into())
+            Err("not the name of a message transport's end".into())
         }
     }
 }
@@ -78,7 +78,7 @@ impl fmt::Display for MessageName {
     }
 }
 
-/// What a rule listens on.
+/// The end that a rule listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A port, over TCP and SMC-R.
@@ -88,7 +88,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// The port, if it is one.
+    /// The port, if the rule listens on one.
     pub fn port(&self) -> Option<u16> {
         match self {
             Listen::Port(port) => Some(*port),
@@ -101,7 +101,7 @@ impl FromStr for Listen {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
-            Ok(0) => Err("port 0 is none".into()),
+            Ok(0) => Err("port 0 is not valid".into()),
             Ok(port) => Ok(Listen::Port(port)),
             Err(_) => text.parse().map(Listen::Message),
         }
@@ -127,7 +127,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The address, if it is one.
+    /// The address, if the server has one.
     pub fn socket(&self) -> Option<SocketAddr> {
         match self {
             Target::Socket(address) => Some(*address),
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn parsed_names_display_unchanged() {
         for text in ["linx:board/server", "rio_cm:3:300", "usnic:mpi/rank0"] {
             assert_eq!(text.parse::<MessageName>().unwrap().to_string(), text);
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told() {
+    fn parse_rejects_malformed_names() {
         let wrong = [
             "linx:board",
             "linx:/a",

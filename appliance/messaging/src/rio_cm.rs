@@ -1,9 +1,9 @@
-//! Channels of rio_cm as a transport of rules: each is a connection, and each of its messages one of ours.
+//! Channels of rio_cm as a transport of rules. A channel is a connection.
 //!
-//! The protocol has nothing that holds a sender up: what a stock peer has no room for is lost there without a word. Here
-//! messages stay in the mailbox while a rule's channel has much that was not read, which RapidIO tells their senders.
-//! A close discards what a stock peer has not read yet. Channels to another appliance have credits, half-closes, and find
-//! out that the other end is gone (`rapidio::rio_cm`).
+//! The protocol has no flow control: a stock peer silently drops messages that it has no room for. Here messages stay
+//! in the mailbox while a rule's channel has many unread ones, and RapidIO makes their senders retry. A close discards
+//! messages that a stock peer has not read yet. Channels to another appliance have credits and half-closes, and detect
+//! a dead peer (`rapidio::rio_cm`).
 
 use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
@@ -24,10 +24,10 @@ const LONGEST: usize = MOST - HEADER;
 #[derive(Debug)]
 struct Connection {
     owner: u32,
-    /// The channel that it was accepted on.
+    /// The channel of the listener that accepted it.
     listener: Option<u16>,
     is_open: bool,
-    /// Of the first message, how much was read.
+    /// Bytes of the first message that were read.
     cursor: usize,
 }
 
@@ -39,52 +39,53 @@ struct Listener {
     most: usize,
 }
 
-/// What rules have of a port: goes with the end point, and is lent to rules with it.
+/// Listeners, connections and events of rules at a port. The port's owner keeps it beside the end point.
 #[derive(Debug, Default)]
 pub struct RioCmEnds {
     listeners: BTreeMap<u16, Listener>,
     connections: BTreeMap<u16, Connection>,
     /// Connections that wait for room.
     waiting: Vec<u16>,
-    news: VecDeque<(u32, Event<u16>)>,
+    /// Events that rules have not read, with their owners.
+    events: VecDeque<(u32, Event<u16>)>,
 }
 
 impl RioCmEnds {
-    /// Takes what is new at the end point; how much.
+    /// Handles events of the end point. Returns their number.
     #[inline]
     pub fn poll(&mut self, end_point: &mut EndPoint, now: Instant) -> usize {
         let mut done = 0;
         while let Some(number) = end_point.next_news() {
             done += 1;
-            self.hear(end_point, number, now);
+            self.handle_channel(end_point, number, now);
         }
         if !self.waiting.is_empty() && end_point.has_room() {
             for number in core::mem::take(&mut self.waiting) {
                 done += 1;
                 if let Some(connection) = self.connections.get(&number) {
-                    self.news.push_back((connection.owner, Event::Ready(number)));
+                    self.events.push_back((connection.owner, Event::Ready(number)));
                 }
             }
         }
         done
     }
 
-    fn hear(&mut self, end_point: &mut EndPoint, number: u16, now: Instant) {
+    fn handle_channel(&mut self, end_point: &mut EndPoint, number: u16, now: Instant) {
         if self.listeners.contains_key(&number) {
             return self.accept(end_point, number, now);
         }
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let owner = connection.owner;
         if connection.is_open {
-            return self.news.push_back((owner, Event::Ready(number)));
+            return self.events.push_back((owner, Event::Ready(number)));
         }
         match end_point.channels().peer(number) {
             Ok(None) => {}
             Ok(Some(_)) => {
                 connection.is_open = true;
-                self.news.push_back((owner, Event::Opened(number, Over::RioCm)));
+                self.events.push_back((owner, Event::Opened(number, Over::RioCm)));
             }
-            Err(_) => self.news.push_back((owner, Event::Failed(number))),
+            Err(_) => self.events.push_back((owner, Event::Failed(number))),
         }
     }
 
@@ -95,7 +96,7 @@ impl RioCmEnds {
         while let Ok(Some((number, _))) = channels.accept(channel, now) {
             if listener.connections >= listener.most {
                 channels.close(number);
-                self.news.push_back((listener.owner, Event::Refused(1)));
+                self.events.push_back((listener.owner, Event::Refused(1)));
                 continue;
             }
             channels.hold_up(number);
@@ -103,14 +104,14 @@ impl RioCmEnds {
             let owner = listener.owner;
             let new = Connection { owner, listener: Some(channel), is_open: true, cursor: 0 };
             self.connections.insert(number, new);
-            self.news.push_back((owner, Event::Opened(number, Over::RioCm)));
+            self.events.push_back((owner, Event::Opened(number, Over::RioCm)));
         }
     }
 }
 
-/// A port that rules may use.
+/// A RapidIO port that rules may use.
 pub trait RioCmPort {
-    /// Its end point, and what rules have of it.
+    /// Its end point, and the rules' state.
     fn ends(&mut self) -> (&mut EndPoint, &mut RioCmEnds);
     /// Its end point.
     fn end_point(&self) -> &EndPoint;
@@ -118,11 +119,11 @@ pub trait RioCmPort {
 
 /// Ports that rules may use.
 pub trait RioCmPorts {
-    /// How many there are.
+    /// Number of ports.
     fn count(&self) -> usize;
-    /// One of them.
+    /// A port, by index.
     fn get(&self, at: usize) -> Option<&dyn RioCmPort>;
-    /// One of them.
+    /// A port, by index.
     fn get_mut(&mut self, at: usize) -> Option<&mut dyn RioCmPort>;
 }
 
@@ -138,11 +139,11 @@ impl<T: RioCmPort> RioCmPorts for Vec<T> {
     }
 }
 
-/// Ports, lent to rules.
+/// rio_cm as rules use it: the ports, borrowed for a stage.
 pub struct RioCmTransport<'a> {
     /// The ports.
     pub ports: &'a mut dyn RioCmPorts,
-    /// The present.
+    /// Current time.
     pub now: Instant,
 }
 
@@ -160,7 +161,7 @@ impl RioCmTransport<'_> {
         self.ports.get_mut(port).map(|port| port.ends())
     }
 
-    /// The port that is found by what is known of its network.
+    /// The port with an enumerated network for which `is_it` holds.
     fn port(&self, is_it: impl Fn(&EndPoint) -> bool) -> Option<usize> {
         (0..self.ports.count()).find(|&at| {
             let end_point = self.ports.get(at).map(|port| port.end_point());
@@ -168,13 +169,13 @@ impl RioCmTransport<'_> {
         })
     }
 
-    /// Whether there is a port whose network is known so far.
+    /// Whether the enumeration of any port is in a state for which `is_so` holds.
     fn port_in(&self, is_so: impl Fn(State) -> bool) -> bool {
         let mut ports = (0..self.ports.count()).filter_map(|at| self.ports.get(at));
         ports.any(|port| is_so(port.end_point().master().state()))
     }
 
-    /// The port whose own id this is.
+    /// The port with this ID of its own.
     fn own(&self, id: u16) -> Option<usize> {
         self.port(|end_point| end_point.master().network().own_id == id)
     }
@@ -312,11 +313,11 @@ impl MessageTransport for RioCmTransport<'_> {
         if !listens || self.own(id).is_some() {
             return None;
         }
-        // A port without a network has no id yet: it may be given this one.
+        // A port whose network is not enumerated has no ID yet, and may get this one.
         let passes = self.port_in(|state| state != State::Ready);
         let why = match passes {
-            true => "a RapidIO port has no id yet: `show rapidio` shows what it waits for".into(),
-            false => format!("no RapidIO port has the id {id}: `show rapidio` shows which have"),
+            true => "a RapidIO port has no ID yet: see its state in `show rapidio`".into(),
+            false => format!("no RapidIO port has the ID {id}: `show rapidio` lists their IDs"),
         };
         Some(Obstacle { why: format!("{name}: {why}"), passes })
     }
@@ -324,10 +325,10 @@ impl MessageTransport for RioCmTransport<'_> {
     #[cold]
     fn listen(&mut self, wanted: &Wanted) -> Result<(), String> {
         let MessageName::RioCm { id, channel } = wanted.name else {
-            return Err("no channel of rio_cm".into());
+            return Err("not a channel of rio_cm".into());
         };
         let port = self.own(id).and_then(|port| self.at(port));
-        let (end_point, ends) = port.ok_or_else(|| format!("no RapidIO port has the id {id}"))?;
+        let (end_point, ends) = port.ok_or_else(|| format!("no RapidIO port has the ID {id}"))?;
         let listening = end_point.channels_mut().listen(channel);
         listening.map_err(|why| format!("{}: {why}", wanted.name))?;
         let (owner, most) = (wanted.owner, wanted.connections);
@@ -363,15 +364,15 @@ impl MessageTransport for RioCmTransport<'_> {
                 }
                 !goes
             });
-            ends.news.retain(|(of, _)| *of != owner);
+            ends.events.retain(|(of, _)| *of != owner);
         }
     }
 
     #[inline]
     fn next_owned(&mut self) -> Option<(u32, Event<u32>)> {
         for port in 0..self.ports.count() {
-            let news = self.at(port).and_then(|(_, ends)| ends.news.pop_front());
-            let Some((owner, event)) = news else { continue };
+            let event = self.at(port).and_then(|(_, ends)| ends.events.pop_front());
+            let Some((owner, event)) = event else { continue };
             return Some((owner, event.map(|number| key(port, number))));
         }
         None

@@ -1,6 +1,6 @@
-//! Rules that change or go while a host works with them and with others: it loses no connection but those of what is
-//! gone. The host speaks SMC-R by our own client, whose order of messages is that of Linux: it is done when it has said
-//! Confirm, and writes at once.
+//! Tests of rules that are changed or removed while a host uses them and others: only connections of a removed rule
+//! end. The host's SMC-R is our own client, which sends messages in Linux's order: after its Confirm it is done and
+//! writes at once.
 
 use super::machine::{LIMITS, Machine, RULE, ip};
 use super::*;
@@ -18,10 +18,10 @@ use std::vec;
 use std::vec::Vec;
 
 const STEP: Duration = Duration::from_micros(500);
-/// Ports of the host, behind each of which is SMC-R to the gateway: to its echo service, and to its rule.
+/// Ports of the host's rules, which connect over SMC-R to the gateway's echo service and to its rule.
 const TO_ECHO: u16 = 7001;
 const TO_RULE: u16 = 7002;
-/// Of connections to the host.
+/// Limits of connections to the host.
 const MANY: Limits = Limits { connections: 2000, receive: 4 << 10, transmit: 4 << 10 };
 
 /// The gateway, and a host that speaks SMC-R with it.
@@ -29,7 +29,7 @@ struct World {
     now: Instant,
     gateway: Machine,
     host: Machine,
-    /// Who uses the host's ports, from the gateway's interface.
+    /// Connections to the host's ports, from the gateway's interface.
     users: Connector,
 }
 
@@ -60,10 +60,10 @@ impl World {
         let now = self.now;
         self.gateway.round(now);
         self.host.round(now);
-        let said = self.gateway.sent(now);
-        self.host.hear(&said, now);
-        let said = self.host.sent(now);
-        self.gateway.hear(&said, now);
+        let sent = self.gateway.sent(now);
+        self.host.receive(&sent, now);
+        let sent = self.host.sent(now);
+        self.gateway.receive(&sent, now);
     }
 
     fn wait(&mut self, time: Duration) {
@@ -108,8 +108,8 @@ impl World {
         self.gateway.with_users(self.now, |users, world| users.remove_rule("r", world));
     }
 
-    /// No link of either was lost.
-    fn nothing_was_lost(&self) {
+    /// Asserts that no link of either machine was lost.
+    fn assert_no_link_lost(&self) {
         for machine in [&self.gateway, &self.host] {
             let counters = machine.engine.counters();
             assert_eq!((counters.links_failed, counters.violations), (0, 0), "{counters:?}");
@@ -117,7 +117,7 @@ impl World {
     }
 }
 
-/// A rule goes and comes again at every moment of eight handshakes with it.
+/// A rule is removed and added again at every step of eight handshakes with it.
 #[test]
 fn removed_rule_in_the_middle_of_handshakes_disturbs_no_other_connection() {
     let mut w = World::new();
@@ -151,14 +151,14 @@ fn removed_rule_in_the_middle_of_handshakes_disturbs_no_other_connection() {
             w.users.close(&mut w.gateway.interface, link, true);
         }
         w.wait(Duration::from_millis(20));
-        w.nothing_was_lost();
+        w.assert_no_link_lost();
     }
     assert!(given_up > 0, "no handshake was in the middle");
     assert!(w.echoes(other));
     w.wait(Duration::from_secs(30));
     assert!(w.echoes(other));
     assert_eq!(w.host.engine.counts()[1], group, "the link group is the same");
-    // The host was told of each, and nothing is left of those that were given up.
+    // All were closed at the host, and nothing is left of those that were given up.
     assert_eq!((w.host.engine.counts()[0], w.gateway.engine.counts()[0]), (1, 1));
     assert_eq!(w.gateway.engine.retained(), 0);
     assert!(!w.gateway.users.users.iter().flatten().any(|user| matches!(user, User::Ending(_))));
@@ -166,7 +166,7 @@ fn removed_rule_in_the_middle_of_handshakes_disturbs_no_other_connection() {
     assert!(w.echoes(again));
 }
 
-/// The first connection of a host makes the link group; a rule that goes meanwhile takes it with it at most.
+/// The first connection of a host creates the link group. A rule that is removed meanwhile ends at most that group.
 #[test]
 fn removed_rule_in_the_middle_of_a_first_contact_lets_the_next_through() {
     for steps in 0..40 {
@@ -184,7 +184,7 @@ fn removed_rule_in_the_middle_of_a_first_contact_lets_the_next_through() {
     }
 }
 
-/// The host is the server here: the gateway as client gives its handshakes up, because its own client goes.
+/// The host is the server here. The gateway as client gives its handshakes up, because its own client disconnects.
 #[test]
 fn client_that_goes_while_its_server_is_dialled_disturbs_no_other_connection() {
     let mut w = World::new();
@@ -216,7 +216,7 @@ fn client_that_goes_while_its_server_is_dialled_disturbs_no_other_connection() {
         (0..steps).for_each(|_| w.step());
         links.into_iter().for_each(|link| users.close(&mut w.host.interface, link, true));
         w.wait(Duration::from_millis(20));
-        w.nothing_was_lost();
+        w.assert_no_link_lost();
     }
     assert!(echo(&mut w, &mut users));
 }
@@ -228,7 +228,7 @@ fn changed_limits_servers_and_times_end_no_connection() {
     for &link in &links {
         assert!(w.echoes(link));
     }
-    let nobody = Target::Socket(SocketAddr::from((ip(9), 9)));
+    let absent = Target::Socket(SocketAddr::from((ip(9), 9)));
     let changes: [fn(&mut Rule); 8] = [
         |rule| rule.limits.connections = 310,
         |rule| rule.limits = Limits { connections: 64, receive: 8 << 10, transmit: 2 << 10 },
@@ -250,16 +250,16 @@ fn changed_limits_servers_and_times_end_no_connection() {
             assert!(w.echoes(link));
         }
     }
-    // One more server, and then another in place of the first: those that are connected to that go on.
+    // Add a server, then remove the first one: connections to it continue.
     let mut more = relayed();
-    more.backends.insert(0, nobody.clone());
+    more.backends.insert(0, absent.clone());
     assert_eq!(w.adjust(more), Some(0));
     let counts = |w: &World| {
         let (_, relay) = w.gateway.users.rules().next().unwrap();
         relay.backends().iter().map(|one| one.connections).collect::<Vec<_>>()
     };
     assert_eq!(counts(&w), [0, 3]);
-    let elsewhere = Rule { backends: vec![nobody], ..relayed() };
+    let elsewhere = Rule { backends: vec![absent], ..relayed() };
     assert_eq!(w.adjust(elsewhere), Some(0));
     assert_eq!(counts(&w), [0]);
     for &link in &links {
@@ -277,10 +277,10 @@ fn changed_limits_servers_and_times_end_no_connection() {
     assert_eq!(counts(&w), [0]);
     let next = w.open(TO_RULE);
     assert!(w.echoes(next));
-    w.nothing_was_lost();
+    w.assert_no_link_lost();
 }
 
-/// The limit counts for those who come: nobody is sent away who is there.
+/// A limit applies to new connections and ends none.
 #[test]
 fn lowered_limit_ends_no_connection_and_keeps_others_out() {
     let mut w = World::new();
@@ -300,11 +300,11 @@ fn lowered_limit_ends_no_connection_and_keeps_others_out() {
     assert!(w.echoes(next));
 }
 
-/// A connection that waits for a server which is taken out of the rule goes to another.
+/// A connection that waits for a server goes to another one when that server is removed from the rule.
 #[test]
 fn connection_that_waits_for_a_removed_server_gets_another() {
     let mut w = World::new();
-    // Nobody is there, and nobody says so.
+    // No host has this address, so nothing answers.
     let silent = Target::Socket(SocketAddr::from((ip(77), 9)));
     assert_eq!(w.adjust(Rule { backends: vec![silent], ..relayed() }), Some(0));
     let link = w.open(TO_RULE);
@@ -314,7 +314,7 @@ fn connection_that_waits_for_a_removed_server_gets_another() {
 }
 
 #[test]
-fn hosts_that_a_rule_admits_no_more_lose_their_connections() {
+fn hosts_no_longer_admitted_lose_their_connections() {
     let mut w = World::new();
     let link = w.open(TO_RULE);
     let other = w.open(TO_ECHO);
@@ -334,13 +334,13 @@ fn hosts_that_a_rule_admits_no_more_lose_their_connections() {
     assert!(w.is_gone(link));
     assert!(!w.echoes(late));
     assert!(w.echoes(other));
-    w.nothing_was_lost();
+    w.assert_no_link_lost();
     let refused = w.open(TO_RULE);
     assert!(!w.echoes(refused));
 }
 
 #[test]
-fn silence_is_measured_by_the_new_time() {
+fn changed_idle_timeout_applies_to_open_connections() {
     let mut w = World::new();
     let link = w.open(TO_RULE);
     assert!(w.echoes(link));
@@ -354,7 +354,7 @@ fn silence_is_measured_by_the_new_time() {
 }
 
 #[test]
-fn rule_that_listens_elsewhere_is_another() {
+fn rule_with_another_listen_end_is_not_adjusted() {
     let mut w = World::new();
     assert_eq!(w.adjust(Rule { listen: Listen::Port(RULE + 50), ..relayed() }), None);
     assert_eq!(w.adjust(Rule { offers: false, ..relayed() }), None);

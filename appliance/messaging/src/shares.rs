@@ -1,5 +1,5 @@
-//! A greedy host and an honest one, with the limits that are shipped: the greedy one opens all that it can, and the honest
-//! one is served all the same.
+//! Tests of shares with the default limits: a greedy host opens as many connections as it can, and an honest host is
+//! served all the same.
 
 use super::machine::{LIMITS, Machine, RULE, frames, interface, ip};
 use super::*;
@@ -19,7 +19,7 @@ use std::vec::Vec;
 const STEP: Duration = Duration::from_millis(1);
 /// The port of the rules' server.
 const SERVER: u16 = 9000;
-/// What a connector may have.
+/// Limits of a connector.
 const MANY: Limits = Limits { connections: 5000, receive: 1 << 10, transmit: 1 << 10 };
 
 /// The gateway, and two hosts.
@@ -31,8 +31,8 @@ struct World {
 }
 
 impl World {
-    /// Echo has 128 places, and each rule 64 and buffers of 16 KiB, as it is shipped; in a machine with so many bytes for
-    /// buffers.
+    /// Defaults: echo has 128 connections, each rule 64 with buffers of 16 KiB. `pool` is the machine's memory for
+    /// buffers, in bytes.
     fn new(rules: u16, pool: u64) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let mut gateway = Machine::new(1, now);
@@ -59,7 +59,7 @@ impl World {
         }
         let host = |n| (interface(n, now), Connector::new(MANY, n.into()));
         let mut hosts = [2, 3].map(host);
-        // It takes what comes, and says nothing.
+        // The server accepts connections and sends nothing.
         let server = Listener::new(&mut hosts[1].0, SERVER, MANY);
         World { now, gateway, hosts, server }
     }
@@ -68,14 +68,14 @@ impl World {
         self.now = self.now + STEP;
         let now = self.now;
         self.gateway.round(now);
-        let [said, _] = self.gateway.sent(now);
+        let [sent, _] = self.gateway.sent(now);
         for (host, _) in &mut self.hosts {
-            said.iter().for_each(|frame| host.handle_frame(frame, now));
+            sent.iter().for_each(|frame| host.handle_frame(frame, now));
         }
         while self.server.accept(&mut self.hosts[1].0, now).is_some() {}
         for (host, _) in &mut self.hosts {
-            let said = frames(host, now);
-            self.gateway.hear(&[said, Vec::new()], now);
+            let sent = frames(host, now);
+            self.gateway.receive(&[sent, Vec::new()], now);
         }
     }
 
@@ -91,8 +91,8 @@ impl World {
         connector.connect(interface, SocketAddr::from((ip(1), port)), false).unwrap()
     }
 
-    /// Of these connections those that stand.
-    fn standing(&mut self, host: usize, links: &[ConnectionHandle]) -> usize {
+    /// How many of these connections are open.
+    fn open_count(&mut self, host: usize, links: &[ConnectionHandle]) -> usize {
         let (interface, connector) = &mut self.hosts[host];
         let read = |link: &&ConnectionHandle| {
             connector.read(interface, **link, &mut [0; 8]) != Err(Closed::Gone)
@@ -108,20 +108,20 @@ fn greedy_host_leaves_places_of_a_rule_and_of_services_to_others() {
         let mut w = World::new(1, 1 << 30);
         let greedy: Vec<_> = (0..2 * places).map(|_| w.open(0, port)).collect();
         w.wait(Duration::from_secs(3));
-        assert_eq!(w.standing(0, &greedy), share);
+        assert_eq!(w.open_count(0, &greedy), share);
         let refusal = w.gateway.engine.admission.refusals.pop().unwrap();
         assert!(refusal.advice.contains("connections_per_host allows no more"), "{refusal:?}");
         let honest: Vec<_> = (0..places - share).map(|_| w.open(1, port)).collect();
         w.wait(Duration::from_secs(3));
-        assert_eq!(w.standing(1, &honest), places - share);
-        // It keeps asking, and gets no more of it.
+        assert_eq!(w.open_count(1, &honest), places - share);
+        // More attempts of the greedy host get no more connections.
         let more: Vec<_> = (0..places).map(|_| w.open(0, port)).collect();
         w.wait(Duration::from_secs(3));
-        assert_eq!((w.standing(0, &more), w.standing(0, &greedy)), (0, share));
+        assert_eq!((w.open_count(0, &more), w.open_count(0, &greedy)), (0, share));
     }
 }
 
-/// Over many rules it has three quarters of what all buffers may take.
+/// Over many rules the greedy host gets three quarters of the memory for buffers.
 #[test]
 fn greedy_host_leaves_memory_of_buffers_to_others() {
     // 64 KiB for each connection.
@@ -129,9 +129,9 @@ fn greedy_host_leaves_memory_of_buffers_to_others() {
     let mut w = World::new(8, pool);
     let greedy: Vec<_> = (0..8 * 20).map(|n| w.open(0, RULE + n % 8)).collect();
     w.wait(Duration::from_secs(3));
-    assert_eq!(w.standing(0, &greedy), 48);
+    assert_eq!(w.open_count(0, &greedy), 48);
     assert_eq!(w.gateway.engine.admission.left(), pool / 4);
     let honest: Vec<_> = (0..16).map(|n| w.open(1, RULE + n % 8)).collect();
     w.wait(Duration::from_secs(3));
-    assert_eq!(w.standing(1, &honest), 16);
+    assert_eq!(w.open_count(1, &honest), 16);
 }

@@ -1,6 +1,6 @@
-//! Servers that are slow, or mute over RoCE, in the middle of SMC-R's handshake, behind a rule whose patience with
-//! a server is shorter than that: as with Linux as client, the connection works or goes back to TCP, and the server
-//! does not count as one that is not there.
+//! Tests of servers that stall or are silent over RoCE in the middle of an SMC-R handshake, for longer than the rule's
+//! connect timeout. As with a Linux client, the connection works or falls back to TCP, and the server does not count as
+//! down.
 
 use super::machine::{LIMITS, Machine, RULE, ip};
 use super::*;
@@ -12,23 +12,23 @@ use smcr::echo::ECHO_PORT;
 
 const STEP: Duration = Duration::from_millis(2);
 
-/// How a server misbehaves.
+/// Misbehaviour of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slow {
-    /// It stands still before its Accept, for so long.
+    /// The server stalls before its Accept, for this time.
     Accept(Duration),
-    /// It stands still before it asks to confirm the link.
+    /// The server stalls before its Confirm Link request.
     ConfirmLink(Duration),
-    /// Nothing of it arrives over RoCE.
+    /// No RoCE packet of the server arrives.
     Mute,
 }
 
-/// What a frame from a server begins with that says an Accept: an eye-catcher, and the type.
+/// Start of a CLC Accept: eye-catcher and type.
 const ACCEPT: [u8; 5] = [0xe2, 0xd4, 0xc3, 0xd9, 2];
 
-/// What became of a connection through the gateway to a server that is slow: whether the echo came back, after how
-/// long, and what the rule says of it.
-fn tell(slow: Slow) -> (bool, Duration, Backend, relay::Counters) {
+/// Connects through the gateway to a slow server. Returns whether the echo came back, after how long, and the rule's
+/// state of the server and counters.
+fn connect_through(slow: Slow) -> (bool, Duration, Backend, relay::Counters) {
     let mut now = Instant::from_nanos(1_000_000_000);
     let [mut gateway, mut server] = [1, 2].map(|n| Machine::new(n, now));
     gateway.relay(SocketAddr::from((ip(2), ECHO_PORT)), now);
@@ -40,26 +40,26 @@ fn tell(slow: Slow) -> (bool, Duration, Backend, relay::Counters) {
     let (mut wrote, mut accepted) = (0, None);
     while now.since(begun) < Duration::from_secs(20) {
         now = now + STEP;
-        let still = match (slow, accepted) {
+        let stalls = match (slow, accepted) {
             (Slow::Accept(by), _) => now.since(begun) < by,
             (Slow::ConfirmLink(by), Some(at)) => now.since(at) < by,
             _ => false,
         };
         gateway.round(now);
-        if !still {
+        if !stalls {
             server.round(now);
         }
-        let said = gateway.sent(now);
-        server.hear(&said, now);
-        let mut said = server.sent(now);
+        let sent = gateway.sent(now);
+        server.receive(&sent, now);
+        let mut sent = server.sent(now);
         let accepts = |frame: &Vec<u8>| frame.windows(ACCEPT.len()).any(|part| part == ACCEPT);
-        if said[0].iter().any(accepts) {
+        if sent[0].iter().any(accepts) {
             accepted.get_or_insert(now);
         }
         if slow == Slow::Mute {
-            said[1].clear();
+            sent[1].clear();
         }
-        gateway.hear(&said, now);
+        gateway.receive(&sent, now);
         if wrote == 0 {
             wrote = client.write(&mut server.interface, link, b"hello").unwrap_or(0);
         }
@@ -82,10 +82,10 @@ fn tell(slow: Slow) -> (bool, Duration, Backend, relay::Counters) {
 }
 
 #[test]
-fn a_slow_server_is_waited_for_as_linux_does_or_spoken_to_over_tcp() {
+fn slow_server_is_awaited_as_long_as_by_linux_or_reached_over_tcp() {
     let seconds = Duration::from_secs;
     let cases = [
-        // Who is not slow, and one that is slower than the rule's patience with TCP.
+        // No delay, and a delay beyond the rule's connect timeout over TCP.
         (Slow::Accept(Duration::ZERO), Some(true)),
         (Slow::Accept(seconds(5)), Some(true)),
         // Linux's client waits for 2 s, and a second more for a Decline.
@@ -95,7 +95,7 @@ fn a_slow_server_is_waited_for_as_linux_does_or_spoken_to_over_tcp() {
         (Slow::Mute, Some(false)),
     ];
     for (slow, smc) in cases {
-        let (fine, time, backend, counters) = tell(slow);
+        let (fine, time, backend, counters) = connect_through(slow);
         let what = std::format!("{slow:?}: {time:?}, {backend:?}, {counters:?}");
         assert!(fine, "{what}");
         assert!(time < seconds(10), "{what}");

@@ -1,4 +1,4 @@
-//! Peers whose handshakes stall, at each step, more of them than there are places: an honest client is served at
+//! Tests of peers whose handshakes stall at each step, more of them than the rule allows: an honest client is served at
 //! once.
 
 use super::machine::{LIMITS, Machine, RULE, ip};
@@ -15,20 +15,20 @@ const STEP: Duration = Duration::from_millis(2);
 /// Peers that stall.
 const PEERS: usize = 70;
 
-/// How far they get.
+/// The step at which they stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// TCP is open, with SMC's option.
     Open,
-    /// Half a Proposal.
+    /// Half a Proposal is sent.
     HalfProposal,
-    /// A Proposal, whose Accept they take.
+    /// A Proposal is sent, and the Accept received.
     Proposal,
-    /// All of TCP's part; nothing comes over RoCE.
+    /// All messages over TCP are sent, but no RoCE packet.
     Confirm,
 }
 
-/// The gateway, the machine of who stalls, and another machine with the server and an honest client.
+/// The gateway, a machine with the stalling peers, and a machine with the server and an honest client.
 struct World {
     now: Instant,
     gateway: Machine,
@@ -55,8 +55,8 @@ impl World {
         }
     }
 
-    /// Those who stall begin, as many at a time as they want to be: who is sent away comes back.
-    fn crowd_in(&mut self, step: Step) {
+    /// Keeps [`PEERS`] stalling connections in progress: a peer that is refused connects again.
+    fn stall(&mut self, step: Step) {
         let World { now, crowd, stalling, links, .. } = self;
         let interface = &mut crowd.interface;
         links.retain(|(link, socket, _)| {
@@ -79,7 +79,7 @@ impl World {
         let mut rng = Rng::new(now.as_nanos());
         let (provider, arena) = (&mut crowd.roce, &mut crowd.arena);
         let ctx = &mut EngineContext { provider, arena, now: *now, rng: &mut rng };
-        for (link, socket, said) in links {
+        for (link, socket, written) in links {
             let open = net::connector::Progress::Open { smc: true };
             if step == Step::Open || stalling.progress(interface, *link) != open {
                 continue;
@@ -88,11 +88,11 @@ impl World {
                 *socket = crowd.engine.open(Role::Client, ends, 9999, ctx);
             }
             let Some(socket) = *socket else { continue };
-            let mut heard = [0; 512];
-            if let Ok(count @ 1..) = stalling.read(interface, *link, &mut heard)
+            let mut received = [0; 512];
+            if let Ok(count @ 1..) = stalling.read(interface, *link, &mut received)
                 && step == Step::Confirm
             {
-                crowd.engine.handle_clc_bytes(socket, &heard[..count], ctx, interface);
+                crowd.engine.handle_clc_bytes(socket, &received[..count], ctx, interface);
             }
             let mut bytes = [0; 512];
             let count = crowd.engine.poll_clc_bytes(socket, &mut bytes);
@@ -102,7 +102,7 @@ impl World {
             };
             if count > 0 {
                 let _ = stalling.write(interface, *link, &bytes[..most]);
-                *said += most;
+                *written += most;
             }
         }
         crowd.engine.poll(ctx);
@@ -112,21 +112,22 @@ impl World {
 
     fn step(&mut self, step: Step) {
         self.now = self.now + STEP;
-        self.crowd_in(step);
+        self.stall(step);
         let now = self.now;
         self.gateway.round(now);
         self.honest.round(now);
-        let said = self.gateway.sent(now);
-        self.honest.hear(&said, now);
-        let [frames, _] = said;
-        self.crowd.hear(&[frames, Vec::new()], now);
-        let said = self.honest.sent(now);
-        self.gateway.hear(&said, now);
+        let sent = self.gateway.sent(now);
+        self.honest.receive(&sent, now);
+        let [frames, _] = sent;
+        self.crowd.receive(&[frames, Vec::new()], now);
+        let sent = self.honest.sent(now);
+        self.gateway.receive(&sent, now);
         let [frames, _] = self.crowd.sent(now);
-        self.gateway.hear(&[frames, Vec::new()], now);
+        self.gateway.receive(&[frames, Vec::new()], now);
     }
 
-    /// How long an honest client waits for its echo; who is refused comes back after 20 ms.
+    /// How long an honest client waits for its echo, and how often it was refused. It connects again 20 ms after a
+    /// refusal.
     fn wait(&mut self, step: Step, smc: bool) -> (Duration, usize) {
         let begun = self.now;
         let mut client = Connector::new(Limits { connections: 100, ..LIMITS }, 7);
@@ -164,7 +165,7 @@ impl World {
 }
 
 #[test]
-fn handshakes_that_stall_keep_nobody_waiting() {
+fn stalled_handshakes_do_not_delay_honest_clients() {
     for step in [Step::Open, Step::HalfProposal, Step::Proposal, Step::Confirm] {
         let mut w = World::new();
         for _ in 0..400 {

@@ -1,5 +1,5 @@
-//! Many connections through a gateway that looks only when it is told to, as a loop that halts: what it is not
-//! told of never happens.
+//! Tests of many connections through a gateway that runs only when it is woken, like a loop that halts: a lost event
+//! stalls its connection.
 
 use super::*;
 use crate::machine::{self, Machine};
@@ -16,7 +16,7 @@ use std::format;
 use std::vec;
 use std::vec::Vec;
 
-/// Bytes of a connection's buffers, where they do not matter.
+/// Bytes of a connection's buffers, in tests that do not depend on them.
 const BUFFER: usize = 16 << 10;
 const SERVER: u16 = 9000;
 const RULES: u16 = 7000;
@@ -51,7 +51,7 @@ fn rule(listen: u16, limits: Limits) -> Rule {
 }
 
 impl World {
-    /// With so many rules, and so many connections of each, with buffers of that size.
+    /// Creates `rules` rules with at most `connections` connections each, and buffers of `buffer` bytes.
     fn new(rules: u16, connections: usize, buffer: usize) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let (mut gateway, mut peer) = (Machine::new(1, now), machine::interface(2, now));
@@ -66,14 +66,14 @@ impl World {
         World { now, gateway, peer, server, clients, served: Vec::new() }
     }
 
-    /// Whether a gateway that halted would be woken now.
+    /// Whether a halted gateway would wake now.
     fn is_woken(&self) -> bool {
         let Machine { interface, users, engine, .. } = &self.gateway;
         let due = Instant::first([users.poll_timeout(), engine.poll_timeout()]);
         interface.has_news() || due.is_some_and(|at| at <= self.now)
     }
 
-    /// Carries frames, once each way; whether there were any.
+    /// Carries frames once each way. Returns whether there were any.
     fn carry(&mut self) -> bool {
         let mut moved = false;
         for ours in [true, false] {
@@ -91,7 +91,7 @@ impl World {
         moved
     }
 
-    /// Carries frames and has the gateway work until nobody has anything to do; how many rounds that took.
+    /// Carries frames and runs the gateway until both machines are idle. Returns the number of rounds.
     fn settle(&mut self) -> usize {
         let mut rounds = 0;
         for _ in 0..100_000 {
@@ -104,10 +104,10 @@ impl World {
                 return rounds;
             }
         }
-        panic!("it never falls silent");
+        panic!("the machines never become idle");
     }
 
-    /// Opens so many connections to a port of the gateway, all at once.
+    /// Opens `count` connections to a port of the gateway at once.
     fn open(&mut self, port: u16, count: usize) -> Vec<ConnectionHandle> {
         let peer = SocketAddr::from(([10, 0, 0, 1], port));
         let links: Vec<ConnectionHandle> = (0..count)
@@ -126,24 +126,24 @@ impl World {
         self.clients.write(&mut self.peer, link, bytes).unwrap()
     }
 
-    /// Bytes that have come back to a client.
+    /// Reads a client's bytes from the gateway. Returns their number.
     fn read(&mut self, link: ConnectionHandle) -> usize {
         let mut piece = vec![0; 1 << 20];
         self.clients.read(&mut self.peer, link, &mut piece).unwrap()
     }
 
-    /// How often connections, and users, were looked at.
+    /// Number of visits to connections, and to users.
     fn looked(&self) -> (u64, u64) {
         let users = &self.gateway.users;
         let services = users.services().map(|(_, echo)| echo.looked());
         let rules = users.rules().map(|(_, relay)| relay.looked());
-        (services.chain(rules).sum(), users.settled)
+        (services.chain(rules).sum(), users.rescheduled)
     }
 }
 
 /// Without a list, each of these rounds would look at a thousand connections.
 #[test]
-fn a_round_looks_at_who_has_something_and_at_nobody_else() {
+fn round_visits_only_connections_with_events() {
     const CROWD: usize = 1000;
     let mut w = World::new(64, CROWD + 8, BUFFER);
     let echoed = w.open(7, 1)[0];
@@ -163,7 +163,7 @@ fn a_round_looks_at_who_has_something_and_at_nobody_else() {
             w.now = w.now + Duration::from_millis(100);
             w.settle();
             assert_eq!(w.read(link), 5);
-            // There, back, and what is acknowledged, on either side.
+            // Request, reply and their acknowledgements, on each side.
             let (after, users_after) = w.looked();
             assert!(after - looked <= 6, "{} connections", after - looked);
             assert!(users_after - users <= 12, "{} users", users_after - users);
@@ -174,9 +174,9 @@ fn a_round_looks_at_who_has_something_and_at_nobody_else() {
     assert_eq!(w.looked(), before, "nothing has happened");
 }
 
-/// They come all at once, more than are accepted in a round, and each with something to say.
+/// Many clients connect at once, more than are accepted in a round, and each sends data.
 #[test]
-fn a_crowd_that_comes_at_once_is_served() {
+fn simultaneous_connections_are_all_served() {
     let mut w = World::new(1, 300, BUFFER);
     for port in [7, RULES] {
         let links = w.open(port, 150);
@@ -199,9 +199,9 @@ fn a_crowd_that_comes_at_once_is_served() {
     }
 }
 
-/// Who has much to say does not keep others waiting.
+/// Connections with much data do not delay others.
 #[test]
-fn the_greedy_wait_for_their_next_turn() {
+fn greedy_connections_wait_for_their_next_turn() {
     let mut w = World::new(2, 100, 160 << 10);
     let greedy = w.open(RULES, 90);
     let modest = w.open(RULES + 1, 1)[0];
@@ -223,16 +223,16 @@ fn the_greedy_wait_for_their_next_turn() {
     assert!(w.is_woken(), "the others wait for their turn");
 }
 
-/// Who is connected by a rule that ends is told, both clients and servers, and so is who waits for a server;
-/// others go on, and what the rule took is free.
+/// Removing a rule resets its clients and servers, and clients that wait for a server. Other rules continue, and the
+/// rule's memory is free again.
 #[test]
-fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
+fn removed_rule_ends_its_own_connections_and_no_others() {
     let mut w = World::new(2, 100, BUFFER);
     let memory = w.gateway.engine.admission.left();
     let gone = w.open(RULES, 3);
     let first = w.served.clone();
     let stays = w.open(RULES + 1, 2);
-    // Accepted by nobody here yet: the SYN-ACK is on its way.
+    // Not accepted yet: the SYN-ACK is in flight.
     let peer = SocketAddr::from(([10, 0, 0, 1], RULES));
     let late = w.clients.connect(&mut w.peer, peer, false).unwrap();
     w.carry();
@@ -257,7 +257,7 @@ fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
     assert_eq!(w.gateway.users.rules().map(|(name, _)| name).collect::<Vec<_>>(), ["r1"]);
     let each = 4 * BUFFER as u64;
     assert_eq!(w.gateway.engine.admission.left(), memory - 2 * each);
-    // Nobody listens any more, until another rule does, in the place of that one.
+    // The port is closed until another rule listens on it, with the removed rule's index.
     let refused = w.open(RULES, 1)[0];
     assert_eq!(w.clients.read(&mut w.peer, refused, &mut [0; 8]), Err(net::tcp::Closed::Gone));
     let limits = Limits { connections: 8, receive: BUFFER, transmit: BUFFER };
@@ -271,9 +271,9 @@ fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
     assert_eq!(w.server.read(&mut w.peer, w.served[served], &mut piece), Ok(5));
 }
 
-/// Nobody is forgotten, neither who has used its turn up, nor who has found no room.
+/// No connection is forgotten that has used up its turn, or that has found no room.
 #[test]
-fn the_stuck_go_on_when_there_is_room() {
+fn stuck_connections_continue_when_there_is_room() {
     const BYTES: usize = 500_000;
     let mut w = World::new(2, 100, 160 << 10);
     let mut links = w.open(RULES, 70);
@@ -307,9 +307,9 @@ fn the_stuck_go_on_when_there_is_room() {
     panic!("{got:?}");
 }
 
-/// A client for whom no server answers is told of as all that are refused: who, which rule, why, and what to do.
+/// The refusal of a client without a server has its address, the rule, the reason and advice.
 #[test]
-fn client_without_a_server_is_among_the_refused() {
+fn client_without_a_server_is_recorded_as_refused() {
     let mut w = World::new(0, 8, BUFFER);
     let limits = Limits { connections: 8, receive: BUFFER, transmit: BUFFER };
     let backends = [3, 4].map(|n| Target::Socket(([10, 0, 0, 2], SERVER + n).into()));

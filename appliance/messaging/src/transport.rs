@@ -1,26 +1,26 @@
-//! What carries the connections of rules: accept, connect, read, write, close. TCP and SMC-R carry bytes, LINX, usNIC and
+//! Transports of rule connections: accept, connect, read, write, close. TCP and SMC-R carry bytes. LINX, usNIC and
 //! rio_cm carry messages.
 //!
-//! A transport tells of what is new ([`Transport::next_event`]) and is then read and written until nothing moves. Nothing
-//! is taken from it that the other side has no room for, so that what waits, waits in the transport, which holds its peer
-//! up as it can.
+//! A transport reports events ([`Transport::next_event`]). The rule then reads and writes until nothing moves. It reads
+//! only data that the other side has room for, so waiting data stays in the transport, which slows its peer down if it
+//! can.
 
 use core::fmt;
 pub use net::tcp::Closed;
 
-/// What a connection carries.
+/// Kind of data that a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
     /// Bytes, without boundaries.
     Bytes,
-    /// Messages of at most so many bytes.
+    /// Messages of limited length.
     Messages {
-        /// Bytes of the longest.
+        /// Bytes of the longest message.
         longest: usize,
     },
 }
 
-/// By what a connection goes.
+/// Transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Over {
     /// SMC-R.
@@ -35,23 +35,23 @@ pub enum Over {
     RioCm,
 }
 
-/// What is new of a connection.
+/// Event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<C> {
-    /// It is open: accepted, or what was asked for.
+    /// The connection is open: accepted, or connected.
     Opened(C, Over),
-    /// It is worth to read or write again.
+    /// Data or room may be available.
     Ready(C),
-    /// It was asked for, never opened, and is gone.
+    /// The connection failed to open, and is gone.
     Failed(C),
-    /// As `Failed`, by the handshake of SMC-R: without that it may be had.
+    /// The SMC-R handshake failed, and the connection is gone. TCP alone may work.
     Broken(C),
-    /// Peers were turned away: as many as may be are there, or they may not. How many.
+    /// This many peers were refused, by the limit of connections or by admission.
     Refused(u64),
 }
 
 impl<C> Event<C> {
-    /// The same of a connection by another name.
+    /// Converts the ID of the connection.
     #[inline]
     pub fn map<T>(self, name: impl FnOnce(C) -> T) -> Event<T> {
         match self {
@@ -67,9 +67,9 @@ impl<C> Event<C> {
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwritten {
-    /// There is no room: [`Event::Ready`] comes when there is.
+    /// There is no room now. [`Event::Ready`] follows when there is.
     Full,
-    /// It is longer than the transport's longest message, or shorter than its shortest.
+    /// The message is longer than the transport's longest, or shorter than its shortest.
     Length,
     /// The connection, or our direction of it, has ended.
     Ended(Closed),
@@ -80,23 +80,23 @@ pub enum Unwritten {
 pub enum Reason {
     /// The peer, or its end of the connection, is gone.
     PeerGone,
-    /// What carries it is down: a link, a network.
+    /// The transport's link or network is down.
     LinkDown,
-    /// The peer acknowledges nothing.
+    /// The peer does not acknowledge data.
     NoAnswer,
-    /// A reset, or a loss that the transport says no more of.
+    /// A reset, or a loss without further details from the transport.
     Lost,
-    /// The stream is no sequence of length-prefixed messages, or one is longer than the other end takes.
+    /// The stream is not a sequence of length-prefixed messages, or one exceeds the other end's limit.
     BadLength(u64),
-    /// A message is longer than the other end takes.
+    /// A message exceeds the other end's limit.
     TooLong(usize),
-    /// Messages are missing on the way.
+    /// Messages of the peer were lost in transit.
     Incomplete,
-    /// Nothing came for as long as the rule allows.
+    /// The idle timeout expired.
     Idle,
     /// No server could be reached.
     NoServer,
-    /// The rule, or the machine, ends.
+    /// The rule was removed, or the machine shuts down.
     Asked,
 }
 
@@ -105,53 +105,53 @@ impl fmt::Display for Reason {
         match self {
             Reason::PeerGone => f.write_str("the peer is gone"),
             Reason::LinkDown => f.write_str("the link to the peer is down"),
-            Reason::NoAnswer => f.write_str("the peer acknowledges nothing"),
+            Reason::NoAnswer => f.write_str("the peer does not acknowledge data"),
             Reason::Lost => f.write_str("the connection was reset or lost"),
             Reason::BadLength(length) => write!(
                 f,
-                "the stream announces a message of {length} bytes, which the other end does not take; does its program \
-                 write a four-byte length before each message?"
+                "the stream announces a message of {length} bytes, more than the other end accepts: check that the program \
+                 writes a four-byte length before each message"
             ),
             Reason::TooLong(length) => {
-                write!(f, "a message has {length} bytes, more than the other end takes")
+                write!(f, "a message has {length} bytes, more than the other end accepts")
             }
-            Reason::Incomplete => f.write_str("messages of the peer are missing"),
-            Reason::Idle => f.write_str("nothing came for too long"),
+            Reason::Incomplete => f.write_str("messages of the peer were lost"),
+            Reason::Idle => f.write_str("the idle timeout expired"),
             Reason::NoServer => f.write_str("no server could be reached"),
             Reason::Asked => f.write_str("the rule has ended"),
         }
     }
 }
 
-/// What carries connections.
+/// A transport of connections.
 pub trait Transport {
-    /// Names a connection.
+    /// ID of a connection.
     type Connection: Copy;
-    /// Whom to connect to, and how.
+    /// The address to connect to.
     type Target: ?Sized;
 
-    /// What is new: accepted connections among it.
+    /// The next event. Accepted connections are events, too.
     fn next_event(&mut self) -> Option<Event<Self::Connection>>;
-    /// Begins to connect; None if there is no way, or no room.
+    /// Starts to connect. None if there is no route, or no room.
     fn connect(&mut self, to: &Self::Target) -> Option<Self::Connection>;
-    /// What a connection carries.
+    /// Kind of data that a connection carries.
     fn carries(&self, connection: Self::Connection) -> Carries;
-    /// Of messages: bytes that are left of the first that has arrived, if there is one. Of bytes: none.
+    /// Unread bytes of the first message that has arrived. None if there is none, or the connection carries bytes.
     fn message(&mut self, connection: Self::Connection) -> Result<Option<usize>, Closed>;
-    /// Reads what has arrived, 0 if there is nothing at present; of messages not beyond the end of the first, which is
-    /// taken when all of it was read.
+    /// Reads available data; 0 if there is none now. A read ends at the end of the first message, which is released
+    /// when all of it was read.
     fn read(&mut self, connection: Self::Connection, into: &mut [u8]) -> Result<usize, Closed>;
-    /// Bytes that a write of bytes would take now. Of messages all or nothing, as [`Transport::write`] says.
+    /// Bytes that a write would accept now. A message is accepted as a whole or not at all ([`Transport::write`]).
     fn room(&mut self, connection: Self::Connection) -> usize;
-    /// Writes: of bytes as many as there is room for, of messages one. How many bytes.
+    /// Writes as many bytes as there is room for, or one message. Returns the number of bytes.
     fn write(&mut self, connection: Self::Connection, bytes: &[u8]) -> Result<usize, Unwritten>;
-    /// Ends our direction after what was written, where a transport has that.
+    /// Half-closes our direction after the written data, if the transport supports that.
     fn finish(&mut self, connection: Self::Connection);
-    /// Gives a connection up, in order or by an abort; messages that had arrived and were not read.
+    /// Closes or aborts a connection. Returns the number of messages that had arrived and were not read.
     fn close(&mut self, connection: Self::Connection, abort: bool) -> usize;
-    /// Why a connection has ended, as far as is known.
+    /// Why a connection has ended.
     fn reason(&self, connection: Self::Connection) -> Reason;
-    /// Whether the transport finds out by itself that a peer is gone.
+    /// Whether the transport detects a dead peer by itself.
     fn is_watched(&self, _: Self::Connection) -> bool {
         true
     }

@@ -1,12 +1,13 @@
 //! usNIC as a transport of rules.
 //!
-//! A peer is one connection at a time: on the wire there is nothing that opens or ends one. One that is listened on begins
-//! with the peer's first message. A message that is not read yet is one of the engine's, which has a share of memory for each
-//! peer and has the peer send again what is beyond.
+//! A peer has one connection at a time, because the wire protocol neither opens nor ends connections. An accepted
+//! connection begins with the peer's first message. Unread messages stay in the engine, which has a share of memory for
+//! each peer, and makes the peer retransmit the rest.
 //!
-//! A peer at several interfaces is one connection, too, by whichever of its names a rule has it: messages are taken from
-//! all of them but those that another rule names. What is sent keeps to one, in order: that of the first message that came,
-//! or the first that is open. When one of them fails, so does the connection, because what was under way there is lost.
+//! A peer at several interfaces is also one connection, under any of its names. Messages are received from all of its
+//! interfaces, except those that another rule names. Messages are sent over one interface, in order: that of the first
+//! received message, or the first open one. If an interface fails, the connection fails, because messages in flight
+//! there are lost.
 
 mod ends;
 
@@ -20,20 +21,20 @@ use alloc::string::String;
 use drivers::hal::Instant;
 use usnic::{Delivery, EndpointId, Engine, SendError, State};
 
-/// The engine, lent to rules.
+/// usNIC as rules use it: the engine and their state, borrowed for a stage.
 pub struct UsnicTransport<'a> {
     /// The engine.
     pub engine: &'a mut Engine,
-    /// What rules have of it.
+    /// Connections and events of rules.
     pub ends: &'a mut UsnicEnds,
-    /// Says that the engine was given something.
+    /// Set when rules have used the engine.
     pub touched: &'a mut bool,
-    /// The present.
+    /// Current time.
     pub now: Instant,
 }
 
 impl UsnicTransport<'_> {
-    /// Has the messages for an end come in the order in which they were sent, over each interface.
+    /// Makes the engine deliver an end's messages in order, per interface.
     #[cold]
     fn in_order(&mut self, key: usize) {
         for endpoint in self.ends.paths(key) {
@@ -62,7 +63,7 @@ impl Transport for UsnicTransport<'_> {
         end.connection = Some((to.owner, None));
         end.over = Some(over);
         self.in_order(key);
-        self.ends.news.push_back((to.owner, Event::Opened(key as u32, Over::Usnic)));
+        self.ends.events.push_back((to.owner, Event::Opened(key as u32, Over::Usnic)));
         Some(key as u32)
     }
 
@@ -110,7 +111,7 @@ impl Transport for UsnicTransport<'_> {
             return Err(gone);
         };
         let tag = end.known.tag.unwrap_or(end.tag);
-        // Also when there is no room: the engine then looks whether there is some by now.
+        // Also without room, because the engine then checks for room.
         *self.touched = true;
         match self.engine.send(endpoint, tag, bytes, self.now) {
             Ok(()) => Ok(bytes.len()),
@@ -126,7 +127,7 @@ impl Transport for UsnicTransport<'_> {
         let Some(end) = self.ends.ends.get_mut(key as usize) else { return 0 };
         let ended = end.connection.take();
         let mut unread = 0;
-        // What came after the end of another connection begins the next one, if somebody listens for that.
+        // Messages that arrived after a connection ended start the next one, if a rule listens.
         let is_over = ended.is_some_and(|(_, reason)| reason.is_some());
         let (listens, is_begun) = (end.listener.is_some(), end.cursor > 0);
         if !listens || is_over || is_begun {
@@ -161,9 +162,12 @@ impl MessageTransport for UsnicTransport<'_> {
     #[cold]
     fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle> {
         match self.ends.find(name) {
-            None => {
-                Some(format!("{name}: there is no such peer in force: `save` and `reboot`").into())
-            }
+            None => Some(
+                format!(
+                    "{name}: this peer is not in force: `save` and `reboot` if it is configured"
+                )
+                .into(),
+            ),
             Some((_, end)) if listens && end.listener.is_some() => {
                 Some(format!("{name} is the end of another rule").into())
             }
@@ -173,7 +177,7 @@ impl MessageTransport for UsnicTransport<'_> {
 
     #[cold]
     fn listen(&mut self, wanted: &Wanted) -> Result<(), String> {
-        let none = || format!("{}: there is no such peer", wanted.name);
+        let none = || format!("{}: this peer is not in force", wanted.name);
         let key = self.ends.find(&wanted.name).ok_or_else(none)?.0;
         let end = self.ends.ends.get_mut(key).ok_or_else(none)?;
         if end.listener.is_some() {
@@ -196,10 +200,10 @@ impl MessageTransport for UsnicTransport<'_> {
                 }
             }
         }
-        self.ends.news.retain(|(of, _)| *of != owner);
+        self.ends.events.retain(|(of, _)| *of != owner);
     }
 
     fn next_owned(&mut self) -> Option<(u32, Event<u32>)> {
-        self.ends.news.pop_front()
+        self.ends.events.pop_front()
     }
 }

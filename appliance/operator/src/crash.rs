@@ -1,18 +1,18 @@
-//! What was said in panics and CPU exceptions: records that outlive the machine, and what is done next.
+//! Crash records: the text of panics and CPU exceptions, stored across reboots, and the policy for the time after.
 //!
-//! The last [`RECORDS`] of them lie in the configuration area of a disk ([`crate::config::disk`]), written
-//! when nothing else can be trusted any more: nothing that writes one allocates or waits. The newest also
-//! lies in memory, at the beginning of the DMA arena, where a reboot that does not clear it finds it.
+//! The last [`RECORDS`] records are in the configuration area of a disk ([`crate::config::disk`]). Code that writes one
+//! must not allocate or wait, because after a panic nothing else can be trusted. The newest record is also at the
+//! beginning of the DMA arena, where the next boot finds it unless the reboot cleared memory.
 //!
-//! | bytes of a record | what, little-endian |
+//! | bytes of a record | contents, little-endian |
 //! |---|---|
 //! | 0..8 | `ISTHCRSH` |
 //! | 8..12 | CRC-32C of everything from byte 12 to the end of the text |
 //! | 12..16 | length of the text |
-//! | 16..24 | sequence number, from 1: how many there were |
-//! | 24..32 | when, in seconds since 1970-01-01 UTC by the real-time clock |
+//! | 16..24 | sequence number, from 1: the number of crashes so far |
+//! | 24..32 | time by the real-time clock, in seconds since 1970-01-01 UTC |
 //! | 32..40 | milliseconds since the boot |
-//! | 40..44 | how many came so soon after a boot, one after the other |
+//! | 40..44 | number of consecutive crashes soon after a boot |
 //! | 44..64 | 0 |
 //! | 64.. | the text: UTF-8 |
 
@@ -24,9 +24,9 @@ use crc::{CRC_32_ISCSI, Crc};
 
 /// Bytes of a record.
 pub const RECORD_LEN: usize = 4096;
-/// Records that are kept.
+/// Number of records kept.
 pub const RECORDS: usize = 4;
-/// A panic earlier than this after the boot, in milliseconds, counts as one of a row.
+/// A panic within this time after a boot, in milliseconds, counts as consecutive.
 pub const SOON_MS: u64 = 120_000;
 /// Longest wait before a reboot, in seconds.
 const LONGEST_WAIT: u64 = 60;
@@ -35,10 +35,10 @@ const MAGIC: &[u8; 8] = b"ISTHCRSH";
 const TEXT: usize = 64;
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
-/// What is done after a panic, as the configuration says.
+/// Configured action after a panic.
 static POLICY: AtomicU8 = AtomicU8::new(0);
 
-/// Sets what is done after a panic.
+/// Sets the action after a panic.
 pub fn set_policy(policy: OnPanic) {
     let number = match policy {
         OnPanic::Reboot => 0,
@@ -48,7 +48,7 @@ pub fn set_policy(policy: OnPanic) {
     POLICY.store(number, Ordering::Relaxed);
 }
 
-/// What is done after a panic.
+/// The action after a panic.
 pub fn policy() -> OnPanic {
     match POLICY.load(Ordering::Relaxed) {
         1 => OnPanic::PowerOff,
@@ -57,36 +57,35 @@ pub fn policy() -> OnPanic {
     }
 }
 
-/// What a record says beside its text.
+/// Header of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// How many there were, this one included.
+    /// Number of crashes so far, including this one.
     pub sequence: u64,
-    /// When, in seconds since 1970.
+    /// Time in seconds since 1970.
     pub unix: u64,
     /// Milliseconds since the boot.
     pub uptime_ms: u64,
-    /// How many came soon after a boot, one after the other; 0 if this one did not.
+    /// Number of consecutive crashes soon after a boot; 0 if this one came late.
     pub row: u32,
 }
 
 impl Header {
-    /// That of the panic after `last`.
+    /// The header of the crash after `last`.
     pub fn after(last: Option<Header>, unix: u64, uptime_ms: u64) -> Header {
         let last = last.unwrap_or_default();
         let row = if uptime_ms < SOON_MS { last.row.saturating_add(1) } else { 0 };
         Header { sequence: last.sequence.saturating_add(1), unix, uptime_ms, row }
     }
 
-    /// Seconds to wait before the machine is started anew: none after a panic that came late or for the
-    /// first time, then 1, 2, 4 … 60.
+    /// Seconds to wait before a reboot: none after a late or first crash, then 1, 2, 4 … 60.
     pub fn wait(&self) -> u64 {
         let doubled = |times: u32| 1u64.checked_shl(times).unwrap_or(LONGEST_WAIT);
         self.row.checked_sub(2).map_or(0, |times| doubled(times).min(LONGEST_WAIT))
     }
 }
 
-/// A record while it is written. Text that does not fit is cut.
+/// A record under construction. Text that does not fit is cut.
 pub struct Draft<'a> {
     bytes: &'a mut [u8; RECORD_LEN],
     end: usize,
@@ -109,7 +108,7 @@ impl<'a> Draft<'a> {
         core::str::from_utf8(&self.bytes[TEXT..self.end]).unwrap_or_default()
     }
 
-    /// Ends the record.
+    /// Completes the record with its header and checksum.
     pub fn seal(self, header: &Header) {
         let bytes = self.bytes;
         bytes[..8].copy_from_slice(MAGIC);
@@ -135,12 +134,12 @@ impl fmt::Write for Draft<'_> {
     }
 }
 
-/// A record that was read.
+/// A record read from memory or disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What it says beside its text.
+    /// The header.
     pub header: Header,
-    /// What was said.
+    /// The text of the panic or exception.
     pub text: String,
 }
 
@@ -161,19 +160,19 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
     whole.then_some(Record { header, text })
 }
 
-/// The records that are known, oldest first.
+/// The known records, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct History(Vec<Record>);
 
 impl History {
-    /// Of what lies where records are kept; anything else there counts as none.
+    /// Reads the records of an area. Invalid records are ignored.
     pub fn new(area: &[u8]) -> History {
         let mut history = History::default();
         area.chunks(RECORD_LEN).filter_map(read).for_each(|record| history.add(record));
         history
     }
 
-    /// Adds a record; one that is known already is not added again.
+    /// Adds a record unless it is already known.
     pub fn add(&mut self, record: Record) {
         if !self.0.contains(&record) {
             self.0.push(record);
@@ -183,25 +182,25 @@ impl History {
         }
     }
 
-    /// Whether it holds this record.
+    /// Whether the record is known.
     pub fn has(&self, record: &Record) -> bool {
         self.0.contains(record)
     }
 
-    /// The newest.
+    /// The newest record.
     pub fn last(&self) -> Option<&Record> {
         self.0.last()
     }
 
-    /// How many there ever were.
+    /// Number of crashes so far.
     pub fn count(&self) -> u64 {
         self.last().map_or(0, |record| record.header.sequence)
     }
 
-    /// As `show crash` shows them, newest first.
+    /// The report of `show crash`, newest first.
     pub fn report(&self) -> Value {
         Value::list(self.0.iter().rev().map(|Record { header, text }| {
-            // A table, so that each line stands by itself on the console.
+            // A table, so that the console shows one line of the text per row.
             let lines = text.lines().map(|line| Value::object([("line", line.to_string().into())]));
             Value::object([
                 ("number", header.sequence.into()),
@@ -214,7 +213,7 @@ impl History {
     }
 }
 
-/// Which of the places of an area the record with this sequence number lies in.
+/// Index in the area of the record with this sequence number.
 pub fn place(sequence: u64) -> usize {
     (sequence % RECORDS as u64) as usize
 }
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_four_are_kept() {
+    fn last_four_records_are_kept() {
         let mut area = vec![0xaa; RECORDS * RECORD_LEN];
         assert_eq!(History::new(&area).count(), 0);
         let mut last = None;
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_panics_waits_longer_each_time() {
+    fn reboot_delay_doubles_with_consecutive_crashes() {
         let mut last = None;
         let waits: Vec<u64> = (0..10)
             .map(|_| {
@@ -266,13 +265,13 @@ mod tests {
             })
             .collect();
         assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(Header::after(last, 0, SOON_MS).wait(), 0, "one that came late ends the row");
+        assert_eq!(Header::after(last, 0, SOON_MS).wait(), 0, "a late crash ends the sequence");
         let most = Header { row: u32::MAX, ..Header::default() };
         assert_eq!(Header::after(Some(most), 0, 0).wait(), 60);
     }
 
     #[test]
-    fn long_text_is_cut_at_a_character() {
+    fn long_text_is_cut_at_a_character_boundary() {
         let text = "é".repeat(RECORD_LEN);
         let found = read(&record(Header::default(), &text)).unwrap();
         assert_eq!(found.text.len(), (RECORD_LEN - TEXT) / 2 * 2);
@@ -280,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_wrong_bit_is_no_record(bit in 0usize..(TEXT + 20) * 8) {
+        fn record_with_a_wrong_bit_is_rejected(bit in 0usize..(TEXT + 20) * 8) {
             let mut bytes = record(Header::after(None, 9, 9), "twenty bytes of text");
             prop_assert_eq!(read(&bytes).unwrap().text, "twenty bytes of text");
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -288,7 +287,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn noise_is_rejected(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(read(&bytes).is_none());
         }
     }

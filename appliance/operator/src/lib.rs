@@ -1,5 +1,5 @@
-//! The interface between operator and appliance: the configuration document, the console on the serial line, the log,
-//! reports. None of it is on the data path, so the image has it built for size.
+//! The operator's interface to the appliance: the configuration document, the serial console, the log, and reports.
+//! None of it is on the data path, so the image builds it for size.
 
 pub mod config;
 pub mod console;

@@ -1,6 +1,6 @@
-//! What was refused: the last of it for `show refused`, a line in the log for each, and a count of each
-//! kind and reason. A host that is refused again and again does not fill the log, which counts repeats
-//! ([`crate::log_ring`]), nor `show refused`, where it loses its own entries first.
+//! Refusals to peers: the latest for `show refused`, a log line for each, and a count by kind and reason. A host with
+//! many refusals cannot fill the log, which counts repeats ([`crate::log_ring`]), nor `show refused`, which evicts that
+//! host's own entries first.
 
 use crate::log_ring;
 use crate::report::Value;
@@ -13,52 +13,53 @@ use std::collections::VecDeque;
 
 /// Refusals that `show refused` shows.
 const SHOWN: usize = 32;
-/// How often the number of those of which nothing else is known is logged.
+/// Interval at which the number of refusals without details is logged.
 const PACE: Duration = Duration::from_secs(60);
 
-/// One kind of refusal, counted.
+/// The number of refusals of one kind and reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// What was asked for, such as `session`.
+    /// Kind of request, such as `session`.
     pub what: &'static str,
-    /// Why it was refused, such as `host_not_admitted`.
+    /// Reason, such as `host_not_admitted`.
     pub reason: &'static str,
-    /// How often.
+    /// Number of refusals.
     pub count: u64,
 }
 
-/// The same refusal, as often as there was.
+/// A refusal and its repeats.
 #[derive(Debug)]
 struct Row {
-    /// When there was the last.
+    /// Time of the latest repeat.
     at: Instant,
     times: u64,
-    /// What and reason in a number, which is soon compared.
+    /// Hash of kind and reason, for fast comparison.
     kind: u32,
-    /// Who is accountable.
+    /// The accountable host.
     host: Option<IpAddr>,
     refusal: Refusal,
 }
 
-/// What was refused.
+/// Records and counters of refusals.
 #[derive(Debug)]
 pub struct Refused {
     last: VecDeque<Row>,
     counts: Vec<Count>,
-    /// Refusals of which nothing else is known since their number was logged, and when that was.
+    /// Refusals without details since their number was last logged.
     unknown: u64,
-    told: Option<Instant>,
+    /// When the number of refusals without details was last logged.
+    logged: Option<Instant>,
 }
 
 impl Default for Refused {
     fn default() -> Self {
         let last = VecDeque::with_capacity(SHOWN);
-        Refused { last, counts: Vec::new(), unknown: 0, told: None }
+        Refused { last, counts: Vec::new(), unknown: 0, logged: None }
     }
 }
 
 impl Refused {
-    /// Takes what an engine has refused.
+    /// Takes the refusals of an engine.
     pub fn take(&mut self, refusals: &mut Refusals, now: Instant) {
         while let Some(refusal) = refusals.pop() {
             self.add(refusal, now);
@@ -67,12 +68,14 @@ impl Refused {
             self.unknown += count;
             self.count(what, reason, count);
         }
-        if self.unknown > 0 && self.told.is_none_or(|told| told + PACE <= now) {
+        if self.unknown > 0 && self.logged.is_none_or(|logged| logged + PACE <= now) {
             let more = core::mem::take(&mut self.unknown);
-            self.told = Some(now);
+            self.logged = Some(now);
             log_ring::refused(
                 "more",
-                format_args!("{more} more were refused (isthmus_refused_total says what and why)"),
+                format_args!(
+                    "{more} more refusals; isthmus_refused_total counts them by kind and reason"
+                ),
             );
         }
     }
@@ -95,7 +98,7 @@ impl Refused {
         self.last.push_back(Row { at: now, times, kind, host, refusal });
     }
 
-    /// The row that goes next: of the kind that has the most, of its host that has the most, the oldest.
+    /// The row to evict: the oldest row of the host with the most rows, within the kind with the most rows.
     fn victim(&self) -> usize {
         let of_kind = |row: &Row| self.last.iter().filter(|it| it.kind == row.kind).count();
         let most = self.last.iter().map(of_kind).max().unwrap_or(0);
@@ -103,16 +106,16 @@ impl Refused {
         let rows = || self.last.iter().filter(|row| Some(row.kind) == kind);
         let of_host = |row: &Row| rows().filter(|it| it.host == row.host).count();
         let most = rows().map(of_host).max().unwrap_or(0);
-        let goes = |row: &Row| Some(row.kind) == kind && of_host(row) == most;
-        self.last.iter().position(goes).unwrap_or(0)
+        let is_victim = |row: &Row| Some(row.kind) == kind && of_host(row) == most;
+        self.last.iter().position(is_victim).unwrap_or(0)
     }
 
-    /// How often each kind was refused, for which reason.
+    /// Number of refusals by kind and reason.
     pub fn counts(&self) -> &[Count] {
         &self.counts
     }
 
-    /// The last ones, newest first.
+    /// The report of `show refused`, newest first.
     pub fn report(&self) -> Value {
         Value::list(self.last.iter().rev().map(|Row { at, times, refusal, .. }| {
             Value::object([
@@ -136,7 +139,7 @@ impl Refused {
     }
 }
 
-/// `refused session "a" of 10.0.0.2: the name is taken; …`
+/// The log line of a refusal: `refused session "a" of 10.0.0.2: the name is taken; …`
 fn line(refusal: &Refusal) -> String {
     let Refusal { who, what, asked, advice, .. } = refusal;
     let shown = if asked.is_empty() { String::new() } else { format!(" {asked:?}") };
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_are_shown_and_all_are_counted() {
+    fn latest_refusals_are_shown_and_all_are_counted() {
         let (mut refused, mut refusals) = (Refused::default(), Refusals::default());
         for _ in 0..40 {
             refusals.push(refusal("host_not_admitted"));
@@ -167,9 +170,9 @@ mod tests {
         let count = |reason, count| Count { what: "connection", reason, count };
         assert_eq!(refused.counts(), [count("host_not_admitted", 40), count("limit", 3)]);
         let rows: Vec<_> = refused.last.iter().map(|row| (row.refusal.reason, row.times)).collect();
-        // Of those that found no room in the queue it is not known what they were.
+        // Refusals that overflowed the queue have no details.
         assert_eq!(rows, [("host_not_admitted", 32), ("limit", 3)]);
-        assert_eq!((refused.unknown, refused.told), (0, Some(Instant::ZERO)));
+        assert_eq!((refused.unknown, refused.logged), (0, Some(Instant::ZERO)));
         refusals.count("connection", "limit", 5);
         refused.take(&mut refusals, Instant::ZERO + PACE / 2);
         assert_eq!(refused.unknown, 5, "their number is logged once a minute");
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_one_host_nor_many_displace_what_was_refused_to_others() {
+    fn refusals_of_other_hosts_survive_floods_by_one_host_or_many() {
         let mut refused = Refused::default();
         let of = |who: [u8; 4], asked: usize, reason| Refusal {
             who: Some(who.into()),
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_who_what_and_what_to_do() {
+    fn log_line_names_host_request_and_advice() {
         assert_eq!(
             line(&refusal("host_not_admitted")),
             "refused connection \"port 1234\" of 10.0.0.2: no export admits this host; add it to export.N.hosts"

@@ -1,6 +1,6 @@
-//! What somebody probably meant who mistyped a word.
+//! Suggestions for misspelled words.
 
-/// The one of `known` that is close to `word`, if any is.
+/// The known word closest to `word`, if one is close enough.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.chars().take(64).collect();
     known
@@ -10,7 +10,7 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, k)| k)
 }
 
-/// ` (did you mean "…"?)` if one of `known` is close to `word`, else nothing.
+/// ` (did you mean "…"?)` if a known word is close to `word`, else an empty text.
 pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest(word, known).map(|k| format!(" (did you mean {k:?}?)")).unwrap_or_default()
 }

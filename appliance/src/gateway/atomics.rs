@@ -1,3 +1,3 @@
-//! Atomics of what `tests/threads` compiles a second time, with those of loom.
+//! Atomics for files that `tests/threads` compiles a second time, with loom's atomics.
 
 pub(super) use core::sync::atomic::*;

@@ -1,5 +1,5 @@
-//! Bridges to other appliances: what carries each, and how its link stands. The providers over them
-//! are beside the ports' in [`provider_set::ProviderSet`]. Bridges to stock Linux hosts are ports ([`transport`]).
+//! Bridges to other appliances: the device or TCP connection of each, and the state of its link. Their providers are in
+//! [`provider_set::ProviderSet`], beside those of ports. Bridges to stock Linux hosts are ports ([`transport`]).
 
 mod device;
 mod engines;
@@ -29,35 +29,36 @@ use rand_core::RngCore;
 use tcp::Tcp;
 pub(super) use transport::{TransportEthernet, TransportPort};
 
-/// How often the log is told of what a peer does wrong at most.
-const TELL: Duration = Duration::from_secs(10);
+/// Shortest time between two log messages about a peer's violations.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A bridge, and what the log was told of it.
+/// A bridge, and the state that was logged last.
 pub(super) struct Bridge {
     /// `ntb` and the number of its `[[ntb]]`.
     pub name: String,
     number: u8,
-    /// The core that is to have it.
+    /// The core that is to own it.
     pub core: Option<u8>,
-    /// Largest packet of its interface, if it is to have one.
+    /// MTU of its IP interface, if it has one.
     mtu: Option<u16>,
     pub device: Device,
-    /// Both ends of what is measured.
+    /// Both ends of the measuring tool.
     pub measure: Option<OfMeasure<NtbPerf>>,
-    /// The console waits for what is measured.
+    /// The console waits for a measurement.
     measuring: bool,
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
-    /// Violations that the log was told of, and when it may be told again.
+    /// Violations that were logged.
     violations: u64,
+    /// When the next ones may be logged.
     violations_due: Instant,
-    /// The way of Ethernet frames to the control plane and from it, if they are wanted.
+    /// Queue of Ethernet frames to and from the control plane, if the bridge has an interface.
     ethernet: Option<PuntQueue>,
     frame: Vec<u8>,
 }
 
-/// Bytes of the ring for frames of so large packets: some of the largest.
+/// Bytes of the ring for frames, with room for several of the largest.
 fn ring_of_frames(mtu: u16) -> u32 {
     (4 * (u32::from(mtu) + 32)).next_power_of_two().max(64 << 10)
 }
@@ -65,13 +66,13 @@ fn ring_of_frames(mtu: u16) -> u32 {
 /// Bridges that were opened.
 #[derive(Default)]
 pub(super) struct Opened {
-    /// Those over which NTRDMA goes, with their providers.
+    /// Bridges with NTRDMA, and their providers.
     pub ntrdma: Vec<(OfNtb<Bridge>, Ntrdma)>,
-    /// Those to stock Linux hosts.
+    /// Bridges to stock Linux hosts.
     pub transports: Vec<(OfNtb<TransportPort>, TransportEthernet)>,
 }
 
-/// The provider over a bridge that exposes this memory.
+/// Creates the provider over a bridge that exposes the memory `exposed`.
 #[cold]
 fn provider(
     number: usize,
@@ -86,7 +87,7 @@ fn provider(
         let mtu =
             if ntb.mtu.is_some() { ", or give the interface over it a smaller `mtu`" } else { "" };
         format!(
-            "ntb.{number}: the {} bytes that it exposes are too few for queue pairs: set a larger window{mtu}",
+            "ntb.{number}: its window of {} bytes is too small for queue pairs: set a larger window{mtu}",
             exposed.len()
         )
     };
@@ -101,8 +102,8 @@ fn provider(
 }
 
 impl Bridge {
-    /// The devices, and TCP, as the configuration has them; what is not used, and why, goes to `unclaimed`. Only these
-    /// interfaces carry TCP.
+    /// Opens the configured bridges over devices and TCP. Unused devices go to `unclaimed`, with the reason. Bridges
+    /// over TCP use only the interfaces in `networks`.
     pub fn open(
         config: &Config,
         found: Vec<FoundDevice>,
@@ -219,8 +220,8 @@ impl Bridge {
         }
     }
 
-    /// Makes an interface of the control plane's over the bridge, number `index`, if it is to have one: between the first
-    /// loop, with `control`, and that of core `core`, with `plane`.
+    /// Creates the control plane's IP interface over the bridge, number `index`, if it is to have one. It connects the
+    /// first loop (`control`) and the loop of core `core` (`plane`).
     pub fn interface(
         &mut self,
         index: usize,
@@ -229,7 +230,7 @@ impl Bridge {
         plane: &LoopWaker,
     ) -> Option<PortSlot> {
         let mtu = self.mtu?;
-        // Locally administered, and the same in each life: the peer remembers it.
+        // Locally administered, and the same after a restart, because the peer caches it.
         let mac = [2, b'N', b'T', b'B', self.number, self.device.side()];
         let (punt_port, punt_queue) = punt::connect(mac, mtu.into(), punt::RING, control, plane);
         self.ethernet = Some(punt_queue);
@@ -250,13 +251,13 @@ impl Bridge {
         })
     }
 
-    /// Whether the peer, or the control plane, has something that was not taken yet. A frame that waits for room
-    /// in the peer's ring waits for its doorbell: the peer rings when it has taken frames.
+    /// Whether work of the peer or the control plane is pending. A frame that waits for room in the peer's ring is not:
+    /// the peer rings the doorbell when it has taken frames.
     pub fn pending(&self) -> bool {
         self.device.pending() || self.ethernet.as_ref().is_some_and(|queue| queue.pending(false))
     }
 
-    /// Carries frames between the peer and the control plane; how many.
+    /// Carries frames between the peer and the control plane. Returns their number.
     fn carry(&mut self, number: usize, devices: &mut ProviderSet) -> usize {
         let Bridge { device, ethernet: Some(punt_queue), frame, state, .. } = self else {
             return 0;
@@ -264,7 +265,7 @@ impl Bridge {
         let Some(ntrdma) = devices.ntrdma_mut(number) else { return 0 };
         punt_queue.set_link(*state == ntrdma::State::Up);
         let mut count = 0;
-        // A control plane that is behind drops no frame: what it does not take stays in the ring.
+        // If the control plane is slow, frames stay in the ring instead of being dropped.
         while punt_queue.has_room() && ntrdma.receive_frame(frame) {
             punt_queue.push(frame);
             count += 1;
@@ -275,8 +276,8 @@ impl Bridge {
         count
     }
 
-    /// Takes what the peer has written, and writes what is due, where the bridge's provider has this number. How much
-    /// there was, and whether the link came up.
+    /// Handles the peer's writes, and writes what is due. `number` is the number of the bridge's provider. Returns the
+    /// amount of work, and whether the link came up.
     pub fn poll(
         &mut self,
         number: usize,
@@ -292,7 +293,7 @@ impl Bridge {
             && counters.violations != self.violations
             && now >= self.violations_due
         {
-            self.tell_violation(counters, now);
+            self.log_violation(counters, now);
         }
         let up = match ntrdma.map(Ntrdma::link) {
             Some(state)
@@ -300,7 +301,7 @@ impl Bridge {
                     || state != ntrdma::State::Up && self.device.is_taken() != self.taken =>
             {
                 self.state = state;
-                self.tell(before, ntrdma.and_then(Ntrdma::refused));
+                self.log_link(before, ntrdma.and_then(Ntrdma::refused));
                 state != before && state == ntrdma::State::Up
             }
             _ => false,
@@ -308,8 +309,7 @@ impl Bridge {
         (usize::from(rung) + frames + usize::from(more), up)
     }
 
-    /// Carries bytes between a bridge over TCP and its connection; how many, and more if there was
-    /// anything to do.
+    /// Carries bytes between a bridge over TCP and its connection. Returns the amount of work.
     pub fn poll_tcp(&mut self, networks: &mut [Network], now: Instant) -> usize {
         match &mut self.device {
             Device::Tcp(tcp) => tcp.poll(networks, self.state, now),
@@ -317,17 +317,17 @@ impl Bridge {
         }
     }
 
-    /// What the peer wrote that no honest one does; now and then, however often it is.
+    /// Logs protocol violations of the peer, at most once in [`LOG_INTERVAL`].
     #[cold]
-    fn tell_violation(&mut self, counters: &ntrdma::Counters, now: Instant) {
+    fn log_violation(&mut self, counters: &ntrdma::Counters, now: Instant) {
         let more = counters.violations - self.violations;
-        (self.violations, self.violations_due) = (counters.violations, now + TELL);
+        (self.violations, self.violations_due) = (counters.violations, now + LOG_INTERVAL);
         if let Some(what) = counters.last_violation {
-            log::warn!("{}: the peer wrote {what}: {more} such things, refused", self.name);
+            log::warn!("{}: the peer wrote {what}: {more} new violations, refused", self.name);
         }
     }
 
-    fn tell(&mut self, before: ntrdma::State, refused: Option<ntrdma::BadInfo>) {
+    fn log_link(&mut self, before: ntrdma::State, refused: Option<ntrdma::BadInfo>) {
         let name = &self.name;
         if before == ntrdma::State::Up {
             log::warn!("{name}: link down");
@@ -344,13 +344,13 @@ impl Bridge {
         }
         self.taken = taken;
         if let Some(why) = refused.filter(|_| refused != self.refused) {
-            log::error!("{name}: the other machine's introduction is refused: {why}");
+            log::error!("{name}: the other machine's greeting was refused: {why}");
         }
         self.refused = refused;
     }
 }
 
-/// The place of the bridge of this name, or of the first without a name.
+/// Index of the bridge `name`, or of the first one if `name` is None.
 #[cold]
 fn place(bridges: &[OfNtb<Bridge>], name: Option<&str>) -> Result<usize, String> {
     let found = match name {

@@ -1,6 +1,5 @@
-//! Brief rounds: as long as nothing but completions of cards ends the halts of a loop, these alone are seen to, and what
-//! follows from them, before it halts again. Between two halts that goes on for [`STILL`] at most; what follows may not have
-//! left anything to anybody else.
+//! Brief rounds: while only completions of RoCE cards end the halts of a loop, it handles only these and their results
+//! before it halts again. This takes at most [`STILL`] between two halts, and ends when there is other work.
 
 use super::network::Network;
 use super::service::Service;
@@ -11,14 +10,14 @@ use drivers::hal::{Disk, Instant};
 use verbs::EngineContext;
 
 impl Gateway {
-    /// Goes on as long as cards have completed something, and nothing else has come, from `now` on. `deadline` is when
-    /// there is something else to do, at the latest. Whether there was work.
+    /// Runs brief rounds from `now` on, while cards complete requests and no other work arrives. `deadline` is the next
+    /// deadline of other work. Returns whether there was work.
     #[inline]
     pub(super) fn brief_rounds(&mut self, mut now: Instant, deadline: Option<Instant>) -> bool {
-        if self.ending.is_some() || !self.state.serves_cards_alone() || self.others_pending() {
+        if self.ending.is_some() || !self.state.may_serve_only_cards() || self.others_pending() {
             return false;
         }
-        // The console may have something to tell of what is done here.
+        // The work done here may produce console output.
         let others = Instant::first([deadline, Some(self.console_due + CONSOLE_PATIENCE)]);
         let mut until = now + STILL;
         let mut served = false;
@@ -41,7 +40,7 @@ impl Gateway {
                 continue;
             }
             self.state.rearm_cards();
-            // What was served may be due sooner than all else.
+            // Timers of the served users may expire sooner than others.
             let deadline = Instant::first([others, self.state.served_timeout()]);
             if deadline.is_some_and(|at| at <= now)
                 || !self.waker.may_halt(|| self.others_pending())
@@ -58,7 +57,7 @@ impl Gateway {
         }
     }
 
-    /// Whether something has come of which no card tells.
+    /// Whether work is pending from other sources than cards.
     #[inline]
     fn others_pending(&self) -> bool {
         self.machine.console_has_rung()
@@ -68,12 +67,11 @@ impl Gateway {
 }
 
 impl State {
-    /// Whether this loop has cards that do RoCE themselves, and nobody but these, the IP interfaces and what is served
-    /// over both.
-    fn serves_cards_alone(&self) -> bool {
+    /// Whether this loop has only RoCE cards, the IP interfaces, and users of both.
+    fn may_serve_only_cards(&self) -> bool {
         let plane = &self.plane;
         plane.cards_pending()
-            && plane.has_cards_alone()
+            && plane.has_only_cards()
             && self.workers.is_empty()
             && self.rendezvous.is_none()
             && !self.rules_changed
@@ -91,7 +89,7 @@ impl State {
         }
     }
 
-    /// When cards, or who is served over them, have something to do though nothing comes.
+    /// When the next timer of the cards or their users expires.
     #[inline]
     fn served_timeout(&self) -> Option<Instant> {
         let plane = &self.plane;
@@ -101,7 +99,7 @@ impl State {
         Instant::first([provider, server, smc])
     }
 
-    /// Serves what cards have completed. How much was done, and whether that is all that there is to do.
+    /// Handles completions of cards. Returns the amount of work, and whether no work is left.
     #[inline]
     fn serve_completions(&mut self, networks: &mut [Network], now: Instant) -> (usize, bool) {
         let plane = &mut self.plane;

@@ -1,4 +1,4 @@
-//! Cards that do RoCE themselves: how they are opened.
+//! Opens cards that do RoCE in hardware.
 
 use super::rdma_stack::RdmaStack;
 use crate::config::{Config, Net, RoceBy};
@@ -12,15 +12,16 @@ use management::status::CardReport;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
 
-/// A port that was looked at: any loop can have it, which shares it with a card if its device may do RoCE; or the first loop
-/// shares it with one.
-pub(super) enum Looked {
+/// The use of a port, by [`Cards::inspect`].
+pub(super) enum PortUse {
+    /// Any loop can own it. If its device can do RoCE, that loop opens the card.
     Free(OpenedPort),
+    /// The Ethernet port of a card that was opened for the first loop.
     #[cfg_attr(not(feature = "mlx5"), expect(dead_code, reason = "no card is known"))]
-    Hardware(Box<dyn Port>),
+    Opened(Box<dyn Port>),
 }
 
-/// What a card is opened with.
+/// Arguments to open a card.
 #[cfg_attr(not(feature = "mlx5"), expect(dead_code, reason = "no card is known"))]
 pub(super) struct Found<'a> {
     pub config: &'a Config,
@@ -28,7 +29,7 @@ pub(super) struct Found<'a> {
     pub rng: &'a mut dyn RngCore,
 }
 
-/// The cards, until the provider has them.
+/// Opened cards, until they are passed to the provider.
 #[derive(Default)]
 pub(super) struct Cards {
     #[cfg(feature = "mlx5")]
@@ -36,45 +37,45 @@ pub(super) struct Cards {
 }
 
 impl Cards {
-    /// Looks at a port, which will be at `place` of the first loop's if that has it: RoCE is its card's to do if it can and
-    /// may.
+    /// Inspects a port, which gets index `place` if the first loop owns it. Its card does RoCE if it can and the
+    /// configuration allows it.
     #[cfg_attr(not(feature = "mlx5"), expect(unused_variables, reason = "no card is known"))]
-    pub fn look(
+    pub fn inspect(
         &mut self,
         port: OpenedPort,
         place: usize,
         name: &str,
         net: &Net,
         found: &mut Found<'_>,
-    ) -> Looked {
+    ) -> PortUse {
         let may = found.config.roce.enabled && net.roce != Some(RoceBy::Software);
         let port = match port {
             #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) if may && net.core.is_first_alone() => {
-                return Looked::Hardware(self.open(*port, place, name, net.roce, found));
+                return PortUse::Opened(self.open(*port, place, name, net.roce, found));
             }
             #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) if may && net.core.all().len() == 1 => {
-                return Looked::Free(OpenedPort::Verbs(port));
+                return PortUse::Free(OpenedPort::Verbs(port));
             }
             #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) if may => {
                 log::warn!(
-                    "{name}: RoCE in software: in hardware it is for ports of one core, and not of several"
+                    "{name}: RoCE in software: hardware RoCE needs a port of one core, not of several"
                 );
-                return Looked::Free(OpenedPort::Plain(port));
+                return PortUse::Free(OpenedPort::Plain(port));
             }
             other => other,
         };
         if may && net.roce == Some(RoceBy::Hardware) {
             log::warn!(
-                "{name}: RoCE in software: its device does none, or this image cannot use it"
+                "{name}: RoCE in software: its device has no RoCE, or this image has no driver for it"
             );
         }
-        Looked::Free(OpenedPort::Plain(port.plain()))
+        PortUse::Free(OpenedPort::Plain(port.plain()))
     }
 
-    /// What the loop that has a port, at `place` of its own, makes of it.
+    /// Opens the card of a port on the loop that owns it, with index `place` there. Returns the Ethernet port.
     #[cfg_attr(not(feature = "mlx5"), expect(unused_variables, reason = "no card is known"))]
     pub fn take(
         &mut self,
@@ -91,7 +92,7 @@ impl Cards {
         }
     }
 
-    /// The Ethernet port of a device whose card does RoCE, or else software.
+    /// Opens a card. Returns its Ethernet port. If the card cannot do RoCE, software does.
     #[cfg(feature = "mlx5")]
     fn open(
         &mut self,
@@ -104,7 +105,7 @@ impl Cards {
         let most = ProviderSet::MOST_CARDS;
         if self.opened.len() == most {
             log::warn!(
-                "{name}: RoCE in software: in hardware it is for {most} ports of a core at most"
+                "{name}: RoCE in software: a core has hardware RoCE on {most} ports at most"
             );
             return Box::new(port);
         }
@@ -116,7 +117,7 @@ impl Cards {
                 log::info!("{name}: RoCE in hardware");
                 self.opened.push((place, card));
             }
-            // Nobody has asked for it.
+            // The configuration does not ask for hardware RoCE.
             Err(why @ Error::Lacks(_)) if roce.is_none() => {
                 log::info!("{name}: RoCE in software: {why}");
             }
@@ -125,7 +126,7 @@ impl Cards {
         shared
     }
 
-    /// Gives the cards to the provider, before anything was made there.
+    /// Passes the cards to the provider, before any object is created there.
     #[cfg(feature = "mlx5")]
     pub fn give(self, providers: &mut ProviderSet) {
         for (place, card) in self.opened {
@@ -137,7 +138,7 @@ impl Cards {
     pub fn give(self, _: &mut ProviderSet) {}
 }
 
-/// What a card is limited to. Keys and the completion queue take memory at once.
+/// Limits of a card. Keys and the completion queue allocate their memory at once.
 #[cfg(feature = "mlx5")]
 fn limits(config: &Config, arena: &Arena) -> connectx::Limits {
     let default = connectx::Limits::default();
@@ -151,7 +152,7 @@ fn limits(config: &Config, arena: &Arena) -> connectx::Limits {
     }
 }
 
-/// What is told of the card of the port at a place, if it has one that does RoCE.
+/// Status of the RoCE card of the port with index `place`, if it has one.
 #[cfg(feature = "mlx5")]
 pub(super) fn report(stack: &RdmaStack, place: usize) -> Option<CardReport> {
     let card = stack.providers.card(place)?;
@@ -165,7 +166,7 @@ pub(super) fn report(stack: &RdmaStack, place: usize) -> Option<CardReport> {
     })
 }
 
-/// No card is known.
+/// None: the image has no driver for a card.
 #[cfg(not(feature = "mlx5"))]
 pub(super) fn report(_: &RdmaStack, _: usize) -> Option<CardReport> {
     None

@@ -1,4 +1,4 @@
-//! What is ordered about clients of the storage server: by management, of any core.
+//! Executes management orders for clients of the storage server, on any core.
 
 use super::plane::DataPlane;
 use super::worker::Worker;
@@ -6,8 +6,8 @@ use management::clients::{exported_name, live_paths, path_name, session_name};
 use management::orders::{ClientOrder, PathOrder};
 use verbs::EngineContext;
 
-/// Has an order carried out by this loop, and by those of others at `places`. An error if nobody has what it is about,
-/// or a loop takes no orders.
+/// Executes an order on this loop, and on the workers at `places`. An error if no loop has the session, path or device,
+/// or a worker's ring is full.
 #[cold]
 pub(super) fn carry_out(
     order: &ClientOrder,
@@ -18,7 +18,7 @@ pub(super) fn carry_out(
     let found = plane.order_about_clients(order);
     for &place in places {
         let (worker, order) = (&mut workers[place], order.clone());
-        if !worker.tell(move |plane| _ = plane.order_about_clients(&order)) {
+        if !worker.send_order(move |plane| _ = plane.order_about_clients(&order)) {
             return Err(format!("core {} is busy; try again", worker.core));
         }
     }
@@ -28,7 +28,7 @@ pub(super) fn carry_out(
     Err(match order {
         ClientOrder::EndSession(name) => format!("there is no session {name:?}"),
         ClientOrder::Path { path, .. } => {
-            format!("there is no path {path:?}; `path list` shows what there is")
+            format!("there is no path {path:?}; `path list` shows all paths")
         }
         ClientOrder::Close { device, .. } | ClientOrder::CloseExported { device, .. } => {
             format!("no session has {device:?} open; `device list` shows what is open")
@@ -37,7 +37,7 @@ pub(super) fn carry_out(
 }
 
 impl DataPlane {
-    /// Carries an order out; false if it is about nobody here.
+    /// Executes an order. False if no client of this loop matches.
     #[cold]
     fn order_about_clients(&mut self, order: &ClientOrder) -> bool {
         match order {
@@ -60,7 +60,7 @@ impl DataPlane {
         }
     }
 
-    /// Does something with the paths that are meant, by the names of their session and their own.
+    /// Executes `what` on the paths that `is_meant` selects by session name and path name.
     fn order_paths(&mut self, what: PathOrder, is_meant: impl Fn(&str, &str) -> bool) -> bool {
         let Some(server) = &mut self.storage.server else { return false };
         let meant = live_paths(server)
@@ -74,7 +74,7 @@ impl DataPlane {
                 PathOrder::Disconnect => {
                     let Some(rdma_stack) = &mut self.rdma_stack else { return false };
                     let (provider, rng) = (&mut rdma_stack.providers, &mut *self.rng);
-                    // One that is gone meanwhile is as good as ended.
+                    // An error means that the path has ended meanwhile.
                     _ = transport
                         .disconnect(path, &mut EngineContext { provider, arena, now, rng });
                 }
@@ -83,7 +83,7 @@ impl DataPlane {
         !meant.is_empty()
     }
 
-    /// Closes devices by force: those that are meant by the name of their session, their own, and that of the export.
+    /// Force-closes the devices that `is_meant` selects by session name, device name and export name.
     fn close(&mut self, is_meant: impl Fn(&str, &str, &dyn Fn() -> String) -> bool) -> bool {
         let Some(server) = &mut self.storage.server else { return false };
         let meant = server.devices().filter(|one| {

@@ -1,6 +1,6 @@
-//! The control plane's stage of a round: the interfaces with what stands on them, and the frames to them and from them.
+//! The control plane's stage of a round: the IP interfaces with their services, and their frames.
 
-use super::network::{Network, log_notices, tell_addresses, verdict};
+use super::network::{Network, log_notices, ping_result, record_addresses};
 use super::plane::DataPlane;
 use super::ports::{PortSlot, QueueSlot};
 use super::rdma_stack::RdmaStack;
@@ -15,7 +15,7 @@ use net::ping::{Options, Ping};
 use perf_responders::tcp_control::TcpControl;
 use verbs::EngineContext;
 
-/// The control plane's stage: interfaces, services, orders of the console. How much was done.
+/// Runs the stage: interfaces, services, orders of the console. Returns the amount of work.
 pub(super) fn poll(
     networks: &mut [Network],
     state: &mut State,
@@ -38,16 +38,16 @@ pub(super) fn poll(
         worked += 1;
     }
     let plane = &mut state.plane;
-    plane.udp_engines.next_hops.find(&state.own_ports, networks, now);
-    if let Some(RdmaStack { strangers, providers, .. }) = &mut plane.rdma_stack {
+    plane.udp_engines.next_hops.resolve(&state.own_ports, networks, now);
+    if let Some(RdmaStack { pending_neighbours, providers, .. }) = &mut plane.rdma_stack {
         let ports = (&mut state.ports[..], &mut state.queues[..]);
-        strangers.find(providers, ports, &mut state.workers, networks, now);
+        pending_neighbours.resolve(providers, ports, &mut state.workers, networks, now);
         if let Some(rping) = &mut plane.rping {
-            rping.find_way(providers, &state.ports, networks, now);
+            rping.resolve_path(providers, &state.ports, networks, now);
         }
     }
     if plane.storage.remote_storage.is_some() {
-        plane.find_ways_of_remotes(networks, now);
+        plane.resolve_remote_paths(networks, now);
     }
     for (i, network) in networks.iter_mut().enumerate() {
         if let Some(mac) = state.poll_mac(i) {
@@ -71,9 +71,9 @@ pub(super) fn poll(
         if let Some(front) = &mut network.front {
             poll_tcp_control(&mut state.plane, front, &mut network.interface, now);
         }
-        let news = &mut state.news;
+        let progress = &mut state.progress;
         let pinging = network.ping.is_some();
-        network.poll_ping(now, &mut |progress| news.push_back(progress));
+        network.poll_ping(now, &mut |line| progress.push_back(line));
         state.pinging &= !(pinging && network.ping.is_none());
         network.interface.poll(now);
         network.seen = Some(network.interface.activity());
@@ -82,11 +82,11 @@ pub(super) fn poll(
         let net::Counters { cookie_guesses, .. } = addresses.counters;
         addresses.counters = network.interface.counters();
         log_notices(&mut network.interface, &state.ports[i].name);
-        network.note_guesses(&state.ports[i].name, cookie_guesses, now);
-        tell_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
+        network.report_cookie_guesses(&state.ports[i].name, cookie_guesses, now);
+        report_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
         let generation = Some(network.interface.generation());
         if network.generation != generation {
-            tell_addresses(&network.interface, &mut state.ports[i]);
+            record_addresses(&network.interface, &mut state.ports[i]);
             if state.set_addresses(i, network.interface.local()) {
                 network.generation = generation;
             }
@@ -95,8 +95,8 @@ pub(super) fn poll(
     worked
 }
 
-/// Tells RDMA to which hosts only smaller packets pass than the interface sends, and the log, if that has changed.
-fn tell_small_paths(network: &mut Network, slot: &PortSlot, rdma_stack: Option<&mut RdmaStack>) {
+/// Passes path MTUs below the interface's to RDMA, and logs the latest, after a change.
+fn report_small_paths(network: &mut Network, slot: &PortSlot, rdma_stack: Option<&mut RdmaStack>) {
     let changes = network.interface.path_changes();
     if core::mem::replace(&mut network.path_changes, changes) == changes {
         return;
@@ -112,12 +112,12 @@ fn tell_small_paths(network: &mut Network, slot: &PortSlot, rdma_stack: Option<&
         }
     }
     if let Some((ip, mtu, _)) = newest {
-        log::info!("{}: packets of at most {mtu} bytes pass to {ip}", slot.name);
+        log::info!("{}: the path MTU to {ip} is {mtu} bytes", slot.name);
     }
 }
 
-/// Takes frames in: from the ports of this loop, and what other loops have for the control plane.
-/// How many, and how many of those are the control plane's.
+/// Receives frames from the ports of this loop, and control-plane frames from other loops. Returns their number, and
+/// the number of control-plane frames among them.
 pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant) -> (usize, usize) {
     let own = &state.own_ports;
     let mut for_control = 0;
@@ -145,7 +145,7 @@ pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant)
     (received, for_control)
 }
 
-/// Takes in what comes for the control plane by further queues of ports.
+/// Receives control-plane frames from further queues of ports.
 #[cold]
 #[inline(never)]
 fn receive_of_queues(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
@@ -161,8 +161,7 @@ fn receive_of_queues(networks: &mut [Network], state: &mut State, now: Instant) 
     received
 }
 
-/// Hands what the interfaces have to send to the ports, and to other loops, which are told of it; how
-/// many frames.
+/// Passes the interfaces' frames to the ports, and to other loops, which are woken. Returns the number of frames.
 pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
     let plane = &mut state.plane;
     let mut sent = 0;
@@ -185,8 +184,8 @@ fn carry_out(order: PingOrder, networks: &mut [Network], state: &mut State, now:
     match order {
         PingOrder::Start(target, count, size) => {
             let options = Options { count, size, ..Options::default() };
-            let way = networks.iter_mut().find(|n| n.interface.next_hop(target).is_some());
-            let started = way.map(|network| {
+            let route = networks.iter_mut().find(|n| n.interface.next_hop(target).is_some());
+            let started = route.map(|network| {
                 let ident = now.as_nanos() as u16;
                 let ping = Ping::start(&mut network.interface, target, ident, options, now);
                 ping.map(|ping| network.ping = Some((target, ping)))
@@ -197,13 +196,13 @@ fn carry_out(order: PingOrder, networks: &mut [Network], state: &mut State, now:
                 None => net::ping::StartError::NoRoute.to_string(),
             };
             state.pinging = false;
-            state.news.push_back(Progress::Done(Err(error)));
+            state.progress.push_back(Progress::Done(Err(error)));
         }
         PingOrder::Stop => {
             for network in networks {
                 if let Some((target, ping)) = network.ping.take() {
                     let summary = ping.stop(&mut network.interface);
-                    state.news.push_back(Progress::Done(verdict(target, &summary)));
+                    state.progress.push_back(Progress::Done(ping_result(target, &summary)));
                 }
             }
             state.pinging = false;

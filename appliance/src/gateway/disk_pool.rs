@@ -1,4 +1,4 @@
-//! A disk that holds volumes as extents, with what is to be done on it.
+//! A disk that holds volumes as extents, with its pending orders.
 
 use super::disks::{DiskSlot, SharedDisk};
 use drivers::hal::{Arena, Disk};
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use storage::volume::extents::{Change, Store, StoreEvent, StoreState};
 use storage::volume::{DiskHandle, Extents};
 
-/// Something to do on a disk.
+/// A change on a disk.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Create { name: String, bytes: u64, force: bool },
@@ -23,22 +23,22 @@ impl Order {
     }
 }
 
-/// A disk that holds volumes, or is looked at.
+/// A disk that holds volumes, or is being examined.
 pub(super) struct DiskPool {
     /// Number of the disk.
     pub number: usize,
-    /// What names the disk for good.
+    /// Permanent name of the disk.
     pub device: String,
     pub store: Store,
     pub user: DiskHandle<SharedDisk>,
     /// Its volumes.
     pub open: Vec<(String, Extents)>,
-    /// What is to be done, the first is under way; and whether the console waits for it.
+    /// Pending orders, and whether the console waits for each. The first is being executed.
     pub orders: VecDeque<(Order, bool)>,
 }
 
 impl DiskPool {
-    /// Starts looking at a disk; None if there is no memory for it.
+    /// Starts to examine a disk. None if there is no memory.
     pub fn new(number: usize, slot: &DiskSlot, arena: &mut Arena) -> Option<Self> {
         let store = Store::new(slot.geometry, arena)?;
         let user = DiskHandle::new(slot.disk.share());
@@ -46,12 +46,12 @@ impl DiskPool {
         Some(DiskPool { number, device, store, user, open: Vec::new(), orders: VecDeque::new() })
     }
 
-    /// What is known of the disk.
+    /// State of the disk.
     pub fn state(&self) -> StoreState {
         self.store.state()
     }
 
-    /// What is told of it.
+    /// Status for reports.
     pub fn status(&self) -> PoolStatus<'_> {
         PoolStatus {
             disk: (self.number, self.user.geometry().sectors),
@@ -67,12 +67,12 @@ impl DiskPool {
         Some((entry.extents.len(), entry.sectors() * 512))
     }
 
-    /// Whether it can be given up: nothing of ours is on it, and nothing is to be done.
+    /// Whether the disk can be released: it has no volumes of ours, and no orders.
     pub fn is_idle(&self) -> bool {
         !self.store.is_busy() && self.orders.is_empty() && self.open.is_empty()
     }
 
-    /// Goes on; true if the disk has done something.
+    /// Continues the current operation. True if it made progress.
     pub fn step(&mut self) -> (bool, Option<StoreEvent>) {
         let before = self.store.position();
         let event = self.store.poll(&mut self.user);
@@ -92,10 +92,10 @@ impl DiskPool {
             }
             let how = match self.store.state() {
                 StoreState::Foreign if create => {
-                    ": `force` makes it one for volumes, and what is on it is lost"
+                    ": `force` formats it for volumes, which destroys its contents"
                 }
                 StoreState::Damaged if create => {
-                    ": `force` makes it anew, and all volumes are lost"
+                    ": `force` formats it again, which destroys all volumes"
                 }
                 _ => "",
             };

@@ -1,9 +1,9 @@
 //! Queues of disks for loops of other cores (`hal::MoreQueues`; NVMe so far).
 //!
 //! Before its loop starts, a core gets a queue on each drive that has one, and an interrupt, left. Its requests for
-//! volumes there go from its server through its `DiskShare` into its own ring, which it polls. The ring's MSI-X vector is
-//! armed during a halt. No request and no completion crosses cores. The catalog reports where a volume lies (`OnDisk`:
-//! the disk's number and extents).
+//! volumes there go from its server through its `DiskShare` into its own ring, which it polls. The ring's MSI-X vector
+//! is armed during a halt. No request and no completion crosses cores. The catalog reports where a volume lies
+//! (`OnDisk`: the disk's number and extents).
 //!
 //! The owner of an NVMe controller has registers, admin queue and its own pair; `drivers/src/block/nvme/line.rs`
 //! describes how it resets the pairs of other cores. A core reports faults of its queue (a late request, a completion
@@ -17,7 +17,7 @@ use drivers::hal::{Clock, CoreQueue, Disk, Instant, MoreQueues, Platform, QueueS
 use std::sync::Arc;
 use storage::volume::{DiskHandle, DiskShare, OnDisk, OpenCounts, Volume};
 
-/// How often a loop looks after what it has under way.
+/// Interval of timeout checks of requests.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// A device that may have more queues, and the numbers of its disks.
@@ -32,7 +32,7 @@ pub(super) struct LoopQueue {
     queue: Box<dyn CoreQueue>,
 }
 
-/// Opens what a core can have.
+/// Opens a queue of each device for a core, as far as queues and interrupts are left.
 pub(super) fn open(
     devices: &mut [DeviceQueues],
     number: usize,
@@ -54,8 +54,8 @@ pub(super) fn open(
         match device.queues.open(seat) {
             Some(queue) => opened.push(LoopQueue { disks: device.disks.clone(), queue }),
             None => log::info!(
-                "core {number}: no queue of its own to {}: the drive, or the machine, has none left; \
-                 core 0 asks the drive for it",
+                "core {number}: no queue of its own to {}: the drive or the machine has none left; \
+                 core 0 submits its requests",
                 device
                     .disks
                     .iter()
@@ -74,7 +74,7 @@ struct OwnDisk {
     users: DiskHandle<SharedDisk>,
 }
 
-/// All of them, by their numbers.
+/// The disks to which a loop has queues of its own, by disk number.
 #[derive(Default)]
 pub(super) struct OwnDisks {
     all: Vec<Option<OwnDisk>>,
@@ -82,7 +82,7 @@ pub(super) struct OwnDisks {
 }
 
 impl OwnDisks {
-    /// On the loop's core.
+    /// Creates it, on the loop's core.
     pub fn new(queues: Vec<LoopQueue>) -> Self {
         let mut all = Vec::new();
         for LoopQueue { disks, queue } in queues {
@@ -107,24 +107,24 @@ impl OwnDisks {
         self.all.iter_mut().flatten().map(|own| &mut own.disk)
     }
 
-    /// Takes note of the disks' sizes, which the owner of the volumes has told of.
-    pub fn look_at_sizes(&mut self) {
+    /// Updates the disks' sizes after the owner of the volumes has reported a change.
+    pub fn update_sizes(&mut self) {
         self.each().for_each(|disk| _ = disk.capacity_changed());
     }
 
-    /// Has the disks raise interrupts, or not.
+    /// Enables or disables interrupts of the disks.
     #[inline]
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.each().for_each(|disk| disk.set_interrupts(wanted));
     }
 
-    /// Whether one has something that was not taken.
+    /// Whether completions are pending.
     #[inline]
     pub fn pending(&self) -> bool {
         self.all.iter().flatten().any(|own| own.disk.pending())
     }
 
-    /// Looks after what is under way, about once a second.
+    /// Checks requests for timeouts, about once a second.
     pub fn watch(&mut self, now: Instant) {
         if now >= self.watch_due {
             self.watch_due = now + WATCH;
@@ -132,7 +132,7 @@ impl OwnDisks {
         }
     }
 
-    /// When that is due.
+    /// When the next check is due.
     pub fn watch_due(&self) -> Instant {
         self.watch_due
     }

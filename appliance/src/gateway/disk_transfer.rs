@@ -1,4 +1,4 @@
-//! Reads and writes of a disk that are waited for: while the appliance starts, and nothing else uses the disk.
+//! Synchronous reads and writes of a disk during start, when nothing else uses the disk.
 
 use super::disks::DiskSlot;
 use core::time::Duration;
@@ -10,7 +10,7 @@ pub(super) const SECTOR: u64 = 512;
 /// Every request is a multiple of this.
 pub(super) const BLOCK: usize = 4096;
 
-/// Reads `len` bytes, a multiple of 4096, from a sector on. Waits, while nothing else uses the disk.
+/// Reads `len` bytes, a multiple of 4096, from a sector on, and waits for them.
 pub(super) fn read(
     slot: &mut DiskSlot,
     sector: u64,
@@ -41,7 +41,7 @@ pub(super) fn write(
     transfer(slot, Operation::Flush, 0, Window::empty(), clock)
 }
 
-/// Has one thing done and waits for it. After an error the device may still use the memory.
+/// Executes one operation and waits for it. After an error the device may still use the memory.
 fn transfer(
     slot: &mut DiskSlot,
     operation: Operation,

@@ -1,4 +1,4 @@
-//! Disks: what each is used for, and what works on them.
+//! Disks: the role of each, and sharing of a disk between a volume and the loop.
 
 use crate::config::{DeviceName, namespace_of};
 use drivers::hal::{
@@ -7,18 +7,19 @@ use drivers::hal::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What a disk is used for.
+/// Role of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Nothing yet.
+    /// Unused.
     Free,
-    /// The appliance boots from it: it is never exported, nor written but where it keeps the configuration.
+    /// The appliance boots from it. It is never exported, and only its configuration and slots for releases are
+    /// written.
     Boot,
     /// It holds the configuration.
     Configuration,
     /// It is a volume.
     Volume,
-    /// It holds volumes, or is being looked at for them.
+    /// It holds volumes, or is being examined for them.
     Volumes,
     /// A release is being read from it.
     Release,
@@ -37,7 +38,7 @@ impl Role {
     }
 }
 
-/// A disk that a volume works on, while the loop sees to its interrupts.
+/// A disk that a volume uses, while the loop handles its interrupts.
 pub(super) struct SharedDisk(Rc<RefCell<Box<dyn Disk>>>);
 
 impl SharedDisk {
@@ -45,8 +46,8 @@ impl SharedDisk {
         SharedDisk(Rc::new(RefCell::new(disk)))
     }
 
-    /// The same disk once more. Requests of two users would get each other's completions: only
-    /// one may submit.
+    /// Another handle of the same disk. Only one handle may submit requests, because completions are not told apart by
+    /// user.
     pub fn share(&self) -> Self {
         SharedDisk(self.0.clone())
     }
@@ -103,28 +104,29 @@ impl Disk for SharedDisk {
     }
 }
 
-/// A disk and what is known of it.
+/// A disk, its identity and its role.
 pub(super) struct DiskSlot {
     pub name: String,
-    /// As whoever made the machine gave it; empty if it has none.
+    /// Serial number; empty if it has none.
     pub serial: String,
-    /// What its maker calls it, and its firmware's revision; empty if it does not say.
+    /// Model name; empty if unknown.
     pub model: String,
+    /// Revision of its firmware; empty if unknown.
     pub firmware: String,
-    /// Where it is, as [`drivers::hal::Location`] is written.
+    /// Its location, as [`drivers::hal::Location`] is written.
     pub location: String,
-    /// What names it for good: of an NVMe namespace the drive's serial number with its NSID, of others the serial
-    /// number, if no other disk has the same, else its location.
+    /// Permanent name: of an NVMe namespace the drive's serial number with its NSID, of another disk the serial number,
+    /// if no other disk has the same. Else its location.
     pub device: String,
     pub disk: SharedDisk,
     pub geometry: Geometry,
     pub role: Role,
 }
 
-/// Gives each disk the name that stays the same when disks are added.
-pub(super) fn name_for_good(disks: &mut [DiskSlot]) {
+/// Sets the permanent name of each disk, which stays the same when disks are added.
+pub(super) fn set_permanent_names(disks: &mut [DiskSlot]) {
     let by_serial = |slot: &DiskSlot| match namespace_of(&slot.location) {
-        // Another namespace of the drive may come later.
+        // With the NSID, because the drive may get another namespace later.
         Some(nsid) => format!("nvme:{}/{nsid}", slot.serial),
         None => format!("serial:{}", slot.serial),
     };
@@ -138,13 +140,13 @@ pub(super) fn name_for_good(disks: &mut [DiskSlot]) {
     }
 }
 
-/// The number of the disk of this name.
+/// Number of the disk with this name.
 pub(super) fn number_of(disks: &[DiskSlot], name: &DeviceName) -> Result<usize, String> {
     let mut numbers = disks.iter().enumerate().filter_map(|(number, slot)| {
         name.is_disk(number, &slot.location, &slot.serial).then_some(number)
     });
     let first = numbers.next();
-    let first = first.ok_or_else(|| format!("there is no disk {name}; `show disks` names them"))?;
+    let first = first.ok_or_else(|| format!("there is no disk {name}; `show disks` lists them"))?;
     match numbers.next() {
         None => Ok(first),
         Some(_) => Err(format!(
@@ -168,7 +170,7 @@ impl DiskSlot {
         }
     }
 
-    /// Sees to the disk, and looks whether it was resized.
+    /// Checks requests for timeouts, logs notices, and checks whether the disk was resized.
     pub fn look_after(&mut self, now: Instant) {
         self.disk.watch(now);
         while let Some(notice) = self.disk.notice() {

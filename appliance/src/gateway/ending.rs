@@ -2,7 +2,8 @@
 //! notified, then the machine ends. Each step ends with its condition or its time limit. All of it takes less than a
 //! second.
 //!
-//! 1. Storage gets no more requests, and the disks' queues belong to this module. Each is flushed, half a second at most.
+//! 1. Storage gets no more requests, and the disks' queues belong to this module. Each is flushed, half a second at
+//!    most.
 //! 2. The data planes (`DataPlane::shut_down`: DREQ), SMC-R with the rules (DELETE_LINK), the services
 //!    (`Service::shut_down`) and the interfaces (reset of TCP connections) queue their last messages. Rounds continue
 //!    until these have been sent and acknowledged, 400 ms at most. A frame counts when its port has sent it.
@@ -20,52 +21,52 @@ use core::time::Duration;
 use drivers::hal::{Disk, Features, Instant, Operation, Request, SubmitError, Window};
 use management::orders::End;
 
-/// How long disks may take to write down what they were given.
+/// Time limit of flushing disks.
 const FLUSHES: Duration = Duration::from_millis(500);
-/// How long peers may take to acknowledge that they were told. Linux answers at once.
-const GOODBYES: Duration = Duration::from_millis(400);
-/// How long the serial line may take to send what was logged, 11 bytes a millisecond at 115,200 baud.
+/// Time limit for peers to acknowledge their disconnect. Linux answers at once.
+const DISCONNECTS: Duration = Duration::from_millis(400);
+/// Time limit to print the log. The serial line sends 11 bytes a millisecond at 115,200 baud.
 const CONSOLE: Duration = Duration::from_millis(90);
-/// How often it is looked whether they have.
-const LOOK: Duration = Duration::from_millis(1);
-/// The name of a flush; nobody else's requests are counted any more.
+/// Poll interval of a step.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Tag of a flush. Completions with other tags are ignored.
 const FLUSH: u64 = u64::MAX;
 
-/// How far the end has come.
+/// Progress of the shutdown.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// None where the machine is not to end by this.
+    /// None after a panic: the panic handler ends the machine.
     pub how: Option<End>,
     step: Step,
-    /// When the step is over at the latest.
+    /// Time limit of the step.
     deadline: Instant,
-    /// By number of the disk.
+    /// Flushes, by number of the disk.
     flushes: Vec<Flush>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Flushes,
-    Goodbyes,
+    Disconnects,
     Console,
 }
 
-/// What is known of a disk's flush.
+/// State of a disk's flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flush {
-    /// Its queue was full.
+    /// Not submitted yet, because the disk's queue was full.
     Wanted,
     UnderWay,
     Done,
 }
 
 impl Ending {
-    /// Begins. From here on nobody but this uses the disks that hold volumes.
+    /// Starts the shutdown. From here on nothing else uses the disks that hold volumes.
     pub fn new(how: End, state: &mut State, now: Instant) -> Self {
         state.plane.ending = true;
-        // Loops of other cores have queues of their own to them.
+        // Loops of other cores have queues of their own to the disks.
         for worker in &mut state.workers {
-            worker.tell(|plane| plane.ending = true);
+            worker.send_order(|plane| plane.ending = true);
         }
         log::info!("ending: {how:?}");
         Ending::of_disks(how, &state.disks, now)
@@ -81,20 +82,21 @@ impl Ending {
         Ending { how: Some(how), step: Step::Flushes, deadline: now + FLUSHES, flushes }
     }
 
-    /// The same after a panic: everybody is told at once, and disks are left alone.
+    /// Starts the disconnect after a panic, without flushing disks.
     pub fn of_panic(state: &mut State, networks: &mut [Network], now: Instant) -> Self {
         state.plane.ending = true;
-        state.say_goodbye(networks, now);
-        let (step, flushes) = (Step::Goodbyes, Vec::new());
-        Ending { how: None, step, deadline: now + GOODBYES, flushes }
+        state.disconnect_peers(networks, now);
+        let (step, flushes) = (Step::Disconnects, Vec::new());
+        Ending { how: None, step, deadline: now + DISCONNECTS, flushes }
     }
 
-    /// Goes on; how the machine ends, once it may. `told` says whether the console has sent all that was logged.
+    /// Continues the shutdown. Returns how the machine ends, when it may end. `printed`: the console has printed the
+    /// log.
     pub fn poll(
         &mut self,
         state: &mut State,
         networks: &mut [Network],
-        told: bool,
+        printed: bool,
         now: Instant,
     ) -> Option<End> {
         match self.step {
@@ -102,24 +104,24 @@ impl Ending {
                 if self.disks_are_done(&mut state.disks, now) {
                     // After a power cut a drive takes longer to come up, and counts it.
                     state.disks.iter_mut().for_each(|slot| slot.disk.shut_down());
-                    state.say_goodbye(networks, now);
+                    state.disconnect_peers(networks, now);
                 }
                 None
             }
-            Step::Goodbyes => {
+            Step::Disconnects => {
                 if state.is_shut_down(networks) || now >= self.deadline {
                     self.step = Step::Console;
                     self.deadline = now + CONSOLE;
                     if self.how.is_some() {
-                        // Meanwhile other loops tell the machines across their bridges.
+                        // Meanwhile other loops notify the machines across their bridges.
                         for worker in &mut state.workers {
-                            worker.tell(DataPlane::leave_bridges);
+                            worker.send_order(DataPlane::leave_bridges);
                         }
                     }
                 }
                 None
             }
-            Step::Console if !told && now < self.deadline => None,
+            Step::Console if !printed && now < self.deadline => None,
             Step::Console => {
                 if self.how.is_some() {
                     state.plane.leave_bridges();
@@ -129,26 +131,26 @@ impl Ending {
         }
     }
 
-    /// When it wants to go on.
+    /// When to poll next.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
-        self.deadline.min(now + LOOK)
+        self.deadline.min(now + POLL_INTERVAL)
     }
 
-    /// Whether the disks have written down what they were given, or have had their time: then the next step begins.
+    /// Whether all disks are flushed, or the time limit has expired. If so, the next step begins.
     fn disks_are_done(&mut self, disks: &mut [DiskSlot], now: Instant) -> bool {
         let done = self.poll_flushes(disks);
         if !done && now < self.deadline {
             return false;
         }
         if !done {
-            log::error!("ending: a disk has not written its cache down in time");
+            log::error!("ending: a disk has not flushed its write cache in time");
         }
-        self.step = Step::Goodbyes;
-        self.deadline = now + GOODBYES;
+        self.step = Step::Disconnects;
+        self.deadline = now + DISCONNECTS;
         true
     }
 
-    /// Whether all disks are done.
+    /// Submits and completes flushes. Returns whether all disks are done.
     fn poll_flushes(&mut self, disks: &mut [DiskSlot]) -> bool {
         for (slot, flush) in disks.iter_mut().zip(&mut self.flushes) {
             if *flush == Flush::Done {
@@ -181,18 +183,18 @@ impl Ending {
 }
 
 impl State {
-    /// Tells everybody who is connected.
-    fn say_goodbye(&mut self, networks: &mut [Network], now: Instant) {
+    /// Disconnects all peers, on all loops.
+    fn disconnect_peers(&mut self, networks: &mut [Network], now: Instant) {
         self.plane.shut_down(now);
         for worker in &mut self.workers {
-            // A loop that takes no orders is not waited for.
-            worker.tell(move |plane| plane.shut_down(now));
+            // A loop whose ring is full is skipped.
+            worker.send_order(move |plane| plane.shut_down(now));
         }
         self.shut_down_services(networks, now);
         networks.iter_mut().for_each(|network| network.interface.shut_down());
     }
 
-    /// Whether everybody was told, and has acknowledged that where there is a way to.
+    /// Whether all peers were notified, and have acknowledged where the protocol has an acknowledgement.
     pub(super) fn is_shut_down(&mut self, networks: &[Network]) -> bool {
         self.plane.is_shut_down()
             && self.services_are_shut_down()

@@ -1,5 +1,4 @@
-//! The first step of the end: disks write down what they were given, and nobody is told before they have, nor ever so
-//! much later.
+//! Tests of the shutdown's first step: disks are flushed before peers are disconnected, within a time limit.
 
 use super::super::disks::SharedDisk;
 use super::*;
@@ -8,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// What a disk was asked for, and what it answers next.
+/// Requests of a simulated disk, and its next completions.
 #[derive(Default)]
 struct Seen {
     submitted: Vec<u64>,
@@ -73,15 +72,15 @@ fn after(milliseconds: u64) -> Instant {
 }
 
 #[test]
-fn disks_that_cache_are_flushed_before_anybody_is_told() {
+fn disks_with_caches_are_flushed_before_peers_are_disconnected() {
     let (one, first) = slot(Role::Volume, CACHE);
     let (other, second) = slot(Role::Volumes, CACHE);
-    // What clients do not write to, and what writes through.
+    // A disk without client writes, and one without a write cache.
     let (free, untouched) = slot(Role::Free, CACHE);
     let (through, uncached) = slot(Role::Volume, Features::empty());
     let mut disks = [one, other, free, through];
     second.borrow_mut().full = 2;
-    // Writes that were under way before come back first.
+    // Earlier writes complete first.
     first.borrow_mut().answers.push_back(Completion { tag: 7, result: Ok(()) });
     let mut ending = Ending::of_disks(End::Reboot, &disks, Instant::ZERO);
     for at in 0..5 {
@@ -92,16 +91,16 @@ fn disks_that_cache_are_flushed_before_anybody_is_told() {
     }
     first.borrow_mut().answers.push_back(Completion { tag: FLUSH, result: Ok(()) });
     assert!(!ending.disks_are_done(&mut disks, after(6)), "the other is not done");
-    // One that cannot holds nobody up.
+    // A failed flush does not delay the shutdown.
     let failed = Completion { tag: FLUSH, result: Err(DiskError::Io) };
     second.borrow_mut().answers.push_back(failed);
     assert!(ending.disks_are_done(&mut disks, after(7)));
-    assert_eq!((ending.step, ending.deadline), (Step::Goodbyes, after(7) + GOODBYES));
+    assert_eq!((ending.step, ending.deadline), (Step::Disconnects, after(7) + DISCONNECTS));
     assert!(untouched.borrow().submitted.is_empty() && uncached.borrow().submitted.is_empty());
 }
 
 #[test]
-fn a_disk_that_never_answers_has_half_a_second() {
+fn unresponsive_disk_delays_the_end_by_half_a_second() {
     for full in [0, u32::MAX] {
         let (one, seen) = slot(Role::Volume, CACHE);
         seen.borrow_mut().full = full;
@@ -113,13 +112,13 @@ fn a_disk_that_never_answers_has_half_a_second() {
             now = ending.poll_timeout(now);
         }
         assert_eq!(now, Instant::ZERO + FLUSHES);
-        // With the goodbyes and the console it stays below a second.
+        // With the disconnects and the console it stays below a second.
         assert!(ending.deadline + CONSOLE < after(1000));
     }
 }
 
 #[test]
-fn without_disks_everybody_is_told_at_once() {
+fn peers_are_disconnected_at_once_without_disks() {
     let mut ending = Ending::of_disks(End::Reboot, &[], Instant::ZERO);
     assert!(ending.disks_are_done(&mut [], Instant::ZERO));
 }

@@ -1,4 +1,4 @@
-//! Loops that serve the volumes which the first one owns.
+//! State of the first loop for other loops that serve its volumes.
 
 use super::loop_waker::LoopWaker;
 use rtrs::server::Directory;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 use storage::volume::catalog::{Catalog, Listing};
 use storage::volume::channel::Served;
 
-/// The other loops, as the owner of the volumes has them.
+/// The owner's view of the loops that serve its volumes.
 #[derive(Default)]
 pub(super) struct Followers {
     pub catalog: Arc<Catalog>,
     pub directory: Option<Arc<Directory>>,
     pub served: Vec<Served>,
     pub wake: Vec<LoopWaker>,
-    /// What was published last, as of which revisions of the volumes and the exports.
+    /// Revisions of volumes and exports that were published last.
     pub published: (u64, u64),
+    /// Volumes and exports that were published last.
     pub listing: Arc<Listing>,
 }

@@ -1,7 +1,6 @@
-//! Datagrams of engines over UDP at a port of another loop. The engines are the first loop's, with their peers, rules and
-//! whatever else an operator asks of them. So that loop has a port beside its own for each such interface, by which these
-//! frames go to and fro, by two rings; everything else at the interface is the other loop's, or goes the control plane's
-//! way.
+//! Forwards datagrams of UDP engines to the first loop from ports that another loop owns. The engines, their peers,
+//! rules and orders belong to the first loop. For each such interface it has an additional port, which exchanges these
+//! frames with the owner's loop by two rings. All other frames stay with the owner, or go to the control plane.
 
 use super::loop_waker::LoopWaker;
 use super::ports::PlanePort;
@@ -9,18 +8,18 @@ use super::punt::{self, PuntQueue};
 use crate::config::Config;
 use net::{Class, classify};
 
-/// Bytes of the rings: what an engine sends and receives in one go.
+/// Bytes of each ring: as much as an engine sends and receives in a burst.
 const RING: usize = 1 << 20;
 
-/// The end of the port's loop.
+/// The owner's end of the rings.
 pub(super) struct Forwarded {
-    /// UDP ports that engines have there.
+    /// UDP ports of the engines.
     ports: Vec<u16>,
     pub queue: PuntQueue,
 }
 
-/// What engines want of a port with this MAC address and MTU, which is number `net` of the configuration and called
-/// `name`: the port of the first loop for that, and the other loop's end. None if they want nothing.
+/// Connects the first loop to a port of another loop with this MAC address and MTU, number `net` of the configuration.
+/// Returns the first loop's port, called `name`, and the owner's end. None if no engine uses the port.
 pub(super) fn connect(
     config: &Config,
     net: Option<usize>,

@@ -1,31 +1,31 @@
-//! Frames from one loop to another: a ring of bytes, each frame after its length. Full, it takes
-//! no more; nothing waits.
+//! Ring of bytes that carries frames from one loop to another, each frame behind its length. A full ring refuses a
+//! frame; nothing blocks.
 
 use rtrb::chunks::ChunkError;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Bytes of a length.
+/// Bytes of the length before a frame.
 const HEAD: usize = 2;
 
-/// The end that frames are put into.
+/// The producer's end.
 pub(super) struct Sender(Producer<u8>);
 
-/// The end that they are taken from.
+/// The consumer's end.
 pub(super) struct Receiver(Consumer<u8>);
 
-/// A ring of `bytes` bytes.
+/// Creates a ring of `bytes` bytes.
 pub(super) fn frame_ring(bytes: usize) -> (Sender, Receiver) {
     let (producer, consumer) = RingBuffer::new(bytes);
     (Sender(producer), Receiver(consumer))
 }
 
 impl Sender {
-    /// Whether there is room for a frame of that length.
+    /// Whether there is room for a frame of `length` bytes.
     pub fn has_room(&self, length: usize) -> bool {
         self.0.slots() >= HEAD + length
     }
 
-    /// Puts a frame in; false if there is no room for it now.
+    /// Adds a frame. False if there is no room now.
     pub fn push(&mut self, frame: &[u8]) -> bool {
         let Ok(length) = u16::try_from(frame.len()) else { return false };
         let Ok(mut chunk) = self.0.write_chunk(HEAD + frame.len()) else { return false };
@@ -37,30 +37,30 @@ impl Sender {
     }
 }
 
-/// Copies `bytes` to where they belong in two pieces, from `at` on.
+/// Copies `bytes` into two pieces of memory, to offset `at` of both together.
 fn put(bytes: &[u8], at: usize, first: &mut [u8], second: &mut [u8]) {
     let from = at.min(first.len());
     let (here, there) = bytes.split_at(bytes.len().min(first.len() - from));
     first[from..][..here.len()].copy_from_slice(here);
-    // What stands in the second piece is what the first has no room for.
+    // The second piece gets the bytes that the first has no room for.
     let from = (at + here.len()).saturating_sub(first.len());
     second[from..][..there.len()].copy_from_slice(there);
 }
 
 impl Receiver {
-    /// Whether there is no frame.
+    /// Whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes the next frame out, into `frame`; false if there is none.
+    /// Removes the next frame into `frame`. False if there is none.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> bool {
         let Some(head) = self.take(HEAD, frame) else { return false };
         let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
         self.take(length, frame).is_some()
     }
 
-    /// Takes `count` bytes out. The sender puts a frame in as a whole, so that they are there.
+    /// Removes `count` bytes. They are present, because the sender adds a frame as a whole.
     fn take<'a>(&mut self, count: usize, into: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let chunk = match self.0.read_chunk(count) {
             Ok(chunk) => chunk,
@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_went_in_and_none_without_room(
+        fn frames_arrive_unchanged_and_are_refused_without_room(
             steps in proptest::collection::vec((any::<bool>(), 0usize..300), 0..200),
         ) {
             const BYTES: usize = 512;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_any_frame_is_refused() {
+    fn oversized_frame_is_refused() {
         let (mut sender, receiver) = frame_ring(1 << 18);
         assert!(!sender.push(&[0; 1 << 16]));
         assert!(receiver.is_empty());

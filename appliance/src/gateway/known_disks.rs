@@ -1,13 +1,14 @@
-//! Decides which disk has the configuration, and which one the appliance boots from, before any disk is used.
+//! Identifies the config disk and the boot disk, before any disk is used.
 //!
-//! Contents prove nothing: a client with a whole disk can write anything to it. Both are named outside of all disks. The
-//! disk that the appliance boots from is the one that the UEFI front end was started from ([`BootDisk`]); slots for
-//! releases are that one's only. The configuration is kept by the disk that the operator names (command line, fw_cfg,
-//! `system.config_disk` of another source), else by the one with the serial number [`SERIAL`], else by the boot disk.
+//! Contents prove nothing: a client with a whole disk can write anything to it. So both disks are identified from
+//! outside. The boot disk is the one that the UEFI front end was started from ([`BootDisk`]). Only it has slots for
+//! releases. The config disk is the disk that the operator names (command line, fw_cfg, `system.config_disk` of another
+//! source), else the one with the serial number [`SERIAL`], else the boot disk.
 //!
-//! If such a disk is missing, ambiguous, given to clients as a whole or not readable, what it has restricted is not known:
-//! [`Known::unreachable`] closes as a damaged document does. So does a disk that holds a configuration and is not named,
-//! as earlier versions took it, unless clients could have written that: else an upgrade would take restrictions away.
+//! If the config disk is missing, ambiguous, given to clients as a whole or not readable, its restrictions are unknown:
+//! [`Known::unreachable`] closes like a damaged document. So does a disk that holds a configuration and is not named,
+//! because earlier versions used such a disk, and an upgrade must not lift its restrictions. A disk that clients can
+//! write is excepted.
 
 use super::boot_disk::BootDisk;
 use super::disk_transfer::{BLOCK, PATIENCE, SECTOR, read};
@@ -19,39 +20,39 @@ use crate::config::{Config, ConfigPlace};
 use crate::crash::{History, RECORD_LEN, RECORDS};
 use drivers::hal::{Arena, Clock};
 
-/// What is said of disks outside of them.
+/// Information about disks from other sources than their contents.
 pub(super) struct Outside<'a> {
-    /// Which disk keeps the configuration, in the operator's words.
+    /// The operator's name of the config disk.
     pub named: Option<&'a str>,
     pub command_line: &'a str,
     /// The configuration of all sources but the disk.
     pub others: &'a Config,
-    /// Devices with disks that could not be opened.
+    /// Disk devices that could not be opened.
     pub failed: &'a [String],
 }
 
-/// What was found.
+/// Identified disks, and what was read from them.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// The disk that keeps the configuration, and its engine.
+    /// The config disk, and its engine.
     pub place: Option<(usize, ConfigDisk)>,
     /// The document.
     pub text: Option<Vec<u8>>,
-    /// Why a document that there is, or may be, cannot be read, and what to do.
+    /// Why a document that exists, or may exist, cannot be read, and advice.
     pub unreachable: Option<String>,
-    /// The disk that the appliance boots from, and where it has slots for releases.
+    /// The boot disk, and the range of its slots for releases.
     pub slots: Option<(usize, Stretch)>,
-    /// Which disks it could boot from, by their contents.
+    /// Whether each disk is bootable, by its contents.
     bootable: Vec<bool>,
-    /// What was said in panics.
+    /// Records of panics.
     pub crashes: History,
-    /// What else went wrong on the way.
+    /// Other errors.
     pub trouble: Vec<String>,
 }
 
 impl Known {
-    /// Keeps disks that the appliance could boot from out of use, unless the configuration gives them to clients: then
-    /// what they hold is the clients'.
+    /// Reserves bootable disks, except those that the configuration gives to clients as a whole: their contents are the
+    /// clients'.
     pub fn protect(&self, disks: &mut [DiskSlot], config: &Config) {
         for (number, slot) in disks.iter_mut().enumerate() {
             let bootable = self.bootable.get(number).is_some_and(|&bootable| bootable);
@@ -62,14 +63,14 @@ impl Known {
     }
 }
 
-/// Whether clients have the whole disk, by a configuration: then what it holds is theirs, and means nothing.
+/// Whether a configuration gives the whole disk to clients. Its contents are theirs then, and have no meaning here.
 pub(super) fn gives_away(config: &Config, number: usize, slot: &DiskSlot) -> bool {
     let whole = config.volume.iter().filter(|volume| volume.size.is_none());
     let mut names = whole.filter_map(|volume| volume.disk.as_ref());
     names.any(|name| name.is_disk(number, &slot.location, &slot.serial))
 }
 
-/// Looks at all disks and gives those of the appliance their roles.
+/// Examines all disks, and sets the roles of boot disk and config disk.
 pub(super) fn find(
     disks: &mut [DiskSlot],
     outside: &Outside<'_>,
@@ -106,10 +107,10 @@ pub(super) fn find(
     known
 }
 
-/// What the choice goes by.
+/// Input of the choice.
 struct Facts<'a> {
     disks: &'a [DiskSlot],
-    /// What each disk holds; None if it could not be read.
+    /// Contents of each disk; None if it could not be read.
     looks: &'a [Option<Look>],
     outside: &'a Outside<'a>,
 }
@@ -118,8 +119,8 @@ const HOW_TO_NAME: &str = "isthmus.config_disk= on the command line, the fw_cfg 
                            system.config_disk in the image's document";
 
 impl Facts<'_> {
-    /// The disks that are meant.
-    fn those(&self, meant: impl Fn(usize, &DiskSlot) -> bool) -> Vec<usize> {
+    /// Numbers of the disks that match.
+    fn matching(&self, meant: impl Fn(usize, &DiskSlot) -> bool) -> Vec<usize> {
         let all = self.disks.iter().enumerate();
         all.filter(|(number, slot)| meant(*number, slot)).map(|(number, _)| number).collect()
     }
@@ -132,7 +133,7 @@ impl Facts<'_> {
         gives_away(self.outside.others, number, &self.disks[number])
     }
 
-    /// Names of disks, by what names each for good.
+    /// Names of disks, with their permanent names.
     fn names(&self, numbers: &[usize]) -> String {
         let name = |&number: &usize| {
             let slot = &self.disks[number];
@@ -141,43 +142,42 @@ impl Facts<'_> {
         numbers.iter().map(name).collect::<Vec<_>>().join(" and ")
     }
 
-    /// The number of the disk that the machine was started from, if the appliance can use it. An error if a
-    /// configuration was saved on it, and is not to be had.
+    /// Number of the boot disk, if the appliance can use it. An error if a configuration was saved on it and cannot be
+    /// read.
     fn boot_disk(&self) -> Result<Option<usize>, String> {
         let Some(own) = BootDisk::of(self.outside.command_line) else {
             return self.boot_disk_of_old_front_end();
         };
-        let number = self.those(|_, slot| slot.location == own.place).first().copied();
+        let number = self.matching(|_, slot| slot.location == own.place).first().copied();
         let is_there = number.is_some_and(|number| self.look(number).config.is_some());
         if own.saved && !is_there {
             return Err(format!(
-                "a configuration was saved on the disk that the machine was started from ({}), and it cannot be read: \
-                 attach that disk as before, or name another: {HOW_TO_NAME}",
+                "a configuration was saved on the boot disk ({}), and cannot be read: attach that disk as before, or \
+                 name another config disk: {HOW_TO_NAME}",
                 own.place
             ));
         }
         Ok(number)
     }
 
-    /// A front end of an earlier version says that a slot was started, and not of which disk. The disk is one with
-    /// slots; if each disk could be read, and one alone has slots, it is that.
+    /// Boot disk if the front end is of an earlier version, which reports the slot but not the disk: the only disk with
+    /// slots, if all disks could be read.
     fn boot_disk_of_old_front_end(&self) -> Result<Option<usize>, String> {
         if Booted::of(self.outside.command_line).is_none() {
             return Ok(None);
         }
         let found = self
-            .those(|number, _| self.look(number).slots.is_some() && !self.is_given_away(number));
+            .matching(|number, _| self.look(number).slots.is_some() && !self.is_given_away(number));
         let all_read = self.outside.failed.is_empty() && self.looks.iter().all(Option::is_some);
         match found[..] {
             [number] if all_read => Ok(Some(number)),
-            _ => Err("the UEFI front end is of an earlier version and does not say which disk it was started from, and \
-                      it is not plain which that is: write the disk anew with `./isthmus image raw`"
+            _ => Err("the UEFI front end is of an earlier version and does not report its disk, and the disk cannot \
+                      be determined otherwise: write the disk anew with `./isthmus image raw`"
                 .into()),
         }
     }
 
-    /// The number of the disk that keeps the configuration, if there is one. An error if there is, or may be, one that
-    /// cannot be had.
+    /// Number of the config disk, if there is one. An error if one exists, or may exist, that cannot be used.
     fn choose(&self, booted: &Result<Option<usize>, String>) -> Result<Option<usize>, String> {
         if let Some(named) = self.outside.named {
             let why = |why: String| format!("config_disk={named}: {why}");
@@ -186,12 +186,12 @@ impl Facts<'_> {
                 ConfigPlace::Disk(name) => name,
             };
             let found =
-                self.those(|number, slot| name.is_disk(number, &slot.location, &slot.serial));
+                self.matching(|number, slot| name.is_disk(number, &slot.location, &slot.serial));
             let missing =
-                || why("the machine has no such disk; `show disks` names those it has".into());
+                || why("the machine has no such disk; `show disks` lists its disks".into());
             return self.only(found, "the same serial number")?.ok_or_else(missing).map(Some);
         }
-        let by_serial = self.those(|_, slot| slot.serial == SERIAL);
+        let by_serial = self.matching(|_, slot| slot.serial == SERIAL);
         if !by_serial.is_empty() {
             return self.only(by_serial, "the serial number of a configuration disk");
         }
@@ -200,15 +200,15 @@ impl Facts<'_> {
         {
             return Ok(Some(number));
         }
-        self.none_is_meant().map(|()| None)
+        self.check_no_config_disk().map(|()| None)
     }
 
-    /// The one that was found.
+    /// The disk if exactly one was found. An error if several were, or if clients have it.
     fn only(&self, found: Vec<usize>, what: &str) -> Result<Option<usize>, String> {
         match found[..] {
             [] => Ok(None),
             [number] if self.is_given_away(number) => Err(format!(
-                "{} is to keep the configuration, and clients have it as a volume: take another disk for one of the two",
+                "{} is the config disk and also a volume of clients: use another disk for one of the two",
                 self.names(&found)
             )),
             [number] => Ok(Some(number)),
@@ -219,37 +219,37 @@ impl Facts<'_> {
         }
     }
 
-    /// Nothing names a disk: an error if one may be meant nevertheless.
-    fn none_is_meant(&self) -> Result<(), String> {
+    /// Checks, if no disk is named, that none of the disks may be a config disk.
+    fn check_no_config_disk(&self) -> Result<(), String> {
         let holds = |number: usize| {
             let look = self.look(number);
             (look.config.is_some() || look.bare_config) && !self.is_given_away(number)
         };
-        let unnamed = self.those(|number, _| holds(number));
+        let unnamed = self.matching(|number, _| holds(number));
         if let Some(&number) = unnamed.first() {
             return Err(format!(
-                "{} may keep the configuration, and only its contents say so, which anybody may have written: give it the \
-                 serial number {SERIAL}, or name it, config_disk={} ({HOW_TO_NAME}); config_disk=none if it does not",
+                "{} may be the config disk, but only its contents say so, which a client may have written: give it the \
+                 serial number {SERIAL}, or name it, config_disk={} ({HOW_TO_NAME}); if it is not, config_disk=none",
                 self.names(&unnamed),
                 self.disks[number].device
             ));
         }
         let silent =
-            self.those(|number, slot| self.looks[number].is_none() && slot.serial.is_empty());
+            self.matching(|number, slot| self.looks[number].is_none() && slot.serial.is_empty());
         let silent = silent.iter().map(|&number| self.disks[number].name.clone());
         let silent: Vec<String> = silent.chain(self.outside.failed.iter().cloned()).collect();
         if silent.is_empty() {
             return Ok(());
         }
         Err(format!(
-            "{} cannot be used, and may be the disk that keeps the configuration: mend it, or say which disk does, or \
-             config_disk=none ({HOW_TO_NAME})",
+            "{} cannot be used, and may be the config disk: repair it, or name the config disk, or config_disk=none \
+             ({HOW_TO_NAME})",
             silent.join(" and ")
         ))
     }
 }
 
-/// Loads what the chosen disk keeps.
+/// Loads the document and the records of panics from the config disk.
 fn open(
     known: &mut Known,
     number: usize,
@@ -282,21 +282,21 @@ fn open(
             known.place = Some((number, engine));
             Ok(())
         }
-        // The device may still write into the buffer, so that it is not given back.
+        // The buffer is not freed, because the device may still write to it.
         None => Err("does not answer".into()),
         Some(event) => {
             arena.free(engine.into_buffer());
             Err(match event {
                 Event::Failed(why) => why,
-                _ => "is to keep the configuration, and holds none: `./isthmus image config-disk` makes a disk that \
-                      does"
+                _ => "is named as the config disk and holds no configuration: make a config disk with \
+                      `./isthmus image config-disk`"
                     .into(),
             })
         }
     }
 }
 
-/// Looks at the first blocks of a disk.
+/// Examines the first blocks of a disk.
 fn look(slot: &mut DiskSlot, arena: &mut Arena, clock: &dyn Clock) -> Result<Look, String> {
     let sectors = slot.geometry.sectors;
     let there = usize::try_from(sectors.saturating_mul(SECTOR)).unwrap_or(usize::MAX);

@@ -1,4 +1,5 @@
-//! Which disk is taken for what, by what operators, clients, careless hands and failing disks may have done to them.
+//! Tests of the choice of config disk and boot disk, with operator errors, disks that clients have written, and disk
+//! failures.
 
 use super::super::disks::SharedDisk;
 use super::*;
@@ -16,15 +17,15 @@ const SIZE: usize = 256 << 10;
 const EFI: [u8; 16] = [
     0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b,
 ];
-/// What the operator has saved: the clients' disk is theirs as a whole.
+/// The operator's saved document. It gives a whole disk to clients.
 const SAVED: &str = "[system]\nhostname = \"saved\"\n[http]\nhosts = [\"10.0.0.2\"]\n\
                      [[volume]]\nname = \"data\"\ndisk = \"serial:client\"\n\
                      [[export]]\nname = \"data\"\nvolume = \"data\"\nhosts = [\"10.0.0.2\"]\n";
-/// What another source says, with all doors open.
+/// A document of another source, which opens everything.
 const OPEN: &[u8] =
     b"[roce]\nservices = true\n[[rule]]\nname = \"r\"\nlisten = 99\nbackend = \"10.0.0.9:99\"\n";
 
-/// What a disk does when it is asked.
+/// Response of a disk to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
     Well,
@@ -71,7 +72,7 @@ impl Disk for Ram {
     }
 }
 
-/// A clock that goes on with each look.
+/// A clock that advances with each read.
 #[derive(Default)]
 struct Steps(Cell<u64>);
 
@@ -124,7 +125,7 @@ fn table(partitions: &[([u8; 16], usize, Vec<u8>)]) -> Vec<u8> {
     disk
 }
 
-/// A disk as `./isthmus image raw` makes it, with a document.
+/// A disk as written by `./isthmus image raw`, with a document.
 fn bootable(text: Option<&str>) -> Vec<u8> {
     table(&[
         (EFI, 64, vec![1; 512]),
@@ -133,7 +134,7 @@ fn bootable(text: Option<&str>) -> Vec<u8> {
     ])
 }
 
-/// How the disk with the configuration is known.
+/// How the config disk is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Serial,
@@ -156,7 +157,7 @@ impl Way {
     }
 }
 
-/// What comes of a start.
+/// Result of a start.
 #[derive(Debug, PartialEq)]
 struct Start {
     chosen: Option<usize>,
@@ -167,7 +168,7 @@ struct Start {
     closed: bool,
 }
 
-/// A start with these disks, `own` of which is the one that the machine was started from.
+/// Starts with these disks. `own` is the number of the boot disk.
 fn start(disks: &[Given], named: Option<&str>, own: Option<usize>, fw_cfg: &[u8]) -> Start {
     let place = |number: usize| format!("pci:0000:00:{:02x}.0", number + 3);
     let command_line = match own {
@@ -212,15 +213,15 @@ fn start_by(disks: &[Given], named: Option<&str>, command_line: &str, fw_cfg: &[
     }
 }
 
-/// Whether what the saved document has closed is open.
+/// Whether anything is open that the saved document has closed.
 fn is_open(start: &Start) -> bool {
     let config = &start.config;
     let open = config.open_to_everybody();
-    // Reports are not told while it is closed.
+    // HTTP serves no reports while the document is closed.
     open.iter().any(|what| what != "http" || !start.closed) || config.http.token_sha256.is_some()
 }
 
-/// What a client may have written to a disk that it has as a whole.
+/// Contents that a client may have written to a whole disk.
 fn written() -> impl Strategy<Value = Vec<u8>> {
     let evil = "[system]\nhostname = \"evil\"\n";
     let iso = {
@@ -248,9 +249,9 @@ fn written() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Nothing that clients write to the disk that they have decides anything.
+    /// No contents of a disk of clients influence the choice.
     #[test]
-    fn bytes_on_a_disk_that_is_given_away_change_nothing(
+    fn contents_of_a_disk_of_clients_change_nothing(
         bytes in written(), way in prop::sample::select(&WAYS[..]), first: bool,
     ) {
         let run = |bytes: Vec<u8>| {
@@ -262,18 +263,18 @@ proptest! {
             let named = (way == Way::Named).then_some("serial:mine");
             start(&disks, named, own, b"")
         };
-        let told = run(bytes);
-        prop_assert_eq!(told.config.system.hostname.as_str(), "saved");
-        prop_assert_eq!(told.roles[usize::from(!first)], Role::Free);
-        prop_assert_eq!(told, run(Vec::new()));
+        let booted = run(bytes);
+        prop_assert_eq!(booted.config.system.hostname.as_str(), "saved");
+        prop_assert_eq!(booted.roles[usize::from(!first)], Role::Free);
+        prop_assert_eq!(booted, run(Vec::new()));
     }
 
-    /// What a config disk has closed stays closed whatever is wrong with it.
+    /// Everything that the config disk has closed stays closed after any fault of that disk.
     #[test]
-    fn a_fault_of_the_config_disk_opens_nothing(
+    fn faulty_config_disk_opens_nothing(
         bytes in written(), way in prop::sample::select(&WAYS[..]), fault in 0..4, first: bool,
     ) {
-        // Nobody has said that there is a disk of this serial number.
+        // If that disk is removed, nothing shows that it existed.
         prop_assume!((way, fault) != (Way::Serial, 0));
         let mut disks = vec![way.disk(), given("client", bytes)];
         let mut own = (way == Way::Booted).then(|| "isthmus-disk=pci:0000:00:03.0,saved".to_string());
@@ -292,37 +293,37 @@ proptest! {
             *own = format!("isthmus-disk=pci:0000:00:{:02x}.0,saved", at + 3);
         }
         let named = (way == Way::Named).then_some("serial:mine");
-        let told = start_by(&disks, named, own.as_deref().unwrap_or_default(), OPEN);
-        prop_assert!(told.closed && told.unreachable.is_some(), "{told:?}");
-        prop_assert!(!is_open(&told), "{told:?}");
-        prop_assert_eq!(told.config.system.hostname.as_str(), "isthmus");
+        let booted = start_by(&disks, named, own.as_deref().unwrap_or_default(), OPEN);
+        prop_assert!(booted.closed && booted.unreachable.is_some(), "{booted:?}");
+        prop_assert!(!is_open(&booted), "{booted:?}");
+        prop_assert_eq!(booted.config.system.hostname.as_str(), "isthmus");
     }
 }
 
 #[test]
-fn a_disk_that_holds_a_configuration_and_is_not_named_is_not_used_and_closes() {
+fn unnamed_disk_with_a_configuration_is_not_used_and_closes() {
     let partition = table(&[(layout::config_type_on_disk(), 128, area(Some(SAVED)))]);
     for bytes in [area(Some(SAVED)), partition, bootable(Some(SAVED))] {
         let disks = [given("old", bytes.clone())];
-        let told = start(&disks, None, None, OPEN);
-        assert!(told.closed && !is_open(&told), "{told:?}");
-        let why = told.unreachable.unwrap();
+        let booted = start(&disks, None, None, OPEN);
+        assert!(booted.closed && !is_open(&booted), "{booted:?}");
+        let why = booted.unreachable.unwrap();
         assert!(why.contains("config_disk=serial:old") && why.contains(SERIAL), "{why}");
-        // Named, it is what it was.
-        let told = start(&disks, Some("serial:old"), None, OPEN);
-        assert_eq!((told.chosen, told.config.system.hostname.as_str()), (Some(0), "saved"));
-        // An operator who says that there is none is believed.
-        let told = start(&disks, Some("none"), None, OPEN);
-        assert!(!told.closed && told.chosen.is_none());
-        // Where clients could have written it, it means nothing.
+        // If it is named, it is used.
+        let booted = start(&disks, Some("serial:old"), None, OPEN);
+        assert_eq!((booted.chosen, booted.config.system.hostname.as_str()), (Some(0), "saved"));
+        // The operator can declare that there is none.
+        let booted = start(&disks, Some("none"), None, OPEN);
+        assert!(!booted.closed && booted.chosen.is_none());
+        // If clients could have written it, its contents are ignored.
         let whole = b"[[volume]]\nname = \"data\"\ndisk = \"serial:old\"\n";
-        let told = start(&disks, None, None, whole);
-        assert_eq!((told.closed, told.chosen, told.roles[0]), (false, None, Role::Free));
+        let booted = start(&disks, None, None, whole);
+        assert_eq!((booted.closed, booted.chosen, booted.roles[0]), (false, None, Role::Free));
     }
 }
 
 #[test]
-fn a_named_disk_counts_more_than_a_serial_number_and_that_more_than_the_boot_disk() {
+fn named_disk_precedes_serial_number_precedes_boot_disk() {
     let disks = [
         given("system", bootable(None)),
         given(SERIAL, area(Some("[system]\nhostname = \"serial\"\n"))),
@@ -331,13 +332,17 @@ fn a_named_disk_counts_more_than_a_serial_number_and_that_more_than_the_boot_dis
     assert_eq!(start(&disks, None, Some(0), b"").chosen, Some(1));
     assert_eq!(start(&disks[..1], None, Some(0), b"").chosen, Some(0));
     for name in ["serial:mine", "pci:0000:00:05.0", "disk2"] {
-        let told = start(&disks, Some(name), Some(0), b"");
-        assert_eq!((told.chosen, told.slots.map(|(disk, _)| disk)), (Some(2), Some(0)), "{name}");
-        assert_eq!(told.roles, [Role::Boot, Role::Free, Role::Configuration]);
+        let booted = start(&disks, Some(name), Some(0), b"");
+        assert_eq!(
+            (booted.chosen, booted.slots.map(|(disk, _)| disk)),
+            (Some(2), Some(0)),
+            "{name}"
+        );
+        assert_eq!(booted.roles, [Role::Boot, Role::Free, Role::Configuration]);
     }
     for wrong in ["serial:other", "pci:0000:00:06.0", "nonsense", "mac:02:00:00:00:00:01", ""] {
-        let told = start(&disks, Some(wrong), Some(0), OPEN);
-        assert!(told.chosen.is_none() && told.closed && !is_open(&told), "{wrong}");
+        let booted = start(&disks, Some(wrong), Some(0), OPEN);
+        assert!(booted.chosen.is_none() && booted.closed && !is_open(&booted), "{wrong}");
     }
     // A document of another source names it as well.
     let named = Document::load(&Sources {
@@ -348,15 +353,15 @@ fn a_named_disk_counts_more_than_a_serial_number_and_that_more_than_the_boot_dis
 }
 
 #[test]
-fn a_disk_that_other_sources_give_away_keeps_no_configuration() {
+fn disk_of_clients_is_refused_as_config_disk() {
     for (serial, named) in [(SERIAL, None), ("mine", Some("serial:mine"))] {
         let whole = format!("[[volume]]\nname = \"x\"\ndisk = \"serial:{serial}\"\n");
-        let told = start(&[given(serial, area(Some(SAVED)))], named, None, whole.as_bytes());
-        assert!(told.chosen.is_none() && told.closed && !is_open(&told), "{told:?}");
-        // Of extents no client reaches the table.
+        let booted = start(&[given(serial, area(Some(SAVED)))], named, None, whole.as_bytes());
+        assert!(booted.chosen.is_none() && booted.closed && !is_open(&booted), "{booted:?}");
+        // A disk with extents is used, because clients cannot reach its partition table.
         let part = format!("{whole}size = \"1MiB\"\n");
-        let told = start(&[given(serial, area(Some(SAVED)))], named, None, part.as_bytes());
-        assert_eq!(told.chosen, Some(0));
+        let booted = start(&[given(serial, area(Some(SAVED)))], named, None, part.as_bytes());
+        assert_eq!(booted.chosen, Some(0));
     }
 }
 
@@ -364,10 +369,10 @@ fn a_disk_that_other_sources_give_away_keeps_no_configuration() {
 fn slots_are_those_of_the_disk_that_was_booted() {
     let disks = [given("a", bootable(None)), given("b", bootable(None))];
     for own in [0, 1] {
-        let told = start(&disks, None, Some(own), b"");
-        assert_eq!((told.slots.map(|(disk, _)| disk), told.chosen), (Some(own), Some(own)));
+        let booted = start(&disks, None, Some(own), b"");
+        assert_eq!((booted.slots.map(|(disk, _)| disk), booted.chosen), (Some(own), Some(own)));
         assert_eq!(
-            told.roles,
+            booted.roles,
             [Role::Boot; 2],
             "the other one is not to be overwritten by mistake"
         );
@@ -376,24 +381,24 @@ fn slots_are_those_of_the_disk_that_was_booted() {
     assert_eq!(start(&disks, Some("none"), None, b"").slots, None);
 }
 
-/// A release of today in a slot, started by a front end of earlier.
+/// A current release in a slot, started by a front end of an earlier version.
 #[test]
-fn an_old_front_end_s_disk_is_the_only_one_with_slots() {
+fn boot_disk_of_an_old_front_end_is_the_only_one_with_slots() {
     let system = || given("system", bootable(Some(SAVED)));
     let old = |disks: &[Given]| start_by(disks, None, "isthmus-slot=a,trial", OPEN);
-    let told = old(&[given("data", Vec::new()), system()]);
-    assert_eq!((told.chosen, told.slots.map(|(disk, _)| disk)), (Some(1), Some(1)));
-    // Two, or one that could not be read: then it is not plain.
+    let booted = old(&[given("data", Vec::new()), system()]);
+    assert_eq!((booted.chosen, booted.slots.map(|(disk, _)| disk)), (Some(1), Some(1)));
+    // With two such disks, or an unreadable one, the boot disk is ambiguous.
     let silent = Given { health: Health::Silent, ..given("data", Vec::new()) };
     for other in [given("data", bootable(Some("[system]\nhostname = \"evil\"\n"))), silent] {
-        let told = old(&[other, system()]);
-        assert!(told.chosen.is_none() && told.slots.is_none(), "{told:?}");
-        assert!(told.closed && !is_open(&told), "{told:?}");
+        let booted = old(&[other, system()]);
+        assert!(booted.chosen.is_none() && booted.slots.is_none(), "{booted:?}");
+        assert!(booted.closed && !is_open(&booted), "{booted:?}");
     }
 }
 
 #[test]
-fn a_disk_that_does_not_even_say_who_it_is_may_be_the_config_disk() {
+fn unreadable_disk_without_serial_number_closes() {
     let silent = |serial| Given { health: Health::Fails, ..given(serial, Vec::new()) };
     assert!(start(&[silent("")], None, None, OPEN).closed);
     assert!(!start(&[silent("data")], None, None, OPEN).closed);

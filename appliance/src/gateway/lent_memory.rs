@@ -1,15 +1,15 @@
-//! Memory that was given back while ports may still send from it, and becomes free when they have.
+//! Released memory from which ports may still transmit. It is freed when they have sent their frames.
 
 use super::plane::DataPlane;
 use core::time::Duration;
 use drivers::hal::{Instant, TransmitError};
 
-/// After so long a loop that halts looks whether its ports have sent what others wait for.
+/// Longest halt while released memory waits for ports and other loops share it.
 const SENDING: Duration = Duration::from_millis(1);
 
 impl DataPlane {
-    /// Has memory that is given back wait for the ports of this plane. If other loops share the memory, a halt is short
-    /// while any waits; a loop that is alone frees it when it has something to do again.
+    /// Makes released memory wait for the ports of this plane. If other loops share the memory, halts are short while
+    /// any waits. A single loop frees it in its next round.
     pub fn wait_for_ports(&mut self, is_alone: bool) {
         self.is_alone = is_alone;
         if let Some(rdma_stack) = &mut self.rdma_stack {
@@ -19,7 +19,7 @@ impl DataPlane {
         }
     }
 
-    /// When a halt has to end because memory waits that other loops may want.
+    /// When a halt has to end because other loops may need the waiting memory.
     pub fn retired_timeout(&self) -> Option<Instant> {
         (!self.is_alone && self.has_retired()).then(|| self.now + SENDING)
     }
@@ -28,18 +28,18 @@ impl DataPlane {
         self.arena.has_retired() || self.storage.is_waiting_for_ports()
     }
 
-    /// Frees what was given back, and the ports send no more.
+    /// Frees released memory from which no port transmits any more.
     #[inline(always)]
     pub fn free_sent(&mut self, now: Instant) {
         let stack = self.rdma_stack.as_ref();
         if stack.is_some_and(|stack| stack.providers.has_retired()) || self.has_retired() {
-            self.look_what_was_sent(now);
+            self.update_progress(now);
         }
     }
 
-    fn look_what_was_sent(&mut self, now: Instant) {
+    fn update_progress(&mut self, now: Instant) {
         for place in 0..self.ports.len() {
-            // A packet that waits for room is not one of the port's yet, and is sent from the same memory.
+            // A packet that waits for room is not in the port yet, and uses the same memory.
             if !self.send_waiting(place, now) {
                 continue;
             }
@@ -52,8 +52,8 @@ impl DataPlane {
         }
     }
 
-    /// Hands the packet that waits for room in a port to it; false if it waits on. Without a link it is lost, like all
-    /// that is sent then.
+    /// Passes the packet that waits for room to its port. False if there is still no room. Without a link the packet is
+    /// dropped, like all packets then.
     fn send_waiting(&mut self, place: usize, now: Instant) -> bool {
         let Some(rdma_stack) = &mut self.rdma_stack else { return true };
         let (slot, next) = (&mut self.ports[place], &mut rdma_stack.outgoing[place]);
@@ -63,7 +63,7 @@ impl DataPlane {
                 return false;
             }
             self.capture.sent(place, &packet, now);
-            // The device has to be told of it in this round.
+            // The device's doorbell must be rung in this round.
             self.has_work = true;
         }
         next.waiting = false;

@@ -1,10 +1,9 @@
-//! Ending the halt of another loop: whoever puts something into a ring for it calls
-//! [`LoopWaker::wake`] afterwards.
+//! Ends the halt of another loop. A producer calls [`LoopWaker::wake`] after it has filled a ring of that loop.
 //!
-//! No wake-up is lost: a loop says that it halts, then looks into its rings for the last time;
-//! who fills a ring looks afterwards whether the loop has said so. Both are in one order that all
-//! cores agree on, so that one of the two sees the other. Between the last look and the halt
-//! interrupts are held back, and the bell's is kept until then.
+//! No wake-up is lost. A loop sets `halting`, then checks its rings for the last time. A producer fills a ring, then
+//! checks `halting`. Both have a sequentially consistent fence between the two steps, so at least one of the two sees
+//! the other. Interrupts are off between the last check and the halt, so an IPI in between stays pending and ends the
+//! halt.
 //!
 //! `tests/threads` compiles this file a second time, with loom's atomics, and tries every order of steps.
 
@@ -12,7 +11,7 @@ use super::atomics::{AtomicBool, Ordering, fence};
 use crate::machine::Ipi;
 use std::sync::Arc;
 
-/// How the halt of a loop is ended.
+/// Ends the halt of a loop.
 #[derive(Clone)]
 pub(super) struct LoopWaker(Arc<Inner>);
 
@@ -26,26 +25,26 @@ impl LoopWaker {
         LoopWaker(Arc::new(Inner { halting: AtomicBool::new(false), bell }))
     }
 
-    /// Whether the loop may halt: it says that it does, then looks once more into its rings. It is asked before each
-    /// halt. Who woke the loop has taken back what it said, though it may have told of something for which it does
-    /// not look; who comes next would find that it runs.
+    /// Whether the loop may halt: sets `halting`, then checks its rings once more. The loop calls it before each halt,
+    /// because a wake-up clears `halting`, also one whose reason `has_arrivals` does not check. Otherwise the next
+    /// producer would not wake the loop.
     pub fn may_halt(&self, has_arrivals: impl FnOnce() -> bool) -> bool {
         self.0.halting.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !has_arrivals()
     }
 
-    /// The loop runs (again).
+    /// The loop runs again.
     pub fn clear(&self) {
         self.0.halting.store(false, Ordering::Relaxed);
     }
 
-    /// Something was put into a ring for the loop.
+    /// Wakes the loop, if it halts, after a ring was filled.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         let halting = &self.0.halting;
         if halting.load(Ordering::Relaxed) {
-            // Whoever takes it back rings, be it that two do.
+            // The producer that clears `halting` sends the IPI. If two race, both may send it.
             halting.store(false, Ordering::Relaxed);
             self.0.bell.ring();
         }
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_once_for_a_halt_and_never_for_a_loop_that_runs() {
+    fn waker_rings_once_per_halt_and_never_for_a_running_loop() {
         let rung = Arc::new(AtomicUsize::new(0));
         let waker = LoopWaker::new(Box::new(Count(rung.clone())));
         waker.wake();

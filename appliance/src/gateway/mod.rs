@@ -1,15 +1,15 @@
 //! The gateway: everything that the appliance owns, and the loop that polls it.
 //!
 //! [`Gateway::start`] turns the platform's findings into ports, disks and a configuration: it opens disks, loads the
-//! configuration, opens ports, and makes volumes and servers. [`Gateway::run`] polls them. One round is a fixed sequence
-//! of stages ([`crate::loops::Stage`]); nothing in it blocks. Reports are made of `State`, which is apart from the IP
-//! interfaces, so a request over an interface can read all of it. The data plane (`plane::DataPlane`) in it handles
-//! frames and requests.
+//! configuration, opens ports, and makes volumes and servers. [`Gateway::run`] polls them. One round is a fixed
+//! sequence of stages ([`crate::loops::Stage`]); nothing in it blocks. Reports are made of `State`, which is apart from
+//! the IP interfaces, so a request over an interface can read all of it. The data plane (`plane::DataPlane`) in it
+//! handles frames and requests.
 //!
 //! # Rounds
 //!
-//! * `receive`: each frame is classified once. RoCE goes to the provider, UDP echo is answered on the spot, a datagram to
-//!   a port of an engine over UDP goes to that engine, the rest to the control plane.
+//! * `receive`: each frame is classified once. RoCE goes to the provider, UDP echo is answered on the spot, a datagram
+//!   to a port of an engine over UDP goes to that engine, the rest to the control plane.
 //! * `disks`: completions of volumes, and operations on pools, configuration and upgrade.
 //! * `serve`: connections, requests and responses of the data plane, then the services.
 //! * `control`: smoltcp, HTTP, ping, syslog, only if something is due or new.
@@ -25,36 +25,37 @@
 //!
 //! # Halts
 //!
-//! After a quiet time, `system.idle_after_us` at most, the loop asks devices for interrupts, checks for pending ones, and
-//! halts until an interrupt or the next deadline. Interrupts are off, at CPU and devices, except during `hlt`. A loop
-//! polls before a halt for as long as that pays ([`crate::loops::Pace`]): work within `system.idle_after_us` of the last
-//! doubles the time, up to that limit. Later work sets it to zero. So heartbeats and their ACKs end a halt without making
-//! the loop poll.
+//! After a quiet time, `system.idle_after_us` at most, the loop asks devices for interrupts, checks for pending ones,
+//! and halts until an interrupt or the next deadline. Interrupts are off, at CPU and devices, except during `hlt`. A
+//! loop polls before a halt only as long as polling finds work ([`crate::loops::Pace`]): work within
+//! `system.idle_after_us` of the last work doubles the time, up to that limit. Later work sets it to zero. So
+//! heartbeats and their ACKs end a halt without making the loop poll.
 //!
 //! # Short rounds
 //!
 //! A round after a halt ends with `receive` if the frames leave no work (`Verdict::Absorbed`: a part of a message, a
 //! WRITE that a later message announces, an echoed message of a channel) and no timer has expired. In the middle of a
-//! message, for which the provider knows the number of packets, the device is asked for an interrupt at the last one, and
-//! the halt takes half a millisecond at most. A protocol whose peer announces its WRITEs declares it
-//! (`Provider::writes_precede_send`). The ACK of such a WRITE goes with that of the message behind it. Header prediction
-//! (`rdma/roce/src/wire/header_prediction.rs`) compares the constant parts of a peer's headers at once.
+//! message, for which the provider knows the number of packets, the device is asked for an interrupt at the last one,
+//! and the halt takes half a millisecond at most. A protocol whose peer announces its WRITEs declares it
+//! (`Provider::writes_precede_send`). The ACK of such a WRITE goes with that of the message behind it. Header
+//! prediction (`rdma/roce/src/wire/header_prediction.rs`) compares the constant parts of a peer's headers at once.
 //!
-//! A loop that halts with nothing but completions of cards to expect does not begin a round (`brief.rs`). The user takes
-//! the completions from the card's queue, serves and answers them, the card is armed, and the loop halts again. Only
-//! pending interrupts of other devices and the deadlines of the served users are checked. All other work begins a round.
-//! Without pause between completions this lasts a millisecond at most. The console's interrupt (`Line::console_has_rung`)
-//! ends it at once; otherwise the console is polled 100 ms after its last poll. Requests with `ack_lazily` end no halt.
+//! A loop that halts with nothing but completions of cards to expect does not begin a round (`brief.rs`). The user
+//! takes the completions from the card's queue, serves and answers them, the card is armed, and the loop halts again.
+//! Only pending interrupts of other devices and the deadlines of the served users are checked. All other work begins a
+//! round. Without pause between completions this lasts a millisecond at most. The console's interrupt
+//! (`Line::console_has_rung`) ends it at once; otherwise the console is polled 100 ms after its last poll. Requests
+//! with `ack_lazily` end no halt.
 //!
-//! A loop that halts at once (`system.idle_after_us = 0`) wakes for every few requests. A card can delay the event until
-//! its completions pause or are 16 (`rdma/connectx/src/moderation.rs`). This is tried after several completions at one
-//! wake-up, kept if it pays, retried at times, and given up for single completions. A pause is 1 ms at most, so a
-//! completion waits at most for 15 others, 15 ms. A client with one request at a time does not wait.
+//! A loop that halts at once (`system.idle_after_us = 0`) wakes for every few requests. A card can delay the event
+//! until its completions pause or are 16 (`rdma/connectx/src/moderation.rs`). This is tried after several completions
+//! at one wake-up, kept if it pays, retried at times, and given up for single completions. A pause is 1 ms at most, so
+//! a completion waits at most for 15 others, 15 ms. A client with one request at a time does not wait.
 //!
 //! # End
 //!
-//! `reboot` and `poweroff` set `State::end`; `ending.rs` executes it: flush disks, tell peers, print the log, end the
-//! machine. A panic is handled in `appliance/image/src/platform/last_words.rs`.
+//! `reboot` and `poweroff` set `State::end`; `ending.rs` executes it: flush disks, disconnect peers, print the log, end
+//! the machine. A panic is handled in `appliance/image/src/platform/last_words.rs`.
 
 mod atomics;
 mod boot_disk;
@@ -133,13 +134,13 @@ use state::State;
 use syslog::Syslog;
 use worker::NAP;
 
-/// How often the serial port is looked at while nothing comes from it.
+/// Poll interval of the serial port without input.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
-/// For how long a loop that halts, and has not been rung for, has nothing to say there.
+/// Longest time between polls of the console by a loop in brief rounds or halts, without an interrupt of the console.
 const CONSOLE_PATIENCE: Duration = Duration::from_millis(100);
-/// Longest wait for the last frame of a message that is under way.
+/// Longest halt while the last frame of a message is expected.
 const MESSAGE_WAIT: Duration = Duration::from_micros(500);
-/// How long after a halt rounds may end with receiving.
+/// How long after a halt rounds may end with `receive`.
 const STILL: Duration = Duration::from_millis(1);
 
 /// The appliance: one loop, and all that it owns.
@@ -147,22 +148,22 @@ pub struct Gateway {
     machine: Box<dyn Machine>,
     console: Console,
     console_due: Instant,
-    /// The console had nothing to do, and nothing has happened since that it might tell of.
+    /// The console was idle, and no work since may have produced output.
     console_quiet: bool,
-    /// When the control plane has something to do though no frame comes for it.
+    /// When the next timer of the control plane expires.
     control_due: Option<Instant>,
-    /// Until then rounds end with receiving if what was received leaves nothing to do.
+    /// Until then rounds end with `receive` if the received frames leave no work.
     quiescent_until: Instant,
     networks: Vec<Network>,
     syslog: Syslog,
     /// Pages that are being sent.
     pages: Pages,
     state: State,
-    /// By which other loops end the halt of this one.
+    /// Other loops wake this loop by it.
     waker: LoopWaker,
     /// Every device can end a halt.
     devices_wake: bool,
-    /// It is about to end.
+    /// The shutdown, once it has started.
     ending: Option<Ending>,
 }
 
@@ -180,7 +181,7 @@ impl Gateway {
         }
     }
 
-    /// One round of all stages; whether there was any work.
+    /// One round of all stages. Returns whether there was work.
     fn round(&mut self, now: Instant) -> bool {
         let state = &mut self.state;
         state.now = now;
@@ -225,7 +226,7 @@ impl Gateway {
             self.control_due = Instant::first([due, self.syslog.poll_timeout()]);
         }
         if networks.iter().any(|network| network.interface.has_news()) {
-            // More than was heard, or it became known just now: nobody halts over it.
+            // Events are left or new: the loop must not halt.
             self.control_due = Some(now);
         }
         state.plane.flush();
@@ -238,19 +239,19 @@ impl Gateway {
         let worked = received + completed + served + controlled + sent > 0;
         self.console_quiet &= !worked;
         if let Some(ending) = &mut self.ending {
-            // After a panic the console is the panic's.
-            let told = ending.how.is_none()
+            // After a panic the console belongs to the panic handler.
+            let printed = ending.how.is_none()
                 || pump_at_the_end(
                     &mut self.console,
                     &mut *self.machine,
                     &mut Operator(&mut self.state),
                 );
-            match ending.poll(&mut self.state, networks, told, now) {
+            match ending.poll(&mut self.state, networks, printed, now) {
                 Some(End::Reboot) => self.machine.reboot(),
                 Some(End::PowerOff) => self.machine.power_off(0),
                 None => {}
             }
-            // What is said to peers is queued now.
+            // The control plane sends the queued disconnects next.
             self.control_due = Some(ending.poll_timeout(now));
             return worked;
         }
@@ -260,7 +261,7 @@ impl Gateway {
         let typed = pump(&mut self.console, &mut *self.machine, &mut Operator(&mut self.state));
         self.console_quiet = !typed;
         if typed {
-            // Whatever was said may concern it.
+            // A command may have given the control plane work.
             self.control_due = Some(now);
         }
         self.console_due = if typed { now } else { now + CONSOLE_INTERVAL };
@@ -271,11 +272,11 @@ impl Gateway {
         worked || typed
     }
 
-    /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
-    /// with what there is. Whether there was work.
+    /// Halts until an interrupt or the next deadline, unless work is pending. Then runs a round. Returns whether there
+    /// was work.
     fn halt(&mut self) -> bool {
         let mut waits_for_whole = self.state.ask_for_interrupts();
-        // What came before interrupts were on raises none, but is pending.
+        // Arrivals before interrupts were enabled raise none, but are pending.
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
         let (mut woken, mut rung) = (false, false);
@@ -288,11 +289,11 @@ impl Gateway {
             self.machine.halt_until(until);
             now = self.machine.now();
             self.state.plane.pace.halted(now);
-            // Interrupts come in halts alone.
+            // Interrupts are delivered only in a halt.
             rung = self.machine.console_has_rung();
             woken = rung || until.is_none_or(|at| now < at);
             if !woken && deadline.is_none_or(|at| now < at) {
-                // The message is not whole yet. From now on any frame ends the halt.
+                // The message is incomplete. From now on any frame ends the halt.
                 waits_for_whole = self.state.ask_for_interrupts();
             } else if !woken && !self.state.has_arrivals() && self.state.plane.expires_idly(now) {
                 deadline = self.deadline(now);
@@ -314,7 +315,7 @@ impl Gateway {
         self.round(now) || served
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires, or a poll is due.
     fn deadline(&self, now: Instant) -> Option<Instant> {
         let nap = match self.devices_wake {
             false => Some(NAP),

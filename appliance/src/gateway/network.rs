@@ -1,4 +1,4 @@
-//! The IP interface of each port, and the services that stand on it.
+//! The IP interface of each port, and its services: HTTP, ping, and listeners of measuring tools.
 
 use super::ports::PortSlot;
 use crate::config::{Config, Http};
@@ -17,32 +17,31 @@ use net::{Addressing, Cidr, Interface};
 use perf_responders::tcp_control::TcpControl;
 use std::sync::Arc;
 
-/// How often the same is reported.
+/// Shortest time between two reports of the same event.
 const REPORT: Duration = Duration::from_secs(60);
 
 /// One interface with its services.
 pub(super) struct Network {
     pub interface: Interface,
     pub http: Option<Server>,
-    /// What its HTTP server speaks, if that is TLS.
+    /// TLS of its HTTP server, if it uses TLS.
     tls: Option<Arc<Tls>>,
     pub ping: Option<(IpAddr, Ping)>,
-    /// The listeners of the measuring tools, on the interface that RDMA is on.
+    /// TCP listeners of the measuring tools, on the interface with RDMA.
     pub front: Option<OfMeasure<TcpControl>>,
     pub generation: Option<u64>,
-    /// The changes of its path MTUs that RDMA was told of.
+    /// Changes of its path MTUs that were passed to RDMA.
     pub path_changes: u64,
     /// When guesses of SYN cookies were reported last.
-    guesses_told: Option<Instant>,
-    /// The interface's activity that was seen last.
+    guesses_reported: Option<Instant>,
+    /// Activity counter of the interface at the last poll.
     pub seen: Option<u64>,
-    /// When a service has something to do though nothing arrives. Services are woken by the interface's
-    /// activity or by this, and nothing else moves it.
+    /// When the next timer of a service expires. Only activity of the interface or an expired timer changes it.
     pub services_due: Option<Instant>,
 }
 
 impl Network {
-    /// The interface of port number `index`, configured.
+    /// Creates and configures the interface of port number `index`.
     pub fn new(
         slot: &PortSlot,
         index: usize,
@@ -62,7 +61,7 @@ impl Network {
             front: None,
             generation: None,
             path_changes: 0,
-            guesses_told: None,
+            guesses_reported: None,
             seen: None,
             services_due: None,
         };
@@ -70,7 +69,7 @@ impl Network {
         network
     }
 
-    /// Brings addresses and services in line with the configuration.
+    /// Applies the configuration to addresses and services.
     pub fn configure(&mut self, slot: &PortSlot, index: usize, config: &Config, now: Instant) {
         let wanted = config.net(index, slot.mac, &slot.location);
         let addressing = Addressing {
@@ -96,12 +95,12 @@ impl Network {
         }
     }
 
-    /// The port of the HTTP server, if there is to be one.
+    /// Port of the HTTP server, if it is enabled.
     fn port(&self, http: &Http) -> Option<u16> {
         http.enabled.then(|| http.port(self.tls.is_some()))
     }
 
-    /// Ends the HTTP server if the configuration wants another one, or none.
+    /// Stops the HTTP server if its port has changed or it was disabled.
     pub fn stop_moved_server(&mut self, web: &mut Web<'_>) {
         let port = self.port(&web.appliance.document().config().http);
         if let Some(server) = self.http.take_if(|server| Some(server.port()) != port) {
@@ -109,26 +108,26 @@ impl Network {
         }
     }
 
-    /// Reports guesses of SYN cookies, once a minute, if there are more of them than `before`.
-    pub fn note_guesses(&mut self, name: &str, before: u64, now: Instant) {
+    /// Logs guesses of SYN cookies, at most once a minute, if there are more than `before`.
+    pub fn report_cookie_guesses(&mut self, name: &str, before: u64, now: Instant) {
         let guesses = self.interface.counters().cookie_guesses;
-        let pauses = self.guesses_told.is_some_and(|told| now.since(told) < REPORT);
+        let pauses = self.guesses_reported.is_some_and(|at| now.since(at) < REPORT);
         if guesses == before || pauses {
             return;
         }
-        self.guesses_told = Some(now);
+        self.guesses_reported = Some(now);
         log::warn!(
             "{name}: {guesses} TCP segments so far acknowledged a wrong SYN cookie, in a flood of SYNs: a station may be \
              guessing cookies to connect from an address that is not its own"
         );
     }
 
-    /// Whether its interface has something to do at once.
+    /// Whether its interface has work now.
     pub fn wants_poll(&self) -> bool {
         self.interface.wants_poll() || self.interface.has_news()
     }
 
-    /// When there is something to do, if nothing arrives.
+    /// When the next timer expires.
     pub fn poll_timeout(&self) -> Option<Instant> {
         Instant::first([self.interface.poll_timeout(), self.services_due])
     }
@@ -140,22 +139,22 @@ impl Network {
         Instant::first([http, ping, front])
     }
 
-    pub fn poll_ping(&mut self, now: Instant, say: &mut dyn FnMut(Progress)) {
+    pub fn poll_ping(&mut self, now: Instant, report: &mut dyn FnMut(Progress)) {
         let Some((target, mut ping)) = self.ping.take() else { return };
         while let Some(event) = ping.poll(&mut self.interface, now) {
             match event {
                 Event::Reply { sequence, time } => {
                     let millis = time.as_secs_f64() * 1000.0;
-                    say(Progress::Line(format!(
+                    report(Progress::Line(format!(
                         "answer from {target}: seq={sequence} time={millis:.3} ms"
                     )));
                 }
                 Event::Timeout { sequence } => {
-                    say(Progress::Line(format!("no answer from {target}: seq={sequence}")));
+                    report(Progress::Line(format!("no answer from {target}: seq={sequence}")));
                 }
                 Event::Finished(summary) => {
                     let _ = ping.stop(&mut self.interface);
-                    return say(Progress::Done(verdict(target, &summary)));
+                    return report(Progress::Done(ping_result(target, &summary)));
                 }
             }
         }
@@ -163,7 +162,8 @@ impl Network {
     }
 }
 
-pub(super) fn verdict(target: IpAddr, summary: &net::ping::Summary) -> Result<String, String> {
+/// Summary of a finished ping, for the console.
+pub(super) fn ping_result(target: IpAddr, summary: &net::ping::Summary) -> Result<String, String> {
     let net::ping::Summary { sent, received, .. } = *summary;
     match received {
         0 => Err(format!("{target} did not answer any of {sent} requests")),
@@ -174,8 +174,8 @@ pub(super) fn verdict(target: IpAddr, summary: &net::ping::Summary) -> Result<St
     }
 }
 
-/// Notes and logs the addresses of an interface after a change.
-pub(super) fn tell_addresses(interface: &Interface, slot: &mut PortSlot) {
+/// Records and logs the addresses of an interface after a change.
+pub(super) fn record_addresses(interface: &Interface, slot: &mut PortSlot) {
     let (v4, v6) = interface.gateways();
     let list: Vec<String> = interface.addresses().iter().map(ToString::to_string).collect();
     if list != slot.addresses.list {
@@ -188,7 +188,7 @@ pub(super) fn tell_addresses(interface: &Interface, slot: &mut PortSlot) {
     slot.addresses.mtus = Some(interface.mtus());
 }
 
-/// Logs what an operator should learn of an interface.
+/// Logs the notices of an interface.
 pub(super) fn log_notices(interface: &mut Interface, name: &str) {
     while let Some(notice) = interface.next_notice() {
         match notice.severity {

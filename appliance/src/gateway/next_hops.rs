@@ -1,5 +1,5 @@
-//! Hardware addresses that datagrams of the data plane go to. The control plane's table of neighbours knows them;
-//! it is asked when somebody sends to a peer whose address is not known, or was learnt a while ago.
+//! Cache of next-hop MAC addresses for datagrams of the data plane. They come from the control plane's neighbour table,
+//! which is queried when a datagram is sent to a peer whose address is unknown or stale.
 
 use super::network::Network;
 use core::net::Ipv4Addr;
@@ -7,34 +7,34 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use net::Resolution;
 
-/// How long an address is used until the table is asked again: it keeps its entries for a minute.
+/// How long an address is used before the table is queried again. The table keeps its entries for a minute.
 const FRESH: Duration = Duration::from_secs(20);
-/// How long nobody is asked after a host was not found.
+/// Wait before the next query after a host was not found.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The way to one peer.
+/// Next hop to a peer.
 #[derive(Clone, Copy, Debug)]
 struct NextHop {
-    /// Place of the port.
+    /// Index of the port.
     port: usize,
     to: Ipv4Addr,
     mac: Option<[u8; 6]>,
-    /// It is a router's: the peer may send through another one.
+    /// The address is a router's. The peer may send through another router.
     routed: bool,
-    /// The table is to be asked, or has asked the link and has no answer yet.
+    /// A query is due, or the table waits for an answer from the network.
     wanted: bool,
-    /// When to ask again, if somebody sends.
+    /// When the next datagram causes a query.
     due: Instant,
 }
 
-/// The ways to all peers.
+/// Next hops of all peers.
 #[derive(Debug, Default)]
 pub(super) struct NextHops {
     list: Vec<NextHop>,
-    /// Which was used last.
+    /// Index of the entry that was used last.
     last: usize,
-    /// Some are wanted that the control plane has not heard of.
-    is_news: bool,
+    /// The control plane has new queries to do.
+    has_queries: bool,
 }
 
 impl NextHop {
@@ -44,13 +44,13 @@ impl NextHop {
 }
 
 impl NextHops {
-    /// All that are wanted lead there.
+    /// Resolves all pending queries to `mac`.
     #[cfg(test)]
     pub fn learn_wanted(&mut self, mac: [u8; 6], now: Instant) {
         self.list.iter_mut().filter(|hop| hop.wanted).for_each(|hop| hop.learn(mac, false, now));
     }
 
-    /// Takes the list of those that are sent to. What is known of them stays known.
+    /// Replaces the list of peers. Peers that stay keep their addresses.
     pub fn set(&mut self, peers: Vec<(usize, Ipv4Addr)>) {
         let mut list: Vec<NextHop> = Vec::with_capacity(peers.len());
         for (port, to) in peers {
@@ -62,11 +62,11 @@ impl NextHops {
                 NextHop { port, to, mac: None, routed: false, wanted: true, due: Instant::ZERO };
             list.push(self.list.iter().find(is_it).copied().unwrap_or(new));
         }
-        self.is_news |= list.iter().any(|hop| hop.wanted);
-        *self = NextHops { list, last: 0, is_news: self.is_news };
+        self.has_queries |= list.iter().any(|hop| hop.wanted);
+        *self = NextHops { list, last: 0, has_queries: self.has_queries };
     }
 
-    /// The hardware address that leads to a peer; it is asked for if it is not known, or old.
+    /// The next-hop MAC address of a peer. Queries it if it is unknown or stale.
     #[inline]
     pub fn mac(&mut self, port: usize, to: Ipv4Addr, now: Instant) -> Option<[u8; 6]> {
         let is_it = |hop: &NextHop| hop.port == port && hop.to == to;
@@ -76,13 +76,13 @@ impl NextHops {
         let hop = self.list.get_mut(self.last)?;
         if now >= hop.due && !hop.wanted {
             hop.wanted = true;
-            self.is_news = true;
+            self.has_queries = true;
         }
         hop.mac
     }
 
-    /// Whether what came from a MAC address is from the host that it says: a peer counts only by the address that the
-    /// table gives, which is asked again where that is another one. Who is no peer is not known here.
+    /// Whether a datagram from a MAC address is accepted: a peer is accepted only at the MAC address of the table. If
+    /// the address differs, the table is queried again. Hosts that are not peers are always accepted here.
     #[inline]
     pub fn admits(&mut self, port: usize, from: Ipv4Addr, mac: [u8; 6], now: Instant) -> bool {
         let is_it = |hop: &NextHop| hop.port == port && hop.to == from;
@@ -94,23 +94,23 @@ impl NextHops {
         if hop.mac.is_some_and(|known| hop.routed || known == mac) {
             return true;
         }
-        // It may have moved. Once a second is often enough.
+        // The peer may have moved. Query at most once a second.
         if !hop.wanted && now + FRESH >= hop.due + PATIENCE {
             hop.wanted = true;
-            self.is_news = true;
+            self.has_queries = true;
         }
         false
     }
 
-    /// Whether the control plane is to look.
-    pub fn take_news(&mut self) -> bool {
-        core::mem::take(&mut self.is_news)
+    /// Whether the control plane has new queries to do. Resets that.
+    pub fn take_queries(&mut self) -> bool {
+        core::mem::take(&mut self.has_queries)
     }
 }
 
 impl NextHops {
-    /// Asks the tables of neighbours for those that are wanted; `own_ports` says which interface is at a place.
-    pub fn find(&mut self, own_ports: &[usize], networks: &mut [Network], now: Instant) {
+    /// Queries the neighbour tables. `own_ports` has the interface number of each port.
+    pub fn resolve(&mut self, own_ports: &[usize], networks: &mut [Network], now: Instant) {
         for hop in self.list.iter_mut().filter(|hop| hop.wanted) {
             let network = own_ports.get(hop.port).and_then(|&port| networks.get_mut(port));
             let Some(network) = network else { continue };
@@ -118,7 +118,7 @@ impl NextHops {
                 Resolution::Known(mac) => {
                     hop.learn(mac, network.interface.is_routed(hop.to.into()), now);
                 }
-                // The answer is a frame for the control plane, which looks here again.
+                // The answer is a frame for the control plane, which then calls this again.
                 Resolution::Pending => {}
                 Resolution::Unreachable | Resolution::NoRoute => {
                     *hop = NextHop { mac: None, wanted: false, due: now + PATIENCE, ..*hop };

@@ -1,4 +1,4 @@
-//! What management orders, carried out: each order by whoever has what it is about, with what that needs.
+//! Dispatches management orders to the owning subsystems.
 
 use super::bridge::orders as bridges;
 use super::clients;
@@ -18,7 +18,7 @@ use management::orders::{Capturing, Order};
 use management::{Appliance, Told, at_once, not_ready};
 use rand_core::RngCore;
 
-/// Carries an order out, or begins to.
+/// Executes an order, or starts to.
 pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
     let State { plane, workers, document, disks, now, .. } = state;
     let done = |()| Managed::Told(String::new());
@@ -93,7 +93,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::MeasureBridge(name, time) => return bridges::measure(plane, workers, name, time),
         Order::ConfirmUpgrade => {
             let saves = state.is_saving();
-            let upgrade = state.upgrade.as_mut().ok_or("nothing is on trial")?;
+            let upgrade = state.upgrade.as_mut().ok_or("no release is on trial")?;
             return upgrade.order_confirm(saves);
         }
         Order::Upgrade(words) => return state.order_upgrade(words, false),
@@ -104,39 +104,39 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
     Ok(Managed::Told(String::new()))
 }
 
-/// News of what was begun.
+/// The next progress of started orders, for the console.
 pub(super) fn progress(state: &mut State) -> Option<Progress> {
     let (plane, now) = (&mut state.plane, state.now);
-    let rping = plane.rping.as_mut().and_then(|rping| rping.news());
+    let rping = plane.rping.as_mut().and_then(|rping| rping.progress());
     plane.rping.take_if(|rping| rping.is_over());
     rping
         .or_else(|| plane.poll_reading())
         .or_else(|| plane.poll_ending(state.document.config()))
-        .or_else(|| bridges::measured_news(plane))
+        .or_else(|| bridges::measure_result(plane))
         .or_else(|| plane.udp_engines.progress(now))
-        .or_else(|| state.news.pop_front())
+        .or_else(|| state.progress.pop_front())
 }
 
 impl State {
-    /// Puts in force what can be of a change at `path`.
+    /// Applies a change at `path`, as far as it can take effect at once.
     fn put_in_force(&mut self, path: &str) {
         let config = self.document.config();
         log::set_max_level(config.system.log_level);
         crash::set_policy(config.system.on_panic);
         let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
         let echo = config.services.udp_echo;
-        self.tell_planes(move |plane| plane.configure(quiet_time, echo));
+        self.order_planes(move |plane| plane.configure(quiet_time, echo));
         self.network_changed = true;
         self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();
         self.rules_changed |= section == "rule";
-        // What an engine was made with stays until the next start, but for its peers.
+        // Of an engine's settings only its peers take effect before the next start.
         if section == "usnic" {
             self.plane.udp_engines.configure(self.document.config(), self.now);
         }
     }
 
-    /// Begins to write the configuration to the config disk.
+    /// Starts to write the configuration to the config disk.
     fn save(&mut self) -> Told {
         if self.config_disk.is_some()
             && let Some(offered) = self.plane.storage.offered
@@ -160,9 +160,9 @@ impl State {
         Ok(Managed::Started)
     }
 
-    /// Ends what takes a while, if it can be ended.
+    /// Cancels running operations that can be cancelled.
     fn cancel(&mut self) {
-        // A save cannot be ended half way: it is safe, and soon over.
+        // A save is not cancelled: it is short.
         if self.pinging {
             self.ping_order = Some(PingOrder::Stop);
         }
@@ -182,17 +182,17 @@ impl State {
         plane.udp_engines.cancel();
     }
 
-    /// Begins to write a release. What is in force by the image's own document would go with the image: that is saved
-    /// first.
+    /// Starts to write a release. If the configuration depends on the image's document, it is saved first, because the
+    /// next image does not have that document.
     pub(super) fn order_upgrade(&mut self, words: &[&str], is_saved: bool) -> Told {
         let upgrade = self.upgrade.as_ref().ok_or(
-            "the appliance has no slots: it was not booted from a disk that `./isthmus image raw` makes, or the firmware is no UEFI",
+            "the appliance has no slots: boot it by UEFI from a disk that `./isthmus image raw` has written",
         )?;
         let force = words.last() == Some(&"force");
         let carries = self.document.depends_on(Source::Image) && !is_saved;
         if carries && self.config_disk.is_none() && !force {
-            return Err("the configuration is in the image, and no disk keeps it for the next one: attach a config disk, or \
-                        `upgrade … force` does without, and the trial waits for `upgrade confirm`"
+            return Err("the configuration is in the image, and there is no config disk to keep it for the next image: \
+                        attach one, or use `upgrade … force`, whose trial waits for `upgrade confirm`"
                 .into());
         }
         if carries && self.config_disk.is_some() && !upgrade.is_busy() && !self.is_saving() {

@@ -1,4 +1,4 @@
-//! The peers that operators measure the network against: switched on by `roce.services`.
+//! Servers of measuring tools (rping, perftest, qperf), enabled by `roce.services`.
 
 use super::rdma_stack::RdmaStack;
 use crate::config::Config;
@@ -18,7 +18,7 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// The servers that the configuration wants, over a provider; what goes wrong is logged.
+    /// Creates the configured servers over a provider. Errors are logged.
     pub fn of(config: &Config, rdma_stack: Option<&mut RdmaStack>) -> Option<OfMeasure<Self>> {
         let rdma_stack = rdma_stack.filter(|_| config.roce.services)?;
         if !MEASURE {
@@ -30,13 +30,13 @@ impl Services {
         made.ok().and_then(|services| OfMeasure::hold(|| services))
     }
 
-    /// Listens for all of them.
+    /// Listens for all tools.
     fn new(provider: &mut ProviderSet) -> Result<Self, VerbsError> {
         let rping = rping::Server::new(provider)?;
         Ok(Services { rping, tools: tools::Server::new(provider)? })
     }
 
-    /// Takes an event of the connection manager; false if it is about none of them.
+    /// Handles an event of the connection manager. False if it belongs to none of the servers.
     pub fn handle_connection_event(
         &mut self,
         event: &ConnectionEvent,
@@ -49,7 +49,7 @@ impl Services {
         self.rping.handle_connection_event(event, *provider, arena, *now, *rng)
     }
 
-    /// Does what is to be done; how much.
+    /// Handles completions and timers. Returns the amount of work.
     pub fn poll(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
         self.rping.poll(ctx.provider, ctx.now) + self.tools.poll(ctx)
     }
@@ -64,7 +64,7 @@ impl Services {
         front.poll(interface, &mut self.tools, ctx);
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.tools.poll_timeout()
     }

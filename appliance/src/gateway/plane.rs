@@ -1,5 +1,5 @@
-//! The data plane of one loop: its share of the ports, with all that answers on them without the
-//! control plane. Nothing of it is touched by another loop.
+//! The data plane of one loop: its ports, and all users of them that work without the control plane. No other loop
+//! accesses it.
 
 use super::bridge::{Bridge, TransportPort};
 use super::cards::{self, Cards};
@@ -26,30 +26,30 @@ use ntrdma::Ntrdma;
 use rand_core::RngCore;
 use verbs::Provider;
 
-/// How soon a loop that halts looks again for a DMA engine beside a bridge, which interrupts nobody.
+/// Poll interval of a bridge's DMA engine during a halt, because the engine raises no interrupts.
 const ENGINE: Duration = Duration::from_micros(50);
 
 /// One loop's data plane.
 pub(super) struct DataPlane {
-    /// The present of this round.
+    /// Time of this round.
     pub now: Instant,
     pub ports: Vec<PlanePort>,
-    /// The links of ports were looked at since somebody asked.
-    pub links_looked_at: bool,
-    /// A frame of this round leaves somebody something to do.
+    /// Links of ports were polled since the control plane last checked this.
+    pub links_polled: bool,
+    /// A frame of this round leaves work.
     pub has_work: bool,
-    /// Where the memory of sessions comes from: all planes share it.
+    /// DMA memory, which all planes share.
     pub arena: Arena,
     pub rng: Box<dyn RngCore>,
     /// None if there are no ports, or RoCE is switched off.
     pub rdma_stack: Option<RdmaStack>,
-    /// The ways to other appliances; their providers are of the set, in the same order.
+    /// Bridges to other appliances. Their providers are in the set, in the same order.
     pub bridges: Vec<OfNtb<Bridge>>,
     /// RapidIO networks; their interfaces are among the ports.
     pub rapidio: Vec<RapidioPort>,
     /// Links to LINX nodes, of the first loop; None if the configuration has none.
     pub linx: Option<Box<Linx>>,
-    /// Bridges to stock Linux hosts; likewise.
+    /// Bridges to stock Linux hosts. Their interfaces are among the ports.
     pub transports: Vec<OfNtb<TransportPort>>,
     pub storage: Storage,
     /// The peers of measuring tools, if they are switched on.
@@ -60,26 +60,26 @@ pub(super) struct DataPlane {
     pub udp_engines: UdpEngines,
     pub capture: Capture,
     pub pace: Pace,
-    /// It serves nobody any more: the machine is about to end.
+    /// The machine is about to end: no more requests are served.
     pub ending: bool,
     /// No other loop runs.
     pub is_alone: bool,
 }
 
-/// What the plane of another core is made from, on that core.
+/// Arguments to create the plane of another core, on that core.
 pub(super) struct Settings {
     pub config: Config,
     pub arena: Arena,
-    /// Of its random numbers.
+    /// Seed of its random numbers.
     pub seed: [u8; 32],
-    /// What they are reseeded from.
+    /// Sources from which they are reseeded.
     pub entropy: EntropySources,
-    /// What it serves storage with, if it does.
+    /// Resources to serve storage, if it does.
     pub storage: Option<Seat>,
 }
 
 impl DataPlane {
-    /// A plane of another core than the first, over `ports` and bridges.
+    /// Creates a plane of another core than the first, over `ports` and bridges.
     pub fn new(
         settings: Settings,
         ports: Vec<PlanePort>,
@@ -107,7 +107,7 @@ impl DataPlane {
         let mut plane = DataPlane {
             now,
             ports,
-            links_looked_at: false,
+            links_polled: false,
             has_work: false,
             arena,
             rng: Box::new(rng),
@@ -129,20 +129,20 @@ impl DataPlane {
         plane
     }
 
-    /// Heeds what can be changed while it runs.
+    /// Applies settings that can change at run time.
     pub fn configure(&mut self, quiet_time: Duration, echo: bool) {
         self.pace.set_quiet_time(quiet_time);
         self.ports.iter_mut().for_each(|slot| slot.echo = echo);
     }
 
-    /// What is told of it.
+    /// Status for reports.
     pub fn report(&self) -> PlaneReport {
         let mut report = PlaneReport::default();
         self.report_into(&mut report);
         report
     }
 
-    /// As [`DataPlane::report`], into one that was made before: allocates nothing then.
+    /// As [`DataPlane::report`], into an existing report: allocates nothing.
     pub fn report_into(&self, report: &mut PlaneReport) {
         report.counters = self.pace.counters;
         report.ports.clear();
@@ -153,14 +153,14 @@ impl DataPlane {
         }));
     }
 
-    /// What is told of its bridges; it is that of core `core`.
+    /// Status of its bridges. `core` is the number of its core.
     pub fn bridge_statuses(&self, core: usize) -> impl Iterator<Item = BridgeStatus> {
         let stacks = self.rdma_stack.iter();
         let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
         self.bridges.iter().zip(ntrdma).map(move |(bridge, ntrdma)| bridge.status(ntrdma, core))
     }
 
-    /// Queues the control plane's frames for a port; how many.
+    /// Queues the control plane's frames for a port. Returns their number.
     pub fn transmit_for_control(
         &mut self,
         place: usize,
@@ -177,8 +177,7 @@ impl DataPlane {
         })
     }
 
-    /// Whether a port, a bridge, or another loop that has to do with volumes, has something that was not taken
-    /// yet.
+    /// Whether work of a port, a bridge, a card, or of another loop about volumes is pending.
     #[inline]
     pub fn pending(&self) -> bool {
         self.bridges.iter().any(|bridge| bridge.pending())
@@ -187,8 +186,8 @@ impl DataPlane {
             || !self.is_alone && self.storage.pending()
     }
 
-    /// Whether nobody here but cards, and what is served over them, has anything to do now and then.
-    pub fn has_cards_alone(&self) -> bool {
+    /// Whether only cards and their users need rounds.
+    pub fn has_only_cards(&self) -> bool {
         self.bridges.is_empty()
             && self.rapidio.is_empty()
             && self.transports.is_empty()
@@ -197,17 +196,17 @@ impl DataPlane {
             && self.rping.is_none()
             && self.udp_engines.is_empty()
             && self.storage.remote_storage.is_none()
-            && !self.links_looked_at
+            && !self.links_polled
             && !self.ending
     }
 
-    /// Whether a card that does RoCE itself has done something that was not taken in.
+    /// Whether completions of a RoCE card are pending.
     #[inline(always)]
     pub fn cards_pending(&self) -> bool {
         self.rdma_stack.as_ref().is_some_and(|stack| stack.providers.cards_pending())
     }
 
-    /// Frees memory of volumes that are no more, once nothing points into it.
+    /// Frees memory of deleted volumes, once nothing refers to it.
     #[inline]
     pub fn free_retired(&mut self, now: Instant) {
         if self.storage.has_retired() {
@@ -216,7 +215,7 @@ impl DataPlane {
         }
     }
 
-    /// Ends all RDMA connections in order, and serves nobody any more.
+    /// Disconnects all RDMA connections, and serves no more requests.
     pub fn shut_down(&mut self, now: Instant) {
         self.ending = true;
         self.rapidio.iter_mut().for_each(|one| one.end_point.leave());
@@ -225,8 +224,8 @@ impl DataPlane {
         }
     }
 
-    /// Tells the machines across bridges that the link is over, after all else was said: nothing goes over it
-    /// any more.
+    /// Notifies the machines across bridges that the link ends. Call it last: nothing is sent over the bridges
+    /// afterwards.
     pub fn leave_bridges(&mut self) {
         self.transports.iter_mut().for_each(|one| one.leave());
         let Some(rdma_stack) = &mut self.rdma_stack else { return };
@@ -237,7 +236,7 @@ impl DataPlane {
         }
     }
 
-    /// Whether all peers know that their connections are over, and no port has frames that it has not sent.
+    /// Whether all connections are disconnected, and no port has unsent frames.
     pub fn is_shut_down(&mut self) -> bool {
         self.rdma_stack.as_ref().is_none_or(|rdma_stack| rdma_stack.providers.is_disconnected())
             && !self.ports.iter_mut().any(|slot| slot.port.is_sending())
@@ -249,7 +248,7 @@ impl DataPlane {
             && self.ports.iter().all(|slot| slot.port.wakes())
     }
 
-    /// Has ports and bridges raise interrupts, or not.
+    /// Enables or disables interrupts of ports and bridges.
     #[inline]
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.bridges.iter_mut().for_each(|bridge| bridge.device.set_interrupts(wanted));
@@ -259,9 +258,9 @@ impl DataPlane {
         }
     }
 
-    /// Has devices raise interrupts, before a halt. Where a message is under way, whose next frames leave
-    /// nothing to do until the last, that one is waited for: true then, and the halt must not be long,
-    /// because it may not come, and other frames may.
+    /// Enables interrupts before a halt. In the middle of a message whose next frames leave no work until the last one,
+    /// the device is to interrupt at the last one. Returns true then: the halt must be short, because that frame may be
+    /// lost, and other frames may arrive.
     #[inline]
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.set_interrupts(true);
@@ -277,8 +276,8 @@ impl DataPlane {
         false
     }
 
-    /// Runs the provider's timers, if one has come; true if there was one and it left nothing to do, as
-    /// most do: they are moved far more often than they expire. An ACK that is said again is sent.
+    /// Handles the provider's expired timers. True if there was one and it left no work. Most leave none, because
+    /// timers are postponed lazily. A repeated ACK is sent here.
     pub fn expires_idly(&mut self, now: Instant) -> bool {
         let Some(rdma_stack) = &mut self.rdma_stack else { return false };
         let roce = &mut rdma_stack.providers.roce;
@@ -296,13 +295,12 @@ impl DataPlane {
             .is_some_and(|rdma_stack| !rdma_stack.providers.roce.wants_transmit())
     }
 
-    /// Whether the frames of this round leave nothing to do. Measuring tools look for what was written to
-    /// their memory by themselves.
+    /// Whether the frames of this round leave no work. Never with measuring tools, which poll their memory.
     pub fn is_quiescent(&self) -> bool {
         !self.has_work && self.services.is_none() && self.rping.is_none() && !self.cards_pending()
     }
 
-    /// When something here is due though nothing arrives.
+    /// When the next timer expires, or a poll is due.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
@@ -316,9 +314,9 @@ impl DataPlane {
         Instant::first([link, rapidio, transports, engines, fabric, udp, memory])
     }
 
-    /// Takes note of the addresses that a port has now.
+    /// Sets the addresses of a port.
     pub fn set_addresses(&mut self, place: usize, local: &PortAddresses) {
-        // The bridge has no use for them.
+        // An interface over a bridge has no port.
         let Some(slot) = self.ports.get_mut(place) else { return };
         slot.local = local.clone();
         if let Some(rdma_stack) = &mut self.rdma_stack {

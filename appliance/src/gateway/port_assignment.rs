@@ -1,4 +1,4 @@
-//! Which loop gets which port.
+//! Assigns ports and bridges to loops.
 
 use super::bridge::Bridge;
 use super::forwarding;
@@ -6,7 +6,7 @@ use super::loop_waker::LoopWaker;
 use super::plane::Settings;
 use super::ports::{PlanePort, PortSlot, QueueSlot};
 use super::punt;
-use super::worker::{self, Dealt, Worker};
+use super::worker::{self, AssignedPort, Worker};
 use crate::config::Config;
 use crate::families::OfNtb;
 use crate::machine::SpareCore;
@@ -14,29 +14,30 @@ use drivers::device::OpenedPort;
 use drivers::hal::{Interrupt, Port};
 use ntrdma::Ntrdma;
 
-/// A core that has no loop yet, and the ports and bridges that are meant for it.
+/// A core without a loop yet, and the ports and bridges assigned to it.
 struct Spare {
     core: Box<dyn SpareCore>,
     waker: LoopWaker,
-    ports: Vec<Dealt>,
+    ports: Vec<AssignedPort>,
     bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
 }
 
 impl Spare {
-    fn is_wanted(&self) -> bool {
+    fn has_ports(&self) -> bool {
         !self.ports.is_empty() || !self.bridges.is_empty()
     }
 }
 
 /// The loops, before they run.
 pub(super) struct Loops {
-    /// That of the first loop, which has the control plane.
+    /// Waker of the first loop, which has the control plane.
     waker: LoopWaker,
     /// Ports of the first loop, with their numbers.
     pub own: Vec<(usize, PlanePort)>,
-    /// Its bridges.
+    /// Bridges of the first loop.
     pub own_bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
-    /// Ports beside these, by which it reaches those of other loops for its engines over UDP: with the numbers of those.
+    /// Additional ports of the first loop, by which its UDP engines reach ports of other loops, with the numbers of
+    /// those.
     pub forwarding: Vec<(usize, PlanePort)>,
     /// Further queues of ports, on other loops than the ports.
     pub queues: Vec<QueueSlot>,
@@ -44,7 +45,7 @@ pub(super) struct Loops {
     spare: Vec<Spare>,
 }
 
-/// Makes ports of so many further queues of a port's device, or of as many as it has.
+/// Creates ports for up to so many further queues of a port's device.
 pub(super) type Split<'a> = &'a mut dyn FnMut(&mut dyn Port, usize) -> Vec<Box<dyn Port + Send>>;
 
 impl Loops {
@@ -64,8 +65,8 @@ impl Loops {
         }
     }
 
-    /// The core of that number, for a device whose interrupts `route` can have sent there; None for the first, or where that
-    /// is not possible, which the log is told.
+    /// The spare core with number `wanted`, for a device whose interrupts `route` sends there. None for core 0. If the
+    /// core does not exist or cannot be interrupted, logs that and returns None.
     fn of_core<'a>(
         spare: &'a mut [Spare],
         wanted: usize,
@@ -85,9 +86,9 @@ impl Loops {
         Some(spare)
     }
 
-    /// Gives a bridge to the loop that the configuration names, or to the first. `interface` is told the number of the core,
-    /// how the first loop is woken, and how that one is.
-    pub fn deal_bridge(
+    /// Assigns a bridge to the configured loop, or to the first. `interface` gets the number of the core, the waker of
+    /// the first loop, and the waker of the bridge's loop.
+    pub fn assign_bridge(
         &mut self,
         mut bridge: OfNtb<Bridge>,
         ntrdma: Ntrdma,
@@ -105,8 +106,8 @@ impl Loops {
         spare.bridges.push((bridge, ntrdma));
     }
 
-    /// Gives a port to the loop that the configuration names, or to the first; where that names several, each gets a queue.
-    pub fn deal(
+    /// Assigns a port to the configured loop, or to the first. If several are configured, each gets a queue.
+    pub fn assign(
         &mut self,
         mut port: OpenedPort,
         number: usize,
@@ -125,13 +126,13 @@ impl Loops {
         let engines = config.usnic.iter().any(|usnic| Some(usize::from(usnic.net)) == net);
         match others {
             [] => {}
-            // What its peers say would come to any of them.
+            // Several queues would spread the datagrams of usNIC peers over the cores.
             _ if engines => {
-                log::warn!("{}: core {wanted} alone serves it, because of usNIC there", slot.name);
+                log::warn!("{}: core {wanted} alone serves it, because it has usNIC", slot.name);
             }
             _ => {
                 let port = port.port_mut();
-                slot.others = self.deal_queues(port, number, &slot, wanted, others, split);
+                slot.others = self.assign_queues(port, number, &slot, wanted, others, split);
             }
         }
         let route = |interrupt: Interrupt| port.port_mut().route(&interrupt);
@@ -155,12 +156,13 @@ impl Loops {
         });
         let place = spare.ports.len();
         let (name, roce) = (slot.name.clone(), wishes.roce);
-        spare.ports.push(Dealt { name, port, roce, punt_queue, forwarded });
+        spare.ports.push(AssignedPort { name, port, roce, punt_queue, forwarded });
         PortSlot { core: wanted, place, punt_port: Some(punt_port), ..slot }
     }
 
-    /// Gives each of `others` a queue of the port `slot`, as far as there are such cores and queues; which have one then.
-    fn deal_queues(
+    /// Assigns a queue of the port `slot` to each core of `others`, as far as cores and queues exist. Returns the cores
+    /// with a queue.
+    fn assign_queues(
         &mut self,
         port: &mut dyn Port,
         number: usize,
@@ -173,9 +175,9 @@ impl Loops {
         let mut cores: Vec<usize> = others.to_vec();
         cores.retain(|&core| core <= last);
         if cores.len() < others.len() || first > last {
-            log::error!("{name}: not all cores of its list are there; accepted: 0 to {last}");
+            log::error!("{name}: some cores of its list do not exist; accepted: 0 to {last}");
         }
-        // Where the first is not there core 0 takes its place, which has a queue of its own then.
+        // If the first core does not exist, core 0 takes its place and gets a queue.
         let queues = if cores.is_empty() { Vec::new() } else { split(port, cores.len()) };
         if queues.len() < cores.len() {
             log::warn!(
@@ -190,23 +192,23 @@ impl Loops {
             else {
                 continue;
             };
-            // Without an interrupt a loop looks by itself, often.
+            // Without an interrupt the loop polls the queue.
             if !spare.core.interrupt().is_some_and(|interrupt| port.route(&interrupt)) {
                 log::warn!(
-                    "{name}: cannot interrupt core {core}, which has to look at it all the time"
+                    "{name}: cannot interrupt core {core}, which polls the port all the time"
                 );
             }
             let (punt_port, punt_queue) =
                 punt::connect(slot.mac, slot.mtu, punt::RING, control, &spare.waker);
             let place = spare.ports.len();
             let (name, port) = (name.clone(), OpenedPort::Plain(port));
-            spare.ports.push(Dealt { name, port, roce: None, punt_queue, forwarded: None });
+            spare.ports.push(AssignedPort { name, port, roce: None, punt_queue, forwarded: None });
             self.queues.push(QueueSlot { port: number, core, place, punt_port });
         }
         cores
     }
 
-    /// Gives the first loop a port that cannot go to another.
+    /// Assigns a port to the first loop that cannot move to another.
     pub fn keep(
         &mut self,
         port: Box<dyn Port>,
@@ -222,24 +224,24 @@ impl Loops {
             log::warn!("{}: cannot go to other cores; it stays on core 0", slot.name);
         }
         if wishes.vlan.is_some() && port.vlan().is_none() {
-            log::warn!("{}: no VLAN there: its frames have no tags", slot.name);
+            log::warn!("{}: its device has no VLAN support: frames are not tagged", slot.name);
         }
         self.own.push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
         slot
     }
 
-    /// The loops that got ports or bridges: the numbers of their cores, and how they are woken.
+    /// Loops with ports or bridges: core numbers and wakers.
     pub fn with_ports(&self) -> Vec<(usize, LoopWaker)> {
-        let with_ports = self.spare.iter().zip(1..).filter(|(spare, _)| spare.is_wanted());
+        let with_ports = self.spare.iter().zip(1..).filter(|(spare, _)| spare.has_ports());
         with_ports.map(|(spare, number)| (number, spare.waker.clone())).collect()
     }
 
-    /// Starts the loops that got ports or bridges, each with what `settings` gives for its core, by the number.
+    /// Starts the loops with ports or bridges. `settings` returns the settings for a core, by its number.
     pub fn start(
         self,
         mut settings: impl FnMut(usize, &mut dyn SpareCore, &LoopWaker) -> Settings,
     ) -> Vec<Worker> {
-        let with_ports = self.spare.into_iter().zip(1..).filter(|(spare, _)| spare.is_wanted());
+        let with_ports = self.spare.into_iter().zip(1..).filter(|(spare, _)| spare.has_ports());
         let start = |(Spare { mut core, waker, ports, bridges }, number)| {
             let (worker, orders) = worker::orders(number, waker.clone());
             let settings = settings(number, &mut *core, &waker);

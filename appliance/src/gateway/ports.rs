@@ -1,4 +1,4 @@
-//! Ports: what the control plane knows of each, and what the plane that has it keeps.
+//! State of a port: [`PortSlot`] in the control plane, [`PlanePort`] in the plane that owns it.
 
 use super::punt::PuntPort;
 use core::time::Duration;
@@ -7,10 +7,10 @@ use management::status::Addresses;
 use net::PortAddresses;
 use net::vlan::Vlan;
 
-/// How often the link is looked at.
+/// Poll interval of the link.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the control plane knows of a port.
+/// A port in the control plane.
 pub(super) struct PortSlot {
     pub name: String,
     pub location: String,
@@ -20,38 +20,38 @@ pub(super) struct PortSlot {
     /// Largest layer 3 packet in bytes.
     pub mtu: usize,
     pub addresses: Addresses,
-    /// Whether the link was up when it was last looked at.
+    /// Whether the link was up at the last poll.
     pub link: bool,
     /// Whether it has ever been seen up.
     pub had_link: bool,
-    /// Number of the core whose loop takes its frames.
+    /// Core of the loop that owns it.
     pub core: usize,
-    /// Its place among the ports of that loop.
+    /// Index among the ports of that loop.
     pub place: usize,
-    /// The way to it, if the loop is not this one.
+    /// Connection to it, if another loop owns it.
     pub punt_port: Option<PuntPort>,
-    /// The place of the port by which engines over UDP reach it then.
+    /// Index of the port by which UDP engines reach it, if another loop owns it.
     pub forwarding: Option<usize>,
-    /// Cores beside that one which have queues of it: what one of its hosts says comes to any of them, always the same.
+    /// Further cores with queues of the port. All frames of a host go to the same core.
     pub others: Vec<usize>,
 }
 
-/// A further pair of queues of a port's device, on another core than the port, as the control plane sees it.
+/// A further pair of queues of a port's device, on another core than the port, in the control plane.
 pub(super) struct QueueSlot {
     /// Number of the port.
     pub port: usize,
     pub core: usize,
-    /// Its place among the ports of that loop.
+    /// Index among the ports of that loop.
     pub place: usize,
-    /// What is the control plane's comes by this, and nothing goes.
+    /// Control-plane frames arrive by this port. None are sent.
     pub punt_port: PuntPort,
 }
 
 impl PortSlot {
-    /// The place of an interface over a bridge, which is no port.
+    /// Index of an interface over a bridge, which has no port.
     pub const NO_PORT: usize = usize::MAX;
 
-    /// A port of the first loop.
+    /// Creates the slot of a port of the first loop.
     pub fn new(name: String, location: String, port: &dyn Port, place: usize) -> Self {
         PortSlot {
             name,
@@ -70,19 +70,19 @@ impl PortSlot {
         }
     }
 
-    /// Whether the first loop hears all that is said to it there.
+    /// Whether the first loop receives all frames of the port.
     pub fn is_first_alone(&self) -> bool {
         self.punt_port.is_none() && self.others.is_empty()
     }
 
-    /// Whether another loop says that the link has changed, or asks for hosts.
+    /// Whether another loop reports a changed link, or requests neighbours.
     pub fn has_news(&self) -> bool {
-        let is_news = |port: &PuntPort| port.link() != self.link || port.has_strangers();
+        let is_news = |port: &PuntPort| port.link() != self.link || port.has_requests();
         self.punt_port.as_ref().is_some_and(is_news)
     }
 
-    /// Takes note of the state of the link; true if it came up. Cards negotiate it after the reset of a driver: that
-    /// it is not up from the first moment is nothing to warn of.
+    /// Records and logs the state of the link. True if it came up. No link at the start is not a warning, because cards
+    /// negotiate it after the driver's reset.
     pub fn note_link(&mut self, up: bool) -> bool {
         let was = core::mem::replace(&mut self.link, up);
         let name = &self.name;
@@ -98,31 +98,31 @@ impl PortSlot {
     }
 }
 
-/// A port, and what its plane keeps of it.
+/// A port in the plane that owns it.
 pub(super) struct PlanePort {
     pub port: Box<dyn Port>,
-    /// What it is called in the log.
+    /// Name in the log.
     pub name: String,
-    /// What is ours on it.
+    /// Own addresses.
     pub local: PortAddresses,
     pub vlan: Vlan,
-    /// Frames with the tag of another VLAN, or without the one of ours.
+    /// Frames with the tag of another VLAN, or without our tag.
     pub of_other_vlans: u64,
     pub link: bool,
     pub link_due: Instant,
     /// Datagrams echoed.
     pub echoes: u64,
-    /// Echoes are answered.
+    /// UDP echo is enabled.
     pub echo: bool,
-    /// Room for the answer to one.
+    /// Buffer for the reply to a datagram.
     pub reply: Vec<u8>,
-    /// Room for a frame without its tag.
+    /// Buffer for a frame without its tag.
     pub untagged: Vec<u8>,
 }
 
 impl PlanePort {
     pub fn new(name: String, port: Box<dyn Port>, echo: bool) -> Self {
-        // An Ethernet header and a tag stand before the largest packet.
+        // The largest packet, behind an Ethernet header and a tag.
         let reply = vec![0; port.mtu() + 18];
         let local = PortAddresses { mac: port.mac(), ..PortAddresses::default() };
         PlanePort {
@@ -140,7 +140,7 @@ impl PlanePort {
         }
     }
 
-    /// Looks after the device and at the link once in a while; whether it did.
+    /// Polls device and link when due. Returns whether it did.
     #[inline(always)]
     pub fn poll_link(&mut self, now: Instant) -> bool {
         let due = now >= self.link_due;
@@ -153,13 +153,13 @@ impl PlanePort {
     fn look_after(&mut self, now: Instant) {
         self.link_due = now + LINK_INTERVAL;
         self.port.watch(now);
-        self.tell_notices();
+        self.log_notices();
         self.link = self.port.link_up();
         self.local.mac = self.port.mac();
     }
 
-    /// Writes down what has happened to the device.
-    fn tell_notices(&mut self) {
+    /// Logs the notices of the device.
+    fn log_notices(&mut self) {
         while let Some(notice) = self.port.notice() {
             let name = &self.name;
             match notice.severity {

@@ -1,5 +1,4 @@
-//! A port whose frames another loop takes, or the bridge, as the control plane sees it: two rings
-//! of frames.
+//! Connects the control plane to a port of another loop, or to a bridge, by two rings of frames.
 
 use super::frame_ring::{Receiver, Sender, frame_ring};
 use super::loop_waker::LoopWaker;
@@ -9,34 +8,34 @@ use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitPro
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
 
-/// Bytes of the ring each way for what is the control plane's.
+/// Bytes of each ring for control-plane frames.
 pub(super) const RING: usize = 64 << 10;
-/// Hosts that a loop asks for at a time; those for which there is no room say something again.
-const STRANGERS: usize = 64;
+/// Neighbour requests of a loop that can wait. If there is no room, the next packet of the host repeats the request.
+const REQUESTS: usize = 64;
 
-/// What both ends see.
+/// State shared by both ends.
 #[derive(Debug)]
 struct Shared {
     link: AtomicBool,
-    /// Frames for the control plane that found no room.
+    /// Frames for the control plane that were dropped because the ring was full.
     dropped: AtomicU64,
 }
 
-/// The control plane's end: a port like any other, but that it is not told of everything.
+/// The control plane's end, which is a port. It receives only control-plane frames.
 pub(super) struct PuntPort {
     mac: [u8; 6],
     mtu: usize,
     from_plane: Receiver,
     to_plane: Sender,
-    /// Hosts that the loop asks the neighbour table for.
-    strangers: Consumer<IpAddr>,
+    /// Hosts that the loop needs neighbour entries of.
+    requests: Consumer<IpAddr>,
     /// The frame that was received last.
     frame: Vec<u8>,
     shared: Arc<Shared>,
-    /// That of the port's loop.
+    /// Waker of the port's loop.
     waker: LoopWaker,
-    /// Something was put into the ring, and the loop was not told yet.
-    untold: bool,
+    /// The ring was filled, and the loop not woken yet.
+    needs_wake: bool,
     counters: PortCounters,
 }
 
@@ -44,20 +43,20 @@ pub(super) struct PuntPort {
 pub(super) struct PuntQueue {
     to_control: Sender,
     from_control: Receiver,
-    strangers: Producer<IpAddr>,
-    /// A frame of the control plane's that the port had no room for.
+    requests: Producer<IpAddr>,
+    /// A frame of the control plane that the port had no room for.
     waiting: Option<Vec<u8>>,
     frame: Vec<u8>,
     /// Bytes of the longest frame.
     longest: usize,
     shared: Arc<Shared>,
-    /// That of the first loop.
+    /// Waker of the first loop.
     waker: LoopWaker,
-    untold: bool,
+    needs_wake: bool,
 }
 
-/// Both ends for a port with this MAC address and MTU on a loop with the alarm `plane`, while the
-/// control plane has `control`. The rings have so many bytes, and room for some of the largest frames at least.
+/// Creates both ends for a port with this MAC address and MTU. `plane` wakes the port's loop, `control` the control
+/// plane's. Each ring has `ring` bytes, but room for at least some of the largest frames.
 pub(super) fn connect(
     mac: [u8; 6],
     mtu: usize,
@@ -69,51 +68,51 @@ pub(super) fn connect(
     let ring = ring.max(4 * longest);
     let (to_control, from_plane) = frame_ring(ring);
     let (to_plane, from_control) = frame_ring(ring);
-    let (asked, strangers) = RingBuffer::new(STRANGERS);
+    let (requested, requests) = RingBuffer::new(REQUESTS);
     let shared = Arc::new(Shared { link: AtomicBool::new(true), dropped: AtomicU64::new(0) });
     let punt_port = PuntPort {
         mac,
         mtu,
         from_plane,
         to_plane,
-        strangers,
+        requests,
         frame: Vec::with_capacity(longest),
         shared: shared.clone(),
         waker: plane.clone(),
-        untold: false,
+        needs_wake: false,
         counters: PortCounters::default(),
     };
     let punt_queue = PuntQueue {
         to_control,
         from_control,
-        strangers: asked,
+        requests: requested,
         waiting: None,
         frame: Vec::with_capacity(longest),
         longest,
         shared,
         waker: control.clone(),
-        untold: false,
+        needs_wake: false,
     };
     (punt_port, punt_queue)
 }
 
 impl PuntPort {
-    /// Whether the link of the port is up, as its loop says.
+    /// Whether the link of the port is up, as its loop reports.
     pub fn link(&self) -> bool {
         self.shared.link.load(Ordering::Relaxed)
     }
 
-    /// Whether the loop asks for hosts.
-    pub fn has_strangers(&self) -> bool {
-        !self.strangers.is_empty()
+    /// Whether the loop has neighbour requests.
+    pub fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
     }
 
-    /// The hosts that the loop asks the neighbour table for, to be taken out.
-    pub fn strangers(&mut self) -> impl Iterator<Item = IpAddr> {
-        core::iter::from_fn(|| self.strangers.pop().ok())
+    /// Removes the neighbour requests of the loop.
+    pub fn take_requests(&mut self) -> impl Iterator<Item = IpAddr> {
+        core::iter::from_fn(|| self.requests.pop().ok())
     }
 
-    /// Frames for the control plane that found no room in the ring.
+    /// Frames for the control plane that were dropped because the ring was full.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
@@ -155,24 +154,24 @@ impl Port for PuntPort {
             self.counters.tx_full += 1;
             return Err(TransmitError::Full);
         }
-        self.untold = true;
+        self.needs_wake = true;
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += packet.len() as u64;
         Ok(())
     }
 
-    /// All of it is copied.
+    /// Frames are copied.
     fn progress(&mut self) -> TransmitProgress {
         TransmitProgress::NOTHING_HELD
     }
 
     fn flush(&mut self) {
-        if core::mem::take(&mut self.untold) {
+        if core::mem::take(&mut self.needs_wake) {
             self.waker.wake();
         }
     }
 
-    /// The loop of the port rings whenever there is something.
+    /// Does nothing: the port's loop always wakes this one.
     fn set_interrupts(&mut self, _: bool) {}
 
     fn pending(&self) -> bool {
@@ -185,18 +184,18 @@ impl Port for PuntPort {
 }
 
 impl PuntQueue {
-    /// Hands a frame to the control plane, if there is room.
+    /// Passes a frame to the control plane. Drops and counts it if there is no room.
     pub fn push(&mut self, frame: &[u8]) {
         if self.to_control.push(frame) {
-            self.untold = true;
+            self.needs_wake = true;
         } else {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Asks the control plane where a host is, if there is room.
-    pub fn ask_for(&mut self, host: IpAddr) {
-        self.untold |= self.strangers.push(host).is_ok();
+    /// Requests the neighbour entry of a host from the control plane, if there is room.
+    pub fn request_neighbour(&mut self, host: IpAddr) {
+        self.needs_wake |= self.requests.push(host).is_ok();
     }
 
     /// Whether there is room for any frame.
@@ -204,15 +203,15 @@ impl PuntQueue {
         self.to_control.has_room(self.longest)
     }
 
-    /// Tells the control plane of the link.
+    /// Reports the state of the link to the control plane.
     pub fn set_link(&mut self, up: bool) {
         if self.shared.link.load(Ordering::Relaxed) != up {
             self.shared.link.store(up, Ordering::Relaxed);
-            self.untold = true;
+            self.needs_wake = true;
         }
     }
 
-    /// Gives the control plane's frames to `port`, as many as it has room for; how many.
+    /// Passes the control plane's frames to `port`, as many as it has room for. Returns their number.
     pub fn transmit(
         &mut self,
         mut port: impl FnMut(&Packet<'_>) -> Result<(), TransmitError>,
@@ -235,21 +234,21 @@ impl PuntQueue {
                     self.waiting = Some(frame);
                     return count;
                 }
-                // The control plane checked the length: it is dropped rather than tried for ever.
+                // Not expected, because the control plane has checked the length: drop the frame.
                 Err(TransmitError::TooLarge) => {}
             }
             self.frame = frame;
         }
     }
 
-    /// Rings the control plane if there is something for it.
+    /// Wakes the control plane if there is work for it.
     pub fn flush(&mut self) {
-        if core::mem::take(&mut self.untold) {
+        if core::mem::take(&mut self.needs_wake) {
             self.waker.wake();
         }
     }
 
-    /// Whether the control plane has sent something for which the port has room, as far as it can tell.
+    /// Whether a frame of the control plane is pending, and the port has room (`has_room`) if it had none before.
     pub fn pending(&self, has_room: bool) -> bool {
         match self.waiting {
             Some(_) => has_room,

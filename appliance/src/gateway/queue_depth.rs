@@ -1,17 +1,17 @@
-//! The queue depth that clients of the storage server are given: the same after a restart.
+//! The queue depth that clients of the storage server get. It stays the same after a restart.
 //!
 //! Linux gives a path up for good when the depth changes ("queue depth changed", `process_info_rsp` and its like in
-//! `rtrs-clt.c`). So it is reckoned from the configuration and the machine alone, and where the configuration has changed
-//! what it would be, `save` writes the depth that clients have beside it.
+//! `rtrs-clt.c`). So it depends on configuration and RAM alone. If a changed configuration would give another depth,
+//! `save` also writes the present depth.
 
 use crate::config::{Config, Document, Volume};
 use rtrs::server;
 
-/// What clients are given, and by which settings.
+/// The depth that clients get, and the settings that it was computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offered {
     pub depth: u16,
-    /// Queue depth, bytes of a chunk, and how many times over memory is promised, as they are wanted.
+    /// Configured queue depth, bytes of a chunk, and oversubscription of memory.
     wanted: (u16, u64, u16),
 }
 
@@ -20,8 +20,8 @@ impl Offered {
         Offered { depth, wanted: wanted(config) }
     }
 
-    /// The depth that has to be kept for the next start with this configuration: that of now, if memory would give
-    /// another and nobody asked for one.
+    /// The depth to save for the next start with this configuration: the present one, if memory would give another and
+    /// the settings are unchanged.
     fn to_keep(self, config: &Config, arena: u64) -> Option<u16> {
         (self.wanted == wanted(config) && of(config, arena) != self.depth).then_some(self.depth)
     }
@@ -31,17 +31,17 @@ fn wanted(config: &Config) -> (u16, u64, u16) {
     (config.rnbd.queue_depth, config.rnbd.chunk_size.0, config.rnbd.oversubscribe)
 }
 
-/// The depth for a machine with an arena of so many bytes.
+/// The depth for a machine with an arena of `arena` bytes.
 pub(super) fn of(config: &Config, arena: u64) -> u16 {
     match config.rnbd.offered_depth {
-        0 => as_memory_goes(config, arena),
+        0 => by_memory(config, arena),
         kept => kept.min(config.rnbd.queue_depth),
     }
 }
 
-/// The depth at which four sessions have room in what the machine has for all uses, less the volumes in memory and an
-/// eighth. Of what is free at the moment nothing goes in.
-fn as_memory_goes(config: &Config, arena: u64) -> u16 {
+/// The depth at which four sessions fit into the arena, less the volumes in memory and an eighth. It does not depend on
+/// the memory that is free at the moment.
+fn by_memory(config: &Config, arena: u64) -> u16 {
     let volumes: u64 = config.volume.iter().map(Volume::memory).sum();
     let free = arena.saturating_sub(volumes) / 8 * 7;
     let memory = match u64::from(config.rnbd.oversubscribe) {
@@ -51,8 +51,8 @@ fn as_memory_goes(config: &Config, arena: u64) -> u16 {
     server::offered_depth(config.rnbd.queue_depth, config.rnbd.chunk_size.0 as u32, memory)
 }
 
-/// Says in the log what the depth is, if that is not what was asked for.
-pub(super) fn tell(config: &Config, depth: u16, free: u64) {
+/// Logs the depth, if it is not the configured one.
+pub(super) fn log_depth(config: &Config, depth: u16, free: u64) {
     let asked = config.rnbd.queue_depth;
     let session = u64::from(depth) * config.rnbd.chunk_size.0;
     if config.rnbd.offered_depth == 0 {
@@ -61,8 +61,8 @@ pub(super) fn tell(config: &Config, depth: u16, free: u64) {
         }
     } else if config.rnbd.oversubscribe == 1 && session > free {
         log::warn!(
-            "rnbd: no session fits into memory at the depth that clients were given, {depth}: {session} bytes of \
-             {free}; make room, or unset rnbd.offered_depth, save and reboot, and map anew"
+            "rnbd: no session fits into memory at the saved depth of {depth}: it needs {session} bytes, {free} are free: \
+             free memory, or unset rnbd.offered_depth, save, reboot, and map the devices anew on the clients"
         );
     } else {
         log::info!("rnbd: sessions get a queue depth of {depth}, as before (rnbd.offered_depth)");
@@ -70,19 +70,20 @@ pub(super) fn tell(config: &Config, depth: u16, free: u64) {
 }
 
 impl Offered {
-    /// Bytes of a chunk: no request of a client is larger.
+    /// Bytes of a chunk, which is the largest request of a client.
     pub fn chunk_size(self) -> usize {
         self.wanted.1 as usize
     }
 
-    /// Before the configuration is saved: with it the next start is to give clients the depth that they have.
+    /// Call it before the configuration is saved. It sets `rnbd.offered_depth` if the next start would give another
+    /// depth.
     pub fn keep(self, document: &mut Document, arena: u64) {
         let Some(depth) = self.to_keep(document.config(), arena) else { return };
         match document.set("rnbd.offered_depth", &depth.to_string()) {
             Ok(()) => log::info!(
                 "rnbd.offered_depth = {depth} is saved as well: memory would give clients another depth"
             ),
-            Err(_) => log::error!("rnbd.offered_depth = {depth} could not be noted"),
+            Err(_) => log::error!("rnbd.offered_depth = {depth} could not be persisted"),
         }
     }
 }
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_was_added_in_memory_does_not_change_the_depth() {
+    fn added_memory_volume_does_not_change_the_depth() {
         let before = with_volume(16);
         let offered = Offered::new(&before, of(&before, ARENA));
         assert_eq!((offered.depth, offered.to_keep(&before, ARENA)), (128, None));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_depth_that_was_asked_for_is_taken() {
+    fn configured_depth_is_used() {
         let before = with_volume(16);
         let offered = Offered::new(&before, of(&before, ARENA));
         let mut after = with_volume(64);

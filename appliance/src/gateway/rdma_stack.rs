@@ -1,7 +1,7 @@
-//! RDMA over the ports: the provider, and the packets that it has next.
+//! RDMA over the ports of a plane: the providers, and the next packet for each port.
 
 use super::ports::PlanePort;
-use super::strangers::Strangers;
+use super::strangers::PendingNeighbours;
 use crate::config::Config;
 use ntrdma::Ntrdma;
 use perf_responders::ntb_perf;
@@ -10,24 +10,24 @@ use rand_core::RngCore;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use verbs::ConnectionManager;
 
-/// The provider over the ports of a plane. Its ports have the same places as the plane's.
+/// The providers over the ports of a plane. Their ports have the same indices as the plane's.
 pub(super) struct RdmaStack {
     pub providers: ProviderSet,
     pub outgoing: Vec<Outgoing>,
-    /// Hosts that the neighbour tables are to be asked for.
-    pub strangers: Strangers,
+    /// Hosts whose neighbour entries are requested.
+    pub pending_neighbours: PendingNeighbours,
 }
 
-/// The packet that a port is to take next.
+/// The next packet for a port.
 pub(super) struct Outgoing {
     pub tx: TxBuffer,
-    /// `tx` holds a packet that found no room.
+    /// `tx` holds a packet that waits for room.
     pub waiting: bool,
 }
 
 impl RdmaStack {
-    /// A provider over `ports` and bridges. None if there are neither, and `wanted` says that nobody needs one all the
-    /// same: the first loop has what the servers of other loops are made after.
+    /// Creates the providers over `ports` and bridges. None if there are neither and it is not `wanted`. The first loop
+    /// may want providers without ports, because the servers of other loops are modelled on its server.
     pub fn new(
         config: &Config,
         ports: &[PlanePort],
@@ -40,7 +40,7 @@ impl RdmaStack {
             addresses: Vec::new(),
             mtu: slot.port.mtu(),
         });
-        // Without an address, a port reaches nobody.
+        // A port without an address, which reaches no host.
         let nowhere = PortConfig { mac: [2, 0, 0, 0, 0, 0], addresses: Vec::new(), mtu: 1500 };
         let first = configs.next().or((wanted || !ntrdma.is_empty()).then_some(nowhere))?;
         let mut roce = Roce::new(first, limits(config), rng);
@@ -51,15 +51,16 @@ impl RdmaStack {
         let mut devices = ProviderSet::new(roce, ntrdma);
         for number in 0..ProviderSet::BRIDGES {
             let Some(ntrdma) = devices.ntrdma_mut(number) else { break };
-            // Nobody listens yet: there is room.
+            // Cannot fail: this is the first listener.
             let _ = ntrdma.listen(ntb_perf::PORT);
         }
         let (providers, outgoing) = (devices, outgoing.collect());
-        Some(RdmaStack { providers, outgoing, strangers: Strangers::default() })
+        let pending_neighbours = PendingNeighbours::default();
+        Some(RdmaStack { providers, outgoing, pending_neighbours })
     }
 }
 
-/// The provider's limits: one host, with all that it may have, leaves room for others.
+/// The provider's limits. One host at its own limit leaves room for others.
 fn limits(config: &Config) -> Limits {
     let per_host = config.limits.connections_per_host as usize;
     let default = Limits::default();

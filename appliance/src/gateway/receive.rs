@@ -1,4 +1,5 @@
-//! Taking frames in from the ports of a plane, and giving each to whom it is for.
+//! Receives frames from the ports of a plane, and dispatches each to RoCE, a UDP engine, UDP echo, or the control
+//! plane.
 
 use super::plane::DataPlane;
 use super::ports::PlanePort;
@@ -12,8 +13,8 @@ use roce::Verdict;
 pub(super) const BATCH: usize = 64;
 
 impl DataPlane {
-    /// Takes a batch of frames from each port; how many. What is the control plane's goes to
-    /// `control`, with the place of its port.
+    /// Receives a batch of frames from each port. Returns their number. Control-plane frames go to `control`, with the
+    /// index of their port.
     pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
         self.now = now;
         self.has_work = false;
@@ -30,7 +31,7 @@ impl DataPlane {
         let mut received = rapidio.done;
         for (i, slot) in self.ports.iter_mut().enumerate() {
             if slot.poll_link(now) {
-                self.links_looked_at = true;
+                self.links_polled = true;
                 if let Some(rdma_stack) = &mut self.rdma_stack {
                     rdma_stack.providers.roce.set_mac(i, slot.local.mac);
                     rdma_stack.providers.roce.set_link(i, slot.link);
@@ -51,7 +52,7 @@ impl DataPlane {
                         *of_other_vlans += 1;
                         return true;
                     };
-                    // What it has no use for, it counts.
+                    // RoCE counts frames that it drops.
                     match roce.as_mut().map(|roce| roce.handle_frame(i, bytes, now)) {
                         Some(Verdict::Absorbed) => return true,
                         Some(Verdict::Consumed) => {
@@ -86,7 +87,7 @@ impl DataPlane {
         received
     }
 
-    /// Tells the devices of what was queued.
+    /// Rings the doorbells of the devices for queued frames.
     pub fn flush(&mut self) {
         self.ports.iter_mut().for_each(|slot| slot.port.flush());
     }

@@ -1,5 +1,5 @@
-//! `rping` of the console: the appliance as the client. First the way to the peer is looked for,
-//! then the pings run; what they tell goes to the console as it has room for it.
+//! `rping` of the console, with the appliance as the client. First the peer is resolved, then pings run. Results are
+//! queued for the console.
 
 use super::network::Network;
 use super::ports::PortSlot;
@@ -14,36 +14,36 @@ use std::collections::VecDeque;
 use verbs::EngineContext;
 use verbs::{ConnectionEvent, VerbsError};
 
-/// How long a neighbour is looked for.
+/// Time limit of resolving the peer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// News that may wait for the console before the next ping.
-const NEWS: usize = 8;
+/// Results that may wait for the console before the next ping.
+const MOST_WAITING: usize = 8;
 
 /// An rping that the console has ordered.
 pub(super) struct Rping {
     peer: IpAddr,
     options: Options,
     stage: Stage,
-    news: VecDeque<Progress>,
+    progress: VecDeque<Progress>,
 }
 
 enum Stage {
-    /// The way to the peer is looked for, until then.
+    /// The peer is being resolved, until this time.
     Resolving(Instant),
-    /// It is found: from this address of ours.
-    Found(IpAddr),
+    /// The peer is resolved. Our own address.
+    Resolved(IpAddr),
     Running(Client),
-    /// The console wants no more of it; so far it has gone like this.
+    /// The operator has cancelled it, after the client was started or before.
     Cancelled(Option<Client>),
     Over,
 }
 
 impl Rping {
     pub fn new(peer: IpAddr, options: Options, now: Instant) -> Self {
-        Rping { peer, options, stage: Stage::Resolving(now + PATIENCE), news: VecDeque::new() }
+        Rping { peer, options, stage: Stage::Resolving(now + PATIENCE), progress: VecDeque::new() }
     }
 
-    /// The console wants it to end.
+    /// Cancels it.
     pub fn cancel(&mut self) {
         self.stage = match core::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Running(client) => Stage::Cancelled(Some(client)),
@@ -52,17 +52,17 @@ impl Rping {
         };
     }
 
-    /// Whether it has ended, and all was told.
+    /// Whether it has ended, and all results were taken.
     pub fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over) && self.news.is_empty()
+        matches!(self.stage, Stage::Over) && self.progress.is_empty()
     }
 
-    /// What there is to tell next.
-    pub fn news(&mut self) -> Option<Progress> {
-        self.news.pop_front()
+    /// The next result for the console.
+    pub fn progress(&mut self) -> Option<Progress> {
+        self.progress.pop_front()
     }
 
-    /// Takes an event of the connection manager; false if it is not about this.
+    /// Handles an event of the connection manager. False if it does not belong to this.
     pub fn handle_connection_event(&mut self, event: &ConnectionEvent) -> bool {
         match &mut self.stage {
             Stage::Running(client) => client.handle_connection_event(event),
@@ -70,26 +70,26 @@ impl Rping {
         }
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Resolving(until) => Some(*until),
             Stage::Running(client) => client.poll_timeout(),
-            Stage::Found(_) | Stage::Cancelled(_) => Some(Instant::ZERO),
+            Stage::Resolved(_) | Stage::Cancelled(_) => Some(Instant::ZERO),
             Stage::Over => None,
         }
     }
 
-    /// Goes on with it; how much was done.
+    /// Continues. Returns the amount of work.
     pub fn poll(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
-        let Rping { peer, options, stage, news } = self;
+        let Rping { peer, options, stage, progress } = self;
         match core::mem::replace(stage, Stage::Over) {
-            Stage::Found(local) => match Client::start(local, *peer, *options, ctx) {
+            Stage::Resolved(local) => match Client::start(local, *peer, *options, ctx) {
                 Ok(client) => *stage = Stage::Running(client),
-                Err(error) => news.push_back(Progress::Done(Err(reason(error).into()))),
+                Err(error) => progress.push_back(Progress::Done(Err(reason(error).into()))),
             },
             Stage::Running(mut client) => {
-                if news.len() >= NEWS {
+                if progress.len() >= MOST_WAITING {
                     *stage = Stage::Running(client);
                     return 0;
                 }
@@ -102,22 +102,22 @@ impl Rping {
                         let millis = time.as_secs_f64() * 1000.0;
                         let size = options.size;
                         let line = format!("{peer}: ping {sequence}, {size} bytes, {millis:.3} ms");
-                        news.push_back(Progress::Line(line));
+                        progress.push_back(Progress::Line(line));
                         *stage = Stage::Running(client);
                     }
                     Event::Finished(summary) => {
-                        news.push_back(Progress::Done(Ok(verdict(options, &summary))));
+                        progress.push_back(Progress::Done(Ok(summary_line(options, &summary))));
                         client.stop(ctx);
                     }
                     Event::Failed(failure) => {
-                        news.push_back(Progress::Done(Err(format!("{peer}: {failure}"))));
+                        progress.push_back(Progress::Done(Err(format!("{peer}: {failure}"))));
                         client.stop(ctx);
                     }
                 }
             }
             Stage::Cancelled(client) => {
                 let summary = client.map(|client| client.stop(ctx)).unwrap_or_default();
-                news.push_back(Progress::Done(Ok(verdict(options, &summary))));
+                progress.push_back(Progress::Done(Ok(summary_line(options, &summary))));
             }
             other => {
                 *stage = other;
@@ -128,10 +128,10 @@ impl Rping {
     }
 }
 
-fn verdict(options: &Options, summary: &Summary) -> String {
+fn summary_line(options: &Options, summary: &Summary) -> String {
     let mean = summary.mean().as_secs_f64() * 1000.0;
     let (returned, count) = (summary.returned, options.count);
-    format!("{returned} of {count} came back as they were sent, mean {mean:.3} ms")
+    format!("{returned} of {count} came back unchanged, mean {mean:.3} ms")
 }
 
 fn reason(error: VerbsError) -> &'static str {
@@ -142,7 +142,7 @@ fn reason(error: VerbsError) -> &'static str {
     }
 }
 
-/// The address of ours on the way to `peer`: of the same network if there is one.
+/// Our address for packets to `peer`: in the same network if there is one.
 fn local_address(interface: &Interface, peer: IpAddr) -> Option<IpAddr> {
     let near = interface.addresses().iter().find(|cidr| cidr.contains_addr(&peer.into()));
     let fitting = || {
@@ -152,8 +152,8 @@ fn local_address(interface: &Interface, peer: IpAddr) -> Option<IpAddr> {
 }
 
 impl Rping {
-    /// Looks for the way to its peer.
-    pub fn find_way(
+    /// Resolves the peer.
+    pub fn resolve_path(
         &mut self,
         providers: &mut ProviderSet,
         ports: &[PortSlot],
@@ -163,10 +163,10 @@ impl Rping {
         let Stage::Resolving(until) = self.stage else { return };
         let peer = self.peer;
         let mut all = networks.iter_mut().zip(ports);
-        let way = all.find(|(network, _)| network.interface.next_hop(peer).is_some());
-        let failed = match way {
+        let route = all.find(|(network, _)| network.interface.next_hop(peer).is_some());
+        let failed = match route {
             Some((_, slot)) if !slot.is_first_alone() => {
-                "not core 0 alone has the interface that leads there (`show loops`)"
+                "the interface to it is not on core 0 alone (`show loops`)"
             }
             None => "no route: `show interfaces` shows our networks",
             Some((network, _)) => match network.interface.resolve(peer, now) {
@@ -174,17 +174,17 @@ impl Rping {
                     Some(local) => {
                         let routed = network.interface.is_routed(peer);
                         providers.learn_neighbour(local, peer, mac, routed);
-                        self.stage = Stage::Found(local);
+                        self.stage = Stage::Resolved(local);
                         return;
                     }
-                    None => "no address of ours is of this kind",
+                    None => "we have no address of this family",
                 },
                 Resolution::Pending if now < until => return,
-                Resolution::Pending | Resolution::Unreachable => "nobody answers there",
+                Resolution::Pending | Resolution::Unreachable => "the host does not answer",
                 Resolution::NoRoute => "no route",
             },
         };
-        self.news.push_back(Progress::Done(Err(format!("{peer}: {failed}"))));
+        self.progress.push_back(Progress::Done(Err(format!("{peer}: {failed}"))));
         self.stage = Stage::Over;
     }
 }

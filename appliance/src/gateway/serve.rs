@@ -1,4 +1,4 @@
-//! The stages `serve` and `transmit` of a plane: RDMA over its ports, with the users of connections, and the frames out.
+//! The stages `serve` and `transmit` of a plane: RDMA and its users, and the transmission of packets.
 
 use super::plane::DataPlane;
 use drivers::hal::{Instant, TransmitError};
@@ -6,7 +6,7 @@ use verbs::EngineContext;
 use verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 
 impl DataPlane {
-    /// The protocol servers' stage: connections, requests, answers. How much was done.
+    /// Runs connections, requests and responses of the protocol servers. Returns the amount of work.
     pub fn serve(&mut self, now: Instant) -> usize {
         let mut done = match self.udp_engines.is_empty() {
             true => 0,
@@ -17,21 +17,21 @@ impl DataPlane {
             let (moved, up) = bridge.poll(number, &mut rdma_stack.providers, now);
             done += moved;
             if up && let Some(remote_storage) = &mut self.storage.remote_storage {
-                remote_storage.ways_due = Some(now);
+                remote_storage.resolve_due = Some(now);
             }
         }
         rdma_stack.providers.poll_cards(now);
         while let Some((port, host)) = rdma_stack.providers.next_stranger() {
-            rdma_stack.strangers.add(0, port, host);
+            rdma_stack.pending_neighbours.add(0, port, host);
         }
         if rdma_stack.providers.poll_timeout().is_some_and(|at| at <= now) {
             rdma_stack.providers.handle_timeout(now);
         }
-        // The servers learn of the end of a queue pair from its connection, and wait for a link that is
-        // down; the operator is told of links by the control plane.
+        // Not needed: servers get the end of a queue pair from its connection, and the control plane reports
+        // links.
         while rdma_stack.providers.poll_event().is_some() {}
         if self.ending {
-            // The connection manager goes on by itself.
+            // The connection manager finishes the disconnects by itself.
             return core::iter::from_fn(|| rdma_stack.providers.poll_connection_event()).count();
         }
         if !self.is_alone {
@@ -53,7 +53,7 @@ impl DataPlane {
                 || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event))
                 || measures.any(|m| m.handle_connection_event(&event, &mut ctx));
             if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
-                // Gone already is as good as refused.
+                // An error means that the connection is gone already.
                 let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
             }
         }
@@ -68,7 +68,7 @@ impl DataPlane {
         }
         done += self.storage.serve_followers();
         if self.storage.remote_storage.is_some() {
-            done += self.storage.poll_elsewhere(&mut ctx);
+            done += self.storage.poll_remote(&mut ctx);
         }
         if let Some(services) = &mut self.services {
             done += services.poll(&mut ctx);
@@ -87,7 +87,7 @@ impl DataPlane {
         done
     }
 
-    /// When the provider or a server has something to do though nothing arrives.
+    /// When the next timer of the provider or a server expires.
     pub fn fabric_timeout(&self) -> Option<Instant> {
         let provider = self.rdma_stack.as_ref().and_then(|f| f.providers.poll_timeout());
         let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
@@ -97,9 +97,10 @@ impl DataPlane {
         Instant::first([provider, server, remote_storage, services, rping])
     }
 
-    /// Hands the packets of the provider, and of engines over UDP, to their ports, as many as there is room for; how many.
+    /// Passes the packets of the provider, and of UDP engines, to their ports, as many as there is room for. Returns
+    /// their number.
     pub fn transmit_fabric(&mut self, now: Instant) -> usize {
-        // Of most machines there is no more to ask in a round.
+        // On most machines this test is all that a round costs.
         let mut sent = match self.udp_engines.is_empty() {
             true => 0,
             false => self.udp_engines.transmit(&mut self.ports, &mut self.capture, now),

@@ -1,9 +1,9 @@
-//! Stages of a round on the whole of the state: disks, services, the watchdog. Each is what it is on parts of it; here
-//! it is said which parts these are.
+//! Stages of a round that need the whole state: disks, services, the watchdog. Each method passes the parts of the
+//! state to their owner.
 
 use super::network::Network;
 use super::plane_services::{LinxStage, TcpCarrier};
-use super::service::{Service, Surroundings};
+use super::service::{Service, ServiceContext};
 use super::state::State;
 use super::watchdog::TRIAL;
 use crate::config::Config;
@@ -14,22 +14,22 @@ use drivers::hal::Instant;
 use management::not_ready;
 use management::orders::End;
 
-/// How often disks are looked after and asked for their size, which takes reads of registers.
+/// Poll interval of disks and their sizes, because a poll reads registers.
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl State {
-    /// Looks at the disks' sizes once in a while, and for memory that has lain idle long enough.
+    /// Polls disks and their sizes, and frees retired memory, when due.
     pub fn poll_capacities(&mut self, now: Instant) {
         if now >= self.capacity_due {
             self.capacity_due = now + CAPACITY_INTERVAL;
             self.rules_changed |= self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
             self.disks.iter_mut().for_each(|slot| slot.look_after(now));
             self.plane.free_retired(now);
-            self.plane.storage.look_for_new_shapes();
+            self.plane.storage.check_geometries();
         }
     }
 
-    /// Lets what works on disks go on; how many operations ended.
+    /// Polls operations on disks. Returns the number of completed steps.
     pub fn poll_disks(&mut self) -> usize {
         if self.plane.storage.pools.is_empty() {
             return self.poll_config_disk() + self.poll_upgrade();
@@ -39,8 +39,8 @@ impl State {
         let (steps, outcomes) =
             storage.poll_pools(self.document.config(), &mut self.disks, arena, self.now);
         for outcome in outcomes {
-            match (outcome.told, outcome.result) {
-                (true, result) => self.news.push_back(Progress::Done(result)),
+            match (outcome.for_console, outcome.result) {
+                (true, result) => self.progress.push_back(Progress::Done(result)),
                 (false, Ok(what)) => log::info!("{what}"),
                 (false, Err(why)) => log::error!("{why}"),
             }
@@ -52,7 +52,7 @@ impl State {
         let Some((index, config)) = &mut self.config_disk else { return 0 };
         let before = config.position();
         let outcome = match config.poll(&mut self.disks[*index].disk) {
-            // A step that ended is work as well: the loop must not halt on the interrupt that told it.
+            // A completed step is work: its interrupt is consumed, so the loop must not halt.
             None | Some(Event::NotAConfigDisk | Event::Loaded(_)) => {
                 return usize::from(config.position() != before);
             }
@@ -66,30 +66,30 @@ impl State {
             && let Ok(saved) = &outcome
         {
             let line = format!("the configuration of the image was {saved}");
-            self.news.push_back(Progress::Line(line));
+            self.progress.push_back(Progress::Line(line));
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             if let Err(why) = self.order_upgrade(&words, true) {
-                self.news.push_back(Progress::Done(Err(why)));
+                self.progress.push_back(Progress::Done(Err(why)));
             }
             return 1;
         }
-        self.news.push_back(Progress::Done(outcome));
+        self.progress.push_back(Progress::Done(outcome));
         1
     }
 
-    /// Goes on with an upgrade; how much was done.
+    /// Continues an upgrade. Returns the amount of work.
     #[inline(always)]
     fn poll_upgrade(&mut self) -> usize {
-        // Of most machines there is no more to ask in a round.
-        if self.upgrade.is_some() { self.go_on_with_upgrade() } else { 0 }
+        // On most machines this test is all that a round costs.
+        if self.upgrade.is_some() { self.advance_upgrade() } else { 0 }
     }
 
-    fn go_on_with_upgrade(&mut self) -> usize {
+    fn advance_upgrade(&mut self) -> usize {
         let Some(upgrade) = self.upgrade.as_ref() else { return 0 };
         if self.is_saving() {
             return 0;
         }
-        if upgrade.wants_verdict(self.now) {
+        if upgrade.is_check_due(self.now) {
             let mut lacking = if upgrade.was_ready() { not_ready(self) } else { Vec::new() };
             lacking.extend(upgrade.missing(&self.doors(self.document.config())));
             let upgrade = self.upgrade.as_mut();
@@ -98,15 +98,15 @@ impl State {
             }
         }
         let Some(upgrade) = self.upgrade.as_mut() else { return 0 };
-        let (any, news, restarts) = upgrade.step(&mut self.disks, self.now);
+        let (any, progress, restarts) = upgrade.step(&mut self.disks, self.now);
         if restarts {
             self.end = Some(End::Reboot);
         }
-        self.news.extend(news);
+        self.progress.extend(progress);
         usize::from(any)
     }
 
-    /// What a configuration opens, and to whom, with the volumes that there are.
+    /// Access that a configuration grants, with the present volumes.
     pub(super) fn doors(&self, config: &Config) -> Vec<String> {
         config.doors(&self.plane.storage.wanted_exports(config))
     }
@@ -116,7 +116,7 @@ impl State {
         self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy())
     }
 
-    /// Sees to the watchdog.
+    /// Polls the watchdog.
     #[inline]
     pub fn poll_watchdog(&mut self, now: Instant) {
         let trial = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_on_trial());
@@ -129,18 +129,18 @@ impl State {
         }
     }
 
-    /// Does something with each service that there is, in the order of a round.
+    /// Calls `act` with each present service, in the order of a round.
     #[inline(always)]
     fn with_services(
         &mut self,
         networks: &mut [Network],
         now: Instant,
-        mut act: impl FnMut(&mut dyn Service, &mut Surroundings<'_>),
+        mut act: impl FnMut(&mut dyn Service, &mut ServiceContext<'_>),
     ) {
         let State { smc, rendezvous, upgrade, plane, ports, own_ports, document, refused, .. } =
             self;
         let config = document.config();
-        let mut around = Surroundings { networks, plane, ports, own_ports, config, refused, now };
+        let mut around = ServiceContext { networks, plane, ports, own_ports, config, refused, now };
         if let Some(smc) = smc {
             act(&mut **smc, &mut around);
         }
@@ -158,22 +158,22 @@ impl State {
         }
     }
 
-    /// Has all of them go on; how much was done.
+    /// Polls all services. Returns the amount of work.
     pub fn poll_services(&mut self, networks: &mut [Network], now: Instant) -> usize {
         let mut done = 0;
         self.with_services(networks, now, |service, around| done += service.poll(around));
         done
     }
 
-    /// Has SMC-R go on, without the others; how much was done.
+    /// Polls SMC-R alone. Returns the amount of work.
     pub fn poll_smc(&mut self, networks: &mut [Network], now: Instant) -> usize {
         let State { smc, plane, ports, own_ports, document, refused, .. } = self;
         let config = document.config();
         let Some(smc) = smc else { return 0 };
-        smc.poll(&mut Surroundings { networks, plane, ports, own_ports, config, refused, now })
+        smc.poll(&mut ServiceContext { networks, plane, ports, own_ports, config, refused, now })
     }
 
-    /// When one of them has something to do though nothing arrives.
+    /// When the next timer of a service expires.
     pub fn services_timeout(&self) -> Option<Instant> {
         let plane = &self.plane;
         let smc = self.smc.as_ref().and_then(|smc| smc.deadline(plane));
@@ -184,12 +184,12 @@ impl State {
         Instant::first([smc, bridge, linx, rendezvous, upgrade])
     }
 
-    /// Has all of them end their connections.
+    /// Makes all services disconnect their peers.
     pub fn shut_down_services(&mut self, networks: &mut [Network], now: Instant) {
         self.with_services(networks, now, |service, around| service.shut_down(around));
     }
 
-    /// Whether all their peers were told.
+    /// Whether all their peers are disconnected.
     pub fn services_are_shut_down(&self) -> bool {
         self.smc.as_ref().is_none_or(|smc| smc.is_shut_down())
             && self.rendezvous.as_ref().is_none_or(|one| one.is_shut_down())

@@ -1,12 +1,12 @@
-//! From what the platform found to an appliance: disks, configuration, ports, in this order,
-//! because the configuration may lie on a disk and says how ports are set up.
+//! Starts the gateway from the platform's findings: disks, configuration, ports, in this order, because the
+//! configuration may be on a disk and configures the ports.
 
 use super::Gateway;
 use super::bridge::{Bridge, Engines};
-use super::cards::{Cards, Found, Looked};
+use super::cards::{Cards, Found, PortUse};
 use super::disk_queues::{self, DeviceQueues};
 use super::disk_transfer::{self, PATIENCE};
-use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
+use super::disks::{DiskSlot, Role, SharedDisk, set_permanent_names};
 use super::known_disks::{self, Outside};
 use super::linx::Linx;
 use super::loop_waker::LoopWaker;
@@ -47,40 +47,40 @@ use perf_responders::tcp_control::TcpControl;
 use rand_core::RngCore;
 use std::collections::VecDeque;
 
-/// What the platform brings.
+/// Findings and resources of the platform.
 pub struct Bringup {
     /// The machine.
     pub machine: Box<dyn Machine>,
-    /// The cores that nothing runs on yet: all but the first, in order.
+    /// The cores without work yet: all but the first, in order.
     pub spare: Vec<Box<dyn SpareCore>>,
-    /// The machine as drivers see it.
+    /// The platform, for drivers.
     pub platform: Box<dyn Platform>,
-    /// The devices that were found.
+    /// The devices found.
     pub inventory: Inventory,
     /// The file `opt/isthmus/config` of fw_cfg.
     pub fw_cfg: Option<Vec<u8>>,
-    /// The file `opt/isthmus/config-disk` of fw_cfg: which disk keeps the configuration.
+    /// The file `opt/isthmus/config-disk` of fw_cfg, which names the config disk.
     pub config_disk: Option<String>,
-    /// What a panic before this boot has left in memory, and its bytes.
+    /// The record that a panic before this boot has left in memory, and its bytes.
     pub crash: Option<(Record, Box<[u8]>)>,
     /// The kernel command line.
     pub command_line: String,
-    /// Something of it was lost.
+    /// The command line was truncated.
     pub command_line_cut: bool,
-    /// The machine's watchdog, if it has one that is known.
+    /// The machine's watchdog, if it has a supported one.
     pub watchdog: Option<Box<dyn Watchdog>>,
     /// The CSPRNG.
     pub rng: Box<dyn RngCore>,
-    /// Sources that generators made of it are reseeded from.
+    /// Sources from which derived generators are reseeded.
     pub entropy: EntropySources,
-    /// What is known of the machine.
+    /// Facts about build and machine.
     pub facts: Facts,
     /// The log.
     pub log: &'static LogRing,
 }
 
 impl Gateway {
-    /// Sets everything up. Nothing that a device or a document does stops it.
+    /// Sets the gateway up. No error of a device or a document stops it.
     pub fn start(bringup: Bringup) -> Gateway {
         let Bringup {
             mut machine,
@@ -137,7 +137,7 @@ impl Gateway {
                 }
             }
         }
-        name_for_good(&mut disks);
+        set_permanent_names(&mut disks);
         let mut sources = Sources {
             image: slot::embedded(),
             fw_cfg: fw_cfg.as_deref(),
@@ -174,7 +174,7 @@ impl Gateway {
         if let Err(why) =
             keep_crashes(&mut stored, crash, &mut disks, &mut dumps, &mut *platform, &mut *machine)
         {
-            log::error!("a panic will not be on record: {why}");
+            log::error!("a panic cannot be recorded on disk: {why}");
         }
         if document.is_older_copy()
             && let Some((_, engine)) = &mut stored.place
@@ -182,7 +182,7 @@ impl Gateway {
             engine.keep_before();
         }
         let trouble = core::mem::take(&mut stored.trouble);
-        let (problems, warnings) = tell_problems(&document, trouble, problems);
+        let (problems, warnings) = log_problems(&document, trouble, problems);
         let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
         let random = Randomness::new(seed(&mut *rng), entropy);
         let clock = MachineClock(&*machine);
@@ -205,17 +205,17 @@ impl Gateway {
                     let (place, name) = (loops.own.len(), format!("net{index}"));
                     let driver = device.driver();
                     let port = tagged_port::on_vlan(port, net.vlan, &name);
-                    let slot = match cards.look(port, place, &name, &net, &mut found) {
-                        Looked::Free(port) => {
+                    let slot = match cards.inspect(port, place, &name, &net, &mut found) {
+                        PortUse::Free(port) => {
                             let mut split = |port: &mut dyn Port, more: usize| {
                                 let mut key = HashKey::default();
                                 key.fill_with(|| rng.next_u32());
                                 let clock = MachineClock(&*machine);
                                 port.split(more, &key, &mut *platform, &clock)
                             };
-                            loops.deal(port, index, location, driver, config, &mut split)
+                            loops.assign(port, index, location, driver, config, &mut split)
                         }
-                        Looked::Hardware(port) => loops.keep(port, index, location, driver, config),
+                        PortUse::Opened(port) => loops.keep(port, index, location, driver, config),
                     };
                     networks.push(Network::new(
                         &slot,
@@ -261,14 +261,14 @@ impl Gateway {
             let slot = loops.keep(Box::new(ethernet), index, location, transport.driver(), config);
             let (tls, seed) = (shared.clone(), seed(&mut *rng));
             networks.push(Network::new(&slot, index, config, tls, seed, now));
-            transport.stands_at(slot.place);
+            transport.set_place(slot.place);
             transports.push(transport);
             ports.push(slot);
         }
         for (bridge, ntrdma) in opened.ntrdma {
             let index = ports.len();
             let core = bridge.core;
-            loops.deal_bridge(bridge, ntrdma, core, |bridge, core, control, plane| {
+            loops.assign_bridge(bridge, ntrdma, core, |bridge, core, control, plane| {
                 let Some(slot) = bridge.interface(index, core, control, plane) else { return };
                 let (tls, seed) = (shared.clone(), seed(&mut *rng));
                 networks.push(Network::new(&slot, index, config, tls, seed, now));
@@ -285,7 +285,7 @@ impl Gateway {
             .enabled
             .then(|| RdmaStack::new(config, &devices, ntrdma, others, &mut *rng));
         let mut rdma_stack = rdma_stack.flatten();
-        // Behind those that RDMA is on.
+        // After the ports with RDMA.
         for (index, port) in loops.forwarding.drain(..) {
             ports[index].forwarding = Some(devices.len());
             own_ports.push(index);
@@ -305,7 +305,7 @@ impl Gateway {
         if services.is_some() {
             for (network, slot) in networks.iter_mut().zip(&ports) {
                 if !slot.is_first_alone() {
-                    log::info!("{}: measuring tools only with RDMA CM", slot.name);
+                    log::info!("{}: measuring tools work only with RDMA CM there", slot.name);
                     continue;
                 }
                 network.front = OfMeasure::hold(|| TcpControl::new(&mut network.interface));
@@ -337,7 +337,7 @@ impl Gateway {
         let udp_engines =
             UdpEngines::of(config, &mut devices, &place_of, &mut arena, &mut *rng, now);
         let mut plane = DataPlane {
-            links_looked_at: false,
+            links_polled: false,
             has_work: false,
             now,
             ports: devices,
@@ -395,7 +395,7 @@ impl Gateway {
             watchdog: Keeper::new(watchdog),
             ping_order: None,
             pinging: false,
-            news: VecDeque::new(),
+            progress: VecDeque::new(),
             capacity_due: Instant::ZERO,
             network_changed: false,
             rules_changed: false,
@@ -422,18 +422,18 @@ impl Gateway {
     }
 }
 
-/// Says in the log where the configuration is from and what is wrong with it: that, and what was left out of it, while
-/// the rest holds.
-fn tell_problems(
+/// Logs the sources of the configuration, its problems, and warnings about parts that were left out. Returns warnings
+/// and problems.
+fn log_problems(
     document: &Document,
     trouble: Vec<String>,
     problems: Vec<Problem>,
 ) -> (Vec<String>, Vec<String>) {
     let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
         problems.into_iter().partition(Problem::is_warning);
-    let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
-    let warnings: Vec<String> = told(warnings).collect();
-    let problems: Vec<String> = trouble.into_iter().chain(told(problems)).collect();
+    let texts = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
+    let warnings: Vec<String> = texts(warnings).collect();
+    let problems: Vec<String> = trouble.into_iter().chain(texts(problems)).collect();
     log::info!("configuration: {}", document.sources_line());
     for problem in &problems {
         log::error!("configuration: {problem}");
@@ -443,14 +443,14 @@ fn tell_problems(
     }
     if document.is_closed() {
         log::error!(
-            "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
+            "configuration rejected: nothing is exported, relayed or written until it is corrected: see /readyz, \
              `show config`"
         );
     }
     (problems, warnings)
 }
 
-/// The machine's clock, for drivers that wait.
+/// The machine's clock, for drivers.
 struct MachineClock<'a>(&'a dyn Machine);
 
 impl Clock for MachineClock<'_> {
@@ -459,8 +459,8 @@ impl Clock for MachineClock<'_> {
     }
 }
 
-/// Tells of panics, and has the next one kept where the configuration is; a record that is only in memory
-/// goes there now. The error says why the next will be nowhere but in memory and on the serial port.
+/// Logs panics, writes a record that is only in memory to the config disk, and prepares the record of the next panic
+/// there. The error says why the next record will be only in memory and on the serial port.
 fn keep_crashes(
     stored: &mut known_disks::Known,
     crash: Option<(Record, Box<[u8]>)>,
@@ -476,7 +476,7 @@ fn keep_crashes(
     let first_line = |record: &Record| record.text.lines().next().unwrap_or_default().to_string();
     match (crash, stored.crashes.last()) {
         (Some((record, bytes)), _) => {
-            log::error!("started again after: {}; `show crash` tells more", first_line(&record));
+            log::error!("started again after: {}; see `show crash`", first_line(&record));
             if let Some((number, first)) = place.filter(|_| !stored.crashes.has(&record)) {
                 let at = sector(first, record.header.sequence);
                 let slot = &mut disks[number];
@@ -492,7 +492,7 @@ fn keep_crashes(
         }
         (None, Some(last)) => {
             let (count, line) = (last.header.sequence, first_line(last));
-            log::warn!("panics on record: {count}, the last: {line}; `show crash` tells more");
+            log::warn!("panics on record: {count}, the last: {line}; see `show crash`");
         }
         (None, None) => {}
     }
@@ -516,7 +516,7 @@ fn keep_crashes(
     result
 }
 
-/// A seed of its own for one user.
+/// A new seed from the generator.
 fn seed(rng: &mut dyn RngCore) -> [u8; 32] {
     let mut seed = [0; 32];
     rng.fill_bytes(&mut seed);

@@ -1,11 +1,11 @@
-//! Parts of a configuration that cannot start on this machine. `save` refuses them, because they would be missing after the
-//! next start.
+//! Checks whether a configuration can start on this machine. `save` refuses one that cannot, because parts would be
+//! missing after the next start.
 
 use super::disks::{DiskSlot, Role, number_of};
 use crate::config::{Config, Size, Volume};
 
-/// Why volumes of `wanted` that are not as in `kept` cannot start; of an arena of so many bytes. What was kept before is
-/// not judged again: a disk that is away for now keeps nobody from saving something else.
+/// Checks the volumes of `wanted` that differ from `kept`, with an arena of `arena` bytes. Saved volumes are not
+/// checked again, so that a disk that is missing now does not prevent saving other changes.
 pub(super) fn check(
     wanted: &Config,
     kept: &Config,
@@ -29,18 +29,18 @@ pub(super) fn check(
     let sum = memory(wanted);
     if sum > memory(kept) && sum >= arena {
         let (sum, arena) = (Size(sum), Size(arena));
-        reasons.push(format!("volumes in memory take {sum}, and there are {arena} in all"));
+        reasons.push(format!("volumes in memory need {sum}, but the arena has {arena}"));
     }
     match reasons.is_empty() {
         true => Ok(()),
         false => Err(format!(
-            "not saved, because it cannot start: {}; what is in force stays as it is",
+            "not saved, because it cannot start: {}; the running configuration is unchanged",
             reasons.join("; ")
         )),
     }
 }
 
-/// Whether a disk has room for a volume, and is free for it. A disk that is not there may come.
+/// Checks that a disk is free and has room for a volume. A missing disk is accepted, because it may be attached later.
 fn on_disk(volume: &Volume, wanted: &Config, disks: &[DiskSlot]) -> Result<(), String> {
     let Some(name) = &volume.disk else { return Ok(()) };
     let there =
@@ -62,7 +62,7 @@ fn on_disk(volume: &Volume, wanted: &Config, disks: &[DiskSlot]) -> Result<(), S
     let has = slot.geometry.sectors.saturating_mul(512);
     if sum > has {
         let (sum, has) = (Size(sum), Size(has));
-        return Err(format!("{} is to hold {sum}, and has {has}", slot.name));
+        return Err(format!("volumes on {} need {sum}, but it has {has}", slot.name));
     }
     Ok(())
 }
@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    /// What is said of these settings, over the built-in default.
-    fn said(settings: &[(&str, &str)]) -> Result<(), String> {
+    /// Checks these settings, over the built-in default.
+    fn check_settings(settings: &[(&str, &str)]) -> Result<(), String> {
         let disks = [
             slot("boot", Role::Boot),
             slot("config", Role::Configuration),
@@ -127,18 +127,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_start_is_refused_with_the_reason() {
+    fn volume_that_cannot_start_is_refused_with_the_reason() {
         let new =
             |disk, size| [("volume.1.name", "v"), ("volume.1.disk", disk), ("volume.1.size", size)];
         for (settings, why) in [
-            (&[("volume.0.size", "1TiB")][..], "volumes in memory take 1TiB, and there are 128MiB"),
+            (
+                &[("volume.0.size", "1TiB")][..],
+                "volumes in memory need 1TiB, but the arena has 128MiB",
+            ),
             (&new("serial:boot", "")[..2], "volume v: the appliance boots from disk-boot"),
             (&new("0", "1MiB"), "never a volume"),
             (&new("serial:config", "")[..2], "disk-config keeps the configuration"),
-            (&new("serial:data", "1GiB"), "disk-data is to hold 1GiB, and has 16MiB"),
+            (&new("serial:data", "1GiB"), "volumes on disk-data need 1GiB, but it has 16MiB"),
             (&new("serial:parts", "")[..2], "disk-parts holds volumes"),
         ] {
-            let refused = said(settings).unwrap_err();
+            let refused = check_settings(settings).unwrap_err();
             assert!(refused.contains(why), "{refused}");
         }
         for settings in [
@@ -148,15 +151,15 @@ mod tests {
             &new("serial:data", "16MiB"),
             &new("serial:data", "")[..2],
             &new("serial:parts", "1MiB"),
-            // It may come with the next start.
+            // A missing disk may be attached at the next start.
             &new("serial:later", "1TiB"),
         ] {
-            assert_eq!(said(settings), Ok(()), "{settings:?}");
+            assert_eq!(check_settings(settings), Ok(()), "{settings:?}");
         }
     }
 
     #[test]
-    fn what_was_kept_before_keeps_nothing_else_from_being_saved() {
+    fn saved_volume_that_cannot_start_does_not_block_other_changes() {
         let mut kept = Document::default();
         kept.set("volume.0.size", "1TiB").unwrap();
         let mut document = kept.clone();

@@ -29,73 +29,75 @@ use std::collections::VecDeque;
 
 use crate::console::Progress;
 
-/// What the console asked of the network.
+/// A ping order of the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PingOrder {
-    /// To whom, how many, and bytes of data in each.
+    /// Target, number of requests, and bytes of data in each.
     Start(IpAddr, u16, u16),
     Stop,
 }
 
-/// Everything that reports are made of.
+/// The appliance's state, of which reports are made.
 pub(super) struct State {
     pub platform: Box<dyn Platform>,
     pub log: &'static LogRing,
     pub facts: Facts,
     pub started: Instant,
-    /// The present of this round.
+    /// Time of this round.
     pub now: Instant,
     /// The wall clock.
     pub clock: WallClock,
     pub document: Document,
-    /// The configuration as it was read or saved last, and as it is being saved.
+    /// The configuration as read or saved last.
     pub kept: Config,
+    /// The configuration that is being saved.
     pub saving: Option<Config>,
-    /// What was wrong with the configuration at boot; and what was left out of it, while the rest holds.
+    /// Errors of the configuration at boot.
     pub problems: Vec<String>,
+    /// Parts of it that were left out.
     pub warnings: Vec<String>,
-    /// What the control plane knows of the ports.
+    /// The ports in the control plane.
     pub ports: Vec<PortSlot>,
-    /// Further queues of ports, which other loops have.
+    /// Further queues of ports, on other loops.
     pub queues: Vec<QueueSlot>,
     /// The data plane of this loop.
     pub plane: DataPlane,
-    /// SMC-R and its users; None if the configuration wants nothing of it.
+    /// SMC-R and its users; None if the configuration does not use it.
     pub smc: Option<OfSmc<Smc>>,
-    /// Exchanges of engines over UDP with their peers; None if the configuration has none of these.
+    /// Rendezvous of UDP engines with their peers; None if not configured.
     pub rendezvous: Option<Box<Rendezvous>>,
-    /// Numbers of this loop's ports, by their places in its plane.
+    /// Numbers of this loop's ports, by their indices in its plane.
     pub own_ports: Vec<usize>,
     /// The other loops.
     pub workers: Vec<Worker>,
     pub disks: Vec<DiskSlot>,
-    /// What was refused.
+    /// Record of refusals.
     pub refused: Refused,
-    /// Devices that were found and not used, and why.
+    /// Unused devices, and why.
     pub unclaimed: Vec<UnclaimedDevice>,
-    /// TLS of the HTTP servers, if they speak it.
+    /// TLS of the HTTP servers, if enabled.
     pub secure: Option<Secure>,
-    /// What was said in panics, of this life of the machine and of earlier ones.
+    /// Records of panics.
     pub crashes: History,
-    /// The config disk, if there is one: which disk, and its engine.
+    /// The config disk, if there is one: number, and engine.
     pub config_disk: Option<(usize, ConfigDisk)>,
-    /// The slots that releases boot from, if the appliance was booted from a disk that has such.
+    /// The slots for releases, if the boot disk has slots.
     pub upgrade: Option<Box<Upgrade>>,
-    /// The release that is ordered once the configuration was saved, in the operator's words.
+    /// Arguments of an `upgrade` that waits for the configuration to be saved.
     pub upgrade_after_save: Option<Vec<String>>,
     /// The machine's watchdog.
     pub watchdog: Keeper,
-    /// For the network: start or stop a ping.
+    /// Pending order to start or stop a ping.
     pub ping_order: Option<PingOrder>,
     /// A ping runs.
     pub pinging: bool,
-    /// News of the task, for the console.
-    pub news: VecDeque<Progress>,
-    /// When the disks are asked for their size again.
+    /// Progress of the running command, for the console.
+    pub progress: VecDeque<Progress>,
+    /// When disks are polled next.
     pub capacity_due: Instant,
-    /// The configuration has changed, and the network has not heard yet.
+    /// A changed configuration is not applied to the interfaces yet.
     pub network_changed: bool,
-    /// The rules may have, and the messaging gateway has not heard yet.
+    /// Changed rules are not applied yet.
     pub rules_changed: bool,
     pub end: Option<End>,
 }
@@ -107,7 +109,7 @@ impl State {
         self.plane.bridges.iter_mut().map(|bridge| bridge.poll_tcp(networks, now)).sum()
     }
 
-    /// Puts the rules in force, if they have changed.
+    /// Applies the rules, if they have changed.
     pub fn poll_rules(&mut self, networks: &mut [Network], now: Instant) {
         if !core::mem::take(&mut self.rules_changed) {
             return;
@@ -120,7 +122,7 @@ impl State {
         }
     }
 
-    /// Whether a device, another loop or the bridge has something that was not taken yet.
+    /// Whether work of a device, another loop or a bridge is pending.
     #[inline]
     pub fn has_arrivals(&self) -> bool {
         self.plane.pending()
@@ -134,29 +136,29 @@ impl State {
         self.plane.wakes() && self.disks.iter().all(|slot| slot.disk.wakes())
     }
 
-    /// The ways to ports that are not of this loop: of other loops, and over the bridge.
+    /// Connections to ports of other loops, and to bridges.
     fn punt_ports(&self) -> impl Iterator<Item = &PuntPort> {
         self.ports.iter().filter_map(|slot| slot.punt_port.as_ref())
     }
 
-    /// Has something done by every data plane, this loop's at once, the others' soon.
-    pub fn tell_planes(&mut self, order: impl Fn(&mut DataPlane) + Clone + Send + 'static) {
+    /// Executes an order on every data plane: on this loop at once, on others soon.
+    pub fn order_planes(&mut self, order: impl Fn(&mut DataPlane) + Clone + Send + 'static) {
         order(&mut self.plane);
         for worker in &mut self.workers {
-            if !worker.tell(order.clone()) {
-                log::error!("loop {} has too many orders waiting", worker.core);
+            if !worker.send_order(order.clone()) {
+                log::error!("core {}: an order was dropped, because too many wait", worker.core);
             }
         }
     }
 
-    /// Takes note of what the planes of other loops have refused.
+    /// Collects the refusals of other loops.
     pub fn take_refusals_of_others(&mut self, now: Instant) {
         let mut refused = Refusals::default();
         self.workers.iter().for_each(|worker| worker.take_refusals(&mut refused));
         self.refused.take(&mut refused, now);
     }
 
-    /// Takes note of what the data plane of this loop has refused, and has the log tell of repeats that it has counted.
+    /// Collects the refusals of this loop, and makes the log print counted repeats.
     #[inline]
     pub fn take_refusals(&mut self, now: Instant) {
         self.log.settle(now);
@@ -187,14 +189,14 @@ impl State {
         self.plane.udp_engines.take_refusals(|refusals| self.refused.take(refusals, now));
     }
 
-    /// The MAC address of a port of this loop, if it has become another: one of RapidIO's has that of its id.
+    /// The MAC address of a port of this loop, if it has changed: that of a RapidIO port depends on its ID.
     pub fn poll_mac(&mut self, port: usize) -> Option<[u8; 6]> {
         let slot = &mut self.ports[port];
         let mac = self.plane.ports.get(slot.place).filter(|_| slot.punt_port.is_none())?.local.mac;
         (core::mem::replace(&mut slot.mac, mac) != mac).then_some(mac)
     }
 
-    /// Looks at the link of a port; true if it came up.
+    /// Polls the link of a port. True if it came up.
     pub fn poll_link(&mut self, port: usize) -> bool {
         let slot = &mut self.ports[port];
         let up = match &mut slot.punt_port {
@@ -204,15 +206,15 @@ impl State {
         slot.note_link(up)
     }
 
-    /// Tells the loop of a port which addresses are ours there; false if it could not be told.
+    /// Sends our addresses on a port to its loops. False if a loop's ring is full.
     pub fn set_addresses(&mut self, port: usize, local: &PortAddresses) -> bool {
         let queues = self.queues.iter().filter(|queue| queue.port == port);
         for QueueSlot { core, place, .. } in queues {
             let (place, local) = (*place, local.clone());
             let worker = self.workers.iter_mut().find(|worker| worker.core == *core);
-            if !worker
-                .is_some_and(|worker| worker.tell(move |plane| plane.set_addresses(place, &local)))
-            {
+            if !worker.is_some_and(|worker| {
+                worker.send_order(move |plane| plane.set_addresses(place, &local))
+            }) {
                 return false;
             }
         }
@@ -225,49 +227,47 @@ impl State {
                     slot.local = local.clone();
                 }
                 let local = local.clone();
-                return worker.tell(move |plane| plane.set_addresses(place, &local));
+                return worker.send_order(move |plane| plane.set_addresses(place, &local));
             }
         }
         true
     }
 
-    /// Has devices raise interrupts, before a halt; true if the halt must not be long (see
-    /// [`DataPlane::ask_for_interrupts`]).
+    /// Enables interrupts before a halt. True if the halt must be short (see [`DataPlane::ask_for_interrupts`]).
     #[inline]
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(true));
         self.plane.ask_for_interrupts()
     }
 
-    /// Has devices raise no interrupts.
+    /// Disables interrupts of devices.
     #[inline]
     pub fn stop_interrupts(&mut self) {
         self.plane.set_interrupts(false);
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(false));
     }
 
-    /// Whether the control plane has something to look at though it is not due and no frame came for it:
-    /// news for it, or users that act without either.
+    /// Whether the control plane has work without a frame or a timer: requests for it, or users that need each round.
     pub fn wants_control(&mut self, now: Instant) -> bool {
         let plane = &mut self.plane;
-        let ways = plane
+        let resolves = plane
             .storage
             .remote_storage
             .as_ref()
-            .and_then(|remote_storage| remote_storage.ways_due);
-        core::mem::take(&mut plane.links_looked_at)
-            || plane.udp_engines.next_hops.take_news()
-            || plane.rdma_stack.as_mut().is_some_and(|stack| stack.strangers.take_news())
+            .and_then(|remote_storage| remote_storage.resolve_due);
+        core::mem::take(&mut plane.links_polled)
+            || plane.udp_engines.next_hops.take_queries()
+            || plane.rdma_stack.as_mut().is_some_and(|stack| stack.pending_neighbours.take_new())
             || self.network_changed
             || self.ping_order.is_some()
-            || ways.is_some_and(|at| at <= now)
+            || resolves.is_some_and(|at| at <= now)
             || plane.services.is_some()
             || plane.rping.is_some()
             || self.ports.iter().any(PortSlot::has_news)
-            || self.queues.iter().any(|queue| queue.punt_port.has_strangers())
+            || self.queues.iter().any(|queue| queue.punt_port.has_requests())
     }
 
-    /// When something here is due.
+    /// When the next timer expires.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = self.smc.as_ref().is_some_and(|smc| smc.rules.waits);

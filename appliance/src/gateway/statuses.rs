@@ -1,4 +1,4 @@
-//! The appliance as management sees it: its statuses, of all cores, made when they are asked for.
+//! Makes the statuses that management reads, of all cores, on request.
 
 use super::orders;
 use super::ports::PortSlot;
@@ -21,8 +21,8 @@ use net::refusal::Refusal;
 use verbs::Provider;
 
 impl State {
-    /// What the loop of a core tells of the port at a place.
-    fn of_place(
+    /// Report of the port with index `place` on the loop of `core`.
+    fn port_report(
         loops: &[(usize, Option<PlaneReport>)],
         core: usize,
         place: usize,
@@ -38,13 +38,14 @@ impl State {
         loops: &[(usize, Option<PlaneReport>)],
     ) -> PortStatus<'a> {
         let is_own = slot.punt_port.is_none();
-        // That of the bridge is told by the control plane's end of it.
+        // An interface over a bridge has only the counters of the control plane's end.
         let seen = slot.punt_port.as_ref().map(PuntPort::counters);
         let seen = seen.map(|counters| PortReport { counters, ..PortReport::default() });
-        let mut report = Self::of_place(loops, slot.core, slot.place).or(seen).unwrap_or_default();
+        let mut report =
+            Self::port_report(loops, slot.core, slot.place).or(seen).unwrap_or_default();
         let mut control_dropped = slot.punt_port.as_ref().map_or(0, PuntPort::dropped);
         for queue in self.queues.iter().filter(|queue| queue.port == number) {
-            if let Some(more) = Self::of_place(loops, queue.core, queue.place) {
+            if let Some(more) = Self::port_report(loops, queue.core, queue.place) {
                 report += more;
             }
             control_dropped += queue.punt_port.dropped();
@@ -115,7 +116,7 @@ impl Appliance for State {
         }
         let loops = self.loops();
         let counters = |core, place| -> Option<PortCounters> {
-            Some(Self::of_place(&loops, core, place)?.counters)
+            Some(Self::port_report(&loops, core, place)?.counters)
         };
         let punted = |punt_port: &PuntPort| punt_port.counters().rx_frames;
         let shared = self.ports.iter().filter(|slot| !slot.others.is_empty());
@@ -173,7 +174,7 @@ impl Appliance for State {
 
     fn bridges(&self) -> Vec<BridgeStatus> {
         let others = self.workers.iter().map(Worker::bridges);
-        let others = others.flat_map(|told| told.to_vec());
+        let others = others.flat_map(|bridges| bridges.to_vec());
         self.plane.bridge_statuses(0).chain(others).collect()
     }
 

@@ -1,4 +1,4 @@
-//! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
+//! The storage gateway: volumes, exports and the RNBD server, as configured.
 
 use super::disk_pool::DiskPool;
 use super::disk_queues::OwnDisks;
@@ -24,46 +24,47 @@ use verbs::{Provider, UnderWay};
 /// Devices that a session may have open.
 pub(super) const MAX_DEVICES: usize = 64;
 
-/// For so long a client may take to acknowledge what was read of a volume that is no more. One that
-/// acknowledges nothing has lost its connection before.
+/// Time for a client to acknowledge its last reads of a deleted volume. The connection of a client that acknowledges
+/// nothing fails earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Memory of a volume that is no more, which answers that are under way may point into.
+/// Memory of a deleted volume, to which responses in flight may refer.
 pub(super) struct Retired {
     memory: Arc<RamMemory>,
     under_way: UnderWay,
     since: Instant,
 }
 
-/// Volumes, and who serves them.
+/// Volumes and their server.
 #[derive(Default)]
 pub(super) struct Storage {
     pub volumes: Volumes,
     /// Disks that hold volumes.
     pub pools: Vec<DiskPool>,
-    /// Memory of volumes that are no more, as long as something is under way; on the loop that owns them, what is free
-    /// when no other loop has it; on others, what is let go when the ports have sent it.
+    /// Memory of deleted volumes to which responses in flight may refer.
     retired: Vec<Retired>,
+    /// On the owner's loop: memory that is freed when no other loop refers to it.
     unused: Vec<Arc<RamMemory>>,
+    /// On other loops: memory that is dropped when the ports have sent their frames.
     unsent: hal::Retired<Arc<RamMemory>>,
-    /// None if it is switched off, or there is no RDMA provider.
+    /// None if it is disabled, or there is no RDMA provider.
     pub server: Option<Server>,
-    /// The queue depth that its clients are given.
+    /// The queue depth that its clients get.
     pub offered: Option<Offered>,
-    /// What was complained about when the exports were made what is wanted: it is said once.
+    /// Errors when exports were applied last. Each is logged once.
     complaints: Vec<String>,
-    /// What comes from other servers, and mirrors; None if there is nothing of it.
+    /// Remote volumes and mirrors; None if there are none.
     pub remote_storage: Option<Box<RemoteStorage>>,
-    /// The loops of other cores, which serve the same volumes.
+    /// Loops of other cores that serve the same volumes.
     pub followers: Followers,
-    /// Disks that this loop has queues of its own to, if it is that of another core.
+    /// Disks to which this loop has queues of its own, on a loop of another core.
     pub own_disks: OwnDisks,
-    /// Where the owner of the volumes tells of them, if this is the loop of another core.
+    /// The catalog in which the owner publishes the volumes, on a loop of another core.
     pub follows: Option<Arc<Catalog>>,
 }
 
 impl Storage {
-    /// Makes volumes and exports; what cannot be made is told in the log and left out.
+    /// Creates volumes and exports. Failures are logged.
     pub fn new(
         config: &Config,
         disks: &mut [DiskSlot],
@@ -106,7 +107,7 @@ impl Storage {
         }
         let chunk_size = config.rnbd.chunk_size.0 as u32;
         let queue_depth = queue_depth::of(config, arena.capacity() as u64);
-        queue_depth::tell(config, queue_depth, arena.available() as u64);
+        queue_depth::log_depth(config, queue_depth, arena.available() as u64);
         self.offered = Some(Offered::new(config, queue_depth));
         let settings = server::Config {
             port: config.rnbd.port,
@@ -116,7 +117,7 @@ impl Storage {
             memory_per_host: config.limits.memory_per_host.map(|limit| limit.0),
             always_invalidate: config.rnbd.always_invalidate,
             oversubscribe: config.rnbd.oversubscribe,
-            // Other appliances see by it that this one was restarted.
+            // It shows other appliances that this one was restarted.
             incarnation: rng.next_u64() | 1,
             ..server::Config::default()
         };
@@ -130,12 +131,12 @@ impl Storage {
         }
     }
 
-    /// Whether it is a mirror that is being taken apart.
+    /// Whether `volume` is a mirror that is being dissolved.
     fn is_ending(&self, volume: &str) -> bool {
         self.remote_storage.as_ref().is_some_and(|one| one.ending.as_deref() == Some(volume))
     }
 
-    /// What is to be exported: as the configuration says, or without a word of it every volume.
+    /// The wanted exports: those of the configuration, or every volume if it has none.
     pub fn wanted_exports(&self, config: &Config) -> Vec<config::Export> {
         let mut wanted = config.exports();
         if config.export.is_empty() {
@@ -161,7 +162,7 @@ impl Storage {
         wanted
     }
 
-    /// Makes the exports what is wanted. Devices that are open stay open.
+    /// Applies the wanted exports to the server. Open devices stay open.
     pub fn apply_exports(&mut self, config: &Config) {
         let Some(server) = &self.server else { return };
         let mut complaints = Vec::new();
@@ -169,7 +170,7 @@ impl Storage {
         for export in self.wanted_exports(config) {
             match self.export(&export) {
                 Ok(export) => wanted.push(export),
-                // One that is being made is exported once it is there.
+                // A volume that is being created is exported when it exists.
                 Err(_) if self.is_coming(export.volume.as_str()) => {}
                 Err(why) => complaints.push(format!("export {}: {why}", export.name)),
             }
@@ -194,7 +195,7 @@ impl Storage {
         self.complaints = complaints;
     }
 
-    /// Makes a volume in memory, or of a disk.
+    /// Adds a volume in memory, or on a disk.
     pub fn add_volume(
         &mut self,
         volume: &Volume,
@@ -228,7 +229,7 @@ impl Storage {
         self.volumes.add(name, volume).map(|_| ()).ok_or_else(|| "the name is taken".into())
     }
 
-    /// Lets nobody open a volume any more, on whichever core; an error if one has it open or works on it.
+    /// Prevents further opens of a volume, on all cores. An error if it is open or in use.
     pub fn retire_volume(&self, id: VolumeId, name: &str) -> Result<(), String> {
         let Some(counts) = self.volumes.open_counts(id) else { return Ok(()) };
         counts.retire().map_err(|why| {
@@ -242,8 +243,8 @@ impl Storage {
         })
     }
 
-    /// Gives the memory of a volume back: at once, or when nothing that is under way points into it any
-    /// more, and no other loop has it. An answer may have to be sent again.
+    /// Frees the memory of a volume, at once or when nothing in flight and no other loop refers to it. A response may
+    /// have to be retransmitted.
     pub fn retire(
         &mut self,
         memory: Arc<RamMemory>,
@@ -259,35 +260,34 @@ impl Storage {
         self.let_go(memory, provider, now);
     }
 
-    /// Has memory of volumes that are no more wait for `ports` ports.
+    /// Makes memory of deleted volumes wait for `ports` ports.
     pub fn wait_for_ports(&mut self, ports: usize) {
         self.unsent = hal::Retired::new(ports, 0);
     }
 
-    /// Whether such memory waits for a port.
+    /// Whether memory of deleted volumes waits for a port.
     pub fn is_waiting_for_ports(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Takes note of what a port has sent. To be called for the ports in their order.
+    /// Records the transmit progress of a port. Call it for the ports in order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         self.unsent.note(port, progress, drop);
     }
 
-    /// Whether there is memory of volumes that are no more, and that may be free.
+    /// Whether memory of deleted volumes waits to be freed.
     pub fn has_retired(&self) -> bool {
         !self.retired.is_empty() || !self.unused.is_empty()
     }
 
-    /// Keeps memory of a volume that is no more until nothing that is under way points into it.
+    /// Keeps memory of a deleted volume until nothing in flight refers to it.
     pub fn let_go(&mut self, memory: Arc<RamMemory>, provider: Option<&ProviderSet>, now: Instant) {
         let under_way = provider.map_or_else(UnderWay::default, Provider::under_way);
         self.retired.push(Retired { memory, under_way, since: now });
     }
 
-    /// Frees what was retired, is not pointed to any more, and no loop of another core has; on such a loop, lets it
-    /// go. A connection whose peer takes too long to
-    /// acknowledge ends.
+    /// Frees retired memory to which nothing refers. On a loop of another core, drops it. A connection whose peer takes
+    /// too long to acknowledge is ended.
     pub fn free_retired(
         &mut self,
         arena: &mut Arena,
@@ -298,11 +298,11 @@ impl Storage {
             provider.as_mut().is_none_or(|provider| {
                 if now.since(*since) >= PATIENCE {
                     for qp in under_way.queue_pairs() {
-                        // If it is gone, so is what it had to send.
+                        // An error means that the queue pair is gone, with its responses.
                         let _ = provider.fail_qp(qp);
                         log::warn!(
-                            "a connection ends whose peer has not acknowledged in {} s what was read of a \
-                             volume that was deleted",
+                            "connection ended: its peer has not acknowledged reads of a deleted volume for \
+                             {} s",
                             PATIENCE.as_secs()
                         );
                     }
@@ -335,7 +335,7 @@ impl Storage {
     }
 }
 
-/// Says which disks are named by a position, which another disk would shift.
+/// Warns of disks that are named by position, which changes with other disks.
 fn warn_of_positions(config: &Config, disks: &[DiskSlot]) {
     let ours = |slot: &&DiskSlot| matches!(slot.role, Role::Boot | Role::Configuration);
     if disks.len() - disks.iter().filter(ours).count() < 2 {
@@ -345,20 +345,20 @@ fn warn_of_positions(config: &Config, disks: &[DiskSlot]) {
         let Some(config::DeviceName::Position(position)) = volume.disk else { continue };
         let Some(slot) = disks.get(usize::from(position)) else { continue };
         log::warn!(
-            "volume {}: disk = {position} is a position, which changes when disks are added or taken \
-             away; disk = \"{}\" stays",
+            "volume {}: disk = {position} is a position, which changes when disks are added or removed: \
+             use disk = \"{}\"",
             volume.name,
             slot.device
         );
     }
 }
 
-/// Gives most of what is free of the arena to the provider, for chunks on demand; the rest is for
-/// volumes that are made later, and for what paths need while they come up.
+/// Gives most of the free arena to the provider, for chunks on demand. The rest is for volumes that are created later,
+/// and for paths while they connect.
 fn give_memory(provider: &mut ProviderSet, config: &Config, arena: &mut Arena) {
     let chunk = config.rnbd.chunk_size.0 as usize;
     let mut bytes = arena.available() / 4 * 3 / 4096 * 4096;
-    // Perhaps it is not in one piece.
+    // The free memory may be fragmented.
     let memory = core::iter::from_fn(|| {
         let tried = bytes;
         bytes = bytes / 2 / 4096 * 4096;
@@ -372,7 +372,7 @@ fn give_memory(provider: &mut ProviderSet, config: &Config, arena: &mut Arena) {
     }
 }
 
-/// A name as the protocol has it.
+/// Converts a name for the protocol.
 pub(super) fn name(text: &impl ToString) -> Result<Name, String> {
     Name::new(&text.to_string()).map_err(|_| "the name is too long for the protocol".into())
 }

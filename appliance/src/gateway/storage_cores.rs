@@ -1,6 +1,6 @@
 //! Storage on cores other than the first. Each loop has a server for the clients of its own ports. The first loop owns
-//! the volumes and publishes them in a catalog: another loop has a share of each RAM volume, a queue of its own to a disk
-//! if the disk has one ([`super::disk_queues`]), and a channel to the first loop for all other volumes.
+//! the volumes and publishes them in a catalog: another loop has a share of each RAM volume, a queue of its own to a
+//! disk if the disk has one ([`super::disk_queues`]), and a channel to the first loop for all other volumes.
 //! `appliance/storage` describes the three.
 
 use super::disk_queues::{LoopQueue, OwnDisks};
@@ -15,7 +15,7 @@ use storage::volume::catalog::{Catalog, Listed, Listing};
 use storage::volume::channel::{Channel, Served, channel};
 use storage::volume::{OnDisk, OpenCounts, VolumeId, Volumes};
 
-/// What the loop of another core serves storage with; moved to that core.
+/// Resources of another core's loop to serve storage. They are moved to that core.
 pub(super) struct Seat {
     core: usize,
     settings: Config,
@@ -27,7 +27,8 @@ pub(super) struct Seat {
 }
 
 impl Storage {
-    /// Prepares for loops on other cores, by their numbers; this one has `own`.
+    /// Prepares to share storage with loops on other cores. `own` wakes this loop, `others` are numbers and wakers of
+    /// the others.
     pub fn share(&mut self, own: &LoopWaker, others: &[(usize, LoopWaker)]) {
         let (Some(server), Some((last, _))) = (&mut self.server, others.last()) else { return };
         let waker = |core: usize| match core {
@@ -43,8 +44,7 @@ impl Storage {
         self.followers.directory = Some(directory);
     }
 
-    /// What the loop of a core needs to serve storage, with the queues to disks that `open` finds for it; None if it
-    /// does not.
+    /// Resources of a core's loop to serve storage, with the disk queues that `open` returns. None if it serves none.
     pub fn seat(
         &mut self,
         core: usize,
@@ -73,7 +73,7 @@ impl Storage {
         Some(Seat { core, settings, secure_erase, catalog, directory, channel, queues: open() })
     }
 
-    /// The storage of another loop than the first.
+    /// Creates the storage of another loop than the first.
     pub fn following(seat: Seat, provider: &mut ProviderSet) -> Storage {
         let Seat { core, settings, secure_erase, catalog, directory, channel, queues } = seat;
         let server = match Server::new(settings, MAX_DEVICES, provider) {
@@ -94,12 +94,12 @@ impl Storage {
         storage
     }
 
-    /// Takes over what the owner of the volumes says of them and of the exports, if it is new; whether it was.
+    /// Adopts the volumes and exports that their owner has published, if they are new. Returns whether they were.
     pub fn follow(&mut self, provider: &ProviderSet, now: Instant) -> bool {
         let Some(catalog) = self.follows.as_ref() else { return false };
         let share = |place: &OnDisk, counts: &Arc<OpenCounts>| self.own_disks.share(place, counts);
         let Some((listing, gone)) = self.volumes.adopt(catalog, share) else { return false };
-        self.own_disks.look_at_sizes();
+        self.own_disks.update_sizes();
         if let Some(server) = &mut self.server {
             server.set_exports(&listing.exports);
         }
@@ -109,7 +109,7 @@ impl Storage {
         true
     }
 
-    /// Tells the other loops of the volumes and exports, if those have changed.
+    /// Publishes volumes and exports to the other loops, if they have changed.
     pub fn publish(&mut self) {
         let Some(server) = &self.server else { return };
         let now = (self.volumes.revision(), server.exports_revision());
@@ -123,8 +123,8 @@ impl Storage {
         self.followers.wake.iter().for_each(LoopWaker::wake);
     }
 
-    /// Has volumes told of again whose shape has changed; to be called about once a second.
-    pub fn look_for_new_shapes(&mut self) {
+    /// Makes [`Storage::publish`] publish again if a volume's geometry has changed. Call it about once a second.
+    pub fn check_geometries(&mut self) {
         let listed = self.followers.listing.volumes.iter().zip(0..);
         let changed = |(one, number): (&Option<Listed>, u32)| {
             let now = self.volumes.geometry(VolumeId(number));
@@ -135,17 +135,17 @@ impl Storage {
         }
     }
 
-    /// Does what other loops ask of the volumes; how much.
+    /// Executes requests of other loops for volumes. Returns their number.
     pub fn serve_followers(&mut self) -> usize {
         let mut done = 0;
         for served in &mut self.followers.served {
             done += served.poll(&mut self.volumes);
         }
-        // What was found for others by whoever came last.
+        // Completions that another user's poll has kept.
         done + usize::from(self.volumes.has_kept())
     }
 
-    /// Whether another loop has asked, or answered, or said something that was not looked at yet.
+    /// Whether requests, completions or published changes of other loops are pending.
     pub fn pending(&self) -> bool {
         self.followers.served.iter().any(Served::pending)
             || self.follows.as_ref().is_some_and(|catalog| self.volumes.has_news(catalog))

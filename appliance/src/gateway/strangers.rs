@@ -1,5 +1,5 @@
-//! Hosts that have sent something over RDMA, until the neighbour table of their port has said where they are. Nothing that
-//! they have sent counts before (see `cm`).
+//! Hosts that have sent RDMA packets and whose MAC address is not resolved yet. Their packets are ignored until the
+//! neighbour table of their port has an entry (see `cm`).
 
 use super::network::Network;
 use super::ports::{PortSlot, QueueSlot};
@@ -10,55 +10,56 @@ use drivers::hal::Instant;
 use net::Resolution;
 use provider_set::ProviderSet;
 
-/// Hosts that were not looked at yet. Further ones are noted when they send again.
-const MOST_NOTED: usize = 256;
-/// Hosts that are asked for by ARP or neighbour discovery at a time: frames from made-up addresses draw no more questions
-/// than this in the time of [`PATIENCE`]. A host that has asked for us is in the table already.
-const MOST_ASKED: usize = 256;
-/// How long a host may take to answer.
+/// Most hosts without a lookup yet. Further hosts are recorded when they send again.
+const MOST_NEW: usize = 256;
+/// Most hosts that are resolved by ARP or neighbour discovery at a time. It limits requests caused by forged source
+/// addresses, per [`PATIENCE`]. A host that has resolved our address is in the table already.
+const MOST_RESOLVING: usize = 256;
+/// Time for a host to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
-struct Stranger {
-    /// The core that wants to know, and the place of the port there.
+struct PendingNeighbour {
+    /// The core that needs the address, and the index of the port there.
     core: usize,
     place: usize,
     host: IpAddr,
-    /// Until when it may answer, once it was asked for.
+    /// Deadline of its answer, once a request was sent.
     until: Option<Instant>,
 }
 
-/// The hosts.
+/// Hosts whose MAC address is not resolved yet.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
-    list: Vec<Stranger>,
-    is_news: bool,
+pub(super) struct PendingNeighbours {
+    list: Vec<PendingNeighbour>,
+    /// Hosts were added since the control plane last checked.
+    has_new: bool,
 }
 
-impl Strangers {
-    /// Notes a host of a port at a place of a core's.
+impl PendingNeighbours {
+    /// Adds a host of the port with index `place` of core `core`.
     pub fn add(&mut self, core: usize, place: usize, host: IpAddr) {
-        let is_it = |one: &Stranger| (one.core, one.place, one.host) == (core, place, host);
-        if self.list.iter().any(is_it) || self.list.len() >= MOST_NOTED + MOST_ASKED {
+        let is_it = |one: &PendingNeighbour| (one.core, one.place, one.host) == (core, place, host);
+        if self.list.iter().any(is_it) || self.list.len() >= MOST_NEW + MOST_RESOLVING {
             return;
         }
-        self.list.push(Stranger { core, place, host, until: None });
-        self.is_news = true;
+        self.list.push(PendingNeighbour { core, place, host, until: None });
+        self.has_new = true;
     }
 
-    /// Whether the control plane is to look.
-    pub fn take_news(&mut self) -> bool {
-        core::mem::take(&mut self.is_news)
+    /// Whether hosts were added since the last call.
+    pub fn take_new(&mut self) -> bool {
+        core::mem::take(&mut self.has_new)
     }
 
-    /// The hosts that were noted, with the places of the ports, for another loop's control plane.
+    /// Removes all hosts, with the indices of their ports, to pass them to the control plane on another loop.
     pub fn drain(&mut self) -> impl Iterator<Item = (usize, IpAddr)> {
-        self.is_news = false;
+        self.has_new = false;
         self.list.drain(..).map(|one| (one.place, one.host))
     }
 
-    /// Looks the hosts of this loop and of others up, and has those asked for that no table knows.
-    pub fn find(
+    /// Looks up the hosts of this loop and of others. Resolves those without a table entry.
+    pub fn resolve(
         &mut self,
         providers: &mut ProviderSet,
         (ports, queues): (&mut [PortSlot], &mut [QueueSlot]),
@@ -69,13 +70,13 @@ impl Strangers {
         for slot in ports.iter_mut() {
             let (core, place) = (slot.core, slot.place);
             let Some(punt_port) = &mut slot.punt_port else { continue };
-            punt_port.strangers().for_each(|host| self.add(core, place, host));
+            punt_port.take_requests().for_each(|host| self.add(core, place, host));
         }
         for QueueSlot { core, place, punt_port, .. } in queues.iter_mut() {
-            punt_port.strangers().for_each(|host| self.add(*core, *place, host));
+            punt_port.take_requests().for_each(|host| self.add(*core, *place, host));
         }
-        self.is_news = false;
-        let mut asked = self.list.iter().filter(|one| one.until.is_some()).count();
+        self.has_new = false;
+        let mut resolving = self.list.iter().filter(|one| one.until.is_some()).count();
         self.list.retain_mut(|one| {
             let (core, place, host) = (one.core, one.place, one.host);
             let of_port = ports.iter().position(|slot| (slot.core, slot.place) == (core, place));
@@ -85,33 +86,33 @@ impl Strangers {
                 return false;
             };
             if one.until.is_none() && network.interface.neighbour(host, now).is_none() {
-                if asked == MOST_ASKED {
+                if resolving == MOST_RESOLVING {
                     return false;
                 }
-                asked += 1;
+                resolving += 1;
                 one.until = Some(now + PATIENCE);
             }
             let answer = match network.interface.resolve(host, now) {
                 Resolution::Known(mac) => Some((mac, network.interface.is_routed(host))),
-                // The answer is a frame for the control plane, which looks here again.
+                // The answer is a frame for the control plane, which then calls this again.
                 Resolution::Pending if one.until.is_some_and(|until| now < until) => return true,
                 _ => None,
             };
-            let tell = move |providers: &mut ProviderSet, now| match answer {
+            let apply = move |providers: &mut ProviderSet, now| match answer {
                 Some((mac, routed)) => providers.learn_neighbour_at(place, host, mac, routed),
                 None => providers.lose_neighbour_at(place, host, now),
             };
             let Some(worker) = workers.iter_mut().find(|one| one.core == core) else {
-                tell(providers, now);
+                apply(providers, now);
                 return false;
             };
-            let told = worker.tell(move |plane| {
+            let sent = worker.send_order(move |plane| {
                 if let Some(stack) = &mut plane.rdma_stack {
-                    tell(&mut stack.providers, plane.now);
+                    apply(&mut stack.providers, plane.now);
                 }
             });
-            // Too many orders wait there.
-            !told && *one.until.get_or_insert(now + PATIENCE) > now
+            // If the ring of orders is full, try again later.
+            !sent && *one.until.get_or_insert(now + PATIENCE) > now
         });
     }
 }

@@ -10,36 +10,36 @@ use log::Level;
 use management::status::WallClock;
 use net::syslog::{Record, Sender, Severity};
 
-/// How soon a message is tried again for which there was no room.
+/// Wait before a retry when there was no room for a message.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// The way to the server, and how far it has heard.
+/// The connection to the server, and its position in the log.
 #[derive(Debug, Default)]
 pub(super) struct Syslog {
     sender: Option<(usize, SocketAddr, Sender)>,
     cursor: Cursor,
-    /// Taken from the log and not sent yet.
+    /// Read from the log and not sent yet.
     next: Option<Entry>,
-    /// Messages that had been logged when it looked last.
+    /// Count of log messages at the last poll.
     seen: u64,
-    /// When it looks again for want of room.
+    /// When to retry after there was no room.
     retry_at: Option<Instant>,
 }
 
 impl Syslog {
-    /// Whether there is anything that it has not looked at. What waits for a way to the server waits for the
-    /// control plane to have something to do, as an address that it gets.
+    /// Whether there are new messages, or a retry is due. Messages that wait for a route to the server are sent when
+    /// the control plane has other work, such as a new address.
     pub fn wants_poll(&self, system: &System, log: &LogRing, now: Instant) -> bool {
         self.retry_at.is_some_and(|at| at <= now)
             || system.syslog.is_some() && self.seen != log.count()
     }
 
-    /// When there is something to do though nothing happens.
+    /// When the next retry is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// Sends what is new, as long as there is room and a way; how many messages.
+    /// Sends new messages, as long as there are room and a route. Returns their number.
     pub fn poll(
         &mut self,
         networks: &mut [Network],
@@ -60,8 +60,8 @@ impl Syslog {
         let Some(server) = system.syslog else { return 0 };
         self.seen = log.count();
         if self.sender.is_none() {
-            let way = |n: &Network| n.interface.next_hop(server.ip()).is_some();
-            let Some(index) = networks.iter().position(way) else { return 0 };
+            let has_route = |n: &Network| n.interface.next_hop(server.ip()).is_some();
+            let Some(index) = networks.iter().position(has_route) else { return 0 };
             let interface = &mut networks[index].interface;
             let hostname = system.hostname.to_string();
             self.sender =

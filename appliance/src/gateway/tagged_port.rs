@@ -1,5 +1,5 @@
-//! A port whose frames leave with the tag of a VLAN. Those that arrive keep theirs: the plane looks at it
-//! (`receive.rs`). All drivers take frames of their MTU with one tag, so that the MTU stays what it is.
+//! A port that adds a VLAN tag to transmitted frames. Received frames keep their tag, which the plane checks
+//! (`receive.rs`). All drivers accept frames of their MTU with one tag, so the MTU is unchanged.
 
 use drivers::device::OpenedPort;
 use drivers::hal::{
@@ -8,10 +8,10 @@ use drivers::hal::{
 };
 use net::vlan;
 
-/// Bytes of the longest header, for an MTU.
+/// Bytes of the longest header beyond the MTU.
 const OVERHEAD: usize = 18;
 
-/// The port of the interface `name`, on the VLAN of the configuration if there is one.
+/// Puts the port of the interface `name` on the configured VLAN, if there is one.
 pub(super) fn on_vlan(port: OpenedPort, vid: Option<u16>, name: &str) -> OpenedPort {
     let Some(vid) = vid else { return port };
     log::info!("{name}: VLAN {vid}");
@@ -22,12 +22,12 @@ pub(super) fn on_vlan(port: OpenedPort, vid: Option<u16>, name: &str) -> OpenedP
 pub(super) struct TaggedPort {
     port: Box<dyn Port + Send>,
     vid: u16,
-    /// The header that is sent.
+    /// Buffer of the tagged header.
     header: Vec<u8>,
 }
 
 impl TaggedPort {
-    /// `port`, on the VLAN of this number.
+    /// Puts `port` on the VLAN with this number.
     pub fn new(port: Box<dyn Port + Send>, vid: u16) -> Self {
         let header = Vec::with_capacity(port.mtu() + OVERHEAD);
         TaggedPort { port, vid, header }
@@ -120,7 +120,7 @@ impl Port for TaggedPort {
         queues.map(tagged).collect()
     }
 
-    // Not every device finds the flow behind a tag, so that `steer` stays what it is without one: not done.
+    // `steer` keeps its default, which does nothing, because not every device matches flows behind a tag.
 
     fn wakes(&self) -> bool {
         self.port.wakes()
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// Keeps what is sent.
+    /// Records transmitted frames.
     #[derive(Clone, Default)]
     struct Wire(Arc<Mutex<Vec<Vec<u8>>>>);
 

@@ -1,5 +1,5 @@
-//! TLS of the HTTP servers: selects the certificate at start. It is the configuration's, whose parts are checked with the
-//! document, or one of the appliance's own, stored in the configuration's area (`config/kept_pair.rs`).
+//! TLS of the HTTP servers: selects the certificate at start. It is the configuration's, whose parts are checked with
+//! the document, or a self-signed one, which is stored in the configuration's area (`config/kept_pair.rs`).
 
 use super::disk_transfer;
 use super::disks::DiskSlot;
@@ -10,15 +10,15 @@ use net::tls::{Pair, PairError, Tls};
 use rand_core::RngCore;
 use std::sync::Arc;
 
-/// TLS with its certificate, from the start to the end of the appliance.
+/// TLS with its certificate, which stay the same until a reboot.
 pub(super) struct Secure {
     pub tls: Arc<Tls>,
-    /// Where the certificate comes from, in words.
+    /// Origin of the certificate, for reports.
     pub origin: String,
 }
 
-/// TLS, if the configuration wants it: with the certificate that it gives, or else one of the appliance's own,
-/// which is `kept` on a disk from a sector on.
+/// Creates TLS if configured: with the configured certificate, else a self-signed one, which is `kept` on a disk from a
+/// sector on.
 pub(super) fn start(
     config: &Config,
     kept: Option<(usize, u64)>,
@@ -32,7 +32,7 @@ pub(super) fn start(
     }
     let (pair, origin) = match config.http.pair() {
         Some(Ok(pair)) => (pair, "configuration".to_string()),
-        // A document with such a pair is not in force; whatever happens, TLS is spoken.
+        // Not expected, because a document with an invalid pair is rejected. TLS stays on all the same.
         Some(Err(PairError::Certificate(why) | PairError::Key(why))) => {
             log::error!("http: the certificate of the configuration cannot be used: {why}");
             own(config, kept, disks, arena, clock, &mut rng)
@@ -44,7 +44,7 @@ pub(super) fn start(
     Some(Secure { tls, origin })
 }
 
-/// The certificate that the appliance made for itself, from where it is kept, or a new one.
+/// The appliance's self-signed certificate, from the disk, or a new one.
 fn own(
     config: &Config,
     kept: Option<(usize, u64)>,
@@ -83,6 +83,6 @@ fn own(
             Err(why) => kept_nowhere = why,
         }
     }
-    log::warn!("http: the certificate is new and will be another after a reboot: {kept_nowhere}");
+    log::warn!("http: the certificate is new and is not kept across a reboot: {kept_nowhere}");
     (pair, "this boot".into())
 }

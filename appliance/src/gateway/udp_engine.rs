@@ -1,4 +1,4 @@
-//! What an engine over UDP is to whoever has several ([`super::udp_engines`]).
+//! The interface of an engine over UDP to its owner ([`super::udp_engines`]).
 
 use super::rendezvous::exchange::Exchange;
 use crate::config::Config;
@@ -15,23 +15,23 @@ pub(super) const MOST_HEAD: usize = 64;
 
 /// An engine over UDP. It does no I/O, and nothing in it blocks.
 pub(super) trait UdpEngine {
-    /// What commands and `show` call it.
+    /// Its name in commands and `show`.
     fn name(&self) -> &'static str;
-    /// Its UDP ports, each with the place of the plane's port that it has them at.
+    /// Its UDP ports, each with the index of the plane's port.
     fn ports(&self) -> Vec<(usize, u16)>;
-    /// Datagrams that come in numbers, and where: a port that can receive them in a queue of their own does.
+    /// Flows with many datagrams, and the index of their port. A port receives them in a queue of their own if it can.
     fn flows(&self) -> Vec<(usize, UdpFlow)>;
-    /// Whom it sends to: places of ports, and addresses.
+    /// Destinations of its datagrams: indices of ports, and addresses.
     fn peers(&self) -> Vec<(usize, Ipv4Addr)>;
-    /// A datagram has arrived at the port of a place, whole and with a right checksum.
+    /// Handles a datagram at the port with index `port`. It is complete, and its checksum is valid.
     fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant);
-    /// What its users have to do; how much was done.
+    /// Polls its users. Returns the amount of work.
     fn poll(&mut self, now: Instant) -> usize;
     /// The next datagram to send, if there is one. It counts as sent.
     fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<'_>>;
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires.
     fn deadline(&mut self) -> Option<Instant>;
-    /// As a transport of rules, if it is one; it says so when it has something to do by that.
+    /// The engine as a transport of rules, if it is one. Sets the flag when rules have used it.
     fn rules<'a>(
         &'a mut self,
         _touched: &'a mut bool,
@@ -39,32 +39,32 @@ pub(super) trait UdpEngine {
     ) -> Option<UsnicTransport<'a>> {
         None
     }
-    /// Heeds what can be changed while it runs.
+    /// Applies settings that can change at run time.
     fn configure(&mut self, config: &Config, now: Instant);
-    /// What it has refused.
+    /// Its refusals.
     fn refusals(&mut self) -> &mut Refusals;
-    /// What is told of it.
+    /// Status for reports.
     fn status(&self) -> UsnicStatus<'_>;
-    /// Carries an order of the console out.
+    /// Executes an order of the console.
     fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String>;
-    /// News of an order that takes a while.
+    /// The next progress of a running order.
     fn progress(&mut self, now: Instant) -> Option<Progress>;
-    /// Ends that order.
+    /// Cancels the running order.
     fn cancel(&mut self);
-    /// What it does with records of `rendezvous`, if there is anything of the kind.
+    /// Its handler of `rendezvous` records, if it has one.
     fn exchange(&mut self) -> Option<&mut dyn Exchange> {
         None
     }
 }
 
-/// A datagram that is to be sent.
+/// A datagram to send.
 pub(super) struct Outgoing<'a> {
-    /// Place of the port.
+    /// Index of the port.
     pub port: usize,
     pub from: SocketAddrV4,
     pub to: SocketAddrV4,
     /// Its first bytes, at most [`MOST_HEAD`].
     pub head: &'a [u8],
-    /// The rest, where it lies.
+    /// The rest, in place.
     pub tail: &'a [Window],
 }

@@ -1,6 +1,5 @@
-//! Engines over the UDP of a plane's ports: reliable transports of their own, without verbs. A datagram to a port
-//! that one of them has stays on the data path. Nobody else knows them by name: a new one implements
-//! [`UdpEngine`] and gets a line in [`UdpEngines::of`].
+//! Engines over UDP on a plane's ports: reliable transports without verbs. A datagram to the UDP port of an engine
+//! stays on the data path. A new engine implements [`UdpEngine`] and gets a line in [`UdpEngines::of`].
 
 use super::next_hops::NextHops;
 use super::ports::PlanePort;
@@ -29,9 +28,9 @@ struct Framed {
 }
 
 impl Framed {
-    /// Writes the frame of a datagram that goes from one hardware address to the other. Its payload is copied: a
-    /// port reads what it is lent some time later, when the engine may have given the memory to others, as it does
-    /// when it is acknowledged or its peer is taken away. None if it is longer than any port takes.
+    /// Writes the frame of a datagram from one MAC address to the other. The payload is copied, because a port reads
+    /// lent memory later, when the engine may have reused it (after an acknowledgement, or the removal of a peer). None
+    /// if it exceeds every port's frame size.
     fn write(frame: &mut [u8], out: &Outgoing<'_>, macs: [[u8; 6]; 2]) -> Option<Framed> {
         let headers = datagram::headers(macs, out.from, out.to, out.head, out.tail)?;
         frame.get_mut(..HEADERS)?.copy_from_slice(&headers);
@@ -46,15 +45,16 @@ impl Framed {
     }
 }
 
-/// An engine, and what the plane keeps of it.
+/// An engine, and its state in the plane.
 struct Slot {
     engine: Box<dyn UdpEngine>,
-    /// Something has come for it, or was ordered, since it was last polled.
+    /// Datagrams or orders have arrived since its last poll.
     touched: bool,
-    /// When it has something to do though nothing arrives.
+    /// When its next timer expires.
     due: Option<Instant>,
-    /// Where its frames are written; and that there is one which found no room.
+    /// Buffer of a frame.
     frame: Box<[u8]>,
+    /// The frame in the buffer that waits for room.
     waiting: Option<Framed>,
     losses: Losses,
 }
@@ -65,23 +65,23 @@ impl Slot {
     }
 }
 
-/// The engines of a plane; most have none.
+/// The engines of a plane. Most planes have none.
 #[derive(Default)]
 pub(super) struct UdpEngines {
     slots: Vec<Slot>,
-    /// By place of the port: UDP ports, and whose they are.
+    /// UDP ports and the indices of their engines, by index of the port.
     ports: Vec<Vec<(u16, usize)>>,
     /// Hardware addresses of peers.
     pub next_hops: NextHops,
 }
 
 impl UdpEngines {
-    /// Whether there are none.
+    /// Whether there are no engines.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Those that the configuration wants over `ports`; `place_of` says which place a `[[net]]` has there.
+    /// Creates the configured engines over `ports`. `place_of` returns the index of the port of a `[[net]]`.
     pub fn of(
         config: &Config,
         ports: &mut [PlanePort],
@@ -111,7 +111,7 @@ impl UdpEngines {
         engines
     }
 
-    /// Adds one to a plane with so many ports, whose longest frames have so many bytes.
+    /// Adds an engine to a plane with `ports` ports, whose longest frames have `longest` bytes.
     fn add(&mut self, engine: Box<dyn UdpEngine>, ports: usize, longest: usize) {
         self.ports.resize(ports, Vec::new());
         for (place, port) in engine.ports() {
@@ -122,15 +122,15 @@ impl UdpEngines {
         let (waiting, losses) = (None, Losses::default());
         let frame = vec![0; longest].into();
         self.slots.push(Slot { engine, touched: true, due: None, frame, waiting, losses });
-        self.find_peers();
+        self.update_peers();
     }
 
-    fn find_peers(&mut self) {
+    fn update_peers(&mut self) {
         let peers = self.slots.iter().flat_map(|slot| slot.engine.peers());
         self.next_hops.set(peers.collect());
     }
 
-    /// Takes a frame with a datagram to this UDP port at the port of a place; false if nobody has it.
+    /// Handles a frame with a datagram to UDP port `port`, at the port with index `place`. False if no engine uses it.
     #[inline]
     pub fn receive(
         &mut self,
@@ -141,10 +141,10 @@ impl UdpEngines {
         now: Instant,
     ) -> bool {
         let Some(taken) = self.ports.get(place) else { return false };
-        let Some(&(_, whose)) = taken.iter().find(|(taken, _)| *taken == port) else {
+        let Some(&(_, engine)) = taken.iter().find(|(taken, _)| *taken == port) else {
             return false;
         };
-        let Some(slot) = self.slots.get_mut(whose) else { return false };
+        let Some(slot) = self.slots.get_mut(engine) else { return false };
         match Datagram::parse(frame, local) {
             Ok(datagram) => {
                 if !self.next_hops.admits(place, *datagram.from.ip(), datagram.mac, now) {
@@ -161,35 +161,35 @@ impl UdpEngines {
         true
     }
 
-    /// usNIC as a transport of rules, if it is there.
+    /// usNIC as a transport of rules, if configured.
     #[inline]
     pub fn rules(&mut self, now: Instant) -> Option<UsnicTransport<'_>> {
         self.slots.iter_mut().find_map(|slot| slot.engine.rules(&mut slot.touched, now))
     }
 
-    /// What users of engines have to do; how much was done.
+    /// Polls the users of engines. Returns the amount of work.
     pub fn poll(&mut self, now: Instant) -> usize {
         let due = self.slots.iter_mut().filter(|slot| slot.is_due(now));
         due.map(|slot| slot.engine.poll(now)).sum()
     }
 
-    /// When an engine has something to do though nothing arrives.
+    /// When the next timer of an engine expires.
     pub fn due(&self) -> Option<Instant> {
         let due = |slot: &Slot| if slot.touched { Some(Instant::ZERO) } else { slot.due };
-        // One that waits for room is told by the port.
+        // Without engines that wait for room, because the port's interrupt ends a halt for these.
         self.slots.iter().filter(|slot| slot.waiting.is_none()).filter_map(due).min()
     }
 
-    /// Heeds what can be changed while they run.
+    /// Applies settings that can change at run time.
     pub fn configure(&mut self, config: &Config, now: Instant) {
         for slot in &mut self.slots {
             slot.engine.configure(config, now);
             slot.touched = true;
         }
-        self.find_peers();
+        self.update_peers();
     }
 
-    /// Moves what they have refused into `take`.
+    /// Passes their refusals to `take`.
     #[inline]
     pub fn take_refusals(&mut self, mut take: impl FnMut(&mut Refusals)) {
         for slot in &mut self.slots {
@@ -199,23 +199,23 @@ impl UdpEngines {
         }
     }
 
-    /// The engine that exchanges something with its peers by rendezvous, if one does.
+    /// The engine that uses rendezvous, if there is one.
     #[inline]
     pub fn exchange(&mut self) -> Option<&mut dyn Exchange> {
         self.slots.iter_mut().find_map(|slot| slot.engine.exchange())
     }
 
-    /// Peers have come, or have gone.
+    /// Peers were added or removed.
     pub fn peers_changed(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.touched = true);
-        self.find_peers();
+        self.update_peers();
     }
 
     fn find(&mut self, name: &str) -> Option<&mut Slot> {
         self.slots.iter_mut().find(|slot| slot.engine.name() == name)
     }
 
-    /// What is told of all.
+    /// Statuses for reports.
     pub fn statuses(&self) -> Vec<UdpEngineStatus<'_>> {
         let all = self.slots.iter();
         all.map(|Slot { engine, losses, .. }| UdpEngineStatus {
@@ -226,7 +226,7 @@ impl UdpEngines {
         .collect()
     }
 
-    /// Carries out an order of the console to the engine of this name.
+    /// Executes an order of the console on the engine `name`.
     pub fn order(
         &mut self,
         name: &str,
@@ -234,23 +234,23 @@ impl UdpEngines {
         words: &[&str],
         now: Instant,
     ) -> Result<Managed, String> {
-        let none = || format!("there is no [[{name}]] in force: `show config` shows what there is");
+        let none = || format!("no [[{name}]] is in force: see `show config`");
         let slot = self.find(name).ok_or_else(none)?;
         slot.touched = true;
         slot.engine.order(order, words, now)
     }
 
-    /// News of an order that takes a while.
+    /// The next progress of a running order.
     pub fn progress(&mut self, now: Instant) -> Option<Progress> {
         self.slots.iter_mut().find_map(|slot| slot.engine.progress(now))
     }
 
-    /// Ends orders that take a while.
+    /// Cancels running orders.
     pub fn cancel(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.engine.cancel());
     }
 
-    /// Hands the datagrams of engines to their ports, as many as there is room for; how many.
+    /// Passes the datagrams of engines to their ports, as many as there is room for. Returns their number.
     pub fn transmit(
         &mut self,
         ports: &mut [PlanePort],

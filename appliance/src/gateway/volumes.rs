@@ -1,5 +1,5 @@
-//! Disks that hold volumes as extents: looked at when the appliance starts, changed from the
-//! console and as the configuration says, while the volumes are in use.
+//! Disks that hold volumes as extents. They are examined when the appliance starts, and changed by the console and by
+//! the configuration while the volumes are in use.
 
 use super::disk_pool::{DiskPool, Order};
 use super::disks::{DiskSlot, Role};
@@ -13,16 +13,16 @@ use std::rc::Rc;
 use storage::volume::extents::{StoreEvent, StoreState};
 use storage::volume::{DiskVolume, Extents};
 
-/// What came of an order.
+/// Result of an order.
 pub(super) struct Outcome {
     pub result: Result<String, String>,
-    /// Whether the console waits for it.
-    pub told: bool,
+    /// The console waits for it.
+    pub for_console: bool,
 }
 
 impl Storage {
-    /// Looks at the disks that nothing uses, but for those that clients have as a whole: a table there is theirs.
-    /// `wait` is false when patience ends.
+    /// Examines the unused disks, except those exported as a whole: a table there belongs to the clients. `wait`
+    /// returns false on timeout.
     pub fn find_pools(
         &mut self,
         config: &Config,
@@ -46,11 +46,11 @@ impl Storage {
                 }
             };
             if event.is_none() {
-                // The device may still write into the buffer, so that it is not given back.
+                // The device may still write to the buffer, so it is not freed.
                 log::error!("{}: does not answer", slot.name);
                 continue;
             }
-            note(&pool, event);
+            log_state(&pool, event);
             if matches!(pool.state(), StoreState::Ready | StoreState::Damaged) {
                 slot.role = Role::Volumes;
             }
@@ -61,7 +61,7 @@ impl Storage {
         }
     }
 
-    /// Gives up the disks that hold no volumes, once those that are volumes as a whole are known.
+    /// Drops the disks without volumes. Called when the disks that are volumes as a whole are known.
     pub fn drop_pools(&mut self, disks: &mut [DiskSlot], arena: &mut Arena) {
         let (kept, dropped): (Vec<_>, Vec<_>) = self
             .pools
@@ -76,7 +76,7 @@ impl Storage {
         self.pools = kept;
     }
 
-    /// Sees to it that a volume of the configuration is there and has its size.
+    /// Creates a configured volume, or grows it to its size.
     pub fn declare(
         &mut self,
         name: &str,
@@ -104,7 +104,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Has something done on a disk on behalf of the console.
+    /// Queues an order of the console for a disk.
     pub fn order(
         &mut self,
         number: usize,
@@ -119,7 +119,7 @@ impl Storage {
                 let slot = slot.ok_or_else(|| format!("there is no disk {number}"))?;
                 slot.check_free()?;
                 let pool = DiskPool::new(number, slot, arena);
-                let pool = pool.ok_or("there is no memory to look at the disk")?;
+                let pool = pool.ok_or("no memory to examine the disk")?;
                 slot.role = Role::Volumes;
                 self.pools.push(pool);
                 self.pools.len() - 1
@@ -135,7 +135,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Volumes of disks among those named that the configuration does not mention, as it would.
+    /// Returns the volumes among those named that are on a disk but not in the configuration, as sections of it.
     pub fn undeclared(&self, config: &Config, named: &[Name]) -> Vec<Volume> {
         let mut found: Vec<Volume> = Vec::new();
         for pool in &self.pools {
@@ -151,15 +151,15 @@ impl Storage {
         found
     }
 
-    /// Takes a volume of a disk out of use, before its space is given up.
+    /// Takes a disk's volume out of use, before its space is freed.
     pub fn close_volume(&mut self, name: &str) {
         for pool in &mut self.pools {
             pool.open.retain(|(open, _)| open != name);
         }
     }
 
-    /// Deletes a volume that was retired; true if its extents are yet to be given back. `whole_disk` is the number of
-    /// the disk that it was.
+    /// Deletes a retired volume. Returns true if its extents are still to be freed. `whole_disk` is the number of the
+    /// disk if the volume was a whole disk.
     pub fn delete_volume(
         &mut self,
         name: &str,
@@ -174,7 +174,7 @@ impl Storage {
         if let Some(memory) = volume.and_then(|volume| volume.into_parts().shared) {
             self.retire(memory, arena, provider, now);
         }
-        // One that could not become a volume keeps its role.
+        // A disk that could not become a volume keeps its role.
         if let Some(number) = whole_disk
             && disks[number].role == Role::Volume
         {
@@ -187,22 +187,22 @@ impl Storage {
         self.order(number, Order::Delete { name: name.into() }, disks, arena).map(|()| true)
     }
 
-    /// Whether a volume is being made.
+    /// Returns whether a volume is being created.
     pub fn is_coming(&self, name: &str) -> bool {
         self.pools.iter().any(|pool| pool.orders.iter().any(|(order, _)| order.name() == name))
     }
 
-    /// Opens what the table of a disk has and is not open, and lets grow what grew.
+    /// Opens the volumes in the table of a disk, and updates the extents of the open ones.
     fn open_volumes(&mut self, index: usize, config: &Config) {
         let pool = &mut self.pools[index];
-        let going = |name: &str| {
+        let is_deleted = |name: &str| {
             let deletes = |(order, _): &(Order, bool)| match order {
-                Order::Delete { name: going } => going == name,
+                Order::Delete { name: deleted } => deleted == name,
                 _ => false,
             };
             pool.orders.iter().any(deletes)
         };
-        for entry in pool.store.table().volumes().iter().filter(|entry| !going(&entry.name)) {
+        for entry in pool.store.table().volumes().iter().filter(|entry| !is_deleted(&entry.name)) {
             if let Some((_, extents)) = pool.open.iter().find(|(name, _)| *name == entry.name) {
                 *extents.borrow_mut() = entry.extents.clone().into();
                 continue;
@@ -228,7 +228,7 @@ impl Storage {
         }
     }
 
-    /// Lets what is done on disks go on: how many steps ended, and what came of orders.
+    /// Polls the work on the disks. Returns the number of finished steps, and the results of orders.
     pub fn poll_pools(
         &mut self,
         config: &Config,
@@ -242,7 +242,7 @@ impl Storage {
             let (moved, event) = self.pools[index].step();
             steps += usize::from(moved);
             if let Some(event) = event {
-                note(&self.pools[index], Some(event));
+                log_state(&self.pools[index], Some(event));
                 outcomes.extend(self.advance(index, event, config));
                 self.add_mirrors(config, arena, now);
                 self.apply_exports(config);
@@ -259,7 +259,7 @@ impl Storage {
         (steps, outcomes)
     }
 
-    /// After a load, a claim or a change: ends the order if it is done, starts what is next.
+    /// After a load, a claim or a change: ends the order if it is done, and starts the next one.
     fn advance(&mut self, index: usize, event: StoreEvent, config: &Config) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         let pool = &mut self.pools[index];
@@ -275,14 +275,14 @@ impl Storage {
                         }
                         _ => 0,
                     };
-                    // After a claim it is still to be made.
+                    // After a claim it is not created yet.
                     (bytes >= wanted).then(|| {
                         let (disk, size) = (pool.number, Size(bytes));
                         let whom = match pool.orders.front() {
                             Some((Order::Create { .. }, true)) if config.export.is_empty() => {
                                 ", and is exported to everybody"
                             }
-                            Some((Order::Create { .. }, true)) => ", and no export is of it",
+                            Some((Order::Create { .. }, true)) => ", and is not exported",
                             _ => "",
                         };
                         Ok(format!("volume {name} has {size} on disk {disk}{whom}"))
@@ -295,16 +295,16 @@ impl Storage {
             _ => None,
         };
         if let Some(result) = done
-            && let Some((_, told)) = pool.orders.pop_front()
+            && let Some((_, for_console)) = pool.orders.pop_front()
         {
-            outcomes.push(Outcome { result, told });
+            outcomes.push(Outcome { result, for_console });
         }
         while !self.pools[index].store.is_busy() && !self.pools[index].orders.is_empty() {
             let pool = &mut self.pools[index];
             let Err(why) = pool.start() else { break };
-            if let Some((order, told)) = pool.orders.pop_front() {
+            if let Some((order, for_console)) = pool.orders.pop_front() {
                 let result = Err(format!("volume {}: {why}", order.name()));
-                outcomes.push(Outcome { result, told });
+                outcomes.push(Outcome { result, for_console });
             }
         }
         self.open_volumes(index, config);
@@ -312,8 +312,8 @@ impl Storage {
     }
 }
 
-/// Tells in the log what was found on a disk.
-fn note(pool: &DiskPool, event: Option<StoreEvent>) {
+/// Logs what is wrong with a disk.
+fn log_state(pool: &DiskPool, event: Option<StoreEvent>) {
     let number = pool.number;
     match (event, pool.state()) {
         (Some(StoreEvent::Failed(_)), state @ StoreState::Unreadable(_)) => {
@@ -322,7 +322,7 @@ fn note(pool: &DiskPool, event: Option<StoreEvent>) {
         (Some(StoreEvent::Failed(error)), _) => log::error!("disk {number}: {error}"),
         (_, StoreState::Damaged) => log::error!("disk {number} {}", StoreState::Damaged),
         (Some(StoreEvent::Loaded { one_copy: true }), _) => log::warn!(
-            "disk {number}: one copy of the table of volumes is damaged, as after a power cut; \
+            "disk {number}: one copy of the table of volumes is damaged, perhaps by a power cut: \
              the other is used"
         ),
         _ => {}

@@ -1,4 +1,4 @@
-//! Volumes on disks as the appliance handles them, on a disk in memory.
+//! Tests of volumes on disks, with a disk in memory.
 
 use super::*;
 use crate::config::Document;
@@ -61,7 +61,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A boot with a disk of 16 MiB of `memory`, configured by `set`.
+    /// Boots with a disk of 16 MiB in `memory`, and with these settings.
     fn boot(memory: Window, settings: &[(&str, &str)]) -> Self {
         let mut document = Document::default();
         for (path, value) in settings {
@@ -88,9 +88,9 @@ impl Bench {
         Bench { arena, memory, disks, storage, config }
     }
 
-    /// Lets everything that is under way end.
+    /// Polls until all work has ended. Returns the results.
     fn run(&mut self) -> Vec<Result<String, String>> {
-        let mut told = Vec::new();
+        let mut results = Vec::new();
         for _ in 0..100_000 {
             let (_, outcomes) = self.storage.poll_pools(
                 &self.config,
@@ -98,9 +98,9 @@ impl Bench {
                 &mut self.arena,
                 Instant::ZERO,
             );
-            told.extend(outcomes.into_iter().map(|outcome| outcome.result));
+            results.extend(outcomes.into_iter().map(|outcome| outcome.result));
         }
-        told
+        results
     }
 
     fn order(&mut self, order: Order) -> Result<String, String> {
@@ -122,7 +122,7 @@ impl Bench {
     }
 }
 
-/// A disk of 16 MiB, zeroed as all of the heap that a test gets.
+/// Returns a disk of 16 MiB. The heap of a test is zeroed.
 fn disk() -> Window {
     Arena::on_heap((16 << 20) + 4096).alloc(16 << 20, 4096).unwrap()
 }
@@ -130,11 +130,11 @@ fn disk() -> Window {
 const SMALL: (&str, &str) = ("volume.0.size", "64KiB");
 
 #[test]
-fn volumes_are_made_grow_and_go() {
+fn volumes_are_created_grown_and_deleted() {
     let mut bench = Bench::boot(disk(), &[SMALL]);
-    assert_eq!(bench.disks[0].role, Role::Free, "a blank disk is left alone");
-    let made = bench.create("a", 2, false);
-    assert_eq!(made.as_deref(), Ok("volume a has 2MiB on disk 0, and is exported to everybody"));
+    assert_eq!(bench.disks[0].role, Role::Free, "a blank disk stays unused");
+    let created = bench.create("a", 2, false);
+    assert_eq!(created.as_deref(), Ok("volume a has 2MiB on disk 0, and is exported to everybody"));
     assert_eq!((bench.mib("a"), bench.disks[0].role), (Some(2), Role::Volumes));
     bench.create("b", 3, false).unwrap();
     let grown = bench.order(Order::Grow { name: "a".into(), bytes: 5 << 20 });
@@ -147,19 +147,19 @@ fn volumes_are_made_grow_and_go() {
     let id = bench.storage.volumes.find("b").unwrap();
     bench.storage.volumes.remove(id);
     bench.storage.close_volume("b");
-    let gone = bench.order(Order::Delete { name: "b".into() });
-    assert_eq!((gone.as_deref(), bench.mib("b")), (Ok("volume b is gone"), None));
+    let deleted = bench.order(Order::Delete { name: "b".into() });
+    assert_eq!((deleted.as_deref(), bench.mib("b")), (Ok("volume b is gone"), None));
     assert_eq!(bench.reboot(&[SMALL]).mib("b"), None);
 }
 
 #[test]
-fn a_disk_with_something_on_it_is_taken_by_force_only() {
+fn disk_with_data_is_claimed_only_by_force() {
     let memory = disk();
     memory.write(1080, &[0x53, 0xef]).unwrap();
     let mut bench = Bench::boot(memory, &[SMALL]);
     let refused = bench.create("a", 1, false).unwrap_err();
     assert!(refused.contains("holds something else") && refused.contains("force"), "{refused}");
-    assert_eq!(bench.disks[0].role, Role::Free, "it is nobody's");
+    assert_eq!(bench.disks[0].role, Role::Free, "the disk stays unused");
     let mut magic = [0; 2];
     memory.read(1080, &mut magic).unwrap();
     assert_eq!(magic, [0x53, 0xef]);
@@ -168,7 +168,7 @@ fn a_disk_with_something_on_it_is_taken_by_force_only() {
 }
 
 #[test]
-fn what_the_configuration_declares_is_made_and_grows() {
+fn declared_volume_is_created_and_grows() {
     let declared =
         |size| [("volume.0.name", "data"), ("volume.0.size", size), ("volume.0.disk", "0")];
     let mut bench = Bench::boot(disk(), &declared("3MiB"));
@@ -181,9 +181,9 @@ fn what_the_configuration_declares_is_made_and_grows() {
     assert_eq!((bench.run(), bench.mib("data")), (Vec::new(), Some(4)), "it never shrinks");
 }
 
-/// A client that has a whole disk writes a table to it, with a name of somebody else's volume.
+/// A client of a whole disk writes a table to it that has the name of another client's volume.
 #[test]
-fn a_table_on_a_disk_that_clients_have_as_a_whole_makes_no_volumes() {
+fn table_on_a_whole_disk_of_clients_creates_no_volumes() {
     let mut bench = Bench::boot(disk(), &[SMALL]);
     for name in ["ledger", "evil"] {
         bench.create(name, 2, false).unwrap();
@@ -195,11 +195,15 @@ fn a_table_on_a_disk_that_clients_have_as_a_whole_makes_no_volumes() {
     ];
     let bench = bench.reboot(&whole);
     assert_eq!((bench.mib("all"), bench.disks[0].role), (Some(16), Role::Volume));
-    assert_eq!((bench.mib("ledger"), bench.mib("evil")), (Some(0), None), "in memory, as said");
+    assert_eq!(
+        (bench.mib("ledger"), bench.mib("evil")),
+        (Some(0), None),
+        "the configured volume in memory"
+    );
 }
 
 #[test]
-fn memory_of_a_volume_comes_back_at_once_without_clients() {
+fn memory_of_a_volume_without_clients_is_freed_at_once() {
     let mut bench = Bench::boot(disk(), &[SMALL]);
     let free = bench.arena.available();
     let memory = bench.arena.alloc(4096, 4096).unwrap();

@@ -1,46 +1,48 @@
-//! The machine's watchdog: it resets the machine when this loop stands still for too long. It runs if the configuration
-//! wants it, and while an image is on trial, for which the UEFI front end has started it.
+//! The machine's watchdog, which resets the machine if this loop hangs. It runs if configured, and while an image is on
+//! trial, for which the UEFI front end has started it.
 
 use crate::machine::Watchdog;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How often it is seen to.
+/// Interval of restarting its timer.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Seconds until it resets a machine whose image is on trial.
+/// Timeout in seconds while an image is on trial.
 pub(super) const TRIAL: u16 = 120;
 
 /// The watchdog, if the machine has one.
 pub(super) struct Keeper {
     device: Option<Box<dyn Watchdog>>,
-    /// Seconds that it runs with; 0 if it does not.
+    /// Timeout in seconds; 0 if it does not run.
     runs: u16,
     due: Instant,
-    /// It was told that there is none.
-    told: bool,
+    /// The missing device was logged.
+    warned: bool,
 }
 
 impl Keeper {
     pub fn new(device: Option<Box<dyn Watchdog>>) -> Keeper {
-        Keeper { device, runs: 0, due: Instant::ZERO, told: false }
+        Keeper { device, runs: 0, due: Instant::ZERO, warned: false }
     }
 
-    /// What Linux calls its driver, and the seconds that it runs with.
+    /// Linux's name of its driver, and the timeout in seconds.
     pub fn report(&self) -> (Option<&'static str>, u16) {
         (self.device.as_ref().map(|device| device.name()), self.runs)
     }
 
-    /// Whether there is something to see to.
+    /// Whether it has to be polled now.
     #[inline]
     pub fn wants_poll(&self, wanted: u16, now: Instant) -> bool {
         wanted != self.runs || wanted > 0 && self.due <= now
     }
 
-    /// Sees to it that it runs with so many seconds; with 0 it does not.
+    /// Runs it with a timeout of `wanted` seconds, or stops it if that is 0. Restarts its timer when due.
     pub fn poll(&mut self, wanted: u16, now: Instant) {
         let Some(device) = &mut self.device else {
-            if wanted > 0 && !core::mem::replace(&mut self.told, true) {
-                log::warn!("watchdog: the machine has none that is known: i6300esb or iTCO");
+            if wanted > 0 && !core::mem::replace(&mut self.warned, true) {
+                log::warn!(
+                    "watchdog: the machine has no supported watchdog: add an i6300esb or an iTCO"
+                );
             }
             return;
         };
@@ -59,7 +61,7 @@ impl Keeper {
         self.due = now + INTERVAL;
     }
 
-    /// When it wants to be seen to.
+    /// When its timer has to be restarted.
     pub fn deadline(&self) -> Option<Instant> {
         (self.runs > 0).then_some(self.due)
     }
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_seen_to_once_a_second_for_as_long_as_it_is_wanted() {
+    fn watchdog_timer_is_restarted_once_a_second_while_wanted() {
         let log = Rc::new(RefCell::new(Vec::new()));
         let mut keeper = Keeper::new(Some(Box::new(Model(log.clone()))));
         let second = 1_000_000_000;

@@ -1,11 +1,11 @@
-//! Loops on cores other than the first. Each runs a data plane ([`DataPlane`]) and nothing else. The plane is made on its
-//! core, and no other loop touches it. A core without ports sleeps.
+//! Loops on cores other than the first. Each runs a data plane ([`DataPlane`]) and nothing else. The plane is made on
+//! its core, and no other loop touches it. A core without ports sleeps.
 //!
 //! # Between loops
 //!
 //! * Control-plane frames of such a port go to the first loop through a ring of bytes, and its frames return through
-//!   another ([`super::punt`], a `Port` to the control plane). RoCE and UDP echo stay on the core. A full ring drops and
-//!   counts.
+//!   another ([`super::punt`], a `Port` to the control plane). RoCE and UDP echo stay on the core. A full ring drops
+//!   and counts.
 //! * An order is a closure in a ring, executed between two rounds. A loop publishes its status before a halt, and every
 //!   10 ms otherwise, so a scrape does not wait. A status older than half a second is reported as "does not answer".
 //! * The rings are `rtrb`'s: single producer, single consumer, bounded. Locks (`spin`) are in the arena and the log and
@@ -24,10 +24,10 @@
 //! by a hash of both IP addresses and nothing else, with a key of the appliance's generator. So a host with all its
 //! connections, queue pairs and datagrams belongs to one core, and its provider sees all of its packets.
 //!
-//! The control plane regards the port as the first core's. For each other core it has a `QueueSlot`: it receives through
-//! it (and sends nothing), passes it the addresses, and adds its counters. Users that connect to others are on the first
-//! core, and replies could arrive at any core, so they do not use such ports (`PortSlot::is_first_alone`). With one core
-//! this costs a test of an empty list.
+//! The control plane regards the port as the first core's. For each other core it has a `QueueSlot`: it receives
+//! through it (and sends nothing), passes it the addresses, and adds its counters. Users that connect to others are on
+//! the first core, and replies could arrive at any core, so they do not use such ports (`PortSlot::is_first_alone`).
+//! With one core this costs a test of an empty list.
 
 use super::bridge::Bridge;
 use super::cards::{Cards, Found};
@@ -55,67 +55,67 @@ use std::sync::Arc;
 
 /// How long a loop halts at most when a device cannot wake it.
 pub(super) const NAP: Duration = Duration::from_millis(1);
-/// Orders that can wait.
+/// Capacity of the ring of orders.
 const ORDERS: usize = 64;
-/// How often a loop that does not halt writes down what is told of it.
+/// Interval in which a busy loop publishes its status.
 const REPORT_INTERVAL: Duration = Duration::from_millis(10);
-/// How often a loop writes down what is told of its bridges.
+/// Interval in which a loop publishes the status of its bridges.
 const BRIDGES_INTERVAL: Duration = Duration::from_millis(100);
-/// How old that may be where the loop does not halt: a host that is busy may keep a processor waiting.
+/// Maximum age of a busy loop's status. Long, because a busy host may delay a virtual CPU.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 type Order = Box<dyn FnOnce(&mut DataPlane) + Send>;
 
-/// What a loop tells of itself.
+/// Published status of a loop.
 #[derive(Debug, Default)]
-struct Told {
+struct LoopStatus {
     at: Instant,
-    /// It was about to halt, and nothing has changed since.
+    /// The loop was about to halt, and nothing has changed since.
     halting: bool,
     plane: PlaneReport,
-    /// What was refused there, until the control plane takes note.
+    /// Refusals of the loop, until the control plane takes them.
     refused: Refusals,
     storage: Arc<StorageRows>,
     bridges: Arc<[BridgeStatus]>,
 }
 
-/// Where it does. The lock is held for as long as a copy takes.
-type Board = Arc<Mutex<Told>>;
+/// The status, shared with the control plane. The lock is held only for a copy.
+type SharedStatus = Arc<Mutex<LoopStatus>>;
 
-/// A loop on another core, as the control plane sees it.
+/// A loop on another core, in the control plane.
 pub(super) struct Worker {
     /// Number of its core.
     pub core: usize,
     orders: Producer<Order>,
-    board: Board,
+    status: SharedStatus,
     pub waker: LoopWaker,
 }
 
-/// The loop's end of what it has in common with the control plane.
+/// The loop's end of the ring of orders, and its status.
 pub(super) struct Orders {
     orders: Consumer<Order>,
-    board: Board,
+    status: SharedStatus,
 }
 
-/// A port of the loop.
-pub(super) struct Dealt {
+/// A port that is assigned to a loop.
+pub(super) struct AssignedPort {
     pub name: String,
     pub port: OpenedPort,
-    /// What is to do RoCE there.
+    /// Configured implementation of RoCE.
     pub roce: Option<RoceBy>,
     pub punt_queue: PuntQueue,
     pub forwarded: Option<Forwarded>,
 }
 
-/// Where frames go that are not the loop's.
-struct Ways {
+/// Queues of a port to the first loop.
+struct PortQueues {
     /// To the control plane.
     punt_queue: PuntQueue,
     /// To engines over UDP.
     forwarded: Option<Forwarded>,
 }
 
-impl Ways {
+impl PortQueues {
     fn push(&mut self, frame: &[u8]) {
         match &mut self.forwarded {
             Some(forwarded) if forwarded.takes(frame) => forwarded.queue.push(frame),
@@ -128,7 +128,7 @@ impl Ways {
         [Some(&mut self.punt_queue), forwarded].into_iter().flatten()
     }
 
-    /// Whether the first loop has sent something for which the port has room, as far as it can tell.
+    /// Whether a frame of the first loop is pending ([`PuntQueue::pending`]).
     fn pending(&self, has_room: bool) -> bool {
         let forwarded = self.forwarded.as_ref().map(|forwarded| &forwarded.queue);
         let mut all = [Some(&self.punt_queue), forwarded].into_iter().flatten();
@@ -136,53 +136,53 @@ impl Ways {
     }
 }
 
-/// What a loop starts with; moved to its core, where the plane is made.
+/// Arguments of a loop. They are moved to its core, where the plane is created.
 pub(super) struct Start {
     pub settings: Settings,
     /// Number of the core.
     pub core: usize,
-    pub ports: Vec<Dealt>,
+    pub ports: Vec<AssignedPort>,
     pub bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
     pub orders: Orders,
     pub waker: LoopWaker,
 }
 
-/// The ring for orders to a loop on core number `core`, and where it tells of itself: the two ends.
+/// Creates the ring of orders to a loop on core `core`, and its status. Returns both ends.
 pub(super) fn orders(core: usize, waker: LoopWaker) -> (Worker, Orders) {
     let (producer, consumer) = RingBuffer::new(ORDERS);
-    let board = Board::default();
-    let worker = Worker { core, orders: producer, board: board.clone(), waker };
-    (worker, Orders { orders: consumer, board })
+    let status = SharedStatus::default();
+    let worker = Worker { core, orders: producer, status: status.clone(), waker };
+    (worker, Orders { orders: consumer, status })
 }
 
 impl Worker {
-    /// Has something done, soon; false if too many orders wait already.
-    pub fn tell(&mut self, order: impl FnOnce(&mut DataPlane) + Send + 'static) -> bool {
+    /// Sends an order to the loop, which executes it soon. False if the ring is full.
+    pub fn send_order(&mut self, order: impl FnOnce(&mut DataPlane) + Send + 'static) -> bool {
         let taken = self.orders.push(Box::new(order)).is_ok();
         self.waker.wake();
         taken
     }
 
-    /// What the loop tells of itself; None if it has not for too long.
+    /// Report of the loop. None if its status is too old.
     pub fn report(&self, now: Instant) -> Option<PlaneReport> {
-        let told = self.board.lock();
-        let answers = told.halting || now.since(told.at) < PATIENCE;
-        answers.then(|| told.plane.clone())
+        let status = self.status.lock();
+        let answers = status.halting || now.since(status.at) < PATIENCE;
+        answers.then(|| status.plane.clone())
     }
 
-    /// What it tells of its clients.
+    /// Report of its storage clients.
     pub fn storage_rows(&self) -> Arc<StorageRows> {
-        self.board.lock().storage.clone()
+        self.status.lock().storage.clone()
     }
 
-    /// What it tells of its bridges.
+    /// Status of its bridges.
     pub fn bridges(&self) -> Arc<[BridgeStatus]> {
-        self.board.lock().bridges.clone()
+        self.status.lock().bridges.clone()
     }
 
-    /// Moves what the loop has refused into `refused`.
+    /// Moves the loop's refusals into `refused`.
     pub fn take_refusals(&self, refused: &mut Refusals) {
-        refused.absorb(&mut self.board.lock().refused);
+        refused.absorb(&mut self.status.lock().refused);
     }
 }
 
@@ -196,16 +196,16 @@ impl Start {
 /// The loop.
 struct Loop {
     core: Box<dyn Core>,
-    /// Its number.
+    /// Number of its core.
     number: usize,
     plane: DataPlane,
-    /// By place of the port.
-    ways: Vec<Ways>,
+    /// By index of the port.
+    port_queues: Vec<PortQueues>,
     orders: Orders,
-    /// When it tells of itself next.
+    /// When the status is due next.
     report_due: Instant,
     rows_told: RowsTold,
-    /// When it tells of its bridges next.
+    /// When the status of bridges is due next.
     bridges_due: Instant,
     waker: LoopWaker,
 }
@@ -217,18 +217,19 @@ impl Loop {
         let mut rng = ChaCha12Rng::from_seed(settings.seed);
         let mut cards = Cards::default();
         let mut found = Found { config, arena, rng: &mut rng };
-        let made = |(place, Dealt { name, port, roce, punt_queue, forwarded })| {
+        let made = |(place, AssignedPort { name, port, roce, punt_queue, forwarded })| {
             let port = cards.take(port, place, &name, roce, &mut found);
             let port = PlanePort::new(name, port, config.services.udp_echo);
-            (port, Ways { punt_queue, forwarded })
+            (port, PortQueues { punt_queue, forwarded })
         };
-        let (ports, ways): (Vec<_>, _) = start.ports.into_iter().enumerate().map(made).unzip();
+        let (ports, port_queues): (Vec<_>, _) =
+            start.ports.into_iter().enumerate().map(made).unzip();
         rng.fill_bytes(&mut settings.seed);
         let plane = DataPlane::new(settings, ports, start.bridges, cards, core.now());
         let report_due = Instant::ZERO;
         let (rows_told, bridges_due) = (RowsTold::default(), Instant::ZERO);
         let Start { core: number, orders, waker, .. } = start;
-        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_due, waker }
+        Loop { core, number, plane, port_queues, orders, report_due, rows_told, bridges_due, waker }
     }
 
     fn run(mut self) -> ! {
@@ -238,60 +239,61 @@ impl Loop {
             let may_halt = self.plane.pace.round(worked, now);
             worked = if may_halt { self.halt() } else { self.round(now) };
             if now >= self.report_due {
-                self.tell(now, false);
+                self.publish(now, false);
             }
         }
     }
 
-    /// Writes down what is told of it.
-    fn tell(&mut self, now: Instant, halting: bool) {
+    /// Publishes the status of the loop.
+    fn publish(&mut self, now: Instant, halting: bool) {
         self.report_due = now + REPORT_INTERVAL;
         self.plane.storage.own_disks.watch(now);
         let storage = &self.plane.storage;
         let rows =
             storage.server.as_ref().and_then(|s| self.rows_told.news(s, &storage.volumes, now));
-        let tells = !self.plane.bridges.is_empty() && now >= self.bridges_due;
-        let bridges = tells.then(|| {
+        let publishes = !self.plane.bridges.is_empty() && now >= self.bridges_due;
+        let bridges = publishes.then(|| {
             self.bridges_due = now + BRIDGES_INTERVAL;
             self.plane.bridge_statuses(self.number).collect()
         });
-        let mut told = self.orders.board.lock();
-        (told.at, told.halting) = (now, halting);
-        self.plane.report_into(&mut told.plane);
+        let mut status = self.orders.status.lock();
+        (status.at, status.halting) = (now, halting);
+        self.plane.report_into(&mut status.plane);
         if let Some(rows) = rows {
-            told.storage = rows;
+            status.storage = rows;
         }
         if let Some(bridges) = bridges {
-            told.bridges = bridges;
+            status.bridges = bridges;
         }
         if let Some(rdma_stack) = &mut self.plane.rdma_stack {
-            told.refused.absorb(rdma_stack.providers.roce.refusals());
+            status.refused.absorb(rdma_stack.providers.roce.refusals());
             let cards = rdma_stack.providers.card_refusals();
-            cards.for_each(|refusals| told.refused.absorb(refusals));
+            cards.for_each(|refusals| status.refused.absorb(refusals));
         }
         if let Some(server) = &mut self.plane.storage.server {
-            told.refused.absorb(server.transport_mut().refusals());
+            status.refused.absorb(server.transport_mut().refusals());
         }
     }
 
-    /// One round of all stages; whether there was any work.
+    /// One round of all stages. Returns whether there was work.
     fn round(&mut self, now: Instant) -> bool {
-        let (plane, ways) = (&mut self.plane, &mut self.ways);
+        let (plane, port_queues) = (&mut self.plane, &mut self.port_queues);
         let mut ordered = 0;
         while let Ok(order) = self.orders.orders.pop() {
             order(plane);
             ordered += 1;
         }
-        let received = plane.receive(now, |place, frame| ways[place].push(frame));
+        let received = plane.receive(now, |place, frame| port_queues[place].push(frame));
         let served = plane.serve(now);
         plane.free_retired(now);
         if let Some(rdma_stack) = &mut plane.rdma_stack {
-            let strangers = rdma_stack.strangers.drain();
-            strangers.for_each(|(place, host)| ways[place].punt_queue.ask_for(host));
+            for (place, host) in rdma_stack.pending_neighbours.drain() {
+                port_queues[place].punt_queue.request_neighbour(host);
+            }
         }
         let mut sent = plane.transmit_fabric(now);
-        for (place, ways) in ways.iter_mut().enumerate() {
-            for queue in ways.queues_mut() {
+        for (place, queues) in port_queues.iter_mut().enumerate() {
+            for queue in queues.queues_mut() {
                 sent += plane.transmit_for_control(place, queue, now);
                 queue.flush();
             }
@@ -305,8 +307,8 @@ impl Loop {
         received + served + sent + ordered > 0
     }
 
-    /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
-    /// with what there is. Whether there was work.
+    /// Halts until an interrupt or the next deadline, unless work is pending. Then runs a round. Returns whether there
+    /// was work.
     fn halt(&mut self) -> bool {
         self.plane.set_interrupts(true);
         self.plane.storage.own_disks.set_interrupts(true);
@@ -315,8 +317,8 @@ impl Loop {
         let storage = &self.plane.storage;
         let disks = storage.volumes.are_working().then_some(storage.own_disks.watch_due());
         let deadline = Instant::first([self.plane.poll_timeout(), nap, disks]);
-        self.tell(now, true);
-        // What came before interrupts were on raises none, but is pending.
+        self.publish(now, true);
+        // Arrivals before interrupts were enabled raise none, but are pending.
         let has_arrivals =
             || self.plane.pending() || self.plane.storage.own_disks.pending() || self.has_orders();
         if self.waker.may_halt(has_arrivals) && deadline.is_none_or(|d| d > now) {
@@ -329,10 +331,11 @@ impl Loop {
         self.round(self.core.now())
     }
 
-    /// Whether the control plane wants something.
+    /// Whether orders or frames of the control plane are pending.
     fn has_orders(&self) -> bool {
-        let mut all = self.ways.iter().zip(&self.plane.ports);
-        !self.orders.orders.is_empty() || all.any(|(ways, slot)| ways.pending(slot.port.has_room()))
+        let mut all = self.port_queues.iter().zip(&self.plane.ports);
+        !self.orders.orders.is_empty()
+            || all.any(|(queues, slot)| queues.pending(slot.port.has_room()))
     }
 }
 
@@ -347,20 +350,20 @@ mod tests {
         fn ring(&self) {}
     }
 
-    /// Who asks gets what the loop said last, at once: nobody waits for a loop that is busy, or stuck.
+    /// A report does not wait for a loop that is busy or stuck.
     #[test]
-    fn what_a_loop_said_last_is_told_without_it() {
+    fn report_uses_the_last_published_status() {
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);
         let (worker, orders) = orders(1, LoopWaker::new(Box::new(Silent)));
-        assert!(worker.report(at(1000)).is_none(), "it has not said anything yet");
-        let say = |at, halting, rounds| {
-            let mut told = orders.board.lock();
-            (told.at, told.halting, told.plane.counters.rounds) = (at, halting, rounds);
+        assert!(worker.report(at(1000)).is_none(), "it has not published a status yet");
+        let publish = |at, halting, rounds| {
+            let mut status = orders.status.lock();
+            (status.at, status.halting, status.plane.counters.rounds) = (at, halting, rounds);
         };
-        say(at(1000), false, 7);
+        publish(at(1000), false, 7);
         assert_eq!(worker.report(at(1400)).unwrap().counters.rounds, 7);
         assert!(worker.report(at(1600)).is_none(), "it does not answer");
-        say(at(2000), true, 8);
+        publish(at(2000), true, 8);
         assert_eq!(worker.report(at(90_000)).unwrap().counters.rounds, 8, "it halts");
     }
 }

@@ -17,13 +17,13 @@
 //! # Mirrors
 //!
 //! A mirror keeps its records in the first 32 KiB of both members: regions that may differ, marked before they are
-//! written, and whether the other member is left out, recorded before any write that it missed is acknowledged. A turn of
-//! the loop copies one part at most. Members in memory complete at once.
+//! written, and whether the other member is left out, recorded before any write that it missed is acknowledged. A round
+//! of the loop copies one part at most. Members in memory complete at once.
 //!
-//! A mirror leaves out a member that does not respond while the other one does (`mirror/patience.rs`). When the time is
-//! over, it probes the other member, because an earlier response is no evidence. If that one was silent too, the first
-//! gets as long again from its return. A member that was left out is tried again only when it is idle, so none of its
-//! late writes can damage the copy.
+//! A mirror leaves out a member that does not respond while the other one does (`mirror/patience.rs`). When the first
+//! member's time is over, the mirror probes the other member, because an earlier response is no evidence. If the other
+//! member was silent too, the first gets the same time again once the other responds. A member that was left out is
+//! tried again only when it is idle, so none of its late writes can damage the copy.
 //!
 //! If the last member in sync may have lost unflushed data, no copy exists, and the mirror fails the next flush.
 //!
@@ -34,17 +34,17 @@
 //! request to its volumes, completions (`Provider::watch_cq`) or its timer (`rnbd::client::Bells`).
 //!
 //! `appliance/src/gateway/remote_storage` owns the sessions, resolves servers (ARP and neighbour discovery, on the
-//! interface with the path's own address), and assembles mirrors, whose members it takes out of the set of volumes. In a
-//! round, sessions and server are polled in turns until nothing moves, so the response of another server is forwarded in
-//! the same round. None of it exists without configuration.
+//! interface with the path's own address), and assembles mirrors, whose members it takes out of the set of volumes. In
+//! a round, sessions and server are polled in turns until none makes progress, so the response of another server is
+//! forwarded in the same round. Without configuration there are no sessions and no mirrors.
 //!
 //! # Cores
 //!
 //! The first loop owns the volumes and publishes them in a catalog: a revision, which other loops compare in each round,
 //! and a listing. Each loop serves the clients of its own ports.
 //!
-//! * Of a RAM volume each loop has a share (`RamMemory`), which zeroes each stretch once for all loops.
-//! * Of a volume on a drive with a queue for the core, the loop has a `DiskShare` over that queue (`hal::MoreQueues`). No
+//! * RAM volume: each loop has a share (`RamMemory`), which zeroes each stretch once for all loops.
+//! * Volume on a drive with a queue for the core: the loop has a `DiskShare` over that queue (`hal::MoreQueues`). No
 //!   request or completion crosses cores.
 //! * All other volumes are reached over a channel: two rings that wake a halting loop. A user names a request by its
 //!   `Tag`, so the completion returns to it. A volume that does not respond holds at most 128 requests of a channel.
@@ -52,9 +52,9 @@
 //! `OpenCounts` counts the opens of all cores. A deleted volume cannot be opened. Its memory returns to the arena when
 //! every loop has released its share, which it does when none of its requests refers to it. A volume is deleted, or
 //! becomes a member of a mirror, only when no device is open on it and no loop has requests for it, also after its client
-//! has gone (`OpenCounts::retire`): its extents may get another owner. A volume that grows is larger for a loop when it
-//! reads the catalog; its old space does not move. The table of volumes, mirrors and all operations but reads and writes
-//! stay with the first loop. A flush covers the namespace, and so all that completed on any queue.
+//! has gone (`OpenCounts::retire`): its extents may get another owner. A loop sees the new size of a volume that grew
+//! when it reads the catalog; the old space does not move. The table of volumes, mirrors and all operations but reads
+//! and writes stay with the first loop. A flush covers the namespace, and so all requests that completed on any queue.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

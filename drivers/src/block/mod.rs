@@ -1,4 +1,4 @@
-//! Disks ([`crate::hal::Disk`]).
+//! Drivers of disks ([`crate::hal::Disk`]).
 
 pub mod nvme;
 pub mod virtio_blk;
@@ -9,29 +9,29 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// A disk that was set up.
+/// An open disk.
 pub struct OpenDisk {
-    /// Where it is.
+    /// Where the disk is.
     pub location: Location,
-    /// As whoever made the machine gave it; empty if it has none.
+    /// Serial number as the device reports it; empty if it has none.
     pub serial: String,
-    /// What its maker calls it; empty if it does not say.
+    /// Model name; empty if the device reports none.
     pub model: String,
-    /// Revision of its firmware; empty if it does not say.
+    /// Firmware revision; empty if the device reports none.
     pub firmware: String,
     /// The disk.
     pub disk: Box<dyn Disk>,
-    /// A second way to it, for a last write.
+    /// Writes the crash record, independently of the driver.
     pub crash: Option<Box<dyn CrashWriter>>,
 }
 
-/// What a device turned out to hold.
+/// Disks of an opened device.
 pub struct Opened {
-    /// Its disks.
+    /// Usable disks.
     pub disks: Vec<OpenDisk>,
-    /// Units behind it that cannot be used, and why.
+    /// Units that cannot be used, and why.
     pub refused: Vec<(Location, String)>,
-    /// More queues to all of its disks, if it may have any.
+    /// Further queues to all of its disks, if the driver supports them.
     pub queues: Option<Box<dyn MoreQueues>>,
 }
 

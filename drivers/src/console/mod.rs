@@ -1,15 +1,15 @@
-//! The operator's console by other means than a serial port of the machine's.
+//! Drivers of operator consoles other than the machine's serial port.
 
 pub mod virtio_console;
 
-/// A line to the operator.
+/// A console line to the operator.
 pub trait ConsoleLine {
-    /// Whether something has arrived since it was read. Reads no device register.
+    /// Whether input has arrived since the last read. Reads no device register.
     fn has_rung(&self) -> bool;
 
-    /// Takes what has arrived; never blocks. Returns how many bytes.
+    /// Reads input; never blocks. Returns the number of bytes read.
     fn read(&mut self, into: &mut [u8]) -> usize;
 
-    /// Gives bytes; never blocks. Returns how many it took.
+    /// Writes output; never blocks. Returns the number of bytes accepted.
     fn write(&mut self, bytes: &[u8]) -> usize;
 }

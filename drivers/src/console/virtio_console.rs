@@ -1,5 +1,4 @@
-//! Virtio console device (virtio 1.2, 5.3): its first port. Interrupts for what arrives are always asked for: somebody
-//! types.
+//! Virtio console device (virtio 1.2, 5.3): its first port. Receive interrupts stay enabled, because input is rare.
 
 use super::ConsoleLine;
 use crate::device::Device;
@@ -10,9 +9,9 @@ use alloc::boxed::Box;
 
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
-/// Buffers for what arrives.
+/// Receive buffers.
 const BUFFERS: u16 = 8;
-/// Bytes of each, and of the one for what is sent.
+/// Bytes of a receive buffer, and of the transmit buffer.
 const BUFFER: usize = 64;
 
 /// The console.
@@ -20,12 +19,12 @@ struct VirtioConsole {
     transport: Live,
     receive: Ring,
     transmit: Ring,
-    /// Buffers by their descriptors, and behind them that for what is sent.
+    /// Receive buffers, indexed by descriptor; the transmit buffer follows them.
     memory: Window,
-    /// A buffer that is being read: its descriptor, where its rest begins, and where it ends.
+    /// A buffer that is partly read: its descriptor, and the begin and end of its unread bytes.
     open: Option<(u16, usize, usize)>,
-    /// Whoever read last had no room for all that there was.
-    is_left: bool,
+    /// The last read filled its destination, so more input may be waiting.
+    may_have_more: bool,
 }
 
 /// Sets a device up.
@@ -48,16 +47,16 @@ pub fn open(
     setup.finish();
     let transport = Live::new(transport);
     let mut console =
-        VirtioConsole { transport, receive, transmit, memory, open: None, is_left: false };
+        VirtioConsole { transport, receive, transmit, memory, open: None, may_have_more: false };
     console.receive.set_interrupts(true);
-    // It is told in any case.
+    // The first buffers are always notified.
     let _ = console.receive.publish();
     console.transport.notify(RECEIVE);
     Ok(Box::new(console))
 }
 
 impl VirtioConsole {
-    /// The next buffer with something in it.
+    /// The next buffer with input.
     fn next(&mut self) -> Option<(u16, usize, usize)> {
         if self.open.is_some() {
             return self.open;
@@ -66,7 +65,7 @@ impl VirtioConsole {
             match self.receive.take() {
                 Taken::Chain { head, written } => {
                     let start = usize::from(head) * BUFFER;
-                    // More than there is room for is a lie: nothing of it is believed.
+                    // A length of 0 or beyond the buffer is invalid: the buffer is discarded.
                     match written as usize {
                         len @ 1..=BUFFER => return Some((head, start, start + len)),
                         _ => self.receive.offer(head),
@@ -81,12 +80,12 @@ impl VirtioConsole {
 
 impl ConsoleLine for VirtioConsole {
     fn has_rung(&self) -> bool {
-        !self.is_left && self.receive.pending()
+        !self.may_have_more && self.receive.pending()
     }
 
     fn read(&mut self, into: &mut [u8]) -> usize {
         if self.open.is_none() && !self.receive.pending() {
-            self.is_left = false;
+            self.may_have_more = false;
             return 0;
         }
         self.transport.acknowledge();
@@ -95,7 +94,7 @@ impl ConsoleLine for VirtioConsole {
             && let Some((head, start, end)) = self.next()
         {
             let len = (end - start).min(into.len() - taken);
-            // Within the buffer, which is the driver's now.
+            // Within the buffer, which the device has returned.
             let _ = self.memory.read(start, &mut into[taken..taken + len]);
             taken += len;
             self.open = (start + len < end).then_some((head, start + len, end));
@@ -103,7 +102,7 @@ impl ConsoleLine for VirtioConsole {
                 self.receive.offer(head);
             }
         }
-        self.is_left = taken == into.len();
+        self.may_have_more = taken == into.len();
         self.receive.set_interrupts(true);
         if self.receive.publish() {
             self.transport.notify(RECEIVE);
@@ -112,7 +111,7 @@ impl ConsoleLine for VirtioConsole {
     }
 
     fn write(&mut self, bytes: &[u8]) -> usize {
-        // What makes no sense is passed over; a ring that is dead takes nothing any more.
+        // Invalid completions are skipped; a dead ring takes no output any more.
         while self.transmit.pending() && self.transmit.take() == Taken::Nonsense {}
         if bytes.is_empty() || self.transmit.outstanding() > 0 {
             return 0;
@@ -152,7 +151,7 @@ mod tests {
         (machine, model, console)
     }
 
-    /// The host sends.
+    /// Sends `bytes` from the host.
     fn typed(model: &Model, bytes: &[u8]) {
         let mut device = model.state();
         for part in bytes.chunks(BUFFER) {
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_arrives_whatever_is_taken_at_once_and_interrupts() {
+    fn input_arrives_in_reads_of_any_size_and_interrupts() {
         for offered in [MODERN, MODERN | EVENT_INDEX] {
             for at_once in [1, 7, BUFFER, 1000] {
                 let (_machine, model, mut console) = open(offered);
@@ -188,7 +187,7 @@ mod tests {
                         "round {round}"
                     );
                     assert_eq!(console.read(&mut []), 0);
-                    assert!(!console.has_rung(), "there is no room for it");
+                    assert!(!console.has_rung(), "the last read had no room");
                     assert_eq!(read(&mut *console, at_once), text);
                     assert!(!console.has_rung());
                 }
@@ -197,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_waits_until_the_host_has_taken_it() {
+    fn output_waits_until_the_host_has_taken_it() {
         let (_machine, model, mut console) = open(MODERN);
         let text: Vec<u8> = (0..1000).map(|i| i as u8).collect();
-        let (mut sent, mut heard) = (0, Vec::new());
+        let (mut sent, mut received) = (0, Vec::new());
         while sent < text.len() {
             let taken = console.write(&text[sent..]);
             assert!((1..=BUFFER).contains(&taken));
@@ -208,15 +207,15 @@ mod tests {
             sent += taken;
             let mut device = model.state();
             let chain = device.pop(TRANSMIT.into()).unwrap();
-            heard.extend(device.gather(&chain));
+            received.extend(device.gather(&chain));
             device.push(TRANSMIT.into(), chain.head, 0);
         }
-        assert_eq!(heard, text);
+        assert_eq!(received, text);
         assert_eq!(console.write(&[]), 0);
     }
 
     #[test]
-    fn lengths_that_lie_and_ends_of_nothing_do_no_harm() {
+    fn impossible_lengths_and_completions_do_no_harm() {
         let (_machine, model, mut console) = open(MODERN);
         for written in [0, BUFFER as u32 + 1, u32::MAX] {
             let mut device = model.state();
@@ -229,7 +228,7 @@ mod tests {
         assert_eq!(console.write(b"still"), 5);
         typed(&model, b"here");
         assert_eq!(read(&mut *console, 100), b"here");
-        // An index that jumps kills the queue for what arrives, and nothing else.
+        // An index that jumps kills the receive queue only.
         model.state().lie(RECEIVE.into(), 0, 4, BUFFERS * 100);
         assert_eq!(read(&mut *console, 100), []);
         assert_eq!(console.write(b"waits"), 0);

@@ -1,45 +1,45 @@
-//! What writes through a bridge: a channel of an engine, or the CPU where there is none or it is lost.
+//! The carrier writes through a bridge: by a channel of a DMA engine, or by the CPU without a channel or after its
+//! failure.
 //!
-//! With a channel everything goes through it, also what is short: writes of CPU and engine that pass each other on
-//! their way would have to be waited for. Short ones are gathered in memory of our own, those that are neighbours at
-//! the peer as one copy. Bells are copies behind all that they announce, so that a batch costs one write to the
-//! engine's registers, and nobody waits for it.
+//! With a channel all writes go through it, short ones included. Otherwise writes of CPU and engine could pass each
+//! other, and the driver would have to wait. Short writes are gathered in the carrier's own memory; writes to adjacent
+//! addresses of the peer become one copy. A doorbell is a copy after all copies that it announces, so a batch costs one
+//! write to the engine's registers and no wait.
 
 use super::{Channel, ChannelCounters, CpuCopy, Dma, Health, LONGEST, Progress, Ticket};
 use crate::hal::{Arena, Instant, Window};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-/// Bytes of memory for what is gathered.
+/// Bytes of memory for gathered writes.
 const GATHERED: usize = 256 << 10;
-/// Copies of at most so many bytes are made by the CPU, into what is gathered: an estimate of
-/// what a descriptor costs.
+/// Most bytes of a short write, which is gathered: an estimate of the cost of a descriptor.
 const SHORT: usize = 256;
-/// Copies and bytes that a turn is sure of.
+/// Copies and bytes that must be free for a turn of writes.
 const TURN_COPIES: usize = 512;
 const TURN_BYTES: usize = GATHERED / 2;
-/// Looks at a channel without room before it is given up: some 100 ms.
-const LOOKS: u32 = 10_000_000;
+/// Polls of a full channel before it is given up: some 100 ms.
+const MOST_POLLS: u32 = 10_000_000;
 
-/// Short writes in memory of our own, given out and taken back in order.
+/// Memory for short writes, allocated and freed in order.
 struct Gathered {
     memory: Window,
-    /// Bytes given out and taken back since the beginning.
+    /// Bytes allocated and freed since the beginning.
     head: usize,
     tail: usize,
-    /// By number of the copy: how far it may be taken back when that is complete.
+    /// Number of each copy, and the head to which memory can be freed when it is complete.
     out: VecDeque<(u64, usize)>,
-    /// What is gathered and not given to the channel.
+    /// Gathered writes that were not given to the channel.
     open: Option<Open>,
-    /// Where everything goes.
+    /// The window of the bridge.
     target: Window,
 }
 
-/// Neighbours at the peer that end at the head of what is gathered.
+/// Gathered writes to adjacent addresses of the peer. They end at the head.
 struct Open {
-    /// The target, from where it goes on.
+    /// The target from the first byte on.
     to: Window,
-    /// Where it begins here.
+    /// Number of the first byte in the gather memory.
     start: usize,
     len: usize,
 }
@@ -49,13 +49,13 @@ impl Gathered {
         self.memory.slice(at % GATHERED, len)
     }
 
-    /// The target from the beginning of `part` on.
+    /// The rest of the target from the beginning of `part`.
     fn from(&self, part: &Window) -> Option<Window> {
         let offset = part.bus_address().checked_sub(self.target.bus_address())? as usize;
         self.target.slice(offset, self.target.len().checked_sub(offset)?)
     }
 
-    /// Where what is gathered goes, and lies.
+    /// Takes the gathered writes: target and source.
     fn take(&mut self) -> Option<(Window, Window)> {
         let open = self.open.take()?;
         Some((open.to.slice(0, open.len)?, self.place(open.start, open.len)?))
@@ -66,7 +66,7 @@ impl Gathered {
     }
 }
 
-/// Who carries.
+/// Current means of writing through the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     /// The CPU.
@@ -75,24 +75,26 @@ pub enum Carried {
     Engine(u8),
 }
 
-/// What writes through a bridge.
+/// Writes through a bridge.
 pub struct Carrier {
     channel: Option<Box<dyn Channel>>,
     gathered: Gathered,
     cpu: CpuCopy,
-    /// The last number that the channel gave out, the last of a payload, and the last that is complete.
+    /// Number of the last copy pushed to the channel.
     pushed: u64,
+    /// Number of the last copy of a payload.
     submitted: Ticket,
+    /// Number of the last complete copy.
     done: Ticket,
     lost: bool,
     now: Instant,
     bytes_by_cpu: u64,
-    /// Of channels that were given up.
+    /// Counters of channels that were given up.
     past: ChannelCounters,
 }
 
 impl Carrier {
-    /// By the CPU, until there is a channel.
+    /// A carrier that writes by the CPU, until it gets a channel.
     pub fn new() -> Self {
         let (memory, target) = (Window::empty(), Window::empty());
         let out = VecDeque::new();
@@ -110,8 +112,8 @@ impl Carrier {
         }
     }
 
-    /// Has a channel carry everything, which all goes to `target`, from now on. False, and it does not, without memory
-    /// for what is gathered. Nothing may have been written yet.
+    /// Uses a channel for all further writes, which go to `target`. Must be called before the first write. False, and
+    /// the CPU is used on, if there is no memory for gathered writes.
     pub fn use_channel(
         &mut self,
         channel: Box<dyn Channel>,
@@ -125,7 +127,7 @@ impl Carrier {
         true
     }
 
-    /// Who carries now.
+    /// Current means of writing.
     pub fn carried(&self) -> Carried {
         self.channel.as_ref().map_or(Carried::Cpu, |channel| Carried::Engine(channel.number()))
     }
@@ -135,7 +137,7 @@ impl Carrier {
         self.bytes_by_cpu
     }
 
-    /// What channels have counted.
+    /// Sum of the counters of all channels so far.
     pub fn counters(&self) -> ChannelCounters {
         let now = self.channel.as_ref().map(|channel| channel.counters()).unwrap_or_default();
         ChannelCounters {
@@ -148,20 +150,21 @@ impl Carrier {
         }
     }
 
-    /// Whether everything that was written is complete.
+    /// Whether all writes are complete.
     pub fn is_idle(&self) -> bool {
         self.done == self.pushed && self.gathered.open.is_none()
     }
 
-    /// The number of the last write, and of the last that is complete.
+    /// The number of the last write, and of the last complete write.
     pub fn reached(&self) -> (u64, u64) {
         (self.pushed + u64::from(self.gathered.open.is_some()), self.done)
     }
 
-    /// Gives a copy to the channel; its number. Waits for room, which nobody needs who asks for it before.
+    /// Pushes a copy to the channel, and returns its number. Polls if the channel is full; a caller that has checked
+    /// [`Dma::has_room`] does not wait.
     #[inline]
     fn push(&mut self, to: &Window, from: &Window) -> u64 {
-        for _ in 0..LOOKS {
+        for _ in 0..MOST_POLLS {
             let Some(channel) = &mut self.channel else {
                 self.cpu.submit(to, from);
                 self.bytes_by_cpu += from.len() as u64;
@@ -172,13 +175,13 @@ impl Carrier {
                 return number;
             }
             channel.start();
-            self.look();
+            self.poll_channel();
         }
         self.lose();
         self.pushed
     }
 
-    /// Gives what is gathered to the channel.
+    /// Pushes the gathered writes to the channel.
     #[inline]
     fn close(&mut self) {
         if let Some((to, from)) = self.gathered.take() {
@@ -187,13 +190,13 @@ impl Carrier {
         }
     }
 
-    /// Memory of our own for `len` bytes that go to the beginning of `to`.
+    /// Allocates gather memory for `len` bytes that go to the beginning of `to`.
     #[inline]
     fn gather(&mut self, to: &Window, len: usize) -> Option<Window> {
         let (end, room) = (self.gathered.head, self.gathered.room());
         if let Some(open) = &mut self.gathered.open {
             let whole = open.len + len;
-            // Neighbours at the peer, and here.
+            // Adjacent at the peer and in the gather memory.
             if open.to.bus_address() + open.len as u64 == to.bus_address()
                 && end.is_multiple_of(4)
                 && open.start % GATHERED + whole <= GATHERED
@@ -206,17 +209,17 @@ impl Carrier {
             }
             self.close();
         }
-        // Each begins on a line of its own, and none wraps.
+        // Each begins on a cache line of its own, and does not wrap.
         let mut start = self.gathered.head.next_multiple_of(64);
         if start % GATHERED + len > GATHERED {
             start = start.next_multiple_of(GATHERED);
         }
-        for _ in 0..LOOKS {
+        for _ in 0..MOST_POLLS {
             if start + len - self.gathered.tail <= GATHERED || self.channel.is_none() {
                 break;
             }
             self.start();
-            self.look();
+            self.poll_channel();
         }
         self.channel.as_ref()?;
         let to = self.gathered.from(to).filter(|to| to.len() >= len)?;
@@ -225,9 +228,9 @@ impl Carrier {
         self.gathered.place(start, len)
     }
 
-    /// Looks how far the channel is.
+    /// Polls the channel for completions and errors.
     #[inline]
-    fn look(&mut self) {
+    fn poll_channel(&mut self) {
         let Some(channel) = &mut self.channel else { return };
         let (done, health) = channel.complete(self.now);
         if done != self.done {
@@ -239,17 +242,17 @@ impl Carrier {
         }
         match health {
             Health::Good => {}
-            Health::Failed => self.take_over(),
+            Health::Failed => self.fail_over(),
             Health::Lost => self.lose(),
         }
     }
 
-    /// The channel is given up, and the CPU carries what it has not.
+    /// Gives up a failed channel. The CPU copies the rest.
     #[cold]
-    fn take_over(&mut self) {
+    fn fail_over(&mut self) {
         let Some(mut channel) = self.channel.take() else { return };
         while let Some((to, from)) = channel.take_rest() {
-            // What the engine wrote before has arrived when something was read from behind it.
+            // A read through the window completes after the engine's earlier writes have arrived.
             let _ = to.read_array::<1>(0);
             self.cpu.submit(&to, &from);
             self.cpu.order();
@@ -262,7 +265,7 @@ impl Carrier {
         }
     }
 
-    /// The channel is gone, and with it what was under way.
+    /// Gives up a lost channel, and drops its copies in flight.
     #[cold]
     fn lose(&mut self) {
         if let Some(channel) = self.channel.take() {
@@ -372,8 +375,8 @@ impl Dma for Carrier {
     #[inline]
     fn complete(&mut self, now: Instant) -> Progress {
         self.now = now;
-        self.look();
-        // Of what the CPU carries nothing is read later.
+        self.poll_channel();
+        // The CPU's copies are complete at once.
         Progress { done: self.done, lost: core::mem::take(&mut self.lost) }
     }
 

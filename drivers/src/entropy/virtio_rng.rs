@@ -1,4 +1,4 @@
-//! Virtio entropy device (virtio 1.2, 5.4): for seeding, at bring-up.
+//! Virtio entropy device (virtio 1.2, 5.4), used at bring-up for seeding.
 
 use super::{EntropyError, EntropySource};
 use crate::device::Device;
@@ -10,9 +10,9 @@ use core::time::Duration;
 
 const QUEUE: u16 = 0;
 const MOST_ENTRIES: u16 = 8;
-/// Bytes asked for at once.
+/// Bytes of one request.
 const BUFFER: usize = 64;
-/// A device that gives nothing for so long is out of order.
+/// Longest time for one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A virtio entropy device.
@@ -40,23 +40,22 @@ impl EntropySource for VirtioRng {
         let mut rest = into;
         while !rest.is_empty() {
             let wanted = rest.len().min(BUFFER);
-            let given = self.ask(wanted, clock)?;
+            let given = self.request(wanted, clock)?;
             let (now, later) = rest.split_at_mut(given);
             self.buffer.read(0, now).map_err(|_| EntropyError::Broken)?;
             rest = later;
         }
-        // What was handed out must not be found in memory again.
+        // The bytes returned must not remain in memory.
         self.buffer.fill(0);
         Ok(())
     }
 }
 
 impl VirtioRng {
-    /// Has the device write up to `wanted` bytes to the buffer; returns how many it wrote, 1 or
-    /// more.
-    fn ask(&mut self, wanted: usize, clock: &dyn Clock) -> Result<usize, EntropyError> {
+    /// Requests up to `wanted` bytes into the buffer; returns how many the device wrote, 1 or more.
+    fn request(&mut self, wanted: usize, clock: &dyn Clock) -> Result<usize, EntropyError> {
         if self.ring.outstanding() > 0 {
-            // An earlier request timed out: the buffer is still the device's.
+            // An earlier request timed out: the device still owns the buffer.
             return Err(EntropyError::Timeout);
         }
         let (address, len) = (self.buffer.bus_address(), wanted as u32);
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_nonsense_are_errors() {
+    fn silence_and_invalid_lengths_are_errors() {
         let (machine, _model, mut entropy) = open();
         assert_eq!(entropy.read(&mut [0; 8], &machine), Err(EntropyError::Timeout));
         assert_eq!(entropy.read(&mut [0; 8], &machine), Err(EntropyError::Timeout));

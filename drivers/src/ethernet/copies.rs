@@ -1,17 +1,17 @@
-//! What drivers copy of a packet: header, trailer, and small packets whole. The copies lie in a ring of bytes, because
-//! devices send in order: what was taken first comes back first.
+//! Copies of headers, trailers and small packets for the device. They lie in a ring of bytes, because devices send in
+//! order: the memory that was allocated first is released first.
 
 use super::SHORTEST;
 use crate::hal::{Packet, Window};
 
-/// Packets of up to so many bytes are copied whole.
+/// Maximum length of packets that are copied whole.
 pub const SMALL: usize = 256;
-/// Most pieces of a packet: header, payload, trailer.
+/// Maximum number of pieces of a packet: header, payload, trailer.
 pub const MOST_PIECES: usize = Packet::MAX_PAYLOAD_WINDOWS + 2;
-/// Copies begin at multiples of this, of which the memory is one: those of small packets never go over its end.
+/// Alignment of copies. The size of the memory is a multiple of it, so a copy of a small packet never wraps.
 const GRAIN: u32 = SMALL as u32;
 
-/// Where a piece of a packet lies: bus address, and length in bytes.
+/// A piece of a packet: bus address, and length in bytes.
 pub type Piece = (u64, usize);
 
 /// The pieces of a packet, in order.
@@ -28,7 +28,7 @@ impl Pieces {
         }
     }
 
-    /// As a list of at least one.
+    /// The pieces: at least one.
     pub fn list(&self) -> &[Piece] {
         &self.list[..self.count]
     }
@@ -37,11 +37,12 @@ impl Pieces {
 /// Memory for copies.
 pub struct Copies {
     memory: Window,
-    /// One less than its length, which is a power of two.
+    /// Length of the memory, a power of two, minus one.
     mask: u32,
-    /// Bytes that were taken, and that came back, in all.
+    /// Total of bytes allocated.
     taken: u32,
-    back: u32,
+    /// Total of bytes released.
+    released: u32,
 }
 
 impl Copies {
@@ -49,55 +50,54 @@ impl Copies {
     pub fn new(memory: Window) -> Self {
         let len = memory.len();
         assert!(len.is_power_of_two() && (SMALL..1 << 31).contains(&len), "a power of two");
-        Copies { memory, mask: memory.len() as u32 - 1, taken: 0, back: 0 }
+        Copies { memory, mask: memory.len() as u32 - 1, taken: 0, released: 0 }
     }
 
-    /// All that was taken comes back.
+    /// Releases all copies.
     pub fn clear(&mut self) {
-        (self.taken, self.back) = (0, 0);
+        (self.taken, self.released) = (0, 0);
     }
 
-    /// How far it was taken: for [`Copies::give_back`].
+    /// Total of bytes allocated so far, for [`Copies::release`].
     #[inline(always)]
     pub fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// What was taken up to there, when [`Copies::taken`] said so, comes back.
+    /// Releases all copies that were allocated when [`Copies::taken`] returned `taken`.
     #[inline(always)]
-    pub fn give_back(&mut self, taken: u32) {
-        self.back = taken;
+    pub fn release(&mut self, taken: u32) {
+        self.released = taken;
     }
 
-    /// Room for `len` bytes side by side: where. None if there is none now.
+    /// Allocates `len` contiguous bytes; their offset. None if there is no room now.
     #[inline]
     fn take(&mut self, len: usize) -> Option<usize> {
         let len = (len as u32).next_multiple_of(GRAIN);
         let at = self.taken & self.mask;
-        // What does not fit before the end begins at the start.
+        // An allocation that does not fit before the end begins at the start.
         let skipped = if at + len > self.mask + 1 { self.mask + 1 - at } else { 0 };
         let taken = self.taken.wrapping_add(skipped + len);
-        if taken.wrapping_sub(self.back) > self.mask + 1 {
+        if taken.wrapping_sub(self.released) > self.mask + 1 {
             return None;
         }
         self.taken = taken;
         Some(((at + skipped) & self.mask) as usize)
     }
 
-    /// Likewise, for [`SMALL`] bytes.
+    /// Allocates [`SMALL`] bytes, as [`Copies::take`].
     #[inline(always)]
     fn take_small(&mut self) -> Option<usize> {
         let at = self.taken;
         let taken = at.wrapping_add(GRAIN);
-        if taken.wrapping_sub(self.back) > self.mask + 1 {
+        if taken.wrapping_sub(self.released) > self.mask + 1 {
             return None;
         }
         self.taken = taken;
         Some((at & self.mask) as usize)
     }
 
-    /// Copies a packet of up to [`SMALL`] bytes, `len` in all, whole. What is shorter than frames may be is filled up
-    /// with zeroes.
+    /// Copies a whole packet of `len` bytes, at most [`SMALL`]. Pads it with zeroes to the minimum length of frames.
     #[inline(always)]
     pub fn whole(&mut self, packet: &Packet<'_>, len: usize) -> Option<Piece> {
         let start = self.take_small()?;
@@ -115,8 +115,8 @@ impl Copies {
         Some((self.memory.bus_address() + start as u64, len.max(SHORTEST)))
     }
 
-    /// Copies a header of 48 to 96 bytes, and a trailer of none or 4, which is what most packets without payload are
-    /// made of: 60 bytes or more in all.
+    /// Copies a packet without payload, as most of them are: a header of 48 to 96 bytes, and a trailer of 0 or 4. At
+    /// least 60 bytes in all.
     #[inline(always)]
     pub fn short(&mut self, header: &[u8], trailer: &[u8]) -> Option<Piece> {
         let start = self.take_small()?;
@@ -127,7 +127,7 @@ impl Copies {
         Some((self.memory.bus_address() + start as u64, header.len() + trailer.len()))
     }
 
-    /// Copies header and trailer; the payload stays where it lies.
+    /// Copies header and trailer; the device reads the payload in place.
     #[inline]
     pub fn pieces(&mut self, packet: &Packet<'_>) -> Option<Pieces> {
         let (header, trailer) = (packet.header.len(), packet.trailer.len());
@@ -144,23 +144,23 @@ impl Copies {
     }
 }
 
-/// Copies into memory that was found long enough.
+/// Copies into memory whose length the caller has checked.
 #[inline]
 pub fn put(buffer: &Window, at: usize, bytes: &[u8]) {
     buffer.write(at, bytes).expect("checked against the buffer's length");
 }
 
-/// Likewise, without a call.
+/// As [`put`], without a call.
 #[inline(always)]
 fn put_array<const N: usize>(buffer: &Window, at: usize, bytes: &[u8; N]) {
     buffer.write_array(at, bytes).expect("checked against the buffer's length");
 }
 
-/// A header of up to twice as many bytes is copied as two halves.
+/// A header of this to twice as many bytes is copied as two halves.
 pub const HALF: usize = 48;
 
-/// Copies a header. The two halves of one of 48 to 96 bytes, as nearly all are, may overlap; their length
-/// is known, so that they are copied without a call.
+/// Copies a header. One of 48 to 96 bytes, as nearly all are, is copied as two halves, which may overlap. Their length
+/// is constant, so the copy needs no call.
 #[inline(always)]
 pub fn put_header(buffer: &Window, at: usize, header: &[u8]) {
     match (header.first_chunk::<HALF>(), header.last_chunk::<HALF>()) {
@@ -172,7 +172,7 @@ pub fn put_header(buffer: &Window, at: usize, header: &[u8]) {
     }
 }
 
-/// Copies a trailer: a checksum and no pad, nearly always.
+/// Copies a trailer: nearly always a checksum without padding.
 #[inline(always)]
 pub fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
     match trailer {
@@ -189,7 +189,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn what_is_in_use_does_not_overlap_and_all_comes_back() {
+    fn copies_in_use_do_not_overlap_and_are_all_released() {
         let mut copies = Copies::new(Arena::on_heap(1 << 14).alloc(4096, 64).unwrap());
         let mut used: VecDeque<(usize, usize, u32)> = VecDeque::new();
         let (mut random, mut taken) = (7u32, 0);
@@ -205,7 +205,7 @@ mod tests {
                 taken += 1;
             }
             let (.., end) = used.pop_front().expect("an empty ring takes 1500 bytes");
-            copies.give_back(end);
+            copies.release(end);
         }
         assert!(taken > 9_000);
         copies.clear();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn short_packets_are_filled_up_with_zeroes() {
+    fn short_packets_are_padded_with_zeroes() {
         let memory = Arena::on_heap(1 << 14).alloc(4096, 64).unwrap();
         memory.fill(0xee);
         let packet = Packet { header: &[7; 14], payload: &[], trailer: &[1, 2, 3, 4] };

@@ -1,81 +1,85 @@
-//! What drivers have in common that look after a card: when it hangs, and what is told of resets.
+//! Shared parts of drivers that reset their cards: detection of hung queues, and notices of resets.
 
 use crate::hal::{Notice, Severity};
 use alloc::collections::VecDeque;
 
-/// Looks, about one a second, at which nothing has moved, after which a queue hangs.
-const MOST_LOOKS: u8 = 3;
-/// Resets in a row that are told; those after them are counted only.
-const MOST_TOLD: u64 = 3;
-/// After so many looks without a reset those before are forgotten.
-const FORGOTTEN: u32 = 60;
-/// Notices that are kept until somebody asks.
+/// A queue hangs if it has not moved in this many checks, one a second.
+const MOST_CHECKS: u8 = 3;
+/// Number of successive resets that are reported. Further ones are only counted.
+const MOST_REPORTED: u64 = 3;
+/// Number of checks without a reset after which earlier resets no longer count.
+const FORGET_AFTER: u32 = 60;
+/// Maximum number of notices that are kept for the user.
 const NOTICES: usize = 16;
 
-// Why a card is reset.
-pub const HUNG: &str = "the network card does not send, though its link is up: it is reset; look after its firmware, or \
+// Reasons for a reset.
+pub const HUNG: &str = "the network card does not send, though its link is up: it is reset; update its firmware, or \
      replace it";
-pub const LOST_PLACE: &str = "the network card receives, but not in order: it is reset; look after its firmware, or replace it";
+pub const OUT_OF_ORDER: &str =
+    "the network card receives, but not in order: it is reset; update its firmware, or replace it";
 const AGAIN: &str = "the network card had to be reset again and again: further resets are only counted (`resets` in \
      `show interfaces --json`); replace it";
 const BACK: &str = "the network card works again";
 
-/// A queue that may hang: where it waits.
+/// Detects that a queue hangs.
 #[derive(Debug, Default)]
 pub struct Stall {
+    /// Position at which the queue waited at the last check.
     at: Option<u32>,
-    looks: u8,
+    /// Number of checks at which it has not moved.
+    checks: u8,
 }
 
 impl Stall {
-    /// Whether it has waited here for too long; None if it does not wait.
-    pub fn look(&mut self, at: Option<u32>) -> bool {
+    /// Checks a queue that waits at position `at`, or does not wait. True if it hangs.
+    pub fn check(&mut self, at: Option<u32>) -> bool {
         let same = at.is_some() && self.at == at;
-        self.looks = if same { self.looks.saturating_add(1) } else { 0 };
+        self.checks = if same { self.checks.saturating_add(1) } else { 0 };
         self.at = at;
-        self.looks >= MOST_LOOKS - 1
+        self.checks >= MOST_CHECKS - 1
     }
 }
 
-/// Resets so far, and what is told.
+/// Counts resets of a card, and collects notices for the operator.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct ResetLog {
     pub resets: u64,
-    /// Resets, none forgotten.
+    /// Successive resets, see [`FORGET_AFTER`].
     recent: u64,
-    looks: u32,
+    /// Number of checks since the last reset.
+    checks: u32,
     notices: VecDeque<Notice>,
 }
 
-impl Keeper {
+impl ResetLog {
     pub fn new() -> Self {
         let notices = VecDeque::with_capacity(NOTICES);
-        Keeper { resets: 0, recent: 0, looks: 0, notices }
+        ResetLog { resets: 0, recent: 0, checks: 0, notices }
     }
 
-    /// The card works at this look.
-    pub fn look(&mut self) {
-        self.looks = self.looks.saturating_add(1);
-        if self.looks > FORGOTTEN {
+    /// Notes that the card has passed a check.
+    pub fn passed_check(&mut self) {
+        self.checks = self.checks.saturating_add(1);
+        if self.checks > FORGET_AFTER {
             self.recent = 0;
         }
     }
 
-    /// It is reset.
+    /// Notes a reset and its reason.
     pub fn reset(&mut self, why: &'static str) {
         self.resets += 1;
         self.recent += 1;
-        self.looks = 0;
+        self.checks = 0;
         match self.recent {
-            0..=MOST_TOLD => self.note(Severity::Warning, why),
-            n if n == MOST_TOLD + 1 => self.note(Severity::Error, AGAIN),
+            0..=MOST_REPORTED => self.note(Severity::Warning, why),
+            n if n == MOST_REPORTED + 1 => self.note(Severity::Error, AGAIN),
             _ => {}
         }
     }
 
-    /// It works, perhaps after a reset.
-    pub fn works(&mut self) {
-        if (1..=MOST_TOLD).contains(&self.recent) {
+    /// Notes that the card is up. Reports it after a reported reset.
+    pub fn note_up(&mut self) {
+        if (1..=MOST_REPORTED).contains(&self.recent) {
             self.note(Severity::Information, BACK);
         }
     }

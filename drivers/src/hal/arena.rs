@@ -1,6 +1,7 @@
-//! The arena: all DMA memory of the machine, handed out in windows. Its books are kept outside
-//! of it, so that nothing a device writes can confuse them. Every loop has a handle of its own; they
-//! share the books, behind a lock that is held for the time of one allocation.
+//! The arena: allocates windows of the machine's DMA memory.
+//!
+//! The free list lies outside the arena, so that a device cannot corrupt it. Every loop has a handle of its own. The
+//! handles share the free list behind a lock that is held for one allocation.
 
 use super::{Retired, Through, TransmitProgress, Window, poison, unpoison};
 use alloc::sync::Arc;
@@ -10,19 +11,19 @@ use spin::Mutex;
 /// Every allocation is a multiple of this, so that neighbours share no cache line.
 const GRAIN: usize = 64;
 
-/// An allocator of windows over one contiguous stretch of DMA memory: first fit, free stretches
-/// kept sorted and merged. Not for the data path; pools take what they need at set-up.
+/// An allocator of windows over one contiguous stretch of DMA memory: first fit, with a sorted and merged free list.
+/// Not for the data path: pools allocate at set-up.
 #[derive(Debug)]
 pub struct Arena {
     all: Window,
-    books: Arc<Mutex<Books>>,
-    /// What was given back to this handle, and ports of its loop may still send from.
+    free: Arc<Mutex<FreeList>>,
+    /// Windows that were freed through this handle while ports of its loop may still send from them.
     retired: Retired<Window>,
 }
 
-/// What is free: (offset, length), sorted by offset, no two adjacent.
+/// Free stretches: (offset, length), sorted by offset, no two adjacent.
 #[derive(Debug)]
-struct Books(Vec<(usize, usize)>);
+struct FreeList(Vec<(usize, usize)>);
 
 impl Arena {
     /// An arena over all of `memory`.
@@ -30,11 +31,11 @@ impl Arena {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         super::detect_avx();
         poison(&memory);
-        let books = Books(alloc::vec![(0, memory.len())]);
-        Arena { all: memory, books: Arc::new(Mutex::new(books)), retired: Retired::default() }
+        let free = FreeList(alloc::vec![(0, memory.len())]);
+        Arena { all: memory, free: Arc::new(Mutex::new(free)), retired: Retired::default() }
     }
 
-    /// An arena on the host's heap, never given back; devices of a model use its own addresses.
+    /// An arena on the host's heap, which is leaked. Bus addresses are the host's addresses, as device models use them.
     pub fn on_heap(len: usize) -> Self {
         let memory = alloc::vec![0u128; len.div_ceil(16)].leak();
         let start = core::ptr::NonNull::from(memory).cast::<u8>();
@@ -42,93 +43,94 @@ impl Arena {
         Arena::new(unsafe { Window::from_raw(start, start.as_ptr() as u64, len) })
     }
 
-    /// The same arena once more, for another loop.
+    /// Another handle of the same arena, for another loop.
     pub fn share(&self) -> Self {
-        Arena { all: self.all, books: self.books.clone(), retired: Retired::default() }
+        Arena { all: self.all, free: self.free.clone(), retired: Retired::default() }
     }
 
-    /// `len` bytes, aligned to `align` (a power of two) for devices, or None if there is no stretch
-    /// that large. They hold whatever was there before: zeroing gigabytes would hold a boot up.
+    /// Allocates `len` bytes, whose bus address is aligned to `align` (a power of two). None if no free stretch is
+    /// large enough. The memory keeps its old contents, because zeroing gigabytes would delay the boot.
     pub fn alloc(&mut self, len: usize, align: usize) -> Option<Window> {
         assert!(align.is_power_of_two(), "alignment must be a power of two");
         let whole = len.max(1).checked_next_multiple_of(GRAIN)?;
         let align = align.max(GRAIN) as u64;
-        let start = self.books.lock().take(self.all.bus_address(), whole, align)?;
+        let start = self.free.lock().take(self.all.bus_address(), whole, align)?;
         self.window(start, len)
     }
 
-    /// Whether [`Arena::alloc`] would find as much. What is taken to see that, and given back, would wait for ports.
+    /// Whether [`Arena::alloc`] would succeed. A trial allocation could not tell: freeing it would wait for ports.
     pub fn has_room(&self, len: usize, align: usize) -> bool {
         let whole = len.max(1).checked_next_multiple_of(GRAIN);
         let align = align.max(GRAIN) as u64;
-        let find = |whole| self.books.lock().find(self.all.bus_address(), whole, align);
+        let find = |whole| self.free.lock().find(self.all.bus_address(), whole, align);
         whole.and_then(find).is_some()
     }
 
-    /// As [`Arena::alloc`], from the other end: for what is of all sizes and comes and goes as somebody wishes, so that
-    /// what is of one size (sessions) finds the places of its like again.
+    /// As [`Arena::alloc`], from the other end. For allocations of many sizes that an operator makes and frees, so that
+    /// they do not fragment the end from which sessions, all of one size, are allocated.
     pub fn alloc_from_end(&mut self, len: usize, align: usize) -> Option<Window> {
         assert!(align.is_power_of_two(), "alignment must be a power of two");
         let whole = len.max(1).checked_next_multiple_of(GRAIN)?;
         let align = align.max(GRAIN) as u64;
-        let start = self.books.lock().take_last(self.all.bus_address(), whole, align)?;
+        let start = self.free.lock().take_last(self.all.bus_address(), whole, align)?;
         self.window(start, len)
     }
 
     fn window(&self, start: usize, len: usize) -> Option<Window> {
-        // Not a byte more: what is registered of it is granted to peers.
+        // Not a byte more: peers may access all of a registered window.
         let window = self.all.slice(start, len)?;
         unpoison(&window);
         Some(window)
     }
 
-    /// From now on what is given back to this handle is free only when `ports` ports have sent what they have of it
-    /// ([`Arena::note_progress`]).
+    /// From now on a window that is freed through this handle stays allocated until `ports` ports have sent all frames
+    /// that may refer to it ([`Arena::note_progress`]).
     pub fn wait_for_ports(&mut self, ports: usize) {
         self.retired = Retired::new(ports, 0);
     }
 
-    /// Whether anything waits for a port.
+    /// Whether a freed window waits for a port.
     #[inline]
     pub fn has_retired(&self) -> bool {
         !self.retired.is_empty()
     }
 
-    /// Frees what a port sends no more. To be called for the ports in their order.
+    /// Frees windows that `port` no longer sends from. Call it for the ports in their order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         let mut retired = core::mem::take(&mut self.retired);
-        retired.note(port, progress, |window| self.give_back(window));
+        retired.note(port, progress, |window| self.release(window));
         self.retired = retired;
     }
 
-    /// Gives back what `alloc` handed out (the whole window, once).
+    /// Frees a window that `alloc` returned (the whole window, once).
     pub fn free(&mut self, window: Window) {
         if let Some(window) = self.retired.put(window, Through::Any) {
-            self.give_back(window);
+            self.release(window);
         }
     }
 
-    fn give_back(&mut self, window: Window) {
+    fn release(&mut self, window: Window) {
         let start = (window.bus_address() - self.all.bus_address()) as usize;
         let whole = window.len().max(1).next_multiple_of(GRAIN);
         assert!(start + whole <= self.all.len(), "window is not of this arena");
         poison(&window);
-        self.books.lock().give_back(start, whole);
+        self.free.lock().release(start, whole);
     }
 
-    /// Bytes in all.
+    /// Size in bytes.
     pub fn capacity(&self) -> usize {
         self.all.len()
     }
 
-    /// Bytes that are free (perhaps in several stretches).
+    /// Free bytes (perhaps in several stretches).
     pub fn available(&self) -> usize {
-        self.books.lock().0.iter().map(|&(_, l)| l).sum()
+        self.free.lock().0.iter().map(|&(_, l)| l).sum()
     }
 }
 
-impl Books {
-    /// The first stretch that has `len` bytes: its place in the list, what lies in it before these, and behind.
+impl FreeList {
+    /// The first stretch that has room for `len` bytes: its index, and how many of its bytes remain before and behind
+    /// them.
     fn find(&self, base: u64, len: usize, align: u64) -> Option<(usize, usize, usize)> {
         self.0.iter().enumerate().find_map(|(at, &(start, size))| {
             let bus = base + start as u64;
@@ -137,7 +139,7 @@ impl Books {
         })
     }
 
-    /// Takes `len` bytes; `base` is the bus address of offset 0. The offset.
+    /// Allocates `len` bytes and returns their offset; `base` is the bus address of offset 0.
     fn take(&mut self, base: u64, len: usize, align: u64) -> Option<usize> {
         let (at, skip, rest) = self.find(base, len, align)?;
         let free = &mut self.0;
@@ -151,7 +153,7 @@ impl Books {
         Some(start + skip)
     }
 
-    /// As [`Books::take`], as near to the end as possible.
+    /// As [`FreeList::take`], as near to the end as possible.
     fn take_last(&mut self, base: u64, len: usize, align: u64) -> Option<usize> {
         let free = &mut self.0;
         for i in (0..free.len()).rev() {
@@ -172,7 +174,7 @@ impl Books {
         None
     }
 
-    fn give_back(&mut self, start: usize, len: usize) {
+    fn release(&mut self, start: usize, len: usize) {
         let (free, end) = (&mut self.0, start + len);
         let at = free.partition_point(|&(s, _)| s < start);
         let joins_next = free.get(at).is_some_and(|&(s, _)| s == end);
@@ -202,9 +204,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_given_back_is_one_stretch_again() {
+    fn freeing_every_window_merges_the_free_list() {
         let mut arena = Arena::on_heap(1 << 16);
-        let before = arena.books.lock().0.clone();
+        let before = arena.free.lock().0.clone();
         let mut taken: Vec<Window> =
             (1..40).filter_map(|n| arena.alloc(n * 37, 64 << (n % 4))).collect();
         assert!(taken.len() > 20);
@@ -213,13 +215,13 @@ mod tests {
             order = order.wrapping_mul(31) + 11;
             arena.free(taken.swap_remove(order % taken.len()));
         }
-        assert_eq!(arena.books.lock().0, before);
+        assert_eq!(arena.free.lock().0, before);
     }
 
     #[test]
-    fn what_comes_from_the_end_leaves_the_places_of_others_alone() {
+    fn alloc_from_end_leaves_the_places_of_sessions_free() {
         let mut arena = Arena::on_heap(72 << 10);
-        let before = arena.books.lock().0.clone();
+        let before = arena.free.lock().0.clone();
         let session = |arena: &mut Arena| arena.alloc(3 << 12, 4096);
         let mut sessions: Vec<Window> = (0..2).filter_map(|_| session(&mut arena)).collect();
         let small = arena.alloc_from_end(100, 4096).unwrap();
@@ -231,24 +233,24 @@ mod tests {
         arena.free(small);
         arena.free(sessions.remove(0));
         let other = arena.alloc_from_end(2 << 12, 64).unwrap();
-        // Two places of sessions are there again: one between, one behind.
+        // There is room for two more sessions: one between the others, one behind them.
         sessions.extend((0..2).filter_map(|_| session(&mut arena)));
         assert_eq!(sessions.len(), 3);
         assert!(arena.alloc_from_end(1 << 17, 64).is_none());
         for window in sessions.into_iter().chain([large, other]) {
             arena.free(window);
         }
-        assert_eq!(arena.books.lock().0, before);
+        assert_eq!(arena.free.lock().0, before);
     }
 
     #[test]
-    fn what_is_given_back_waits_for_ports_that_may_send_it() {
+    fn freed_window_waits_for_ports_that_may_send_it() {
         let mut arena = Arena::on_heap(1 << 13);
         arena.wait_for_ports(1);
         let other = arena.share();
         let window = arena.alloc(1 << 12, 64).unwrap();
         let left = other.available();
-        // Who only looks takes nothing.
+        // `has_room` allocates nothing.
         assert!(arena.has_room(1 << 11, 64) && !arena.has_room(left + 1, 64));
         assert!(!arena.has_retired() && other.available() == left);
         arena.free(window);

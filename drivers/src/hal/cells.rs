@@ -1,18 +1,18 @@
-//! Cells of rings in DMA memory, which a device may write at any time: loaded and stored whole, each
-//! by one instruction. Which memory is theirs is checked once, when they are made; an index counts modulo
-//! their number, so that none is wrong.
+//! Cells of rings in DMA memory, which a device may write at any time. One instruction loads or stores each word of a
+//! cell. Bounds are checked once, in [`Cells::new`]; an index counts modulo the number of cells, so that every index is
+//! valid.
 
 use super::Window;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// What a cell is made of.
+/// Type of a cell.
 ///
 /// # Safety
-/// All bytes are a value of it, and it may change at any time.
+/// Every bit pattern is a valid value of the type, and the memory may change at any time.
 pub unsafe trait Cell {}
 
-// SAFETY: atomic integers are both.
+// SAFETY: every bit pattern is a valid atomic integer, and an atomic integer may change at any time.
 unsafe impl Cell for AtomicU16 {}
 // SAFETY: as above.
 unsafe impl Cell for AtomicU64 {}
@@ -23,22 +23,22 @@ unsafe impl Cell for [AtomicU32; 2] {}
 // SAFETY: as above.
 unsafe impl Cell for [AtomicU64; 2] {}
 
-/// A power of two of little-endian cells that lie side by side.
+/// An array of little-endian cells, whose number is a power of two.
 #[derive(Debug)]
 pub struct Cells<T> {
     first: NonNull<T>,
-    /// One less than their number.
+    /// Number of cells minus one.
     mask: usize,
 }
 
-// SAFETY: it gives references to atomic integers alone, in memory that is mapped for ever.
+// SAFETY: `Cells` only makes references to atomic integers, in memory that is mapped for ever.
 unsafe impl<T: Cell> Send for Cells<T> {}
 // SAFETY: as above.
 unsafe impl<T: Cell> Sync for Cells<T> {}
 
 impl<T: Cell> Cells<T> {
-    /// `count` cells from `offset` on. None when they are not inside the window, not aligned, or
-    /// no power of two.
+    /// `count` cells from `offset` on. None unless they lie inside the window and are aligned, and `count` is a power
+    /// of two.
     pub fn new(window: &Window, offset: usize, count: usize) -> Option<Self> {
         let len = count.checked_mul(size_of::<T>())?;
         let first = window.slice(offset, len)?.as_ptr().cast::<T>();
@@ -46,23 +46,23 @@ impl<T: Cell> Cells<T> {
         (count & mask == 0 && first.is_aligned()).then_some(Cells { first, mask })
     }
 
-    /// The cell of this index, modulo their number.
+    /// The cell at `index` modulo the number of cells.
     #[inline(always)]
     fn at(&self, index: usize) -> &T {
-        // SAFETY: `new` found so many cells inside a window, which is mapped for ever (promise of
-        // `Window::from_raw`), and aligned; no reference but atomic ones is made to cells.
+        // SAFETY: `new` checked that `mask + 1` aligned cells lie inside a window, which is mapped for ever (promise of
+        // `Window::from_raw`). All references to cells are references to atomics.
         unsafe { self.first.add(index & self.mask).as_ref() }
     }
 }
 
 impl Cells<AtomicU16> {
-    /// Nothing after it is read before it (acquire).
+    /// Loads a cell. Later reads are not moved before it (acquire).
     #[inline(always)]
     pub fn load(&self, index: usize) -> u16 {
         u16::from_le(self.at(index).load(Ordering::Acquire))
     }
 
-    /// Everything before it is written before it (release).
+    /// Stores a cell. Earlier writes are visible before it (release).
     #[inline(always)]
     pub fn store(&self, index: usize, value: u16) {
         self.at(index).store(value.to_le(), Ordering::Release);
@@ -70,13 +70,13 @@ impl Cells<AtomicU16> {
 }
 
 impl Cells<AtomicU64> {
-    /// Nothing after it is read before it (acquire).
+    /// Loads a cell. Later reads are not moved before it (acquire).
     #[inline(always)]
     pub fn load(&self, index: usize) -> u64 {
         u64::from_le(self.at(index).load(Ordering::Acquire))
     }
 
-    /// Everything before it is written before it (release).
+    /// Stores a cell. Earlier writes are visible before it (release).
     #[inline(always)]
     pub fn store(&self, index: usize, value: u64) {
         self.at(index).store(value.to_le(), Ordering::Release);
@@ -84,12 +84,12 @@ impl Cells<AtomicU64> {
 }
 
 impl Cells<[AtomicU64; 8]> {
-    /// Everything before it is written before it (release).
+    /// Stores a cell. Earlier writes are visible before it (release).
     #[inline(always)]
     pub fn store(&self, index: usize, values: &[u64; 8]) {
         let cell = self.at(index);
         let store = |word: usize| cell[word].store(values[word].to_le(), Ordering::Release);
-        // No loop: the last pass over the image, which is for size, leaves loops as they are.
+        // Unrolled by hand: the image is optimised for size last, and that pass does not unroll loops.
         store(0);
         store(1);
         store(2);
@@ -102,7 +102,7 @@ impl Cells<[AtomicU64; 8]> {
 }
 
 impl Cells<[AtomicU32; 2]> {
-    /// Nothing after it is read before it (acquire).
+    /// Loads a cell. Later reads are not moved before it (acquire).
     #[inline(always)]
     pub fn load(&self, index: usize) -> [u32; 2] {
         let [first, second] = self.at(index);
@@ -111,7 +111,7 @@ impl Cells<[AtomicU32; 2]> {
 }
 
 impl Cells<[AtomicU64; 2]> {
-    /// Everything before it is written before it (release).
+    /// Stores a cell. Earlier writes are visible before it (release).
     #[inline(always)]
     pub fn store(&self, index: usize, values: [u64; 2]) {
         for (word, value) in self.at(index).iter().zip(values) {
@@ -127,7 +127,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn only_aligned_powers_of_two_inside_the_window() {
+    fn cells_must_be_an_aligned_power_of_two_inside_the_window() {
         let window = Arena::on_heap(4096).alloc(64, 64).unwrap().slice(0, 64).unwrap();
         let new = |offset, count| Cells::<AtomicU16>::new(&window, offset, count).is_some();
         assert!(new(0, 32) && new(62, 1) && new(2, 16));
@@ -149,8 +149,8 @@ mod tests {
         assert_eq!((words.load(4), words.load(5)), ([1, 0], [3, 2]));
     }
 
-    /// A ring as drivers and peers have it: entries, then the index that announces them. What is read behind the
-    /// index is all there; ThreadSanitizer (`docs/test.md`) sees that nothing is accessed in another way.
+    /// A ring as drivers and peers use it: entries, then the index that publishes them. A reader that has loaded the
+    /// index sees complete entries. ThreadSanitizer (`docs/test.md`) reports accesses that are not atomic.
     #[test]
     fn two_threads_share_a_ring() {
         const ROUNDS: u16 = if cfg!(miri) { 20 } else { 2_000 };
@@ -161,7 +161,7 @@ mod tests {
         let indices = Cells::<AtomicU16>::new(&ring, index, 1).unwrap();
         let other = thread::spawn(move || {
             for round in 0..ROUNDS {
-                // The other side has read what was there.
+                // Wait until the reader has read the previous entry.
                 while ring.load16(index + 64) != round {
                     thread::yield_now();
                 }

@@ -1,29 +1,30 @@
-//! Stretches of addresses that were given to devices' drivers. A device says itself where it is, and may say that it is
-//! where another one is.
+//! Address ranges that were mapped for drivers. A device reports its own addresses, so it may report those of another
+//! device: an overlap is refused here.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// What lies in a stretch.
+/// Content of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Registers, each access to which is the device's affair: they may be given more than once.
+    /// Device registers. The device handles each access itself, so they may be mapped more than once.
     Registers,
-    /// Memory, a screen, or another machine's memory behind a bridge: one user has it.
+    /// Memory, a frame buffer, or another machine's memory behind a bridge: mapped for one user.
     Memory,
 }
 
-/// What was given.
+/// All ranges that were mapped.
 #[derive(Debug, Default)]
 pub struct Claims(Vec<(Range<u64>, Claim)>);
 
 impl Claims {
-    /// Nothing.
+    /// No ranges.
     pub const fn new() -> Claims {
         Claims(Vec::new())
     }
 
-    /// Gives `len` bytes at `address`, unless somebody has them: memory has one user, and no registers lie in it.
+    /// Claims `len` bytes at `address`. False if they overlap a range that was claimed before, unless both hold
+    /// registers.
     pub fn take(&mut self, address: u64, len: usize, what: Claim) -> bool {
         let Some(end) = address.checked_add(len as u64) else { return false };
         let is_in_the_way = |(other, claim): &(Range<u64>, Claim)| {

@@ -1,18 +1,16 @@
-//! Copies in and out of memory that others may write meanwhile: devices, and other threads.
+//! Copies in and out of memory that devices and other threads may write at the same time.
 //!
-//! For the compiler such memory is never touched by plain loads and stores, which would be data races. It
-//! sees calls of code in another language, whose loads and stores are those of the machine: on x86-64 each
-//! byte of them is loaded or stored whole, whatever the width (Intel SDM vol. 3A, 9.1: a wider access may be
-//! torn into smaller ones, a byte not), as by relaxed atomics. What is copied while it is written is some
-//! mixture of bytes from before and after, and nothing worse.
+//! Plain Rust loads and stores of such memory would be data races. The compiler sees calls of assembly instead, whose
+//! loads and stores are those of the machine: on x86-64 every byte is loaded or stored whole, at any access width
+//! (Intel SDM vol. 3A, 9.1: a wider access may be torn into smaller ones, a byte is not), as by relaxed atomics. A copy
+//! that races with a write gets a mixture of old and new bytes, and nothing worse.
 //!
-//! Where that code is not there ([`portable`]: other CPUs, Miri, and with `--cfg portable_copy` for
-//! ThreadSanitizer, neither of which sees into assembly) the same is said with relaxed atomics, a byte at a
-//! time.
+//! Without the assembly ([`portable`]) the copies use relaxed atomics, a byte at a time: on other CPUs, under Miri, and
+//! with `--cfg portable_copy` for ThreadSanitizer. Neither tool sees into assembly.
 
 use super::poison::{about_to_load, about_to_store};
 
-/// With the machine's own loads and stores.
+/// Copies by assembly.
 #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
 mod machine {
     use core::arch::asm;
@@ -62,12 +60,12 @@ mod machine {
         unsafe { isthmus_memset(to, byte.into(), len) };
     }
 
-    /// Copies an array, without a call; one of the two is shared.
+    /// Copies an array without a call. One of source and destination is shared memory.
     #[inline(always)]
     pub unsafe fn array<const N: usize>(to: *mut u8, from: *const u8) {
         let mut at = 0;
         while at + 16 <= N {
-            // SAFETY: both can be used for `N` bytes (the caller's promise).
+            // SAFETY: both are valid for `N` bytes (the caller's promise).
             unsafe {
                 asm!("movups {x}, [{from}]", "movups [{to}], {x}", x = out(xmm_reg) _,
                     from = in(reg) from.add(at), to = in(reg) to.add(at),
@@ -105,15 +103,15 @@ mod machine {
     }
 }
 
-/// With relaxed atomics.
+/// Copies by relaxed atomics.
 #[cfg(not(all(target_arch = "x86_64", not(miri), not(portable_copy))))]
 mod portable {
     use core::sync::atomic::{AtomicU8, Ordering};
 
     /// # Safety
-    /// `at` is mapped for ever, and only touched by atomics.
+    /// `at` is mapped for ever, and only accessed by atomics.
     unsafe fn shared<'a>(at: *mut u8) -> &'a AtomicU8 {
-        // SAFETY: mapped, and only touched by atomics (the callers' promises).
+        // SAFETY: mapped, and only accessed by atomics (the callers' promises).
         unsafe { AtomicU8::from_ptr(at) }
     }
 
@@ -149,7 +147,7 @@ mod portable {
             let byte = shared(from.add(i).cast_mut()).load(Ordering::Relaxed);
             shared(to.add(i)).store(byte, Ordering::Relaxed);
         };
-        // From the end on which nothing is overwritten that is still to be read.
+        // From the end at which no byte is overwritten before it is read.
         if to.addr() <= from.addr() { (0..len).for_each(one) } else { (0..len).rev().for_each(one) }
     }
 
@@ -166,33 +164,33 @@ mod portable {
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
-use machine as how;
+use machine as backend;
 #[cfg(not(all(target_arch = "x86_64", not(miri), not(portable_copy))))]
-use portable as how;
+use portable as backend;
 
 /// Copies `len` bytes of shared memory to private memory.
 ///
 /// # Safety
-/// Both can be used for `len` bytes; nobody else uses those at `to`; those at `from` are only touched by
-/// functions of this module, by atomics, and by devices.
+/// Both are valid for `len` bytes. No other code accesses those at `to`. Those at `from` are only accessed by functions
+/// of this module, by atomics, and by devices.
 #[inline(always)]
 pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
     about_to_load(from, len);
     about_to_store(to, len);
     // SAFETY: the caller's promises.
-    unsafe { how::from_shared(to, from, len) }
+    unsafe { backend::from_shared(to, from, len) }
 }
 
 /// Copies `len` bytes of private memory to shared memory.
 ///
 /// # Safety
-/// As [`from_shared`], the other way round.
+/// As [`from_shared`], with source and destination swapped.
 #[inline(always)]
 pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
     about_to_load(from, len);
     about_to_store(to, len);
     // SAFETY: the caller's promises.
-    unsafe { how::to_shared(to, from, len) }
+    unsafe { backend::to_shared(to, from, len) }
 }
 
 /// Copies `len` bytes within shared memory; the two stretches may overlap.
@@ -204,7 +202,7 @@ pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
     about_to_load(from, len);
     about_to_store(to, len);
     // SAFETY: the caller's promises.
-    unsafe { how::within_shared(to, from, len) }
+    unsafe { backend::within_shared(to, from, len) }
 }
 
 /// Sets `len` bytes of shared memory.
@@ -215,7 +213,7 @@ pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
 pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
     about_to_store(to, len);
     // SAFETY: the caller's promises.
-    unsafe { how::fill_shared(to, byte, len) }
+    unsafe { backend::fill_shared(to, byte, len) }
 }
 
 /// Copies an array out of shared memory, without a call.

@@ -1,15 +1,15 @@
-//! CRC-32 of Ethernet (IEEE 802.3, reflected 0x04c11db7) over private bytes and over windows where
-//! they lie. Every RoCE packet carries one, so it is most of what a packet costs.
+//! CRC-32 of Ethernet (IEEE 802.3, reflected 0x04c11db7) over private bytes and over windows in place. Every RoCE
+//! packet carries one, and computing it is most of a packet's cost.
 //!
-//! It folds by carry-less multiplication (Gopal et al., "Fast CRC Computation for Generic
-//! Polynomials Using PCLMULQDQ Instruction", Intel 2009) where the CPU has PCLMULQDQ and AVX, and
-//! is crate crc32fast elsewhere. Done here because the crates take half as many instructions
-//! again for packets of 1 KiB, begin anew for each part of a packet, and cannot read windows.
+//! It folds by carry-less multiplication (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+//! Instruction", Intel 2009) if the CPU has PCLMULQDQ and AVX, and uses crate crc32fast otherwise. The crates are not
+//! used throughout because they take half as many instructions again for packets of 1 KiB, start over for each part of
+//! a packet, and cannot read windows.
 
 use super::Window;
 use crc32fast::Hasher;
 
-/// How CRCs are computed on this machine.
+/// Computes CRCs, by the method that this machine's CPU supports.
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32 {
     #[cfg_attr(any(miri, portable_copy), expect(dead_code, reason = "no assembly is used"))]
@@ -23,7 +23,7 @@ impl Default for Crc32 {
 }
 
 impl Crc32 {
-    /// Asks the CPU what it can do.
+    /// Chooses the method by the CPU's features.
     pub fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
         let folds = fold::available();
@@ -32,8 +32,9 @@ impl Crc32 {
         Crc32 { folds }
     }
 
-    /// The CRC over eight bytes of ones, then `bytes`, of whose first `N` the bits in `ones` count as
-    /// ones, then what `windows` hold, then up to three bytes of 0. None if there are fewer than `N` bytes.
+    /// The CRC over eight bytes of ones, then `bytes`, then the contents of `windows`, then up to three bytes of 0. The
+    /// bits that are set in `ones` count as ones in the first `N` bytes of `bytes`. None if there are fewer than `N`
+    /// bytes.
     #[inline(always)]
     pub fn compute<const N: usize>(
         &self,
@@ -47,7 +48,7 @@ impl Crc32 {
         }
         #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
         if self.folds {
-            // SAFETY: `folds` says that the CPU can do it, and there are `N` bytes.
+            // SAFETY: `folds` is set only if the CPU has PCLMULQDQ and AVX, and there are `N` bytes.
             return Some(unsafe { fold::compute(ones, bytes, windows, zeros) });
         }
         Some(by_table(ones, bytes, windows, zeros))
@@ -77,12 +78,12 @@ mod fold {
     use crate::hal::copy;
     use core::arch::x86_64::*;
 
-    /// Bytes that are folded at a time.
+    /// Bytes per fold.
     const BLOCK: usize = 16;
-    /// Blocks that are folded side by side, so that multiplications overlap.
+    /// Blocks that are folded in parallel, so that multiplications overlap.
     const LANES: usize = 8;
 
-    /// As it is in a register.
+    /// A constant in the layout of an SSE register.
     #[repr(align(16))]
     struct Constant([u64; 2]);
 
@@ -93,8 +94,8 @@ mod fold {
     /// The quotient of x^95 by the polynomial, and the polynomial, for Barrett reduction.
     static BARRETT: Constant = Constant([0xb4e5_b025_f701_1641, 0x1_db71_0641]);
 
-    /// For PSHUFB: a block of it from `BLOCK + n` on moves a block `n` bytes towards its beginning, and
-    /// one from `BLOCK - n` on as far towards its end. What moves in is 0, which a high bit asks for.
+    /// Masks for PSHUFB. The 16 bytes from `BLOCK + n` on move a block `n` bytes towards its beginning, those from
+    /// `BLOCK - n` on move it `n` bytes towards its end. A mask byte whose high bit is set yields a 0.
     static MOVES: [u8; 3 * BLOCK] = {
         let mut moves = [0x80; 3 * BLOCK];
         let mut n = 0;
@@ -115,7 +116,7 @@ mod fold {
         if __cpuid(1).ecx & wanted != wanted {
             return false;
         }
-        // SAFETY: OSXSAVE says that XGETBV may be used.
+        // SAFETY: OSXSAVE is set, so XGETBV may be used.
         unsafe { _xgetbv(0) & SSE_AND_AVX_STATE == SSE_AND_AVX_STATE }
     }
 
@@ -132,21 +133,21 @@ mod fold {
     ) -> u32 {
         let over_1 = constant(&OVER_1);
         // SAFETY: there are `N` bytes.
-        let mut x = unsafe { begin(over_1, ones, bytes.as_ptr()) };
+        let mut x = unsafe { fold_head(over_1, ones, bytes.as_ptr()) };
         // SAFETY: as above.
         let mut from = unsafe { bytes.as_ptr().add(N) };
         let mut len = bytes.len() - N;
-        // How many bytes before the end of those can be read.
+        // How many bytes before the end of the current part can be read.
         let mut readable = bytes.len();
         let mut windows = windows.iter();
         loop {
-            // SAFETY: a slice can be read for its length. A window is mapped for its length, for ever; it
-            // is read as by `Window::read`, and no byte counts twice.
-            x = unsafe { go_on::<N>(over_1, x, from, len) };
+            // SAFETY: a slice can be read for its length. A window is mapped for its length, for ever. It is read as by
+            // `Window::read`, and no byte is counted twice.
+            x = unsafe { fold_blocks::<N>(over_1, x, from, len) };
             let odd = len % BLOCK;
             if odd > 0 {
                 // SAFETY: as above.
-                x = unsafe { end(over_1, x, odd, last(from.add(len), readable)) };
+                x = unsafe { fold_tail(over_1, x, odd, last_block(from.add(len), readable)) };
             }
             let Some(window) = windows.next() else { break };
             (from, len) = (window.as_ptr().as_ptr().cast_const(), window.len());
@@ -154,22 +155,26 @@ mod fold {
         }
         if zeros > 0 {
             // SAFETY: less than a block.
-            x = unsafe { end(over_1, x, zeros.min(3), _mm_setzero_si128()) };
+            x = unsafe { fold_tail(over_1, x, zeros.min(3), _mm_setzero_si128()) };
         }
         !reduce(over_1, x)
     }
 
-    /// What the first `N` bytes come to, with those of ones before them: 16 bytes that leave the same
+    /// Folds the first `N` bytes, with the eight bytes of ones before them, into 16 bytes that leave the same
     /// remainder.
     ///
-    /// The first four of the eight become 0, since the register starts as ones. Bytes of 0 before all
-    /// others count for nothing: there are so many that the `N` bytes end with a block.
+    /// The first four of the eight become 0, because the CRC register starts as ones. Leading zero bytes do not change
+    /// the remainder: as many are put in front as make the `N` bytes end with a block.
     ///
     /// # Safety
     /// There are `N` bytes.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
-    unsafe fn begin<const N: usize>(over_1: __m128i, ones: &[u8; N], bytes: *const u8) -> __m128i {
+    unsafe fn fold_head<const N: usize>(
+        over_1: __m128i,
+        ones: &[u8; N],
+        bytes: *const u8,
+    ) -> __m128i {
         const { assert!(N > BLOCK && matches!(N % BLOCK, 1..=12), "the first block has four ones") };
         let four_ones = const {
             let mut block = [0; BLOCK];
@@ -194,14 +199,14 @@ mod fold {
         x
     }
 
-    /// Goes on over the whole blocks of `len` bytes at `from`. Generic only because `compute` is: each of
-    /// those has one of its own, inlined.
+    /// Folds the whole blocks of the `len` bytes at `from` into `x`. Generic only because `compute` is, so that each
+    /// instance of `compute` inlines its own copy.
     ///
     /// # Safety
     /// The bytes are mapped.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
-    unsafe fn go_on<const N: usize>(
+    unsafe fn fold_blocks<const N: usize>(
         over_1: __m128i,
         mut x: __m128i,
         mut from: *const u8,
@@ -210,7 +215,7 @@ mod fold {
         if len >= 2 * LANES * BLOCK {
             let over_8 = constant(&OVER_8);
             let mut lanes = [_mm_setzero_si128(); LANES];
-            /// Has each lane go on by one block, from lane 0's at `$from` on.
+            /// Applies `$one` to one block per lane, the first of which lies at `$from`.
             macro_rules! each {
                 ($from:expr, $one:ident) => {
                     each!($from, $one, 0 1 2 3 4 5 6 7)
@@ -224,7 +229,7 @@ mod fold {
             each!(from, add);
             from = from.wrapping_add(LANES * BLOCK);
             len -= LANES * BLOCK;
-            // Twice in a round: what a round costs by itself is a tenth of what it does.
+            // Unrolled twice: the loop's overhead is a tenth of its work.
             while len >= 2 * LANES * BLOCK {
                 each!(from, fold_at);
                 each!(from.wrapping_add(LANES * BLOCK), fold_at);
@@ -250,30 +255,30 @@ mod fold {
         x
     }
 
-    /// Goes on over the last `odd` bytes of the block `last`.
+    /// Folds the last `odd` bytes of the block `last` into `x`.
     ///
     /// # Safety
     /// `odd` is at most a block.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
-    unsafe fn end(over_1: __m128i, x: __m128i, odd: usize, last: __m128i) -> __m128i {
-        // As many bytes of `x` make room, and are folded over the block that begins behind them.
+    unsafe fn fold_tail(over_1: __m128i, x: __m128i, odd: usize, last: __m128i) -> __m128i {
+        // The first `odd` bytes of `x` are folded over the next block: the rest of `x`, then the new bytes.
         // SAFETY: the caller's promise.
         let (towards_end, towards_beginning) = unsafe { (moves(odd), moves(BLOCK + odd)) };
         let before = _mm_shuffle_epi8(x, towards_end);
         let behind = _mm_shuffle_epi8(x, towards_beginning);
-        // The high bits are where 0 would have moved in.
+        // The mask's high bits mark the bytes that the shuffle has set to 0.
         let block = _mm_blendv_epi8(behind, last, towards_beginning);
         fold(before, over_1, block)
     }
 
-    /// The block that ends at `to`, as far as `readable` bytes before that reach; 0 before those.
+    /// The block that ends at `to`. Bytes more than `readable` before `to` are not read, and are 0.
     ///
     /// # Safety
-    /// Those bytes are mapped.
+    /// The `readable` bytes before `to` are mapped.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
-    unsafe fn last(to: *const u8, readable: usize) -> __m128i {
+    unsafe fn last_block(to: *const u8, readable: usize) -> __m128i {
         if readable >= BLOCK {
             // SAFETY: the caller's promise.
             return unsafe { load_shared(to.sub(BLOCK)) };
@@ -292,26 +297,26 @@ mod fold {
         block
     }
 
-    /// `from`, and as many bytes on. The compiler does not see by how many, and so does not unroll the loop:
-    /// the registers that takes would have to be saved even where the loop is not run.
+    /// `from` plus `by` bytes. The assembly hides the distance, so that the compiler does not unroll the loop:
+    /// unrolled, it would save more registers even when the loop is skipped.
     #[inline]
     fn step(from: *const u8, by: usize) -> *const u8 {
         let mut to = from.wrapping_add(by);
-        // SAFETY: there is no instruction.
+        // SAFETY: the assembly is only a comment.
         unsafe { core::arch::asm!("/* {} */", inout(reg) to, options(pure, readonly, nostack)) };
         to
     }
 
-    /// Loads a constant. Volatile so that it is one instruction: compilers make more of it, since
-    /// multiplications look at one half at a time.
+    /// Loads a constant. Volatile, so that it is one instruction: the compiler would split it, because multiplications
+    /// use one half at a time.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     fn constant(of: &'static Constant) -> __m128i {
-        // SAFETY: it is as long as a block, and aligned as one.
+        // SAFETY: a `Constant` has the size and the alignment of a block.
         unsafe { of.0.as_ptr().cast::<__m128i>().read_volatile() }
     }
 
-    /// A block of `MOVES`.
+    /// The block of `MOVES` that begins at `from`.
     ///
     /// # Safety
     /// `from` is at most two blocks.
@@ -323,11 +328,10 @@ mod fold {
         unsafe { load(MOVES.as_ptr().add(from)) }
     }
 
-    /// Loads a block of memory that others may write meanwhile: by an instruction, not by a load of the
-    /// compiler's (see [`copy`]).
+    /// Loads a block of memory that devices may write at the same time: by assembly, not by a Rust load (see [`copy`]).
     ///
     /// # Safety
-    /// It is mapped.
+    /// The block is mapped.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     unsafe fn load_shared(from: *const u8) -> __m128i {
@@ -340,10 +344,11 @@ mod fold {
         block
     }
 
-    /// Adds the block `AT` bytes behind `from`, likewise. (The other arguments are for [`fold_at`].)
+    /// Adds the block `AT` bytes behind `from` to `x`, loaded as by [`load_shared`]. The unused argument gives it the
+    /// signature of [`fold_at`].
     ///
     /// # Safety
-    /// It is mapped.
+    /// The block is mapped.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     unsafe fn add<const AT: usize>(x: __m128i, _: __m128i, from: *const u8) -> __m128i {
@@ -356,10 +361,10 @@ mod fold {
         sum
     }
 
-    /// Carries `x` over to the place of the block `AT` bytes behind `from`, and adds that.
+    /// Folds `x` over the distance `over`, and adds the block `AT` bytes behind `from`.
     ///
     /// # Safety
-    /// It is mapped.
+    /// The block is mapped.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     unsafe fn fold_at<const AT: usize>(x: __m128i, over: __m128i, from: *const u8) -> __m128i {
@@ -367,10 +372,10 @@ mod fold {
         unsafe { add::<AT>(pieces(x, over), over, from) }
     }
 
-    /// Loads a block of memory that nobody writes.
+    /// Loads a block of memory that is not written meanwhile.
     ///
     /// # Safety
-    /// It is mapped.
+    /// The block is mapped.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     unsafe fn load(from: *const u8) -> __m128i {
@@ -378,14 +383,14 @@ mod fold {
         unsafe { _mm_loadu_si128(from.cast()) }
     }
 
-    /// Carries `x` over to the place of `next`, and adds that.
+    /// Folds `x` over the distance `over`, and adds `next`.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     fn fold(x: __m128i, over: __m128i, next: __m128i) -> __m128i {
         _mm_xor_si128(pieces(x, over), next)
     }
 
-    /// What `x` comes to at a place further on.
+    /// `x` multiplied by the constants of a distance: its equivalent that many blocks later.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     fn pieces(x: __m128i, over: __m128i) -> __m128i {
@@ -393,12 +398,12 @@ mod fold {
         _mm_xor_si128(first, _mm_clmulepi64_si128::<0x11>(x, over))
     }
 
-    /// The CRC register after blocks that come to `x`.
+    /// The CRC register after blocks that were folded into `x`.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     fn reduce(over_1: __m128i, x: __m128i) -> u32 {
         let barrett = constant(&BARRETT);
-        // 128 bits to 96, of which the quotient by the polynomial takes 64 off.
+        // Folds 128 bits to 96. Barrett reduction removes 64 of them.
         let x = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(x, over_1), _mm_srli_si128::<8>(x));
         let quotient = _mm_clmulepi64_si128::<0x00>(x, barrett);
         let product = _mm_clmulepi64_si128::<0x10>(quotient, barrett);
@@ -413,7 +418,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    /// Compares both kinds with what crc32fast gives for the whole.
+    /// Compares both methods with crc32fast over the concatenation.
     fn check<const N: usize>(ones: &[u8], bytes: &[u8], windows: &[Window], zeros: usize) {
         let ones: &[u8; N] = ones.first_chunk().unwrap();
         let mut whole = std::vec![0xff; 8];
@@ -433,7 +438,7 @@ mod tests {
         }
     }
 
-    /// With as many first bytes as the headers of IPv4, IPv6 and RoCEv1 have.
+    /// Checks the masked lengths of the headers of IPv4, IPv6 and RoCEv1.
     fn check_all(ones: &[u8], bytes: &[u8], windows: &[Window], zeros: usize) {
         check::<40>(ones, bytes, windows, zeros);
         check::<52>(ones, bytes, windows, zeros);
@@ -441,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length() {
+    fn crc_of_every_length_matches_crc32fast() {
         let bytes: Vec<u8> = (0..1200).map(|n| ((n * 31) >> 2) as u8).collect();
         let memory = Arena::on_heap(4096).alloc(1200, 64).unwrap();
         memory.write(0, &bytes).unwrap();
@@ -455,16 +460,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_less_than_the_first_bytes() {
+    fn crc_of_fewer_bytes_than_the_mask_is_none() {
         for crc in [Crc32::detect(), Crc32 { folds: false }] {
             assert_eq!(crc.compute(&[0; 40], &[0; 39], &[], 0), None);
         }
     }
 
     proptest! {
-        /// Pieces of any length give what crc32fast gives for the whole.
         #[test]
-        fn pieces_are_as_good_as_the_whole(
+        fn crc_of_pieces_of_any_length_matches_crc32fast(
             ones in proptest::collection::vec(any::<u8>(), 60),
             bytes in proptest::collection::vec(any::<u8>(), 60..500),
             pieces in proptest::collection::vec(

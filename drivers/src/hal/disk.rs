@@ -21,12 +21,12 @@ pub struct Geometry {
     pub discard_granularity: u32,
     /// Largest write-zeroes, in sectors; 0 if the disk cannot.
     pub max_write_zeroes_sectors: u32,
-    /// What it can do.
+    /// Optional operations, and properties of the disk.
     pub features: Features,
 }
 
 impl Geometry {
-    /// Of a disk that is not there.
+    /// Geometry of a disk that is absent.
     pub const ABSENT: Geometry = Geometry {
         sectors: 0,
         logical_block: 512,
@@ -40,25 +40,25 @@ impl Geometry {
 }
 
 bitflags::bitflags! {
-    /// What a disk can do, and how it behaves.
+    /// Operations that a disk supports, and its properties.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Features: u8 {
         /// Writes are refused.
         const READ_ONLY = 1;
         /// A completed write may be lost on power failure until a flush completes.
         const VOLATILE_CACHE = 2;
-        /// Takes discards.
+        /// Supports discard.
         const DISCARD = 4;
-        /// Takes write-zeroes.
+        /// Supports write-zeroes.
         const WRITE_ZEROES = 8;
-        /// Forgets sectors beyond recovery.
+        /// Erases sectors beyond recovery.
         const SECURE_ERASE = 16;
-        /// Takes [`Operation::WriteThrough`].
+        /// Supports [`Operation::WriteThrough`].
         const WRITE_THROUGH = 32;
     }
 }
 
-/// What a request does. Sectors are of 512 bytes, aligned to the logical block.
+/// Operation of a request. Sectors are of 512 bytes, aligned to the logical block.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
     /// Reads into `Request::data`.
@@ -69,16 +69,16 @@ pub enum Operation {
     WriteThrough,
     /// Makes all completed writes durable.
     Flush,
-    /// Forgets `sectors` sectors.
+    /// Discards `sectors` sectors.
     Discard {
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
     },
     /// Zeroes `sectors` sectors.
     WriteZeroes {
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
-        /// The disk may forget them, as long as they read as zeroes.
+        /// The disk may deallocate them, as long as they read as zeroes.
         unmap: bool,
     },
 }
@@ -86,31 +86,31 @@ pub enum Operation {
 /// One request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The caller's name for it, given back with its completion.
+    /// The caller's cookie, returned with the completion.
     pub tag: u64,
-    /// What to do.
+    /// Operation.
     pub operation: Operation,
     /// First sector (unused by flush).
     pub sector: u64,
-    /// Memory to read into or write from (empty for the others); a multiple of the block size.
+    /// Memory to read into or write from, a multiple of the block size. Empty for other operations.
     pub data: Window,
 }
 
-/// Why a request was not taken.
+/// Why [`Disk::submit`] refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
-    /// As many in flight as the disk holds: poll, then try again.
+    /// The queue is full: poll, then try again.
     Full,
     /// Past the end, misaligned, or too large.
     Range,
-    /// The disk cannot do this.
+    /// The disk does not support the operation.
     Unsupported,
 }
 
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            SubmitError::Full => "as many requests are in flight as the disk takes",
+            SubmitError::Full => "the disk's queue is full",
             SubmitError::Range => {
                 "the request is misaligned, too large, or past the end of the disk"
             }
@@ -128,7 +128,7 @@ pub enum DiskError {
     Io,
     /// The device does not support the request after all.
     Unsupported,
-    /// The device answered with something that makes no sense; it is not used any more.
+    /// The device returned an invalid response. The driver has stopped using it.
     Broken,
 }
 
@@ -137,19 +137,19 @@ impl fmt::Display for DiskError {
         f.write_str(match self {
             DiskError::Io => "the disk reported an I/O error: check the disk and its cabling",
             DiskError::Unsupported => "the disk does not support this request",
-            DiskError::Broken => "the disk answered with something that makes no sense, and is not used any more: restart it, or replace it",
+            DiskError::Broken => "invalid response: the disk is out of use, restart or replace it",
         })
     }
 }
 
 impl core::error::Error for DiskError {}
 
-/// The end of a request.
+/// Completion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Tag of the request.
     pub tag: u64,
-    /// How it went.
+    /// Result of the request.
     pub result: Result<(), DiskError>,
 }
 
@@ -157,65 +157,63 @@ pub struct Completion {
 pub trait Disk {
     /// Shape of the disk.
     fn geometry(&self) -> Geometry;
-    /// Most requests that can be in flight.
+    /// Maximum number of requests in flight.
     fn depth(&self) -> usize;
-    /// Queues a request; the device is told with the next [`Disk::flush_queue`].
+    /// Queues a request. The next [`Disk::flush_queue`] notifies the device.
     fn submit(&mut self, request: &Request) -> Result<(), SubmitError>;
-    /// Tells the device of what was queued.
+    /// Notifies the device of queued requests.
     fn flush_queue(&mut self);
     /// The next completion, if any.
     fn poll(&mut self) -> Option<Completion>;
-    /// Asks for an interrupt at the next completion (before halting), or for none (while polling).
+    /// Enables the interrupt for the next completion (before halting), or disables it (while polling).
     fn set_interrupts(&mut self, wanted: bool);
-    /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
+    /// Whether the disk can raise interrupts. If not, a loop that halts must poll it by timer.
     fn wakes(&self) -> bool {
         true
     }
-    /// Looks whether the disk was resized since the last look; if so, [`Disk::geometry`] answers
-    /// anew. Reads device registers: for a timer, not for every turn of the loop.
+    /// Whether the disk was resized since the last call; [`Disk::geometry`] then returns the new size. Reads device
+    /// registers: call it by timer, not in every round of the loop.
     fn capacity_changed(&mut self) -> bool {
         false
     }
-    /// Whether something may have completed that was not polled yet.
+    /// Whether completions may be waiting for [`Disk::poll`].
     fn pending(&self) -> bool {
         true
     }
     /// Interrupts that the device raised.
     fn interrupts(&self) -> u64;
-    /// Sees to what takes time: requests that the device does not complete, whether it is still there, how
-    /// it fares. To be called about once a second. Reads device registers.
+    /// Periodic work: times out requests, checks that the device is present, and reads its health. Call it about once a
+    /// second. Reads device registers.
     fn watch(&mut self, now: Instant) {
         let _ = now;
     }
-    /// What has happened to the disk that its operator should know, each thing once.
+    /// The next event for the operator, if any. Each is returned once.
     fn notice(&mut self) -> Option<Notice> {
         None
     }
-    /// Tells the disk that the machine ends. It is not used any more.
+    /// Begins the disk's shutdown, before the machine ends. The disk is not used afterwards.
     fn shut_down(&mut self) {}
-    /// Whether a disk that was told so is ready for it.
+    /// Whether the disk has completed [`Disk::shut_down`].
     fn is_shut_down(&self) -> bool {
         true
     }
-    /// What the disk measures of itself, if it does: as it was a while ago.
+    /// Health as the disk last reported it; None if the disk does not report it.
     fn health(&self) -> Option<Health> {
         None
     }
-    /// What its queues have done, one for each core that has one; as its owner sees it, and of a disk that can have
-    /// several.
+    /// Counters of the device's queues, one entry per core that has a queue. Only the owner of a device that supports
+    /// several queues returns any.
     fn queue_counts(&self) -> Vec<QueueCount> {
         Vec::new()
     }
 }
 
-/// A disk that takes one last write whatever state its driver is in, when nothing else of the machine is to
-/// be trusted.
+/// Writes the crash record to a disk, in any state of the disk's driver. Relies on no other part of the program.
 pub trait CrashWriter: Send {
-    /// Sets memory aside for one write of up to `bytes` bytes; false if there is none. While the machine
-    /// starts.
+    /// Allocates memory for one write of up to `bytes` bytes; false if there is none. Called at start-up.
     fn prepare(&mut self, bytes: usize, arena: &mut Arena) -> bool;
-    /// Writes `data` (a multiple of the disk's block) from `sector` on (of 512 bytes). When it returns Ok,
-    /// the data is durable. Whatever the driver had under way is over, done or not done. Works once. Does
-    /// not allocate or wait for a lock. The error says what the device did not do.
+    /// Writes `data` (a multiple of the disk's block) from `sector` (of 512 bytes) on. The data is durable when it
+    /// returns Ok. The driver's requests in flight end, completed or not. Works once. Neither allocates nor waits for a
+    /// lock. The error names the step that the device failed.
     fn write(&mut self, sector: u64, data: &[u8]) -> Result<(), &'static str>;
 }

@@ -1,47 +1,47 @@
-//! Queues of a device with disks for loops of other cores than the one that owns it.
+//! Queues of a disk controller for loops on cores other than its owner's.
 
 use super::{Clock, Disk, Interrupt, Platform};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Has the loop that a queue is for look at it: called when it may halt while the owner has something to tell it.
+/// Wakes the loop that uses a queue. The owner calls it when it has news for a loop that may be halted.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// What a queue for the loop of another core is made from.
+/// Parameters of a queue for another core.
 pub struct QueueSeat<'a> {
-    /// Number of that core.
+    /// Number of the core.
     pub core: u16,
-    /// What ends its halt when something completes; asked for once, if the device has a queue left.
+    /// Allocates the core's completion interrupt. Called once, if the device has a queue left.
     pub interrupt: &'a mut dyn FnMut() -> Option<Interrupt>,
-    /// What has it look for news of the owner.
+    /// Wakes the core's loop when the owner has news for it.
     pub wake: Wake,
     /// The machine.
     pub platform: &'a mut dyn Platform,
-    /// Its clock: the device is waited for.
+    /// Clock for waiting until the device has created the queue.
     pub clock: &'a dyn Clock,
 }
 
-/// A device that may have queues beside that of its owner, with whom this stays.
+/// A device that can create queues for other cores. The object stays with the device's owner.
 pub trait MoreQueues {
-    /// One more, if the device has one left, an interrupt of its own for it, and there is memory.
+    /// Creates a queue. None if the device has no queue or interrupt left, or there is no memory.
     fn open(&mut self, seat: QueueSeat<'_>) -> Option<Box<dyn CoreQueue>>;
 }
 
-/// A queue on its way to its core. What its user submits and polls there is seen by the device alone; whatever
-/// concerns the whole device (its reset, its end) is up to the owner, who tells the user.
+/// A queue that is handed to its core. Submitting and polling there involve the device alone. The owner handles the
+/// device as a whole (reset, shutdown), and notifies the user of the queue.
 pub trait CoreQueue: Send {
-    /// On that core: the disks of the device, in the order in which they were found. [`Disk::watch`] is to be
-    /// called about once a second while requests are under way.
+    /// Called on the queue's core: the disks of the device, in the order in which they were found. Call [`Disk::watch`]
+    /// about once a second while requests are in flight.
     fn disks(self: Box<Self>) -> Vec<Box<dyn Disk>>;
 }
 
-/// What a queue has done.
+/// Counters of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCount {
-    /// Number of the core that has it.
+    /// Number of the core that uses the queue.
     pub core: u16,
-    /// Requests that the device has completed there, of all disks that share it.
+    /// Requests that the device has completed in the queue, for all disks that share it.
     pub requests: u64,
-    /// Interrupts that it raised.
+    /// Interrupts that the queue raised.
     pub interrupts: u64,
 }

@@ -1,9 +1,9 @@
-//! Memory for received frames: the one kind of DMA memory of which slices are made.
+//! Memory for received frames: the only DMA memory that is borrowed as slices.
 
 use super::Window;
 
-/// Buffers that a device fills, shown as slices while the device does not have them. Nobody else has a window to the
-/// memory: it is neither `Copy` nor given away, and what is written to it needs `&mut self`, which no slice outlives.
+/// Receive buffers, which are borrowed as slices while the device does not own them. No other window to the memory is
+/// used: this type is not `Copy` and never hands out its window. Writes need `&mut self`, which ends all slices.
 #[derive(Debug)]
 pub struct FrameMemory {
     memory: Window,
@@ -13,31 +13,31 @@ impl FrameMemory {
     /// Memory for frames.
     ///
     /// # Safety
-    /// Nobody reads or writes the memory through another window for as long as this exists, the device apart.
+    /// While this exists, only the device accesses the memory by other means: no other window to it is used.
     pub const unsafe fn new(memory: Window) -> FrameMemory {
         FrameMemory { memory }
     }
 
-    /// The address of a byte as the device has it.
+    /// Bus address of the byte at `offset`.
     pub const fn bus_address(&self, offset: usize) -> u64 {
         self.memory.bus_address() + offset as u64
     }
 
-    /// `len` bytes from `offset`; none if they are not all inside.
+    /// `len` bytes from `offset`; empty if they are not all inside.
     ///
     /// # Safety
-    /// The device does not have these bytes for as long as they are used, and keeps to that (the promise of `Platform`:
-    /// one that does not could write to any memory of the program).
+    /// The device does not own these bytes while the slice is used, and does not write to buffers that it does not own
+    /// (the promise of `Platform`: a device that breaks it could write to any memory of the program).
     #[inline(always)]
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         let Some(part) = self.memory.slice(offset, len) else { return &[] };
-        // SAFETY: inside the memory (checked), which is mapped for ever and initialised, as all of the arena is (promise
-        // of `Window::from_raw`). Nobody writes to it while it is borrowed: no other window is used (promise of `new`),
-        // `copy_within` needs `&mut self`, and the device does not have it (the caller's promise).
+        // SAFETY: inside the memory (checked), which is mapped for ever and initialised, as all of the arena is
+        // (promise of `Window::from_raw`). It is not written while it is borrowed: no other window is used (promise of
+        // `new`), `copy_first` needs `&mut self`, and the device does not own it (the caller's promise).
         unsafe { core::slice::from_raw_parts(part.as_ptr().as_ptr(), len) }
     }
 
-    /// Copies `len` bytes from the beginning to `to`; false if they are not all inside.
+    /// Copies the first `len` bytes of the memory to offset `to`; false if source or destination is not all inside.
     pub fn copy_first(&mut self, to: usize, len: usize) -> bool {
         let first = self.memory.slice(0, len);
         first.is_some_and(|first| self.memory.write_window(to, &first).is_ok())

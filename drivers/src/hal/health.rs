@@ -1,45 +1,46 @@
-//! How a disk fares: what it measures of itself, and what its driver noticed.
+//! Health of a disk, and notices of drivers for the operator.
 
 use core::fmt;
 
-/// What a disk measures of itself (for example NVMe 1.4, 5.14.1.2), and what its driver had to do.
+/// Health as a disk reports it (for example NVMe 1.4, 5.14.1.2), and recovery actions of its driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Temperature in degrees Celsius.
     pub celsius: Option<i32>,
-    /// Spare blocks that are left, in percent.
+    /// Remaining spare blocks in percent.
     pub spare: Option<u8>,
-    /// How much of its life is used up, in percent of what the vendor expects; may exceed 100.
+    /// Used endurance in percent of the vendor's estimate; may exceed 100.
     pub used: Option<u8>,
-    /// Times that it found data which it could not correct.
+    /// Uncorrectable media errors.
     pub media_errors: Option<u64>,
-    /// Hours that it was powered.
+    /// Power-on hours.
     pub power_on_hours: Option<u64>,
-    /// Requests that its driver had it abort, because they took too long.
+    /// Requests that the driver aborted because they timed out.
     pub aborts: u64,
-    /// Times that its driver had to reset it.
+    /// Resets by the driver.
     pub resets: u64,
-    /// It takes no more requests.
+    /// The disk accepts no more requests.
     pub gone: bool,
 }
 
-/// How bad it is.
+/// Severity of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// All is well again.
+    /// The device works again.
     Information,
-    /// It goes on, but somebody should see to it.
+    /// The device works, but needs the operator's attention.
     Warning,
     /// The device cannot be used.
     Error,
 }
 
-/// Something that has happened to a disk or port: what, whose fault it is, and what to do. Does not name the device.
+/// An event of a disk or port for the operator: what happened, who is to blame, and what to do. Does not name the
+/// device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// What it is.
+    /// Text for the log.
     pub text: &'static str,
 }
 

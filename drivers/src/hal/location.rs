@@ -1,11 +1,11 @@
-//! Where a device is, in the words in which operators name it.
+//! Location of a device, in the notation that operators use.
 
 use super::PciAddress;
 use core::fmt;
 use core::str::FromStr;
 
-/// Where a device is. Written as `pci:0000:03:00.0` or `mmio:0xfeb00e00`, and a unit behind a controller as
-/// `pci:0000:03:00.0/1:0` (target and LUN) or `pci:0000:03:00.0/1` (NVMe namespace), which it is also read from.
+/// Location of a device. Displayed and parsed as `pci:0000:03:00.0` or `mmio:0xfeb00e00`; a unit behind a controller as
+/// `pci:0000:03:00.0/1:0` (target and LUN) or `pci:0000:03:00.0/1` (NVMe namespace).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The device on its bus.
@@ -14,7 +14,7 @@ pub struct Location {
     pub unit: Option<Unit>,
 }
 
-/// Where a device answers.
+/// Address of a device on its bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusAddress {
     /// A PCI function.
@@ -38,22 +38,22 @@ pub enum Unit {
 }
 
 impl Location {
-    /// Of a PCI function.
+    /// Location of a PCI function.
     pub const fn pci(address: PciAddress) -> Self {
         Location { bus: BusAddress::Pci(address), unit: None }
     }
 
-    /// Of memory-mapped registers.
+    /// Location of memory-mapped registers.
     pub const fn mmio(address: u64) -> Self {
         Location { bus: BusAddress::Mmio(address), unit: None }
     }
 
-    /// Of a SCSI unit behind this device.
+    /// Location of a SCSI unit behind this device.
     pub const fn unit(self, target: u8, lun: u16) -> Self {
         Location { unit: Some(Unit::Scsi { target, lun }), ..self }
     }
 
-    /// Of an NVMe namespace behind this device.
+    /// Location of an NVMe namespace behind this device.
     pub const fn namespace(self, nsid: u32) -> Self {
         Location { unit: Some(Unit::Namespace(nsid)), ..self }
     }
@@ -96,7 +96,7 @@ impl FromStr for Location {
             let digits = address.strip_prefix("0x").unwrap_or(address);
             hexadecimal(digits, 16)
         });
-        let address = address.ok_or("a place looks like pci:0000:03:00.0 or mmio:0xfeb00e00")?;
+        let address = address.ok_or("a location looks like pci:0000:03:00.0 or mmio:0xfeb00e00")?;
         Ok(Location { bus: BusAddress::Mmio(address), unit })
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn a_place_is_read_as_it_is_written() {
+    fn location_parses_as_it_is_displayed() {
         for place in [
             "pci:0000:03:00.0",
             "pci:0001:ff:1f.7",

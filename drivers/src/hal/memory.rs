@@ -1,13 +1,12 @@
-//! `memcpy`, `memmove` and `memset` for x86-64: what [`super::copy`] copies with, and in the image also what
-//! compilers call. (The kernel has its own there, made for a CPU without SIMD.)
+//! `memcpy`, `memmove` and `memset` for x86-64. [`super::copy`] uses them, and in the image also code that the compiler
+//! generates. (The kernel has versions of its own, made for a CPU without SIMD.)
 //!
-//! A header is copied in a dozen instructions, and payload 32 bytes at a time where the CPU has AVX and the
-//! kernel saves its registers.
+//! A header is copied in a dozen instructions, and payload 32 bytes at a time if the CPU has AVX and the kernel saves
+//! the AVX registers.
 //!
-//! Up to 64 bytes everything is loaded before anything is stored, so that it does not matter whether the
-//! two overlap. Longer stretches go in steps of 64 bytes (128 or twice 256 with AVX) from the lower end, or from the
-//! upper end when the destination begins inside the source; the last step is the other end's bytes, which
-//! were loaded first.
+//! Up to 64 bytes everything is loaded before anything is stored, so that source and destination may overlap. Longer
+//! copies go in steps of 64 bytes (128 or twice 256 with AVX) from the lower end, or from the upper end if the
+//! destination begins inside the source. The last step stores the bytes of the other end, which were loaded first.
 
 use core::arch::x86_64::{__cpuid, _xgetbv};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -15,12 +14,12 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// Whether AVX may be used.
 static AVX: AtomicU8 = AtomicU8::new(0);
 
-/// Finds out whether copies may use AVX. Until then they do not.
+/// Lets copies use AVX if the CPU and the kernel support it. Before this call they do not use it.
 pub fn detect() {
     const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
     const SSE_AND_AVX_STATE: u64 = 6;
     if __cpuid(1).ecx & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX {
-        // SAFETY: OSXSAVE says that the instruction is there.
+        // SAFETY: OSXSAVE is set, so the instruction exists.
         let enabled = unsafe { state_components() };
         AVX.store(u8::from(enabled & SSE_AND_AVX_STATE == SSE_AND_AVX_STATE), Ordering::Relaxed);
     }
@@ -29,7 +28,7 @@ pub fn detect() {
 /// Parts of the CPU's state that the kernel saves.
 #[target_feature(enable = "xsave")]
 fn state_components() -> u64 {
-    // SAFETY: the caller knows that XSAVE is there and on; register 0 always exists.
+    // SAFETY: the caller has checked that XSAVE exists and is enabled; register 0 always exists.
     unsafe { _xgetbv(0) }
 }
 
@@ -338,7 +337,7 @@ core::arch::global_asm!(
     avx = sym AVX,
 );
 
-// The names by which compilers call them. The kernel's are hidden in its bundle.
+// The names that the compiler calls. The kernel's versions are hidden in its bundle.
 #[cfg(target_os = "hermit")]
 core::arch::global_asm!(
     ".global memcpy",
@@ -359,7 +358,7 @@ mod tests {
         fn isthmus_memset(to: *mut u8, byte: i32, len: usize) -> *mut u8;
     }
 
-    /// Without AVX, then with it if the CPU has it.
+    /// Runs the test without AVX, then with AVX if the CPU has it.
     fn both_ways(test: impl Fn()) {
         AVX.store(0, Ordering::Relaxed);
         test();

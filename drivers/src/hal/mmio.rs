@@ -1,4 +1,4 @@
-//! Device registers that are mapped into our address space.
+//! Device registers that are mapped into the program's address space.
 
 use super::Registers;
 use core::ptr::NonNull;
@@ -12,8 +12,8 @@ pub struct Mmio {
     len: usize,
 }
 
-// SAFETY: registers are reached by volatile accesses alone, which any core may do; the mapping
-// holds for ever (promise of `new`).
+// SAFETY: registers are only accessed by volatile reads and writes, which any core may do; the mapping holds for ever
+// (promise of `new`).
 unsafe impl Send for Mmio {}
 // SAFETY: as above; each access is whole, and several cores may access a device at once.
 unsafe impl Sync for Mmio {}
@@ -28,7 +28,7 @@ impl Mmio {
         Mmio { start, len }
     }
 
-    /// Where the `T` at `offset` lies, if it is inside and aligned.
+    /// Pointer to the `T` at `offset`, if it is inside and aligned.
     #[inline]
     fn at<T>(&self, offset: usize) -> Option<*mut T> {
         let end = offset.checked_add(size_of::<T>())?;
@@ -57,7 +57,7 @@ macro_rules! access {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 static MOVDIR64B: AtomicU8 = AtomicU8::new(0);
 
-/// Asked once: in a virtual machine an answer costs a lot.
+/// Cached, because CPUID traps in a virtual machine.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn has_movdir64b() -> bool {
     let mut known = MOVDIR64B.load(Ordering::Relaxed);
@@ -89,8 +89,8 @@ impl Registers for Mmio {
         // MOVDIR64B is not ordered behind earlier stores.
         // SAFETY: SSE, which every x86-64 has.
         unsafe { core::arch::x86_64::_mm_sfence() };
-        // SAFETY: `movdir64b rax, [rcx]`, which the CPU has, reads 64 bytes of `words` and writes as many to `at`, which
-        // is inside (checked), aligned, and mapped for ever (promise of `new`).
+        // SAFETY: `movdir64b rax, [rcx]`, which the CPU has, reads 64 bytes of `words` and writes as many to `at`,
+        // which is inside (checked), aligned, and mapped for ever (promise of `new`).
         unsafe {
             core::arch::asm!(".byte 0x66, 0x0f, 0x38, 0xf8, 0x01", in("rax") at, in("rcx") words.as_ptr(),
                 options(nostack, preserves_flags));

@@ -1,5 +1,5 @@
-//! What drivers need of the machine (configuration space, registers, DMA memory, time), and what
-//! the other rooms need of drivers (ports, disks).
+//! Interfaces of drivers: to the machine (configuration space, registers, DMA memory, time), and to the crates that use
+//! their devices (ports, disks).
 
 mod arena;
 mod cells;

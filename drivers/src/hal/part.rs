@@ -1,17 +1,17 @@
 //! Parts that an image may be built without (`./isthmus build --without FAMILY`).
 //!
-//! Where an image has a family, what is kept of it is a `Box`; where it has not, an [`Absent`], of which there is no
-//! value: an `Option` of it is always None, and the compiler leaves out all that would work on it. The code itself is
-//! the same, and is checked in every build.
+//! In an image with a family, its state is held by a `Box`. Without it, by an [`Absent`], a type without values: an
+//! `Option` of it is always None, and the compiler removes all code that uses it. The source is the same, and is
+//! checked in every build.
 
 use alloc::boxed::Box;
 use core::convert::Infallible;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
-/// What holds a part, or none.
+/// Owner of a part: a `Box`, or an [`Absent`] in an image without the part.
 pub trait Hold<T>: DerefMut<Target = T> + Sized {
-    /// Holds a part; None where the image is without it, and `make` is not called.
+    /// Makes and holds the part. None, without calling `make`, in an image without it.
     fn hold(make: impl FnOnce() -> T) -> Option<Self>;
 
     /// The part itself.
@@ -27,7 +27,7 @@ impl<T> Hold<T> for Box<T> {
     }
 }
 
-/// In place of a `Box` in an image without this part. There is no value of it.
+/// Replaces `Box` in an image without the part. It has no values.
 pub struct Absent<T>(Infallible, PhantomData<T>);
 
 impl<T> Deref for Absent<T> {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_is_never_made_and_takes_no_room() {
+    fn absent_part_is_never_made_and_takes_no_room() {
         let held = Box::hold(|| [7; 100]);
         assert_eq!(held.map(|part| part[3]), Some(7));
         let held: Option<Absent<[u8; 100]>> = Hold::hold(|| panic!("made"));

@@ -1,4 +1,4 @@
-//! What drivers ask of the machine while they set a device up.
+//! The machine as drivers use it to set a device up: mappings, interrupts, DMA memory.
 
 use super::{Arena, Registers, Window};
 use alloc::boxed::Box;
@@ -13,12 +13,11 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// The interrupt that a device raises by writing `data` to the bus address `address`, and that is
-    /// counted in `raised`.
+    /// The interrupt that a device raises by writing `data` to the bus address `address`. Its handler counts in
+    /// `raised`.
     ///
     /// # Safety
-    /// The address is that of an interrupt controller, and the interrupt has a handler: a device will write
-    /// there.
+    /// A device will write to the address, so it is an interrupt controller's, and the interrupt has a handler.
     pub const unsafe fn new(address: u64, data: u32, raised: &'static AtomicU64) -> Self {
         Interrupt { address, data, raised }
     }
@@ -28,12 +27,12 @@ impl Interrupt {
         self.address
     }
 
-    /// What it writes.
+    /// Data that the device writes.
     pub const fn data(&self) -> u32 {
         self.data
     }
 
-    /// How often it was raised; the machine's handler counts.
+    /// How often the interrupt was raised, as counted by the machine's handler.
     pub const fn raised(&self) -> &'static AtomicU64 {
         self.raised
     }
@@ -42,37 +41,36 @@ impl Interrupt {
 /// The machine, as drivers see it at set-up. Nothing here is for the data path.
 ///
 /// # Safety
-/// Devices of this machine keep to what they were told: they write to memory that a driver has given them,
-/// while they have it, and to no other. Drivers hand out references to buffers that a device has given back
-/// on that promise. Whoever brings up a machine makes it: for devices that are not trusted by means of an
-/// IOMMU, without which they could write to any memory anyway.
+/// Devices of this machine write only to memory that a driver has given them, and only until they return it. Drivers
+/// rely on this promise when they borrow buffers that a device has returned. The code that brings the machine up makes
+/// the promise. For untrusted devices it needs an IOMMU, without which they could write to any memory anyway.
 ///
-/// What is mapped by `map_registers`, `map_memory` and `map_window` belongs to a device: neither memory of the machine nor
-/// its interrupt controllers lie there.
+/// Ranges that `map_registers`, `map_memory` and `map_window` map belong to a device: they contain neither memory of
+/// the machine nor its interrupt controllers.
 pub unsafe trait Platform {
-    /// Maps `len` bytes of device registers at bus address `address`, uncached, for ever. None if
-    /// it cannot, or if something else than a device lies there. Stretches may overlap; neither end need be on a page boundary.
+    /// Maps `len` bytes of device registers at bus address `address`, uncached, for ever. None if that fails, or if the
+    /// range is not a device's. Ranges may overlap, and need not begin or end on a page boundary.
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>>;
 
-    /// Maps `len` bytes of a device's memory (not registers) at bus address `address`, cached, for
-    /// ever. None likewise.
+    /// Maps `len` bytes of a device's memory (not registers) at bus address `address`, cached, for ever. None as for
+    /// [`Platform::map_registers`].
     fn map_memory(&mut self, address: u64, len: usize) -> Option<Window>;
 
     /// Maps `len` bytes of another machine's memory behind a bridge at bus address `address`, uncached, for ever. None
-    /// likewise, and where there are no such bridges.
+    /// as for [`Platform::map_registers`], and on machines without such bridges.
     fn map_window(&mut self, _address: u64, _len: usize) -> Option<Window> {
         None
     }
 
-    /// An interrupt that wakes the core which will own the device, or None if there is none left.
+    /// Allocates an interrupt on the core that will own the device. None if there is none left.
     fn allocate_interrupt(&mut self) -> Option<Interrupt>;
 
-    /// The same for a device that has only a line, the one of this number at the interrupt controller.
+    /// As [`Platform::allocate_interrupt`], for a device with a legacy line: its number at the interrupt controller.
     #[cfg(feature = "uhyve")]
     fn route_line(&mut self, _line: u8) -> Option<Interrupt> {
         None
     }
 
-    /// All DMA memory.
+    /// The allocator of DMA memory.
     fn arena(&mut self) -> &mut Arena;
 }

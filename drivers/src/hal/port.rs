@@ -1,4 +1,4 @@
-//! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
+//! Interface of an Ethernet port: whole frames in batches, transmit by reference.
 
 use super::{Arena, Clock, Instant, Interrupt, Notice, Platform, TransmitProgress, Window};
 use alloc::boxed::Box;
@@ -8,26 +8,26 @@ use core::fmt;
 /// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
 #[derive(Debug)]
 pub struct Frame {
-    /// The driver's name for the buffer.
+    /// The driver's number of the buffer.
     pub buffer: u32,
     /// Length of the frame in bytes, from the destination MAC, without FCS.
     pub len: u32,
 }
 
 /// One frame to transmit: `header`, then the payload windows in order, then `trailer`.
-/// Header and trailer are copied; the payload is read by the device where it lies.
+/// Header and trailer are copied; the device reads the payload in place.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// From the destination MAC on. Up to 192 bytes cost least; the whole frame may stand here.
+    /// From the destination MAC on. Up to 192 bytes cost least. May hold the whole frame.
     pub header: &'a [u8],
     /// Payload in DMA memory, at most [`Packet::MAX_PAYLOAD_WINDOWS`] windows.
     pub payload: &'a [Window],
-    /// What follows the payload (pad and ICRC for RoCE), at most 16 bytes.
+    /// Bytes that follow the payload (pad and ICRC for RoCE), at most 16.
     pub trailer: &'a [u8],
 }
 
 impl Packet<'_> {
-    /// Most windows a packet's payload may be made of.
+    /// Maximum number of windows of a packet's payload.
     pub const MAX_PAYLOAD_WINDOWS: usize = 4;
     /// Longest trailer in bytes.
     pub const MAX_TRAILER: usize = 16;
@@ -48,12 +48,12 @@ impl Packet<'_> {
     }
 }
 
-/// Why a frame was not taken.
+/// Why [`Port::transmit`] refused a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransmitError {
     /// No room now: poll, then try again.
     Full,
-    /// Larger than the port can ever send, or made of too many parts: our mistake.
+    /// Larger than the port can ever send, or made of too many parts: a mistake of the caller.
     TooLarge,
 }
 
@@ -68,26 +68,26 @@ impl fmt::Display for TransmitError {
 
 impl core::error::Error for TransmitError {}
 
-/// What a port counted since it was opened.
+/// Counters of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Frames received.
     pub rx_frames: u64,
     /// Bytes received.
     pub rx_bytes: u64,
-    /// Buffers that the device gave back with an impossible name or length.
+    /// Buffers that the device returned with an invalid number or length.
     pub rx_errors: u64,
     /// Frames handed to the device.
     pub tx_frames: u64,
     /// Bytes handed to the device.
     pub tx_bytes: u64,
-    /// Times a frame found no room.
+    /// Frames that were refused because the queue was full.
     pub tx_full: u64,
     /// Interrupts that the device raised.
     pub interrupts: u64,
-    /// Frames that the device could not receive: it had no buffer for them, or they were damaged. As far as it tells.
+    /// Frames that the device dropped because it had no buffer or they were damaged, as far as the device reports them.
     pub rx_missed: u64,
-    /// Times that its driver had to reset it.
+    /// Resets by the driver.
     pub resets: u64,
 }
 
@@ -105,25 +105,25 @@ impl core::ops::AddAssign for PortCounters {
     }
 }
 
-/// UDP datagrams to one place.
+/// UDP datagrams to one address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpFlow {
-    /// IPv4 address that they are sent to.
+    /// Destination IPv4 address.
     pub address: [u8; 4],
-    /// Port that they are sent to.
+    /// Destination port.
     pub port: u16,
 }
 
-/// Key of the hash (Toeplitz) by which a device that has several queues chooses one.
+/// Key of the Toeplitz hash by which a device chooses a receive queue (RSS).
 pub type HashKey = [u32; 10];
 
-/// An Ethernet port, owned by one loop. Nothing here blocks or allocates, but that [`Port::steer`] and [`Port::split`] do.
+/// An Ethernet port, owned by one loop. Only [`Port::steer`] and [`Port::split`] block or allocate.
 pub trait Port {
     /// The port's MAC address.
     fn mac(&self) -> [u8; 6];
     /// Largest layer 3 packet in bytes (1500 for plain Ethernet).
     fn mtu(&self) -> usize;
-    /// The VLAN whose tag it puts before what it sends; None if it sends frames as they are.
+    /// The VLAN whose tag the port inserts into frames that it sends; None if it inserts no tag.
     fn vlan(&self) -> Option<u16> {
         None
     }
@@ -133,10 +133,10 @@ pub trait Port {
     fn receive(&mut self) -> Option<Frame>;
     /// The bytes of a received frame.
     fn bytes(&self, frame: &Frame) -> &[u8];
-    /// Gives the buffer of a frame back to the device (told with the next [`Port::flush`]).
+    /// Returns the buffer of a frame to the device, with the next [`Port::flush`].
     fn recycle(&mut self, frame: Frame);
-    /// Hands frames that were received to `take`, up to `most` of them and for as long as it returns true;
-    /// how many. The device has their buffers back after that.
+    /// Passes received frames to `take`, at most `most` of them, until `take` returns false. Recycles their buffers,
+    /// and returns the number of frames.
     fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
         let mut taken = 0;
         while taken < most
@@ -151,45 +151,43 @@ pub trait Port {
         }
         taken
     }
-    /// Queues a frame; the device is told with the next [`Port::flush`].
+    /// Queues a frame. The next [`Port::flush`] notifies the device.
     fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError>;
-    /// Tells the device of what was queued and recycled.
+    /// Notifies the device of queued frames and recycled buffers.
     fn flush(&mut self);
-    /// Asks for an interrupt at the next received frame, before the loop halts (true), or for
-    /// none, while it polls (false). After `true`, look at [`Port::pending`] before halting.
+    /// Enables the interrupt for the next received frame, before the loop halts (true), or disables it, while the loop
+    /// polls (false). After `true`, check [`Port::pending`] before halting.
     fn set_interrupts(&mut self, wanted: bool);
-    /// As `set_interrupts(true)`, but frames before the one of this number from now on (the first is 1)
-    /// need no interrupt. A port that cannot tell them apart interrupts at the first.
+    /// As `set_interrupts(true)`, but the interrupt may wait for the frame of this number, counted from now (the first
+    /// is 1). A port that does not support this interrupts at the first frame.
     fn interrupt_at(&mut self, _frame: usize) {
         self.set_interrupts(true);
     }
-    /// Whether something has arrived that was not received yet, or there is room again for a frame that was
-    /// refused.
+    /// Whether frames wait for [`Port::receive`], or a port that refused a frame has room again.
     fn pending(&self) -> bool;
-    /// Whether a frame that was refused ([`TransmitError::Full`]) may be taken now. A port that says no says so by
-    /// [`Port::pending`], and by an interrupt, when there is room again; one that cannot always says yes.
+    /// Whether the port may accept a frame that it refused ([`TransmitError::Full`]). A port that returns false reports
+    /// by [`Port::pending`] and by an interrupt when it has room again. A port that cannot do so always returns true.
     fn has_room(&self) -> bool {
         true
     }
-    /// How far the device has come. Takes back what it has sent, so the cost is that of the frames since the last time.
-    /// A port that copies what it is given says that all is sent.
+    /// Transmit progress of the device. Reclaims sent frames, so the cost grows with the frames sent since the last
+    /// call. A port that copies frames reports all of them as sent.
     fn progress(&mut self) -> TransmitProgress;
-    /// Whether the device has frames that it has not sent yet, for who is about to end the machine: it would lose
-    /// them. A port that cannot tell says no.
+    /// Whether the device still has frames to send, which a shutdown of the machine would lose. A port that cannot tell
+    /// returns false.
     fn is_sending(&mut self) -> bool {
         let TransmitProgress { queued, sent } = self.progress();
         sent < queued
     }
-    /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False if it
-    /// cannot: then they go where they went.
+    /// Routes the port's interrupts to another core, as messages of `interrupt`. Call it before the port is used. False
+    /// if the port does not support it; the routing is then unchanged.
     fn route(&mut self, _interrupt: &Interrupt) -> bool {
         false
     }
-    /// Makes ports of up to `more` further pairs of queues of its device, each for a loop of its own; as many as the device
-    /// has, perhaps none. The device chooses among all of them by a hash of both IP addresses of a packet and of nothing
-    /// else, so that all from one host comes to one of them; where what has no such addresses comes is not said. What
-    /// concerns the device as a whole is this port's business: the others follow when it is reset. To be called before work
-    /// begins; may wait for the device.
+    /// Makes ports of up to `more` further pairs of queues of the device, each for a loop of its own; perhaps fewer or
+    /// none. The device steers a packet by a hash of its two IP addresses alone, so that all packets of a host arrive
+    /// at one port. Frames without IP addresses may arrive at any of them. This port handles the device as a whole: the
+    /// others follow its resets. Call it before the port is used; it may wait for the device.
     fn split(
         &mut self,
         _more: usize,
@@ -199,25 +197,25 @@ pub trait Port {
     ) -> Vec<Box<dyn Port + Send>> {
         Vec::new()
     }
-    /// Asks that datagrams of this flow be received in a queue of their own, which [`Port::receive`] looks at first:
-    /// then no other traffic takes their buffers. Everything is received as before but for that, at once or, where the
-    /// device is busy, with one of the next calls of [`Port::watch`]. False if the port cannot: it has no such queue,
-    /// no memory for it, or as many flows as it can have. To be called before work begins.
+    /// Steers datagrams of this flow to a receive queue of their own, so that no other traffic takes their buffers.
+    /// [`Port::receive`] polls that queue first. Takes effect at once or, if the device is busy, with one of the next
+    /// calls of [`Port::watch`]. False if the port has no such queue, no memory for it, or no room for another flow.
+    /// Call it before the port is used.
     fn steer(&mut self, _flow: UdpFlow, _arena: &mut Arena) -> bool {
         false
     }
-    /// Takes that back.
+    /// Undoes [`Port::steer`].
     fn unsteer(&mut self, _flow: UdpFlow) {}
-    /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
+    /// Whether the port can raise interrupts. If not, a loop that halts must poll it by timer.
     fn wakes(&self) -> bool {
         true
     }
-    /// Looks after the device; to be called about once a second.
+    /// Periodic work of the driver. Call it about once a second.
     fn watch(&mut self, _now: Instant) {}
-    /// What has happened to the device since somebody asked, oldest first.
+    /// The next event for the operator, oldest first. Each is returned once.
     fn notice(&mut self) -> Option<Notice> {
         None
     }
-    /// What was counted so far.
+    /// Counters since the port was opened.
     fn counters(&self) -> PortCounters;
 }

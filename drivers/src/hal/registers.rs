@@ -1,11 +1,11 @@
 //! Device registers behind a memory BAR (or a model of them in tests).
 
-/// A block of device registers. Offsets are in bytes from its start, values in the CPU's byte
-/// order. An access past the end or misaligned reads as all ones and writes nowhere, as on PCI.
+/// A block of device registers. Offsets are in bytes from its start, values in the CPU's byte order. A read past the
+/// end or misaligned returns all ones, such a write has no effect, as on PCI.
 pub trait Registers: Send {
     /// Size in bytes.
     fn len(&self) -> usize;
-    /// Whether there are no registers at all.
+    /// Whether the block has no registers.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -29,7 +29,7 @@ pub trait Registers: Send {
     fn writes_64_bytes(&self) -> bool {
         false
     }
-    /// Writes 64 bytes, in the CPU's byte order, as one write that cannot be torn, behind all that was written to memory
-    /// before; to an offset that is a multiple of 64. Nothing where the machine cannot.
+    /// Writes 64 bytes, in the CPU's byte order, as one write that cannot be torn, after all earlier writes to memory.
+    /// The offset is a multiple of 64. No effect on a machine without such writes.
     fn write_64_bytes(&self, _offset: usize, _words: &[u64; 8]) {}
 }

@@ -1,90 +1,94 @@
-//! Memory that was given back while ports may still send from it. A port reads payload where it lies, some time after
-//! the frame was queued: later than the peer's acknowledgement, if the frame is a repetition, or the peer acknowledged
-//! what it had not received. What was given back is free after a grace period (as in RCU): when the port has sent every
-//! frame that was queued at its begin.
+//! Freed memory that ports may still send from. It is reused after a grace period (as in RCU): when the port has sent
+//! every frame that was queued at the period's begin.
+//!
+//! A port reads payload in place, some time after the frame was queued. That may be later than the peer's
+//! acknowledgement, if the frame is a retransmission, or if the peer acknowledged data that it had not received.
 
 use alloc::vec::Vec;
 
-/// How far a port has come with the frames that it was given.
+/// Transmit progress of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransmitProgress {
-    /// Frames that were ever queued.
+    /// Frames queued since the port was opened.
     pub queued: u64,
-    /// Of those, the first that the device reads no more; never more than that are.
+    /// Frames, counted from the first, that the device no longer reads. [`TransmitProgress::NOTHING_HELD`] has the
+    /// maximum.
     pub sent: u64,
 }
 
 impl TransmitProgress {
-    /// Of a port that copies what it is given, or whose device reads no memory.
+    /// Progress of a port that copies frames, or whose device reads no memory.
     pub const NOTHING_HELD: Self = TransmitProgress { queued: 0, sent: u64::MAX };
 
-    /// Of a port that has `waiting` frames left of all that were ever queued.
+    /// Progress of a port that still has to send `waiting` of its `queued` frames.
     pub fn with_waiting(queued: u64, waiting: u64) -> Self {
         TransmitProgress { queued, sent: queued.saturating_sub(waiting) }
     }
 }
 
-/// Through which ports something may be sent.
+/// Ports that may send from an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
-    /// The port at this place.
+    /// The port of this index.
     Port(usize),
-    /// Any of them.
+    /// Any port.
     Any,
 }
 
-/// Things that wait for their grace periods.
+/// Items that wait for their grace periods.
 #[derive(Debug)]
 pub struct Retired<T> {
-    /// By port. What any port may send passes them one after the other.
+    /// One lane per port. An item of [`Through::Any`] passes all lanes in turn.
     lanes: Vec<Lane<T>>,
     count: usize,
 }
 
 #[derive(Debug)]
 struct Lane<T> {
-    /// For the next period, and for that which has begun: and whether it goes on to the next port.
+    /// Items for the next period, and whether they pass on to the next port.
     waiting: Vec<(T, bool)>,
+    /// Items of the current period, likewise.
     leaving: Vec<(T, bool)>,
-    /// The period is over when so many frames are sent.
+    /// The current period ends when the port has sent this many frames.
     mark: u64,
 }
 
 impl<T> Default for Retired<T> {
-    /// For no ports: nothing waits.
+    /// For no ports: no item waits.
     fn default() -> Self {
         Retired { lanes: Vec::new(), count: 0 }
     }
 }
 
 impl<T> Retired<T> {
-    /// With room for `room` things for each of `ports` ports; if there are more, it allocates.
+    /// Preallocates room for `room` items per port. More items make it allocate.
     pub fn new(ports: usize, room: usize) -> Self {
         let list = || Vec::with_capacity(room);
         let lane = || Lane { waiting: list(), leaving: list(), mark: 0 };
         Retired { lanes: core::iter::repeat_with(lane).take(ports).collect(), count: 0 }
     }
 
-    /// Whether anything waits.
+    /// Whether no item waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Takes a thing until its ports have sent what they have; back at once if there is no such port.
+    /// Keeps an item until its ports have sent all frames queued so far. Returns it at once if there is no such port.
     #[inline]
-    pub fn put(&mut self, thing: T, through: Through) -> Option<T> {
+    pub fn put(&mut self, item: T, through: Through) -> Option<T> {
         let (port, all) = match through {
             Through::Port(port) => (port, false),
             Through::Any => (0, true),
         };
-        let Some(lane) = self.lanes.get_mut(port) else { return Some(thing) };
-        lane.waiting.push((thing, all));
+        let Some(lane) = self.lanes.get_mut(port) else { return Some(item) };
+        lane.waiting.push((item, all));
         self.count += 1;
         None
     }
 
-    /// What a port has sent so far: hands out what is free now. To be called for the ports in their order.
+    /// Records the progress of `port`, and passes items whose grace period has ended to `free`. Call it for the ports
+    /// in their order.
     pub fn note(&mut self, port: usize, progress: TransmitProgress, mut free: impl FnMut(T)) {
         let Some((lane, behind)) = self.lanes.get_mut(port..).and_then(<[_]>::split_first_mut)
         else {
@@ -93,12 +97,12 @@ impl<T> Retired<T> {
         let next = &mut behind.first_mut();
         loop {
             if progress.sent >= lane.mark {
-                for (thing, all) in lane.leaving.drain(..) {
+                for (item, all) in lane.leaving.drain(..) {
                     match next {
-                        Some(next) if all => next.waiting.push((thing, true)),
+                        Some(next) if all => next.waiting.push((item, true)),
                         _ => {
                             self.count -= 1;
-                            free(thing);
+                            free(item);
                         }
                     }
                 }
@@ -119,30 +123,30 @@ mod tests {
 
     fn note(retired: &mut Retired<u32>, port: usize, queued: u64, sent: u64) -> Vec<u32> {
         let mut out = Vec::new();
-        retired.note(port, TransmitProgress { queued, sent }, |thing| out.push(thing));
+        retired.note(port, TransmitProgress { queued, sent }, |item| out.push(item));
         out
     }
 
     #[test]
-    fn a_thing_is_free_when_what_was_queued_before_is_sent() {
+    fn item_is_freed_when_frames_queued_before_it_are_sent() {
         let mut retired = Retired::new(2, 4);
         assert_eq!(retired.put(1, Through::Port(0)), None);
         assert_eq!(note(&mut retired, 0, 5, 3), vec![]);
-        // Others come while it waits: their period begins when its is over.
+        // A second item comes while the first waits: its period begins when the first one's is over.
         assert_eq!(retired.put(2, Through::Port(0)), None);
         assert_eq!(note(&mut retired, 0, 8, 4), vec![]);
         assert_eq!(note(&mut retired, 0, 9, 5), vec![1]);
         assert_eq!(note(&mut retired, 0, 20, 8), vec![]);
         assert_eq!(note(&mut retired, 0, 20, 9), vec![2]);
         assert!(retired.is_empty());
-        // The other port has nothing to do with it.
+        // An item of one port does not wait for the other.
         assert_eq!(retired.put(3, Through::Port(1)), None);
         assert_eq!(note(&mut retired, 0, 20, 20), vec![]);
         assert_eq!(note(&mut retired, 1, 7, 7), vec![3]);
     }
 
     #[test]
-    fn what_any_port_may_send_waits_for_all() {
+    fn item_of_any_port_waits_for_all_ports() {
         let mut retired = Retired::new(2, 4);
         assert_eq!(retired.put(1, Through::Any), None);
         assert_eq!(note(&mut retired, 1, 5, 4), vec![]);
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ports_nothing_waits() {
+    fn item_without_a_port_is_returned_at_once() {
         let mut retired = Retired::default();
         assert_eq!(retired.put(1, Through::Any), Some(1));
         assert_eq!(Retired::new(1, 0).put(1, Through::Port(1)), Some(1));

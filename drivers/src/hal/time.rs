@@ -1,4 +1,4 @@
-//! Monotonic time. Engines get it as an argument; only the poll loop reads a clock.
+//! Monotonic time. Engines take it as an argument; only the poll loop reads a clock.
 
 use core::num::NonZeroU64;
 use core::ops::{Add, Sub};
@@ -6,8 +6,8 @@ use core::time::Duration;
 
 /// A point of monotonic time: nanoseconds since an arbitrary start.
 ///
-/// Deadlines are compared in every turn of the loop, and most of them are optional: one that is not
-/// there is a 0 and takes no more room.
+/// Deadlines are compared in every round of the loop, and most of them are optional: an absent one is a 0, and an
+/// `Option<Instant>` has the size of an `Instant`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(NonZeroU64);
 
@@ -27,11 +27,10 @@ impl Instant {
         self.0.get() - 1
     }
 
-    /// The first of some moments, if there is any.
+    /// The earliest of the given instants, or None if all are absent.
     #[inline]
     pub fn first<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
-        // What is not there is a 0: one less makes it the last of all, and no moment's number changes
-        // its place.
+        // An absent instant is a 0. Subtracting one makes it the latest, and keeps the order of the others.
         let mut first = u64::MAX;
         for moment in moments {
             first = first.min(moment.map_or(0, |moment| moment.0.get()).wrapping_sub(1));
@@ -45,14 +44,14 @@ impl Instant {
         self.0.get().saturating_sub(earlier.0.get())
     }
 
-    /// So many nanoseconds later; saturates, as [`Instant::from_nanos`].
+    /// `nanos` nanoseconds later; saturates, as [`Instant::from_nanos`].
     #[inline]
     pub const fn after_nanos(self, nanos: u64) -> Self {
         Instant(self.0.saturating_add(nanos))
     }
 
-    /// How long the machine stood still, for a deadline that is looked at `now`: nothing, if that is no more than a
-    /// second late. What was to happen before it may have happened, and was not seen.
+    /// How long the machine was stopped, estimated from a deadline that is checked at `now`: zero if the check is at
+    /// most a second late. The awaited event may have happened unseen meanwhile, so that the deadline proves nothing.
     #[inline]
     pub const fn standstill(self, now: Instant) -> Duration {
         let late = now.nanos_since(self);
@@ -89,11 +88,11 @@ impl Sub<Instant> for Instant {
 
 /// The machine's monotonic clock.
 pub trait Clock {
-    /// The present moment; never goes back.
+    /// The current time; never goes back.
     fn now(&self) -> Instant;
 }
 
-/// Between two looks at a device that is waited for while it is opened: some microseconds at most, in few
+/// Pause between two reads of a device that is polled while it is opened: some microseconds at most, in few
 /// instructions, so that a hypervisor and the other thread of a core get the time (Linux: `cpu_relax`).
 pub fn relax() {
     const PAUSES: usize = 32;
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_first() {
+    fn first_returns_the_earliest_instant() {
         let [early, late] = [3, 5].map(Instant::from_nanos);
         assert_eq!(Instant::first([]), None);
         assert_eq!(Instant::first([None, None]), None);

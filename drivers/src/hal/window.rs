@@ -1,17 +1,19 @@
-//! A window into DMA memory: memory that a device or a peer may write while we look at it.
+//! A window into DMA memory: memory that a device or a peer may write at any time.
 //!
-//! Such memory is never a `&[u8]`, buffers of received frames apart, which a device has given back
-//! ([`super::FrameMemory`]). A window copies in and out, so that no reference to its memory exists;
-//! what was read once is a private copy that can be trusted not to change. Threads that use the same
-//! memory at once, through copies of a window, may see old and new bytes mixed, and nothing worse. Windows are `Copy` and live for ever, because the memory behind them (an arena that is
-//! handed out once at bring-up) is never unmapped: a stale window can at worst see other data.
+//! Such memory is never a `&[u8]`, except buffers of received frames that a device has returned
+//! ([`super::FrameMemory`]). A window copies in and out, so that no reference to its memory exists; a copy is private
+//! and does not change. Threads that use the same memory at once, through copies of a window, may see old and new bytes
+//! mixed, and nothing worse.
+//!
+//! Windows are `Copy` and live for ever, because the memory behind them (an arena that is allocated once at bring-up)
+//! is never unmapped: a stale window can at worst see other data.
 
 use super::copy;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// `len` bytes of DMA memory, with the address by which devices know it.
+/// `len` bytes of DMA memory, and its bus address.
 #[derive(Clone, Copy)]
 pub struct Window {
     start: NonNull<u8>,
@@ -31,7 +33,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// A window over `len` bytes at `start`, which devices address as `bus`.
+    /// A window over `len` bytes at `start`, whose bus address is `bus`.
     ///
     /// # Safety
     /// The memory is mapped, initialised, readable and writable for the rest of the program, no Rust reference
@@ -55,12 +57,12 @@ impl Window {
         self.len == 0
     }
 
-    /// The address of the first byte as devices see it.
+    /// Bus address of the first byte.
     pub const fn bus_address(&self) -> u64 {
         self.bus
     }
 
-    /// The first byte, for drivers that hand the memory to a virtqueue.
+    /// Pointer to the first byte, for drivers that hand the memory to a virtqueue.
     pub const fn as_ptr(&self) -> NonNull<u8> {
         self.start
     }
@@ -77,7 +79,7 @@ impl Window {
         Some(Window { start, bus: self.bus + offset as u64, len })
     }
 
-    /// Whether all of `part` lies in here, and is not empty.
+    /// Whether `part` is not empty and lies completely inside this window.
     pub const fn contains(&self, part: &Window) -> bool {
         !part.is_empty()
             && part.bus >= self.bus
@@ -90,17 +92,17 @@ impl Window {
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfWindow> {
         let from = self.slice(offset, into.len()).ok_or(OutOfWindow)?;
         // SAFETY: `from` is mapped for its length (promise of `from_raw`); `into` is of the same length and borrowed
-        // alone: nobody makes a `&mut` slice of a window's memory.
+        // exclusively: no `&mut` slice of a window's memory is ever made.
         unsafe { copy::from_shared(into.as_mut_ptr(), from.start.as_ptr(), into.len()) };
         Ok(())
     }
 
-    /// Copies `N` bytes out, from `offset`: for few of them, without a call.
+    /// Copies `N` bytes out, from `offset`, without a call: for small `N`.
     #[inline(always)]
     pub fn read_array<const N: usize>(&self, offset: usize) -> Result<[u8; N], OutOfWindow> {
         let from = self.slice(offset, N).ok_or(OutOfWindow)?;
         let mut into = [0; N];
-        // SAFETY: `from` is mapped for its length (promise of `from_raw`), and `into` is a local of the same.
+        // SAFETY: `from` is mapped for its length (promise of `from_raw`), and `into` is a local array of that length.
         unsafe { copy::array_from_shared::<N>(into.as_mut_ptr(), from.start.as_ptr()) };
         Ok(into)
     }
@@ -109,13 +111,14 @@ impl Window {
     #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfWindow> {
         let into = self.slice(offset, from.len()).ok_or(OutOfWindow)?;
-        // SAFETY: `into` is mapped for its length (promise of `from_raw`); `from` is of the same length. No slice is made
-        // of memory that a window reaches: that of `FrameMemory` is reached by none (the promise of its `new`).
+        // SAFETY: `into` is mapped for its length (promise of `from_raw`); `from` is of the same length. No slice is
+        // made of memory that a window reaches: no other window reaches the memory of a `FrameMemory` (the promise of
+        // its `new`).
         unsafe { copy::to_shared(into.start.as_ptr(), from.as_ptr(), from.len()) };
         Ok(())
     }
 
-    /// Copies `N` bytes in, at `offset`: for few of them, without a call.
+    /// Copies `N` bytes in, at `offset`, without a call: for small `N`.
     #[inline(always)]
     pub fn write_array<const N: usize>(
         &self,
@@ -128,8 +131,8 @@ impl Window {
         Ok(())
     }
 
-    /// Where a cell of `size` bytes at `offset` lies. Panics when it is not inside the window and
-    /// aligned: cells belong to rings that we laid out ourselves, a wrong offset is our mistake.
+    /// Pointer to a cell of `size` bytes at `offset`. Panics unless it is inside the window and aligned: drivers lay
+    /// their rings out themselves, so a wrong offset is a bug.
     #[inline]
     fn cell(&self, offset: usize, size: usize) -> *mut u8 {
         assert!(offset <= self.len && size <= self.len - offset, "cell outside of its window");
@@ -138,12 +141,12 @@ impl Window {
         at
     }
 
-    /// Loads a little-endian 16-bit cell of a ring; nothing after it is read before it (acquire).
-    /// Panics outside the window or misaligned.
+    /// Loads a little-endian 16-bit cell of a ring. Later reads are not moved before it (acquire). Panics outside the
+    /// window or misaligned.
     #[inline]
     pub fn load16(&self, offset: usize) -> u16 {
-        // SAFETY: `cell` checked bounds and alignment; mapped for ever (promise of `from_raw`), and
-        // no reference but atomic ones is made to cells.
+        // SAFETY: `cell` checked bounds and alignment; mapped for ever (promise of `from_raw`). All references to cells
+        // are references to atomics.
         let cell = unsafe { AtomicU16::from_ptr(self.cell(offset, 2).cast()) };
         u16::from_le(cell.load(Ordering::Acquire))
     }
@@ -164,8 +167,8 @@ impl Window {
         u64::from_le(cell.load(Ordering::Acquire))
     }
 
-    /// Stores a little-endian 16-bit cell; everything before it is written before it (release).
-    /// Panics outside the window or misaligned.
+    /// Stores a little-endian 16-bit cell. Earlier writes are visible before it (release). Panics outside the window or
+    /// misaligned.
     #[inline]
     pub fn store16(&self, offset: usize, value: u16) {
         // SAFETY: as in `load16`.
@@ -189,9 +192,8 @@ impl Window {
         cell.store(value.to_le(), Ordering::Release);
     }
 
-    /// Loads little-endian 64-bit words of a ring that a peer may write at any time: each exactly
-    /// once, whole. Nothing is said of their order: load the index that announces them first
-    /// (`load32`). Panics outside the window or misaligned.
+    /// Loads little-endian 64-bit words of a ring that a peer may write at any time: each exactly once, whole, in any
+    /// order. Load the index that publishes them first (`load32`). Panics outside the window or misaligned.
     #[inline]
     pub fn load_words(&self, offset: usize, into: &mut [u64]) {
         let first = self.words(offset, into.len());
@@ -202,8 +204,8 @@ impl Window {
         }
     }
 
-    /// Stores little-endian 64-bit words, each whole, in any order: store the index that announces
-    /// them afterwards (`store32`). Panics outside the window or misaligned.
+    /// Stores little-endian 64-bit words, each whole, in any order. Store the index that publishes them afterwards
+    /// (`store32`). Panics outside the window or misaligned.
     #[inline]
     pub fn store_words(&self, offset: usize, words: &[u64]) {
         let first = self.words(offset, words.len());
@@ -214,7 +216,7 @@ impl Window {
         }
     }
 
-    /// Copies little-endian 64-bit words in, at `offset`, with the promises of [`Window::write`].
+    /// Copies little-endian 64-bit words in, at `offset`, as [`Window::write`].
     #[inline]
     pub fn write_words(&self, offset: usize, words: &[u64]) -> Result<(), OutOfWindow> {
         let into = self.slice(offset, size_of_val(words)).ok_or(OutOfWindow)?;
@@ -224,10 +226,10 @@ impl Window {
             }
             return Ok(());
         }
-        // SAFETY: as in `read`, the other way round; the bytes of a `u64` are those of the word.
+        // SAFETY: as in `write`; the bytes of a `u64` are those of the word.
         unsafe {
             match into.len {
-                // A line or two, as most are, without a call.
+                // One or two cache lines, as most are, without a call.
                 64 => copy::array_to_shared::<64>(into.start.as_ptr(), words.as_ptr().cast()),
                 128 => copy::array_to_shared::<128>(into.start.as_ptr(), words.as_ptr().cast()),
                 len => copy::to_shared(into.start.as_ptr(), words.as_ptr().cast(), len),
@@ -236,7 +238,7 @@ impl Window {
         Ok(())
     }
 
-    /// Where `count` words from `offset` lie. Panics as [`Window::cell`].
+    /// Pointer to `count` words from `offset`. Panics as [`Window::cell`].
     #[inline]
     fn words(&self, offset: usize, count: usize) -> *mut u64 {
         let inside = offset <= self.len && count <= (self.len - offset) / 8;
@@ -262,8 +264,8 @@ impl Window {
         unsafe { copy::fill_shared(self.start.as_ptr(), value, self.len) };
     }
 
-    /// Hands the bytes to `f` in order, in private copies of up to 64 bytes (the block size of
-    /// checksums); only the last may be shorter.
+    /// Passes the bytes to `f` in order, in private copies of 64 bytes (the block size of checksums); only the last may
+    /// be shorter.
     #[inline]
     pub fn for_each_block(&self, mut f: impl FnMut(&[u8])) {
         let mut block = [0u8; 64];
@@ -300,8 +302,8 @@ mod tests {
     use crate::hal::{Arena, OutOfWindow};
     use std::thread;
 
-    /// What two threads see of memory that both use is a mixture of bytes that were written, and no data
-    /// race: `docs/test.md` says how ThreadSanitizer and Miri see it.
+    /// Two threads that use the same memory see mixtures of bytes that were written, without a data race.
+    /// ThreadSanitizer and Miri check it (`docs/test.md`).
     #[test]
     fn two_threads_may_use_the_same_memory() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2_000 };

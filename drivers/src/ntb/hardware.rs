@@ -1,7 +1,7 @@
-//! What bridges of different makers have in common above their registers: a window, memory that is exposed, who
-//! carries, and signals that come behind what is carried.
+//! Common part of the hardware bridges above their registers: the window, the exposed memory, the carrier, and signals,
+//! which are sent after all earlier writes of the carrier.
 //!
-//! Registers are read while the link comes up, every [`LOOK`], and before a halt; not for what is carried.
+//! Registers are read while the link comes up, every [`LINK_INTERVAL`], and before a halt, but not for data.
 
 use super::{Bridge, Ntb, NtbDevice, Side};
 use crate::dma::{Carrier, Channel, Dma, Progress, Ticket};
@@ -12,62 +12,62 @@ use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-/// Memory that is exposed, if the window has so much.
+/// Bytes of exposed memory, or of the window if that is smaller.
 pub(super) const EXPOSED: u64 = 32 << 20;
-/// How often the state of the link is read.
-const LOOK: Duration = Duration::from_millis(5);
-/// Signals that wait for the engine, at most.
+/// Interval of reading the state of the link.
+const LINK_INTERVAL: Duration = Duration::from_millis(5);
+/// Most signals that wait for the engine.
 const MOST_WAITING: usize = 32;
 
-/// What is said to the peer beside memory.
+/// Signal to the peer other than a memory write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// A scratchpad and its value.
     Scratchpad(usize, u32),
-    /// The bell.
+    /// The doorbell.
     Bell,
 }
 
 /// The registers of a bridge.
 pub(super) trait Chip: Send {
-    /// Whether the other side is there; asked every [`LOOK`].
+    /// Whether the peer's side is up. Called every [`LINK_INTERVAL`].
     fn link(&mut self, now: Instant) -> bool;
 
-    /// Generation of PCI Express and lanes.
+    /// Generation of PCI Express and number of lanes.
     fn link_speed(&self) -> Option<(u8, u8)>;
 
-    /// How many scratchpads each side has.
+    /// Number of scratchpads of each side.
     fn scratchpads(&self) -> usize;
 
-    /// Memory windows that Linux's driver offers.
+    /// Number of memory windows that Linux's driver offers.
     fn windows(&self) -> usize;
 
-    /// Forgets what the peer has written to ours.
+    /// Clears this side's scratchpads, which the peer writes.
     fn clear_scratchpads(&mut self);
 
-    /// Says again what this side says of itself where the peer can write over it.
+    /// Restores this side's description in memory that the peer can overwrite.
     fn renew(&mut self) {}
 
-    /// Reads one of ours.
+    /// Reads scratchpad `n` of this side.
     fn scratchpad(&self, n: usize) -> u32;
 
-    /// Signals the peer.
+    /// Sends a signal to the peer.
     fn send(&mut self, signal: Signal);
 
-    /// Whether our bell was rung, and not taken note of.
+    /// Whether this side's doorbell was rung and not cleared yet.
     fn is_rung(&self) -> bool;
 
-    /// Clears our bell: whether it was rung.
+    /// Clears this side's doorbell. True if it was rung.
     fn take_bell(&mut self) -> bool;
 
-    /// Has our bell interrupt, or not.
+    /// Enables or disables interrupts of this side's doorbell.
     fn set_interrupts(&mut self, wanted: bool);
 
-    /// Reads something of the peer's. What was written to it before is there when the answer is.
-    fn push(&self);
+    /// Reads a register or memory of the peer. Earlier writes have arrived when the read completes.
+    fn flush(&self);
 
-    /// The peer finds the link down.
-    fn shut(&mut self);
+    /// Takes the link down for the peer.
+    fn disable_link(&mut self);
 }
 
 /// One side of a bridge.
@@ -77,18 +77,20 @@ pub(super) struct Hardware<C: Chip> {
     window: Window,
     exposed: Window,
     carrier: Carrier,
-    /// Signals that are given when the write of that number is complete, in order.
+    /// Signals to send, in order, each when the write of that number is complete.
     waiting: VecDeque<(u64, Signal)>,
     link: bool,
-    looked: Option<Instant>,
+    /// When the link was read last.
+    link_read: Option<Instant>,
     interrupt: Option<(Interrupt, Msix)>,
-    /// Interrupts that were taken note of; and that a bell was rung without one.
+    /// Number of interrupts that [`Ntb::rung`] has reported.
     seen: u64,
+    /// The doorbell was rung without an interrupt.
     was_rung: bool,
 }
 
 impl<C: Chip> Hardware<C> {
-    /// One that was set up.
+    /// Takes a bridge after its setup.
     pub(super) fn new(
         chip: C,
         side: Side,
@@ -104,7 +106,7 @@ impl<C: Chip> Hardware<C> {
             carrier: Carrier::new(),
             waiting: VecDeque::with_capacity(MOST_WAITING),
             link: false,
-            looked: None,
+            link_read: None,
             interrupt,
             seen: 0,
             was_rung: false,
@@ -115,15 +117,15 @@ impl<C: Chip> Hardware<C> {
         self.interrupt.as_ref().map_or(0, |(one, _)| one.raised().load(Ordering::Relaxed))
     }
 
-    /// Gives a signal behind all that was written so far.
+    /// Sends a signal after all writes so far.
     fn signal(&mut self, signal: Signal) {
         self.carrier.start();
         if self.carrier.is_idle() && self.waiting.is_empty() {
-            // What the CPU has written leaves before it.
+            // The CPU's writes leave before the signal.
             self.carrier.order();
             return self.chip.send(signal);
         }
-        // The same said twice is said once, later.
+        // A waiting signal of the same kind is replaced by the later one.
         self.waiting.retain(|(_, other)| match (other, signal) {
             (Signal::Scratchpad(n, _), Signal::Scratchpad(m, _)) => *n != m,
             (other, signal) => *other != signal,
@@ -131,7 +133,7 @@ impl<C: Chip> Hardware<C> {
         self.waiting.push_back((self.carrier.reached().0, signal));
     }
 
-    /// Gives signals that have waited for the engine.
+    /// Sends signals whose writes are complete.
     #[inline]
     fn signal_completed(&mut self) {
         while let Some(&(after, signal)) = self.waiting.front() {
@@ -146,7 +148,7 @@ impl<C: Chip> Hardware<C> {
 
 impl<C: Chip> Drop for Hardware<C> {
     fn drop(&mut self) {
-        self.chip.shut();
+        self.chip.disable_link();
     }
 }
 
@@ -225,7 +227,7 @@ impl<C: Chip> Ntb for Hardware<C> {
         self.exposed
     }
 
-    /// Each would cost a round trip.
+    /// A load through the window costs a round trip.
     #[inline]
     fn loads(&self) -> bool {
         false
@@ -272,7 +274,7 @@ impl<C: Chip> Dma for Hardware<C> {
         self.carrier.submit(to, from);
     }
 
-    /// The link and signals want to be looked after, whoever carries.
+    /// True with the CPU as carrier, too: the link and waiting signals need [`Dma::complete`].
     fn is_asynchronous(&self) -> bool {
         true
     }
@@ -307,8 +309,8 @@ impl<C: Chip> Dma for Hardware<C> {
 
     #[inline]
     fn complete(&mut self, now: Instant) -> Progress {
-        if self.looked.is_none_or(|looked| now.since(looked) >= LOOK) {
-            self.looked = Some(now);
+        if self.link_read.is_none_or(|read| now.since(read) >= LINK_INTERVAL) {
+            self.link_read = Some(now);
             self.link = self.chip.link(now);
         }
         let progress = self.carrier.complete(now);
@@ -319,7 +321,7 @@ impl<C: Chip> Dma for Hardware<C> {
     fn settled(&mut self) -> bool {
         let settled = self.carrier.settled() && self.waiting.is_empty();
         if settled {
-            self.chip.push();
+            self.chip.flush();
         }
         settled
     }

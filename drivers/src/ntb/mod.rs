@@ -1,19 +1,19 @@
-//! Non-transparent bridges: two machines that can access a part of each other's memory (terms as in Linux
-//! `include/linux/ntb.h`). A driver does not know the protocol that uses the memory.
+//! Drivers of non-transparent bridges: two machines that can access a part of each other's memory (terms as in Linux
+//! `include/linux/ntb.h`). Drivers are independent of the protocol in that memory.
 //!
-//! | bridge | what it is |
+//! | bridge | hardware or medium |
 //! |---|---|
 //! | `ivshmem` | memory that two virtual machines share |
-//! | `intel`, `amd`, `switchtec` | hardware; the feature `bridges` adds Intel's fourth generation, AMD's and Switchtec's |
+//! | `intel`, `amd`, `switchtec` | hardware (feature `bridges` for Intel's fourth generation, AMD's, Switchtec's) |
 //! | `stream` | a stream of bytes, such as a TCP connection |
 //! | `transport` | an Ethernet port over any bridge, to a stock Linux host (`ntb_transport`, `ntb_netdev`) |
 //!
 //! # Hardware
 //!
-//! `intel` exposes memory that begins at a multiple of the BAR's size, with a limit behind its last byte. The driver
-//! reads back all registers; a wrong setting of the firmware is an error that names the right one. All bells go to vector
-//! 0 of MSI-X, because vector 32 does not work in these devices. Registers are read while the link comes up, the link's
-//! status every 5 ms, and the bell before a halt.
+//! `intel` exposes memory that begins at a multiple of the BAR's size, with a limit after its last byte. The driver
+//! reads back all registers; the error for a wrong setting of the firmware names the right one. All doorbells go to
+//! vector 0 of MSI-X, because vector 32 does not work in these devices. Registers are read while the link comes up, the
+//! link's status every 5 ms, and the doorbell before a halt.
 //!
 //! When a peer's function is reset, AMD and Switchtec lose registers that the other machine has written. AMD's driver
 //! checks them when the peer is ready, Switchtec's with each message.
@@ -24,16 +24,16 @@
 //!
 //! # Streams
 //!
-//! `stream` turns writes to the peer's window into records. The peer checks them and carries them out on its exposed
-//! memory, in order. A writer asks for room first (`Dma::has_room`), once for each turn of a queue pair, so a ring of two
-//! turns is all that is stored. The window stands for addresses only.
+//! `stream` turns writes to the peer's window into records. The peer checks them and applies them to its exposed
+//! memory, in order. A writer checks for room first (`Dma::has_room`), once for each turn of a queue pair, so a ring of
+//! two turns suffices. The window provides addresses only.
 //!
 //! # Ethernet to a stock Linux host
 //!
-//! `transport` is a port that a plane uses as any other (`gateway/bridge/transport.rs`). In addition it is polled in each
-//! round, for the link and for the engine, whose progress is in memory. While a copy is under way the loop does not halt.
-//! Tickets show what the engine has read, also while it never rests. The peer sends no event when it has taken frames, so
-//! a sender without room polls every 200 µs.
+//! `transport` is a port that a plane uses as any other (`gateway/bridge/transport.rs`). In addition it is polled in
+//! each round, for the link and for the engine, whose progress is in memory. While a copy is in flight the loop does
+//! not halt. Tickets show which frames the engine has read, even if it is never idle. The peer sends no event when it
+//! has consumed frames, so a sender without room polls every 200 µs.
 
 #[cfg(feature = "bridges")]
 pub mod amd;
@@ -53,24 +53,22 @@ use crate::dma::{Carrier, Channel, Dma};
 use crate::hal::{Arena, Interrupt, Window};
 use alloc::boxed::Box;
 
-/// Scratchpads that every bridge has.
+/// Least number of scratchpads of a bridge.
 pub const SCRATCHPADS: usize = 4;
 
 /// A bridge to one peer.
 pub trait Ntb {
-    /// Whether the other machine's side of the bridge is there. It says nothing of its software.
+    /// Whether the peer's side of the bridge is up. The peer's software need not be ready.
     fn link(&self) -> bool;
 
-    /// The memory window to the peer: its exposed memory, from its first byte on. Empty while the
-    /// bridge does not know it; the same as long as there is a link. Loads through it may cost a round trip each, see [`Ntb::loads`].
+    /// The memory window to the peer: its exposed memory, from its first byte. Empty while the bridge does not know it;
+    /// constant while the link is up. Loads through it may cost a round trip each, see [`Ntb::loads`].
     fn window(&self) -> Window;
 
-    /// Our memory that the peer can write, and read, at any time (what the bridge translates its
-    /// window to).
+    /// This machine's memory that the peer can write and read at any time: the target of the peer's window.
     fn exposed(&self) -> Window;
 
-    /// Whether loads through the window cost no more than those of own memory, as when both
-    /// machines share it.
+    /// Whether loads through the window are as cheap as those of own memory, because both machines share it.
     fn loads(&self) -> bool;
 
     /// Scratchpads of each side: [`SCRATCHPADS`] or more.
@@ -78,29 +76,27 @@ pub trait Ntb {
         SCRATCHPADS
     }
 
-    /// Memory windows that Linux's driver of such a bridge offers; the first is used here.
+    /// Number of memory windows that Linux's driver of this bridge offers. Drivers here use the first.
     fn windows(&self) -> usize {
         1
     }
 
-    /// Forgets what the peer has written to our scratchpads.
+    /// Clears this side's scratchpads, which the peer writes.
     fn clear_scratchpads(&mut self) {}
 
-    /// Scratchpad `n` (below [`Ntb::scratchpads`]) of ours, which the peer writes.
+    /// Scratchpad `n` (below [`Ntb::scratchpads`]) of this side, which the peer writes.
     fn scratchpad(&self, n: usize) -> u32;
 
-    /// Writes the peer's scratchpad. It is seen after all that was fenced before, and in the order
-    /// of the calls.
+    /// Writes the peer's scratchpad. The peer sees it after all earlier ordered writes, and in the order of the calls.
     fn set_peer_scratchpad(&mut self, n: usize, value: u32);
 
-    /// Says again what the bridge says of itself in memory that the peer writes as well, in case it was
-    /// written over. Wants to be called every now and then.
+    /// Restores this side's description in memory that the peer can overwrite. To be called periodically.
     fn renew(&mut self) {}
 
-    /// Rings the peer's doorbell, which may interrupt it; after all that was written before.
+    /// Rings the peer's doorbell, after all earlier writes. It may interrupt the peer.
     fn ring(&mut self);
 
-    /// Whether our doorbell was rung since the last call.
+    /// Whether this side's doorbell was rung since the last call.
     fn rung(&mut self) -> bool;
 }
 
@@ -109,42 +105,42 @@ pub trait Bridge: Ntb + Dma {}
 
 impl<T: Ntb + Dma + ?Sized> Bridge for T {}
 
-/// A bridge that was set up, as whoever runs its loop sees it.
+/// A bridge after its setup, for the loop that runs it.
 pub trait NtbDevice: Bridge + Send {
-    /// As the provider over it has it.
+    /// The bridge, for its provider.
     fn bridge(&mut self) -> &mut dyn Bridge;
-    /// Which of its two sides is this machine's.
+    /// This machine's side of the bridge.
     fn side(&self) -> Side;
-    /// Whether another machine has taken this side: both were given the same.
+    /// Whether another machine has taken this side, because both are configured for the same one.
     fn is_taken(&self) -> bool;
-    /// Whether it can end a halt of this machine.
+    /// Whether the bridge can wake a halted core.
     fn wakes(&self) -> bool;
-    /// Asks for interrupts when the peer rings from now on, or for none. What it rang before raises none.
+    /// Enables or disables interrupts for doorbells that the peer rings from now on. Earlier ones raise none.
     fn set_interrupts(&mut self, wanted: bool);
-    /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False if it cannot: then they go
-    /// where they went.
+    /// Routes interrupts to another core, as messages of `interrupt`, before the bridge is used. False if the bridge
+    /// does not support it; then the route is unchanged.
     fn route(&mut self, _interrupt: Interrupt) -> bool {
         false
     }
-    /// Interrupts so far.
+    /// Number of interrupts so far.
     fn interrupts(&self) -> u64;
-    /// Whether it was rung since [`Ntb::rung`] was asked.
+    /// Whether the doorbell was rung since [`Ntb::rung`] was called.
     fn pending(&self) -> bool;
-    /// Whether something waits for a DMA engine, which interrupts nobody: signals, the ends of requests. Who halts looks
+    /// Whether signals or ends of requests wait for a DMA engine. Engines raise no interrupts, so the loop has to poll
     /// again soon.
     fn is_busy(&self) -> bool {
         false
     }
-    /// What writes through it, if that can be a channel of a DMA engine.
+    /// The carrier, for bridges that can use a channel of a DMA engine.
     fn carrier(&self) -> Option<&Carrier> {
         None
     }
-    /// Has a channel of a DMA engine carry everything from now on; nothing may have been written yet. False if it cannot:
-    /// then the CPU goes on carrying.
+    /// Uses a channel of a DMA engine for all writes. Must be called before the first write. False if the bridge does
+    /// not support it; then the CPU still writes.
     fn use_engine(&mut self, _channel: Box<dyn Channel>, _arena: &mut Arena) -> bool {
         false
     }
-    /// Generation of PCI Express and lanes of the link, while there is one that has such.
+    /// Generation of PCI Express and number of lanes, while a PCI Express link is up.
     fn link_speed(&self) -> Option<(u8, u8)> {
         None
     }

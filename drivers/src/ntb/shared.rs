@@ -1,6 +1,6 @@
-//! A bridge that is memory which both machines have mapped: two threads, or two virtual machines
-//! with QEMU's `ivshmem-plain`. Each side exposes a half of it; the first page of a half has its
-//! scratchpads and its doorbell, which nothing but looking tells of.
+//! A bridge through memory that both machines have mapped: two threads, or two virtual machines with QEMU's
+//! `ivshmem-plain`. Each side exposes a half of the memory. The first page of a half has its scratchpads and its
+//! doorbell, which has to be polled.
 
 use super::{Ntb, SCRATCHPADS};
 use crate::dma::{CpuCopy, Dma};
@@ -12,12 +12,12 @@ pub(super) const HEADER: usize = 4096;
 /// Offset of the doorbell in the header: a count of rings, written by the peer alone.
 const DOORBELL: usize = 128;
 
-/// Which half a side exposes.
+/// Half of the memory that a side exposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The first.
+    /// The first half.
     A,
-    /// The second.
+    /// The second half.
     B,
 }
 
@@ -27,14 +27,14 @@ pub struct SharedMemory {
     own: Window,
     peer: Window,
     seen: u32,
-    /// What the peer's doorbell says, which nobody else writes.
+    /// Value of the peer's doorbell, which only this side writes.
     rings: u32,
     copy: CpuCopy,
 }
 
 impl SharedMemory {
-    /// The bridge through `memory`, which the peer has mapped as well, as the other side. None if
-    /// it is too small to be halved or not aligned to 8 bytes.
+    /// The bridge through `memory`, which the peer uses as the other side. None if the memory is too small to be halved
+    /// or not aligned to 8 bytes.
     pub fn new(memory: Window, side: Side) -> Option<Self> {
         let half = memory.len() / 2 / HEADER * HEADER;
         if half <= HEADER || !memory.as_ptr().addr().get().is_multiple_of(8) {
@@ -49,7 +49,7 @@ impl SharedMemory {
         Some(SharedMemory { own, peer, seen, rings, copy: CpuCopy })
     }
 
-    /// Our half, with its header.
+    /// This side's half, with its header.
     pub(super) fn own(&self) -> &Window {
         &self.own
     }
@@ -59,7 +59,7 @@ impl SharedMemory {
         &self.peer
     }
 
-    /// Whether it was rung since `rung` was asked.
+    /// Whether the doorbell was rung since `rung` was called.
     pub(super) fn pending(&self) -> bool {
         self.own.load32(DOORBELL) != self.seen
     }
@@ -126,7 +126,7 @@ impl Dma for SharedMemory {
 
     #[inline]
     fn order(&mut self) {
-        // Both sides have it mapped write-back: nothing is write-combined.
+        // Both sides map the memory write-back: no writes are combined.
         fence(Ordering::Release);
     }
 
@@ -141,7 +141,7 @@ mod tests {
     use crate::hal::Arena;
 
     #[test]
-    fn what_one_side_writes_the_other_sees() {
+    fn writes_of_one_side_reach_the_other() {
         let memory = Arena::on_heap(1 << 16).alloc(1 << 15, 4096).unwrap();
         memory.fill(0);
         let mut a = SharedMemory::new(memory, Side::A).unwrap();
@@ -156,7 +156,7 @@ mod tests {
         a.order();
         let mut words = [0; 4];
         b.exposed().load_words(8, &mut words);
-        assert_eq!(words, [1, 2, 0, 7], "nothing beyond the slice that was named");
+        assert_eq!(words, [1, 2, 0, 7], "nothing beyond the slice");
         assert_eq!(b.exposed().load32(40), 0x5555_5555);
         assert_eq!(b.exposed().load32(44), 0);
         a.set_peer_scratchpad(3, 9);

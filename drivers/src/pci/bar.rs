@@ -39,7 +39,7 @@ impl Bars {
 }
 
 impl Function<'_> {
-    /// Its memory regions. The function does not answer while it is asked for their sizes.
+    /// The function's memory regions. Memory decoding is off while their sizes are probed.
     pub fn bars(&self) -> Bars {
         let command = self.read32(COMMAND) & 0xffff;
         self.write32(COMMAND, command & !COMMAND_MEMORY);
@@ -54,7 +54,7 @@ impl Function<'_> {
         Bars(bars)
     }
 
-    /// Memory BAR `index`, and how many registers it takes.
+    /// Memory BAR `index`, and how many registers it occupies.
     fn size(&self, index: u8) -> (Option<Bar>, u8) {
         let at = FIRST + 4 * u16::from(index);
         let low = self.read32(at);
@@ -74,7 +74,7 @@ impl Function<'_> {
         (sane.then_some(Bar { address, size }), if wide { 2 } else { 1 })
     }
 
-    /// A register's value, and which of its bits can be set.
+    /// A register's value, and a mask of its writable bits.
     fn probe(&self, at: u16) -> (u32, u32) {
         let value = self.read32(at);
         self.write32(at, u32::MAX);
@@ -112,8 +112,8 @@ mod tests {
         assert_eq!(bars.get(0), None, "I/O space");
         assert_eq!(bars.get(1), Some(Bar { address: 0xfebd_1000, size: 0x1000 }));
         assert_eq!(bars.get(2), Some(Bar { address: 0xfe_0000_0000, size: 0x4000 }));
-        assert_eq!(function.read32(0x18), 0xc, "put back");
-        assert_eq!(function.read32(0x1c), 0xfe, "put back");
+        assert_eq!(function.read32(0x18), 0xc, "restored");
+        assert_eq!(function.read32(0x1c), 0xfe, "restored");
         assert_eq!(bars.get(4), None, "address is not a multiple of the size");
         assert_eq!(bars.get(6), None);
     }

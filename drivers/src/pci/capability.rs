@@ -10,15 +10,15 @@ const MOST: u8 = 192 / 4;
 /// One entry of a function's capability list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// What it is (9: vendor specific, 17: MSI-X).
+    /// Capability ID (9: vendor specific, 17: MSI-X).
     pub id: u8,
-    /// Where it is in configuration space.
+    /// Offset in configuration space.
     pub offset: u16,
     /// The 16 bits after its link.
     pub extra: u16,
 }
 
-/// The capabilities of a function. Ends even if the device's list does not.
+/// Iterates over the capabilities of a function. Ends even if the device's list is circular.
 pub struct Capabilities<'a> {
     function: Function<'a>,
     next: u16,
@@ -26,7 +26,7 @@ pub struct Capabilities<'a> {
 }
 
 impl<'a> Function<'a> {
-    /// Its capabilities, in the order of the list.
+    /// The function's capabilities, in the order of the list.
     pub fn capabilities(&self) -> Capabilities<'a> {
         let listed = self.read32(COMMAND) & STATUS_HAS_LIST != 0;
         let next = if listed { self.read32(POINTER) as u16 & 0xfc } else { 0 };
@@ -57,7 +57,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn a_list_that_never_ends_ends() {
+    fn circular_list_ends() {
         let mut spaces = ConfigSpaces::default();
         let address = PciAddress::new(0, 0, 1, 0);
         let space = spaces.function(address, 0x1af4, 0x1041);

@@ -2,7 +2,7 @@
 
 use crate::hal::{PciAddress, Registers};
 
-/// The buses of a segment whose configuration space lies in one stretch of memory.
+/// Buses of a segment whose configuration space lies in one range of memory.
 #[derive(Debug)]
 pub struct Ecam<R> {
     registers: R,
@@ -11,20 +11,20 @@ pub struct Ecam<R> {
 }
 
 impl<R: Registers> Ecam<R> {
-    /// Bytes of a bus.
+    /// Bytes of configuration space per bus.
     pub const BUS: usize = 1 << 20;
 
-    /// `registers` are configuration space from `first_bus` on.
+    /// `registers` are the configuration space from `first_bus` on.
     pub fn new(registers: R, segment: u16, first_bus: u8) -> Self {
         Ecam { registers, segment, first_bus }
     }
 
-    /// Reads 32 bits, if they lie here.
+    /// Reads 32 bits. None if they lie outside.
     pub fn read(&self, address: PciAddress, offset: u16) -> Option<u32> {
         self.place(address, offset).map(|at| self.registers.read32(at))
     }
 
-    /// Writes 32 bits, if they lie here; whether they do.
+    /// Writes 32 bits. False if they lie outside.
     pub fn write(&self, address: PciAddress, offset: u16, value: u32) -> bool {
         let place = self.place(address, offset);
         place.inspect(|&at| self.registers.write32(at, value)).is_some()
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_has_its_place_and_others_none() {
+    fn only_functions_on_the_buses_are_accessed() {
         let two = Offsets(2 << 20, Mutex::default());
         let ecam = Ecam::new(two, 3, 0x40);
         let at = |segment, bus| PciAddress::new(segment, bus, 31, 7);

@@ -1,9 +1,8 @@
 //! PCI functions: finding them, their base address registers, capabilities and MSI-X.
 //!
-//! PCI Local Bus Specification 3.0, chapter 6. Configuration space is reached through
-//! [`ConfigRegionAccess`]; addresses are assigned by the firmware and never changed here. The
-//! walks of the `pci_types` crate are not used: they trust the device (a capability list that
-//! points at itself never ends, a base address register of no size overflows).
+//! PCI Local Bus Specification 3.0, chapter 6. Configuration space is accessed through [`ConfigRegionAccess`]. The
+//! firmware assigns addresses, and they are never changed here. The walks of the `pci_types` crate are not used,
+//! because they trust the device: a circular capability list never ends, a base address register of size 0 overflows.
 
 mod bar;
 mod capability;
@@ -43,35 +42,34 @@ pub struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    /// The function at `address`, or None if nothing answers there.
+    /// The function at `address`, or None if no function responds.
     pub fn new(address: PciAddress, access: &'a (dyn ConfigRegionAccess + Sync)) -> Option<Self> {
         let function = Function { address, access };
         (function.vendor() != 0xffff).then_some(function)
     }
 
-    /// Where it is.
+    /// Address of the function.
     pub fn address(&self) -> PciAddress {
         self.address
     }
 
     /// Reads 32 bits of configuration space at `offset` (rounded down to a multiple of 4).
     pub fn read32(&self, offset: u16) -> u32 {
-        // SAFETY: any function and any aligned offset below 4096 may be read; what is not there
-        // answers all ones.
+        // SAFETY: any function and any aligned offset below 4096 may be read; an absent register reads as all ones.
         unsafe { self.access.read(self.address, offset & 0xffc) }
     }
 
-    /// Writes 32 bits of configuration space at `offset` (rounded down to a multiple of 4). Only for this
-    /// module: which register is written decides whether that is harmless.
+    /// Writes 32 bits of configuration space at `offset` (rounded down to a multiple of 4). Private to this module,
+    /// because writes to some registers would be unsafe.
     fn write32(&self, offset: u16, value: u32) {
-        // SAFETY: an aligned offset below 4096 of a function that answered; the registers written in this module
-        // (command, base addresses while memory is off, MSI, MSI-X and device control, and those of `OwnRegister`) move no
-        // memory of ours.
+        // SAFETY: an aligned offset below 4096 of a function that responded; the registers written in this module
+        // (command, base addresses while memory is off, MSI, MSI-X and device control, and those of `OwnRegister`) move
+        // no memory of this program.
         unsafe { self.access.write(self.address, offset & 0xffc, value) }
     }
 
-    /// Writes a register that only this kind of function has, for the driver that knows it; false if the function is of
-    /// another kind, which may have anything there.
+    /// Writes a device-specific register. False, without a write, if the function is another device, which may use the
+    /// offset for anything.
     pub(crate) fn write_own32(&self, register: OwnRegister, value: u32) -> bool {
         let is_own = register.is_of(self);
         if is_own {
@@ -99,19 +97,19 @@ impl<'a> Function<'a> {
         (self.read32(HEADER_TYPE) >> 16) as u8
     }
 
-    /// The bus behind it, if it is a bridge.
+    /// Bus behind the function, if it is a bridge.
     fn secondary_bus(&self) -> Option<u8> {
         (self.header_type() & 0x7f == 1).then(|| (self.read32(BUSES) >> 8) as u8)
     }
 
-    /// Lets it answer on its memory addresses and reach memory; no legacy interrupts (INTx).
+    /// Enables memory decoding and bus mastering; disables legacy interrupts (INTx).
     pub fn enable(&self) {
         let command = self.read32(COMMAND) & 0xffff;
         self.write32(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
     }
 
-    /// Lets it raise its line, whose number at the interrupt controller this is, as the firmware said; None if it has
-    /// none.
+    /// Enables the legacy interrupt. Returns its line at the interrupt controller, as the firmware has noted it; None
+    /// if the function has no line.
     #[cfg(feature = "uhyve")]
     pub(crate) fn allow_line(&self) -> Option<u8> {
         const LINE: u16 = 0x3c;
@@ -124,15 +122,15 @@ impl<'a> Function<'a> {
         Some(line)
     }
 
-    /// Forbids it to reach memory: what it was told before can do no harm any more.
+    /// Disables bus mastering, so that the function can no longer access memory.
     pub fn disable(&self) {
         let command = self.read32(COMMAND) & 0xffff;
         self.write32(COMMAND, command & !COMMAND_MASTER);
     }
 }
 
-/// All functions of `segment` on the buses `roots` and behind their bridges, in the order of their addresses on
-/// each bus. A root that a bridge of one before leads to is no other bus.
+/// All functions of `segment` on the buses `roots` and behind their bridges, in the order of their addresses on each
+/// bus. A root that lies behind a bridge of an earlier root is scanned once.
 pub fn scan(
     segment: u16,
     roots: RangeInclusive<u8>,
@@ -176,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scan_follows_bridges_once_and_skips_what_is_not_there() {
+    fn scan_follows_bridges_once_and_skips_absent_functions() {
         let mut spaces = ConfigSpaces::default();
         spaces.function(PciAddress::new(0, 0, 0, 0), 0x8086, 0x29c0);
         let bridge = spaces.function(PciAddress::new(0, 0, 3, 0), 0x1b36, 0x000c);

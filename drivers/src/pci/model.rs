@@ -1,10 +1,10 @@
-//! Configuration spaces of pretended functions, for tests.
+//! Configuration spaces of simulated functions, for tests.
 
 use crate::hal::{ConfigRegionAccess, PciAddress};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// The 256 bytes of one function, and which bits of its BARs can be set.
+/// The 256 bytes of one function, and masks of the writable bits of its BARs.
 pub struct ConfigSpace {
     bytes: [u8; 256],
     bars: [u32; 6],
@@ -21,7 +21,7 @@ impl ConfigSpace {
         }
     }
 
-    /// What BAR `index` reads after all ones were written to it.
+    /// Sets the value that BAR `index` reads after a write of all ones.
     pub fn bar(&mut self, index: usize, mask: u32) {
         self.bars[index] = mask;
     }
@@ -55,7 +55,7 @@ impl ConfigRegionAccess for ConfigSpaces {
         let Some(space) = self.0.get(&address) else { return };
         let mut space = space.lock().unwrap();
         if offset == 4 {
-            // The status half clears bits where ones are written, and none is.
+            // Ones that are written to the status half clear bits. The driver writes none.
             let value = space.get32(4) & 0xffff_0000 | value & 0xffff;
             return space.set32(4, value);
         }

@@ -1,4 +1,4 @@
-//! MSI (PCI 3.0, 6.8.1): one interrupt as a message, of functions that have no MSI-X.
+//! MSI (PCI 3.0, 6.8.1): one message interrupt, for functions without MSI-X.
 
 use super::Function;
 use crate::hal::Interrupt;
@@ -10,8 +10,8 @@ const VECTORS: u32 = 7 << 20;
 const ADDRESS_64: u16 = 1 << 7;
 
 impl Function<'_> {
-    /// Sends the function's interrupt, its one vector, to `interrupt`. False if it has no MSI, or cannot
-    /// reach the address.
+    /// Routes the function's interrupt, a single vector, to `interrupt`. False if the function has no MSI, or cannot
+    /// address the interrupt controller.
     pub fn route_msi(&self, interrupt: &Interrupt) -> bool {
         let Some(capability) = self.capabilities().find(|c| c.id == ID) else { return false };
         let (at, high) = (capability.offset, (interrupt.address() >> 32) as u32);
@@ -26,7 +26,7 @@ impl Function<'_> {
         } else {
             at + 8
         };
-        // Beside the data lies what later versions define.
+        // Later versions of the specification define the upper half of this word.
         let beside = self.read32(data) & 0xffff_0000;
         self.write32(data, beside | interrupt.data() & 0xffff);
         self.write32(at, control | ENABLE);
@@ -44,7 +44,7 @@ mod tests {
     static RAISED: AtomicU64 = AtomicU64::new(0);
 
     #[test]
-    fn the_one_vector_is_sent_to_an_interrupt() {
+    fn route_msi_enables_one_vector() {
         // SAFETY: nothing raises it.
         let interrupt = unsafe { Interrupt::new(0xfee0_1000, 0x4041, &RAISED) };
         for (control, data) in [(0x80u32, 0x5cu16), (0, 0x58)] {
@@ -53,7 +53,7 @@ mod tests {
             let space = spaces.function(address, 0x8086, 0xa54);
             space.set8(6, 0x10);
             space.set8(0x34, 0x50);
-            // Eight vectors are asked for by somebody before us.
+            // The firmware has enabled eight vectors.
             space.set32(0x50, (control | 0x36) << 16 | 5);
             let function = Function::new(address, &spaces).unwrap();
             assert!(function.route_msi(&interrupt));

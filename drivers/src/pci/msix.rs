@@ -15,8 +15,8 @@ pub struct Msix {
 }
 
 impl Msix {
-    /// Maps the table, which lies in one of `bars`, and switches MSI-X on, with every entry masked. None if the function has no
-    /// MSI-X, or a table that does not lie in a BAR.
+    /// Maps the table, which lies in one of `bars`, and enables MSI-X with every entry masked. None if the function has
+    /// no MSI-X, or its table does not lie in a BAR.
     pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Option<Msix> {
         let msix = Msix::find(function, bars, platform)?;
         for entry in 0..usize::from(msix.entries()) {
@@ -28,7 +28,7 @@ impl Msix {
         Some(msix)
     }
 
-    /// The table, for who has other entries of it than who has opened it.
+    /// Maps the table of a function whose MSI-X is already open, for a user of other entries.
     pub fn find(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Option<Msix> {
         let capability = function.capabilities().find(|c| c.id == ID)?;
         let entries = usize::from(capability.extra & 0x7ff) + 1;
@@ -39,7 +39,8 @@ impl Msix {
         Some(Msix { table: platform.map_registers(address, len)? })
     }
 
-    /// Entry `index` alone of a table that was opened already, as the only one: for who has it on another core.
+    /// Maps only entry `index` of a table that is already open, for a user on another core. It is entry 0 of the
+    /// result.
     pub fn one_entry(
         function: &Function<'_>,
         bars: &Bars,
@@ -57,23 +58,23 @@ impl Msix {
         Some(Msix { table })
     }
 
-    /// Entries of the table.
+    /// Number of mapped entries.
     pub fn entries(&self) -> u16 {
         (self.table.len() / ENTRY) as u16
     }
 
-    /// Keeps entry `index` from sending its message, or lets it: what it was to send meanwhile it sends then.
+    /// Masks or unmasks entry `index`. A message that was pending while masked is sent when it is unmasked.
     pub fn set_masked(&mut self, index: u16, masked: bool) {
         self.table.write32(usize::from(index) * ENTRY + 12, masked.into());
     }
 
-    /// Sends entry `index` to `interrupt`. False if there is no such entry.
+    /// Routes entry `index` to `interrupt`, and unmasks it. False if there is no such entry.
     pub fn route(&mut self, index: u16, interrupt: &Interrupt) -> bool {
         let at = usize::from(index) * ENTRY;
         if at + ENTRY > self.table.len() {
             return false;
         }
-        // A message in parts must not be sent while the entry is changed.
+        // Masked, so that the function does not send a half-written message.
         self.table.write32(at + 12, 1);
         self.table.write32(at, interrupt.address() as u32);
         self.table.write32(at + 4, (interrupt.address() >> 32) as u32);
@@ -153,10 +154,9 @@ mod tests {
         }
     }
 
-    /// Firmware, or who booted this machine before, has left vectors open, pointed them somewhere, or masked all of
-    /// the function.
+    /// Firmware or an earlier system has left vectors unmasked, with stale messages, or the whole function masked.
     #[test]
-    fn whatever_was_left_of_masks_only_what_is_routed_is_sent() {
+    fn only_routed_entries_are_unmasked_whatever_firmware_left() {
         for (control, mask) in [(ENABLE | MASK_ALL, 1), (MASK_ALL, 0), (ENABLE, 0), (0, 1)] {
             let mut spaces = ConfigSpaces::default();
             let address = PciAddress::new(0, 0, 1, 0);
@@ -180,7 +180,7 @@ mod tests {
             };
             assert_eq!((msix.entries(), masks()), (ENTRIES as u16, [1; ENTRIES]));
             assert_eq!(function.read32(0x40) & (ENABLE | MASK_ALL), ENABLE);
-            // SAFETY: nobody writes there.
+            // SAFETY: no device writes there.
             let interrupt = unsafe { Interrupt::new(0xfee0_1000, 0x41, &RAISED) };
             assert!(msix.route(1, &interrupt) && !msix.route(3, &interrupt));
             assert_eq!(masks(), [1, 0, 1]);
@@ -189,7 +189,7 @@ mod tests {
             assert_eq!(masks(), [1, 1, 1]);
             msix.set_masked(1, false);
             assert_eq!(masks(), [1, 0, 1]);
-            // Routed again, as to another core, while it may be sent.
+            // Routed again, as to another core, while the entry is unmasked.
             assert!(msix.route(1, &interrupt));
         }
     }

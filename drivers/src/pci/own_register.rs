@@ -1,27 +1,26 @@
-//! Registers of configuration space that only one kind of function has. All that drivers may write there are here.
+//! Device-specific registers of configuration space: the complete list of those that drivers may write.
 
 use super::Function;
 
-/// A register that moves no memory of ours: each is looked at here, and none can be made elsewhere.
+/// A register that is safe to write, because it moves no memory of this program. Only this file makes values of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnRegister {
     offset: u16,
     vendor: u16,
-    /// Device ID, if there is one alone.
+    /// Device ID, if a single device has the register.
     device: Option<u16>,
-    /// Base class and subclass, if there are several devices.
+    /// Base class and subclass, if several devices have it.
     class: Option<u32>,
 }
 
 impl OwnRegister {
-    /// Tsi721: lets the next two be written. They say where in the function's own BAR its table of MSI-X and its pending
-    /// bits lie.
+    /// Tsi721: unlocks [`OwnRegister::TSI721_TABLE`] and [`OwnRegister::TSI721_PENDING`].
     pub const TSI721_UNLOCK: OwnRegister = OwnRegister::tsi721(0x400);
-    /// Tsi721: the table of MSI-X.
+    /// Tsi721: location of the MSI-X table in the function's BAR.
     pub const TSI721_TABLE: OwnRegister = OwnRegister::tsi721(0xa4);
-    /// Tsi721: the pending bits.
+    /// Tsi721: location of the MSI-X pending bits in the function's BAR.
     pub const TSI721_PENDING: OwnRegister = OwnRegister::tsi721(0xa8);
-    /// I/OAT: errors of the engine once more, which versions before 3.3 want cleared here as well, each by a one.
+    /// I/OAT: copy of the engine's error bits. Versions before 3.3 need them cleared here as well, by writing ones.
     pub const IOAT_ERRORS: OwnRegister =
         OwnRegister { offset: 0x180, vendor: 0x8086, device: None, class: Some(0x0880) };
 
@@ -29,12 +28,12 @@ impl OwnRegister {
         OwnRegister { offset, vendor: 0x111d, device: Some(0x80ab), class: None }
     }
 
-    /// Where it is.
+    /// Offset in configuration space.
     pub const fn offset(self) -> u16 {
         self.offset
     }
 
-    /// Whether a function has it.
+    /// Whether `function` has this register.
     pub(super) fn is_of(self, function: &Function<'_>) -> bool {
         function.vendor() == self.vendor
             && self.device.is_none_or(|device| device == function.device())

@@ -1,4 +1,4 @@
-//! A master port as its users see it.
+//! Interface of a master port, and its counters.
 
 use super::{
     Busy, Destination, Doorbell, IdSize, Mailbox, Maintained, Maintenance, Message, OutboundMap,
@@ -7,93 +7,93 @@ use super::{
 use crate::hal::{Arena, Instant, Notice, Packet, Window};
 use alloc::boxed::Box;
 
-/// What a port counted since it was opened.
+/// Counters of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Maintenance requests that were answered.
     pub maintenance: u64,
-    /// Maintenance requests that were not.
+    /// Maintenance requests that failed.
     pub maintenance_failed: u64,
     /// Doorbells received.
     pub rx_doorbells: u64,
     /// Doorbells sent.
     pub tx_doorbells: u64,
-    /// Times, once a second at most, that doorbells sent were found not to have arrived.
+    /// Checks, at most one a second, that found failed outbound doorbells.
     pub tx_doorbells_failed: u64,
     /// Messages received.
     pub rx_messages: u64,
-    /// Bytes of them.
+    /// Bytes of received messages.
     pub rx_bytes: u64,
-    /// Messages or doorbells that the device delivered with an error or an impossible description.
+    /// Messages or doorbells that the device delivered with an error or an invalid descriptor.
     pub rx_errors: u64,
-    /// Messages that arrived at the other end.
+    /// Messages delivered to their receivers.
     pub tx_messages: u64,
     /// Bytes handed to the device in messages.
     pub tx_bytes: u64,
-    /// Messages that did not arrive.
+    /// Messages that were not delivered.
     pub tx_undelivered: u64,
-    /// Times a message found no room.
+    /// Messages that were refused because the queue was full.
     pub tx_full: u64,
-    /// Transfers that ended well.
+    /// Transfers completed.
     pub transfers: u64,
-    /// Transfers that did not.
+    /// Transfers that failed.
     pub transfers_failed: u64,
     /// Port-writes received.
     pub port_writes: u64,
     /// Port-writes that the device had no room for.
     pub port_writes_lost: u64,
-    /// Times that a channel was started anew after an error.
+    /// Restarts of channels after errors.
     pub restarts: u64,
-    /// Errors of the device's memory that it corrected, and that it could not.
+    /// ECC errors of the device's memory: corrected, uncorrectable.
     pub ecc: [u64; 2],
-    /// Times that the link was lost.
+    /// Losses of the link.
     pub link_losses: u64,
     /// Interrupts that the device raised.
     pub interrupts: u64,
 }
 
-/// A RapidIO master port, owned by one loop. Nothing here blocks, and after [`MasterPort::open_mailbox`] nothing
-/// allocates.
+/// A RapidIO master port, owned by one loop. No method blocks. Only [`MasterPort::open_mailbox`] allocates.
 ///
-/// [`MasterPort::poll`] has to be called in every round: it is where time passes for the port.
+/// Call [`MasterPort::poll`] in every round: the port's timeouts depend on it.
 pub trait MasterPort {
-    /// How wide ids are on its network.
+    /// Width of ids on the network.
     fn id_size(&self) -> IdSize;
 
-    /// Own id, as its register has it: a host may have written it. [`IdSize::any`] if it has none.
+    /// Own id as read from its register, which a host may have written. [`IdSize::any`] if the port has no id.
     fn own_id(&mut self) -> Destination;
 
-    /// Takes an id, and says how wide ids are. For whoever enumerates; else the host gives it one.
+    /// Sets the width of ids, and the own id. Only the enumerating host sets an id; other ports get theirs from the
+    /// host.
     fn set_own_id(&mut self, size: IdSize, id: Destination);
 
     /// Whether the link works, as of the last [`MasterPort::poll`].
     fn link_up(&self) -> bool;
 
-    /// Reads a register of its own, of those that maintenance requests reach (`offset` below 0x10000, a multiple of
-    /// 4). All ones where nothing answers.
+    /// Reads one of the port's own maintenance registers (`offset` below 0x10000, a multiple of 4). All ones if the
+    /// device does not respond.
     fn read_own(&mut self, offset: u32) -> u32;
 
-    /// Writes one.
+    /// Writes one of the port's own maintenance registers.
     fn write_own(&mut self, offset: u32, value: u32);
 
-    /// Starts a maintenance request; there is one at a time.
+    /// Starts a maintenance request. Only one may be in flight.
     fn maintain(&mut self, request: &Maintenance) -> Result<(), Busy>;
 
-    /// How the request ended, once.
+    /// Result of the maintenance request, returned once.
     fn maintained(&mut self) -> Option<Maintained>;
 
-    /// Rings a doorbell. Whether it arrives is not told.
+    /// Sends a doorbell. Its delivery is not reported.
     fn ring_doorbell(&mut self, to: Destination, info: u16) -> Result<(), Busy>;
 
-    /// The next doorbell that was rung here.
+    /// The next doorbell received.
     fn doorbell(&mut self) -> Option<Doorbell>;
 
-    /// Has a mailbox receive, and send; to be called before the loop runs, as it takes memory. False if there is
-    /// none left.
+    /// Opens a mailbox in both directions. Call it before the loop runs, because it allocates. False if there is no
+    /// memory left.
     fn open_mailbox(&mut self, mailbox: Mailbox, arena: &mut Arena) -> bool;
 
-    /// Queues a message: header, payload and trailer in order, which are copied, and zeroes up to a multiple of 8
-    /// bytes. The device is told with the next [`MasterPort::flush`]. Messages of one mailbox leave in order.
+    /// Queues a message: header, payload and trailer are copied in this order, and padded with zeroes to a multiple of
+    /// 8 bytes. The next [`MasterPort::flush`] notifies the device. Messages of one mailbox are sent in order.
     fn send(
         &mut self,
         mailbox: Mailbox,
@@ -101,36 +101,36 @@ pub trait MasterPort {
         message: &Packet<'_>,
     ) -> Result<(), SendError>;
 
-    /// Whether so many messages can be queued now. If not, the port is pending when some have left, and ends a halt for
-    /// it: nobody else is told that messages have left.
+    /// Whether `messages` messages can be queued now. If not, the port becomes pending, and ends a halt, when messages
+    /// have been sent. TX completions wake only callers that wait for room.
     fn has_room(&self, mailbox: Mailbox, messages: usize) -> bool;
 
-    /// The next message that did not arrive.
+    /// The next message that was not delivered.
     fn undelivered(&mut self) -> Option<Undelivered>;
 
-    /// The next message of a mailbox.
+    /// The next message received by a mailbox.
     fn receive(&mut self, mailbox: Mailbox) -> Option<Message>;
 
-    /// Where its bytes lie.
+    /// Bytes of a received message.
     fn payload(&self, message: &Message) -> Window;
 
-    /// Gives its buffer back to the device (told with the next [`MasterPort::flush`]).
+    /// Returns a message's buffer to the device, with the next [`MasterPort::flush`].
     fn recycle(&mut self, message: Message);
 
     /// Starts a transfer.
     fn transfer(&mut self, transfer: &Transfer) -> Result<(), Busy>;
 
-    /// The next transfer that has ended.
+    /// The next completed or failed transfer.
     fn transferred(&mut self) -> Option<Transferred>;
 
-    /// Lets devices read and write `memory` at `address` of their RapidIO address space, from now on; a number that
-    /// names the map. Sizes and addresses: a power of two of at least 4 KiB, and multiples of it.
+    /// Lets devices read and write `memory` at `address` of the RapidIO address space. Returns the number of the map.
+    /// The size is a power of two of at least 4 KiB, both addresses are multiples of it.
     fn map_inbound(&mut self, address: u64, memory: Window) -> Result<u8, WindowError>;
 
-    /// Ends that.
+    /// Removes an inbound map.
     fn unmap_inbound(&mut self, number: u8);
 
-    /// Has loads and stores of this machine go to `size` bytes from `address` on of a device.
+    /// Maps `size` bytes at `address` of a device, for loads and stores of this machine.
     fn map_outbound(
         &mut self,
         device: Destination,
@@ -138,43 +138,43 @@ pub trait MasterPort {
         size: u64,
     ) -> Result<OutboundMap, WindowError>;
 
-    /// Loads 32 bits of what is behind such a map, at an offset that is a multiple of 4; all ones outside of it.
+    /// Loads 32 bits through an outbound map, at an offset that is a multiple of 4; all ones outside of the map.
     fn load(&self, map: &OutboundMap, offset: u64) -> u32;
 
-    /// Stores 32 bits there.
+    /// Stores 32 bits through an outbound map.
     fn store(&mut self, map: &OutboundMap, offset: u64, value: u32);
 
-    /// Ends it.
+    /// Removes an outbound map.
     fn unmap_outbound(&mut self, map: OutboundMap);
 
-    /// The next port-write.
+    /// The next port-write received.
     fn port_write(&mut self) -> Option<PortWrite>;
 
-    /// Looks after channels, link and errors. To be called in every round.
+    /// Checks channels, link and errors. Call it in every round.
     fn poll(&mut self, now: Instant);
 
-    /// When [`MasterPort::poll`] wants to be called again though nothing arrives.
+    /// When [`MasterPort::poll`] must be called again at the latest.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Tells the device of what was queued and recycled.
+    /// Notifies the device of queued messages and recycled buffers.
     fn flush(&mut self);
 
-    /// Asks for an interrupt when anything arrives or ends, before the loop halts (true), or for none. After `true`,
-    /// look at [`MasterPort::pending`] before halting.
+    /// Enables interrupts for arrivals and completions, before the loop halts (true), or disables them. After `true`,
+    /// check [`MasterPort::pending`] before halting.
     fn set_interrupts(&mut self, wanted: bool);
 
-    /// Whether something has arrived or ended.
+    /// Whether arrivals or completions wait.
     fn pending(&self) -> bool;
 
-    /// Whether it can end a halt of the machine.
+    /// Whether the port can raise interrupts.
     fn wakes(&self) -> bool;
 
-    /// What the operator should know, once each.
+    /// The next event for the operator. Each is returned once.
     fn notice(&mut self) -> Option<Notice>;
 
-    /// What was counted.
+    /// Counters since the port was opened.
     fn counters(&self) -> Counters;
 }
 
-/// A port that was set up.
+/// An open port.
 pub type OpenPort = Box<dyn MasterPort>;

@@ -1,9 +1,9 @@
-//! What master ports are told, and tell.
+//! Requests to master ports, and their results.
 
 use crate::hal::Window;
 use core::fmt;
 
-/// How wide destination ids are; the same on the whole network (RapidIO part 3, 2.4).
+/// Width of destination ids, the same on the whole network (RapidIO part 3, 2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdSize {
     /// 8 bits.
@@ -14,7 +14,7 @@ pub enum IdSize {
 }
 
 impl IdSize {
-    /// The id that stands for whoever is at the other end, and that no device has.
+    /// The id that addresses the link partner, whatever its id is. No device has this id.
     pub const fn any(self) -> u16 {
         match self {
             IdSize::Small => 0xff,
@@ -36,11 +36,11 @@ impl IdSize {
     }
 }
 
-/// Who a packet is for: a destination id, as wide as the network's.
+/// Destination id of a packet, in the network's width.
 pub type Destination = u16;
-/// Who a packet says that it is from. Nobody checks that on the way.
+/// Source id as claimed by a packet. No device on the way checks it.
 pub type Source = u16;
-/// Switches that a maintenance request passes before one takes it for itself; 255 for end points.
+/// Number of switches that a maintenance request passes before one consumes it; 255 for end points.
 pub type HopCount = u8;
 
 /// One of the four mailboxes for messages of up to 4096 bytes (RapidIO part 2, 2.3).
@@ -48,12 +48,12 @@ pub type HopCount = u8;
 pub struct Mailbox(u8);
 
 impl Mailbox {
-    /// How many there are.
+    /// Number of mailboxes.
     pub const COUNT: usize = 4;
-    /// All of them.
+    /// All mailboxes.
     pub const ALL: [Mailbox; Mailbox::COUNT] = [Mailbox(0), Mailbox(1), Mailbox(2), Mailbox(3)];
 
-    /// Number `number`, below 4.
+    /// Mailbox `number`, below 4.
     pub const fn new(number: u8) -> Option<Mailbox> {
         if number < 4 { Some(Mailbox(number)) } else { None }
     }
@@ -63,7 +63,7 @@ impl Mailbox {
         self.0
     }
 
-    /// The same, to index with.
+    /// Its number as an array index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -74,35 +74,35 @@ impl Mailbox {
 pub enum Direction {
     /// NREAD.
     Read,
-    /// NWRITE: nothing says whether it arrived.
+    /// NWRITE: delivery is not confirmed.
     Write,
-    /// NWRITE_R: the last packet is answered, so that what was written has arrived when it is done.
+    /// NWRITE_R: the last packet is answered, so that all data has arrived when the transfer completes.
     WriteWithResponse,
 }
 
 /// A read or write of a register of a device, switch or end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Maintenance {
-    /// Where to.
+    /// Destination id.
     pub to: Destination,
-    /// How many switches to pass.
+    /// Number of switches to pass.
     pub hops: HopCount,
     /// Offset in bytes, a multiple of 4 below 2^24.
     pub offset: u32,
-    /// What to write; None reads.
+    /// Value to write; None reads.
     pub write: Option<u32>,
 }
 
-/// Why a register could not be read or written. An end that is not there and one that refuses look the same.
+/// Why a register could not be read or written. An absent device cannot be told from one that refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaintenanceError {
-    /// An error came back, or nothing: no such device, no way there, or no way back.
+    /// An error response or none: no such device, no route to it, or no route back.
     NoAnswer,
     /// The port was reset, or its link is down.
     PortDown,
 }
 
-/// How a maintenance request ended: the value that was read, or 0 for a write.
+/// Result of a maintenance request: the value that was read, or 0 for a write.
 pub type Maintained = Result<u32, MaintenanceError>;
 
 /// No room now: poll, then try again.
@@ -112,38 +112,38 @@ pub struct Busy;
 /// A doorbell (RapidIO part 2, 2.2): 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbell {
-    /// Who says that he rang.
+    /// Claimed source id.
     pub from: Source,
-    /// The id that it was sent to.
+    /// Destination id.
     pub to: Destination,
-    /// What was said.
+    /// The 16 bits.
     pub info: u16,
 }
 
-/// A message that has arrived and lies in the port's buffer. Give it back with
+/// A received message, still in the port's buffer. Give it back with
 /// [`MasterPort::recycle`](super::MasterPort::recycle).
 #[derive(Debug)]
 pub struct Message {
-    /// Where it arrived.
+    /// Receiving mailbox.
     pub mailbox: Mailbox,
-    /// Who says that he sent it.
+    /// Claimed source id.
     pub from: Source,
     /// Letter, 0 to 3.
     pub letter: u8,
-    /// Bytes, a multiple of 8, 8 to 4096. What the sender meant to send may be less.
+    /// Length in bytes with padding: a multiple of 8, 8 to 4096.
     pub len: u16,
-    /// The driver's name for the buffer.
+    /// The driver's number of the buffer.
     pub buffer: u16,
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// No room now: poll, then try again.
     Full,
-    /// Empty, or more than 4096 bytes: our mistake.
+    /// Empty, or more than 4096 bytes: a mistake of the caller.
     Length,
-    /// The mailbox is not open, or the port is lost.
+    /// The mailbox is not open, the link is down, or the device is gone.
     Closed,
 }
 
@@ -159,56 +159,56 @@ impl fmt::Display for SendError {
 
 impl core::error::Error for SendError {}
 
-/// A message that did not arrive.
+/// A message that was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undelivered {
-    /// From which mailbox.
+    /// Mailbox that sent it.
     pub mailbox: Mailbox,
-    /// To whom.
+    /// Destination id.
     pub to: Destination,
-    /// Why.
+    /// Reason.
     pub fault: Fault,
 }
 
-/// What went wrong with a transaction.
+/// Why a transaction failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The other end answered with an error, or not at all, and the port gave up.
+    /// The receiver answered with an error, or did not answer before the port's timeout.
     Refused,
-    /// The other end kept saying "later", for as long as is waited.
+    /// The receiver answered with RETRY until the timeout.
     Stalled,
     /// The link went down, or the port was reset.
     LinkLost,
 }
 
-/// Data that a port carries between its machine's memory and a device's address space.
+/// A DMA transfer between this machine's memory and a device's address space.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
-    /// Comes back in [`Transferred`].
+    /// The caller's cookie, returned in [`Transferred`].
     pub tag: u64,
-    /// Which way, and how.
+    /// Direction and kind of request.
     pub direction: Direction,
-    /// Which device.
+    /// Destination id of the device.
     pub device: Destination,
-    /// First byte in its address space.
+    /// First byte in the device's address space.
     pub address: u64,
-    /// Our memory, 1 byte to 64 MiB; belongs to the port until the transfer has ended.
+    /// Memory of this machine, 1 byte to 64 MiB. The port owns it until the transfer has ended.
     pub memory: Window,
 }
 
-/// A transfer has ended.
+/// Completion of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transferred {
-    /// Of the [`Transfer`].
+    /// Tag of the [`Transfer`].
     pub tag: u64,
-    /// Without success, parts of the data may have been carried all the same.
+    /// Result. A failed transfer may have moved part of the data.
     pub result: Result<(), Fault>,
 }
 
-/// What a device tells its host unasked (RapidIO part 8, 1.3): a link came or went, an error.
+/// An unsolicited report of a device to its host (RapidIO part 8, 1.3): a link went up or down, or an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortWrite {
-    /// Component tag of the device that tells.
+    /// Component tag of the reporting device.
     pub component_tag: u32,
     /// Port error detect register.
     pub port_errors: u32,
@@ -218,12 +218,12 @@ pub struct PortWrite {
     pub logical_errors: u32,
 }
 
-/// Addresses of this machine that are a device's.
+/// Addresses of this machine that are mapped to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboundMap {
-    /// Names the map.
+    /// Number of the map.
     pub number: u8,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -232,7 +232,7 @@ pub struct OutboundMap {
 pub enum WindowError {
     /// All windows, or all addresses for them, are in use.
     NoneLeft,
-    /// The size is no power of two, too small or too large, or an address is no multiple of it.
+    /// The size is not a power of two, too small or too large, or an address is not a multiple of it.
     Alignment,
     /// The port has no such windows.
     Unsupported,

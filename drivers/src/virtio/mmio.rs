@@ -1,17 +1,17 @@
-//! Virtio over memory-mapped registers (virtio 1.2, 4.2), versions 2 and 1 (4.2.4, the legacy
-//! interface, which is what QEMU's microvm machine has unless told otherwise).
+//! Virtio over memory-mapped registers (virtio 1.2, 4.2), versions 2 and 1 (4.2.4, the legacy interface, QEMU's default
+//! for its microvm machine).
 
 use super::transport::Transport;
 use super::{Error, Ring};
 use crate::hal::{Interrupt, Platform, Registers};
 use alloc::boxed::Box;
 
-/// A place where there may be a device.
+/// A range of registers where there may be a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Bus address of its registers.
+    /// Bus address of the registers.
     pub address: u64,
-    /// Whether its interrupt line wakes the core that will own the device (edge triggered).
+    /// Whether the interrupt line (edge triggered) wakes the core that will own the device.
     pub wakes: bool,
 }
 
@@ -44,7 +44,7 @@ const QUEUE_DEVICE: usize = 0x0a0;
 const CONFIG_GENERATION: usize = 0x0fc;
 const CONFIG: usize = 0x100;
 
-/// The type of the device in a slot; None if there is none.
+/// The type of the device in a slot; None if the slot is empty.
 pub fn device_type(slot: Slot, platform: &mut dyn Platform) -> Result<Option<u32>, Error> {
     let registers = registers(slot, platform)?;
     let device_type = registers.read32(DEVICE_ID);
@@ -165,7 +165,7 @@ impl Transport for MmioTransport {
     }
 
     fn route(&mut self, _: &Interrupt) -> bool {
-        // It has a line, not messages.
+        // The device has an interrupt line, not messages.
         false
     }
 

@@ -1,9 +1,8 @@
-//! What all virtio devices (OASIS virtio 1.2) have in common: registers on PCI or memory-mapped, features,
-//! queues. Their drivers are in the folders of their classes.
+//! Common part of all virtio drivers (OASIS virtio 1.2): registers on PCI or memory-mapped, features, queues. The
+//! drivers are in the folders of their classes.
 //!
-//! Nothing a device says is trusted: what it is asked at set-up is checked, what it writes into
-//! rings is held against the driver's own books, and a device that lies is counted or given up,
-//! never believed.
+//! No value of a device is trusted. Values read at setup are checked. Ring entries are checked against the driver's own
+//! records; invalid ones are counted, or the device is given up.
 
 mod dialect;
 mod mmio;
@@ -21,7 +20,7 @@ mod tests;
 pub use dialect::Dialect;
 pub use mmio::{Slot, device_type as mmio_device_type};
 pub use pci::{VENDOR, device_type as pci_device_type};
-pub(crate) use polled::{Asking, PolledQueue};
+pub(crate) use polled::{PolledDevice, PolledQueue};
 pub use ring::{Descriptor, Ring, Taken};
 pub use transport::Transport;
 pub(crate) use transport::{Agreed, Live, Setup, read_config, reset};
@@ -47,30 +46,30 @@ pub const SCSI: u32 = 8;
 /// Why a device cannot be used. The device, or the machine, is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Registers are missing, cannot be mapped, or lie outside of where they could be.
+    /// Registers are missing, cannot be mapped, or are outside of their range.
     Registers(&'static str),
     /// The register interface has an unknown version.
     Version(u32),
-    /// It does not come out of reset.
+    /// The device does not come out of reset.
     NoReset,
-    /// It does not offer a feature (its bit number) that it needs to be usable.
+    /// The device does not offer a required feature (its bit number).
     MissingFeature(u32),
-    /// It offers features, but not this set of them together.
+    /// The device refuses this set of the features that it offers.
     FeaturesRefused(u64),
-    /// It lacks a queue.
+    /// The device lacks this queue.
     NoQueue(u16),
-    /// It does not take a queue as it was laid out.
+    /// The device refuses a queue of this size or address.
     QueueRefused {
         /// Number of the queue.
         index: u16,
-        /// Entries asked for.
+        /// Entries requested.
         entries: u16,
     },
-    /// A value in its configuration makes no sense.
+    /// This value in the device's configuration is impossible.
     Config(&'static str),
     /// The DMA arena is too small.
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -87,7 +86,7 @@ impl fmt::Display for Error {
             }
             Error::NoQueue(index) => write!(f, "device has no queue {index}"),
             Error::QueueRefused { index, entries } => {
-                write!(f, "device does not take queue {index} of {entries} entries")
+                write!(f, "device refuses queue {index} of {entries} entries")
             }
             Error::Config(what) => write!(f, "device configuration has an impossible {what}"),
             Error::NoMemory { bytes } => {
@@ -99,8 +98,8 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// The registers of a device, which is switched on. Its interrupts go to one of the platform's, if there is
-/// one left and it can be told.
+/// Enables a device and maps its registers. Its interrupts are routed to a free interrupt of the platform, if there is
+/// one and the device supports it.
 pub fn attach(device: Device, platform: &mut dyn Platform) -> Result<Box<dyn Transport>, Error> {
     Ok(match device.bus() {
         Bus::Pci(function) => Box::new(pci::PciTransport::open(&function, platform)?),
@@ -108,8 +107,7 @@ pub fn attach(device: Device, platform: &mut dyn Platform) -> Result<Box<dyn Tra
     })
 }
 
-/// A second way to the registers of a device that somebody else drives, for its last use. It raises no
-/// interrupts.
+/// Maps the registers of a device that the main driver owns, for a `PolledQueue`. The transport raises no interrupts.
 pub fn attach_polled(
     device: Device,
     platform: &mut dyn Platform,

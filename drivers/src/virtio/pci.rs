@@ -1,5 +1,5 @@
-//! Virtio over PCI (virtio 1.2, 4.1): registers in memory BARs, found through capabilities.
-//! Devices that only have the port I/O interface from before virtio 1.0 are not supported.
+//! Virtio over PCI (virtio 1.2, 4.1): registers in memory BARs, found through capabilities. Devices with only the port
+//! I/O interface from before virtio 1.0 are not supported.
 
 use super::transport::{DRIVER_OK, NoConfig, Transport};
 use super::{Dialect, Error, Ring};
@@ -59,19 +59,19 @@ pub struct PciTransport {
     common: Box<dyn Registers>,
     notify: Box<dyn Registers>,
     config: Option<Box<dyn Registers>>,
-    /// Where each enabled queue is notified, in bytes from the start of `notify`.
+    /// Doorbell of each enabled queue: offset in `notify` in bytes.
     doorbells: Vec<usize>,
     notify_multiplier: u32,
     msix: Option<Msix>,
     interrupt: Option<Interrupt>,
     dialect: Dialect,
-    /// The driver is ready.
+    /// The driver has set DRIVER_OK.
     is_live: bool,
 }
 
 impl PciTransport {
-    /// Switches the function on and maps its registers. Its interrupts go to one of the
-    /// platform's, if there is one left and the function has MSI-X.
+    /// Enables the function and maps its registers. Its interrupts are routed to a free interrupt of the platform, if
+    /// there is one and the function has MSI-X.
     pub fn open(function: &Function<'_>, platform: &mut dyn Platform) -> Result<Self, Error> {
         let bars = function.bars();
         function.enable();
@@ -88,8 +88,7 @@ impl PciTransport {
         Ok(transport)
     }
 
-    /// Maps the registers of a function that is switched on, whose memory regions are `bars`. It raises no
-    /// interrupts.
+    /// Maps the registers of an enabled function, whose memory regions are `bars`. The transport raises no interrupts.
     pub fn open_polled(
         function: &Function<'_>,
         bars: &Bars,
@@ -106,8 +105,8 @@ impl PciTransport {
             common,
             notify,
             config,
-            // So that one queue at least can be switched on without an allocation.
-            doorbells: Vec::with_capacity(2),
+            // Queues 0 to 2 (those of SCSI) can be enabled without an allocation, which a crash writer may not make.
+            doorbells: Vec::with_capacity(3),
             notify_multiplier,
             msix: None,
             interrupt: None,
@@ -127,15 +126,15 @@ impl PciTransport {
     }
 }
 
-/// Where in its BAR a function says that its common configuration is.
+/// Offset of the common configuration in its BAR, by the function's capability.
 #[cfg(feature = "uhyve")]
-pub(super) fn place_of_common(function: &Function<'_>) -> Option<u32> {
+pub(super) fn common_offset(function: &Function<'_>) -> Option<u32> {
     let mine = |c: &crate::pci::Capability| c.id == CAPABILITY && (c.extra >> 8) as u8 == COMMON;
     function.capabilities().find(mine).map(|c| function.read32(c.offset + 8))
 }
 
-/// Maps the first usable structure of `kind` that has `least` bytes or more (4.1.4). Also returns
-/// where its capability is.
+/// Maps the first usable structure of `kind` that has `least` bytes or more (4.1.4). Also returns the offset of its
+/// capability.
 fn map(
     function: &Function<'_>,
     bars: &Bars,
@@ -254,7 +253,7 @@ impl Transport for PciTransport {
     }
 
     fn route(&mut self, interrupt: &Interrupt) -> bool {
-        // Without one so far the queues were told to send none.
+        // Without an interrupt at setup the queues have no vector.
         let routed = self.interrupt.is_some()
             && self.msix.as_mut().is_some_and(|msix| msix.route(VECTOR, interrupt));
         if routed {
@@ -268,7 +267,7 @@ impl Transport for PciTransport {
     }
 
     fn acknowledge(&mut self) {
-        // A message is not held: there is nothing to take back.
+        // Messages need no acknowledgement.
     }
 
     fn interrupts(&self) -> u64 {

@@ -1,7 +1,6 @@
-//! A second way to a device that somebody else drives, for its last requests, when nothing else of the
-//! machine is to be trusted: the device is reset and set up anew with one queue of its own, and polled.
-//! Nothing here allocates after [`PolledQueue::prepare`], waits for a lock, or looks at what the driver of
-//! normal times has left behind.
+//! Polled access to a device after a panic, for writing the crash record, when no state of the program can be trusted.
+//! The device is reset and set up again with one queue reserved for this. No code here allocates after
+//! [`PolledQueue::prepare`], waits for a lock, or uses state of the main driver.
 
 use super::ring::{Descriptor, Ring, Taken};
 use super::transport::{Transport, VERSION_1, go_live, negotiate, reset};
@@ -10,9 +9,9 @@ use alloc::boxed::Box;
 
 /// Entries of the queue: three parts of a request, and the next power of two.
 const ENTRIES: u16 = 4;
-/// Looks at the queue after which the device counts as gone; one takes 0.1 us or more, and a busy host may
-/// keep a device waiting for a second.
-const LOOKS: u32 = 50_000_000;
+/// Polls of the queue before the device counts as gone. A poll takes 0.1 us or more, and a device model on a busy host
+/// may stall for a second.
+const MOST_POLLS: u32 = 50_000_000;
 
 /// A part of a request: bus address, length in bytes, and whether the device writes it.
 pub type Part = (u64, u32, bool);
@@ -21,17 +20,17 @@ pub type Part = (u64, u32, bool);
 pub struct PolledQueue {
     transport: Box<dyn Transport>,
     index: u16,
-    /// Once there is memory for it; until the device was used.
+    /// Memory for the requests, from `prepare` until `run_once` has used it.
     ready: Option<(Ring, Window)>,
 }
 
 impl PolledQueue {
-    /// Takes a transport that nobody else has, of a device that somebody else drives, and its queue `index`.
+    /// Takes an exclusive transport of a device that the main driver owns, and the number of the queue to use.
     pub fn new(transport: Box<dyn Transport>, index: u16) -> Self {
         PolledQueue { transport, index, ready: None }
     }
 
-    /// Sets memory aside, `bytes` of it for requests; false if there is none. While the machine starts.
+    /// Allocates memory while the machine starts, `bytes` of it for requests. False if the arena is too small.
     pub fn prepare(&mut self, bytes: usize, arena: &mut Arena) -> bool {
         let legacy = self.transport.legacy();
         let Some(queue) = arena.alloc(Ring::bytes(ENTRIES, legacy), Ring::ALIGN) else {
@@ -46,12 +45,11 @@ impl PolledQueue {
         self.ready.is_some()
     }
 
-    /// Takes the device over, has `work` done with it, and resets it, so that it writes to no memory of ours
-    /// while the machine goes down. `work` gets the memory that was set aside, and asks by [`Asking::ask`].
-    /// Works once.
-    pub fn use_up(
+    /// Sets the device up, runs `work`, and resets the device, so that it does not write to memory while the machine
+    /// goes down. `work` gets the allocated memory, and sends requests with [`PolledDevice::execute`]. Works once.
+    pub fn run_once(
         &mut self,
-        work: impl FnOnce(&mut Asking<'_>, Window) -> Result<(), &'static str>,
+        work: impl FnOnce(&mut PolledDevice<'_>, Window) -> Result<(), &'static str>,
     ) -> Result<(), &'static str> {
         let (mut ring, memory) = self.ready.take().ok_or("there was a write already")?;
         let (transport, index) = (&mut *self.transport, self.index);
@@ -63,33 +61,33 @@ impl PolledQueue {
             return Err("the disk cannot be set up again");
         }
         go_live(transport, agreed);
-        let result = work(&mut Asking { transport, index, ring: &mut ring }, memory);
+        let result = work(&mut PolledDevice { transport, index, ring: &mut ring }, memory);
         reset(transport).map_err(|_| "the disk does not come out of reset")?;
         result
     }
 }
 
-/// A device that was taken over.
-pub struct Asking<'a> {
+/// A device that was set up for polled requests.
+pub struct PolledDevice<'a> {
     transport: &'a dyn Transport,
     index: u16,
     ring: &'a mut Ring,
 }
 
-impl Asking<'_> {
-    /// Has the device do a request of up to three parts, those that it reads first, and waits; false if it
-    /// does not come back.
-    pub fn ask(&mut self, parts: impl Iterator<Item = Part> + Clone) -> bool {
+impl PolledDevice<'_> {
+    /// Executes a request of up to three parts, those that the device reads first, and polls for its completion. False
+    /// if it does not complete.
+    pub fn execute(&mut self, parts: impl Iterator<Item = Part> + Clone) -> bool {
         let last = (parts.clone().count() as u16).saturating_sub(1);
         for (at, (address, len, device_writes)) in (0..ENTRIES).zip(parts) {
             let next = (at < last).then_some(at + 1);
             self.ring.describe(at, Descriptor { address, len, device_writes, next });
         }
         self.ring.offer(0);
-        // It is told in any case.
+        // The device is notified in any case.
         let _ = self.ring.publish();
         self.transport.notify(self.index);
-        (0..LOOKS).any(|_| {
+        (0..MOST_POLLS).any(|_| {
             core::hint::spin_loop();
             matches!(self.ring.take(), Taken::Chain { .. })
         })

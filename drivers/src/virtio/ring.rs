@@ -1,13 +1,11 @@
-//! One split virtqueue (virtio 1.2, 2.7): descriptor table, available ring, used ring.
+//! Driver side of a split virtqueue (virtio 1.2, 2.7): descriptor table, available ring, used ring.
 //!
-//! What the driver knows it keeps in its own memory; from shared memory it reads the used ring
-//! alone, each entry once, and checks it against its own books. Descriptors are written by the
-//! users of the ring (which keep books on them); a chain is named by its first descriptor.
-//! No indirect tables, no packed layout.
+//! The driver keeps its state in private memory. From shared memory it reads only the used ring, each entry once, and
+//! checks it against its own state. The users of the ring allocate descriptors; a chain is identified by its first
+//! descriptor. No indirect tables, no packed layout.
 //!
-//! The queue of the `virtio-drivers` crate is not used: it compares ring indices without regard
-//! to their wrap when it asks whether to notify, reads the device's event index without a barrier,
-//! and needs a reference to each buffer.
+//! The queue of the `virtio-drivers` crate is not used: its check for notifications compares ring indices without
+//! regard to their wrap and reads the device's event index without a barrier, and it needs a reference to each buffer.
 
 use super::Dialect;
 use crate::hal::{Cell, Cells, Window};
@@ -15,36 +13,35 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 const DESCRIPTOR: usize = 16;
-/// Offset of the entries in either ring. Flags and index stand before them, the event index behind.
+/// Offset of the entries in either ring. Flags and index come before them, the event index after them.
 const ENTRIES: usize = 4;
 const USED_ENTRY: usize = 8;
-/// Which of the two cells before the entries holds flags, and which the index.
+/// Cells before the entries: flags, then index.
 const FLAGS: usize = 0;
 const INDEX: usize = 1;
 
 const FLAG_NEXT: u64 = 1 << 32;
 const FLAG_WRITE: u64 = 2 << 32;
 
-/// Set in the available ring: no interrupts wanted. Set in the used ring: no notifications wanted.
-const FLAG_QUIET: u16 = 1;
+/// In the available ring: suppresses interrupts. In the used ring: suppresses notifications.
+const FLAG_SUPPRESS: u16 = 1;
 
-/// After so many entries the event index is moved, long before the ring index catches up with it.
+/// Entries after which the event index is moved, long before the ring index catches up with it.
 const QUIET_SPAN: u16 = 0x4000;
 
-/// What the device did to the used ring.
+/// Result of taking an entry of the used ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Nothing new.
+    /// There is no new entry.
     Nothing,
-    /// A chain that was offered came back.
+    /// The device has used an offered chain.
     Chain {
-        /// Its first descriptor.
+        /// First descriptor of the chain.
         head: u16,
-        /// Bytes that the device says it wrote; not checked.
+        /// Bytes written, as the device reports; not checked.
         written: u32,
     },
-    /// An entry that makes no sense. If even the index made none, the ring is dead: it never
-    /// gives anything back any more.
+    /// The entry is invalid. If the index is invalid, the ring is dead: it never returns an entry again.
     Nonsense,
 }
 
@@ -53,9 +50,9 @@ pub enum Taken {
 pub struct Descriptor {
     /// Bus address of the memory.
     pub address: u64,
-    /// Its length in bytes.
+    /// Length of the memory in bytes.
     pub len: u32,
-    /// The device writes it (else it reads it).
+    /// The device writes the memory; otherwise it reads it.
     pub device_writes: bool,
     /// Descriptor with the rest of the chain.
     pub next: Option<u16>,
@@ -67,7 +64,7 @@ struct Half<T> {
     /// Flags and index.
     head: Cells<AtomicU16>,
     entries: Cells<T>,
-    /// What the other side wants to hear of.
+    /// Index at which the other side requests an event.
     event: Cells<AtomicU16>,
 }
 
@@ -93,19 +90,19 @@ pub struct Ring {
     event_index: bool,
     /// Index after the last chain offered.
     offered: u16,
-    /// The same, when the device was last told.
-    told: u16,
+    /// `offered` at the last [`Ring::publish`].
+    published: u16,
     /// Index of the next used entry to take.
     taken: u16,
     /// Used index when it was last read.
     reported: u16,
-    /// Whether an interrupt is asked for.
+    /// Whether an interrupt is requested.
     armed: bool,
     /// `taken` when the event index was last moved.
     event_since: u16,
-    /// Which chains the device has, by their first descriptor.
+    /// Whether the device has the chain, by its first descriptor.
     lent: Box<[bool]>,
-    /// How many those are.
+    /// Number of chains that the device has.
     outstanding: u16,
     dead: bool,
     /// Used index at the last [`Ring::stands_still`].
@@ -117,7 +114,7 @@ impl Ring {
     /// Alignment of a ring's memory: a page of the legacy interface.
     pub const ALIGN: usize = 4096;
 
-    /// Bytes that a ring of `size` entries takes.
+    /// Bytes of a ring of `size` entries.
     pub fn bytes(size: u16, legacy: bool) -> usize {
         Self::used_at(size, legacy) + ENTRIES + usize::from(size) * USED_ENTRY + 2
     }
@@ -127,8 +124,8 @@ impl Ring {
         available_end.next_multiple_of(if legacy { Self::ALIGN } else { 64 })
     }
 
-    /// A ring of `size` entries (a power of two) in zeroed `memory` of [`Ring::bytes`] bytes or
-    /// more. No interrupts are asked for. None if the memory is too small.
+    /// A ring of `size` entries (a power of two) in zeroed `memory` of [`Ring::bytes`] bytes or more. Interrupts are
+    /// disabled. None if the memory is too small.
     pub fn new(memory: Window, size: u16, legacy: bool, event_index: bool) -> Option<Self> {
         assert!(size.is_power_of_two(), "a ring's size is a power of two");
         let entries = usize::from(size);
@@ -141,7 +138,7 @@ impl Ring {
             used: Half::new(&memory, parts[2], entries)?,
             event_index,
             offered: 0,
-            told: 0,
+            published: 0,
             taken: 0,
             reported: 0,
             armed: false,
@@ -156,13 +153,13 @@ impl Ring {
         Some(ring)
     }
 
-    /// The same of a device that speaks so.
+    /// Sets the device's dialect.
     pub(super) fn of(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
         self
     }
 
-    /// How its device departs from the standard.
+    /// The device's dialect.
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
     }
@@ -172,17 +169,17 @@ impl Ring {
         self.size
     }
 
-    /// Whether the device has given something back that was not taken yet.
+    /// Whether the device has used a chain that was not taken yet.
     pub fn pending(&self) -> bool {
         !self.dead && self.used.head.load(INDEX) != self.taken
     }
 
-    /// Whether the device has chains and gave none back since this was last asked. It may have missed a
-    /// notification (QEMU before 8.0 does under TCG with one CPU, whose memory barriers it leaves out), and is told
-    /// again by who asks this once in a while: that does no harm.
+    /// Whether the device has chains and used none since the last call. It may have missed a notification: QEMU before
+    /// 8.0 does under TCG with one CPU, because it omits memory barriers then. The caller then notifies the device
+    /// again, which is harmless.
     pub fn stands_still(&mut self) -> bool {
         let used = self.used.head.load(INDEX);
-        let still = used == self.seen && used != self.told && !self.dead;
+        let still = used == self.seen && used != self.published && !self.dead;
         self.seen = used;
         still
     }
@@ -192,14 +189,13 @@ impl Ring {
         self.outstanding
     }
 
-    /// Whether the device has the chain that starts with descriptor `head`. Panics if there is no such
-    /// descriptor.
+    /// Whether the device has the chain that starts with descriptor `head`. Panics if there is no such descriptor.
     #[inline]
     pub fn is_lent(&self, head: u16) -> bool {
         self.lent[usize::from(head)]
     }
 
-    /// Whether the device broke the ring for good.
+    /// Whether the ring is dead: the device wrote an invalid index.
     pub fn is_dead(&self) -> bool {
         self.dead
     }
@@ -219,7 +215,7 @@ impl Ring {
         self.addresses[2]
     }
 
-    /// Writes descriptor `index`, which belongs to no chain that the device has.
+    /// Writes descriptor `index`, which must not belong to a chain that the device has.
     #[inline]
     pub(crate) fn describe(&mut self, index: u16, descriptor: Descriptor) {
         let next = descriptor.next.map_or(0, |next| FLAG_NEXT | u64::from(next) << 48);
@@ -228,8 +224,8 @@ impl Ring {
         self.descriptors.store(index.into(), [descriptor.address, rest]);
     }
 
-    /// Writes the descriptors of a chain, which lie side by side from `first` on and belong to no chain
-    /// that the device has: pieces of memory that it reads, by bus address and length in bytes.
+    /// Writes consecutive descriptors from `first` as a chain. They must not belong to a chain that the device has.
+    /// Pieces of memory for the device to read: bus address and length in bytes.
     #[inline]
     pub(crate) fn describe_chain<const N: usize>(&mut self, first: u16, pieces: [(u64, usize); N]) {
         for (n, (address, len)) in pieces.into_iter().enumerate() {
@@ -240,8 +236,7 @@ impl Ring {
         }
     }
 
-    /// Offers the chain that starts with descriptor `head` to the device, which sees it after the
-    /// next [`Ring::publish`].
+    /// Offers the chain that starts with descriptor `head`. The device sees it after the next [`Ring::publish`].
     #[inline]
     pub(crate) fn offer(&mut self, head: u16) {
         let lent = &mut self.lent[usize::from(head)];
@@ -251,38 +246,39 @@ impl Ring {
         self.give(head);
     }
 
-    /// Offers the chain again that [`Ring::borrow`] has just returned.
+    /// Offers a chain again that [`Ring::borrow`] has just returned.
     #[inline]
     pub(crate) fn give(&mut self, head: u16) {
         self.available.entries.store(self.offered.into(), head);
         self.offered = self.offered.wrapping_add(1);
     }
 
-    /// Shows the device what was offered. True if it has to be notified.
+    /// Publishes the offered chains. True if the device has to be notified.
     #[inline]
     #[must_use]
     pub fn publish(&mut self) -> bool {
-        self.offered != self.told && self.publish_news()
+        self.offered != self.published && self.publish_offered()
     }
 
-    fn publish_news(&mut self) -> bool {
+    fn publish_offered(&mut self) -> bool {
         self.available.head.store(INDEX, self.offered);
-        // The device stores its wish, then looks at our index; we store our index, then look at
-        // its wish. The fence keeps both from missing each other.
+        // Store, fence, load on both sides: the device stores its event index or flags, then loads the available index.
+        // The driver stores the available index, then loads the event index or flags. So at least one side sees the
+        // other's store.
         fence(Ordering::SeqCst);
-        let news = self.offered.wrapping_sub(self.told);
-        self.told = self.offered;
+        let new = self.offered.wrapping_sub(self.published);
+        self.published = self.offered;
         if self.dialect.is_uhyve() {
             true
         } else if self.event_index {
             let event = self.used.event.load(0);
-            self.offered.wrapping_sub(event).wrapping_sub(1) < news
+            self.offered.wrapping_sub(event).wrapping_sub(1) < new
         } else {
-            self.used.head.load(FLAGS) & FLAG_QUIET == 0
+            self.used.head.load(FLAGS) & FLAG_SUPPRESS == 0
         }
     }
 
-    /// The next chain that the device has used.
+    /// Takes the next chain that the device has used.
     #[inline(always)]
     pub fn take(&mut self) -> Taken {
         let taken = self.borrow();
@@ -293,8 +289,8 @@ impl Ring {
         taken
     }
 
-    /// The next chain that the device has used, to be given back by `Ring::give` before anything else:
-    /// it counts as the device's all the time.
+    /// The next chain that the device has used, still counted as the device's. The caller must offer it again with
+    /// `Ring::give` before any other call.
     #[inline(always)]
     pub fn borrow(&mut self) -> Taken {
         if self.taken == self.reported {
@@ -302,11 +298,11 @@ impl Ring {
                 return Taken::Nothing;
             }
             let index = self.used.head.load(INDEX);
-            let news = index.wrapping_sub(self.taken);
-            if news == 0 {
+            let new = index.wrapping_sub(self.taken);
+            if new == 0 {
                 return Taken::Nothing;
             }
-            if news > self.outstanding {
+            if new > self.outstanding {
                 self.dead = true;
                 return Taken::Nonsense;
             }
@@ -327,38 +323,38 @@ impl Ring {
         }
     }
 
-    /// Asks for an interrupt at the next used chain, or for none.
+    /// Requests an interrupt at the next used chain, or none.
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.interrupt_at(wanted.then_some(1));
     }
 
-    /// Asks for an interrupt at the used chain of this number from now on, the first being 1, or for none.
-    /// A device without event indices interrupts at the first.
+    /// Requests an interrupt at the n-th used chain from now, counted from 1, or none. A device without event indices
+    /// interrupts at the first.
     pub fn interrupt_at(&mut self, chain: Option<u16>) {
         let wanted = chain.is_some();
         self.armed = wanted;
         if !self.event_index {
-            self.available.head.store(FLAGS, if wanted { 0 } else { FLAG_QUIET });
+            self.available.head.store(FLAGS, if wanted { 0 } else { FLAG_SUPPRESS });
         } else if let Some(chain) = chain {
             self.event_since = self.taken.wrapping_add(chain.min(self.size).saturating_sub(1));
             self.set_event(self.event_since);
         } else if self.event_since.wrapping_sub(self.used.head.load(INDEX)) < QUIET_SPAN {
             self.keep_quiet();
         }
-        // Else the device is past the event, and comes by there again only when its index has wrapped.
+        // Otherwise the device is past the event, and does not reach it again before its index has wrapped.
         if wanted {
-            // Whatever the device used before it saw the wish is seen by who looks after this.
+            // Store, fence, load: a chain used before the device saw the request is seen by a check after this call.
             fence(Ordering::SeqCst);
         }
     }
 
-    /// Has the event index behind the device.
+    /// Puts the event index behind the device's index, so that it does not interrupt.
     fn keep_quiet(&mut self) {
         self.event_since = self.taken;
         self.set_event(self.taken.wrapping_sub(1));
     }
 
-    /// The used index after which the device interrupts.
+    /// Sets the used index after which the device interrupts.
     fn set_event(&self, event: u16) {
         self.available.event.store(0, event);
     }
@@ -376,7 +372,7 @@ mod tests {
     fn ring(start: u16, event_index: bool) -> (Ring, Window) {
         let memory = Arena::on_heap(8192).alloc(Ring::bytes(SIZE, false), 64).unwrap();
         let mut ring = Ring::new(memory, SIZE, false, event_index).unwrap();
-        (ring.offered, ring.told, ring.taken, ring.reported) = (start, start, start, start);
+        (ring.offered, ring.published, ring.taken, ring.reported) = (start, start, start, start);
         ring.available.head.store(INDEX, start);
         ring.used.head.store(INDEX, start);
         ring.set_interrupts(false);
@@ -420,10 +416,10 @@ mod tests {
         }
     }
 
-    /// The device wants to hear of index `event`; the driver goes from `old` to `new`. Every
-    /// distance, around the wrap and far from it.
+    /// The device requests a notification at index `event`; the driver offers a batch from `old`. Every distance,
+    /// around the wrap and far from it.
     #[test]
-    fn notified_exactly_when_the_event_is_passed() {
+    fn publish_notifies_exactly_when_the_event_is_passed() {
         for old in [0u16, 1, 100, 0x7fff, 0x8000, 0xfffd, 0xffff] {
             for batch in 1..=SIZE {
                 for distance in -6i16..=6 {
@@ -439,20 +435,20 @@ mod tests {
     }
 
     #[test]
-    fn without_event_index_the_flags_speak() {
+    fn flags_suppress_notifications_without_event_index() {
         let (mut ring, _) = ring(0, false);
-        assert_eq!(ring.available.head.load(FLAGS), FLAG_QUIET);
+        assert_eq!(ring.available.head.load(FLAGS), FLAG_SUPPRESS);
         ring.set_interrupts(true);
         assert_eq!(ring.available.head.load(FLAGS), 0);
         ring.offer(0);
         assert!(ring.publish());
-        ring.used.head.store(FLAGS, FLAG_QUIET);
+        ring.used.head.store(FLAGS, FLAG_SUPPRESS);
         ring.offer(1);
         assert!(!ring.publish());
     }
 
     #[test]
-    fn lies_are_told_apart_from_chains() {
+    fn invalid_used_entries_are_detected() {
         let (mut ring, memory) = ring(0xfffe, true);
         let mut used = 0xfffe;
         ring.offer(2);
@@ -489,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_interrupts_at_the_chain_that_was_asked_for() {
+    fn interrupt_at_sets_the_event_of_the_requested_chain() {
         for start in [0, 0xfffe, 0xffff] {
             let (mut ring, memory) = ring(start, true);
             let event = |ring: &Ring| ring.available.event.load(0);
@@ -500,11 +496,11 @@ mod tests {
             ring.interrupt_at(Some(3));
             assert_eq!(event(&ring), start.wrapping_add(2));
             give_back(&ring, &memory, &mut index, 0, 1);
-            assert!(ring.pending(), "what came before that is seen by who looks");
-            // None is raised on the way there once none is wanted.
+            assert!(ring.pending(), "an earlier chain is seen without an interrupt");
+            // Disabling moves the event index away.
             ring.interrupt_at(None);
             assert_eq!(event(&ring), start.wrapping_sub(1));
-            // Past the event, there is nothing to be written.
+            // Once the device is past the event, disabling writes nothing.
             ring.interrupt_at(Some(1));
             give_back(&ring, &memory, &mut index, 1, 1);
             give_back(&ring, &memory, &mut index, 2, 1);

@@ -1,4 +1,4 @@
-//! What is found, and what is made of devices whose registers say anything.
+//! Tests of discovery, and of setup with devices whose registers have arbitrary values.
 
 use super::model::{Machine, Model};
 use super::{Error, Slot};
@@ -66,7 +66,7 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
     assert_eq!(last_of_mac, [3, 5, 9]);
 }
 
-/// A clock on which every wait is over at once.
+/// A clock that advances by an hour at each reading, so that every wait times out at once.
 fn machine_clock() -> impl Clock {
     struct Late(std::cell::Cell<u64>);
     impl Clock for Late {
@@ -79,7 +79,7 @@ fn machine_clock() -> impl Clock {
 }
 
 #[test]
-fn without_interrupts_to_give_devices_are_polled() {
+fn devices_without_an_interrupt_are_polled() {
     let mut machine = Machine::new(8 << 20);
     machine.interrupts = 1;
     for device in [1, 2] {
@@ -96,15 +96,14 @@ fn without_interrupts_to_give_devices_are_polled() {
     assert_eq!(wakes, [true, false]);
 }
 
-/// Registers that hold what is written to them, as memory does, but for some that answer
-/// anything.
+/// Registers that behave as memory, except some that return arbitrary values.
 #[derive(Clone)]
 struct Noise {
     len: usize,
-    /// Where in the cells they start.
+    /// Index of the first register in the cells.
     start: usize,
     cells: Arc<Mutex<Vec<u8>>>,
-    /// Which of the first 64 bytes answer anything.
+    /// Bitmap of the first 64 bytes: those that return arbitrary values.
     noisy: u64,
     answers: Vec<u32>,
     at: Arc<AtomicUsize>,
@@ -185,8 +184,7 @@ fn word() -> impl Strategy<Value = u32> {
     prop_oneof![0u32..300, any::<u32>()]
 }
 
-/// Registers that are good enough for all kinds of devices at once: features, queue size, MAC
-/// address, block size.
+/// Registers that are valid for all kinds of devices at once: features, queue size, MAC address, block size.
 fn cells() -> Vec<u8> {
     let mut cells = std::vec![0; 0x200];
     cells[0x04] = 0x61; // features, either half: version 1, MAC, block size
@@ -198,8 +196,8 @@ fn cells() -> Vec<u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Configuration space and registers that say anything, few of them or most: an error or a
-    /// device, no panic, no memory lost to a device that failed.
+    /// With arbitrary values in few or most registers and in the configuration space, opening gives an error or a
+    /// device: no panic, and a failed device keeps no memory.
     #[test]
     fn registers_may_say_anything(
         answers in prop::collection::vec(word(), 1..20),
@@ -243,7 +241,8 @@ proptest! {
                     _ => device.open_entropy(&mut machine).map(drop),
                 };
                 let kept = machine.arena.available() < before;
-                // What is left of a device that failed is what it might still write to.
+                // A failed device keeps its memory only if its reset may have failed, because it might still write
+                // there.
                 let silent = noisy >> 0x14 & 1 == 0;
                 let right = if silent { kept == result.is_ok() } else { kept || result.is_err() };
                 prop_assert!(right);

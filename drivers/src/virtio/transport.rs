@@ -1,5 +1,4 @@
-//! How a driver reaches a virtio device, whichever bus it is on; and the steps of setting one up
-//! (virtio 1.2, 2.1 and 3.1).
+//! Interface to a virtio device on any bus, and the steps of its setup (virtio 1.2, 2.1 and 3.1).
 
 use super::{Dialect, Error, Ring};
 use crate::hal::{Arena, Interrupt, Registers, Window};
@@ -12,80 +11,82 @@ pub(super) const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 const FAILED: u8 = 128;
 
-/// Interrupts and notifications are asked for by ring index.
+/// VIRTIO_F_EVENT_IDX: interrupts and notifications are requested by ring index.
 const EVENT_INDEX: u64 = 1 << 29;
-/// The device speaks virtio 1.0 or later.
+/// VIRTIO_F_VERSION_1: the device supports virtio 1.0 or later.
 pub(super) const VERSION_1: u64 = 1 << 32;
-/// The device sees memory as the platform's buses do, which is how windows are addressed anyway.
+/// VIRTIO_F_ACCESS_PLATFORM: the device uses bus addresses, as windows have them anyway.
 const ACCESS_PLATFORM: u64 = 1 << 33;
 
-/// A device answers a reset at once or not at all; a read of its status takes 0.1 us or more.
+/// Reads of the status before a reset counts as failed. A device completes a reset at once or not at all; a read takes
+/// 0.1 us or more.
 const RESET_READS: u32 = 1_000_000;
-/// Reads of the configuration that were each overtaken by a change.
+/// Most reads of the configuration, if it changes during each.
 const CONFIG_READS: u32 = 16;
 
 /// A virtio device on some bus.
 pub trait Transport: Send {
     /// The device's type (virtio 1.2, chapter 5).
     fn device_type(&self) -> u32;
-    /// Whether it only speaks the interface from before virtio 1.0.
+    /// Whether the device has only the interface from before virtio 1.0.
     fn legacy(&self) -> bool;
     /// Device status.
     fn status(&self) -> u8;
     /// Sets the device status; 0 resets.
     fn set_status(&mut self, status: u8);
-    /// How it departs from the standard.
+    /// The device's deviations from the standard.
     fn dialect(&self) -> Dialect {
         Dialect::default()
     }
     /// Features that the device offers.
     fn offered_features(&mut self) -> u64;
-    /// Tells the device which of them are used.
+    /// Sets the features that the driver uses.
     fn accept_features(&mut self, features: u64);
     /// Most entries that queue `index` can have; 0 if there is no such queue.
     fn queue_capacity(&mut self, index: u16) -> u16;
-    /// Switches queue `index` on, whose parts are those of `ring`. Its interrupts are raised if
-    /// `interrupts`, as far as the ring asks for them.
+    /// Enables queue `index` with the memory of `ring`. With `interrupts` the queue raises the interrupts that the ring
+    /// requests.
     fn enable_queue(&mut self, index: u16, ring: &Ring, interrupts: bool) -> Result<(), Error>;
-    /// Tells the device that queue `index` has new entries.
+    /// Notifies the device of new entries in queue `index`.
     fn notify(&self, index: u16);
     /// Changes whenever the configuration does.
     fn config_generation(&self) -> u32;
     /// The device's configuration, if it has one.
     fn config(&self) -> &dyn Registers;
-    /// Sends the device's interrupts to another core than the one that set it up, as messages
-    /// of `interrupt`. False if it cannot.
+    /// Routes the device's interrupts to another core than the one that set it up, as messages of `interrupt`. False if
+    /// the device does not support it.
     fn route(&mut self, interrupt: &Interrupt) -> bool;
     /// Whether the device can wake a halted core.
     fn wakes(&self) -> bool;
-    /// Takes back an interrupt that is still raised, so that the next one is seen.
+    /// Acknowledges a raised interrupt, so that the next one is seen.
     fn acknowledge(&mut self);
     /// Interrupts that the device raised so far.
     fn interrupts(&self) -> u64;
 }
 
-/// Features that were agreed on.
+/// Negotiated features.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreed {
     bits: u64,
-    /// Length in bytes of what stands before each network frame, and other things, depend on it.
+    /// The device has the interface from before virtio 1.0: among others, the header of network frames has another
+    /// length.
     pub legacy: bool,
 }
 
 impl Agreed {
-    /// Whether `feature` was agreed on.
+    /// Whether `feature` was negotiated.
     pub fn has(&self, feature: u64) -> bool {
         self.bits & feature != 0
     }
 
-    /// An error unless `feature` was agreed on.
+    /// An error unless `feature` was negotiated.
     fn need(&self, feature: u64) -> Result<(), Error> {
         let missing = Error::MissingFeature(feature.trailing_zeros());
         if self.has(feature) { Ok(()) } else { Err(missing) }
     }
 }
 
-/// Resets the device and agrees on those of the `wanted` features that it offers. Does not allocate.
+/// Resets the device and negotiates those of the `wanted` features that it offers. Does not allocate.
 pub(super) fn negotiate(transport: &mut dyn Transport, wanted: u64) -> Result<Agreed, Error> {
     reset(transport)?;
     transport.set_status(ACKNOWLEDGE);
@@ -106,7 +107,7 @@ pub(super) fn negotiate(transport: &mut dyn Transport, wanted: u64) -> Result<Ag
         }
     });
     if let Err(error) = result {
-        // It was not given any memory yet.
+        // The device has no memory yet.
         let _ = reset(transport);
         transport.set_status(FAILED);
         return Err(error);
@@ -114,14 +115,14 @@ pub(super) fn negotiate(transport: &mut dyn Transport, wanted: u64) -> Result<Ag
     Ok(agreed)
 }
 
-/// The device goes live, with the queues that it was given.
+/// Sets DRIVER_OK: the device begins to use its queues.
 pub(super) fn go_live(transport: &mut dyn Transport, agreed: Agreed) {
     let features_ok = if agreed.legacy { 0 } else { FEATURES_OK };
     transport.set_status(ACKNOWLEDGE | DRIVER | features_ok | DRIVER_OK);
 }
 
-/// A device that is being set up, and the memory it was given. Whatever goes wrong before
-/// [`Setup::finish`], the device is reset before its memory is used for anything else.
+/// A device during its setup, and its memory. If an error occurs before [`Setup::finish`], the device is reset before
+/// its memory is freed.
 pub struct Setup<'a> {
     transport: &'a mut dyn Transport,
     arena: &'a mut Arena,
@@ -131,7 +132,7 @@ pub struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Resets the device and agrees on those of the `wanted` features that it offers.
+    /// Resets the device and negotiates those of the `wanted` features that it offers.
     pub fn begin(
         transport: &'a mut dyn Transport,
         arena: &'a mut Arena,
@@ -141,12 +142,12 @@ impl<'a> Setup<'a> {
         Ok(Setup { transport, arena, agreed, taken: Vec::new(), finished: false })
     }
 
-    /// An error unless `feature` was agreed on.
+    /// An error unless `feature` was negotiated.
     pub fn need(&self, feature: u64) -> Result<(), Error> {
         self.agreed.need(feature)
     }
 
-    /// The features agreed on.
+    /// The negotiated features.
     pub fn agreed(&self) -> Agreed {
         self.agreed
     }
@@ -156,12 +157,12 @@ impl<'a> Setup<'a> {
         self.transport
     }
 
-    /// Bytes of DMA memory that are left.
+    /// Free bytes of DMA memory.
     pub fn available(&self) -> usize {
         self.arena.available()
     }
 
-    /// DMA memory for the device.
+    /// Allocates zeroed DMA memory for the device.
     pub fn alloc(&mut self, len: usize, align: usize) -> Result<Window, Error> {
         let window = self.arena.alloc(len, align).ok_or(Error::NoMemory { bytes: len })?;
         window.fill(0);
@@ -169,7 +170,8 @@ impl<'a> Setup<'a> {
         Ok(window)
     }
 
-    /// Queue `index` with as many entries as the device has, `most` at most (a power of two).
+    /// Enables queue `index` with as many entries as the device supports, rounded down to a power of two, at most
+    /// `most`.
     pub fn queue(&mut self, index: u16, most: u16, interrupts: bool) -> Result<Ring, Error> {
         let capacity = self.transport.queue_capacity(index);
         if capacity == 0 {
@@ -184,7 +186,7 @@ impl<'a> Setup<'a> {
         Ok(ring)
     }
 
-    /// The device goes live, with the memory it was given.
+    /// Sets DRIVER_OK, and leaves the memory to the device.
     pub fn finish(mut self) {
         go_live(self.transport, self.agreed);
         self.finished = true;
@@ -196,7 +198,7 @@ impl Drop for Setup<'_> {
         if self.finished {
             return;
         }
-        // A device that does not come out of reset may still write: its memory stays its own.
+        // A device that does not come out of reset may still write to its memory, so the memory is not freed.
         if reset(self.transport).is_ok() {
             for window in self.taken.drain(..) {
                 self.arena.free(window);
@@ -206,17 +208,17 @@ impl Drop for Setup<'_> {
     }
 }
 
-/// Resets the device; it touches no memory of ours from then on.
+/// Resets the device. If this succeeds, it does not touch memory any more.
 pub fn reset(transport: &mut dyn Transport) -> Result<(), Error> {
     transport.set_status(0);
     if transport.dialect().is_uhyve() {
-        // Done at once, or not at all.
+        // uhyve's device is reset at once, or not at all.
         return if transport.status() == 0 { Ok(()) } else { Err(Error::NoReset) };
     }
     (0..RESET_READS).any(|_| transport.status() == 0).then_some(()).ok_or(Error::NoReset)
 }
 
-/// What `read` makes of the configuration, all of it from one state of the device.
+/// Runs `read` on a consistent state of the configuration: it is repeated if the generation has changed meanwhile.
 pub fn read_config<T>(transport: &dyn Transport, read: impl Fn(&dyn Registers) -> T) -> Option<T> {
     (0..CONFIG_READS).find_map(|_| {
         let before = transport.config_generation();
@@ -225,7 +227,7 @@ pub fn read_config<T>(transport: &dyn Transport, read: impl Fn(&dyn Registers) -
     })
 }
 
-/// A configuration of no bytes.
+/// An empty configuration.
 pub struct NoConfig;
 
 impl Registers for NoConfig {
@@ -254,7 +256,7 @@ impl Registers for NoConfig {
 pub struct Live(Box<dyn Transport>);
 
 impl Live {
-    /// Takes care of a device that went live.
+    /// Takes the transport of a device after its setup.
     pub fn new(transport: Box<dyn Transport>) -> Self {
         Live(transport)
     }

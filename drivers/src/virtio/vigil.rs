@@ -1,40 +1,40 @@
-//! What an operator is told of a virtio device: that it broke its queues, or stands still. There is nothing that a driver
-//! could do then: the device is the host's, and a reset would lose what it holds back.
+//! Notices to the operator about a virtio device that stalls, or that has written invalid entries to its queues. A
+//! stalled device is not reset: the cause is the host, and a reset would lose the requests in flight.
 
 use crate::hal::{Notice, Severity};
 
-/// Looks, a second apart, after which a device that completes nothing is told of.
-const PATIENCE: u8 = 10;
+/// Seconds without a completion after which a device is reported.
+const REPORT_AFTER: u8 = 10;
 
-/// What was seen of a device.
+/// State of the monitor of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Vigil {
-    /// Looks in a row at which it had completed nothing.
+    /// Consecutive checks, a second apart, in which the device had completed nothing.
     still: u8,
     broken: bool,
     notice: Option<Notice>,
 }
 
 impl Vigil {
-    /// Whether it has completed nothing of what it has since the last look.
+    /// Notes a check, once a second: whether the device has requests and completed none since the last check.
     pub fn see(&mut self, stands_still: bool) {
         let was = self.still;
-        self.still = if stands_still { was.saturating_add(1).min(PATIENCE) } else { 0 };
-        if self.still == PATIENCE && was < PATIENCE {
+        self.still = if stands_still { was.saturating_add(1).min(REPORT_AFTER) } else { 0 };
+        if self.still == REPORT_AFTER && was < REPORT_AFTER {
             self.note(
                 Severity::Warning,
-                "has completed nothing for 10 s of what it was given: its host holds it back",
+                "has completed nothing for 10 s: its host does not serve its requests",
             );
         }
-        if was == PATIENCE && self.still == 0 {
+        if was == REPORT_AFTER && self.still == 0 {
             self.note(Severity::Information, "works again");
         }
     }
 
-    /// It wrote nonsense to its queues, and was reset.
+    /// Notes that the device wrote invalid entries to its queues, and was reset.
     pub fn broke(&mut self) {
         if !core::mem::replace(&mut self.broken, true) {
-            let text = "wrote what makes no sense to its queues: it is reset and not used any more; its host is to blame";
+            let text = "wrote invalid entries to its queues: it is reset and not used any more; its host is to blame";
             self.note(Severity::Error, text);
         }
     }
@@ -43,7 +43,7 @@ impl Vigil {
         self.notice = Some(Notice { severity, text });
     }
 
-    /// What is to be told.
+    /// Takes the next notice.
     pub fn notice(&mut self) -> Option<Notice> {
         self.notice.take()
     }

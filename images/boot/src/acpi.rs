@@ -1,6 +1,6 @@
-//! Looking up ACPI tables (ACPI 6.5, chapter 5.2). Nothing of AML.
+//! Lookup of ACPI tables (ACPI 6.5, chapter 5.2), without an AML interpreter.
 
-/// The tables that a root pointer leads to.
+/// The tables that a root pointer refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables {
     root: &'static [u8],
@@ -17,10 +17,10 @@ pub struct IoApic {
     pub first: u32,
 }
 
-/// A stretch of PCI configuration space in memory: an entry of the MCFG table (PCI Firmware 3.3, 4.1.2).
+/// A range of PCI configuration space in memory: an entry of the MCFG table (PCI Firmware 3.3, 4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ecam {
-    /// Where bus 0 would be; the stretch begins at the first bus.
+    /// Address that bus 0 would have; the range begins at the first bus.
     pub address: u64,
     /// PCI segment group.
     pub segment: u16,
@@ -30,16 +30,16 @@ pub struct Ecam {
     pub last_bus: u8,
 }
 
-/// A unit that translates what devices write and read (an IOMMU), and remaps their interrupts.
+/// An IOMMU, which translates the DMA addresses of devices and remaps their interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Iommu {
     /// Address of its registers.
     pub address: u64,
-    /// AMD's (IVRS table); else Intel's (DMAR table).
+    /// True for AMD's (IVRS table), false for Intel's (DMAR table).
     pub amd: bool,
 }
 
-/// Where a register of ACPI's is (ACPI 6.5, 5.2.3.2).
+/// Location of an ACPI register (ACPI 6.5, 5.2.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Register {
     /// An I/O port.
@@ -50,30 +50,30 @@ pub enum Register {
     Config(u8, u8, u16),
 }
 
-/// How the machine is switched off (ACPI 6.5, 4.8.3.2.1 and 4.8.3.7).
+/// How to switch the machine off (ACPI 6.5, 4.8.3.2.1 and 4.8.3.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerOff {
-    /// By the control registers of power management, each with its type of sleep.
+    /// By the power management control registers, each with its sleep type.
     Controls {
-        /// The first, and the second if there is one.
+        /// The first register, and the second if there is one.
         controls: [(Option<Register>, u16); 2],
-        /// What hands them over from firmware: a port, and what is written to it.
+        /// The port and the value to write to it that take ownership from the firmware.
         enable: Option<(u16, u8)>,
     },
-    /// By the register of machines that have nothing else, with the type of sleep.
+    /// By the sleep control register of hardware-reduced machines, with the sleep type.
     Sleep(Register, u16),
 }
 
-/// Larger tables are taken for nonsense.
+/// Larger tables are treated as invalid.
 const MAX_TABLE: usize = 1 << 20;
 const HEADER: usize = 36;
 /// The address space of I/O ports (ACPI 6.5, 5.2.3.2).
 const SYSTEM_IO: u8 = 1;
-/// What the stub maps one to one.
+/// End of the memory that the stub maps one to one.
 const MAPPED: u64 = 4 << 30;
 
 impl Tables {
-    /// The tables of the root pointer at `rsdp`; `None` if it is 0 or leads nowhere.
+    /// The tables of the root pointer at `rsdp`; `None` if it is 0 or invalid.
     ///
     /// # Safety
     /// Memory below 4 GiB is mapped one to one, and firmware tables in it are not written any more.
@@ -104,7 +104,7 @@ impl Tables {
         entries.filter_map(move |entry| {
             let mut address = [0; 8];
             address[..width].copy_from_slice(entry);
-            // SAFETY: `new` was promised that memory below 4 GiB is mapped and tables stay as they are.
+            // SAFETY: the caller of `new` promised that memory below 4 GiB is mapped and tables do not change.
             unsafe { table(u64::from_le_bytes(address)) }.filter(|t| t.starts_with(&signature))
         })
     }
@@ -114,19 +114,19 @@ impl Tables {
         ecams(self.find(b"MCFG").unwrap_or_default())
     }
 
-    /// Whether the DSDT describes several PCI host bridges, each with a bus behind it that no other bridge leads to.
+    /// Whether the DSDT describes several PCI host bridges, each with a root bus of its own.
     pub fn has_several_host_bridges(&self) -> bool {
         has_several_host_bridges(self.dsdt())
     }
 
-    /// I/O port of the serial port that firmware has its console on (SPCR table of Microsoft's, 1.10): by it a
-    /// management controller passes a console on over the network.
+    /// I/O port of the serial port of the firmware's console (Microsoft's SPCR table, 1.10). A
+    /// management controller forwards this console over the network.
     pub fn console_port(&self) -> Option<u16> {
         console_port(self.find(b"SPCR")?)
     }
 
-    /// IOMMUs, from the DMAR table (Intel VT-d 4.1, 8.3) or the IVRS table (AMD I/O Virtualization 3.08, 5.2). One may be
-    /// named more than once.
+    /// IOMMUs, from the DMAR table (Intel VT-d 4.1, 8.3) or the IVRS table (AMD I/O Virtualization 3.08, 5.2). An IOMMU
+    /// may occur more than once.
     pub fn iommus(&self) -> impl Iterator<Item = Iommu> {
         let of = |signature, amd| iommus(self.find(signature).unwrap_or_default(), amd);
         of(b"DMAR", false).chain(of(b"IVRS", true))
@@ -142,7 +142,7 @@ impl Tables {
         reset_register(self.find(b"FACP")?)
     }
 
-    /// How the machine is switched off, if that is said where it can be found without carrying out AML.
+    /// How to switch the machine off, if the tables show that without executing AML.
     pub fn power_off(&self) -> Option<PowerOff> {
         let aml = [self.dsdt()].into_iter().chain(self.all(b"SSDT"));
         power_off(self.find(b"FACP")?, { aml }.find_map(sleep_types)?)
@@ -154,14 +154,14 @@ impl Tables {
     }
 
     /// Virtio devices on memory-mapped registers: (address, global system interrupt). QEMU's microvm
-    /// describes them in the DSDT; only the form that it uses is understood.
+    /// describes them in the DSDT; only its form is parsed.
     pub fn virtio_mmio(&self) -> impl Iterator<Item = (u64, u32)> {
         virtio_mmio(self.dsdt())
     }
 
     /// The DSDT; empty if there is none.
     fn dsdt(&self) -> &'static [u8] {
-        // SAFETY: `new` was promised that memory below 4 GiB is mapped and tables stay as they are.
+        // SAFETY: the caller of `new` promised that memory below 4 GiB is mapped and tables do not change.
         let dsdt = self.find(b"FACP").and_then(dsdt).and_then(|address| unsafe { table(address) });
         dsdt.unwrap_or_default()
     }
@@ -178,7 +178,7 @@ fn ecams(mcfg: &[u8]) -> impl Iterator<Item = Ecam> {
 }
 
 fn console_port(spcr: &[u8]) -> Option<u16> {
-    /// Like a 16550, and the same in the words of newer tables.
+    /// Interface types of 16550-compatible ports, in old and newer tables.
     const KINDS: [u8; 3] = [0, 1, 0x12];
     let is_one = KINDS.contains(spcr.get(HEADER)?) && *spcr.get(40)? == SYSTEM_IO;
     u16::try_from(u64_at(spcr, 44)?).ok().filter(|&port| is_one && port != 0)
@@ -201,7 +201,7 @@ fn iommus(table: &[u8], amd: bool) -> impl Iterator<Item = Iommu> {
     })
 }
 
-/// Looks for what AML says of them: Name(_HID, EisaId("PNP0A03")), or PNP0A08.
+/// Searches the AML for Name(_HID, EisaId("PNP0A03")), or PNP0A08.
 fn has_several_host_bridges(dsdt: &[u8]) -> bool {
     const NAMED: &[u8] = b"\x08_HID\x0c\x41\xd0\x0a";
     let is_one = |at: &usize| {
@@ -221,7 +221,7 @@ fn reset_register(fadt: &[u8]) -> Option<(Register, u8)> {
     Some((register(fadt, 116).filter(|_| supported)?, *fadt.get(128)?))
 }
 
-/// A generic address, if it is of a kind that can be reached here.
+/// Parses a generic address; None if its address space is not supported.
 fn register(table: &[u8], at: usize) -> Option<Register> {
     let address = u64_at(table, at + 4).filter(|&address| address != 0)?;
     match *table.get(at)? {
@@ -242,7 +242,7 @@ fn power_off(fadt: &[u8], types: [u16; 2]) -> Option<PowerOff> {
     if u32_at(fadt, 112)? & REDUCED != 0 {
         return Some(PowerOff::Sleep(register(fadt, SLEEP_CONTROL)?, types[0]));
     }
-    // The generic addresses of newer tables, or else the ports of old ones.
+    // Use the generic addresses of newer tables, or else the ports of old ones.
     let control = |wide: usize, port: usize| {
         let port = || u16::try_from(u32_at(fadt, port)?).ok().filter(|&port| port != 0);
         register(fadt, wide).or_else(|| port().map(Register::Port))
@@ -253,7 +253,7 @@ fn power_off(fadt: &[u8], types: [u16; 2]) -> Option<PowerOff> {
     Some(PowerOff::Controls { controls, enable })
 }
 
-/// The types of the sleep S5, as AML has them: Name(_S5_, Package { … }), of constants (0x12 is a package).
+/// The sleep types of S5, from AML: Name(_S5_, Package { … }) with constants (0x12 is a package).
 fn sleep_types(aml: &[u8]) -> Option<[u16; 2]> {
     const NAME: u8 = 8;
     let named = |at: &usize| {
@@ -261,7 +261,7 @@ fn sleep_types(aml: &[u8]) -> Option<[u16; 2]> {
         aml[*at..].starts_with(b"_S5_\x12") && before.ends_with(&[NAME])
     };
     let at = (0..aml.len()).find(named)? + 4;
-    // The length's upper two bits say how many bytes of it follow; behind it is the number of elements.
+    // The upper two bits of the length are the number of further length bytes; the number of elements follows.
     let mut rest = aml.get(at + 2 + usize::from(aml.get(at + 1)? >> 6) + 1..)?;
     let mut constant = || {
         let (value, len) = match *rest {
@@ -297,10 +297,10 @@ fn dsdt(fadt: &[u8]) -> Option<u64> {
     wide.or_else(|| u32_at(fadt, 40).map(u64::from))
 }
 
-/// Looks for the resources of devices named LNRO0005 in AML: a Memory32Fixed descriptor (ACPI 6.5,
+/// Searches the AML for the resources of devices named LNRO0005: a Memory32Fixed descriptor (ACPI 6.5,
 /// 6.4.3.4) followed by an extended interrupt descriptor with one interrupt (6.4.3.6).
 fn virtio_mmio(dsdt: &[u8]) -> impl Iterator<Item = (u64, u32)> {
-    /// Name, number and flags of the device take less than this.
+    /// Upper limit of the bytes from the name to the resources.
     const BETWEEN: usize = 96;
     const NAME: &[u8] = b"LNRO0005";
     let named = |at: &usize| dsdt[*at..].starts_with(NAME);
@@ -338,7 +338,8 @@ unsafe fn memory(address: u64, len: usize) -> Option<&'static [u8]> {
     if address < 4096 || end > MAPPED {
         return None;
     }
-    // SAFETY: below 4 GiB, so mapped, and not written any more (the caller's promise); not in page 0.
+    // SAFETY: the range is below 4 GiB, so it is mapped, and it is not written any more (the caller's promise). It is
+    // not in page 0.
     Some(unsafe { core::slice::from_raw_parts(address as usize as *const u8, len) })
 }
 
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_register_counts_only_with_its_flag_and_where_it_can_be_reached() {
+    fn reset_register_needs_its_flag_and_a_supported_address() {
         let mut fadt = [0u8; 129];
         fadt[116] = 1;
         fadt[120] = 0xf9;
@@ -382,19 +383,19 @@ mod tests {
     }
 
     #[test]
-    fn the_sleep_of_no_return_is_found_among_other_names() {
+    fn sleep_types_of_s5_are_found_among_other_names() {
         let package =
             b"\x08_S3_\x12\x06\x04\x01\x01\0\0_S5_\x08_S5_\x12\x08\x04\x0a\x07\x0a\x06\0\0";
         assert_eq!(sleep_types(package), Some([7, 6]));
         assert_eq!(sleep_types(b"..\x08\\_S5_\x12\x06\x04\0\x01\0\0"), Some([0, 1]));
         assert_eq!(sleep_types(b"\x08_S5_\x12\x46\0\x04\x0a\x05"), Some([5, 5]));
-        assert_eq!(sleep_types(b"\x08_S5_\x12\x06\x04\x68"), None, "an argument is none");
+        assert_eq!(sleep_types(b"\x08_S5_\x12\x06\x04\x68"), None, "an argument is not a constant");
         assert_eq!(sleep_types(b"\x08_S5_\x12"), None);
         assert_eq!(sleep_types(b"\x10_S5_\x12\x06\x04\0\0"), None);
     }
 
     #[test]
-    fn a_machine_is_switched_off_by_what_it_has() {
+    fn power_off_uses_the_registers_of_the_machine() {
         let mut fadt = [0u8; 268];
         fadt[64..66].copy_from_slice(&[4, 6]);
         let controls = [(Some(Register::Port(0x604)), 5), (None, 2)];
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_space_of_several_segments_is_found() {
+    fn ecams_of_several_segments_are_found() {
         let mut mcfg = std::vec![0u8; 44];
         mcfg.extend([0, 0, 0, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0, 0]);
         mcfg.extend([0, 0, 0, 0, 0x80, 0, 0, 0, 1, 2, 0x40, 0x7f, 0, 0, 0, 0]);
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_console_port_is_one_of_a_16550_in_io_space() {
+    fn console_port_is_a_16550_in_io_space() {
         let mut spcr = [0u8; 80];
         (spcr[40], spcr[44], spcr[45]) = (1, 0xf8, 2);
         assert_eq!(console_port(&spcr), Some(0x2f8));
@@ -446,12 +447,12 @@ mod tests {
     fn iommus_are_found_among_other_entries() {
         let mut dmar = std::vec![0u8; 48];
         dmar.extend([0, 0, 24, 0, 1, 0, 0, 0, 0, 0, 0xd9, 0xfe, 0, 0, 0, 0]);
-        dmar.extend([1, 8, 0, 0, 2, 0, 0x1f, 0]); // a device of it
+        dmar.extend([1, 8, 0, 0, 2, 0, 0x1f, 0]); // a device of this unit
         dmar.extend([1, 0, 24, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]);
         dmar.extend([0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x20, 0, 0, 0]);
         let found = [(0xfed9_0000, false), (0x20_0000_0000, false)];
         let found = found.map(|(address, amd)| Iommu { address, amd });
-        // What DMAR has in two bytes, IVRS has in one, and flags behind it.
+        // The type has two bytes in DMAR, and one byte in IVRS, followed by flags.
         dmar[64 + 8] = 1;
         assert_eq!(iommus(&dmar, false).collect::<Vec<_>>(), found);
         let mut ivrs = std::vec![0u8; 48];
@@ -466,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn host_bridges_are_counted_by_what_they_are() {
+    fn host_bridges_are_counted_by_hardware_id() {
         let express = b"\x08_HID\x0c\x41\xd0\x0a\x08\x08_CID\x0c\x41\xd0\x0a\x03";
         let plain = b"\x08_HID\x0c\x41\xd0\x0a\x03";
         let other = b"\x08_HID\x0c\x41\xd0\x0a\x06";
@@ -487,7 +488,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn parsers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(ecams(&bytes).all(|ecam| ecam.first_bus <= ecam.last_bus));
             has_several_host_bridges(&bytes);
             console_port(&bytes);

@@ -1,5 +1,5 @@
-//! Reads the little that is needed of a device tree (Devicetree specification 0.4, chapter 5) that somebody else has
-//! written: nothing in it is trusted.
+//! Parser for the command line in a hypervisor's device tree (Devicetree specification 0.4, chapter 5). The tree is
+//! not trusted.
 
 const MAGIC: u32 = 0xd00d_feed;
 const BEGIN_NODE: u32 = 1;
@@ -7,7 +7,7 @@ const END_NODE: u32 = 2;
 const PROP: u32 = 3;
 const NOP: u32 = 4;
 
-/// Bytes of the tree that begins with these.
+/// Size of the tree with this header, in bytes.
 pub fn total_size(header: &[u8]) -> Option<u32> {
     (word(header, 0)? == MAGIC).then(|| word(header, 4)).flatten()
 }
@@ -62,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    /// As uhyve writes it: `memory`, `cpus`, then `chosen`.
+    /// A tree in the order of uhyve: `memory`, `cpus`, then `chosen`.
     fn tree(arguments: &str) -> Vec<u8> {
         let mut structure = Vec::new();
         let mut words = |words: &[u32]| {
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_tree_or_none(at in prop::collection::vec((0usize..200, any::<u8>()), 1..8), cut in 0usize..200) {
+        fn parser_survives_changed_bytes(at in prop::collection::vec((0usize..200, any::<u8>()), 1..8), cut in 0usize..200) {
             let mut tree = tree("isthmus.http.port=80");
             for (at, byte) in at {
                 if let Some(place) = tree.get_mut(at) {

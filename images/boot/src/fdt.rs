@@ -1,4 +1,4 @@
-//! The device tree that tells the kernel about the machine (Devicetree specification 0.4, chapter 5),
+//! Writer of the device tree that describes the machine to the kernel (Devicetree specification 0.4, chapter 5),
 //! with the few nodes that Hermit reads.
 
 use crate::BootInfo;
@@ -20,7 +20,7 @@ const END: u32 = 9;
 /// Header (10 words) and an empty list of reservations (2 double words).
 const STRUCTURE: usize = 40 + 16;
 
-/// Room for the tree: eight regions take about 700 bytes.
+/// Buffer for the tree: eight regions take about 700 bytes.
 pub type Buffer = [u8; 2048];
 
 /// Writes the tree. `hermit,multiboot` makes the kernel use all regions and its own page tables.
@@ -116,9 +116,9 @@ mod tests {
     use crate::Kind;
     use std::vec::Vec;
 
-    /// Read back with the crate that the kernel reads it with.
+    /// Parses the tree with the crate that the kernel uses.
     #[test]
-    fn the_kernel_reads_what_was_written() {
+    fn kernels_parser_reads_the_written_tree() {
         let mut boot = BootInfo::new();
         boot.rsdp = 0xf_5a30;
         boot.tsc_khz = 2_596_151;

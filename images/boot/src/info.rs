@@ -1,4 +1,4 @@
-//! What the stub found, as the image reads it. The two are compiled separately, hence `repr(C)`.
+//! Boot information from the stub for the image. The two are compiled separately, hence `repr(C)`.
 
 use crate::{MemoryMap, Region};
 
@@ -10,35 +10,35 @@ pub enum Protocol {
     Pvh,
     /// Multiboot2: GRUB.
     Multiboot2,
-    /// uhyve, for which there is an image of its own.
+    /// uhyve, which loads a separate image.
     Uhyve,
 }
 
-/// How the clock was measured.
+/// Source of the clock's frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ClockSource {
-    /// The hypervisor or the CPU says how fast its TSC is.
+    /// CPUID leaves of the hypervisor or the CPU.
     Cpuid,
-    /// Against the ACPI power-management timer.
+    /// Measured against the ACPI power-management timer.
     PmTimer,
-    /// Against the 8254 interval timer.
+    /// Measured against the 8254 interval timer.
     Pit,
 }
 
-/// A screen, as firmware or boot loader left it.
+/// A screen, as the firmware or boot loader has set it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Screen {
-    /// Physical address; 0 where there is none.
+    /// Physical address; 0 if there is no screen.
     pub address: u64,
     /// Bytes of a row.
     pub pitch: u32,
-    /// Pixels of 32 bits, or characters of 16, of a row.
+    /// Pixels of 32 bits, or characters of 16 bits, in a row.
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// It shows characters.
+    /// Whether it shows characters.
     pub text: bool,
 }
 
@@ -46,7 +46,7 @@ impl Screen {
     /// No screen.
     pub const NONE: Screen = Screen { address: 0, pitch: 0, width: 0, height: 0, text: false };
 
-    /// What the UEFI front end says of one: address, pitch, width and height.
+    /// Parses the UEFI front end's description: address, pitch, width and height.
     fn parse(text: &str) -> Option<Screen> {
         let mut numbers = text.split(',');
         let address = numbers.next()?.parse().ok()?;
@@ -55,13 +55,13 @@ impl Screen {
     }
 }
 
-/// What the stub found and did.
+/// Boot information from the stub.
 #[repr(C)]
 #[derive(Debug)]
 pub struct BootInfo {
     /// How the image was entered.
     pub protocol: Protocol,
-    /// How the clock was measured.
+    /// Source of the clock's frequency.
     pub clock_source: ClockSource,
     /// Frequency of the time-stamp counter in kHz.
     pub tsc_khz: u64,
@@ -69,15 +69,15 @@ pub struct BootInfo {
     pub apic_timer_khz: u64,
     /// Physical address of the ACPI root pointer, 0 if there is none.
     pub rsdp: u64,
-    /// All memory; the kernel got what is marked [`Kind::RAM`](crate::Kind::RAM).
+    /// All memory; the kernel uses regions of [`Kind::RAM`](crate::Kind::RAM).
     pub memory: MemoryMap,
     /// The DMA arena: identity mapped, unknown to the kernel.
     pub arena: Region,
     /// Address of the unmapped page (once bring-up is done) below the kernel's first stack.
     pub stack_guard: u64,
-    /// The screen that the loader told of.
+    /// The screen in the loader's information.
     pub(crate) screen: Screen,
-    /// The command line did not fit and lost its end.
+    /// The command line was too long and was truncated.
     pub command_line_truncated: bool,
     command_line_len: usize,
     command_line: [u8; Self::MAX_COMMAND_LINE],
@@ -87,7 +87,7 @@ impl BootInfo {
     /// Longest command line that is kept, in bytes.
     pub const MAX_COMMAND_LINE: usize = 4096;
 
-    /// Nothing found yet.
+    /// Empty information.
     #[cfg(any(feature = "stub", test))]
     pub(crate) const fn new() -> Self {
         BootInfo {
@@ -114,15 +114,15 @@ impl BootInfo {
         self.command_line_truncated = kept.len() < bytes.len();
     }
 
-    /// The screen: the loader's, or what the UEFI front end says on the command line.
+    /// The screen: from the UEFI front end's word on the command line, or else from the loader.
     pub fn screen(&self) -> Option<Screen> {
         let words = self.command_line().split_ascii_whitespace();
-        let told = words.filter_map(|word| word.strip_prefix("isthmus-screen=")).next_back();
-        let screen = told.and_then(Screen::parse).unwrap_or(self.screen);
+        let described = words.filter_map(|word| word.strip_prefix("isthmus-screen=")).next_back();
+        let screen = described.and_then(Screen::parse).unwrap_or(self.screen);
         (screen.address != 0).then_some(screen)
     }
 
-    /// Whether something of the command line was lost: here, or before the UEFI front end, which says so.
+    /// Whether a part of the command line was lost: here, or in the UEFI front end, which reports it by a word.
     pub fn command_line_is_cut(&self) -> bool {
         let bytes = self.command_line.get(..self.command_line_len).unwrap_or_default();
         let mut words = self.command_line().split_ascii_whitespace();
@@ -138,7 +138,7 @@ impl BootInfo {
     }
 }
 
-/// What the stub found. Only for code that is linked with a kernel bundle, which defines `isthmus_boot_info`.
+/// The boot information. Only for code that is linked with a kernel bundle, which defines `isthmus_boot_info`.
 pub fn boot_info() -> &'static BootInfo {
     unsafe extern "C" {
         safe fn isthmus_boot_info() -> &'static BootInfo;
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_line_that_is_not_whole_is_told() {
+    fn incomplete_command_line_is_reported() {
         let cut = |line: &[u8]| {
             let mut info = BootInfo::new();
             info.set_command_line(line);

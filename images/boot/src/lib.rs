@@ -1,13 +1,13 @@
-//! The boot stub: what runs before the kernel.
+//! The boot stub, which runs before the kernel.
 //!
-//! It makes the image boot itself, without a separate loader: entered by PVH (QEMU's `-kernel`, the UEFI
-//! front end) or by Multiboot2 (GRUB) it makes the first page tables, collects the memory map, keeps the
-//! DMA arena out of the kernel's hands, measures the clock and enters Hermit's `_start`.
+//! With it, the image boots without a separate loader. Its entry points are for PVH (QEMU's `-kernel`, the UEFI
+//! front end) and Multiboot2 (GRUB). It makes the first page tables, collects the memory map, reserves the
+//! DMA arena, measures the clock and enters Hermit's `_start`.
 //!
-//! uhyve loads an image of its own (feature `uhyve`), whose only entry point is for that.
+//! uhyve loads a separate image (feature `uhyve`), whose only entry point is for uhyve.
 //!
-//! The stub (feature `stub`) is linked into the kernel bundle. Without the feature this crate is what
-//! the image sees of it: [`BootInfo`] and how to get it.
+//! The stub (feature `stub`) is linked into the kernel bundle. Without the feature this crate has only the
+//! image's interface to it: [`BootInfo`] and its accessor.
 #![no_std]
 #[cfg(test)]
 extern crate std;

@@ -1,6 +1,6 @@
-//! The memory map: what is where in physical memory, in a table of fixed size (there is no heap yet).
+//! The map of physical memory, in a table of fixed size (there is no heap yet).
 
-/// What a region is, as in an E820 map, which PVH and Multiboot2 both use.
+/// Kind of a region, as in an E820 map, which PVH and Multiboot2 both use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Kind(pub u32);
@@ -8,14 +8,14 @@ pub struct Kind(pub u32);
 impl Kind {
     /// Memory that the kernel may use.
     pub const RAM: Kind = Kind(1);
-    /// Not for us; there may be device registers behind it.
+    /// Reserved; it may contain device registers.
     pub const RESERVED: Kind = Kind(2);
-    /// Memory that the stub keeps from the kernel: the arena and its page tables.
+    /// Memory that the stub reserves: the arena, its page tables, and the image.
     pub const KEPT: Kind = Kind(0x1000);
-    /// Memory that is not used: the kernel takes only so many regions.
+    /// Unused memory, because the kernel supports a limited number of regions.
     pub const UNUSED: Kind = Kind(0x1001);
 
-    /// Whether there is memory behind it (and not device registers).
+    /// Whether it is memory, and not device registers.
     pub fn is_memory(self) -> bool {
         self != Kind::RESERVED
     }
@@ -29,12 +29,12 @@ pub struct Region {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
 impl Region {
-    /// Nothing.
+    /// An empty region.
     pub const NOWHERE: Region = Region { start: 0, end: 0, kind: Kind::UNUSED };
 
     /// Length in bytes.
@@ -48,29 +48,29 @@ impl Region {
     }
 }
 
-/// How large the arena shall be, and where it may lie.
+/// Wanted size of the arena, and limit of its location.
 #[derive(Clone, Copy, Debug)]
 pub struct ArenaRequest {
-    /// Bytes asked for on the command line; `None` lets the size follow the memory.
+    /// Bytes from the command line; `None` if the size depends on the memory.
     pub bytes: Option<u64>,
-    /// End of the image: what lies below (in the same region) is not for the arena.
+    /// End of the image. The arena must not lie below it in the same region.
     pub image_end: u64,
 }
 
-/// The arena starts and ends at a multiple of this: it is mapped with large pages.
+/// Alignment of the arena, because it is mapped with large pages.
 pub(crate) const LARGE_PAGE: u64 = 2 << 20;
-/// What the kernel needs beside the image: page tables, stacks and heap.
+/// Memory that the kernel needs in addition to the image: page tables, stacks and heap.
 const KERNEL_SHARE: u64 = 12 << 20;
-/// Up to this much memory the arena has its smallest size; above, all but what is left for the heap.
+/// With less memory than this, the arena has its smallest size; with more, all but the heap's share.
 const SMALL_MACHINE: u64 = 48 << 20;
-/// What is left for the heap: an eighth of the memory, within these bounds.
+// Bounds of the heap's share, which is an eighth of the memory.
 const SMALLEST_HEAP: u64 = 24 << 20;
 const LARGEST_HEAP: u64 = 512 << 20;
 const SMALLEST_ARENA: u64 = 6 << 20;
-/// Identity mapping ends where the first entry of the top page table does.
+/// End of the identity mapping, which has one entry of the top page table.
 const HIGHEST: u64 = 512 << 30;
 
-/// A memory map of up to [`MemoryMap::CAPACITY`] regions; more are dropped, which only loses memory.
+/// A memory map of up to [`MemoryMap::CAPACITY`] regions. More are dropped, and their memory is not used.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub struct MemoryMap {
@@ -111,7 +111,7 @@ impl MemoryMap {
         }
     }
 
-    /// Takes `start..end` out of the memory that the kernel may use.
+    /// Removes `start..end` from the memory that the kernel may use.
     pub fn keep(&mut self, start: u64, end: u64) {
         for i in 0..self.len {
             let region = self.regions[i];
@@ -136,8 +136,8 @@ impl MemoryMap {
         self.ram().map(Region::len).sum()
     }
 
-    /// Takes the arena out of the largest region and returns it. Its size is what was asked for, as far
-    /// as the kernel keeps what it needs, else all but the heap's share (little on small machines).
+    /// Reserves the arena in the largest region and returns it. Its size is the requested one, reduced if
+    /// the kernel needs the memory. Without a request it is all but the heap's share, or the minimum on small machines.
     pub fn keep_arena(&mut self, request: &ArenaRequest) -> Option<Region> {
         let usable = |r: &Region| {
             let above = if r.start < request.image_end { request.image_end } else { r.start };
@@ -175,8 +175,8 @@ impl MemoryMap {
         Some(arena)
     }
 
-    /// Where the arena leaves little below 4 GiB, the kernel would use that up for its heap, and then
-    /// take frames for page tables from above, which it has not mapped yet.
+    /// Marks RAM above 4 GiB as unused. If the arena leaves little below 4 GiB, the kernel would use that up for its
+    /// heap, and then allocate frames for page tables above, where they are not mapped yet.
     fn withhold_above_4g(&mut self) {
         for region in &mut self.regions[..self.len] {
             if region.kind == Kind::RAM && region.start >= 4 << 30 {
@@ -185,7 +185,7 @@ impl MemoryMap {
         }
     }
 
-    /// Takes `pages` pages out of the highest RAM below 4 GiB, for page tables.
+    /// Reserves `pages` pages at the end of the highest RAM below 4 GiB, for page tables.
     #[cfg(feature = "stub")]
     pub(crate) fn keep_pages_below_4g(&mut self, pages: u64) -> Option<u64> {
         let size = pages * 4096;
@@ -195,12 +195,12 @@ impl MemoryMap {
         Some(start)
     }
 
-    /// Brings the map into the form the kernel wants: ascending (it takes page tables from the first
-    /// region, which must be mapped already), and at most `limit` regions of RAM, the largest ones.
+    /// Converts the map for the kernel: in ascending order (the kernel allocates page tables in the first
+    /// region, which must be mapped already), and with at most `limit` regions of RAM, the largest ones.
     pub fn hand_over(&mut self, limit: usize) {
         let len = self.len.min(Self::CAPACITY);
         let regions = &mut self.regions[..len];
-        // Few, and mostly in order: not worth the library's sort, which is 3 KB of the image.
+        // Regions are few and mostly in order. The library's sort would add 3 KB to the image.
         for end in 1..regions.len() {
             for at in (1..=end).rev() {
                 if regions[at - 1].start <= regions[at].start {
@@ -219,7 +219,7 @@ impl MemoryMap {
     }
 }
 
-/// A size such as `64M`, `64MiB` or `67108864`; `None` if it is not one.
+/// Parses a size such as `64M`, `64MiB` or `67108864`.
 pub fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn most_of_a_large_machine_lies_in_its_largest_region() {
+    fn arena_of_a_large_machine_is_in_its_largest_region() {
         let mut map = machine(2 << 30, 6 << 30);
         let arena = arena(&mut map, None).unwrap();
         assert_eq!(arena.end, 10 << 30);
@@ -285,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_cut_where_the_kernel_needs_it() {
+    fn requested_arena_is_reduced_to_the_kernels_needs() {
         let arena = arena(&mut machine(64 << 20, 0), Some(1 << 40)).unwrap();
         assert_eq!(arena.len(), (64 << 20) - IMAGE_END - KERNEL_SHARE);
     }
 
     #[test]
-    fn sizes() {
+    fn parse_size_accepts_units_and_rejects_others() {
         assert_eq!(parse_size("64M"), Some(64 << 20));
         assert_eq!(parse_size("2GiB"), Some(2 << 30));
         assert_eq!(parse_size("4096"), Some(4096));

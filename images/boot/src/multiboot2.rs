@@ -1,4 +1,4 @@
-//! Multiboot2 boot information (Multiboot2 specification 2.0, section 3.6).
+//! Parser for Multiboot2 boot information (Multiboot2 specification 2.0, section 3.6).
 
 use crate::{BootInfo, Kind, Screen};
 
@@ -9,12 +9,12 @@ const FRAMEBUFFER: u32 = 8;
 const ACPI_OLD: u32 = 14;
 const ACPI_NEW: u32 = 15;
 
-/// A copy of ACPI's root pointer (36 bytes; of an old one only the first 20 are used).
+/// A copy of ACPI's root pointer (36 bytes; an old one has only the first 20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct RootPointer(pub [u8; 36]);
 
-/// Takes over command line and memory map from the information, and returns the loader's copy of the
+/// Copies command line, memory map and screen from the information, and returns the loader's copy of the
 /// root pointer, the new one if there are two.
 pub fn read(boot: &mut BootInfo, information: &[u8]) -> Option<RootPointer> {
     let mut root_pointer = None;
@@ -48,7 +48,7 @@ fn read_memory_map(boot: &mut BootInfo, body: &[u8]) {
     }
 }
 
-/// A screen of pixels with 32 bits, or of characters; others are not used.
+/// Parses a screen of pixels with 32 bits, or of characters; None for others.
 fn screen(body: &[u8]) -> Option<Screen> {
     let address = u64::from(u32_at(body, 4)?) << 32 | u64::from(u32_at(body, 0)?);
     let (pitch, width, height) = (u32_at(body, 8)?, u32_at(body, 12)?, u32_at(body, 16)?);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn command_line_memory_and_the_newer_root_pointer() {
+    fn information_has_command_line_memory_and_the_newer_root_pointer() {
         let mut map = Vec::from([24, 0, 0, 0, 0, 0, 0, 0]);
         for (address, length, kind) in [(0u64, 0x9_f000u64, 1u32), (0x10_0000, 0x700_0000, 1)] {
             map.extend(address.to_le_bytes());
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic(
+        fn parser_survives_any_bytes(
             tags in prop::collection::vec((0u32..20, 0u32..64, any::<[u8; 40]>()), 0..8),
         ) {
             let mut information = std::vec![0; 8];

@@ -1,36 +1,36 @@
-//! Whether the time-stamp counter can be the clock: whether it runs at one rate, whatever the CPU does to save power
+//! Decides whether the time-stamp counter can be the clock: it has to run at a constant rate in all power states
 //! (Intel SDM volume 3, "Invariant TSC"; AMD APM volume 3, CPUID 8000_0007).
 
 use core::arch::x86_64::__cpuid;
 
-/// What CPUID says of it.
+/// Properties of the counter, from CPUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tsc {
     /// Leaf 0x8000_0007, EDX bit 8.
     pub is_invariant: bool,
-    /// Leaf 1, ECX bit 31: there is a hypervisor, which may hide that bit because it moves machines.
+    /// Leaf 1, ECX bit 31: there is a hypervisor, which may hide the invariant bit because it migrates machines.
     pub under_hypervisor: bool,
-    /// That is QEMU without KVM, which makes the counter of its own clock and promises nothing of any CPU.
+    /// The hypervisor is QEMU without KVM, which derives the counter from its own clock and sets no invariant bit.
     pub is_emulated: bool,
 }
 
-/// How QEMU without KVM names itself, in EBX, ECX and EDX of leaf 0x4000_0000.
+/// Signature of QEMU without KVM, in EBX, ECX and EDX of leaf 0x4000_0000.
 const EMULATOR: [u32; 3] =
     [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
 
-/// What to make of it.
+/// Suitability of the counter as the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is a clock.
+    /// It is suitable.
     Good,
-    /// It is one as long as the hypervisor sees to it.
+    /// It is suitable only as long as the hypervisor keeps its rate constant.
     Doubtful,
-    /// Timers would be wrong by any factor: the machine is not to be started.
+    /// Timers would be wrong by any factor: the appliance must not start.
     Unusable,
 }
 
 impl Tsc {
-    /// Asks this CPU.
+    /// Reads the properties from this CPU.
     pub fn ask() -> Tsc {
         let power = match __cpuid(0x8000_0000).eax {
             0x8000_0007.. => __cpuid(0x8000_0007).edx,
@@ -42,7 +42,7 @@ impl Tsc {
         Tsc { is_invariant: power & 1 << 8 != 0, under_hypervisor, is_emulated }
     }
 
-    /// Judges it.
+    /// Decides its suitability.
     pub fn verdict(self) -> Verdict {
         match self {
             Tsc { is_invariant: true, .. } | Tsc { is_emulated: true, .. } => Verdict::Good,
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_promise_it_takes_a_hypervisor() {
+    fn tsc_without_the_invariant_bit_needs_a_hypervisor() {
         let verdict = |is_invariant, under_hypervisor, is_emulated| {
             Tsc { is_invariant, under_hypervisor, is_emulated }.verdict()
         };

@@ -1,5 +1,5 @@
 //! Disks for UEFI: a GPT (UEFI 2.10 chapter 5) with an EFI system partition, a partition that `save` writes to, and one
-//! with two slots for releases. The appliance knows disks of its own by their tables.
+//! with two slots for releases. The appliance recognises its disks by these partitions.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -19,17 +19,18 @@ use uuid::Uuid;
 use crate::{Run, esp};
 
 const SECTOR: u64 = 512;
-/// Where the partition begins, and what stays free behind it for the second table.
+/// Start of the first partition, and alignment of partitions. The end of the disk is left for the second table.
 const MARGIN: u64 = 1 << 20;
 
-/// Names of the partition that keeps the configuration, and of the system partition.
+/// Name of the partition for the configuration.
 const CONFIG_NAME: &str = "isthmus-config";
+/// Name of the system partition.
 const SYSTEM_NAME: &str = "isthmus";
-/// Where partitions of the small disk begin; what lies before and behind is for the two tables.
+/// Start of the partition on the small disk. The space before and after it is for the two tables.
 const SMALL_MARGIN: u64 = 64 << 10;
 
-/// Writes the disk, sparse: blocks that hold nothing take no space. `config` is what the partition for the
-/// configuration holds.
+/// Writes the disk as a sparse file. `config` is the contents of the partition for the
+/// configuration.
 pub fn raw(out: &Path, efi: &[u8], config: &[u8]) -> Result<()> {
     let partition = esp::size(efi, FatType::Fat32);
     let size = partition + layout::PARTITION + 3 * MARGIN;
@@ -43,7 +44,7 @@ pub fn raw(out: &Path, efi: &[u8], config: &[u8]) -> Result<()> {
     let (mut file, places) = table(file, size, MARGIN, &[system, keep, slots])?;
     file.seek(SeekFrom::Start(places[1]))?;
     file.write_all(config)?;
-    // What boots is the appliance inside the program, until a release is written.
+    // The appliance inside the program boots until a release is written.
     for copy in layout::RECORDS {
         file.seek(SeekFrom::Start(places[2] + copy))?;
         file.write_all(&Record::default().emit())?;
@@ -52,7 +53,7 @@ pub fn raw(out: &Path, efi: &[u8], config: &[u8]) -> Result<()> {
     esp::write(volume, FatType::Fat32, efi)
 }
 
-/// A small disk with nothing but a partition for the configuration, which holds `config`.
+/// A small disk with only a partition for the configuration, with the contents `config`.
 pub fn config_disk(config: &[u8]) -> Result<Vec<u8>> {
     let size = config.len() as u64 + 2 * SMALL_MARGIN;
     let disk = Cursor::new(vec![0; usize::try_from(size)?]);
@@ -67,8 +68,8 @@ fn config_type() -> Type {
     Type { guid: Uuid::from_u128(layout::CONFIG_TYPE), os: OperatingSystem::None }
 }
 
-/// Makes the partitions (name, bytes, type) on a disk of `size` bytes, each on a multiple of `margin`; where
-/// each begins.
+/// Makes the partitions (name, bytes, type) on a disk of `size` bytes, each on a multiple of `margin`; returns
+/// their offsets.
 fn table<D: Read + Write + Seek + Debug>(
     mut disk: D,
     size: u64,
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_disk_has_a_system_partition_with_the_program() {
+    fn disk_has_a_system_partition_with_the_program() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         raw(&path, b"MZ program", &[7; 65536]).unwrap();

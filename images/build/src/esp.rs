@@ -1,5 +1,5 @@
-//! The EFI system partition: a FAT file system that holds the program firmware starts when nobody chose
-//! another (UEFI 2.10 sections 3.5.1.1 and 13.3).
+//! The EFI system partition: a FAT file system with the program that the firmware starts by
+//! default (UEFI 2.10 sections 3.5.1.1 and 13.3).
 
 use std::io::{Read, Seek, Write};
 
@@ -8,7 +8,7 @@ use fatfs::{FatType, FileSystem, FormatVolumeOptions, FsOptions};
 
 const MIB: u64 = 1 << 20;
 
-/// How large a volume for `efi` is to be, in bytes. FAT32, which firmware expects of a disk, starts at
+/// Size of a volume for `efi`, in bytes. FAT32, which firmware expects on a disk, needs at least
 /// 65,525 clusters; a CD may be smaller.
 pub fn size(efi: &[u8], fat: FatType) -> u64 {
     let content = (efi.len() as u64 + MIB / 2).next_multiple_of(MIB);
@@ -18,7 +18,7 @@ pub fn size(efi: &[u8], fat: FatType) -> u64 {
     }
 }
 
-/// Formats `volume`, which is of the [`size`] asked for, and puts the program on it.
+/// Formats `volume`, which has the [`size`] for the program, and writes the program to it.
 pub fn write<V: Read + Write + Seek>(mut volume: V, fat: FatType, efi: &[u8]) -> Result<()> {
     let format = FormatVolumeOptions::new()
         .fat_type(fat)
@@ -42,7 +42,7 @@ mod tests {
     use std::io::Cursor;
 
     #[test]
-    fn the_program_is_read_back() {
+    fn written_program_is_read_back() {
         for (fat, length) in
             [(FatType::Fat16, 0), (FatType::Fat16, 5_000_001), (FatType::Fat32, 700_000)]
         {

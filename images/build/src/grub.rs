@@ -1,4 +1,4 @@
-//! GRUB for BIOS, which loads the appliance by Multiboot2: what the ISO image and the files for PXE have in common.
+//! GRUB for BIOS, which loads the appliance by Multiboot2, for the ISO image and for PXE.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,11 +7,10 @@ use anyhow::{Result, bail};
 
 use crate::Run;
 
-/// Where Debian's grub-pc-bin puts GRUB's modules for BIOS.
+/// Directory of GRUB's modules for BIOS in Debian's grub-pc-bin.
 pub const MODULES_AT: &str = "/usr/lib/grub/i386-pc";
 
-/// Makes GRUB's core in `format` (`i386-pc-eltorito`, `i386-pc-pxe`) at `out`, with these modules, and a script that it
-/// runs first.
+/// Makes GRUB's core in `format` (`i386-pc-eltorito`, `i386-pc-pxe`) at `out`, with these modules and a start script.
 pub fn core(format: &str, script: &Path, modules: &[&str], out: &Path, run: Run) -> Result<()> {
     if !Path::new(MODULES_AT).exists() {
         bail!("{MODULES_AT} is missing: install the package grub-pc-bin");
@@ -21,11 +20,13 @@ pub fn core(format: &str, script: &Path, modules: &[&str], out: &Path, run: Run)
     run(core.arg("-o").arg(out).args(modules))
 }
 
-/// The words of a command line, if GRUB takes them as they are.
+/// The words of a command line; an error if GRUB would interpret a character of them.
 pub fn words(command_line: &str) -> Result<&str> {
     let special = |c: &char| c.is_control() || "'\"\\$;{}&|<>#".contains(*c);
     match command_line.chars().find(special) {
-        Some(bad) => bail!("GRUB, which boots this on a BIOS, takes no {bad:?} in a command line"),
+        Some(bad) => bail!(
+            "the command line contains {bad:?}, which GRUB, the loader for BIOS, would interpret"
+        ),
         None => Ok(command_line),
     }
 }
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_plain() {
+    fn words_with_special_characters_are_rejected() {
         assert_eq!(words("isthmus.net.0.mtu=9000").unwrap(), "isthmus.net.0.mtu=9000");
         assert!(words("a; reboot").unwrap_err().to_string().contains("';'"));
     }

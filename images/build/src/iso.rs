@@ -1,6 +1,6 @@
-//! The ISO 9660 image, in the manner of grub-mkrescue but with one loader each: BIOS starts GRUB, which
-//! loads the appliance by Multiboot2; UEFI starts the EFI program from an appended FAT volume. GRUB's boot
-//! sector in front and a GPT make the same file boot from a USB stick.
+//! The ISO 9660 image, similar to grub-mkrescue but with one loader for each firmware: BIOS starts GRUB, which
+//! loads the appliance by Multiboot2; UEFI starts the EFI program from an appended FAT volume. With GRUB's boot
+//! sector and a GPT the same file boots from a USB stick.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -56,7 +56,7 @@ pub fn write(
     make.args(["-b", "boot/grub/core.img", "-no-emul-boot", "-boot-load-size", "4"]);
     make.args(["-boot-info-table", "--grub2-boot-info", "--grub2-mbr"]);
     make.arg(format!("{}/boot_hybrid.img", grub::MODULES_AT));
-    // UEFI, likewise.
+    // UEFI, from CD and from disk.
     make.args(["-append_partition", "2", "0xef"]).arg(&system).arg("-appended_part_as_gpt");
     make.args([
         "-eltorito-alt-boot",
@@ -67,7 +67,7 @@ pub fn write(
     run(make.arg("-o").arg(out).arg(&tree))
 }
 
-/// GRUB's menu: one entry, started at once, on the screen and on the serial port.
+/// GRUB's menu: one entry, which starts at once, with output to the screen and the serial port.
 fn menu(command_line: &str) -> Result<String> {
     let command_line = grub::words(command_line)?;
     Ok(format!(
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_menu_holds_the_command_line() {
+    fn menu_contains_the_command_line() {
         assert!(
             menu("isthmus.net.0.mtu=9000")
                 .unwrap()

@@ -1,14 +1,14 @@
-//! Bootable images made of the built appliance: an ELF file, a UEFI program, a disk, an ISO.
+//! Makes bootable images from the built appliance: an ELF file, a UEFI program, a disk, an ISO.
 //!
-//! | format | boots by | what is in it |
+//! | format | boots by | contents |
 //! |---|---|---|
 //! | `elf` | PVH (`qemu -kernel`), Multiboot2 | the appliance alone |
 //! | `efi` | UEFI, from a file or the network | the UEFI front end with the appliance inside |
 //! | `raw`, `qcow2` | UEFI | a GPT disk with the EFI program on its system partition, and a partition for the configuration |
 //! | `iso` | BIOS (GRUB, Multiboot2) and UEFI, from CD or USB stick | both |
-//! | `pxe` | BIOS (GRUB, Multiboot2) and UEFI, from a TFTP server, UEFI from an HTTP server too | a directory for it |
+//! | `pxe` | BIOS (GRUB, Multiboot2) and UEFI, from a TFTP server, UEFI from an HTTP server too | a directory |
 //!
-//! It builds nothing of the appliance itself. Secure Boot is not supported: nothing is signed.
+//! It does not build the appliance itself. Secure Boot is not supported: images are not signed.
 
 mod disk;
 mod esp;
@@ -38,16 +38,16 @@ pub enum Format {
     Qcow2,
     /// A CD, which is also a disk for USB sticks.
     Iso,
-    /// A directory for a server that machines boot from.
+    /// A directory for a TFTP or HTTP server.
     Pxe,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Format; 6] =
         [Format::Elf, Format::Efi, Format::Raw, Format::Qcow2, Format::Iso, Format::Pxe];
 
-    /// Its name, which is also the ending of its files.
+    /// Its name, which is also the extension of its files.
     pub fn name(self) -> &'static str {
         match self {
             Format::Elf => "elf",
@@ -59,7 +59,7 @@ impl Format {
         }
     }
 
-    /// Whether the UEFI program goes into it.
+    /// Whether it contains the UEFI program.
     pub fn needs_efi(self) -> bool {
         self != Format::Elf
     }
@@ -75,23 +75,23 @@ impl FromStr for Format {
     }
 }
 
-/// What goes into an image.
+/// Parts of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// The stripped appliance.
     pub elf: &'a Path,
-    /// The UEFI program that holds the same appliance; needed where [`Format::needs_efi`].
+    /// The UEFI program with the same appliance; required if [`Format::needs_efi`].
     pub efi: Option<&'a Path>,
-    /// What the partition for the configuration holds at first, where the format has one (`raw`, `qcow2`).
+    /// Initial contents of the partition for the configuration, if the format has one (`raw`, `qcow2`).
     pub config: &'a [u8],
-    /// Words for the appliance's command line, where the format has a place for them (`iso` and `pxe` on BIOS).
+    /// Words for the appliance's command line, if the format supports them (`iso` and `pxe` on BIOS).
     pub command_line: &'a str,
 }
 
-/// Runs an external tool, showing it to the person who waits.
+/// Runs an external tool, and shows its command to the user.
 pub type Run<'a> = &'a mut dyn FnMut(&mut Command) -> Result<()>;
 
-/// Makes the image `out`; an older one is replaced when the new one is complete.
+/// Makes the image `out`. It replaces an older one when it is complete.
 pub fn write(format: Format, parts: &Parts, out: &Path, run: Run) -> Result<()> {
     let directory = out.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
@@ -116,20 +116,20 @@ pub fn write(format: Format, parts: &Parts, out: &Path, run: Run) -> Result<()> 
     fs::rename(&new, out).with_context(|| format!("could not write {}", out.display()))
 }
 
-/// Removes a directory that was made by an earlier call; anything else is not ours.
+/// Removes a directory of an earlier call; an error if it contains other files.
 fn remove_old(out: &Path) -> Result<()> {
     if !out.is_dir() {
         return Ok(());
     }
     if !out.join("isthmus.0").is_file() && fs::read_dir(out)?.next().is_some() {
-        bail!("{} is a directory with other things in it: choose another place", out.display());
+        bail!("{} is a directory with other files: choose another output path", out.display());
     }
     fs::remove_dir_all(out).with_context(|| format!("could not replace {}", out.display()))
 }
 
 fn efi<'a>(parts: &Parts<'a>) -> Result<&'a Path> {
     let Some(efi) = parts.efi else {
-        bail!("this format needs the UEFI program, which was not built")
+        bail!("the format needs the UEFI program, which was not built")
     };
     Ok(efi)
 }
@@ -153,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_part_is_an_error_and_leaves_the_old_image() {
+    fn missing_part_is_an_error_and_leaves_the_old_image() {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("old.raw");
         fs::write(&out, "old").unwrap();
         let parts = Parts { elf: Path::new("none"), efi: None, config: &[], command_line: "" };
         assert!(write(Format::Raw, &parts, &out, &mut |_| Ok(())).is_err());
         assert_eq!(fs::read(&out).unwrap(), b"old");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
     }
 }

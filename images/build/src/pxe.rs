@@ -1,9 +1,9 @@
-//! What a TFTP or HTTP server gives machines that boot from the network: a directory.
+//! The directory that a TFTP or HTTP server offers to machines that boot from the network.
 //!
 //! | file | for |
 //! |---|---|
-//! | `isthmus.efi` | UEFI, by TFTP (PXE) or HTTP: all in one |
-//! | `isthmus.0` | BIOS, by TFTP (PXE): GRUB, which fetches the next from beside it |
+//! | `isthmus.efi` | UEFI, by TFTP (PXE) or HTTP: contains the appliance |
+//! | `isthmus.0` | BIOS, by TFTP (PXE): GRUB, which fetches `isthmus.elf` from the same directory |
 //! | `isthmus.elf` | the appliance, for GRUB |
 
 use std::fs;
@@ -34,8 +34,8 @@ pub fn write(
     grub::core("i386-pc-pxe", &script, &MODULES, &out.join("isthmus.0"), run)
 }
 
-/// What GRUB does: it shows itself on both consoles, and starts the appliance. If that is not there it stays at its
-/// prompt, behind its own message.
+/// GRUB's script: output to both consoles, then the start of the appliance. If `isthmus.elf` is missing, GRUB shows its
+/// error message and stays at its prompt.
 fn script_of(command_line: &str) -> Result<String> {
     Ok(format!(
         "serial --unit=0 --speed=115200\n\
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_holds_the_command_line() {
+    fn script_contains_the_command_line() {
         let script = script_of("isthmus.net.0.mtu=9000").unwrap();
         assert!(script.contains("(pxe)/isthmus.elf isthmus.net.0.mtu=9000\n"));
         assert!(script_of("a'b").is_err());

@@ -1,11 +1,11 @@
-//! The command line from the load options of UEFI (UEFI 2.10 section 9.1): usually UCS-2 text, but any
-//! bytes are allowed, and some firmware passes its own.
+//! The command line from the load options of UEFI (UEFI 2.10 section 9.1). They are usually UCS-2 text, but any
+//! bytes are allowed, and some firmware passes data of its own.
 
-/// What the appliance is told where options that were meant for it are lost: it stays closed.
+/// Word for the appliance if its options are lost: it stays closed, since a lost option may have restricted access.
 pub const CUT: &str = "isthmus-line=cut";
 
-/// Whether options that could not be taken were meant for the appliance, and not the firmware's own.
-pub fn is_ours(options: &[u8]) -> bool {
+/// Whether rejected options were for the appliance, and not the firmware's own data.
+pub fn is_for_appliance(options: &[u8]) -> bool {
     let wanted = *b"isthmus.";
     let units = options.as_chunks::<2>().0;
     units.windows(wanted.len()).any(|window| {
@@ -15,8 +15,8 @@ pub fn is_ours(options: &[u8]) -> bool {
 
 /// Writes the options as NUL-terminated ASCII into `line` and returns its length without the NUL.
 ///
-/// A UEFI shell puts the program's own name first: a first word that ends in `.efi` is left out.
-/// Options that are no text, not ASCII, or too long for `line` are an error, and leave it empty.
+/// A UEFI shell puts the program's name first: a first word that ends in `.efi` is removed.
+/// Options that are not text, not ASCII, or too long for `line` are an error, and leave it empty.
 pub fn from_load_options(options: &[u8], line: &mut [u8]) -> Result<usize, &'static str> {
     line.fill(0);
     let mut length = 0;
@@ -29,7 +29,7 @@ pub fn from_load_options(options: &[u8], line: &mut [u8]) -> Result<usize, &'sta
                 return Err("the load options are not plain text and are ignored");
             }
         };
-        // One byte stays for the NUL.
+        // One byte is reserved for the NUL.
         if length + 1 >= line.len() {
             line.fill(0);
             return Err("the load options are too long and are ignored");
@@ -47,11 +47,11 @@ pub fn from_load_options(options: &[u8], line: &mut [u8]) -> Result<usize, &'sta
     Ok(length)
 }
 
-/// Puts a word behind the `length` bytes of a NUL-terminated line; how long it is then. None, and the line is as it
-/// was, if it is too long.
+/// Appends a word to the `length` bytes of a NUL-terminated line; returns the new length. None if it does not fit; the
+/// line is unchanged then.
 pub fn append(line: &mut [u8], length: usize, word: &str) -> Option<usize> {
     let end = length.checked_add(1)?.checked_add(word.len())?;
-    // One byte stays for the NUL.
+    // One byte is reserved for the NUL.
     if end >= line.len() {
         return None;
     }
@@ -67,7 +67,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn a_word_is_put_behind_the_line_if_it_fits() {
+    fn word_is_appended_if_it_fits() {
         let mut line = [0; 8];
         line[..3].copy_from_slice(b"a=b");
         assert_eq!(append(&mut line, 3, "wxyz"), None);
@@ -92,24 +92,26 @@ mod tests {
     fn text_becomes_the_command_line() {
         assert_eq!(line(&ucs2("isthmus.net.0.mtu=9000")).unwrap(), b"isthmus.net.0.mtu=9000");
         assert_eq!(line(&[]).unwrap(), b"");
-        assert_eq!(line(b"a\0b").unwrap(), b"a", "without a NUL, and of odd length");
+        assert_eq!(line(b"a\0b").unwrap(), b"a", "without a NUL, and with odd length");
     }
 
     #[test]
-    fn the_shell_s_first_word_goes() {
+    fn program_name_of_the_shell_is_removed() {
         assert_eq!(line(&ucs2("isthmus.efi a=b c")).unwrap(), b"a=b c");
         assert_eq!(line(&ucs2("FS0:\\ISTHMUS.EFI")).unwrap(), b"");
     }
 
     #[test]
-    fn options_of_the_appliance_are_told_from_the_firmware_s() {
-        assert!(is_ours(&ucs2("isthmus.system.hostname=ü")));
-        assert!(is_ours(&ucs2(&std::format!("isthmus.x={}", "x".repeat(5000)))));
-        assert!(!is_ours(&[0x4e, 0xac, 0x08, 0x81]) && !is_ours(&ucs2("isthmus")));
+    fn options_of_the_appliance_and_the_firmware_are_distinguished() {
+        assert!(is_for_appliance(&ucs2("isthmus.system.hostname=ü")));
+        assert!(is_for_appliance(&ucs2(&std::format!("isthmus.x={}", "x".repeat(5000)))));
+        assert!(
+            !is_for_appliance(&[0x4e, 0xac, 0x08, 0x81]) && !is_for_appliance(&ucs2("isthmus"))
+        );
     }
 
     #[test]
-    fn what_is_no_text_is_refused() {
+    fn options_that_are_not_text_are_rejected() {
         assert!(line(&[0x4e, 0xac, 0x08, 0x81]).is_err());
         assert!(line(&ucs2(&"x".repeat(32))).is_err());
         assert_eq!(line(&ucs2(&"x".repeat(31))).unwrap().len(), 31);

@@ -1,4 +1,4 @@
-//! The appliance's ELF file, as far as a loader needs it: where its segments go, and its PVH entry.
+//! Parser for the appliance's ELF file: its segments and its PVH entry, as a loader needs them.
 //!
 //! Formats: System V ABI (ELF-64); the entry is in the ELF note XEN_ELFNOTE_PHYS32_ENTRY
 //! (Linux include/xen/interface/elfnote.h). Nothing is relocated: the image is linked to fixed addresses.
@@ -13,30 +13,30 @@ const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 
 type Headers<'a> = &'a [ProgramHeader64<LittleEndian>];
 
-/// A checked image: every segment's bytes lie in the file, its memory lies below 4 GiB, and it has an entry.
+/// A checked image: the bytes of every segment are in the file, its memory is below 4 GiB, and it has an entry.
 #[derive(Clone, Debug)]
 pub struct Image<'a> {
     data: &'a [u8],
     headers: Headers<'a>,
     /// Physical address of the PVH entry (32-bit protected mode, paging off).
     pub entry: u32,
-    /// The physical memory from the first segment's first byte to the last one's last.
+    /// Physical memory from the first byte of the lowest segment to the last byte of the highest one.
     pub memory: Range<u64>,
 }
 
-/// What goes to one place in memory: `bytes`, then zeros up to `size`.
+/// A segment in memory: `bytes`, then zeros up to `size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
     /// Physical address.
     pub address: u64,
-    /// The part that comes from the file; not longer than `size`.
+    /// Contents from the file; not longer than `size`.
     pub bytes: &'a [u8],
     /// Size in memory.
     pub size: u64,
 }
 
 impl<'a> Image<'a> {
-    /// Checks the whole file. The errors are for the person who built it.
+    /// Checks the whole file. The errors are for the builder of the image.
     pub fn parse(data: &'a [u8]) -> Result<Self, &'static str> {
         let file = FileHeader64::<LittleEndian>::parse(data).map_err(|_| "not an ELF-64 file")?;
         let endian = file.endian().map_err(|_| "not a little-endian ELF file")?;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_segments_and_entry() {
+    fn parse_finds_segments_and_entry() {
         let file = sample();
         let image = Image::parse(&file).unwrap();
         assert_eq!(image.entry, 0x20_0002);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn parse_reports_the_defect() {
         assert_eq!(Image::parse(b"MZ").unwrap_err(), "not an ELF-64 file");
         let mut file = sample();
         file[188] = b'Y';

@@ -1,4 +1,4 @@
-# From UEFI's 64-bit mode to the state that a PVH entry wants: 32-bit protected mode, paging off, flat
+# Switches from UEFI's 64-bit mode to the state that a PVH entry expects: 32-bit protected mode, paging off, flat
 # segments, ebx = start info (Xen docs/misc/pvh.pandoc). Runs at any address below 4 GiB that is mapped to
 # itself, with a few bytes of stack. Never returns.
 #   esi = address of the start info, edx = address of the entry
@@ -24,7 +24,7 @@ efi_enter_pvh:
     mov eax, cr0
     and eax, 0x7fffffff
     mov cr0, eax
-    # EFER.LME off only now: with paging on the CPU refuses.
+    # Clear EFER.LME only now, because with paging enabled that raises #GP.
     mov edi, edx
     mov ecx, 0xc0000080
     rdmsr

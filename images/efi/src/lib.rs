@@ -1,5 +1,5 @@
 //! The parts of the UEFI front end that need no firmware: the image's ELF file, the memory map in PVH's
-//! form, the command line and the partition table. Pure functions, tested on the host (`cargo test --lib`).
+//! format, the command line and the partition table. Pure functions, tested on the host (`cargo test --lib`).
 #![no_std]
 #![forbid(unsafe_code)]
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The UEFI front end: puts the appliance that it carries into memory, leaves the firmware's boot services
-//! and enters the appliance through its PVH entry, as any hypervisor would.
+//! The UEFI front end: loads the appliance that it contains into memory, exits the firmware's boot services
+//! and enters the appliance through its PVH entry, as a hypervisor would.
 //!
 //! Protocol of the entry: Xen docs/misc/pvh.pandoc, `hvm_start_info` version 1. UEFI 2.10 sections 4.1, 7.
 //! It does not read files: the appliance is part of this program, so one file boots from a disk, from a
-//! network, or by hand. Beside it on a disk may be two slots, with releases that were written there later: then it
-//! boots what their record says, and its own appliance if that cannot be read.
+//! network, or by hand. Its disk may have two slots with releases that were installed later. Then it
+//! boots the slot of their record, or the appliance that it contains if the record cannot be read.
 #![no_std]
 #![no_main]
 extern crate alloc;
@@ -61,7 +61,7 @@ struct StartInfo {
     reserved: u32,
 }
 
-/// Everything that outlives the firmware and this program, in pages below 4 GiB.
+/// Data that outlives the firmware and this program, in pages below 4 GiB.
 #[repr(C, align(4096))]
 struct Handover {
     code: [u8; 512],
@@ -82,7 +82,7 @@ fn main() -> Status {
     }
 }
 
-/// Everything that may fail, while the firmware is still there to show an error.
+/// All steps that may fail, while the firmware can still show an error.
 fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     let disk = OwnDisk::find();
     let from_slot = disk.as_ref().and_then(slots::chosen);
@@ -97,8 +97,8 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     let pages = size_of::<Handover>().div_ceil(PAGE_SIZE);
     let memory = boot::allocate_pages(below_4_gib, MemoryType::LOADER_DATA, pages)
         .map_err(|_| "the firmware has no free memory below 4 GiB")?;
-    // SAFETY: the pages are fresh, ours, page aligned, large enough, and never freed. All zeros is a valid
-    // Handover: it is made of integers only.
+    // SAFETY: the pages are newly allocated, exclusively owned, page aligned, large enough, and never freed. All zeros
+    // is a valid Handover, because it consists of integers only.
     let handover = unsafe {
         memory.write_bytes(0, pages * PAGE_SIZE);
         memory.cast::<Handover>().as_mut()
@@ -106,7 +106,8 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     let (code, code_end) = (&raw const efi_enter_pvh, &raw const efi_enter_pvh_end);
     // SAFETY: both symbols delimit one run of code in this program.
     let code = unsafe { core::slice::from_raw_parts(code, code_end.offset_from_unsigned(code)) };
-    let place = handover.code.get_mut(..code.len()).ok_or("its entry code outgrew its place")?;
+    let place =
+        handover.code.get_mut(..code.len()).ok_or("the entry code is larger than its buffer")?;
     place.copy_from_slice(code);
     let mut length = read_load_options(&mut handover.command_line);
     let words = [disk.map(|disk| disk.word()), from_slot.as_ref().map(|slot| slot.word().into())];
@@ -115,7 +116,7 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
             .ok_or("the load options are too long")?;
     }
     if let Some(screen) = screen() {
-        // What does not fit is not shown.
+        // If the word does not fit, the screen is not used.
         let _ = command_line::append(&mut handover.command_line, length, &screen);
     }
     handover.start = StartInfo {
@@ -133,7 +134,7 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     Ok((handover, image.entry))
 }
 
-/// Copies the segments to where the image is linked to.
+/// Copies the segments to the addresses to which the image is linked.
 fn load(image: &Image) -> Result<(), &'static str> {
     let page = PAGE_SIZE as u64;
     let memory = image.memory.start / page * page..image.memory.end.next_multiple_of(page);
@@ -141,14 +142,14 @@ fn load(image: &Image) -> Result<(), &'static str> {
     if boot::allocate_pages(AllocateType::Address(memory.start), MemoryType::LOADER_DATA, pages)
         .is_err()
     {
-        explain(&memory);
-        return Err("the firmware uses memory that the appliance is linked to");
+        print_conflicts(&memory);
+        return Err("the firmware uses memory at the appliance's fixed address");
     }
     for segment in image.segments() {
         let place = segment.address as *mut u8;
         let size = segment.size as usize;
-        // SAFETY: the segment lies in the pages just allocated (`memory` spans all segments), which hold
-        // nothing yet and are mapped to themselves, as all memory is under UEFI; `bytes` is not longer
+        // SAFETY: the segment lies in the pages just allocated (`memory` spans all segments), which have
+        // no other contents and are mapped to themselves, as all memory is under UEFI; `bytes` is not longer
         // than `size`, and lies in this program, not in those pages.
         unsafe {
             ptr::copy_nonoverlapping(segment.bytes.as_ptr(), place, segment.bytes.len());
@@ -158,9 +159,12 @@ fn load(image: &Image) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Prints who is in the way.
-fn explain(wanted: &Range<u64>) {
-    println!("isthmus: wanted {:#x} to {:#x}, where the firmware says:", wanted.start, wanted.end);
+/// Prints the firmware's ranges that overlap the wanted memory.
+fn print_conflicts(wanted: &Range<u64>) {
+    println!(
+        "isthmus: the appliance needs {:#x} to {:#x}, where the firmware has:",
+        wanted.start, wanted.end
+    );
     let Ok(map) = boot::memory_map(MemoryType::LOADER_DATA) else { return };
     for descriptor in map.entries() {
         let range = range(descriptor);
@@ -170,7 +174,7 @@ fn explain(wanted: &Range<u64>) {
     }
 }
 
-/// The length of the line.
+/// Writes the load options to `line`; returns its length.
 fn read_load_options(line: &mut [u8]) -> usize {
     let Ok(image) = boot::open_protocol_exclusive::<LoadedImage>(boot::image_handle()) else {
         return 0;
@@ -178,20 +182,20 @@ fn read_load_options(line: &mut [u8]) -> usize {
     let options = image.load_options_as_bytes().unwrap_or_default();
     command_line::from_load_options(options, line).unwrap_or_else(|error| {
         println!("isthmus: {error}");
-        if command_line::is_ours(options) {
+        if command_line::is_for_appliance(options) {
             return command_line::append(line, 0, command_line::CUT).unwrap_or(0);
         }
         0
     })
 }
 
-/// The screen, as a word of the command line: address, bytes of a row, width and height. The firmware keeps writing to
-/// it until it is left.
+/// The screen, as a word of the command line: address, bytes of a row, width and height. The firmware writes to it
+/// until its boot services are exited.
 fn screen() -> Option<String> {
     let handle = boot::get_handle_for_protocol::<GraphicsOutput>().ok()?;
     let params = OpenProtocolParams { handle, agent: boot::image_handle(), controller: None };
-    // SAFETY: looked at while the firmware runs, and nobody takes the protocol away meanwhile. To open it for us
-    // alone would take the console from the firmware.
+    // SAFETY: it is used while the firmware runs, and the protocol is not removed meanwhile. Opening it exclusively
+    // would take the console from the firmware.
     let mut output = unsafe {
         boot::open_protocol::<GraphicsOutput>(params, OpenProtocolAttributes::GetProtocol)
     }
@@ -205,7 +209,7 @@ fn screen() -> Option<String> {
     Some(format!("isthmus-screen={address},{pitch},{width},{height}"))
 }
 
-/// The physical address of the ACPI root pointer, the newest version there is.
+/// The physical address of the ACPI root pointer, of the newest version available.
 fn rsdp() -> Option<u64> {
     uefi::system::with_config_table(|tables| {
         let find = |guid| tables.iter().find(|table| table.guid == guid);
@@ -233,16 +237,16 @@ fn kind(ty: MemoryType) -> Kind {
     }
 }
 
-/// Leaves the firmware. From here on nothing can fail, and nothing could be shown.
+/// Exits the boot services and enters the appliance. From here on no step can fail, and no output is possible.
 fn enter(handover: &'static mut Handover, entry: u32) -> ! {
-    // SAFETY: no reference into the firmware's memory is left: what is needed of it was copied, and the
+    // SAFETY: no reference into the firmware's memory is left: the needed data was copied, and the
     // ACPI tables stay.
     let map = unsafe { boot::exit_boot_services(Some(MemoryType::LOADER_DATA)) };
     let ranges = map.entries().map(|descriptor| (range(descriptor), kind(descriptor.ty)));
     handover.start.memory_map_entries = memory::fill(&mut handover.memory, ranges) as u32;
     mem::forget(map);
-    // SAFETY: the code was copied from entry.s and is made for this: it takes its stack, the start info and
-    // the entry from these registers, all of them below 4 GiB and mapped to themselves.
+    // SAFETY: the code was copied from entry.s, which expects its stack, the start info and
+    // the entry in these registers, all of them below 4 GiB and mapped to themselves.
     unsafe {
         core::arch::asm!(
             "mov rsp, {stack}",

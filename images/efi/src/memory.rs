@@ -13,34 +13,34 @@ pub struct Entry {
     reserved: u32,
 }
 
-/// What a range of memory is for.
+/// Kind of a range of memory.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Free to use.
     Ram = 1,
-    /// Not to be touched.
+    /// Reserved.
     Reserved = 2,
     /// ACPI tables.
     AcpiTables = 3,
-    /// The firmware's memory across sleep.
+    /// Memory that the firmware preserves across sleep.
     AcpiNonVolatile = 4,
 }
 
 impl Entry {
-    /// An entry of no bytes, to fill a table with.
+    /// An empty entry, for initialising a table.
     pub const EMPTY: Entry =
         Entry { address: 0, size: 0, kind: Kind::Reserved as u32, reserved: 0 };
 }
 
-/// Fills `table` with `ranges`, neighbours of one kind made one, and returns how many entries that took.
+/// Fills `table` with `ranges`, merges adjacent ranges of one kind, and returns the number of entries.
 ///
-/// What does not fit is left out, which is safe: memory that no entry names is not used.
+/// Ranges that do not fit are dropped, which is safe: memory without an entry is not used.
 pub fn fill(table: &mut [Entry], ranges: impl Iterator<Item = (Range<u64>, Kind)>) -> usize {
     let mut used = 0usize;
     for (range, kind) in ranges.filter(|(range, _)| !range.is_empty()) {
         let (kind, size) = (kind as u32, range.end - range.start);
-        // Firmware lists its memory in ascending order, so the neighbour is the entry before.
+        // Firmware lists its memory in ascending order, so only the entry before can be adjacent.
         if let Some(last) = used.checked_sub(1).and_then(|last| table.get_mut(last))
             && last.kind == kind
             && last.address.checked_add(last.size) == Some(range.start)
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_of_one_kind_become_one() {
+    fn adjacent_ranges_of_one_kind_are_merged() {
         let mut table = [Entry::EMPTY; 4];
         let ranges = [
             (0..10, Kind::Ram),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_no_more() {
+    fn full_table_drops_further_ranges() {
         let mut table = [Entry::EMPTY; 2];
         let ranges = (0..9).map(|i| (i * 16..i * 16 + 8, Kind::Ram));
         assert_eq!(fill(&mut table, ranges), 2);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_the_size_that_the_protocol_says() {
+    fn entry_has_the_size_of_the_protocol() {
         assert_eq!(size_of::<Entry>(), 24);
     }
 }

@@ -1,5 +1,5 @@
-//! The disk that this program was started from. The appliance hears which one it is, and whether a configuration was
-//! saved on it: what a disk holds does not show that the machine has booted from it, the firmware's word does.
+//! The disk from which this program was started. The program reports to the appliance which one it is, and whether a
+//! configuration was saved on it, because only the firmware knows from which disk the machine has booted.
 
 use alloc::format;
 use alloc::string::String;
@@ -18,10 +18,10 @@ use uefi::proto::media::block::BlockIO;
 use uefi::proto::{ProtocolPointer, unsafe_protocol};
 use uefi::{Handle, Status};
 
-/// What went wrong, for the console.
+/// Result with an error text for the console.
 pub type Result<T> = core::result::Result<T, &'static str>;
 
-/// That disk.
+/// The disk from which this program was started.
 pub struct OwnDisk {
     handle: Handle,
     /// Its first bytes.
@@ -30,7 +30,7 @@ pub struct OwnDisk {
 }
 
 impl OwnDisk {
-    /// Looks for it. None if this program comes from a network, or from a medium without partitions.
+    /// Finds the disk. None if this program was loaded from a network, or from a medium without partitions.
     pub fn find() -> Option<OwnDisk> {
         let ours = open::<LoadedImage>(boot::image_handle())?.device()?;
         let path = open::<DevicePath>(ours)?;
@@ -38,9 +38,9 @@ impl OwnDisk {
         if !matches!(last.as_enum(), Ok(DevicePathNodeEnum::MediaHardDrive(_))) {
             return None;
         }
-        let disk = before(&path, usize::from(last.length()))?;
+        let disk = without_last(&path, usize::from(last.length()))?;
         let is_it = |handle: &Handle| {
-            open::<DevicePath>(*handle).is_some_and(|path| before(&path, 0) == Some(disk))
+            open::<DevicePath>(*handle).is_some_and(|path| without_last(&path, 0) == Some(disk))
         };
         let handle = boot::find_handles::<BlockIO>().ok()?.into_iter().find(is_it)?;
         let mut device = open::<BlockIO>(handle)?;
@@ -53,17 +53,17 @@ impl OwnDisk {
         Some(OwnDisk { handle, start, block })
     }
 
-    /// What reads and writes it.
+    /// The protocol that reads and writes it.
     pub fn device(&self) -> Option<ScopedProtocol<BlockIO>> {
         open(self.handle)
     }
 
-    /// Where its partition of a type lies, offset and length in bytes.
+    /// Offset and length in bytes of its partition of a type.
     pub fn partition(&self, kind: &[u8; 16]) -> Option<(u64, u64)> {
         partition_table::partition(self.start, self.block, kind)
     }
 
-    /// How the appliance hears of it: a word of its command line, with the place as the appliance writes places.
+    /// Word for the appliance's command line, with the disk's location in the appliance's notation.
     pub fn word(&self) -> String {
         let place = self.place();
         let place = place.as_deref().unwrap_or("unknown");
@@ -85,14 +85,14 @@ impl OwnDisk {
             Some(Ok(DevicePathNodeEnum::MessagingNvmeNamespace(namespace))) => {
                 format!("/{}", namespace.namespace_identifier())
             }
-            // Behind another controller, for which the appliance has no driver.
+            // The disk is behind another controller, for which the appliance has no driver.
             Some(_) => return None,
         };
         let none_below = nodes.next().is_none();
         none_below.then(|| format!("pci:{segment:04x}:{bus:02x}:{device:02x}.{function:x}{unit}"))
     }
 
-    /// Whether its partition for the configuration holds anything, or cannot be read.
+    /// Whether its partition for the configuration contains a document, or cannot be read.
     fn has_saved(&self) -> bool {
         let kind = layout::config_type_on_disk();
         let Some((offset, _)) = self.partition(&kind) else { return false };
@@ -106,25 +106,25 @@ impl OwnDisk {
     }
 }
 
-/// The bytes of a device path before its last `last` bytes.
-fn before(path: &DevicePath, last: usize) -> Option<&[u8]> {
+/// The bytes of a device path without its last `last` bytes.
+fn without_last(path: &DevicePath, last: usize) -> Option<&[u8]> {
     let all = path.as_bytes();
-    // Behind the last node there are the four bytes of the end of the path.
+    // The path ends with an end node of four bytes.
     all.get(..all.len().checked_sub(last + 4)?)
 }
 
-/// Reads from a device; place and length are multiples of its blocks.
+/// Reads from a device; offset and length are multiples of its block size.
 pub fn read(device: &mut BlockIO, at: u64, into: &mut [u8]) -> Result<()> {
     let media = device.media();
     let (id, block) = (media.media_id(), u64::from(media.block_size()));
-    device.read_blocks(id, at / block, into).map_err(|_| "the disk fails")
+    device.read_blocks(id, at / block, into).map_err(|_| "a read of the disk failed")
 }
 
-/// A protocol of a handle, which others may use as well.
+/// Opens a protocol of a handle, without exclusive access.
 pub fn open<P: ProtocolPointer + ?Sized>(handle: Handle) -> Option<ScopedProtocol<P>> {
     let params = OpenProtocolParams { handle, agent: boot::image_handle(), controller: None };
-    // SAFETY: nobody takes devices away while this program runs: it waits for nothing, and hands nothing to the firmware
-    // that would have it do so.
+    // SAFETY: no device is removed while this program runs: it does not wait for events, and requests nothing from the
+    // firmware that would remove one.
     unsafe { boot::open_protocol(params, OpenProtocolAttributes::GetProtocol) }.ok()
 }
 
@@ -133,14 +133,15 @@ pub fn pages(length: usize) -> Option<&'static mut [u8]> {
     let count = length.div_ceil(PAGE_SIZE);
     let memory: NonNull<u8> =
         boot::allocate_pages(AllocateType::AnyPages, MemoryType::LOADER_DATA, count).ok()?;
-    // SAFETY: the pages are fresh, ours alone, as many as said, and never freed; zeros are bytes.
+    // SAFETY: the pages are newly allocated, exclusively owned, `count` in number, and never freed; zeros are valid
+    // bytes.
     unsafe {
         memory.write_bytes(0, count * PAGE_SIZE);
         Some(slice::from_raw_parts_mut(memory.as_ptr(), length))
     }
 }
 
-/// `EFI_PCI_IO_PROTOCOL` (UEFI 2.10, 14.4) as far as it is used.
+/// The used part of `EFI_PCI_IO_PROTOCOL` (UEFI 2.10, 14.4).
 #[repr(C)]
 #[unsafe_protocol("4cf5b200-68b8-4ca5-9eec-b23e3f50029a")]
 struct PciIo {
@@ -159,7 +160,7 @@ impl PciIo {
     /// Segment, bus, device and function.
     fn location(&self) -> Option<[usize; 4]> {
         let [mut segment, mut bus, mut device, mut function] = [0; 4];
-        // SAFETY: the protocol is open, the function is its own, and each pointer is to a number of the right size.
+        // SAFETY: the protocol is open, the function belongs to it, and each pointer is to a number of the right size.
         let status = unsafe {
             (self.get_location)(self, &mut segment, &mut bus, &mut device, &mut function)
         };

@@ -1,15 +1,15 @@
-//! The GUID partition table (UEFI 2.10, 5.3) in the first blocks of the disk that this program was started from: which
-//! stretch of it has a partition of a type. The firmware has found this program by the same table.
+//! Lookup of a partition by its type in the GUID partition table (UEFI 2.10, 5.3), in the first blocks of the disk from
+//! which this program was started. The firmware has found this program by the same table.
 
-/// Bytes from the start of a disk that hold the table, with blocks of any size in use.
+/// Bytes from the start of a disk that contain the table, with any block size in use.
 pub const LOOK: usize = 36 << 10;
 
 const SIGNATURE: &[u8; 8] = b"EFI PART";
-/// Bytes of an entry; larger ones are allowed, and nobody writes them.
+/// Bytes of an entry; larger entries are allowed, but not used in practice.
 const ENTRY: usize = 128;
 
-/// Where the first partition of a type lies: offset and length in bytes. `start` is the first [`LOOK`] bytes of a disk
-/// with blocks of `block` bytes. What makes no sense counts as not there.
+/// Offset and length in bytes of the first partition of a type. `start` is the first [`LOOK`] bytes of a disk
+/// with blocks of `block` bytes. None if there is no such partition, or the table is invalid.
 pub fn partition(start: &[u8], block: usize, kind: &[u8; 16]) -> Option<(u64, u64)> {
     let header = start.get(block..)?.get(..92)?;
     if !header.starts_with(SIGNATURE) || u32_at(header, 84)? as usize != ENTRY {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn partition_of_a_senseless_table_is_none() {
+    fn partition_of_an_invalid_table_is_none() {
         for (first, last) in [(0, 9), (10, 8), (10, u64::MAX), (u64::MAX, u64::MAX)] {
             assert_eq!(partition(&table(512, first, last), 512, &KIND), None, "{first} {last}");
         }

@@ -1,11 +1,11 @@
-//! Registers of the machine, for its watchdog.
+//! Access to the machine's registers, for its watchdog.
 
 use core::arch::asm;
 use core::ptr;
 
 use watchdog::{Function, Io};
 
-/// Those of this machine: all memory is mapped to itself, and nothing else runs.
+/// Registers of this machine. All memory is mapped to itself, and no other code runs.
 pub struct Registers;
 
 const CONFIG_ADDRESS: u16 = 0xcf8;
@@ -17,7 +17,7 @@ fn select(function: Function, offset: u8) {
         | u32::from(device & 31) << 11
         | u32::from(function & 7) << 8
         | u32::from(offset & !3);
-    // SAFETY: the host bridge's address register, which has no effect but on what is read at its data register next.
+    // SAFETY: the host bridge's address register, which only selects the register behind its data register.
     unsafe { asm!("out dx, eax", in("dx") CONFIG_ADDRESS, in("eax") address) };
 }
 
@@ -32,7 +32,7 @@ impl Io for Registers {
 
     fn config_write(&mut self, function: Function, offset: u8, value: u32) {
         select(function, offset);
-        // SAFETY: crate `watchdog` writes to functions that it knows, what their makers say.
+        // SAFETY: crate `watchdog` writes only to functions that it has identified, as their documentation specifies.
         unsafe { asm!("out dx, eax", in("dx") CONFIG_DATA, in("eax") value) };
     }
 
@@ -63,7 +63,7 @@ impl Io for Registers {
     }
 
     fn memory_read(&mut self, address: u64) -> u32 {
-        // SAFETY: a register of a device that is there, at the address that firmware has given it; mapped to itself.
+        // SAFETY: a register of an existing device, at the address that the firmware has assigned; mapped to itself.
         unsafe { ptr::read_volatile(address as *const u32) }
     }
 

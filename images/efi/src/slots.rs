@@ -1,8 +1,8 @@
-//! The slots on the disk that this program was started from: which of them boots, and its image.
+//! Selects the slot that boots from the disk from which this program was started, and loads its image.
 //!
-//! They lie in the partition of their type ([`release::layout`]) on that disk, and on no other. The record is written
-//! before a trial begins, and when one has failed; if that does not work, there is no trial. Signatures were checked by
-//! the appliance that wrote the slot; here only that what was written is still there.
+//! The slots are in the partition of their type ([`release::layout`]) on that disk only. The record is written
+//! before a trial begins, and when one has failed. If it cannot be written, there is no trial. The appliance that wrote
+//! the slot has checked the signature; here only the digest is checked.
 
 use efi::elf::Image;
 use release::layout::{BLOCK, RECORDS, partition_type_on_disk, slot_length, slot_start};
@@ -15,10 +15,10 @@ use watchdog::Watchdog;
 use crate::own_disk::{self, OwnDisk, Result, pages};
 use crate::registers::Registers;
 
-/// Seconds that an image on trial has until it sees to the watchdog itself.
+/// Seconds until an image on trial has to reload the watchdog itself.
 const TRIAL: u16 = 120;
 
-/// What a slot holds, in memory.
+/// A slot with its image in memory.
 pub struct Booted {
     pub image: Image<'static>,
     slot: Slot,
@@ -26,7 +26,7 @@ pub struct Booted {
 }
 
 impl Booted {
-    /// How the appliance hears of it: a word of its command line.
+    /// Word for the appliance's command line.
     pub fn word(&self) -> &'static str {
         match (self.slot, self.trial) {
             (Slot::A, false) => "isthmus-slot=a",
@@ -37,17 +37,20 @@ impl Booted {
     }
 }
 
-/// What is to boot; none if that is the appliance inside this program.
+/// The slot to boot; None for the appliance inside this program.
 pub fn chosen(disk: &OwnDisk) -> Option<Booted> {
     let mut partition = find(disk)?;
     let Choice { slot, trial, changed } = partition.record.choose();
     if let (false, Some(failed)) = (trial, partition.record.failed.filter(|_| changed)) {
-        println!("isthmus: slot {} did not come up: back to what ran before", failed.name());
+        println!(
+            "isthmus: the trial of slot {} failed: starting the previous release",
+            failed.name()
+        );
     }
     if changed && let Err(why) = partition.write_record() {
-        println!("isthmus: the record of the slots cannot be written: {why}");
+        println!("isthmus: the boot record cannot be written: {why}");
         if trial {
-            // Without it a trial would never end.
+            // Without the record the trial would start again and again.
             let current = partition.record.current?;
             return partition.boot(current, false);
         }
@@ -61,20 +64,22 @@ pub fn chosen(disk: &OwnDisk) -> Option<Booted> {
     }
     if trial {
         partition.record.fail(slot);
-        // What it says now ends the trial with the next start anyway.
+        // If this fails, the record on the disk ends the trial at the next start.
         let _ = partition.write_record();
         let current = partition.record.current?;
         return partition.boot(current, false);
     }
-    println!("isthmus: starting the appliance that the disk was made with");
+    println!("isthmus: starting the appliance of the disk image");
     None
 }
 
-/// An image that hangs before it can see to anything is reset by the machine's watchdog, if it has one.
+/// Starts the machine's watchdog, if it has one, so that an image that hangs early is reset.
 fn start_watchdog() {
     match Watchdog::find(&mut Registers) {
         Some(watchdog) => watchdog.start(&mut Registers, TRIAL),
-        None => println!("isthmus: no watchdog: if this hangs, reset the machine by hand"),
+        None => {
+            println!("isthmus: the machine has no watchdog: if the trial hangs, reset the machine")
+        }
     }
 }
 
@@ -82,18 +87,18 @@ fn start_watchdog() {
 struct Partition {
     /// The disk.
     device: ScopedProtocol<BlockIO>,
-    /// Where it begins there, in bytes.
+    /// Offset on the disk, in bytes.
     offset: u64,
-    /// Its bytes.
+    /// Length in bytes.
     length: u64,
     record: Record,
-    /// The copy of the record that is written over next.
+    /// Index of the copy that the next record replaces.
     older: usize,
-    /// Pages that the device reads into and writes from.
+    /// Buffer for blocks, in pages that the device can access.
     buffer: &'static mut [u8],
 }
 
-/// Looks for the partition on the disk that this program comes from, by its type.
+/// Finds the partition by its type, and reads its record.
 fn find(disk: &OwnDisk) -> Option<Partition> {
     let (offset, length) = disk.partition(&partition_type_on_disk())?;
     let mut partition = Partition {
@@ -131,13 +136,15 @@ impl Partition {
         }
         let (id, block) = (media.media_id(), u64::from(media.block_size()));
         let place = (self.offset + RECORDS[self.older]) / block;
-        self.device.write_blocks(id, place, self.buffer).map_err(|_| "the disk fails")?;
-        self.device.flush_blocks().map_err(|_| "the disk does not flush its cache")?;
+        self.device
+            .write_blocks(id, place, self.buffer)
+            .map_err(|_| "a write to the disk failed")?;
+        self.device.flush_blocks().map_err(|_| "a flush of the disk failed")?;
         self.older = 1 - self.older;
         Ok(())
     }
 
-    /// The image of a slot. If there is none, the console is told why.
+    /// Loads the image of a slot. Prints the error if that fails.
     fn boot(&mut self, slot: Slot, trial: bool) -> Option<Booted> {
         match self.image(slot) {
             Ok(image) => Some(Booted { image, slot, trial }),
@@ -156,9 +163,9 @@ impl Partition {
         if header.length > room || length > room.saturating_sub(HEADER as u64) {
             return Err("its release is longer than the slot");
         }
-        let bytes = pages(length as usize).ok_or("the firmware has no memory for it")?;
+        let bytes = pages(length as usize).ok_or("the firmware has no free memory for it")?;
         let mut at = start + HEADER as u64;
-        // Firmware has been seen to take no more than 16-bit counts of sectors at a time.
+        // Some firmware supports only 16-bit counts of sectors.
         for part in bytes.chunks_mut(1 << 20) {
             read(&mut self.device, self.offset, self.length, at, part)?;
             at += part.len() as u64;
@@ -173,10 +180,10 @@ impl Partition {
     }
 }
 
-/// Reads from a partition of `length` bytes at `offset`; place and length are multiples of 4096.
+/// Reads from a partition of `length` bytes at `offset`. `at` and the length of `into` are multiples of 4096.
 fn read(device: &mut BlockIO, offset: u64, length: u64, at: u64, into: &mut [u8]) -> Result<()> {
     if at.checked_add(into.len() as u64).is_none_or(|end| end > length) {
-        return Err("it lies outside of its partition");
+        return Err("it exceeds its partition");
     }
     own_disk::read(device, offset + at, into)
 }

@@ -1,18 +1,18 @@
-//! The header of a release, and the checks of it.
+//! The header of a release, and its checks.
 //!
-//! | bytes | what, little-endian |
+//! | bytes | field, little-endian |
 //! |---|---|
 //! | 0..8 | `ISTHREL` and a byte 1, the version of this layout |
 //! | 8..16 | length of the image in bytes |
-//! | 16..24 | when it was made, in seconds since 1970-01-01 UTC |
-//! | 24..64 | which version it is: ASCII, then zeros |
+//! | 16..24 | build time, in seconds since 1970-01-01 UTC |
+//! | 24..64 | version: ASCII, then zeros |
 //! | 64..128 | SHA-512 of the image |
-//! | 128..160 | the Ed25519 key that it is signed with, its public half |
+//! | 128..160 | public Ed25519 key of the signature |
 //! | 160..224 | the signature (RFC 8032) of bytes 0..160 |
 //! | 224..4096 | zeros |
 //!
-//! The signature is of the digest: whoever writes an image down as it comes needs neither all of it in memory nor to read
-//! it twice, and refuses a wrong key before the first byte of the image.
+//! The signature covers the digest. So a writer that streams an image to a disk neither needs all of it in memory nor
+//! reads it twice, and it rejects a wrong key before the first byte of the image.
 
 use core::fmt;
 use sha2::{Digest as _, Sha512};
@@ -20,42 +20,42 @@ use sha2::{Digest as _, Sha512};
 /// Bytes of a header.
 pub const HEADER: usize = 4096;
 const MAGIC: &[u8; 8] = b"ISTHREL\x01";
-/// What is signed.
+/// Bytes that the signature covers.
 const SIGNED: usize = 160;
 const END: usize = SIGNED + 64;
 
-/// A header that has the right shape. That the image is what it says, and who says so, are checks of their own.
+/// A well-formed header. The digest of the image and the signature are checked separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Length of the image in bytes.
     pub length: u64,
-    /// When it was made, in seconds since 1970-01-01 UTC.
+    /// Build time, in seconds since 1970-01-01 UTC.
     pub made: u64,
     version: [u8; 40],
     /// SHA-512 of the image.
     pub digest: [u8; 64],
-    /// The public half of the key that it is signed with.
+    /// Public key of the signature.
     pub key: [u8; 32],
-    /// Of everything before.
+    /// Signature of all fields before it.
     pub signature: [u8; 64],
 }
 
-/// Why a release is not taken.
+/// Why a release is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It does not begin as a release does.
+    /// It does not begin with the magic bytes of a release.
     NotARelease,
-    /// Its layout is one of the future.
+    /// Its layout is newer than this code.
     Layout(u8),
-    /// Its version is no plain text.
+    /// Its version is not plain text.
     Version,
     /// It has no image.
     Empty,
-    /// It is signed with another key than the one that counts.
+    /// It is signed with another key than the configured one.
     OtherKey,
-    /// The signature is not of this header.
+    /// The signature does not match the header.
     Signature,
-    /// The image is not the one that was signed.
+    /// The image does not match the signed digest.
     Image,
 }
 
@@ -63,23 +63,23 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::NotARelease => f.write_str(
-                "this is no release of the appliance: `./isthmus release --key FILE` makes one",
+                "the file is no release of the appliance: make one with `./isthmus release --key FILE`",
             ),
             Refusal::Layout(layout) => write!(
                 f,
-                "the release has layout {layout}, of which this appliance knows nothing: go to a version between first"
+                "the release has layout {layout}, which this appliance cannot read: upgrade to a version in between first"
             ),
             Refusal::Version | Refusal::Empty => {
-                f.write_str("the header of the release is damaged: make or copy it anew")
+                f.write_str("the header of the release is damaged: build or copy the release again")
             }
             Refusal::OtherKey => f.write_str(
-                "the release is signed with another key than system.upgrade_key",
+                "the release is signed with another key than system.upgrade_key: sign it with that key",
             ),
             Refusal::Signature => f.write_str(
-                "the release's signature is wrong: it was damaged, or somebody has changed it",
+                "the release's signature is wrong: the file was damaged or changed",
             ),
             Refusal::Image => f.write_str(
-                "the image is not the one that was signed: it was damaged on the way, or somebody has changed it",
+                "the image is not the one that was signed: it was damaged or changed on the way",
             ),
         }
     }
@@ -88,8 +88,8 @@ impl fmt::Display for Refusal {
 impl core::error::Error for Refusal {}
 
 impl Header {
-    /// A header that is not signed yet. Of a version longer than 40 bytes the end is left out, and what is not printable
-    /// ASCII.
+    /// A header without a signature. The version is reduced to its printable ASCII characters, and truncated to 40
+    /// bytes.
     pub fn new(image: &[u8], made: u64, version: &str, key: [u8; 32]) -> Header {
         let mut text = [0; 40];
         let printable = version.bytes().filter(u8::is_ascii_graphic);
@@ -102,7 +102,7 @@ impl Header {
         Header { length, made, version: text, digest, key, signature: [0; 64] }
     }
 
-    /// What there is at the start of a release, or of a slot.
+    /// Parses the start of a release, or of a slot.
     pub fn parse(bytes: &[u8]) -> Result<Header, Refusal> {
         let bytes = bytes.first_chunk::<END>().ok_or(Refusal::NotARelease)?;
         if bytes[..7] != MAGIC[..7] {
@@ -132,13 +132,13 @@ impl Header {
         Ok(header)
     }
 
-    /// Which version it is.
+    /// The version.
     pub fn version(&self) -> &str {
         let text = self.version.split(|&byte| byte == 0).next().unwrap_or_default();
         core::str::from_utf8(text).unwrap_or_default()
     }
 
-    /// What the signature is of.
+    /// The bytes that the signature covers.
     pub fn signed(&self) -> [u8; SIGNED] {
         let mut bytes = [0; SIGNED];
         bytes[..8].copy_from_slice(MAGIC);
@@ -150,7 +150,7 @@ impl Header {
         bytes
     }
 
-    /// As it stands in a release.
+    /// Encodes the header.
     pub fn emit(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..SIGNED].copy_from_slice(&self.signed());
@@ -158,36 +158,36 @@ impl Header {
         bytes
     }
 
-    /// Whether it was signed with this key.
+    /// Verifies that it was signed with this key.
     #[cfg(feature = "verify")]
     pub fn verify(&self, key: &[u8; 32]) -> Result<(), Refusal> {
         use ed25519_dalek::{Signature, VerifyingKey};
         if self.key != *key {
             return Err(Refusal::OtherKey);
         }
-        // A key that is no point has signed nothing.
+        // A key that is not a valid point cannot have signed the header.
         let key = VerifyingKey::from_bytes(key).map_err(|_| Refusal::Signature)?;
         let signature = Signature::from_bytes(&self.signature);
         key.verify_strict(&self.signed(), &signature).map_err(|_| Refusal::Signature)
     }
 }
 
-/// The digest of an image, piece by piece.
+/// Incremental digest of an image.
 #[derive(Clone, Debug, Default)]
 pub struct Digest(Sha512);
 
 impl Digest {
-    /// Of nothing yet.
+    /// The digest of no bytes.
     pub fn new() -> Digest {
         Digest::default()
     }
 
-    /// The next piece.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Of all pieces.
+    /// The digest of all bytes.
     pub fn finish(self) -> [u8; 64] {
         self.0.finalize().into()
     }
@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn header_is_parsed_back() {
         let header = sample();
         assert_eq!(Header::parse(&header.emit()), Ok(header.clone()));
         assert_eq!((header.version(), header.length), ("0.1.0-abcdef", 5));
     }
 
     #[test]
-    fn what_is_none_is_told() {
+    fn parse_rejects_malformed_headers() {
         let bytes = sample().emit();
         assert_eq!(Header::parse(&bytes[..END - 1]), Err(Refusal::NotARelease));
         assert_eq!(Header::parse(&[0; HEADER]), Err(Refusal::NotARelease));
@@ -225,14 +225,14 @@ mod tests {
             Header::parse(&bytes)
         };
         assert_eq!(change(7, 9), Err(Refusal::Layout(9)));
-        assert_eq!(change(24, 0), Err(Refusal::Version), "text behind a zero");
+        assert_eq!(change(24, 0), Err(Refusal::Version), "text after a zero");
         assert_eq!(change(24, 0x1b), Err(Refusal::Version), "an escape for the terminal");
         assert_eq!(change(8, 0), Err(Refusal::Empty));
     }
 
     #[cfg(feature = "verify")]
     #[test]
-    fn only_what_the_key_has_signed_is_taken() {
+    fn verify_accepts_only_the_keys_signature() {
         use ed25519_dalek::{Signer, SigningKey};
         let key = SigningKey::from_bytes(&[3; 32]);
         let public = key.verifying_key().to_bytes();
@@ -247,7 +247,7 @@ mod tests {
             let verified = Header::parse(&bytes).and_then(|header| header.verify(&public));
             assert!(verified.is_err(), "{at}");
         }
-        // Who signs with a key of its own says so, or is found out.
+        // A signature of another key is detected even if the header names the right key.
         let other = SigningKey::from_bytes(&[4; 32]);
         let mut forged = Header::new(b"image", 1, "v", public);
         forged.signature = other.sign(&forged.signed()).to_bytes();

@@ -1,4 +1,4 @@
-//! Releases of the appliance, and the slots of a disk that they boot from.
+//! Releases of the appliance, and the slots of the disk from which they boot.
 //!
 //! A *release* is a file: a [`Header`] of 4096 bytes, which is signed, and then the image, an ELF file. A boot disk has a
 //! partition of type [`layout::PARTITION_TYPE`] with two *slots*, each of which contains a release as in the file, and a
@@ -10,8 +10,8 @@
 //! * The appliance (`gateway/upgrade`) checks the signature, writes a release into the slot that it does not run from,
 //!   and records that the next start is a trial.
 //! * The UEFI front end (`images/efi/src/slots.rs`) boots the slot of the record. It records the start of a trial before
-//!   the trial, so whatever ends it, the next start is of the previous release. It checks digests, not signatures: write
-//!   access to that disk includes the front end.
+//!   the trial, so after any end of an unconfirmed trial the next start is of the previous release. It checks digests,
+//!   not signatures, because write access to that disk includes the front end.
 
 #![cfg_attr(not(test), no_std)]
 

@@ -1,5 +1,5 @@
-//! The note that an appliance writes beside the slots before it restarts into another release, for that release. Front ends
-//! do not look at it.
+//! The note that an appliance writes next to the slots, for the release that it restarts into. Front ends do not read
+//! it.
 
 use crc::{CRC_32_ISO_HDLC, Crc};
 
@@ -18,16 +18,16 @@ const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 pub struct Note<'a> {
     /// Counts the notes of a disk.
     pub generation: u64,
-    /// The latest time at which a release was made that was taken on this disk, in seconds since 1970.
+    /// Latest build time of the releases that were installed on this disk, in seconds since 1970.
     pub made: u64,
-    /// What was in force, a line each.
+    /// Configuration that was in force, one item a line.
     pub text: &'a str,
-    /// The text is not all of it.
+    /// The text was truncated.
     pub is_cut: bool,
 }
 
 impl<'a> Note<'a> {
-    /// What there is in a copy, if it is whole.
+    /// Parses a copy; None if it is invalid.
     pub fn parse(bytes: &'a [u8]) -> Option<Note<'a>> {
         let header = bytes.first_chunk::<TEXT>()?;
         let long = |at: usize| u64::from_le_bytes(part(header, at));
@@ -39,7 +39,7 @@ impl<'a> Note<'a> {
         whole.then_some(Note { generation, made, text, is_cut })
     }
 
-    /// Writes it down. A text that is too long is cut before the line that does not fit.
+    /// Encodes the note. A text that is too long is truncated before the line that does not fit.
     pub fn emit(&self, bytes: &mut [u8; NOTE]) {
         let lines = self.text.split_inclusive('\n');
         let ends = lines.scan(0, |end, line| {
@@ -61,7 +61,7 @@ impl<'a> Note<'a> {
     }
 }
 
-/// The copy that counts, and the number of the one that the next note is written over.
+/// The current note, and the index of the copy that the next note replaces.
 pub fn latest<'a>(copies: [&'a [u8]; 2]) -> (Option<Note<'a>>, usize) {
     match copies.map(Note::parse) {
         [Some(first), Some(second)] if second.generation > first.generation => (Some(second), 0),
@@ -89,7 +89,7 @@ mod tests {
     use std::string::String;
 
     #[test]
-    fn note_is_read_back_and_damage_is_noticed() {
+    fn note_is_parsed_back_and_damage_is_detected() {
         let note = Note { generation: 3, made: 77, text: "a\nb\n", is_cut: false };
         let mut bytes = [0; NOTE];
         note.emit(&mut bytes);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_too_long_is_cut_at_a_line_and_says_so() {
+    fn long_text_is_truncated_at_a_line_and_marked() {
         let text: String = (0..2000).map(|i| std::format!("line {i}\n")).collect();
         let mut bytes = [0; NOTE];
         Note { text: &text, ..Note::default() }.emit(&mut bytes);
@@ -114,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn later_of_two_copies_counts_and_the_other_is_written_over() {
+    fn later_of_two_copies_is_current_and_the_other_is_replaced() {
         let copy = |generation| {
             let mut bytes = [0; NOTE];
             Note { generation, ..Note::default() }.emit(&mut bytes);
             bytes
         };
-        let told = |a: &[u8], b: &[u8]| {
+        let current = |a: &[u8], b: &[u8]| {
             let (note, older) = latest([a, b]);
             (note.map(|note| note.generation), older)
         };
-        assert_eq!(told(&copy(1), &copy(2)), (Some(2), 0));
-        assert_eq!(told(&copy(2), &copy(1)), (Some(2), 1));
-        assert_eq!(told(&[0; 99], &copy(1)), (Some(1), 0));
-        assert_eq!(told(&copy(1), &[0; 99]), (Some(1), 1));
-        assert_eq!(told(&[], &[]), (None, 0));
+        assert_eq!(current(&copy(1), &copy(2)), (Some(2), 0));
+        assert_eq!(current(&copy(2), &copy(1)), (Some(2), 1));
+        assert_eq!(current(&[0; 99], &copy(1)), (Some(1), 0));
+        assert_eq!(current(&copy(1), &[0; 99]), (Some(1), 1));
+        assert_eq!(current(&[], &[]), (None, 0));
     }
 }

@@ -1,18 +1,18 @@
-//! The record of which slot boots.
+//! The boot record, which selects the slot that boots.
 //!
-//! | bytes | what, little-endian |
+//! | bytes | field, little-endian |
 //! |---|---|
 //! | 0..8 | `ISTHBOOT` |
-//! | 8..16 | generation: of two copies that are whole, the higher one counts |
-//! | 16 | what boots: 0 the image inside the front end, 1 slot A, 2 slot B |
+//! | 8..16 | generation: of two valid copies, the one with the higher generation is current |
+//! | 16 | current image: 0 the image inside the front end, 1 slot A, 2 slot B |
 //! | 17 | the slot on trial: 0 none |
-//! | 18 | starts that the trial still has |
-//! | 19 | the slot whose trial failed last, until the appliance has told of it: 0 none |
-//! | 20 | 1 if what ordered the trial did all that it was configured to do: then the trial has to do so too |
+//! | 18 | remaining starts of the trial |
+//! | 19 | the slot whose trial failed last, until the appliance has reported it: 0 none |
+//! | 20 | 1 if the release that ordered the trial was ready: then the trial has to become ready too |
 //! | 21..24 | zeros |
 //! | 24..28 | CRC-32 (IEEE 802.3) of bytes 0..24 |
 //!
-//! A record is written over the older copy, so that whenever the power fails one of them is whole.
+//! A record replaces the older copy, so that one copy is valid after a power cut at any time.
 
 use crate::layout::BLOCK;
 use crc::{CRC_32_ISO_HDLC, Crc};
@@ -21,7 +21,7 @@ const MAGIC: &[u8; 8] = b"ISTHBOOT";
 const CHECKED: usize = 24;
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 
-/// A place of a release.
+/// A slot for a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// The first.
@@ -70,32 +70,32 @@ impl Slot {
 pub struct Record {
     /// Counts the records of a disk.
     pub generation: u64,
-    /// What boots; none is the image inside the front end.
+    /// Slot that boots; None is the image inside the front end.
     pub current: Option<Slot>,
-    /// What boots next, as often as `tries` says.
+    /// Slot on trial, which boots for the next `tries` starts.
     pub trial: Option<Slot>,
-    /// Starts that the trial still has.
+    /// Remaining starts of the trial.
     pub tries: u8,
-    /// The slot whose trial failed last, until the appliance has told of it.
+    /// The slot whose trial failed last, until the appliance has reported it.
     pub failed: Option<Slot>,
-    /// What ordered the trial did all that it was configured to do: what is on trial counts when it does so too.
+    /// The release that ordered the trial was ready, so the trial is confirmed only when it is ready too.
     pub was_ready: bool,
 }
 
-/// What a start boots.
+/// Decision for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// None is the image inside the front end.
+    /// Slot to boot; None is the image inside the front end.
     pub slot: Option<Slot>,
-    /// It is a trial: not before the record was written.
+    /// It is a trial, which must not start before the record is written.
     pub trial: bool,
-    /// The record is to be written.
+    /// The record has changed and has to be written.
     pub changed: bool,
 }
 
 impl Record {
-    /// Decides what a start boots. A trial costs one of its starts before it begins: one that ends without being
-    /// confirmed, for whatever reason, is over.
+    /// Decides which slot a start boots. A start is subtracted from the trial before it begins, so a trial that ends
+    /// without a confirmation, for any reason, has failed.
     pub fn choose(&mut self) -> Choice {
         match self.trial {
             Some(slot) if self.tries > 0 => {
@@ -110,26 +110,26 @@ impl Record {
         }
     }
 
-    /// A slot on trial does not come up, or cannot be booted at all.
+    /// Records that the trial of a slot failed, or that the slot cannot be booted.
     pub fn fail(&mut self, slot: Slot) {
         self.failed = Some(slot);
         (self.trial, self.tries) = (None, 0);
     }
 
-    /// The next start is a trial of this slot, ordered by one that does all that it is configured to do, or not.
+    /// Makes the next start a trial of this slot. `was_ready` is whether the running release is ready.
     pub fn try_once(&mut self, slot: Slot, was_ready: bool) {
         (self.trial, self.tries, self.failed) = (Some(slot), 1, None);
         self.was_ready = was_ready;
     }
 
-    /// The slot on trial has come up.
+    /// Confirms the trial: its slot becomes the current one.
     pub fn confirm(&mut self) {
         if let Some(slot) = self.trial.take() {
             (self.current, self.tries, self.failed) = (Some(slot), 0, None);
         }
     }
 
-    /// A copy, if it is whole.
+    /// Parses a copy; None if it is invalid.
     pub fn parse(bytes: &[u8]) -> Option<Record> {
         let bytes = bytes.first_chunk::<{ CHECKED + 4 }>()?;
         let (checked, crc) = bytes.split_at(CHECKED);
@@ -146,7 +146,7 @@ impl Record {
         whole.then_some(record)
     }
 
-    /// As it stands on the disk.
+    /// Encodes the record.
     pub fn emit(&self) -> [u8; BLOCK] {
         let mut bytes = [0; BLOCK];
         bytes[..8].copy_from_slice(MAGIC);
@@ -162,7 +162,7 @@ impl Record {
     }
 }
 
-/// The copy that counts, and the number of the one that the next record is written over.
+/// The current record, and the index of the copy that the next record replaces.
 pub fn newest(copies: [&[u8]; 2]) -> Option<(Record, usize)> {
     match copies.map(Record::parse) {
         [Some(first), Some(second)] if second.generation > first.generation => Some((second, 0)),
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_back_and_damage_is_noticed() {
+    fn record_is_parsed_back_and_damage_is_detected() {
         let record = Record {
             generation: 77,
             current: Some(Slot::B),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_copy_counts_and_the_older_is_written_over() {
+    fn newer_copy_is_current_and_the_older_is_replaced() {
         let copy = |generation| Record { generation, ..Record::default() }.emit();
         let (old, new) = (copy(4), copy(5));
         assert_eq!(newest([&old, &new]).map(|(r, n)| (r.generation, n)), Some((5, 0)));
@@ -208,17 +208,17 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_has_one_start_and_is_followed_by_what_ran_before() {
+    fn trial_has_one_start_before_the_previous_release_boots() {
         let mut record = Record { current: Some(Slot::A), ..Record::default() };
         assert_eq!(record.choose(), Choice { slot: Some(Slot::A), trial: false, changed: false });
         record.try_once(Slot::B, true);
         assert_eq!(record.choose(), Choice { slot: Some(Slot::B), trial: true, changed: true });
-        // It is not confirmed.
+        // The trial is not confirmed.
         let mut confirmed = record;
         assert_eq!(record.choose(), Choice { slot: Some(Slot::A), trial: false, changed: true });
         assert_eq!((record.failed, record.trial), (Some(Slot::B), None));
         assert_eq!(record.choose(), Choice { slot: Some(Slot::A), trial: false, changed: false });
-        // It is.
+        // The trial is confirmed.
         confirmed.confirm();
         assert_eq!(
             confirmed.choose(),

@@ -1,4 +1,5 @@
-//! Intel's 6300ESB (Linux, `drivers/watchdog/i6300esb.c`): two stages of the same length; the end of the second resets.
+//! Intel's 6300ESB (Linux, `drivers/watchdog/i6300esb.c`). It has two stages of the same length; the end of the second
+//! resets the machine.
 
 use crate::{Function, Io};
 
@@ -8,21 +9,21 @@ const ID: u32 = 0x25ab_8086;
 const COMMAND: u8 = 0x04;
 const COMMAND_MEMORY: u32 = 1 << 1;
 const BAR: u8 = 0x10;
-/// Of 16 bits, and written as such: QEMU takes nothing else.
+/// 16-bit register, written with 16 bits, because QEMU ignores other widths.
 const CONFIG: u8 = 0x60;
 /// No interrupt, a clock of 1 kHz, and a reset at the end.
 const CONFIG_RESETS: u16 = 3;
-/// Of 8 bits, likewise.
+/// 8-bit register, written with 8 bits, because QEMU ignores other widths.
 const LOCK: u8 = 0x68;
 const LOCK_ENABLE: u8 = 1 << 1;
-/// It cannot be changed before the next reset.
+/// The settings cannot be changed before the next reset.
 const LOCK_LOCKED: u8 = 1;
 
 // In memory.
 const TIMERS: [u64; 2] = [0x00, 0x04];
 const RELOAD: u64 = 0x0c;
 const RELOAD_NOW: u16 = 1 << 8;
-/// Written one after the other before each write of a register.
+/// Values written to `RELOAD` before each write of a register.
 const UNLOCK: [u16; 2] = [0x80, 0x86];
 
 /// The device.
@@ -32,7 +33,7 @@ pub(crate) struct Device {
     registers: u64,
 }
 
-/// The function, if it is one.
+/// The device at a function, if it is one.
 pub(crate) fn open(io: &mut dyn Io, function: Function, id: u32) -> Option<Device> {
     if id != ID {
         return None;
@@ -63,12 +64,12 @@ impl Device {
 
     pub fn start(&self, io: &mut dyn Io, seconds: u16) {
         if self.lock(io) & LOCK_LOCKED != 0 {
-            // It runs as somebody else has set it up.
+            // It runs with the settings of the firmware.
             return self.see_to(io);
         }
         self.stop(io);
         io.config_write16(self.function, CONFIG, CONFIG_RESETS);
-        // Ticks of both stages together are the time.
+        // The time is that of both stages together.
         let half = u32::from(seconds) * 512;
         for timer in TIMERS {
             self.unlock(io);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_locked_is_seen_to_and_not_changed() {
+    fn locked_watchdog_is_reloaded_and_not_changed() {
         let mut machine = machine();
         let watchdog = Watchdog::find(&mut machine).unwrap();
         machine.set(AT, super::LOCK, 3);
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn without_registers_there_is_none() {
+    fn watchdog_without_registers_is_not_found() {
         let mut machine = machine();
         machine.set(AT, super::BAR, 0);
         assert_eq!(Watchdog::find(&mut machine), None);

@@ -1,12 +1,12 @@
 //! TCO in Intel's chipsets from ICH9 to those of Broadwell (Linux, `drivers/watchdog/iTCO_wdt.c`, version 2 of the device;
-//! `drivers/mfd/lpc_ich.c` for where it lies). The time runs out twice before the machine is reset, the first time for
-//! firmware, which is kept out of it.
+//! `drivers/mfd/lpc_ich.c` for its location). The timer expires twice before the machine is reset. The first expiry
+//! notifies the firmware by an SMI, which is disabled here.
 
 use crate::{Function, Io};
 
 /// The LPC bridge.
 const LPC: Function = Function { device: 31, function: 0 };
-/// Its device ids, from and to: ICH9, ICH10, 5, 6, 7, 8 and 9 series, and those of Xeon E5 and D.
+/// Ranges of its device ids: ICH9, ICH10, 5, 6, 7, 8 and 9 series, and those of Xeon E5 and D.
 const IDS: [(u32, u32); 11] = [
     (0x2910, 0x291f),
     (0x3a14, 0x3a1a),
@@ -29,7 +29,7 @@ const ACPI_ENABLE: u32 = 1 << 7;
 const RCBA: u8 = 0xf0;
 const RCBA_ENABLE: u32 = 1;
 
-// From the base of ACPI's ports on.
+// Offsets from the base of ACPI's ports.
 const SMI_ENABLE: u16 = 0x30;
 const SMI_OF_TCO: u16 = 1 << 13;
 const TCO: u16 = 0x60;
@@ -43,7 +43,7 @@ const CONTROL_HALT: u16 = 1 << 11;
 const TIMER: u16 = TCO + 0x12;
 const TIMER_BITS: u16 = 0x3ff;
 
-/// In memory, from RCBA on: general control and status, with the bit that keeps it from resetting.
+/// Offset from RCBA, in memory: general control and status, with the bit that prevents the reset.
 const GENERAL_CONTROL: u64 = 0x3410;
 const NO_REBOOT: u32 = 1 << 5;
 
@@ -55,7 +55,7 @@ pub(crate) struct Device {
     control: u64,
 }
 
-/// The function, if it is a bridge with TCO, and that may reset the machine.
+/// The device at a function, if that is a bridge with TCO that can reset the machine.
 pub(crate) fn open(io: &mut dyn Io, function: Function, id: u32) -> Option<Device> {
     let known = IDS.iter().any(|&(from, to)| (from..=to).contains(&(id >> 16)));
     if function != LPC || id & 0xffff != INTEL || !known {
@@ -71,11 +71,11 @@ pub(crate) fn open(io: &mut dyn Io, function: Function, id: u32) -> Option<Devic
     let device = Device { base, control };
     let value = io.memory_read(control);
     if value & NO_REBOOT != 0 {
-        // A strap on the board may have set it for good. Until somebody wants it, it stays: the timer may run, as it does
-        // after power-on.
-        device.let_reset(io, true);
+        // A strap on the board may have set the bit permanently. The bit stays set until `start`, because the timer may
+        // run, as it does after power-on.
+        device.enable_reset(io, true);
         let is_stuck = io.memory_read(control) & NO_REBOOT != 0;
-        device.let_reset(io, false);
+        device.enable_reset(io, false);
         if is_stuck {
             return None;
         }
@@ -84,8 +84,8 @@ pub(crate) fn open(io: &mut dyn Io, function: Function, id: u32) -> Option<Devic
 }
 
 impl Device {
-    /// It resets the machine when its time has run out twice, or does not.
-    fn let_reset(&self, io: &mut dyn Io, wanted: bool) {
+    /// Sets whether the second expiry of the timer resets the machine.
+    fn enable_reset(&self, io: &mut dyn Io, wanted: bool) {
         let value = io.memory_read(self.control) & !NO_REBOOT;
         io.memory_write(self.control, if wanted { value } else { value | NO_REBOOT });
     }
@@ -104,7 +104,7 @@ impl Device {
         let rest = io.port_read(self.base + TIMER) & !TIMER_BITS;
         io.port_write(self.base + TIMER, rest | ticks);
         self.see_to(io);
-        self.let_reset(io, true);
+        self.enable_reset(io, true);
         let control = io.port_read(self.base + CONTROL);
         io.port_write(self.base + CONTROL, control & !CONTROL_HALT);
     }
@@ -117,7 +117,7 @@ impl Device {
     pub fn stop(&self, io: &mut dyn Io) {
         let control = io.port_read(self.base + CONTROL);
         io.port_write(self.base + CONTROL, control | CONTROL_HALT);
-        self.let_reset(io, false);
+        self.enable_reset(io, false);
     }
 }
 
@@ -140,13 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn it_is_let_reset_the_machine_and_runs_until_it_is_stopped() {
+    fn watchdog_can_reset_the_machine_from_start_to_stop() {
         let mut machine = machine();
         let watchdog = Watchdog::find(&mut machine).unwrap();
         assert_eq!(watchdog.name(), "iTCO_wdt");
         watchdog.touch(&mut machine);
-        assert_eq!(machine.memory[&0xfed1_f410], NO_REBOOT, "its timer may run already");
-        assert_eq!(machine.ports.get(&0x660), None, "this starts it");
+        assert_eq!(
+            machine.memory[&0xfed1_f410], NO_REBOOT,
+            "the reset stays disabled: the timer may run already"
+        );
+        assert_eq!(machine.ports.get(&0x660), None, "the timer is not reloaded before the start");
         watchdog.start(&mut machine, 30);
         assert_eq!(machine.memory[&0xfed1_f410], 0);
         assert_eq!((machine.ports[&0x672], machine.ports[&0x660]), (50, 1));
@@ -157,18 +160,18 @@ mod tests {
             (CONTROL_HALT, NO_REBOOT)
         );
         watchdog.start(&mut machine, u16::MAX);
-        assert_eq!(machine.ports[&0x672], 1000, "the longest there is");
+        assert_eq!(machine.ports[&0x672], 1000, "the longest time");
     }
 
     #[test]
-    fn one_that_the_board_does_not_let_reset_is_none() {
+    fn watchdog_strapped_against_reset_is_not_found() {
         let mut machine = machine();
         machine.strapped = Some(0xfed1_f410);
         assert_eq!(Watchdog::find(&mut machine), None);
     }
 
     #[test]
-    fn chipsets_of_others_and_later_ones_are_left_alone() {
+    fn unknown_chipsets_are_ignored() {
         for id in [0x2918_1022, 0xa145_8086, 0x2920_8086, u32::MAX] {
             let mut machine = machine();
             machine.set(LPC, 0, id);

@@ -1,4 +1,4 @@
-//! A machine whose registers keep what is written to them, and a log of what was written to memory.
+//! A machine whose registers store written values, with a log of writes to memory.
 
 use crate::{Function, Io};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ pub(crate) struct Machine {
     pub ports: HashMap<u16, u16>,
     pub memory: HashMap<u64, u32>,
     pub log: Vec<(u64, u32)>,
-    /// A register that does not change.
+    /// Address of a register that cannot be changed.
     pub strapped: Option<u64>,
 }
 
@@ -20,10 +20,10 @@ impl Machine {
     }
 
     pub fn get(&self, function: Function, offset: u8) -> u32 {
-        // What no function answers reads as ones; what one does not have reads as zeros.
-        let there = self.config.contains_key(&(function.device, function.function, 0));
+        // Registers of an absent function read as ones; unset registers of a function read as zeros.
+        let exists = self.config.contains_key(&(function.device, function.function, 0));
         let found = self.config.get(&(function.device, function.function, offset)).copied();
-        found.unwrap_or(if there { 0 } else { u32::MAX })
+        found.unwrap_or(if exists { 0 } else { u32::MAX })
     }
 }
 

@@ -1,6 +1,6 @@
-//! The kernel bundle: Hermit and the boot stub as one relocatable object, with only those symbols
-//! visible that the program may use. It is compiled for another target (soft float, no `std`) with its
-//! own copy of `core`, which must not meet the program's.
+//! The kernel bundle: Hermit and the boot stub as one relocatable object, in which only the symbols that the
+//! program may use are visible. It is compiled for another target (soft float, no `std`) with its own copy of
+//! `core`, which must not clash with the program's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::{command, workspace};
 
 const TARGET: &str = "x86_64-unknown-none";
 
-/// What stays visible: Hermit's system calls, the entry points, and the C functions that compilers
+/// The visible symbols: Hermit's system calls, the entry points, and the C functions that compilers
 /// call (`x86_64-unknown-hermit` expects them of the kernel; the program brings its own `memcpy`,
 /// `memmove` and `memset`).
 const VISIBLE: &[&str] = &[
@@ -37,8 +37,8 @@ pub fn build(
     kind: Kind,
     profile: Profile,
 ) -> Result<PathBuf> {
-    // Never the program's: the two workspaces name the standard library's source differently when it lies below
-    // `target`, and cargo would build it again for each in turn.
+    // Not the program's target directory: the two workspaces name the standard library's source differently when it is
+    // below `target`, and cargo would rebuild it each time.
     let target = workspace::target().join("kernel");
     // Development images have the shipped kernel.
     let name = if profile == Profile::Quick { profile.name() } else { "release" };
@@ -65,7 +65,7 @@ pub fn build(
     hide.args(["--wildcard", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
     hide.args(VISIBLE.iter().map(|symbol| format!("--keep-global-symbol={symbol}")));
     command::run(hide.args([&whole, &hidden]))?;
-    // The program is linked anew when the object is newer, so it is only touched when it changed.
+    // Written only if it has changed, because cargo links the program again when the object is newer.
     let new = fs::read(&hidden)?;
     if fs::read(&object).ok().as_deref() != Some(&new) {
         fs::write(&object, new)?;

@@ -1,5 +1,5 @@
-//! The commit that an image names itself by, and when that was made. They are written into the image after linking, so
-//! that a commit, or a change of what is no part of the image, compiles nothing anew.
+//! The commit of an image and the time of the commit. They are written into the image after linking, so that a commit,
+//! or a change outside of the image, recompiles nothing.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use super::section;
 use crate::workspace;
 
-/// Where an image has it: 16 bytes, the commit and zeroes, then the time in seconds since 1970, little-endian.
+/// The section for the commit: 16 bytes for the commit and zeroes, then the time in seconds since 1970, little-endian.
 const SECTION: &str = ".isthmus.commit";
 
-/// The commit of the working tree, with a `+` if it holds more than that; "unknown" outside of a repository.
+/// The commit of the working tree, with a `+` if tracked files differ from it; "unknown" outside of a repository.
 pub fn of_tree() -> String {
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".into() };
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]);
@@ -40,7 +40,7 @@ pub fn write(elf: &Path, commit: &str) -> Result<()> {
     fs::write(elf, bytes).with_context(|| format!("could not write {}", elf.display()))
 }
 
-/// Fills the section. One zero at least is left, by which the image knows where the text ends.
+/// Fills the section. At least one zero ends the text.
 fn fill(room: &mut [u8], commit: &str, made: u64) -> Result<()> {
     let (name, time) = room.split_at_mut_checked(16).context("the section is too short")?;
     ensure!(commit.len() < name.len(), "{commit:?} does not fit into {SECTION} of the image");

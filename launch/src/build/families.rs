@@ -1,35 +1,35 @@
-//! Families of drivers and protocols that an image has, or has not.
+//! The optional families of drivers and protocols of an image.
 
 use clap::Args;
 
-/// One of them: a feature of the crate `image`.
+/// A family: a feature of the crate `image`.
 struct Family {
     name: &'static str,
-    /// Images have it unless told otherwise.
+    /// Whether images have it by default.
     by_default: bool,
 }
 
-/// All of them.
+/// All families.
 const FAMILIES: &[Family] = &[
     Family { name: "ntb", by_default: true },
     Family { name: "smc", by_default: true },
     Family { name: "remote", by_default: true },
     Family { name: "mirror", by_default: true },
     Family { name: "measure", by_default: true },
-    // ConnectX: no card was seen yet, and it takes room that every machine would pay for.
+    // ConnectX: not yet tried on a real card, and it would enlarge the image of every machine.
     Family { name: "mlx5", by_default: false },
 ];
 
-/// An image without any that can be left out, by the name that a suite asks for it.
+/// The name by which a suite requests an image without any family.
 pub const BARE: &str = "bare";
 
-/// Which of them an image is to have.
+/// The families that are selected for an image.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Families {
-    /// Families that the image is to have besides the usual ones: mlx5
+    /// Families to add to the default ones: mlx5
     #[arg(long, value_name = "FAMILY,...", value_delimiter = ',', value_parser = names())]
     with: Vec<String>,
-    /// Families that it is to do without: ntb, smc (and rules with it), remote, mirror, measure
+    /// Families to leave out: ntb, smc (and rules with it), remote, mirror, measure
     #[arg(long, value_name = "FAMILY,...", value_delimiter = ',', value_parser = names())]
     without: Vec<String>,
 }
@@ -39,7 +39,7 @@ fn names() -> clap::builder::PossibleValuesParser {
 }
 
 impl Families {
-    /// The usual ones, and one more; or none, if that is what is asked for ([`BARE`]).
+    /// The default families and `name`; no family at all for [`BARE`].
     pub fn and(name: &str) -> Self {
         if name == BARE {
             let without = FAMILIES.iter().map(|family| family.name.to_string()).collect();
@@ -48,13 +48,13 @@ impl Families {
         Families { with: vec![name.to_string()], without: Vec::new() }
     }
 
-    /// Whether a driver is of a family that is not among these.
+    /// Whether a driver belongs to a family that is not selected.
     pub fn lack(&self, driver: &str) -> bool {
         let is_known = FAMILIES.iter().any(|family| family.name == driver);
         is_known && !self.features().contains(&driver)
     }
 
-    /// The features that these are. Who asks for a family both ways does without.
+    /// The features of the selected families. `without` takes precedence over `with`.
     pub fn features(&self) -> Vec<&'static str> {
         let named = |names: &[String], family: &Family| names.iter().any(|n| n == family.name);
         let has = |family: &&Family| {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_there_and_nothing_else() {
+    fn features_are_the_default_and_added_families_without_the_left_out() {
         const USUAL: [&str; 5] = ["ntb", "smc", "remote", "mirror", "measure"];
         assert_eq!(Families::default().features(), USUAL);
         assert_eq!(Families::and("mlx5").features(), [&USUAL[..], &["mlx5"]].concat());

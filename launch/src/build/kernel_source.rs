@@ -44,8 +44,8 @@ const EDITS: &[Edit] = &[
         "[target.'cfg(target_arch = \"x86_64\")'.dependencies.x86_64]\nversion = \"0.15\"",
         "[target.'cfg(target_arch = \"x86_64\")'.dependencies.x86_64]\nversion = \"=0.15.4\"",
     ),
-    // The build script wants rustup's llvm-tools to assemble the code in which other processors start.
-    // That is done by `smp.rs` here, with the compiler alone.
+    // The build script needs rustup's llvm-tools to assemble the startup code of the other processors.
+    // Here `smp.rs` assembles it with the compiler alone.
     edit("Cargo.toml", "build = \"build.rs\"", "build = false"),
     edit(
         "src/arch/x86_64/kernel/apic.rs",
@@ -58,22 +58,22 @@ const EDITS: &[Edit] = &[
         "IOAPIC_ADDRESS.set(ioapic_address).unwrap();",
         "if IOAPIC_ADDRESS.set(ioapic_address).is_err() { return; }",
     ),
-    // Without tables the I/O APIC was looked for at the local APIC's address.
+    // Without tables the kernel looked for the I/O APIC at the local APIC's address.
     edit(
         "src/arch/x86_64/kernel/apic.rs",
         "init_ioapic_address(default_address);\n\t}\n\n\tdefault_address",
         "init_ioapic_address(PhysAddr::new(0xfec0_0000));\n\t}\n\n\tdefault_address",
     ),
-    // The kernel panicked where the I/O APIC has more than 25 inputs: those of Intel's chipsets have had 120 since 2015.
-    // Devices whose interrupt is an input beyond the first 24 send messages.
+    // The kernel panicked where the I/O APIC has more than 25 inputs: those of Intel's chipsets have had 120 since
+    // 2015. Devices whose interrupt is an input beyond the first 24 send messages.
     edit(
         "src/arch/x86_64/kernel/apic.rs",
         "let max_entry = ioapic_max_redirection_entry() + 1;",
         "let max_entry = (ioapic_max_redirection_entry() + 1).min(24);",
     ),
-    // Processors were known by the first 8 bits of their APICs' numbers, in the order of the tables, of which the first
-    // was taken for the one that runs: one that is not would have been started anew. And what tables say of x2APICs
-    // was passed over.
+    // The kernel identified processors by 8 bits of their APIC IDs, in the order of the tables, and took the first for
+    // the boot processor: a boot processor at another place would have been started again. It ignored the x2APIC
+    // entries of the tables.
     edit(
         "src/arch/x86_64/kernel/apic.rs",
         "static CPU_LOCAL_APIC_IDS: SpinMutex<Vec<u8>>",
@@ -141,7 +141,7 @@ const EDITS: &[Edit] = &[
         "supports_mwait: feature_info.has_monitor_mwait(),",
         "supports_mwait: false,",
     ),
-    // A core was only woken when it had said that it sleeps, which it may be about to say.
+    // The kernel woke a core only if the core had recorded that it sleeps, and so missed a core just before that.
     edit(
         "src/arch/x86_64/kernel/apic.rs",
         "\t\t&& crate::scheduler::take_core_hlt_state(core_id_to_wakeup)\n",
@@ -163,22 +163,22 @@ const EDITS: &[Edit] = &[
         "\"cli\",\n\t\t\t\t\t\"mov rsp, r12\",\n\t\t\t\t\t\"sti\",",
         "\"mov rsp, r12\",",
     ),
-    // Everything was aligned to 128 bytes, against false sharing. Gaps of nearly that size came to lie
-    // between all allocations, and each allocation looked through them in vain. What cores share here is
-    // padded by its own type.
+    // The allocator aligned everything to 128 bytes, against false sharing. That left gaps of nearly that size
+    // between all allocations, and each allocation searched them in vain. Types that cores share here are padded
+    // themselves.
     edit(
         "src/mm/allocator.rs",
         "core::mem::align_of::<crossbeam_utils::CachePadded<u8>>()",
         "core::mem::align_of::<usize>()",
     ),
-    // Statistics at the end would only hide what was printed last.
+    // Statistics at the end would only hide the last output.
     edit(
         "src/syscalls/mod.rs",
         "\t// print some performance statistics\n\tcrate::arch::kernel::print_statistics();\n",
         "",
     ),
-    // Each vector had a handler of its own, which tells the kernel's drivers the number: there are no such drivers here,
-    // and they took 24 KB.
+    // Each vector had a handler of its own, which passes the number to the kernel's drivers. There are no such drivers
+    // here, and the handlers took 24 KB.
     edit(
         "src/arch/x86_64/kernel/interrupts.rs",
         "\tset_general_handler!(&mut *idt, handle_interrupt, 32..);\n\n\tunsafe {\n\t\tfor i in 32..=255 {\n\
@@ -186,10 +186,10 @@ const EDITS: &[Edit] = &[
         "\textern \"x86-interrupt\" fn any(frame: ExceptionStackFrame) {\n\t\thandle_interrupt(frame, 32, None);\n\t}\n\n\
          \tunsafe {\n\t\tfor i in 32..=255 {\n\t\t\tidt[i].set_handler_fn(any).set_stack_index(0);\n",
     ),
-    // uhyve gives a network to no kernel that says to be older than 0.13.2, since those do not drive what it has. Ours
-    // is not driven by the kernel, so that its version is left out.
+    // uhyve gives no network to a kernel that reports a version before 0.13.2, because such a kernel has no driver for
+    // uhyve's device. Here the appliance drives the device, so the kernel's version is left out.
     edit("src/lib.rs", "hermit_entry::define_abi_tag!();\n", ""),
-    // Hypercalls read and write memory, which the compiler was told that they do not: it left their parameters out.
+    // Hypercalls read and write memory, but were declared not to: the compiler omitted their parameters.
     edit(
         "src/syscalls/interfaces/uhyve.rs",
         "\t\tuse x86_64::instructions::port::Port;\n\n\t\tlet data =",
@@ -200,7 +200,7 @@ const EDITS: &[Edit] = &[
         "Port::new(ptr).write(data);",
         "core::arch::asm!(\"out dx, eax\", in(\"dx\") ptr, in(\"eax\") data, options(nostack, preserves_flags));",
     ),
-    // A machine without a real-time clock reads as all ones, for ever "update in progress".
+    // Without a real-time clock its registers read as all ones, which is "update in progress" forever.
     edit(
         "src/arch/x86_64/kernel/systemtime.rs",
         "\t\tloop {\n\t\t\t// If a clock update is currently in progress",
@@ -231,7 +231,7 @@ pub fn prepare(toolchain: &Toolchain) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Where cargo keeps the published source, downloaded if need be.
+/// The directory of the published source in cargo's cache. Downloads it if it is missing.
 fn published_source(toolchain: &Toolchain) -> Result<PathBuf> {
     let manifest = workspace::root().join("appliance/kernel/source/Cargo.toml");
     let mut fetch = toolchain.cargo();
@@ -244,7 +244,7 @@ fn published_source(toolchain: &Toolchain) -> Result<PathBuf> {
     let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let kernel = packages.iter().find(|p| p["name"] == "hermit-kernel" && p["version"] == VERSION);
     let path = kernel.and_then(|p| p["manifest_path"].as_str()).map(Path::new);
-    let directory = path.and_then(Path::parent).context("cargo does not know hermit-kernel")?;
+    let directory = path.and_then(Path::parent).context("cargo's metadata lacks hermit-kernel")?;
     Ok(directory.to_path_buf())
 }
 
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_edit_must_hit_as_often_as_it_says() {
+    fn edit_with_another_number_of_matches_fails() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a.rs");
         fs::write(&file, "one two one").unwrap();

@@ -1,4 +1,4 @@
-//! Building the image: the kernel's source, the kernel bundle, the program, the link.
+//! Builds the image: the kernel's source, the kernel bundle, the program, the link.
 
 mod bundle;
 pub mod commit;
@@ -21,16 +21,16 @@ use crate::{command, workspace};
 pub use families::Families;
 use toolchain::Toolchain;
 
-/// What to build.
+/// Options of a build.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Also build the image for uhyve.
     pub uhyve: bool,
     /// Also build the image for tests, in which faults can be provoked.
     pub faults: bool,
-    /// What it has.
+    /// The families of the image.
     pub families: Families,
-    /// A name of its own, for an image that is to stand beside the usual one.
+    /// A file name of its own, for an image beside the usual one.
     pub name: Option<String>,
     /// How it is compiled.
     pub profile: Profile,
@@ -42,14 +42,14 @@ pub enum Profile {
     /// As it is shipped.
     #[default]
     Shipped,
-    /// For development: rebuilt sooner, larger and slower than what is shipped.
+    /// For development: rebuilds faster, and is larger and slower than the shipped image.
     Dev,
-    /// For the demo: built from nothing in as little time as can be, not optimised.
+    /// For the demo: builds from nothing in the shortest time, not optimised.
     Quick,
 }
 
 impl Profile {
-    /// `Dev` if that was asked for.
+    /// `Dev` if `is_wanted`, else `Shipped`.
     pub fn dev(is_wanted: bool) -> Profile {
         if is_wanted { Profile::Dev } else { Profile::Shipped }
     }
@@ -59,12 +59,12 @@ impl Profile {
         ["release", "image-dev", "quick"][self as usize]
     }
 
-    /// What the names of its files end with.
+    /// The suffix of its file names.
     pub fn suffix(self) -> &'static str {
         ["", "-dev", "-quick"][self as usize]
     }
 
-    /// Where cargo builds it. The quick image shares host artifacts with the launcher, which has the same profile.
+    /// Cargo's target directory. The quick image shares host artifacts with the launcher, which has the same profile.
     fn target(self) -> PathBuf {
         match self {
             Profile::Quick => workspace::target(),
@@ -73,23 +73,23 @@ impl Profile {
     }
 }
 
-/// What was built.
+/// The files that were built.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// The stripped self-booting ELF (PVH and Multiboot2).
     pub elf: PathBuf,
-    /// The same with symbols, to make sense of addresses.
+    /// The ELF with symbols, to name the functions at addresses.
     pub symbols: PathBuf,
-    /// The image for tests, when it was asked for.
+    /// The image for tests, if requested.
     pub faults: Option<PathBuf>,
-    /// The image for uhyve, when it was asked for.
+    /// The image for uhyve, if requested.
     pub uhyve: Option<PathBuf>,
 }
 
 /// How an image is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// By itself: by PVH or Multiboot2.
+    /// By PVH or Multiboot2.
     SelfBooting,
     /// By uhyve.
     Uhyve,
@@ -149,7 +149,7 @@ pub fn build(options: &Options) -> Result<Image> {
     Ok(image)
 }
 
-/// The kernel's source as the bundle takes it, and nothing built of it.
+/// Prepares the kernel's source for the bundle without building it.
 pub(crate) fn kernel(toolchain: &Toolchain) -> Result<PathBuf> {
     let _alone = workspace::lock()?;
     let kernel = kernel_source::prepare(toolchain)?;
@@ -161,7 +161,7 @@ fn directory() -> PathBuf {
     workspace::target().join("isthmus")
 }
 
-/// Keeps what was linked under `name`: with symbols and without, and with the commit written into it.
+/// Stores the linked program under `name`, with and without symbols, and writes the commit into it.
 fn finish(program: &Path, commit: &str, name: &str) -> Result<(PathBuf, PathBuf)> {
     let [elf, symbols] = ["elf", "symbols"].map(|kind| directory().join(format!("{name}.{kind}")));
     fs::copy(program, &symbols).context("could not keep the image's symbols")?;

@@ -18,7 +18,7 @@ pub fn build(
     features: &[&str],
     profile: Profile,
 ) -> Result<PathBuf> {
-    // All kinds of image share what is compiled before the last crate, which a feature tells apart.
+    // All kinds of image share every crate but the last, whose features differ.
     let target = profile.target();
     let mut features = features.to_vec();
     if kind == Kind::Uhyve {
@@ -38,13 +38,13 @@ pub fn build(
     cargo.arg(workspace::root().join("Cargo.toml"));
     cargo.arg("--target-dir").arg(&target).arg("--locked");
     cargo.arg("--config=unstable.build-std=[\"std\",\"panic_abort\"]");
-    // Sorting and printing numbers, which no packet waits for, take a third of what they take otherwise.
+    // Reduces the size of sorting and printing numbers, which no packet waits for, to a third.
     cargo.arg("--config=unstable.build-std-features=[\"optimize_for_size\"]");
     cargo.arg(format!("--config=target.{TARGET}.linker={:?}", toolchain.linker.display()));
     cargo.args(["--no-default-features", "--features"]).arg(features.join(","));
     cargo.env("ISTHMUS_KERNEL", kernel);
-    // What a change does not touch is not compiled again, but for the last pass over all. Not in the profile: what is
-    // measured by itself on the host would take a few more instructions.
+    // A change recompiles only the code that it touches, except for the last pass over everything. Not in the profile:
+    // crates that are measured alone on the host would take a few more instructions.
     if profile != Profile::Quick {
         cargo.env("CARGO_PROFILE_RELEASE_INCREMENTAL", "true");
     }

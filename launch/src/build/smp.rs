@@ -1,4 +1,4 @@
-//! The code in which the other processors start, in real mode at 0x8000: the kernel's `boot.s`,
+//! The startup code of the other processors, in real mode at 0x8000: the kernel's `boot.s`,
 //! assembled by the compiler and linked to a flat binary that the kernel includes.
 
 use std::fs;
@@ -12,7 +12,7 @@ use crate::command;
 
 const ADDRESS: &str = "0x8000";
 
-/// Writes `boot.bin` beside `boot.s`, unless it is there.
+/// Writes `boot.bin` beside `boot.s`, unless it exists.
 pub fn assemble(toolchain: &Toolchain, kernel: &Path) -> Result<()> {
     let directory = kernel.join("src/arch/x86_64/kernel");
     let (source, object) = (directory.join("boot.asm.rs"), directory.join("boot.o"));

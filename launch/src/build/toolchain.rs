@@ -1,5 +1,5 @@
 //! The compiler and linker for the image: Debian's, or a rustup toolchain that has `rust-src`.
-//! `./isthmus` has chosen already and says so in `RUSTC` and `CARGO`; without it the same order holds.
+//! `./isthmus` chooses one and passes it in `RUSTC` and `CARGO`; without these variables the same order applies.
 
 use std::env;
 use std::fs;
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{command, workspace};
 
-/// What LLVM puts into its callers, in its own measure: without a word, functions of up to 275 where speed counts, which
-/// makes the image 7 % larger and a packet cheaper by 2 % at most. What is marked `#[inline]` is not concerned.
+/// LLVM's limits for inlining, in its own measure. LLVM's default for speed is 275, which makes the image 7 % larger
+/// and a packet cheaper by 2 % at most. Functions marked `#[inline]` are not affected.
 const INLINING: &str = "-inline-threshold=75 -inlinecold-threshold=45";
 
 /// Compiler and linker.
@@ -21,12 +21,12 @@ pub struct Toolchain {
     pub cargo: PathBuf,
     /// LLVM's linker for ELF.
     pub linker: PathBuf,
-    /// What `rustc --version` says.
+    /// The output of `rustc --version`.
     pub version: String,
 }
 
 impl Toolchain {
-    /// Finds a toolchain, or says what to install.
+    /// Finds a toolchain. The error names the package to install.
     pub fn find() -> Result<Self> {
         if let (Some(rustc), Some(cargo)) = (env::var_os("RUSTC"), env::var_os("CARGO")) {
             return Self::with(rustc.into(), cargo.into());
@@ -59,21 +59,21 @@ impl Toolchain {
         Ok(Toolchain { linker: linker(&sysroot)?, rustc, cargo, version })
     }
 
-    /// A cargo command for what goes into the image: it may use what build-std needs, and what it makes does not
-    /// tell where it was made.
+    /// A cargo command for crates of the image. It may use the unstable features of build-std, and its output
+    /// contains no paths of this machine.
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new(&self.cargo);
         cargo.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
         let mut flags = self.remaps();
         flags.push(format!("-Cllvm-args={INLINING}"));
-        // One implementation of the curve is enough for a handshake now and then, and takes 20 KB less.
+        // One implementation of the curve is enough for an occasional handshake, and saves 20 KB.
         flags.push("--cfg=curve25519_dalek_backend=\"serial\"".into());
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
         cargo
     }
 
-    /// Options of the compiler by which paths of this machine are named after what they are. Of those that fit,
-    /// the last counts.
+    /// Options of the compiler that replace paths of this machine by fixed names. The last option that matches a
+    /// path applies.
     fn remaps(&self) -> Vec<String> {
         let mut places = vec![(workspace::root().to_path_buf(), "/isthmus".to_string())];
         places.push((workspace::target(), "/isthmus/target".into()));

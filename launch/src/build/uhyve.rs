@@ -8,12 +8,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use hermit_entry::elf::KernelObject;
 use hermit_entry::{HermitVersion, UhyveIfVersion};
 
-/// Where a kernel may begin: behind what uhyve 0.10 writes itself (device tree, boot information, page tables, and the
-/// stack of the first processor).
+/// The lowest address of a kernel: above the memory that uhyve 0.10 writes itself (device tree, boot information, page
+/// tables, and the stack of the first processor).
 const LEAST_START: u64 = 0x4_0000;
-/// Where memory of a machine of interface version 1 ends at the latest.
+/// The highest end of memory of a machine with interface version 1.
 const END: u64 = 3 << 30;
-/// The oldest kernel that it gives a network to. One that says no version may have one as well.
+/// The oldest kernel that uhyve gives a network to. uhyve also gives one to a kernel without a version.
 const NETWORK: HermitVersion = HermitVersion { major: 0, minor: 13, patch: 2 };
 
 /// The image as uhyve loads it.
@@ -22,9 +22,9 @@ pub struct Loaded {
     pub memory: Vec<u8>,
     /// Address of the first byte.
     pub start: u64,
-    /// Where its processors begin.
+    /// Address at which its processors start.
     pub entry_point: u64,
-    /// What of the image is thread-local: start, bytes in the file, bytes in memory, alignment.
+    /// The thread-local storage: start, bytes in the file, bytes in memory, alignment.
     pub tls: [u64; 4],
 }
 
@@ -37,26 +37,29 @@ pub fn load(image: &Path) -> Result<Loaded> {
     let interface = object.uhyve_interface_version().unwrap_or(UhyveIfVersion(1));
     ensure!(
         interface.0 == 1,
-        "the image wants version {} of uhyve's interface, not 1",
+        "the image needs version {} of uhyve's interface, not 1",
         interface.0
     );
     if let Some(version) = object.hermit_version() {
-        ensure!(version >= NETWORK, "uhyve gives Hermit {version} no network: it wants {NETWORK}");
+        ensure!(
+            version >= NETWORK,
+            "uhyve gives Hermit {version} no network: it needs {NETWORK} or later"
+        );
     }
     let Some(start) = object.start_addr() else {
-        bail!("{} does not say where it is to be", image.display());
+        bail!("{} has no start address", image.display());
     };
     let len = object.mem_size();
     ensure!(
         start >= LEAST_START && start + (len as u64) < END,
-        "the image cannot be at {start:#x}: uhyve has its own things or no memory there"
+        "the image cannot be at {start:#x}: uhyve uses that memory itself, or has none there"
     );
     let mut memory = vec![MaybeUninit::uninit(); len];
     let loaded = object.load_kernel(&mut memory, start);
     let range = &loaded.load_info.kernel_image_addr_range;
     ensure!(range.contains(&loaded.entry_point), "the entry point lies outside of the image");
     let tls = loaded.load_info.tls_info.context("the image has no thread-local storage")?;
-    // What lies between segments was not written.
+    // `load_kernel` does not write the gaps between segments.
     let mut bytes = vec![0; len];
     let headers = Segments::of(&file)?;
     for (address, filled) in headers.0 {
@@ -91,11 +94,11 @@ impl Segments {
     }
 }
 
-/// Loads the image and looks at the result.
+/// Loads the image and checks the result.
 pub fn check(image: &Path) -> Result<()> {
     let loaded = load(image)?;
     let at = (loaded.entry_point - loaded.start) as usize;
-    // `cli`: what is done first, since there is no handler of interrupts.
+    // `cli` must be first, because there is no interrupt handler yet.
     ensure!(loaded.memory.get(at) == Some(&0xfa), "there is no code at the entry point");
     println!(
         "{}: loads as a Hermit image of {} bytes at {:#x}",

@@ -1,4 +1,4 @@
-//! A mirror of a local disk and a volume of a stock Linux server, which goes away under a mounted file system.
+//! A mirror of a local disk and a volume of a stock Linux server, which is lost under a mounted file system.
 
 use anyhow::{Result, ensure};
 
@@ -10,7 +10,7 @@ use crate::qemu::{Disk, Vm};
 
 const MIB: u64 = 16;
 
-/// The host's /dev/ram0 is the remote volume `far`; with `disk` it makes the mirror `safe`.
+/// The host's /dev/ram0 is the remote volume `far`, the second member of the mirror `safe` beside `disk`.
 const WORDS: &str = "isthmus.volume.0.name=disk isthmus.volume.0.disk=0 \
     isthmus.remote.0.name=far isthmus.remote.0.sessname=gw isthmus.remote.0.device_path=/dev/ram0 \
     isthmus.remote.0.path=ip:10.0.0.1@ip:10.0.0.2 isthmus.remote.0.wait_seconds=5";
@@ -25,7 +25,7 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
         "a stock rnbd-server exports /dev/ram0, the gateway maps it, and makes a mirror",
     );
     host.sh("modprobe brd rd_nr=1 rd_size=65536 && modprobe -a rnbd-client ext4 rtrs-server rnbd-server")?;
-    // It has tried before there was a server, and would try again later.
+    // The gateway tried before the server ran, and would retry only later.
     gateway.run("remote remap far")?;
     wait::for_text(gateway, "remote list csv", |rows| rows.contains("/dev/ram0,open,"))?;
     let made = gateway.run("mirror create safe disk far force")?.text;
@@ -38,8 +38,9 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     host.sh("set -e; mkfs.ext4 -q -E lazy_itable_init=0 /dev/rnbd0; mount -t ext4 /dev/rnbd0 /mnt
              dd if=/dev/urandom of=/mnt/before bs=1M count=8 2>/dev/null; sync")?;
     step.done("written to both members");
-    let step =
-        progress::step("the server closes the gateway's session; the file system is written on");
+    let step = progress::step(
+        "the server closes the gateway's session; writing to the file system continues",
+    );
     host.sh("for close in /sys/class/rnbd-server/ctl/devices/*/sessions/gw/force_close; do echo 1 >$close; done")?;
     host.sh("set -e; dd if=/dev/urandom of=/mnt/after bs=1M count=4 2>/dev/null; sync
              cat /mnt/before /mnt/after | sha256sum > /root/sum")?;
@@ -66,7 +67,7 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     ])
 }
 
-/// Waits until the first member of the mirror is in sync, and the second one as `both` says.
+/// Waits until the first member of the mirror is in sync, and the second if and only if `both` is true.
 fn wait_until_in_sync(gateway: &mut Vm, both: bool) -> Result<()> {
     wait::for_json(gateway, "cat /mirrors/safe --json", |mirror| {
         let is_in_sync = |n: usize| mirror["members"][n]["state"] == "in sync";

@@ -20,7 +20,7 @@ use stage::Stage;
 /// Options of `./isthmus demo`.
 #[derive(Args)]
 pub struct Options {
-    /// What to show
+    /// The scene to show
     #[arg(value_enum, default_value_t = Scene::Storage)]
     scene: Scene,
     /// List the scenes
@@ -52,7 +52,7 @@ impl Scene {
     }
 }
 
-/// Shows a scene, or lists them. Nothing runs on when it returns.
+/// Shows a scene, or lists the scenes. No process is left running.
 pub fn demo(options: &Options) -> Result<()> {
     if options.list {
         for scene in Scene::value_variants() {
@@ -68,13 +68,13 @@ pub fn demo(options: &Options) -> Result<()> {
     let prepared = started.elapsed();
     let shown = options.scene.show(&stage)?;
     let scene = started.elapsed() - prepared;
-    println!("\nWhat was shown");
+    println!("\nResult");
     for line in shown {
         println!("  {line}");
     }
     println!(
-        "  Image: {} (quick build, not optimised: figures are of the shipped one)\n  \
-         Time: {:.0} s to prepare, {:.0} s for the scene. Nothing was installed, and nothing runs on.\n\
+        "  Image: {} (quick build, not optimised; published figures are of the shipped image)\n  \
+         Time: {:.0} s to prepare, {:.0} s for the scene. Nothing was installed, and nothing is left running.\n\
          Next\n  \
          ./isthmus demo --list     other scenes\n  \
          ./isthmus run             the shipped image, with its console on this terminal\n  \

@@ -1,4 +1,4 @@
-//! What every scene needs: the image, a Linux guest, and both at the ends of one wire.
+//! The setup of every scene: the image, a Linux guest, and a wire between them.
 
 use std::thread;
 
@@ -25,7 +25,8 @@ pub struct Pair {
 }
 
 impl Stage {
-    /// Builds both side by side. `all_modules`: the guest also gets the drivers of bridges, not those of storage alone.
+    /// Builds the image and the guest in parallel. With `all_modules` the guest gets the drivers of bridges besides
+    /// those of storage.
     pub fn prepare(all_modules: bool) -> Result<Stage> {
         let guest = thread::Builder::new().name("guest".into());
         let prepare = if all_modules { guest::prepare } else { guest::prepare_for_storage };
@@ -56,7 +57,7 @@ impl Stage {
     }
 }
 
-/// A network interface at which this machine reaches the gateway's HTTP server on `port` of the loopback interface.
+/// A network interface that forwards `port` of this machine's loopback interface to the gateway's HTTP server.
 pub fn http_port(port: u16) -> Nic {
     Nic::User { forwards: vec![("tcp", port, 80)] }
 }

@@ -1,4 +1,4 @@
-//! A stock Linux host maps a volume of the gateway, makes a file system on it, and finds its data again.
+//! A stock Linux host maps a volume of the gateway, makes a file system on it, and reads its data back.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::guest::Guest;
 use crate::qemu::free_port;
 use crate::{http, progress};
 
-/// Data that is written, in MiB.
+/// MiB of data to write.
 const MIB: u32 = 32;
 
 pub fn show(stage: &Stage) -> Result<Vec<String>> {

@@ -1,4 +1,4 @@
-//! Waiting for a state of the gateway.
+//! Waits for a state of the gateway.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::qemu::Vm;
 const PATIENCE: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Runs a line of the console until `is_right` accepts what it prints. An error with the last output after 90 s.
+/// Runs a console command until `is_right` accepts its output. Fails with the last output after 90 s.
 pub fn for_text(gateway: &mut Vm, line: &str, is_right: impl Fn(&str) -> bool) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -26,7 +26,7 @@ pub fn for_text(gateway: &mut Vm, line: &str, is_right: impl Fn(&str) -> bool) -
     }
 }
 
-/// The same for a line that prints JSON.
+/// As [`for_text`], for a command that prints JSON.
 pub fn for_json(gateway: &mut Vm, line: &str, is_right: impl Fn(&Value) -> bool) -> Result<()> {
     for_text(gateway, line, |text| serde_json::from_str(text).is_ok_and(|value| is_right(&value)))
 }

@@ -1,5 +1,5 @@
-//! Applications for guests of a few tests, unmodified, from Debian's packages. They are on a disk of their own
-//! (a tar archive, as it is), so that no other guest carries them.
+//! Unmodified applications from Debian's packages for the guests of a few tests. They are on a disk of their own
+//! (a plain tar archive), so that other guests do not need to carry them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,8 +34,8 @@ const PROGRAMS: &[&str] = &[
     "usr/sbin/nginx",
 ];
 
-/// What looks for its own files by where it lies itself, and these files: below `usr` there, below `/apps`
-/// in a guest.
+/// Programs that find their files relative to themselves, and these files: below `usr` in the packages, below
+/// `/apps` in a guest.
 const KEPT: &[&str] = &[
     "lib/postgresql/15/bin/initdb",
     "lib/postgresql/15/bin/postgres",
@@ -45,16 +45,16 @@ const KEPT: &[&str] = &[
     "share/postgresql/15",
 ];
 
-/// Where a guest unpacks the disk, and what its programs need then.
+/// The command with which a guest unpacks the disk.
 pub const UNPACK: &str = "mkdir -p /apps && busybox tar -x -C /apps -f /dev/vda";
 
-/// What goes before a command so that it finds programs and libraries.
+/// Variables before a command, with which it finds programs and libraries.
 pub const ENVIRONMENT: &str = "PATH=/apps/bin:$PATH LD_LIBRARY_PATH=/apps/lib";
 
 /// Where PostgreSQL's programs are.
 pub const POSTGRESQL: &str = "/apps/lib/postgresql/15/bin";
 
-/// Makes the disk, or finds that it is there and current.
+/// Makes the disk, unless it exists and is current.
 pub fn applications() -> Result<PathBuf> {
     setup::install(&[Purpose::Guest])?;
     let directory = workspace::target().join("guest-applications");

@@ -1,5 +1,5 @@
-//! What makes a Linux guest a host of machines: Debian's QEMU and all modules of Debian's kernel, as they are in the
-//! packages, on a disk of their own that is mounted read-only.
+//! A disk that makes a Linux guest a host of machines: Debian's QEMU and all modules of Debian's kernel, unmodified.
+//! The guest mounts it read-only.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ const PACKAGES: &[&str] = &["coreutils", "dash", "kmod", "pciutils", "qemu-syste
 /// Size of the disk, which is sparse.
 const SIZE: &str = "1G";
 
-/// Mounts the disk (/dev/vda) at /host, with room for what changes, and unpacks a tar archive (/dev/vdb) to /host/root.
-/// Modules that the kernel asks for by itself are those of the disk.
+/// Mounts the disk (/dev/vda) at /host, with tmpfs for files that change, and unpacks a tar archive (/dev/vdb) to
+/// /host/root. The kernel loads modules on demand from the disk.
 pub const PREPARE: &str = "modprobe ext4 && mkdir -p /host && mount -o ro /dev/vda /host && \
     for place in proc sys dev; do mount --bind /$place /host/$place || exit 1; done && \
     for place in tmp root run; do mount -t tmpfs tmpfs /host/$place || exit 1; done && \
@@ -25,11 +25,11 @@ pub const PREPARE: &str = "modprobe ext4 && mkdir -p /host && mount -o ro /dev/v
     echo /bin/load > /proc/sys/kernel/modprobe && \
     busybox tar -x -C /host/root -f /dev/vdb";
 
-/// What goes before a command that is to run on that disk.
+/// Words before a command that runs on that disk.
 pub const ENTER: &str = "chroot /host env HOME=/root TMPDIR=/tmp LC_ALL=C \
     PATH=/usr/sbin:/usr/bin:/sbin:/bin CARGO_TARGET_DIR=/root/target";
 
-/// Makes the disk, or finds that it is there and current.
+/// Makes the disk, unless it exists and is current.
 pub fn hypervisor() -> Result<PathBuf> {
     setup::install(&[Purpose::Guest])?;
     let kernel = packages::newest_kernel()?;

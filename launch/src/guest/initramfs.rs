@@ -1,4 +1,4 @@
-//! Packing a directory as an initial RAM disk: a cpio archive in the "newc" format (Linux
+//! Packs a directory as an initial RAM disk: a cpio archive in the "newc" format (Linux
 //! Documentation/driver-api/early-userspace/buffer-format.rst), not compressed, because a guest that is
 //! emulated would take longer to uncompress it than the host takes to load it.
 
@@ -42,7 +42,7 @@ fn add_directory<W: Write>(
             Vec::new()
         };
         *inode += 1;
-        // One inode for each: the kernel would take equal ones for hard links.
+        // An inode number for each file: the kernel takes files with equal numbers for hard links.
         let header = Builder::new(name).ino(*inode).nlink(1).mode(metadata.permissions().mode());
         let size = u32::try_from(content.len())
             .with_context(|| format!("{} is too large", path.display()))?;
@@ -62,7 +62,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn an_archive_holds_files_directories_and_links() {
+    fn archive_holds_files_directories_and_links() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("bin")).unwrap();
         fs::write(root.path().join("bin/a"), "program").unwrap();

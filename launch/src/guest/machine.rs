@@ -1,7 +1,6 @@
 //! A running guest: commands in its root shell, captures of its wire, its cables.
 //!
-//! The shell is on the second serial port; what a command printed ends with a line of ours that holds its
-//! exit status.
+//! The shell is on the second serial port. A marker line with the exit status ends the output of each command.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -14,38 +13,40 @@ use tempfile::TempDir;
 use super::System;
 use crate::qemu::{Boot, Nic, Spec, Vm, boots};
 
-/// What rxe and the kernel's CRCs run well on under emulation, and old enough for any host. Not CMPXCHG16B:
+/// A CPU on which rxe and the kernel's CRCs are fast under emulation, and old enough for any host. Not CMPXCHG16B:
 /// up to QEMU 7.2 the translator calls its helper without having stored which operation set the flags, and
 /// when an interrupt returned just before, operands get into EFLAGS (VM, AC and others): the kernel, which
 /// allocates memory with this instruction, then oopses in `__kmalloc_node_track_caller`.
 const CPU: &str = "qemu64,-cx16,+ssse3,+sse4.1,+sse4.2,+popcnt,+x2apic";
 const CPU_WITH_CX16: &str = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+x2apic";
 
-/// A guest whose CPU has CMPXCHG16B, for programs that do not ask whether it is there (haproxy); the kernel
-/// does without.
+/// A guest whose CPU has CMPXCHG16B, for programs that use it without checking for it (haproxy). The kernel does
+/// not use it.
 pub fn with_cx16(spec: Spec) -> Spec {
     spec.cpu(CPU_WITH_CX16).append("clearcpuid=cx16")
 }
 
-/// How long a guest may take to boot: seconds, but many on a busy host.
+/// Time limit for booting: it takes seconds, but many on a busy host.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// How long a command may take that nobody gave a limit.
+/// Time limit of a command whose caller sets none.
 const COMMAND: Duration = Duration::from_secs(120);
 
 /// A Linux guest in QEMU. Dropping it kills it.
 pub struct Guest {
     name: String,
-    /// The machine, for what is not done here.
+    /// The machine, for operations that `Guest` lacks.
     pub vm: Vm,
     commands: u64,
 }
 
 impl System {
-    /// A machine with this system (`no_timer_check`: on a busy host Linux may find no timer tick in
-    /// its time, and panics; `maxcpus`: while it starts Linux changes its own code, and QEMU's TCG may let another
-    /// processor run what was there for a moment, an `int3` that nobody knows of any more): `addresses` (with prefix, several separated by commas) go to eth0, eth1
-    /// and so on, which the caller adds with [`Spec::nic`]. 1 GiB of RAM, one CPU.
+    /// A machine with this system, 1 GiB of RAM and one CPU. `addresses` (with prefix, several separated by commas) are
+    /// those of eth0, eth1 and so on, which the caller adds with [`Spec::nic`].
+    ///
+    /// `no_timer_check`: on a busy host Linux may see no timer tick in time, and panics. `maxcpus`: Linux patches its
+    /// own code while it boots, and QEMU's TCG may let another processor execute an `int3` that Linux has already
+    /// replaced and no longer handles.
     pub fn spec(&self, name: &str, addresses: &[&str], mtu: u16) -> Spec {
         let append = format!(
             "console=ttyS0 loglevel=6 panic=-1 mitigations=off net.ifnames=0 no_timer_check \
@@ -69,7 +70,7 @@ impl Guest {
         Ok(Guest { name: name.into(), vm: spec.start()?, commands: 0 })
     }
 
-    /// Waits until the shell is there.
+    /// Waits until the shell is ready.
     pub fn wait_up(&mut self) -> Result<()> {
         self.vm
             .wait_for_within("GUEST-UP", BOOT)
@@ -79,8 +80,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Runs a shell command, which may be several lines, and returns what it printed (to both outputs).
-    /// An error when its exit status is not 0.
+    /// Runs a shell command, which may be several lines, and returns its output (both streams).
+    /// Fails if its exit status is not 0.
     pub fn sh(&mut self, script: &str) -> Result<String> {
         let (status, output) = self.try_sh(script, COMMAND)?;
         if status != 0 {
@@ -90,11 +91,11 @@ impl Guest {
         Ok(output)
     }
 
-    /// Runs a shell command with a time limit; returns its exit status and what it printed.
+    /// Runs a shell command with a time limit; returns its exit status and its output.
     pub fn try_sh(&mut self, script: &str, limit: Duration) -> Result<(i32, String)> {
         self.commands += 1;
         let end = format!("@end {} ", self.commands);
-        // The line that ends the output must not be in what is sent, should that ever be echoed.
+        // The sent text must not contain the marker, in case the shell echoes it.
         let line = format!("( {script}\n) 2>&1; echo \"@\"\"{}$?@\"\n", &end[1..]);
         let shell = self.vm.serials.first_mut().context("a guest has two serial ports")?;
         shell.send(line.as_bytes()).with_context(|| format!("{}: the shell is gone", self.name))?;
@@ -106,12 +107,13 @@ impl Guest {
                 self.console()
             );
         };
-        let status = shell.wait_for("@\n", COMMAND).context("the shell was cut off")?;
+        let status =
+            shell.wait_for("@\n", COMMAND).context("the shell ended within the marker line")?;
         let status = status.trim_end_matches("@\n").parse().context("the shell's exit status")?;
         Ok((status, output.trim_end_matches(&end).to_string()))
     }
 
-    /// Runs a shell command again and again until it succeeds.
+    /// Repeats a shell command until it succeeds.
     pub fn wait_until(&mut self, script: &str, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
@@ -126,13 +128,13 @@ impl Guest {
         }
     }
 
-    /// Makes a soft-RoCE device `rxeN` on each interface `ethN`, whose queue then only drops what it has no
-    /// room for: Debian's default (fq_codel) drops what waits for more than 5 ms, as everything does on a
+    /// Makes a soft-RoCE device `rxeN` on each interface `ethN`, and lets the queue of the interface drop packets
+    /// only when it is full: Debian's default (fq_codel) drops packets that wait for more than 5 ms, as all do on a
     /// busy host, and rdma_rxe does not survive that with several requests in flight.
     ///
-    /// Looks for host 1 of each of its networks as well, where servers are: a neighbour's answer that
-    /// comes while `rdma_resolve_ip` has asked but is not yet in the list of those that wait
-    /// (`drivers/infiniband/core/addr.c`) is missed, and the first connection then waits for half a minute.
+    /// Also pings host 1 of each of its networks, where servers are, to resolve its address beforehand:
+    /// `rdma_resolve_ip` (`drivers/infiniband/core/addr.c`) misses a neighbour's answer that arrives after its request
+    /// but before its entry in the list of waiters, and the first connection then waits for half a minute.
     pub fn soft_roce(&mut self) -> Result<()> {
         self.sh("modprobe -a rdma_rxe ib_uverbs rdma_ucm && for path in /sys/class/net/eth*; do \
                  number=${path##*eth}; rdma link add rxe$number type rxe netdev eth$number && \
@@ -144,7 +146,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Begins to write all frames of interface number `index` to the pcap file `path`.
+    /// Starts writing all frames of interface number `index` to the pcap file `path`.
     pub fn capture(&mut self, index: usize, path: &Path) -> Result<()> {
         let filter = json!({
             "qom-type": "filter-dump", "id": format!("capture{index}"),
@@ -196,31 +198,31 @@ impl Wire {
         Ok(Wire { directory: tempfile::Builder::new().prefix("isthmus-wire-").tempdir()? })
     }
 
-    /// Two ends that hold frames back rather than lose them. The first must be started first, and both go
-    /// when one goes.
+    /// Two ends that delay frames rather than lose them. The first end must be started first, and both end when one
+    /// ends.
     pub fn stream(&self) -> (Nic, Nic) {
         let end = |listens| Nic::Stream { path: self.path("stream"), listens };
         (end(true), end(false))
     }
 
-    /// Two ends that can be started in any order, and again.
+    /// Two ends that can be started in any order, and restarted.
     pub fn datagrams(&self) -> (Nic, Nic) {
         let end = |ours, peer| Nic::Dgram { ours: self.path(ours), peer: self.path(peer) };
         (end("a", "b"), end("b", "a"))
     }
 
-    /// A file of the cable's, which goes with it.
+    /// A file of the cable, deleted with it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 }
 
-/// The rate of the host's time stamp counter, which is the guest's under TCG. Left to itself, a guest on a
-/// busy host measures it wrong by as much as half, and then all its timeouts are off.
+/// The rate of the host's time stamp counter, which is also the guest's under TCG. A guest on a busy host measures
+/// it wrong by up to a half, which makes all its timeouts wrong.
 fn tsc_khz() -> u64 {
     static RATE: OnceLock<u64> = OnceLock::new();
     *RATE.get_or_init(|| {
-        // SAFETY: every x86-64 CPU has RDTSC; Linux leaves it open to programs.
+        // SAFETY: every x86-64 CPU has RDTSC; Linux permits it to programs.
         let counter = || unsafe { core::arch::x86_64::_rdtsc() };
         let (start, first) = (Instant::now(), counter());
         std::thread::sleep(Duration::from_millis(100));

@@ -1,9 +1,9 @@
-//! Stock Linux guests: the peers that the appliance has to please.
+//! Stock Linux guests: the peers that the appliance must interoperate with.
 //!
 //! A guest is Debian's own kernel, the RTRS, RNBD and RapidIO modules built from Debian's own kernel source (Debian
 //! ships them only as source), and Debian's tools in an initial RAM disk. Nothing of it is installed on the
-//! host: the packages are downloaded with apt and unpacked below `target/guest/`. Versions are asked of apt,
-//! so that a guest is what a Debian host is today.
+//! host: the packages are downloaded with apt and unpacked below `target/guest/`. apt selects the
+//! versions, so that a guest equals a current Debian host.
 
 mod applications;
 mod hypervisor;
@@ -31,11 +31,11 @@ use packages::Kernel;
 pub struct System {
     kernel: PathBuf,
     initramfs: PathBuf,
-    /// The kernel's release, as `uname -r` says it.
+    /// The kernel's release, as `uname -r` prints it.
     pub release: String,
 }
 
-/// Which modules of Debian's kernel source a guest has beside Debian's own modules.
+/// The modules from Debian's kernel source that a guest has beside Debian's own modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Built {
     /// None: the guest's kernel is of another series than the source.
@@ -46,17 +46,17 @@ enum Built {
     All,
 }
 
-/// Makes the system, or finds that it is there and current. Minutes the first time, mostly downloads.
+/// Makes the system, unless it exists and is current. Takes minutes the first time, mostly for downloads.
 pub fn prepare() -> Result<System> {
     prepare_at("guest", packages::newest_kernel, Built::All)
 }
 
-/// The same without modules that only device models are driven by. A later [`prepare`] goes on from there.
+/// Makes the system without modules that only drive device models. A later [`prepare`] adds them.
 pub fn prepare_for_storage() -> Result<System> {
     prepare_at("guest", packages::newest_kernel, Built::Storage)
 }
 
-/// The same with Debian's older kernel and the modules that it comes with.
+/// Makes a system with Debian's older kernel and its own modules.
 pub fn prepare_older() -> Result<System> {
     prepare_at("guest-older", packages::older_kernel, Built::None)
 }
@@ -71,7 +71,7 @@ fn prepare_at(name: &str, kernel: fn() -> Result<Kernel>, built: Built) -> Resul
         initramfs: directory.join("initramfs.cpio"),
         release: kernel.release.clone(),
     };
-    // What it is made of and how: when any of that changes it is made anew.
+    // The system is made again when any of its inputs changes.
     let made_of = [packages::recipe(), root::recipe(), modules::recipe()];
     let recipe = format!("{kernel:?}\n{}", made_of.join("\n"));
     let stamp = |built: Built| directory.join(format!("recipe-{built:?}"));
@@ -87,7 +87,7 @@ fn prepare_at(name: &str, kernel: fn() -> Result<Kernel>, built: Built) -> Resul
     Ok(system)
 }
 
-/// Downloads and unpacks the packages, and lays out the guest's root without modules that are built.
+/// Downloads and unpacks the packages, and lays out the guest's root without the modules of [`Built`].
 fn unpack(kernel: &Kernel, built: Built, directory: &Path) -> Result<()> {
     eprintln!("making a Linux guest with Debian's kernel {}", kernel.release);
     for entry in fs::read_dir(directory)? {
@@ -112,8 +112,7 @@ fn unpack(kernel: &Kernel, built: Built, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds the modules that are wanted and not there, and packs the initial RAM disk. What is unpacked stays as long as
-/// modules may be built of it.
+/// Builds the missing modules and packs the initial RAM disk. The unpacked packages stay until all modules are built.
 fn make(kernel: &Kernel, built: Built, directory: &Path, system: &System) -> Result<()> {
     let (sysroot, root) = (directory.join("sysroot"), directory.join("root"));
     if built != Built::None {

@@ -1,6 +1,7 @@
-//! The modules of RTRS and RNBD, of RapidIO, of non-transparent bridges, and of DMA engines: Debian's kernels do not
-//! have them, Debian's kernel source does. They are built unchanged, each family in one directory, so that its modules
-//! see each other's headers and symbols. `idxd`, which Debian has, is built once more, for CPUs without its instruction.
+//! Builds the modules of RTRS and RNBD, of RapidIO, of non-transparent bridges, and of DMA engines from Debian's kernel
+//! source, because Debian's kernels lack them. The source is unchanged. Each family is built in one directory, so that
+//! its modules see each other's headers and symbols. `idxd`, which Debian has, is built again for CPUs without
+//! MOVDIR64B.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,16 +16,16 @@ use crate::{command, workspace};
 /// Modules that are built together.
 struct Family {
     name: &'static str,
-    /// What of the kernel's source they are made of.
+    /// Paths in the kernel's source.
     sources: &'static [&'static str],
-    /// The directory in which they are built: those of `flat`, files or all files of directories, are moved there.
+    /// The build directory. The files of `flat`, which names files and directories, are moved there.
     place: &'static str,
     flat: &'static [&'static str],
-    /// What is linked together (the Makefiles of the source).
+    /// The object files of each module (from the Makefiles of the source).
     kbuild: &'static str,
-    /// What `kbuild` includes as `isthmus.h`.
+    /// The contents of `isthmus.h`, which `kbuild` includes.
     header: &'static str,
-    /// How many modules that gives.
+    /// The number of modules.
     count: usize,
 }
 
@@ -76,7 +77,7 @@ obj-m += ntb_transport.o ntb_netdev.o test/ntb_pingpong.o test/ntb_tool.o test/n
         header: "",
         count: 10,
     },
-    // Both include headers of the directory above. Those of RapidIO need one that is here.
+    // Both include headers of the parent directory. The RapidIO modules need a header of this directory.
     Family {
         name: "DMA engine",
         sources: &["drivers/dma/ptdma", "drivers/dma/dmatest.c", "drivers/dma/virt-dma.h"],
@@ -89,8 +90,8 @@ obj-m += ptdma.o dmatest.o
         header: "",
         count: 2,
     },
-    // idxd under another name, its source as it is, but that MOVDIR64B, which QEMU's TCG has not, is neither asked for nor
-    // used: eight stores are made, that of the operation and flags last, which is what the model's server looks at.
+    // idxd under another name, with unchanged source. MOVDIR64B, which QEMU's TCG lacks, is not required, and eight
+    // stores replace it. The store of the operation and flags is the last, because the model's server waits for it.
     Family {
         name: "idxd",
         sources: &["drivers/dma/idxd", "drivers/dma/dmaengine.h"],
@@ -118,13 +119,14 @@ static inline void isthmus_eight_stores(void __iomem *to, const u64 *words)
     },
 ];
 
-/// What the choice of modules depends on, for the cache.
+/// The inputs of the build, for the cache.
 pub fn recipe() -> String {
     FAMILIES.map(|family| [family.kbuild, family.header].concat()).concat()
 }
 
 /// Builds modules in `work`, with the headers and source that were unpacked to `sysroot`, and returns the module files,
-/// without debugging information: of RTRS and RNBD, or of every family. Those that `work` has already are not built again.
+/// without debugging information: of RTRS and RNBD, or of every family. Modules that exist in `work` are not built
+/// again.
 pub fn build(
     kernel: &Kernel,
     sysroot: &Path,
@@ -153,7 +155,7 @@ fn unpack_source(sysroot: &Path, work: &Path) -> Result<()> {
         .context("the package with the kernel's source has no archive in it")?;
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(work).arg("-xf").arg(archive).args(["--strip-components=1", "--wildcards"]);
-    // Each once: tar does not find a file for the second of two patterns.
+    // Each path once: tar finds no file for the second of two equal patterns.
     let sources: BTreeSet<&&str> = FAMILIES.iter().flat_map(|family| family.sources).collect();
     tar.args(sources.iter().map(|path| format!("*/{path}")));
     command::run_quietly("unpacking the kernel's source", &mut tar)
@@ -201,7 +203,7 @@ impl Family {
     }
 }
 
-/// The file, or what is in the directory.
+/// The file itself, or the files in the directory.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_path_buf()]);
@@ -221,8 +223,8 @@ fn collect_modules(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The headers expect to be in /usr/src. The kernel image among them is only there for BTF, which wants
-/// another tool and is not needed to load a module.
+/// Adapts the headers, which expect to be in /usr/src. Removes the kernel image among them, which is only for BTF:
+/// BTF needs another tool, and modules load without it.
 fn move_headers(headers: &Path, sysroot: &Path) -> Result<()> {
     let makefile = headers.join("Makefile");
     let text = fs::read_to_string(&makefile)?;

@@ -1,4 +1,4 @@
-//! Which Debian packages a guest is made of, and their download.
+//! Selects and downloads the Debian packages of a guest.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::{command, workspace};
 
-/// The kernel series of the guests; the release within it is the newest that apt knows. Bookworm's own 6.1
-/// is no peer: its SMC-R hangs.
+/// The kernel series of the guests, of which apt's newest release is used. Bookworm's own 6.1 is not usable as a
+/// peer: its SMC-R hangs.
 const SERIES: &str = "6.12";
 
-/// The tools, whose dependencies come along.
+/// The tools. Their dependencies are added.
 const TOOLS: &[&str] = &[
     "busybox-static",
     "dash",
@@ -27,7 +27,7 @@ const TOOLS: &[&str] = &[
     "util-linux",
 ];
 
-/// A kernel of Debian.
+/// A Debian kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// `6.12.117+deb12-amd64`
@@ -36,7 +36,7 @@ pub struct Kernel {
     pub version: String,
 }
 
-/// What the choice of packages depends on, for the cache.
+/// The inputs of the selection, for the cache.
 pub fn recipe() -> String {
     TOOLS.join(" ")
 }
@@ -46,14 +46,14 @@ pub fn newest_kernel() -> Result<Kernel> {
     kernel_in(&format!("linux-image-{SERIES}-amd64"))
 }
 
-/// Bookworm's own, of an older series.
+/// Bookworm's own kernel, of an older series.
 pub fn older_kernel() -> Result<Kernel> {
     kernel_in("linux-image-amd64")
 }
 
 fn kernel_in(metapackage: &str) -> Result<Kernel> {
     let depends = field(metapackage, "Depends").with_context(|| {
-        format!("apt knows no {metapackage}: the guests need Debian 12 with its security archive")
+        format!("apt has no {metapackage}: the guests need Debian 12 with its security archive")
     })?;
     kernel_of(&depends).with_context(|| format!("{metapackage} depends on {depends:?}"))
 }
@@ -72,27 +72,27 @@ fn field(package: &str, name: &str) -> Result<String> {
     Ok(value.with_context(|| format!("{package} has no field {name}"))?.to_string())
 }
 
-/// Downloads the kernel, with what its modules are built with and its source if they are, and the tools with all they
-/// need.
+/// Downloads the kernel, and the tools with their dependencies; if `builds` is set, also the kernel's headers and
+/// source.
 pub fn download(kernel: &Kernel, builds: bool, directory: &Path) -> Result<()> {
     let mut wanted = if builds { kernel_packages(kernel)? } else { vec![image(kernel)] };
     wanted.extend(closure(TOOLS)?);
     apt_download(&wanted, directory)
 }
 
-/// Downloads packages with all they need.
+/// Downloads packages with their dependencies.
 pub fn fetch(names: &[&str], directory: &Path) -> Result<()> {
     apt_download(&closure(names)?, directory)
 }
 
-/// Likewise, and one more package without what it depends on.
+/// Downloads packages with their dependencies, and the package `one` without its own.
 pub fn fetch_beside(one: &str, names: &[&str], directory: &Path) -> Result<()> {
     let mut wanted = closure(names)?;
     wanted.push(one.into());
     apt_download(&wanted, directory)
 }
 
-/// The package with a kernel and its modules, in apt's words.
+/// The package with a kernel and its modules, in apt's notation.
 pub fn image(kernel: &Kernel) -> String {
     format!("linux-image-{}={}", kernel.release, kernel.version)
 }
@@ -112,7 +112,7 @@ pub fn unpack(downloads: &Path, sysroot: &Path) -> Result<()> {
     command::run_quietly("unpacking the guest's packages", &mut sh)
 }
 
-/// The packages of one kernel version: modules only load into the very kernel they were built for.
+/// The packages of one kernel version: modules only load into the kernel that they were built for.
 fn kernel_packages(kernel: &Kernel) -> Result<Vec<String>> {
     let Kernel { release, version } = kernel;
     let headers = format!("linux-headers-{release}");
@@ -148,7 +148,7 @@ fn installed(line: &str) -> Option<String> {
     Some(format!("{name}={}", version.split(' ').next()?))
 }
 
-/// A command of apt's that works on the package lists of `target/tools`, which `launch/tools.sh` fetches.
+/// A command of apt that uses the package lists of `target/tools`, which `launch/tools.sh` fetches.
 fn apt(program: &str) -> Command {
     let mut apt = Command::new(program);
     apt.env("APT_CONFIG", workspace::target().join("tools/apt/apt.conf"));

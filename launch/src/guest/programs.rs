@@ -1,4 +1,5 @@
-//! Programs in `launch/programs` that guests run: compiled here (both run Debian 12), and sent over the shell.
+//! Programs in `launch/programs` that guests run: compiled on the host, which also runs Debian 12, and sent through the
+//! guest's shell.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +9,7 @@ use anyhow::Result;
 use super::Guest;
 use crate::{command, workspace};
 
-/// Bytes in a command line.
+/// Bytes of the program in a command line.
 const PIECE: usize = 3000;
 
 /// Builds `programs/NAME.c` and puts it into the guest's /bin.
@@ -25,7 +26,7 @@ fn install_as(guest: &mut Guest, name: &str, to: &str, options: &[&str]) -> Resu
     let source = workspace::root().join("launch/programs").join(format!("{name}.c"));
     let directory = workspace::target().join("interop");
     fs::create_dir_all(&directory)?;
-    // Tests run at once, and each builds its own.
+    // Tests run in parallel, and each builds its own file.
     let program = tempfile::NamedTempFile::new_in(&directory)?.into_temp_path();
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-Wall", "-Werror", "-s"]).args(options).arg("-o").arg(&program).arg(&source);

@@ -1,4 +1,4 @@
-//! What is in a guest's file system: programs with their libraries, kernel modules, and `init.sh` as the
+//! The contents of a guest's file system: programs with their libraries, kernel modules, and `init.sh` as the
 //! first process.
 
 use std::collections::BTreeSet;
@@ -55,13 +55,13 @@ const PROVIDERS: &[&str] = &[
 const FILES: &[&str] =
     &["etc/libibverbs.d/rxe.driver", "etc/libibverbs.d/mlx5.driver", "etc/mke2fs.conf"];
 
-/// Where Debian's dynamic linker looks, and where librados keeps its own.
+/// The directories of Debian's dynamic linker, and that of librados's own libraries.
 const LIBRARIES: &[&str] =
     &["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph"];
 
 const LINKER: &str = "lib64/ld-linux-x86-64.so.2";
 
-/// Debian's modules; what they depend on comes along. `crc32` is what rdma_rxe asks for when it starts.
+/// Debian's modules. Their dependencies are added. rdma_rxe requests `crc32` when it starts.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_net",
@@ -92,7 +92,7 @@ const MODULES: &[&str] = &[
     "nvmet_rdma",
 ];
 
-/// What the choice of files depends on, for the cache.
+/// The inputs of the selection, for the cache.
 pub fn recipe() -> String {
     [&PROGRAMS.join(" "), &PROVIDERS.join(" "), &FILES.join(" "), &MODULES.join(" "), INIT]
         .join("\n")
@@ -141,7 +141,7 @@ pub fn install(sysroot: &Path, path: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds what the dynamic linker will want for the ELF file `file`.
+/// Adds the libraries that the dynamic linker loads for the ELF file `file`.
 pub fn collect_libraries(sysroot: &Path, file: &Path, found: &mut BTreeSet<String>) -> Result<()> {
     let data = fs::read(file).with_context(|| format!("could not read {}", file.display()))?;
     for needed in needed(&data).with_context(|| format!("reading {}", file.display()))? {
@@ -174,7 +174,7 @@ fn needed(data: &[u8]) -> Result<Vec<String>> {
     needed.map(name).collect()
 }
 
-/// Adds modules that were built, and renews the index that modprobe reads.
+/// Adds modules built from source, and updates the index that modprobe reads.
 pub fn add_modules(kernel: &Kernel, built: &[PathBuf], root: &Path) -> Result<()> {
     let extra = root.join(format!("lib/modules/{}/extra", kernel.release));
     fs::create_dir_all(&extra)?;
@@ -188,7 +188,7 @@ fn index(kernel: &Kernel, base: &Path) -> Result<()> {
     command::run(Command::new("depmod").arg("-b").arg(base).arg(&kernel.release))
 }
 
-/// Debian's modules with all they need, uncompressed, with the index that modprobe reads.
+/// Installs Debian's modules with their dependencies, uncompressed, and the index that modprobe reads.
 fn install_modules(kernel: &Kernel, sysroot: &Path, root: &Path) -> Result<()> {
     let directory = format!("lib/modules/{}", kernel.release);
     index(kernel, sysroot)?;

@@ -18,12 +18,12 @@ use storage::rnbd::wire::{AccessMode, PORT};
 use storage::volume::{Operation, Request, Volume};
 use verbs::{ConnectionManager, Provider};
 
-/// Memory of the client.
+/// Bytes of memory of the client.
 const ARENA: usize = 64 << 20;
-/// How long to sleep at most: the provider shows meanwhile that it is alive.
+/// Longest sleep, because the provider has to show regularly that it is alive.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// The machine.
+/// The appliance's peer.
 pub struct Machine {
     socket: TcpStream,
     stream: Stream,
@@ -37,9 +37,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Connects to an appliance. Connections name us and it by `ends`; each exposes so many bytes.
+    /// Connects to an appliance. `ends` are the addresses of this machine and of the appliance; each exposes `memory`
+    /// bytes.
     pub fn connect(appliance: SocketAddr, ends: [IpAddr; 2], memory: usize) -> Result<Machine> {
-        let socket = TcpStream::connect(appliance).context("nobody listens there")?;
+        let socket = TcpStream::connect(appliance).context("could not connect to the appliance")?;
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         let mut seed = [0; 32];
@@ -47,7 +48,7 @@ impl Machine {
         let mut rng = ChaCha12Rng::from_seed(seed);
         let exposed = hal::Arena::on_heap(memory + 4096).alloc(memory, 4096);
         let exposed = exposed.with_context(|| format!("no {memory} bytes of memory"))?;
-        let layout = Layout::within(memory).context("so little memory does not do")?;
+        let layout = Layout::within(memory).context("the memory is too small for the link")?;
         let lost = Duration::from_secs(5);
         let config = Config { layout, lost, ..Config::new(u64::from(seed[0]), ends[0], ends[1]) };
         let ntrdma = Ntrdma::new(config, exposed, &mut rng)
@@ -77,9 +78,10 @@ impl Machine {
         self.mapped.as_ref().map_or(0, |(_, volume)| 512 * volume.geometry().sectors)
     }
 
-    /// Asks for a volume, to read it.
+    /// Maps a volume for reading.
     pub fn map(&mut self, volume: &str) -> Result<()> {
-        let name = |text| Name::new(text).map_err(|why| anyhow!("{text:?} is no name: {why:?}"));
+        let name =
+            |text| Name::new(text).map_err(|why| anyhow!("{text:?} is not a valid name: {why:?}"));
         let (session, volume) = (name("host")?, name(volume)?);
         let now = self.now();
         let Machine { ntrdma, arena, rng, .. } = self;
@@ -87,7 +89,7 @@ impl Machine {
         let (config, transport) = Default::default();
         let client: client::Config = config;
         let mut client = Client::new(client, transport, session, &mut ctx)
-            .map_err(|why| anyhow!("no client: {why:?}"))?;
+            .map_err(|why| anyhow!("could not create the client: {why:?}"))?;
         let (_, volume) = client
             .map(volume, AccessMode::ReadOnly, Losses::ToFlush, &mut ctx)
             .map_err(|why| anyhow!("{why}"))?;
@@ -95,13 +97,13 @@ impl Machine {
         client
             .transport_mut()
             .add_path(self.ends[0], to, &mut ctx)
-            .map_err(|why| anyhow!("no path: {why:?}"))?;
+            .map_err(|why| anyhow!("could not add a path: {why:?}"))?;
         self.mapped = Some((client, volume));
         Ok(())
     }
 
-    /// Reads `count` times `size` bytes, `depth` at once, from everywhere in the volume; how long
-    /// that took.
+    /// Reads `count` times `size` bytes, `depth` at once, over the whole volume, and returns the time
+    /// taken.
     pub fn read(&mut self, size: usize, depth: usize, count: u64) -> Result<Duration> {
         let all = self.arena.alloc(depth * size, 4096).context("no memory for reads")?;
         let places = (self.size() / size as u64).max(1);
@@ -116,7 +118,7 @@ impl Machine {
                 let data = all.slice(tag as usize * size, size).context("beyond the buffer")?;
                 let sector = begun % places * size as u64 / 512;
                 let request = Request { tag: tag.into(), operation: Operation::Read, sector, data };
-                volume.submit(&request).map_err(|why| anyhow!("a read is refused: {why:?}"))?;
+                volume.submit(&request).map_err(|why| anyhow!("a read was refused: {why:?}"))?;
                 begun += 1;
             }
             while let Some(done) = volume.poll() {
@@ -134,8 +136,7 @@ impl Machine {
         hal::Instant::from_nanos(self.started.elapsed().as_nanos() as u64 + 1)
     }
 
-    /// Takes what has arrived, does what is to be done, sends what is to be said; sleeps if that was
-    /// nothing.
+    /// Receives data, runs the engines, and sends data; sleeps if there was nothing to do.
     pub fn turn(&mut self) -> Result<()> {
         let arrived = self.receive()?;
         let was_up = self.is_up();
@@ -155,7 +156,9 @@ impl Machine {
         loop {
             match self.socket.read(&mut self.buffer) {
                 Ok(0) => {
-                    bail!("the appliance has closed the connection: `show log` there says why")
+                    bail!(
+                        "the appliance has closed the connection: see `show log` on the appliance"
+                    )
                 }
                 Ok(count) => self.stream.receive(&self.buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(any),
@@ -181,7 +184,7 @@ impl Machine {
         }
         while let Some(notice) = client.poll(&mut ctx) {
             if let Notice::DeviceRefused { errno, .. } = notice {
-                println!("the appliance does not open it: {errno:?}");
+                println!("the appliance refused to open the volume: {errno:?}");
             }
         }
         ntrdma.poll(stream, now) || more

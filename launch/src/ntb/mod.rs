@@ -1,5 +1,5 @@
-//! `./isthmus ntb`: the other machine of a bridge over TCP, played by this host. It brings the link up,
-//! maps a volume of the appliance and reads from it; nothing is written.
+//! `./isthmus ntb`: runs the peer of an appliance's NTB over TCP on this host. It brings the link up, maps a
+//! volume of the appliance and reads from it. It writes nothing.
 
 pub mod machine;
 
@@ -11,45 +11,45 @@ use anyhow::{Result, bail};
 use crate::progress;
 use machine::Machine;
 
-/// How long the appliance has for anything at all.
+/// Time limit for each step of the appliance.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is read: bytes at a time, how many at once, and how many of the reads asked for make one.
+/// Series of reads: bytes of a read, reads at a time, and the divisor of `Options::count` for their number.
 const READS: [(usize, usize, u64); 3] = [(4096, 1, 4), (4096, 32, 1), (128 << 10, 8, 8)];
 
 /// Options of `./isthmus ntb`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Where the appliance listens (`ntb.0.listen`, `ntb.0.port`)
+    /// The address and port of the appliance (`ntb.0.listen`, `ntb.0.port`)
     #[arg(default_value = "127.0.0.1:7471")]
     appliance: SocketAddr,
-    /// The volume that is read
+    /// The volume to read
     #[arg(long, default_value = "ram0")]
     volume: String,
-    /// How many reads of 4 KiB
+    /// Number of reads of 4 KiB
     #[arg(long, default_value_t = 20_000)]
     count: u64,
     /// The appliance's `ntb.0.peer`
     #[arg(long, default_value = "10.9.0.2")]
     address: IpAddr,
-    /// Its `ntb.0.address`
+    /// The appliance's `ntb.0.address`
     #[arg(long, default_value = "10.9.0.1")]
     peer: IpAddr,
-    /// Its `ntb.0.memory` in MiB
+    /// The appliance's `ntb.0.memory` in MiB
     #[arg(long, default_value_t = 16)]
     memory: usize,
 }
 
-/// Plays the machine.
+/// Runs the peer.
 pub fn ntb(options: &Options) -> Result<()> {
     let step = progress::step(format!("connecting to {}", options.appliance));
     let started = Instant::now();
     let mut machine =
         Machine::connect(options.appliance, [options.address, options.peer], options.memory << 20)?;
-    wait(&mut machine, Machine::is_up, "the link does not come up")?;
+    wait(&mut machine, Machine::is_up, "the link did not come up")?;
     step.done(&format!("the link is up after {} ms", started.elapsed().as_millis()));
     let step = progress::step(format!("mapping {}", options.volume));
     machine.map(&options.volume)?;
-    wait(&mut machine, |machine| machine.size() > 0, "the volume is not opened")?;
+    wait(&mut machine, |machine| machine.size() > 0, "the appliance did not open the volume")?;
     step.done(&format!("{} bytes", machine.size()));
     for (size, depth, part) in READS {
         let count = (options.count / part).max(1);
@@ -70,7 +70,7 @@ fn wait(machine: &mut Machine, done: impl Fn(&Machine) -> bool, otherwise: &str)
     let deadline = Instant::now() + PATIENCE;
     while !done(machine) {
         if Instant::now() > deadline {
-            bail!("{otherwise}: look at `show ntb` and `show log` of the appliance");
+            bail!("{otherwise}: see `show ntb` and `show log` on the appliance");
         }
         machine.turn()?;
     }

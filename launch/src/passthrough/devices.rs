@@ -8,7 +8,8 @@ use super::refusal::refusals;
 /// One row of the table.
 type Row = [String; 7];
 
-/// Prints a row for each function: what it is, who has it, which driver Isthmus has for it, and whether it may be taken.
+/// Prints a row for each function: its kind, its driver, Isthmus's driver for it, and whether it may be taken from
+/// Linux.
 pub fn devices(host: &Host) -> Result<()> {
     for line in table(host)? {
         println!("{line}");

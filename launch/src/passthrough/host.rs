@@ -1,6 +1,6 @@
-//! The host's PCI functions, as Linux tells of them in sysfs (Documentation/ABI/testing/sysfs-bus-pci).
+//! Reads the host's PCI functions from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
 //!
-//! Everything is read beneath a root, which is `/` but for tests.
+//! All paths are below a root, which is `/` except in tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,32 +14,32 @@ use drivers::registry::Class;
 /// The host.
 pub struct Host {
     root: PathBuf,
-    /// Whether the kernel says that somebody has a block device for himself alone.
+    /// Whether the kernel reports that another user has opened a block device exclusively.
     pub(super) claimed: fn(&Path) -> std::io::Result<bool>,
 }
 
 /// A PCI function of the host.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Where it is.
+    /// Its address.
     pub address: PciAddress,
     /// Vendor and device ID.
     pub id: (u16, u16),
     /// Base class, subclass and programming interface, as 0xCCSSPP.
     pub class: u32,
-    /// What it is, in words.
+    /// Its kind, in words.
     pub what: &'static str,
-    /// The driver that has it now.
+    /// The driver that it is bound to.
     pub driver: Option<String>,
     /// Its IOMMU group, where there is an IOMMU.
     pub group: Option<u32>,
-    /// Of a virtual function: its physical one.
+    /// The physical function of a virtual function.
     pub physical: Option<PciAddress>,
-    /// Of a physical function: how many virtual ones are switched on.
+    /// The number of enabled virtual functions of a physical function.
     pub virtual_functions: u32,
-    /// Isthmus's driver for it, and what that opens.
+    /// Isthmus's driver for it, and the class that the driver opens.
     pub isthmus: Option<(&'static str, Class)>,
-    /// Its directory in sysfs, beneath which everything lies that Linux has made of it.
+    /// Its directory in sysfs, which contains the Linux devices of the function.
     pub(super) place: PathBuf,
 }
 
@@ -56,7 +56,7 @@ impl Host {
         Host { root: "/".into(), claimed: is_claimed }
     }
 
-    /// The host whose sysfs and procfs are directories beneath `root`, where block devices are claimed as `claimed` says.
+    /// A host whose sysfs and procfs are directories below `root`. `claimed` decides whether a block device is claimed.
     #[cfg(test)]
     pub(super) fn at(root: &Path, claimed: fn(&Path) -> std::io::Result<bool>) -> Host {
         Host { root: root.into(), claimed }
@@ -72,12 +72,12 @@ impl Host {
         self.path(&format!("sys/bus/pci/devices/{address}"))
     }
 
-    /// A text file, trimmed; empty if it is not there.
+    /// A text file, trimmed; empty if it does not exist.
     pub(super) fn text(&self, path: &str) -> String {
         read(&self.path(path)).unwrap_or_default()
     }
 
-    /// The entries of a directory, in the order of their names; none if it is not there.
+    /// The entries of a directory, in the order of their names; empty if it does not exist.
     pub(super) fn list(&self, path: &str) -> Vec<PathBuf> {
         list(&self.path(path))
     }
@@ -129,12 +129,11 @@ impl Host {
 pub fn address(text: &str) -> Result<PciAddress, String> {
     match format!("pci:{text}").parse::<Location>() {
         Ok(Location { bus: BusAddress::Pci(address), unit: None }) => Ok(address),
-        _ => Err(format!("{text:?} is no PCI address: one looks like 0000:03:00.0")),
+        _ => Err(format!("{text:?} is no PCI address: write it as 0000:03:00.0")),
     }
 }
 
-/// The configuration space of a function that is alone in its machine, with no more in it than what functions
-/// are recognized by.
+/// The configuration space of a single function, with only the registers by which the inventory recognizes it.
 struct Face {
     id: (u16, u16),
     class: u32,
@@ -155,9 +154,9 @@ impl ConfigRegionAccess for Face {
     unsafe fn write(&self, _: PciAddress, _: u16, _: u32) {}
 }
 
-/// What the image's own inventory makes of such a function: the driver for it, and what it is in words.
+/// Looks a function up in the image's inventory: the driver for it, and its kind in words.
 fn recognize(id: (u16, u16), class: u32) -> (Option<(&'static str, Class)>, &'static str) {
-    // A few bytes for each function of the host, in a program that ends soon.
+    // Leaks a few bytes for each function of the host, in a program that ends soon.
     let face: &'static Face = Box::leak(Box::new(Face { id, class }));
     let function = pci::Function::new(PciAddress::new(0, 0, 0, 0), face);
     let device = function.and_then(inventory::device);
@@ -182,8 +181,8 @@ pub(super) fn list(directory: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// Who opens a block device exclusively is told by the kernel that somebody else has it: a file system, swap, LVM,
-/// md, ZFS, in whatever mount namespace (Linux block/bdev.c, `bd_prepare_to_claim`).
+/// Opens a block device exclusively. The kernel refuses that with EBUSY if the device is claimed by a file system,
+/// swap, LVM, md or ZFS, in any mount namespace (Linux block/bdev.c, `bd_prepare_to_claim`).
 fn is_claimed(device: &Path) -> std::io::Result<bool> {
     use rustix::fs::{Mode, OFlags, open};
     match open(device, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {

@@ -1,8 +1,8 @@
-//! Functions that Linux lends: bound to vfio-pci, and given back however it ends.
+//! Binds functions of the host to vfio-pci, and returns them to their drivers however this program ends.
 //!
-//! Giving back is not this program's work, which may be killed, but that of a shell that waits for its end: the pipe to
-//! it is closed with whoever has the loan, by Ctrl-C and SIGKILL as well. It is in a process group of its own, where
-//! a terminal's Ctrl-C does not reach it.
+//! A shell returns them, because this program may be killed. The shell waits until its standard input closes, which
+//! happens when this program ends, also by Ctrl-C and SIGKILL. It is in a process group of its own, where a terminal's
+//! Ctrl-C does not reach it.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -16,15 +16,15 @@ use drivers::hal::PciAddress;
 use super::host::{Function, Host, name};
 use crate::command;
 
-/// The driver that lends functions to programs.
+/// The driver that gives programs access to functions.
 pub const VFIO: &str = "vfio-pci";
-/// It, and what maps memory for programs.
+/// `vfio-pci`, and the module that maps memory for programs.
 const MODULES: &[&str] = &[VFIO, "vfio_iommu_type1"];
-/// How long a driver may take to be bound; Linux does it at once.
+/// Time limit for binding a driver, which Linux does at once.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the shell does: waits for the end of its input, and gives back. Its arguments are the directory of the bus, and
-/// three for each function: where it is, the driver that it had, and what it was overridden with.
+/// The script of the shell: waits for the end of its input, and returns the functions. Its arguments are the directory
+/// of the bus, and three for each function: its address, its former driver, and its former `driver_override`.
 const GIVE_BACK: &str = r#"
 trap '' HUP INT TERM
 cat >/dev/null
@@ -56,7 +56,7 @@ while [ $# -gt 0 ]; do
         put "$1" "$bus/drivers_probe"
     fi
     if ! is_now "$1" "$2"; then
-        echo "isthmus: $1 was not taken back by its driver ${2:-(none)}: see dmesg" >&2
+        echo "isthmus: $1 was not bound to its former driver ${2:-(none)}: see dmesg" >&2
         failed=1
     fi
     shift 3
@@ -64,12 +64,12 @@ done
 exit $failed
 "#;
 
-/// A step of binding a function, as it is shown.
+/// A step of binding a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// `modprobe` of modules.
+    /// Loads modules with `modprobe`.
     Load(&'static [&'static str]),
-    /// A text into a file of sysfs.
+    /// Writes a text to a file of sysfs.
     Write(String, std::path::PathBuf),
 }
 
@@ -93,7 +93,7 @@ impl Step {
     }
 }
 
-/// What it takes to lend these functions, those aside that are lent already.
+/// The steps that bind functions to vfio-pci, without functions that are bound already.
 pub struct Plan<'a> {
     host: &'a Host,
     wanted: bool,
@@ -101,7 +101,7 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// For these functions.
+    /// Plans the binding of these functions.
     pub fn new(host: &'a Host, wanted: &[PciAddress]) -> Result<Plan<'a>> {
         let functions = wanted.iter().map(|&one| host.function(one)).collect::<Result<Vec<_>>>()?;
         let bound = |function: &Function| function.driver.as_deref() == Some(VFIO);
@@ -114,9 +114,9 @@ impl<'a> Plan<'a> {
     }
 
     fn load(&self) -> Option<Step> {
-        let there = ["sys/bus/pci/drivers/vfio-pci", "sys/module/vfio_iommu_type1"];
-        let there = there.iter().all(|path| self.host.path(path).exists());
-        (!there && self.wanted).then_some(Step::Load(MODULES))
+        let paths = ["sys/bus/pci/drivers/vfio-pci", "sys/module/vfio_iommu_type1"];
+        let loaded = paths.iter().all(|path| self.host.path(path).exists());
+        (!loaded && self.wanted).then_some(Step::Load(MODULES))
     }
 
     fn steps(&self, function: &Function) -> Vec<Step> {
@@ -131,7 +131,7 @@ impl<'a> Plan<'a> {
             .collect()
     }
 
-    /// Every step as one would type it: what is done, and what is done at the end.
+    /// Every step as a shell line: those that bind the functions, and those that return them.
     pub fn shown(&self) -> (Vec<String>, Vec<String>) {
         let take =
             self.load().into_iter().chain(self.functions.iter().flat_map(|one| self.steps(one)));
@@ -151,7 +151,7 @@ impl<'a> Plan<'a> {
         (take.map(|step| step.shown()).collect(), back)
     }
 
-    /// What stood in `driver_override`; an empty line takes it away.
+    /// The former `driver_override`. Writing an empty line clears it.
     fn before(&self, function: &Function) -> String {
         let path = self.host.directory(function.address).join("driver_override");
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -159,11 +159,11 @@ impl<'a> Plan<'a> {
         if text == "(null)" { String::new() } else { text.to_string() }
     }
 
-    /// Binds the functions to vfio-pci, showing every step. They are given back when the loan is dropped, or its
-    /// holder has ended.
+    /// Binds the functions to vfio-pci, showing every step. They are returned when the loan is dropped, or when this
+    /// process ends.
     pub fn carry_out(&self) -> Result<Loan> {
         if let Some(step) = self.load() {
-            step.carry_out().context("without vfio-pci nothing can be given to a guest")?;
+            step.carry_out().context("without vfio-pci no device can be passed to a guest")?;
         }
         if self.functions.is_empty() {
             return Ok(Loan { shell: None });
@@ -175,15 +175,16 @@ impl<'a> Plan<'a> {
             shell.arg(function.driver.as_deref().unwrap_or_default()).arg(self.before(function));
         }
         shell.stdin(Stdio::piped()).process_group(0);
-        // First of all: from here on whatever is changed is changed back.
-        let shell = shell.spawn().context("could not start a shell that gives the devices back")?;
+        // Started before the first change, so that every change is undone.
+        let shell = shell.spawn().context("could not start the shell that returns the devices")?;
         let loan = Loan { shell: Some(shell) };
         for function in &self.functions {
             for step in self.steps(function) {
                 step.carry_out()?;
             }
             let link = self.host.directory(function.address).join("driver");
-            wait_for(&link, VFIO).with_context(|| format!("{} was not bound", function.address))?;
+            wait_for(&link, VFIO)
+                .with_context(|| format!("{} was not bound to vfio-pci", function.address))?;
         }
         Ok(loan)
     }
@@ -198,13 +199,13 @@ fn wait_for(link: &Path, driver: &str) -> Result<()> {
         }
         if Instant::now() > deadline {
             let now = if now.is_empty() { "none" } else { &now };
-            bail!("its driver is {now} and not {driver}: `dmesg` says why");
+            bail!("its driver is {now} and not {driver}: see `dmesg`");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Functions that are bound to vfio-pci. Dropping it gives them back.
+/// Functions that are bound to vfio-pci. Dropping the loan returns them to their drivers.
 pub struct Loan {
     shell: Option<Child>,
 }
@@ -213,7 +214,7 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let Some(shell) = &mut self.shell else { return };
         drop(shell.stdin.take());
-        // It has told what did not work.
+        // The shell has printed its errors.
         let _ = shell.wait();
     }
 }

@@ -1,8 +1,8 @@
-//! What must not be taken from the host, why, and what to do about it.
+//! The reasons not to take a function from the host, each with a remedy.
 //!
-//! Who asks for a device asks to take it from Linux: a drive that Linux has mounted, or the interface by which somebody
-//! is logged in, would be gone without a question. So all of this is looked at before anything is changed; when in
-//! doubt the answer is no.
+//! Passing a device to a guest takes it from Linux. A mounted drive, or the interface by which the operator is logged
+//! in, would disappear without a question. So all reasons are checked before the first change; in doubt a function is
+//! refused.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,11 +16,11 @@ use super::host::{Function, Host, list, name, read};
 /// Why a function is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which one.
+    /// The function.
     pub function: PciAddress,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub advice: String,
 }
 
@@ -30,32 +30,32 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Collects why `wanted` cannot be taken all together; empty if they can.
+/// Collects the reasons against taking all of `wanted`; empty if there are none.
 pub fn refusals(host: &Host, wanted: &[PciAddress]) -> Result<Vec<Refusal>> {
     let functions = wanted.iter().map(|&one| host.function(one)).collect::<Result<Vec<_>>>()?;
     let mut found = Vec::new();
     for function in &functions {
-        let mut look = Look { host, function, wanted: &functions, found: &mut found };
-        look.driver();
-        look.iommu()?;
-        look.virtual_functions();
-        look.disks();
-        look.interfaces();
-        look.other_users();
+        let mut inspection = Inspection { host, function, wanted: &functions, found: &mut found };
+        inspection.driver();
+        inspection.iommu()?;
+        inspection.virtual_functions();
+        inspection.disks();
+        inspection.interfaces();
+        inspection.other_users();
     }
     Ok(found)
 }
 
-/// One function that is looked at.
-struct Look<'a> {
+/// The inspection of one function.
+struct Inspection<'a> {
     host: &'a Host,
     function: &'a Function,
     wanted: &'a [Function],
     found: &'a mut Vec<Refusal>,
 }
 
-impl Look<'_> {
-    fn no(&mut self, why: impl Into<String>, advice: impl Into<String>) {
+impl Inspection<'_> {
+    fn refuse(&mut self, why: impl Into<String>, advice: impl Into<String>) {
         let function = self.function.address;
         self.found.push(Refusal { function, why: why.into(), advice: advice.into() });
     }
@@ -64,37 +64,37 @@ impl Look<'_> {
         if self.function.isthmus.is_none() {
             let what = self.function.what;
             let (vendor, device) = self.function.id;
-            self.no(
+            self.refuse(
                 format!("is a {what} ({vendor:04x}:{device:04x}) that Isthmus has no driver for"),
-                "docs/run.md lists what there are drivers for",
+                "docs/run.md lists the devices with drivers",
             );
         }
     }
 
     fn iommu(&mut self) -> Result<()> {
         let Some(group) = self.function.group else {
-            self.no(
-                "is behind no IOMMU, so whatever has it could read and write all memory of this host",
+            self.refuse(
+                "is behind no IOMMU, so a guest could read and write all memory of this host through it",
                 "switch VT-d (AMD: IOMMU) on in the firmware, and boot Linux with intel_iommu=on \
-                 (AMD: it is on by itself)",
+                 (on AMD it is on by default)",
             );
             return Ok(());
         };
         let directory = format!("sys/kernel/iommu_groups/{group}");
         if self.host.text(&format!("{directory}/name")) == "vfio-noiommu" {
-            self.no(
-                "has an IOMMU group only by name (vfio-noiommu), so that nothing keeps it from the memory of this host",
+            self.refuse(
+                "has an IOMMU group only by name (vfio-noiommu), so that nothing protects the memory of this host from it",
                 "switch the IOMMU on and load vfio without enable_unsafe_noiommu_mode",
             );
         }
         let regions = self.host.text(&format!("{directory}/reserved_regions"));
         if regions.lines().any(|line| line.split_whitespace().nth(2) == Some("direct")) {
-            self.no(
-                "has memory that the firmware reads and writes through it (RMRR), which Linux gives to no guest",
-                "switch that off in the firmware (remote management of this device, legacy USB)",
+            self.refuse(
+                "has memory that the firmware reads and writes through it (RMRR), so Linux passes it to no guest",
+                "switch that use off in the firmware (remote management of this device, legacy USB)",
             );
         }
-        // What lies in a group can reach each other without the IOMMU.
+        // Functions of a group can access each other without the IOMMU.
         let mut beside = Vec::new();
         for entry in self.host.list(&format!("{directory}/devices")) {
             let Ok(address) = super::host::address(&name(&entry)) else { continue };
@@ -107,9 +107,9 @@ impl Look<'_> {
             }
         }
         if !beside.is_empty() {
-            self.no(
+            self.refuse(
                 format!("shares its IOMMU group {group} with {}", beside.join(", ")),
-                "give them all (--device for each), or put the card into a slot of its own whose port has ACS",
+                "pass all of them (--device for each), or put the card into a slot of its own whose port has ACS",
             );
         }
         Ok(())
@@ -118,10 +118,12 @@ impl Look<'_> {
     fn virtual_functions(&mut self) {
         let count = self.function.virtual_functions;
         if count > 0 {
-            self.no(
-                format!("has {count} virtual functions that are switched on and would go with it"),
+            self.refuse(
                 format!(
-                    "give one of those, or `echo 0 > /sys/bus/pci/devices/{}/sriov_numvfs`",
+                    "has {count} virtual functions that are switched on and would be lost with it"
+                ),
+                format!(
+                    "pass one of those, or run `echo 0 > /sys/bus/pci/devices/{}/sriov_numvfs`",
                     self.function.address
                 ),
             );
@@ -133,17 +135,17 @@ impl Look<'_> {
             let holders = list(&disk.directory.join("holders"));
             for holder in &holders {
                 let holder = name(holder);
-                self.no(
+                self.refuse(
                     format!("has {}, which is a part of {}", disk.name, self.holder(&holder)),
                     format!(
-                        "take it out of that first (`lsblk /dev/{}` shows what lies on it)",
+                        "remove it from there first (`lsblk /dev/{}` shows its users)",
                         disk.name
                     ),
                 );
             }
             let mounts = self.mounts(&disk);
             for at in &mounts {
-                self.no(
+                self.refuse(
                     format!("has {}, which is mounted at {at}", disk.name),
                     format!("`umount {at}` first, if this host can do without it"),
                 );
@@ -152,7 +154,7 @@ impl Look<'_> {
             let path = format!("/dev/{}", disk.name);
             let is_swap = swaps.lines().any(|line| line.split_whitespace().next() == Some(&path));
             if is_swap {
-                self.no(
+                self.refuse(
                     format!("has {}, which is swap", disk.name),
                     format!("`swapoff {path}` first"),
                 );
@@ -163,7 +165,7 @@ impl Look<'_> {
         }
     }
 
-    /// Asks the kernel whether somebody whom nothing tells of has the block device.
+    /// Asks the kernel whether the block device has a user that sysfs and procfs do not show.
     fn claim(&mut self, disk: &BlockDevice, path: &str) {
         match (self.host.claimed)(&self.host.path(&path[1..])) {
             Ok(false) => {}
@@ -175,22 +177,22 @@ impl Look<'_> {
                 } else {
                     "the kernel (ZFS, DRBD, a target, a file system in another mount namespace)"
                 };
-                self.no(
+                self.refuse(
                     format!("has {}, which is in use by {by}", disk.name),
-                    "end that use first: `zpool export`, or whatever it is",
+                    "stop that use first, for a pool with `zpool export`",
                 );
             }
-            Err(error) => self.no(
+            Err(error) => self.refuse(
                 format!(
-                    "has {}, of which the kernel does not say whether it is in use ({error})",
+                    "has {}, and the kernel does not report whether it is in use ({error})",
                     disk.name
                 ),
-                "look with `lsblk`, as root",
+                "run as root; `lsblk` shows the users of disks",
             ),
         }
     }
 
-    /// What a device-mapper, md or other device is called by those who made it.
+    /// The name of a device-mapper, md or other device, as its own tools use it.
     fn holder(&self, holder: &str) -> String {
         let of = |file| self.host.text(&format!("sys/class/block/{holder}/{file}"));
         let (kind, name) = (of("dm/uuid"), of("dm/name"));
@@ -207,26 +209,26 @@ impl Look<'_> {
         let text = self.host.text("proc/self/mountinfo");
         let mut at = Vec::new();
         for line in text.lines() {
-            // proc(5): ID, parent, major:minor, root, where, options, optional fields, "-", type, source. btrfs has a
-            // number of its own, so the source is looked at as well.
+            // proc(5): ID, parent, major:minor, root, mount point, options, optional fields, "-", type, source. btrfs
+            // has a number of its own, so the source is compared as well.
             let words: Vec<&str> = line.split(' ').collect();
             let source =
                 words.iter().position(|word| *word == "-").and_then(|dash| words.get(dash + 2));
             let source = source.and_then(|path| path.strip_prefix('/'));
             let source = source.map(|path| self.host.path(path));
             let source = source.map(|path| name(&path.canonicalize().unwrap_or(path)));
-            let is_it =
+            let is_mounted =
                 words.get(2) == Some(&disk.number.as_str()) || source.as_ref() == Some(&disk.name);
-            if let (true, Some(place)) = (is_it, words.get(4)) {
+            if let (true, Some(place)) = (is_mounted, words.get(4)) {
                 at.push(place.to_string());
             }
         }
         at
     }
 
-    /// Disks and partitions that Linux has made of the function.
+    /// Disks and partitions of the function.
     fn block_devices(&self) -> Vec<BlockDevice> {
-        // The namespaces of an NVMe drive with several controllers are those of its subsystem.
+        // The namespaces of an NVMe drive with several controllers are in the directory of its subsystem.
         let mut places = vec![self.function.place.clone()];
         for subsystem in self.host.list("sys/class/nvme-subsystem") {
             let controllers =
@@ -238,7 +240,7 @@ impl Look<'_> {
         let mut all = Vec::new();
         for entry in self.host.list("sys/class/block") {
             let Ok(directory) = entry.canonicalize() else { continue };
-            // A path of a namespace with several has no number, and nobody can open it.
+            // A single path of a multipath namespace has no number, and cannot be opened.
             if let Some(number) = read(&directory.join("dev"))
                 && places.iter().any(|place| directory.starts_with(place))
                 && read(&directory.join("hidden")).as_deref() != Some("1")
@@ -254,12 +256,12 @@ impl Look<'_> {
         if mine.is_empty() {
             let driver = self.function.driver.clone().unwrap_or_default();
             if self.function.class >> 16 == 2 && !driver.is_empty() && driver != "vfio-pci" {
-                self.no(
+                self.refuse(
                     format!(
-                        "has the driver {driver}, but no network interface that is seen from here"
+                        "has the driver {driver}, but no network interface in this network namespace"
                     ),
                     format!(
-                        "bring the interface back from its network namespace (a container's?), or \
+                        "move the interface back from its network namespace (perhaps a container's), or run \
                          `echo {} > /sys/bus/pci/drivers/{driver}/unbind`",
                         self.function.address
                     ),
@@ -275,14 +277,14 @@ impl Look<'_> {
                 .filter_map(|entry| name(entry).strip_prefix("upper_").map(String::from));
             let upper: Vec<String> = upper.collect();
             if default.contains(interface) {
-                self.no(
+                self.refuse(
                     format!("is {interface}, which carries the default route"),
-                    "give the host another way out first: it may be how you reach it",
+                    "give the host another default route first: you may be connected through this one",
                 );
             } else if let Some(upper) = upper.first() {
-                self.no(
+                self.refuse(
                     format!("is {interface}, which is a part of {upper}"),
-                    format!("take it out of that first (`ip link set {interface} nomaster`, or remove {upper})"),
+                    format!("remove it from there first (`ip link set {interface} nomaster`, or remove {upper})"),
                 );
             }
         }
@@ -290,14 +292,14 @@ impl Look<'_> {
             !self.wanted.iter().any(|function| place.starts_with(&function.place))
         });
         if others.is_empty() {
-            self.no(
+            self.refuse(
                 format!("is {}, the only network interface of this host", mine.join(" and ")),
-                "give it a virtual function (`echo 1 > /sys/bus/pci/devices/…/sriov_numvfs`), or put another card in",
+                "pass a virtual function of it instead (`echo 1 > /sys/bus/pci/devices/…/sriov_numvfs`), or add another card",
             );
         }
     }
 
-    /// Interfaces with a device whose place is one of these.
+    /// Interfaces with a device whose directory `wanted` accepts.
     fn interfaces_of(&self, wanted: impl Fn(&std::path::Path) -> bool) -> Vec<String> {
         let all = self.host.list("sys/class/net").into_iter();
         let with_device = all.filter(|interface| {
@@ -306,7 +308,7 @@ impl Look<'_> {
         with_device.map(|interface| name(&interface)).collect()
     }
 
-    /// Interfaces that a default route goes out by.
+    /// Interfaces that carry a default route.
     fn default_routes(&self) -> BTreeSet<String> {
         const REJECT: u32 = 0x200;
         let flags =
@@ -331,7 +333,7 @@ impl Look<'_> {
         found
     }
 
-    /// Programs that have the function, or a disk of it, open by themselves.
+    /// Finds programs that have the function, or a disk of it, open.
     fn other_users(&mut self) {
         let mut paths: BTreeSet<String> =
             self.block_devices().iter().map(|disk| format!("/dev/{}", disk.name)).collect();
@@ -346,9 +348,9 @@ impl Look<'_> {
             let open = open.map(|to| to.to_string_lossy().into_owned());
             if let Some(path) = open.into_iter().find(|to| paths.contains(to)) {
                 let program = read(&process.join("comm")).unwrap_or_default();
-                self.no(
+                self.refuse(
                     format!("is in use by {program} (process {number}), which has {path} open"),
-                    "end that first",
+                    "stop that program first",
                 );
             }
         }

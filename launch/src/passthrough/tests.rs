@@ -1,4 +1,5 @@
-//! A host that is a directory tree: every reason against taking a device, and a loan with a thread as the kernel.
+//! Tests of every reason against taking a device, and of a loan, on a host that is a directory tree, with a thread as
+//! the kernel.
 
 use super::*;
 use std::fs;
@@ -15,7 +16,7 @@ const IGB: &str = "0000:02:00.0";
 const IGBVF: &str = "0000:02:10.0";
 const E1000E: &str = "0000:03:00.0";
 
-/// A host with a drive, a card with a virtual function, and another card by which it is reached.
+/// A host with a drive, a card with a virtual function, and another card with the default route.
 struct Tree(TempDir);
 
 impl Tree {
@@ -127,7 +128,7 @@ fn refused(host: &Host, wanted: &[&str]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Exactly one reason, with this in it.
+/// Asserts that there is exactly one reason, and that it contains `wanted`.
 #[track_caller]
 fn only(refusals: &str, wanted: &str) {
     assert!(
@@ -137,7 +138,7 @@ fn only(refusals: &str, wanted: &str) {
 }
 
 #[test]
-fn what_nobody_uses_may_be_taken() {
+fn unused_functions_are_not_refused() {
     let tree = Tree::new();
     for function in [NVME, IGB, IGBVF] {
         assert_eq!(tree.refusals(&[function]), "");
@@ -153,7 +154,7 @@ fn row(table: &[String], at: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_table_names_drivers_as_the_registry_has_them() {
+fn table_names_the_drivers_of_the_registry() {
     let tree = Tree::new();
     let table = devices::table(&tree.host()).unwrap();
     let row = |at| row(&table, at);
@@ -171,7 +172,7 @@ fn the_table_names_drivers_as_the_registry_has_them() {
 }
 
 #[test]
-fn no_function_and_no_driver() {
+fn missing_function_and_missing_driver_are_refused() {
     let tree = Tree::new();
     let absent = address("0000:09:00.0").unwrap();
     let error = refusals(&tree.host(), &[absent]).unwrap_err().to_string();
@@ -185,7 +186,7 @@ fn no_function_and_no_driver() {
 }
 
 #[test]
-fn no_iommu() {
+fn function_without_iommu_protection_is_refused() {
     let tree = Tree::new();
     fs::remove_file(tree.at(NVME, "iommu_group")).unwrap();
     only(&tree.refusals(&[NVME]), "is behind no IOMMU");
@@ -203,21 +204,21 @@ fn no_iommu() {
 }
 
 #[test]
-fn a_shared_group() {
+fn function_in_a_shared_iommu_group_is_refused() {
     let tree = Tree::new();
     let second = "0000:01:00.1";
     tree.function(second, "0x1b36", "0x0010", "0x010802", "nvme", 1);
     only(&tree.refusals(&[NVME]), "shares its IOMMU group 1 with 0000:01:00.1 (NVMe disk, nvme)");
-    assert_eq!(tree.refusals(&[NVME, second]), "", "both are given");
+    assert_eq!(tree.refusals(&[NVME, second]), "", "both are passed");
 }
 
 #[test]
-fn a_mounted_drive() {
+fn mounted_drive_is_refused() {
     let tree = Tree::new();
     let line = "29 1 259:1 / /srv rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw\n";
     tree.write("proc/self/mountinfo", line);
     only(&tree.refusals(&[NVME]), "has nvme0n1p1, which is mounted at /srv: `umount /srv` first");
-    // btrfs has a number of its own.
+    // btrfs has a device number of its own.
     tree.write("proc/self/mountinfo", "29 1 0:40 / /data rw - btrfs /dev/nvme0n1 rw\n");
     only(&tree.refusals(&[NVME]), "has nvme0n1, which is mounted at /data");
     tree.write("proc/self/mountinfo", "29 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
@@ -225,7 +226,7 @@ fn a_mounted_drive() {
 }
 
 #[test]
-fn a_drive_in_a_volume_group_an_array_or_swap() {
+fn drive_in_lvm_md_or_swap_is_refused() {
     let tree = Tree::new();
     tree.write("sys/class/block/dm-0/dm/uuid", "LVM-abcdef\n");
     tree.write("sys/class/block/dm-0/dm/name", "vg0-root\n");
@@ -243,7 +244,7 @@ fn a_drive_in_a_volume_group_an_array_or_swap() {
 }
 
 #[test]
-fn a_drive_that_the_kernel_has_for_something_else() {
+fn drive_that_is_claimed_in_the_kernel_is_refused() {
     let tree = Tree::new();
     let claimed = Host::at(tree.0.path(), |path| Ok(path.ends_with("dev/nvme0n1")));
     only(&refused(&claimed, &[NVME]), "has nvme0n1, which is in use by the kernel");
@@ -253,13 +254,13 @@ fn a_drive_that_the_kernel_has_for_something_else() {
         true => Err(std::io::ErrorKind::PermissionDenied.into()),
         false => Ok(false),
     });
-    only(&refused(&silent, &[NVME]), "of which the kernel does not say");
+    only(&refused(&silent, &[NVME]), "the kernel does not report whether it is in use");
 }
 
 #[test]
-fn a_namespace_of_a_subsystem_with_several_controllers() {
+fn mounted_multipath_namespace_is_refused() {
     let tree = Tree::new();
-    // The path that is the function's has no name of its own; the namespace lies beneath the subsystem.
+    // The path of this function has no block device of its own; the namespace is in the directory of the subsystem.
     let tree_of =
         |file: &str| tree.path(&format!("sys/devices/virtual/nvme-subsystem/nvme-subsys1/{file}"));
     fs::create_dir_all(tree_of("nvme1n1/holders")).unwrap();
@@ -272,7 +273,7 @@ fn a_namespace_of_a_subsystem_with_several_controllers() {
 }
 
 #[test]
-fn the_default_route_and_the_only_interface() {
+fn interface_with_the_default_route_or_the_only_one_is_refused() {
     let tree = Tree::new();
     only(&tree.refusals(&[E1000E]), "is eth2, which carries the default route");
     tree.write("proc/net/route", "");
@@ -292,7 +293,7 @@ fn the_default_route_and_the_only_interface() {
 }
 
 #[test]
-fn an_interface_in_a_bridge_or_in_another_namespace() {
+fn interface_in_a_bridge_or_another_namespace_is_refused() {
     let tree = Tree::new();
     fs::write(tree.at(IGB, "net/eth0/upper_br0"), "").unwrap();
     only(&tree.refusals(&[IGB]), "is eth0, which is a part of br0");
@@ -300,12 +301,12 @@ fn an_interface_in_a_bridge_or_in_another_namespace() {
     fs::remove_file(tree.path("sys/class/net/eth0")).unwrap();
     only(
         &tree.refusals(&[IGB]),
-        "has the driver igb, but no network interface that is seen from here",
+        "has the driver igb, but no network interface in this network namespace",
     );
 }
 
 #[test]
-fn a_card_whose_virtual_functions_are_on() {
+fn card_with_enabled_virtual_functions_is_refused() {
     let tree = Tree::new();
     fs::write(tree.at(IGB, "sriov_numvfs"), "2\n").unwrap();
     only(&tree.refusals(&[IGB]), "has 2 virtual functions that are switched on");
@@ -313,7 +314,7 @@ fn a_card_whose_virtual_functions_are_on() {
 }
 
 #[test]
-fn a_program_has_it_open() {
+fn function_that_a_program_has_open_is_refused() {
     let tree = Tree::new();
     tree.write("proc/77/comm", "qemu-system-x86\n");
     tree.link("proc/77/fd/9", "/dev/vfio/1".into());
@@ -326,11 +327,11 @@ fn a_program_has_it_open() {
     assert_eq!(tree.refusals(&[IGBVF]), "");
 }
 
-/// Does what the kernel does of binding and unbinding, until it is dropped.
+/// Binds and unbinds drivers as the kernel does, until it is dropped.
 struct Kernel(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
 impl Kernel {
-    /// With a driver `igbvf` that takes the function, or refuses.
+    /// Starts the thread. With `refuses` it does not bind the function to vfio-pci.
     fn start(tree: &Tree, refuses: bool) -> Kernel {
         let (bus, function) = (tree.path("sys/bus/pci"), tree.at(IGBVF, ""));
         let end = Arc::new(AtomicBool::new(false));
@@ -371,7 +372,7 @@ fn driver(tree: &Tree) -> String {
 }
 
 #[test]
-fn a_loan_binds_and_gives_back() {
+fn loan_binds_functions_and_returns_them() {
     let tree = Tree::new();
     let _kernel = Kernel::start(&tree, false);
     let host = tree.host();
@@ -389,7 +390,7 @@ fn a_loan_binds_and_gives_back() {
 }
 
 #[test]
-fn a_loan_that_fails_on_the_way_is_undone() {
+fn loan_that_fails_halfway_is_undone() {
     let tree = Tree::new();
     let _kernel = Kernel::start(&tree, true);
     let host = tree.host();

@@ -1,4 +1,4 @@
-//! Commands of checks: shown as they start; their output is kept for the case that they fail.
+//! Runs the commands of checks. Prints each command when it starts, and its output only if it fails.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{end_with_us, shell_line};
 
-/// Runs all commands, also behind one that fails. An error with the output of those that failed.
+/// Runs all commands, even after a failure. Fails with the output of the failed commands.
 pub(super) fn all(commands: impl IntoIterator<Item = Command>) -> Result<String> {
     let failures: Vec<String> = commands
         .into_iter()

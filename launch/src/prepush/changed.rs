@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::command;
 
-/// Revisions to compare with; the first that there is counts.
+/// Revisions to compare with; the first that exists is used.
 const UPSTREAM: [&str; 3] = ["@{upstream}", "origin/main", "HEAD~1"];
 
 /// Names of the workspace's libraries with files that differ from the merge base with the upstream, or that are not
@@ -29,13 +29,13 @@ fn git(root: &Path, arguments: &[&str]) -> Result<String> {
     command::output(Command::new("git").current_dir(root).args(arguments))
 }
 
-/// The library that a file belongs to; none where it belongs to a program, or to another workspace.
+/// The library that a file belongs to; `None` for a file of a program or of another workspace.
 fn library(root: &Path, file: &str) -> Option<String> {
     let mut directories = Path::new(file).ancestors().skip(1).map(|path| root.join(path));
     let directory: PathBuf = directories.find(|path| path.join("Cargo.toml").exists())?;
     let manifest = fs::read_to_string(directory.join("Cargo.toml")).ok()?;
     let is_elsewhere = manifest.lines().any(|line| line == "[workspace]");
-    // A library that compiles files of another crate, whose unit tests are that one's.
+    // A library that compiles files of another crate, which has the unit tests.
     let is_tested_elsewhere = manifest.contains("[lib]\ntest = false\n");
     if is_elsewhere || is_tested_elsewhere || !directory.join("src/lib.rs").exists() {
         return None;

@@ -1,4 +1,4 @@
-//! The checks.
+//! The list of checks.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use super::{compiler, dependencies, text, unit};
 pub(super) struct Check {
     pub name: &'static str,
     pub lane: Lane,
-    /// A remark for the table, or how the check failed.
+    /// Returns a remark for the table, or the error.
     pub run: fn(&Tree) -> Result<String>,
 }
 
@@ -30,7 +30,7 @@ const fn beside(name: &'static str, run: fn(&Tree) -> Result<String>) -> Check {
     Check { name, lane: Lane::Beside, run }
 }
 
-/// In the order of the table, and of each lane.
+/// All checks, in the order of the table and of each lane.
 pub(super) const CHECKS: &[Check] = &[
     beside("fmt", text::format),
     beside("tidy", text::tidy),

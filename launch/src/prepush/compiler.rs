@@ -1,9 +1,9 @@
-//! Clippy and rustdoc, whose warnings are errors here.
+//! Runs clippy and rustdoc; their warnings are errors.
 //!
-//! Both share a target directory, and rustdoc takes what clippy has made of the crates below: cargo is told to run
-//! clippy in place of the compiler in either case. Workspaces besides the main one have another directory: they name
-//! the standard library's source differently where that is unpacked below `target/`, and cargo would build it again
-//! for each in turn.
+//! Both use one target directory, and cargo runs clippy in place of the compiler for both, so that rustdoc reuses
+//! clippy's output for dependencies. Workspaces other than the main one have a target directory of their own: where the
+//! standard library's source is unpacked below `target/` they name it by another path, and cargo would rebuild it each
+//! time.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use super::capture;
 use super::tree::{Tree, target};
 use crate::build;
 
-/// Options for clippy, in the form in which `cargo clippy` hands them to it.
+/// Options for clippy, in the encoding of `cargo clippy`.
 const CLIPPY_ARGS: &str = "-Dwarnings__CLIPPY_HACKERY__";
 
 /// The main workspace.
@@ -22,7 +22,7 @@ const MAIN: &str = "Cargo.toml";
 /// The target of the kernel and of the boot stub.
 const BARE: &str = "x86_64-unknown-none";
 
-/// `core` and `alloc` from their source.
+/// Builds `core` and `alloc` from source.
 const BUILD_CORE: &str = "--config=unstable.build-std=[\"core\",\"alloc\"]";
 
 /// Has cargo run clippy.
@@ -39,7 +39,7 @@ fn packages(tree: &Tree) -> Vec<&str> {
     tree.only.map_or_else(|| vec!["--workspace"], |name| vec!["-p", name])
 }
 
-/// The host's build of every crate: libraries, programs, tests.
+/// Checks every crate for the host: libraries, programs, tests.
 pub(super) fn host(tree: &Tree) -> Result<String> {
     let mut cargo = with_clippy(tree, Command::new(&tree.tools.toolchain.cargo))?;
     cargo.args(["check", "--quiet", "--locked", "--all-targets", "--keep-going"]);
@@ -47,14 +47,14 @@ pub(super) fn host(tree: &Tree) -> Result<String> {
     capture::all([cargo])
 }
 
-/// The documentation of every crate, with its links.
+/// Builds the documentation of every crate, which checks its links.
 pub(super) fn documentation(tree: &Tree) -> Result<String> {
     let toolchain = &tree.tools.toolchain;
     let mut cargo = with_clippy(tree, Command::new(&toolchain.cargo))?;
     cargo.args(["doc", "--quiet", "--locked", "--no-deps", "--keep-going"]);
     cargo.args(packages(tree)).arg("--target-dir").arg(target());
     cargo.env("RUSTDOCFLAGS", "-Dwarnings");
-    // That in the path may be another toolchain's.
+    // The rustdoc in PATH may belong to another toolchain.
     let rustdoc = toolchain.rustc.with_file_name("rustdoc");
     if rustdoc.exists() {
         cargo.env("RUSTDOC", rustdoc);
@@ -62,7 +62,7 @@ pub(super) fn documentation(tree: &Tree) -> Result<String> {
     capture::all([cargo])
 }
 
-/// A check for another target, as the image and what boots it are built.
+/// `cargo check` with clippy for the target `triple`.
 fn cross(tree: &Tree, manifest: &str, triple: &str) -> Result<Command> {
     let mut cargo = with_clippy(tree, tree.tools.toolchain.cargo())?;
     cargo.args(["check", "--quiet", "--locked", "--target", triple]);
@@ -71,7 +71,7 @@ fn cross(tree: &Tree, manifest: &str, triple: &str) -> Result<Command> {
     Ok(cargo)
 }
 
-/// The image with every family and the faults that tests provoke, and the boot stub.
+/// Checks the image with every family and fault injection, and the boot stub.
 pub(super) fn image(tree: &Tree) -> Result<String> {
     let mut cargo = cross(tree, MAIN, "x86_64-unknown-hermit")?;
     cargo.args(["-p", "image", "--features", "mlx5,faults"]);
@@ -81,7 +81,7 @@ pub(super) fn image(tree: &Tree) -> Result<String> {
     capture::all([cargo, stub])
 }
 
-/// The kernel bundle.
+/// Checks the kernel bundle.
 pub(super) fn kernel(tree: &Tree) -> Result<String> {
     let kernel = build::kernel(&tree.tools.toolchain)?;
     let mut cargo = cross(tree, "appliance/kernel/Cargo.toml", BARE)?;
@@ -90,7 +90,7 @@ pub(super) fn kernel(tree: &Tree) -> Result<String> {
     capture::all([cargo])
 }
 
-/// The UEFI front end, which carries this program's own file in place of an image.
+/// Checks the UEFI front end. It embeds `Cargo.toml` in place of an image, which is not built here.
 pub(super) fn efi(tree: &Tree) -> Result<String> {
     let mut cargo = cross(tree, "images/efi/Cargo.toml", "x86_64-unknown-uefi")?;
     cargo.arg(BUILD_CORE).env("ISTHMUS_ELF", tree.path(MAIN));

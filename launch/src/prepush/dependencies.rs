@@ -1,4 +1,4 @@
-//! Crates of others: their licences, sources and advisories, and those that are banned. cargo-deny checks them.
+//! Checks third-party crates with cargo-deny: licences, sources, advisories and bans.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use super::text::MANIFESTS;
 use super::tree::{Tree, target};
 use crate::{build, command};
 
-/// The targets of each workspace: crates for others are neither downloaded nor linked.
+/// The targets of each workspace. Crates for other targets are neither downloaded nor linked.
 const TARGETS: [&[&str]; 3] = [
     &["x86_64-unknown-linux-gnu", "x86_64-unknown-hermit"],
     &["x86_64-unknown-none"],
     &["x86_64-unknown-uefi"],
 ];
 
-/// The name that cargo-deny gives the database of advisories below its directory: that of the public one's address.
+/// The directory name that cargo-deny derives from the URL of the public advisory database.
 const DATABASE: &str = "advisory-db-3157b0e258782691";
 
 /// Checks the three lock files.
@@ -48,11 +48,12 @@ pub(super) fn deny(tree: &Tree) -> Result<String> {
     capture::all(checks)?;
     Ok(match advisories {
         Some(_) => String::new(),
-        None => "advisories: not checked, no database".into(),
+        None => "advisories not checked: no database in target/advisory-db or ISTHMUS_ADVISORY_DB"
+            .into(),
     })
 }
 
-/// The crates that a workspace is built of, as cargo resolves its lock file.
+/// The crates of a workspace, as cargo resolves its lock file.
 fn resolve(tree: &Tree, manifest: &str, targets: &[&str]) -> Result<String> {
     let mut cargo: Command = tree.tools.toolchain.cargo();
     cargo.args(["metadata", "--format-version=1", "--locked", "--manifest-path"]);
@@ -78,7 +79,7 @@ fn directory_of_databases() -> PathBuf {
     target().join("deny/advisories")
 }
 
-/// `deny.toml`, with the place of the database.
+/// `deny.toml`, with the path of the advisory database if there is one.
 fn configuration(tree: &Tree, has_database: bool) -> Result<String> {
     let text = fs::read_to_string(tree.path("deny.toml")).context("there is no deny.toml")?;
     if !has_database {

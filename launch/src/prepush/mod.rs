@@ -1,8 +1,8 @@
 //! `./isthmus prepush`: the checks before a push, in minutes. It boots nothing; `./isthmus test` does.
 //!
-//! Two lanes run side by side. One runs clippy and rustdoc over the main workspace, in a target directory of its own, so
-//! that the builds of tests stay as they are. The other has the short checks, the small workspaces and the unit tests of
-//! changed crates.
+//! Two lanes run side by side. One runs clippy and rustdoc over the main workspace, in a target directory of its own,
+//! so that it does not invalidate the builds of tests. The other runs the short checks, the small workspaces and the
+//! unit tests of changed crates.
 
 mod capture;
 mod changed;
@@ -38,14 +38,15 @@ pub struct Options {
     mistakes: bool,
 }
 
-/// Runs all checks, or those asked for. An error when one failed.
+/// Runs all checks, or the selected ones. Fails if a check fails.
 pub fn prepush(options: &Options) -> Result<()> {
     let tree = Tree::here()?;
-    let asked = |name: &str| options.checks.is_empty() || options.checks.iter().any(|n| n == name);
+    let selected =
+        |name: &str| options.checks.is_empty() || options.checks.iter().any(|n| n == name);
     if options.mistakes {
-        return mistakes::show(&tree, asked);
+        return mistakes::show(&tree, selected);
     }
-    let checks: Vec<&Check> = CHECKS.iter().filter(|check| asked(check.name)).collect();
+    let checks: Vec<&Check> = CHECKS.iter().filter(|check| selected(check.name)).collect();
     let rows = run(&tree, &checks);
     table::print(&rows);
     let failed = rows.iter().filter(|row| row.outcome.is_err()).count();

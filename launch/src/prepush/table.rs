@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-/// A check that has ended.
+/// The result of a check.
 pub(super) struct Row {
     pub name: &'static str,
-    /// A remark, or how it failed.
+    /// A remark, or the error.
     pub outcome: Result<String>,
     pub time: Duration,
 }
@@ -18,7 +18,7 @@ impl Row {
     }
 }
 
-/// Prints a row as its check ends, with the output of one that failed.
+/// Prints a row when its check ends, with the output if the check failed.
 pub(super) fn report(row: &Row) {
     let (name, result, seconds) = (row.name, row.result(), row.time.as_secs_f64());
     // One print: the other lane prints too.

@@ -1,4 +1,4 @@
-//! Checks that compile nothing of the product.
+//! Checks that do not compile the product: format, rules of `tests/tidy`, spelling, CI workflow.
 
 use std::process::Command;
 
@@ -13,23 +13,23 @@ use crate::workspace;
 pub(super) const MANIFESTS: [&str; 3] =
     ["Cargo.toml", "appliance/kernel/Cargo.toml", "images/efi/Cargo.toml"];
 
-/// `cargo fmt --check` of the three workspaces.
+/// Runs `cargo fmt --check` in the three workspaces.
 pub(super) fn format(tree: &Tree) -> Result<String> {
     let tools = &tree.tools;
     let (cargo_fmt, rustfmt) = (tools.tool("cargo-fmt")?, tools.tool("rustfmt")?);
     capture::all(MANIFESTS.map(|manifest| {
         let mut format = tree.command(&cargo_fmt);
-        // In its directory: `--manifest-path` would take no workspace without a package of its own.
+        // Run in the workspace's directory: `--manifest-path` rejects a workspace without a root package.
         format.current_dir(tree.path(manifest).with_file_name("")).arg("--check");
         format.env("CARGO", &tools.toolchain.cargo).env("RUSTFMT", &rustfmt);
         format
     }))
 }
 
-/// The rules of `tests/tidy`.
+/// Checks the rules of `tests/tidy`.
 pub(super) fn tidy(tree: &Tree) -> Result<String> {
     let mut cargo = Command::new(&tree.tools.toolchain.cargo);
-    // The rules are this checkout's, the text is the tree's.
+    // The rules come from this checkout; the text that they check is the tree's.
     cargo.current_dir(workspace::root()).env("ISTHMUS_TREE", &tree.root);
     cargo.env("RUSTC", &tree.tools.toolchain.rustc).env("RUST_BACKTRACE", "0");
     cargo.args(["test", "--quiet", "--locked", "--profile", "host", "-p", "tidy"]);
@@ -37,17 +37,17 @@ pub(super) fn tidy(tree: &Tree) -> Result<String> {
     capture::all([cargo])
 }
 
-/// Spelling.
+/// Checks spelling.
 pub(super) fn typos(tree: &Tree) -> Result<String> {
     let mut typos = tree.command(&tree.tools.tool("typos")?);
     typos.args(["--config", "typos.toml", "--format", "brief"]);
     capture::all([typos])
 }
 
-/// The shape of the workflows of continuous integration.
+/// Checks the CI workflow against its JSON schema.
 pub(super) fn workflow(tree: &Tree) -> Result<String> {
     let Ok(checker) = tree.tools.tool("check-jsonschema") else {
-        return Ok("not checked, no check-jsonschema".into());
+        return Ok("not checked: check-jsonschema is missing".into());
     };
     let mut check = tree.command(&checker);
     check.args(["--builtin-schema", "vendor.github-workflows", ".github/workflows/ci.yml"]);

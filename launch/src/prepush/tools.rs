@@ -1,4 +1,4 @@
-//! The programs that check: those of the compiler's own release, and those that Python's index has.
+//! The programs of the checks: clippy and rustfmt from the compiler's release, the others from PyPI.
 
 use std::env;
 use std::fs;
@@ -11,15 +11,15 @@ use crate::build::toolchain::Toolchain;
 use crate::setup::{self, Purpose};
 use crate::{command, workspace};
 
-/// Pinned, with the hashes of their files.
+/// Programs pinned by version and file hash.
 const PINNED: &str = include_str!("requirements.txt");
-/// Pinned by version: what it depends on differs from one Python to the next.
+/// A program pinned by version only, because its dependencies differ between Python versions.
 const SCHEMA: &str = "check-jsonschema==0.39.0";
 
-/// Programs of the compiler's release, without which the checks cannot be made.
-const OF_THE_COMPILER: [&str; 3] = ["clippy-driver", "cargo-fmt", "rustfmt"];
+/// Programs of the compiler's release that the checks require.
+const COMPILER_TOOLS: [&str; 3] = ["clippy-driver", "cargo-fmt", "rustfmt"];
 
-/// The compiler, and where the other programs are.
+/// The compiler; the other programs are found beside it or in the Python environment.
 pub(super) struct Tools {
     pub toolchain: Toolchain,
 }
@@ -29,11 +29,12 @@ impl Tools {
     pub fn find() -> Result<Tools> {
         setup::install(&[Purpose::Build])?;
         let mut tools = Tools { toolchain: Toolchain::find()? };
-        let is_whole = |tools: &Tools| OF_THE_COMPILER.iter().all(|name| tools.tool(name).is_ok());
-        if !is_whole(&tools) || !can_make_environments() {
+        let is_complete =
+            |tools: &Tools| COMPILER_TOOLS.iter().all(|name| tools.tool(name).is_ok());
+        if !is_complete(&tools) || !can_make_environments() {
             setup::install(&[Purpose::Lint])?;
         }
-        if !is_whole(&tools) {
+        if !is_complete(&tools) {
             tools.toolchain = Toolchain::unpacked()?;
         }
         if let Err(error) = make_environment() {
@@ -42,7 +43,7 @@ impl Tools {
         Ok(tools)
     }
 
-    /// A program by its name: beside the compiler, or in the environment of Python below `target/`.
+    /// Finds a program by name beside the compiler, or in the Python environment below `target/`.
     pub fn tool(&self, name: &str) -> Result<PathBuf> {
         let places = [
             self.toolchain.rustc.with_file_name(name),
@@ -52,7 +53,7 @@ impl Tools {
         let found = places.into_iter().find(|path| path.exists());
         found.with_context(|| {
             let rustc = self.toolchain.rustc.display();
-            if OF_THE_COMPILER.contains(&name) {
+            if COMPILER_TOOLS.contains(&name) {
                 format!(
                     "there is no {name} beside {rustc}: install rust-web-clippy and rustfmt-web (Debian) or the \
                      components clippy and rustfmt (rustup)"
@@ -72,7 +73,7 @@ fn can_make_environments() -> bool {
     command::output(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
 }
 
-/// Makes the environment of Python, unless it is there with these versions.
+/// Creates the Python environment unless it exists with these versions.
 fn make_environment() -> Result<()> {
     let (directory, wanted) = (environment(), format!("{PINNED}{SCHEMA}\n"));
     let stamp = directory.join("installed");
@@ -91,10 +92,10 @@ fn make_environment() -> Result<()> {
     };
     command::run(pip().args(["--no-deps", "--require-hashes", "-r"]).arg(&requirements))?;
     if let Err(error) = command::run(pip().arg(SCHEMA)) {
-        eprintln!("{error:#}: the check `workflow` will be left out");
+        eprintln!("{error:#}: the check `workflow` will be skipped");
         return Ok(());
     }
-    fs::write(&stamp, wanted).context("could not note what was installed")
+    fs::write(&stamp, wanted).context("could not write the stamp of the Python environment")
 }
 
 /// `PATH` with the compiler's directory first: cargo and its subcommands look for each other there.

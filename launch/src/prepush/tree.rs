@@ -12,9 +12,9 @@ use crate::workspace;
 /// A working tree, and the programs that check it.
 pub(super) struct Tree {
     pub root: PathBuf,
-    /// The crate to compile; all where none is named. A mistake needs no other.
+    /// The only crate to compile, for a planted mistake; `None` compiles all.
     pub only: Option<&'static str>,
-    /// A clone of the public database of advisories about crates.
+    /// A clone of the public advisory database for crates.
     pub advisories: Option<PathBuf>,
     pub tools: Tools,
 }
@@ -45,7 +45,7 @@ impl Tree {
     }
 }
 
-/// Where clippy, rustdoc and these checks keep what they make.
+/// The output directory of clippy, rustdoc and these checks.
 pub(super) fn target() -> PathBuf {
     workspace::target().join("prepush")
 }

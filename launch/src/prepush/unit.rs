@@ -9,7 +9,7 @@ use super::changed;
 use super::tree::Tree;
 use crate::workspace;
 
-/// Runs them, in the profile of `./isthmus test`.
+/// Runs the unit tests of the changed crates, in the profile of `./isthmus test`.
 pub(super) fn changed_crates(tree: &Tree) -> Result<String> {
     let crates = match tree.only {
         Some(name) => vec![name.to_string()],

@@ -1,5 +1,5 @@
-//! `./isthmus probe`: Isthmus's own driver on a device of this host, in a process of Linux, so that it is seen whether they
-//! get along before the device is given to an appliance. It writes to no disk.
+//! `./isthmus probe`: runs Isthmus's driver on a device of this host in a Linux process, to test the device before it
+//! is passed to an appliance. It writes to no disk.
 
 mod disk;
 mod port;
@@ -24,12 +24,12 @@ pub struct Options {
     /// The device, such as 0000:03:00.0; `./isthmus devices` lists them
     #[arg(value_parser = passthrough::address)]
     address: PciAddress,
-    /// Where to write all that was found out, for a bug report [default: target/probe/ADDRESS.txt]
+    /// The file for the full report, to attach to a bug report [default: target/probe/ADDRESS.txt]
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
 }
 
-/// Tries the device. An error when something about it does not work.
+/// Probes the device. Fails if a step fails.
 pub fn probe(options: &Options) -> Result<()> {
     let host = Host::here();
     passthrough::agree(&host, &[options.address])?;
@@ -41,45 +41,46 @@ pub fn probe(options: &Options) -> Result<()> {
     if function.driver.as_deref() != Some(VFIO) {
         return probe_lent(&host, options.address, &dump);
     }
-    // It is bound already; what maps memory may be missing.
+    // The device is bound already, but the module that maps memory may not be loaded.
     let _loan = passthrough::borrow(&host, &[options.address])?;
     let mut report = Report::default();
-    let found = carry_out(&function, &mut report);
+    let found = probe_bound(&function, &mut report);
     if let Err(error) = &found {
-        report.say(&format!("error: {error:#}"));
+        report.print(&format!("error: {error:#}"));
     }
     report.write(&dump)?;
-    println!("all of it is in {}", dump.display());
-    // It is in the report, which was shown.
-    if found.is_err() { bail!("the device did not pass") } else { Ok(()) }
+    println!("full report: {}", dump.display());
+    // The error is in the report, which was printed.
+    if found.is_err() { bail!("the device failed the probe") } else { Ok(()) }
 }
 
-/// Binds the function to vfio-pci and gives it back, around another process that tries it: Linux gets it back only when
-/// whoever had it open has ended.
+/// Binds the function to vfio-pci, probes it in a child process, and returns it to its driver. A child process, because
+/// Linux can rebind the function only when every process that had it open has ended.
 fn probe_lent(host: &Host, address: PciAddress, dump: &std::path::Path) -> Result<()> {
     let loan = passthrough::borrow(host, &[address])?;
-    let mut again = Command::new(std::env::current_exe().context("this program has no name")?);
+    let mut again =
+        Command::new(std::env::current_exe().context("this program's path is unknown")?);
     again.arg("probe").arg(address.to_string()).arg("--dump").arg(dump);
     command::end_with_us(&mut again);
     let status = again.status().context("could not start the probe");
     drop(loan);
-    if status?.success() { Ok(()) } else { bail!("the device did not pass") }
+    if status?.success() { Ok(()) } else { bail!("the device failed the probe") }
 }
 
-fn carry_out(function: &Function, report: &mut Report) -> Result<()> {
+fn probe_bound(function: &Function, report: &mut Report) -> Result<()> {
     report.identify(function);
     let mut machine = Machine::open(function.address, function.directory())?;
     report.config(&machine.config());
     for (address, size, mapped) in machine.regions() {
-        let how = if mapped { "mapped" } else { "by VFIO's file" };
-        report.say(&format!("registers: {size:#x} bytes at {address:#x}, {how}"));
+        let how = if mapped { "mapped" } else { "accessed through VFIO's file" };
+        report.print(&format!("registers: {size:#x} bytes at {address:#x}, {how}"));
     }
     let Some(device) = machine.device() else {
         bail!(
-            "Isthmus's drivers do not recognize it through VFIO: its configuration space is in the dump"
+            "no Isthmus driver recognizes the device through VFIO; the report has its configuration space"
         );
     };
-    report.say(&format!("driver: {}", device.driver()));
+    report.print(&format!("driver: {}", device.driver()));
     let clock = Machine::clock();
     match device.class() {
         Class::Port => port::probe(device, &mut machine, &clock, report),
@@ -88,24 +89,24 @@ fn carry_out(function: &Function, report: &mut Report) -> Result<()> {
             let mut source = opened(device.open_entropy(&mut machine))?;
             let mut bytes = [0; 64];
             source.read(&mut bytes, &clock)?;
-            report.say("entropy: 64 bytes came");
+            report.print("entropy: received 64 bytes");
             Ok(())
         }
         Class::Dma => {
             let channels = opened(device.open_dma(&mut machine, &clock))?;
-            report.say(&format!("channels: {}", channels.len()));
+            report.print(&format!("channels: {}", channels.len()));
             Ok(())
         }
         Class::Bridge | Class::Console | Class::RapidIo => {
-            report.say(
-                "a bridge of this kind is not opened here: its driver speaks to what is behind it",
+            report.print(
+                "not opened: the driver of such a device also accesses the devices behind it",
             );
             Ok(())
         }
     }
 }
 
-/// A driver's error, which may be none of a thread's.
+/// Converts a driver's error, which may not be `Send`.
 fn opened<T>(result: Result<T, drivers::registry::OpenError>) -> Result<T> {
-    result.map_err(|error| anyhow::anyhow!("its driver does not open it: {error}"))
+    result.map_err(|error| anyhow::anyhow!("the driver could not open the device: {error}"))
 }

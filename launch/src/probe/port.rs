@@ -1,4 +1,4 @@
-//! Trying an Ethernet port: its link, frames that are sent, and what comes.
+//! Probes an Ethernet port: link, transmitted frames, received frames.
 
 use std::time::Duration;
 
@@ -10,19 +10,20 @@ use vfio::Machine;
 use super::opened;
 use super::report::Report;
 
-/// How long the link may take, and the frames.
+/// Time limit for the link to come up.
 const LINK: Duration = Duration::from_secs(10);
+/// Time limit for transmitting the frames.
 const SENDING: Duration = Duration::from_secs(2);
-/// How long is listened.
+/// How long the probe receives frames.
 const LISTENING: Duration = Duration::from_secs(3);
-/// How often the driver looks after the device.
+/// Interval between calls of the driver's `watch`.
 const WATCH: Duration = Duration::from_millis(100);
-/// Frames that are sent.
+/// Number of frames to send.
 const FRAMES: usize = 8;
 /// EtherType for experiments (IEEE 802, 9.2.4), which no station answers.
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 
-/// Opens it, waits for its link, sends some frames to everybody, and counts what comes.
+/// Opens the port, waits for its link, broadcasts some frames, and counts received frames.
 pub fn probe(
     device: Device,
     machine: &mut Machine,
@@ -31,16 +32,16 @@ pub fn probe(
 ) -> Result<()> {
     let mut port = opened(device.open_port(machine, &|_| None, clock))?;
     let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
-    report.say(&format!("MAC address {mac}, MTU {}", port.mtu()));
+    report.print(&format!("MAC address {mac}, MTU {}", port.mtu()));
 
     let began = clock.now();
     let up = wait(&mut *port, clock, report, LINK, |port| port.link_up());
     if !up {
         bail!(
-            "the link is down: is the cable in, and the other end (of a virtual function: the physical one) up?"
+            "the link is down: check the cable, and that the other end (for a virtual function: the physical function) is up"
         );
     }
-    report.say(&format!("link: up after {} ms", clock.now().since(began).as_millis()));
+    report.print(&format!("link: up after {} ms", clock.now().since(began).as_millis()));
 
     let mut frame = [0; 60];
     frame[..6].fill(0xff);
@@ -53,9 +54,9 @@ pub fn probe(
     }
     port.flush();
     if !wait(&mut *port, clock, report, SENDING, |port| !port.is_sending()) {
-        bail!("frames that were queued are not sent within {SENDING:?}");
+        bail!("the device did not send all queued frames within {SENDING:?}");
     }
-    report.say(&format!("transmit: {FRAMES} frames were sent"));
+    report.print(&format!("transmit: {FRAMES} frames were sent"));
 
     let (mut others, mut own) = (0, 0);
     let source = port.mac();
@@ -70,27 +71,31 @@ pub fn probe(
         own == FRAMES
     });
     let counters = port.counters();
-    report.say(&format!(
-        "receive: {others} frames of others, {own} of ours (a loopback plug, or a switch that sends them back)"
+    report.print(&format!(
+        "receive: {others} frames of other stations, {own} of our own (returned by a loopback plug or a switch)"
     ));
     report.keep(&format!("{counters:?}"));
     if counters.rx_errors + counters.resets > 0 {
-        bail!("{} impossible answers, {} resets", counters.rx_errors, counters.resets);
+        bail!(
+            "the device caused {} receive errors and {} resets",
+            counters.rx_errors,
+            counters.resets
+        );
     }
     Ok(())
 }
 
-/// Looks again and again until it is so; false when it was not within the time.
+/// Polls until `done` returns true. Returns false after `limit`.
 fn wait(
     port: &mut dyn Port,
     clock: &dyn Clock,
     report: &mut Report,
     limit: Duration,
-    mut so: impl FnMut(&mut dyn Port) -> bool,
+    mut done: impl FnMut(&mut dyn Port) -> bool,
 ) -> bool {
     let began = clock.now();
     let mut watched = Instant::ZERO;
-    while !so(port) {
+    while !done(port) {
         let now = clock.now();
         if now.since(began) > limit {
             return false;
@@ -99,7 +104,7 @@ fn wait(
             watched = now;
             port.watch(now);
             while let Some(notice) = port.notice() {
-                report.say(&format!("{:?}: {notice}", notice.severity));
+                report.print(&format!("{:?}: {notice}", notice.severity));
             }
         }
         std::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! What a probe found out: shown as it goes, and kept for a bug report.
+//! The findings of a probe: printed at once, and collected for a bug report.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::passthrough::Function;
 
-/// Attributes of a function in sysfs that say how it is connected.
+/// sysfs attributes of a function that describe its connection.
 const ATTRIBUTES: [&str; 9] = [
     "revision",
     "subsystem_vendor",
@@ -20,30 +20,30 @@ const ATTRIBUTES: [&str; 9] = [
     "resource",
 ];
 
-/// The report.
+/// The findings so far.
 #[derive(Default)]
 pub struct Report {
     text: String,
 }
 
 impl Report {
-    /// A line that is shown and kept.
-    pub fn say(&mut self, line: &str) {
+    /// Prints a line and adds it to the report.
+    pub fn print(&mut self, line: &str) {
         println!("{line}");
         self.keep(line);
     }
 
-    /// A line that is only kept.
+    /// Adds a line to the report only.
     pub fn keep(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    /// What Linux knows of the function.
+    /// Adds Linux's description of the function.
     pub fn identify(&mut self, function: &Function) {
         let (vendor, device) = function.id;
         let group = function.group.map_or("none".into(), |group| group.to_string());
-        self.say(&format!(
+        self.print(&format!(
             "{}: {} {vendor:04x}:{device:04x}, class {:06x}, IOMMU group {group}",
             function.address, function.what, function.class
         ));
@@ -57,7 +57,7 @@ impl Report {
         }
     }
 
-    /// Its configuration space, as `lspci -xxxx` shows it.
+    /// Adds the configuration space in the layout of `lspci -xxxx`.
     pub fn config(&mut self, bytes: &[u8]) {
         self.keep("configuration space:");
         for (line, part) in bytes.chunks(16).enumerate() {
@@ -66,7 +66,7 @@ impl Report {
         }
     }
 
-    /// Writes it to a file.
+    /// Writes the report to a file.
     pub fn write(&self, path: &Path) -> Result<()> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;

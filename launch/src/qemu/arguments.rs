@@ -19,15 +19,15 @@ const DEBUG_EXIT: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
 pub(super) const SANDBOX: [&str; 2] =
     ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"];
 
-/// Where Debian (and most others) put OVMF: code and variables, newest layout first.
+/// Paths of OVMF's code and variables on Debian and most other distributions, newest layout first.
 const OVMF: &[(&str, &str)] = &[
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
 ];
 
-/// The value of `-smp`. Of a machine that can never have a second processor TCG leaves out the memory barriers until
-/// QEMU 8.0 (commit "tcg: Do not elide memory barriers for !CF_PARALLEL in system mode"): virtio devices, which run in
-/// another thread, then miss notifications, and a queue stands still.
+/// The value of `-smp`. Before QEMU 8.0 (commit "tcg: Do not elide memory barriers for !CF_PARALLEL in system mode")
+/// TCG omits memory barriers on a machine that can never have a second processor. virtio devices, which run in another
+/// thread, then miss notifications, and a queue stalls.
 fn processors(spec: &Spec) -> String {
     match (spec.accelerator, spec.cpus) {
         (Accelerator::Tcg, 1) => "1,maxcpus=2".into(),
@@ -45,10 +45,10 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         qemu.arg("-no-reboot");
     }
     if !matches!(spec.machine, Machine::Pc | Machine::Q35) {
-        // virtio-mmio is the legacy layout unless told otherwise.
+        // QEMU defaults to the legacy layout of virtio-mmio.
         qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
     }
-    // A machine that starts again after a panic must not end at it.
+    // isa-debug-exit would end QEMU at a panic, and the machine could not restart.
     if !spec.reboots {
         qemu.args(["-device", DEBUG_EXIT]);
     }
@@ -81,7 +81,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         Boot::Iso(path) => {
             qemu.arg("-cdrom").arg(path);
         }
-        // What its network interface is given.
+        // An option of the network interface, below.
         Boot::Network { .. } => {}
     }
     if let Some(toml) = &spec.config {
@@ -123,7 +123,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         if boots {
             device["bootindex"] = json!(0);
         } else if bus == "pci" {
-            device["romfile"] = json!(""); // nobody boots from it: no boot ROM
+            device["romfile"] = json!(""); // not a boot device: no boot ROM
         }
         qemu.args(["-device", &device.to_string()]);
     }
@@ -146,7 +146,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         qemu.args(["-device", &device.to_string()]);
     }
     if !spec.models.is_empty() {
-        // Memory that the models' process can map. Without `share` it would see zeroes, and nobody an error.
+        // Memory that the models' process can map. Without `share` it would read zeroes, and no error would occur.
         let memory = json!({
             "qom-type": "memory-backend-memfd", "id": "memory", "share": true,
             "size": u64::from(spec.memory_mib) << 20,
@@ -154,7 +154,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         qemu.args(["-object", &memory.to_string(), "-machine", "memory-backend=memory"]);
     }
     for socket in &spec.models {
-        // A model that is late is waited for: after QEMU's own 5 s its device would be gone for good.
+        // Longer than QEMU's 5 s, after which the device of a slow model would be lost for good.
         let device = json!({
             "driver": "vfio-user-pci", "x-msg-timeout": 60_000,
             "socket": {"type": "unix", "path": socket},
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandboxed_qemu_denies_all_that_its_filter_can() {
+    fn sandboxed_qemu_denies_everything_its_filter_can() {
         let directory = Path::new("/nowhere");
         let words = |spec: &Spec| -> Vec<String> {
             let command = command(spec, directory).expect("nothing is read or written");
@@ -203,7 +203,7 @@ mod tests {
         let spec = Spec::kernel("isthmus.elf").passed_through("0000:03:00.0");
         assert!(!words(&spec).contains(&"-sandbox".into()));
         let words = words(&spec.sandboxed());
-        let at = words.iter().position(|word| word == "-sandbox").expect("it is there");
+        let at = words.iter().position(|word| word == "-sandbox").expect("the option is present");
         for denied in ["obsolete", "elevateprivileges", "spawn", "resourcecontrol"] {
             assert!(words[at + 1].contains(&format!("{denied}=deny")), "{words:?}");
         }

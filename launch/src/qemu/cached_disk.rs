@@ -1,7 +1,7 @@
-//! A disk with a volatile cache, on a server of ours that QEMU's NBD client is connected to: what was written and neither
-//! flushed nor written with FUA is lost when the power is cut, or not, sector by sector, as chance has it. (A file on
-//! the host keeps it all, though QEMU is killed.) It can also fall silent: it takes requests, and does and answers them
-//! when it is not silent any more.
+//! A disk with a volatile cache: an NBD server in this process, to which QEMU connects. A power cut loses a random
+//! choice of the sectors that were written without FUA and not flushed. (A file on the host would keep all of them when
+//! QEMU is killed.) The disk can also be silenced: it accepts requests, and executes and answers them when the silence
+//! ends.
 //!
 //! The NBD protocol's fixed newstyle handshake and simple replies (github.com/NetworkBlockDevice/nbd, doc/proto.md).
 
@@ -27,7 +27,7 @@ const GO: u32 = 7;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
 const REPLY_UNSUPPORTED: u32 = 1 << 31 | 1;
-/// Of the export: flags are there, flush, FUA.
+/// Transmission flags of the export: flags are valid, supports flush, supports FUA.
 const FLAGS: u16 = 1 | 4 | 8;
 
 // Transmission.
@@ -40,24 +40,25 @@ const FLUSH: u16 = 3;
 const FUA: u16 = 1;
 const EINVAL: u32 = 22;
 
-/// What has happened to a disk.
+/// Statistics of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
-    /// Writes, and those of them with FUA.
+    /// Number of writes, including those with FUA.
     pub writes: u64,
-    /// See there.
+    /// Number of writes with FUA.
     pub through: u64,
     /// Sectors that were lost in power cuts.
     pub lost: u64,
 }
 
 struct Medium {
-    /// What it reads as, and what survives.
+    /// The contents that the machine reads.
     now: Vec<u8>,
+    /// The contents that survive a power cut.
     durable: Vec<u8>,
-    /// Sectors in which these two may differ.
+    /// Sectors in which `now` and `durable` may differ.
     dirty: BTreeSet<usize>,
     counts: Counts,
 }
@@ -97,7 +98,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether it is silent.
+/// Whether the disk withholds its answers.
 #[derive(Default)]
 struct Silence {
     silent: Mutex<bool>,
@@ -118,19 +119,19 @@ impl Silence {
     }
 }
 
-/// The disk.
+/// A disk with a volatile cache.
 pub struct CachedDisk {
     directory: TempDir,
     medium: Shared,
     silence: Arc<Silence>,
-    /// One connection after the other.
+    /// Serves one connection after the other.
     _server: JoinHandle<()>,
-    /// Whether one is there.
+    /// Locked while a connection is open.
     busy: Arc<Mutex<()>>,
 }
 
 impl CachedDisk {
-    /// A disk of so many MiB, of zeroes.
+    /// A zeroed disk of `mib` MiB.
     pub fn new(mib: usize) -> Result<CachedDisk> {
         let zeroes = vec![0; mib << 20];
         let (now, dirty) = (zeroes.clone(), BTreeSet::new());
@@ -144,38 +145,38 @@ impl CachedDisk {
         let server = std::thread::spawn(move || {
             for stream in listener.incoming().map_while(io::Result::ok) {
                 let _busy = connected.lock();
-                // Whoever is gone is gone.
+                // An error ends this connection only.
                 let _ = serve(&stream, &shared, &quiet);
             }
         });
         Ok(CachedDisk { directory, medium, silence, _server: server, busy })
     }
 
-    /// From now on it answers nothing, or answers all that it was asked for meanwhile.
+    /// Stops answering requests, or resumes and answers the requests received meanwhile.
     pub fn be_silent(&self, silent: bool) {
         self.silence.set(silent);
     }
 
-    /// What it reads as.
+    /// The contents that the machine reads.
     pub fn contents(&self) -> Vec<u8> {
         lock(&self.medium).now.clone()
     }
 
-    /// Where QEMU finds it.
+    /// The socket that QEMU connects to.
     pub(super) fn socket(directory: &Path) -> PathBuf {
         directory.join("socket")
     }
 
-    /// What names it for [`super::Disk::cached`].
+    /// The directory of the socket, for [`super::Disk::cached`].
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The power is cut; the machine has been killed already. Of what is only in the cache each sector is lost or not,
-    /// as the bits of `chance` have it.
+    /// Cuts the power, after the machine was killed. A random sequence seeded with `chance` decides for each sector in
+    /// the cache whether it is lost.
     pub fn cut_power(&self, mut chance: u64) {
         self.be_silent(false);
-        // What the machine had sent has arrived.
+        // Waits until the connection has ended, and with it all requests that the machine sent.
         let _idle = self.busy.lock();
         let medium = &mut *lock(&self.medium);
         for sector in core::mem::take(&mut medium.dirty) {
@@ -192,7 +193,7 @@ impl CachedDisk {
         }
     }
 
-    /// What has happened to it.
+    /// The statistics so far.
     pub fn counts(&self) -> Counts {
         lock(&self.medium).counts
     }
@@ -294,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_flushed_may_be_lost_and_nothing_else() {
+    fn power_cut_loses_unflushed_sectors_only() {
         let disk = CachedDisk::new(1).unwrap();
         let sector = |byte: u8| vec![byte; SECTOR];
         {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::CachedDisk;
 
-/// A network interface, by what its cable leads to. What it is, [`NicModel`] says.
+/// The backend of a network interface. Its device model is a [`NicModel`].
 #[derive(Clone, Debug)]
 pub enum Nic {
     /// QEMU's user networking: 10.0.2.0/24 with DHCP, gateway 10.0.2.2, and forwarded ports on
@@ -16,7 +16,7 @@ pub enum Nic {
         forwards: Vec<(&'static str, u16, u16)>,
     },
     /// Raw Ethernet frames as datagrams between two Unix sockets: `ours` is bound by QEMU, `peer` by
-    /// whoever is at the other end.
+    /// the other end.
     Dgram {
         /// The socket that QEMU binds.
         ours: PathBuf,
@@ -37,28 +37,28 @@ pub enum Nic {
     },
 }
 
-/// Which of QEMU's network interfaces a machine has.
+/// QEMU's model of a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicModel {
     /// virtio-net.
     Virtio,
     /// Intel 82574L.
     E1000e,
-    /// Intel 82576: not in Debian 12's QEMU, but in [`super::Program::with_vfio_user`]'s.
+    /// Intel 82576. Debian 12's QEMU lacks it, [`super::Program::with_vfio_user`]'s has it.
     Igb,
-    /// VMware's.
+    /// VMware vmxnet3.
     Vmxnet3,
 }
 
 impl NicModel {
-    /// By its name: `virtio`, `e1000e`, `igb`, `vmxnet3`.
+    /// The model named `virtio`, `e1000e`, `igb` or `vmxnet3`.
     pub fn named(name: &str) -> Option<NicModel> {
         [NicModel::Virtio, NicModel::E1000e, NicModel::Igb, NicModel::Vmxnet3]
             .into_iter()
             .find(|model| model.name() == name)
     }
 
-    /// Its name, which is that of its driver but for virtio.
+    /// The model's name, which is also QEMU's driver name except for virtio.
     pub fn name(self) -> &'static str {
         match self {
             NicModel::Virtio => "virtio",
@@ -68,7 +68,7 @@ impl NicModel {
         }
     }
 
-    /// QEMU's name of it on `bus` (`pci`, `device`). Others than virtio are on PCI only.
+    /// QEMU's driver name on `bus` (`pci`, `device`). Models other than virtio need PCI.
     pub(super) fn driver(self, bus: &str) -> String {
         match self {
             NicModel::Virtio => format!("virtio-net-{bus}"),
@@ -101,7 +101,7 @@ impl Nic {
                 "local": {"type": "unix", "path": ours},
                 "remote": {"type": "unix", "path": peer},
             }),
-            // Without `vnet_hdr` Linux makes all checksums itself.
+            // Without `vnet_hdr` Linux computes all checksums itself.
             Nic::Tap { name } => json!({
                 "type": "tap", "id": id, "ifname": name, "script": "no", "downscript": "no",
                 "vnet_hdr": false,
@@ -119,13 +119,13 @@ impl Nic {
 pub struct Fault {
     /// `read_aio`, `write_aio`, `flush_to_disk` … (QEMU: qapi/block-core.json, BlkdebugEvent).
     pub event: &'static str,
-    /// The sector (512 bytes) that a request must touch to fail; none means any.
+    /// The sector (512 bytes) that a request must touch to fail; `None` means any.
     pub sector: Option<u64>,
     /// Whether only the first such request fails.
     pub once: bool,
 }
 
-/// What the disks of a machine are that are not told otherwise.
+/// The model of a machine's disks that do not select one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskModel {
     /// virtio-blk.
@@ -137,7 +137,7 @@ pub enum DiskModel {
 /// How a disk is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attached {
-    /// As the machine's others.
+    /// With the machine's [`DiskModel`].
     Usual,
     /// As virtio-blk.
     Virtio,
@@ -147,7 +147,7 @@ enum Attached {
     Nvme { controller: u8, nsid: u32 },
 }
 
-/// A disk, of virtio unless it or the machine is told otherwise.
+/// A disk: virtio-blk unless the disk or the machine selects another model.
 #[derive(Clone, Debug)]
 pub struct Disk {
     path: PathBuf,
@@ -156,7 +156,7 @@ pub struct Disk {
     block_size: u32,
     serial: String,
     attached: Attached,
-    /// Pairs of queues of its NVMe controller, if that is not to have as many as it likes.
+    /// Queue pairs of its NVMe controller, if not QEMU's default.
     nvme_queues: Option<u32>,
     faults: Vec<Fault>,
     /// `path` is that of a [`CachedDisk`].
@@ -181,7 +181,7 @@ impl Disk {
         }
     }
 
-    /// A disk whose cache is empty after a power cut.
+    /// A disk whose cache can be lost in a power cut.
     pub fn cached(disk: &CachedDisk) -> Disk {
         Disk { cached: true, ..Disk::new(disk.path()) }
     }
@@ -196,8 +196,8 @@ impl Disk {
         Disk { block_size: bytes, ..self }
     }
 
-    /// Sets the serial number, of up to 20 characters, behind the SCSI controller 36. That of an NVMe
-    /// controller is the one of its first disk.
+    /// Sets the serial number: up to 20 characters, or 36 behind the SCSI controller. An NVMe controller has
+    /// the serial number of its first disk.
     pub fn serial(self, serial: &str) -> Disk {
         Disk { serial: serial.into(), ..self }
     }
@@ -207,15 +207,15 @@ impl Disk {
         Disk { attached: Attached::Scsi, ..self }
     }
 
-    /// Makes the disk namespace `nsid` of an NVMe controller, a number from 0 on. QEMU knows the controller as
-    /// `nvme0`. Only where there is PCI.
+    /// Makes the disk namespace `nsid` of an NVMe controller, a number from 0 on. QEMU's id of
+    /// controller 0 is `nvme0`. Needs PCI.
     pub fn nvme(self, controller: u8, nsid: u32) -> Disk {
         Disk { attached: Attached::Nvme { controller, nsid }, ..self }
     }
 
-    /// The disk numbered `index` of a machine whose disks are of this kind.
+    /// Replaces [`Attached::Usual`] by the machine's model, for the disk numbered `index`.
     pub(super) fn of(self, model: DiskModel, index: usize) -> Disk {
-        /// Above those that are named by hand.
+        /// Above the controller numbers that callers choose.
         const CONTROLLERS: u8 = 100;
         let attached = match (self.attached, model) {
             (Attached::Usual, DiskModel::Virtio) => Attached::Virtio,
@@ -227,7 +227,7 @@ impl Disk {
         Disk { attached, ..self }
     }
 
-    /// Gives the NVMe controller, of which this is the first disk, so many pairs of queues.
+    /// Sets the number of queue pairs of the NVMe controller whose first disk this is.
     pub fn nvme_queues(self, pairs: u32) -> Disk {
         Disk { nvme_queues: Some(pairs), ..self }
     }
@@ -245,7 +245,7 @@ impl Disk {
         }
     }
 
-    /// The properties of `-device` for an NVMe controller with that number, whose first disk this is.
+    /// The properties of `-device` for the NVMe controller with this number, whose first disk this is.
     pub(super) fn nvme_device(&self, controller: u8) -> Value {
         let id = format!("nvme{controller}");
         let serial = if self.serial.is_empty() { &id } else { &self.serial };

@@ -1,9 +1,9 @@
 //! Memory that two machines share: QEMU's `ivshmem-plain`, and `ivshmem-doorbell` with the server that
-//! it wants (QEMU: docs/specs/ivshmem-spec.rst, "Device to server connection"; Debian ships none).
+//! it needs (QEMU: docs/specs/ivshmem-spec.rst, "Device to server connection"; Debian ships none).
 //!
-//! The server has two places, and turns a third machine away. A machine has an even number in the first
-//! place, an odd one in the second; no number is given twice, because QEMU (10.0) frees what belongs to
-//! the number of a machine that has gone, and writes to it when the number comes back.
+//! The server has two slots and rejects a third machine. A machine in the first slot has an even number,
+//! a machine in the second an odd number. No number is assigned twice: QEMU (10.0) frees the state of a
+//! machine that has left, and writes to it when a machine with the same number joins.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -20,17 +20,17 @@ use tempfile::{NamedTempFile, TempDir};
 
 /// The protocol's version.
 const VERSION: i64 = 0;
-/// What announces the memory.
+/// The value that announces the memory.
 const MEMORY: i64 = -1;
 
-/// Memory for two machines, a file in `/dev/shm` that is deleted with it.
+/// Memory for two machines: a file in `/dev/shm`, deleted on drop.
 pub struct SharedMemory {
     file: NamedTempFile,
     size: u64,
 }
 
 impl SharedMemory {
-    /// Zeroed memory of so many MiB, a power of two.
+    /// Zeroed memory of `mib` MiB, a power of two.
     pub fn new(mib: u32) -> Result<SharedMemory> {
         let file = tempfile::Builder::new().prefix("isthmus-").tempfile_in("/dev/shm")?;
         let size = u64::from(mib) << 20;
@@ -38,12 +38,12 @@ impl SharedMemory {
         Ok(SharedMemory { file, size })
     }
 
-    /// The file, for somebody else who writes to it.
+    /// Another handle of the file, to write to the memory from the host.
     pub fn file(&self) -> Result<File> {
         self.file.reopen().context("the shared memory is gone")
     }
 
-    /// QEMU's words for `ivshmem-plain`.
+    /// QEMU's arguments for `ivshmem-plain`.
     pub fn plain(&self) -> Vec<String> {
         let path = self.file.path().display();
         let object =
@@ -51,7 +51,7 @@ impl SharedMemory {
         ["-object", &object, "-device", "ivshmem-plain,memdev=ntb"].map(String::from).into()
     }
 
-    /// Starts a server that gives the memory to machines with `ivshmem-doorbell`.
+    /// Starts a server that shares the memory with machines that have `ivshmem-doorbell`.
     pub fn serve(&self) -> Result<Server> {
         // In /tmp: the path of a Unix socket has at most 107 bytes.
         let directory = tempfile::Builder::new().prefix("isthmus-").tempdir()?;
@@ -59,15 +59,15 @@ impl SharedMemory {
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let (memory, stopped) = (self.file.reopen()?, stop.try_clone()?);
         let serving = move || {
-            let mut places = Places::default();
-            // It ends with its owner; a machine that cannot be talked to is let go.
-            while let Ok(true) = turn(&listener, &stopped, &memory, &mut places) {}
+            let mut slots = Slots::default();
+            // Ends when the `Server` is dropped. An error on the socket of one machine is ignored.
+            while let Ok(true) = turn(&listener, &stopped, &memory, &mut slots) {}
         };
         Ok(Server { directory, stop, thread: Some(std::thread::spawn(serving)) })
     }
 }
 
-/// A server of shared memory. It ends when it is dropped.
+/// A server of shared memory, which stops on drop.
 pub struct Server {
     directory: TempDir,
     stop: OwnedFd,
@@ -80,7 +80,7 @@ impl Server {
         self.directory.path().join("ivshmem")
     }
 
-    /// QEMU's words for `ivshmem-doorbell`.
+    /// QEMU's arguments for `ivshmem-doorbell`.
     pub fn doorbell(&self) -> Vec<String> {
         let chardev = format!("socket,id=ntb,path={}", Path::display(&self.socket()));
         ["-chardev", &chardev, "-device", "ivshmem-doorbell,vectors=1,chardev=ntb"]
@@ -97,28 +97,23 @@ impl Drop for Server {
     }
 }
 
-/// A machine, and the event by which others ring it.
+/// A machine, and the eventfd of its doorbell.
 struct Peer {
     number: u16,
     stream: UnixStream,
     bell: OwnedFd,
 }
 
-/// The two machines, and how many there have been in each place.
+/// The two machines, and how many machines have joined in each slot so far.
 #[derive(Default)]
-struct Places {
+struct Slots {
     peers: [Option<Peer>; 2],
-    lives: [u16; 2],
+    joined: [u16; 2],
 }
 
-/// Waits for something to happen and deals with it; false when it is time to stop.
-fn turn(
-    listener: &UnixListener,
-    stop: &OwnedFd,
-    memory: &File,
-    places: &mut Places,
-) -> Result<bool> {
-    let peers = &mut places.peers;
+/// Waits for an event and handles it. Returns false when the server must stop.
+fn turn(listener: &UnixListener, stop: &OwnedFd, memory: &File, slots: &mut Slots) -> Result<bool> {
+    let peers = &mut slots.peers;
     let mut all = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
     all.extend(peers.iter().flatten().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));
     poll(&mut all, None)?;
@@ -126,7 +121,7 @@ fn turn(
     if ready[0] {
         return Ok(false);
     }
-    // Machines say nothing: what can be read is their end. It is dealt with before anybody comes.
+    // Machines send nothing, so a readable socket means that the machine has left. Handled before a new machine joins.
     let gone: Vec<u16> = peers
         .iter()
         .flatten()
@@ -135,29 +130,29 @@ fn turn(
         .map(|(peer, _)| peer.number)
         .collect();
     for number in &gone {
-        peers.iter_mut().for_each(|place| drop(place.take_if(|peer| peer.number == *number)));
+        peers.iter_mut().for_each(|slot| drop(slot.take_if(|peer| peer.number == *number)));
         for other in peers.iter().flatten() {
             let _ = send(&other.stream, (*number).into(), None);
         }
     }
     if gone.is_empty() && ready[1] {
         let (stream, _) = listener.accept()?;
-        let Some(place) = peers.iter().position(Option::is_none) else { return Ok(true) };
-        let number = 2 * places.lives[place] + place as u16;
-        places.lives[place] = places.lives[place]
+        let Some(slot) = peers.iter().position(Option::is_none) else { return Ok(true) };
+        let number = 2 * slots.joined[slot] + slot as u16;
+        slots.joined[slot] = slots.joined[slot]
             .checked_add(1)
             .filter(|n| *n < 1 << 15)
-            .context("a server is good for 32768 machines in a place")?;
+            .context("the 32768 numbers of this slot are used up")?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let peer = Peer { number, stream, bell };
-        // One that hangs up meanwhile is noticed in the next turn.
+        // A machine that disconnects meanwhile is removed in the next turn.
         let _ = introduce(&peer, memory, peers);
-        peers[place] = Some(peer);
+        peers[slot] = Some(peer);
     }
     Ok(true)
 }
 
-/// Tells a machine all that it has to know, and the other one of it.
+/// Sends a new machine its number, the memory and the doorbells, and announces it to the other machine.
 fn introduce(new: &Peer, memory: &File, peers: &[Option<Peer>; 2]) -> Result<()> {
     let own = new.number.into();
     send(&new.stream, VERSION, None)?;
@@ -190,7 +185,7 @@ mod tests {
     use std::io::IoSliceMut;
     use std::os::unix::fs::FileExt;
 
-    /// What QEMU reads: a number, and perhaps a file descriptor.
+    /// Receives as QEMU does: a number, and perhaps a file descriptor.
     fn receive(stream: &UnixStream) -> Option<(i64, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -204,7 +199,7 @@ mod tests {
         (received.bytes == 8).then(|| (i64::from_le_bytes(bytes), file))
     }
 
-    /// A machine's number, its memory, and the bells by their machines' numbers.
+    /// Joins as a machine does: its socket, its number, the memory, and the doorbells with their machines' numbers.
     fn join(server: &Server, others: usize) -> (UnixStream, i64, File, Vec<(i64, OwnedFd)>) {
         let stream = UnixStream::connect(server.socket()).unwrap();
         let next = || receive(&stream).unwrap();
@@ -224,8 +219,8 @@ mod tests {
         assert_eq!((number, bells[0].0), (0, 0));
         let (second, number, theirs, more) = join(&server, 1);
         assert_eq!((number, more[0].0, more[1].0), (1, 0, 1));
-        let (told, bell) = receive(&first).unwrap();
-        assert_eq!(told, 1);
+        let (announced, bell) = receive(&first).unwrap();
+        assert_eq!(announced, 1);
         own.write_all_at(b"hello", 4096).unwrap();
         let mut read = [0; 5];
         theirs.read_exact_at(&mut read, 4096).unwrap();
@@ -235,8 +230,8 @@ mod tests {
         rustix::io::read(&more[1].1, &mut count).unwrap();
         assert_eq!(u64::from_ne_bytes(count), 1);
         let third = UnixStream::connect(server.socket()).unwrap();
-        assert!(receive(&third).is_none(), "turned away");
-        // The first goes and comes back in its place.
+        assert!(receive(&third).is_none(), "rejected");
+        // The first machine leaves, and a machine joins in its slot.
         drop(first);
         let (gone, file) = receive(&second).unwrap();
         assert!(gone == 0 && file.is_none());

@@ -1,8 +1,7 @@
-//! Whether KVM works here: found out by booting under it.
+//! Finds out whether KVM works on this host, by booting the image under it.
 //!
-//! A `/dev/kvm` that can be opened says little: nested and emulated ones start a guest that then hangs or
-//! crawls. So the image is booted under it, and has to get ready within three seconds. The answer is kept
-//! until the host reboots.
+//! A `/dev/kvm` that opens is no proof: a guest may hang or crawl under nested or emulated KVM. So the image
+//! must become ready under KVM within three seconds. The result is cached until the host reboots.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +13,7 @@ use crate::{progress, workspace};
 /// How long the appliance may take under KVM. It takes a tenth of a second where KVM works.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The accelerator to use for `image`: KVM if the image boots under it, else TCG. Prints which and why.
+/// The accelerator to use for `image`: KVM if the image boots under it, else TCG. Prints the choice and the reason.
 pub fn accelerator(image: &Path) -> Accelerator {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let cache = workspace::target().join("kvm-probe");
@@ -24,7 +23,7 @@ pub fn accelerator(image: &Path) -> Accelerator {
         return report(answer);
     }
     let answer = probe(image);
-    // Without the cache the next run asks again, which is only slower.
+    // Without the cache the next run only probes again.
     let _ = fs::write(&cache, format!("{boot_id}{answer}"));
     report(&answer)
 }
@@ -39,7 +38,7 @@ fn report(answer: &str) -> Accelerator {
     }
 }
 
-/// `works`, or why not.
+/// `works`, or the reason why KVM does not.
 fn probe(image: &Path) -> String {
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
         return format!("/dev/kvm: {error}");
@@ -47,12 +46,12 @@ fn probe(image: &Path) -> String {
     let step = progress::step("probing KVM");
     let spec = Spec::kernel(image).accelerator(Accelerator::Kvm).cpu("host");
     let answer = match spec.start() {
-        // QEMU's last words are at the end.
+        // QEMU's own message is in the last line.
         Err(error) => last_line(&format!("{error:#}")),
         Ok(mut vm) => match vm.serial.wait_for(PROMPT, LIMIT) {
             Some(_) => "works".into(),
-            None if vm.is_running() => format!("the image hangs under it for {LIMIT:?}"),
-            None => "QEMU ends under it".into(),
+            None if vm.is_running() => format!("the image was not ready after {LIMIT:?}"),
+            None => "QEMU ended while the image booted".into(),
         },
     };
     step.done(&answer);

@@ -1,8 +1,8 @@
 //! Running the appliance (and Linux guests) in QEMU 7.2 or later.
 //!
-//! [`Spec`] says what machine to start; [`Vm`] is that machine running: its serial console, its QMP
-//! monitor, its exit code. QEMU is the client of every socket, and we listen before it starts, so that
-//! no byte of the console is missed and nothing has to be retried. A `Vm` that is dropped is killed.
+//! [`Spec`] describes a machine to start; [`Vm`] is the running machine: its serial console, its QMP
+//! monitor, its exit code. QEMU connects to every socket as the client, and the launcher listens before QEMU
+//! starts, so that no byte of the console is lost and no connection is retried. Dropping a `Vm` kills QEMU.
 
 mod arguments;
 pub mod boots;

@@ -1,7 +1,7 @@
-/* Of QEMU's interface for TCG plugins, what ours take: docs/devel/tcg-plugins and include/qemu/qemu-plugin.h. That
- * header is in no Debian package, so the few declarations are repeated here. They are the same in every version of the
- * interface from 1 (QEMU 7.2) on, but that from 7 (QEMU 11) on a callback gets data of its user's in place of the
- * plugin's id, behind the block. API_VERSION is what the QEMU at hand accepts. */
+/* The part of QEMU's TCG plugin interface that our plugins use: docs/devel/tcg-plugins and include/qemu/qemu-plugin.h.
+ * No Debian package has that header, so its declarations are repeated here. They are the same in every version of the
+ * interface from 1 (QEMU 7.2) on, except that since 7 (QEMU 11) the translation callback gets user data after the block
+ * instead of the plugin's id before it. API_VERSION is the version that the installed QEMU accepts. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,7 +29,7 @@ uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 
 EXPORT int qemu_plugin_version = API_VERSION;
 
-/* Which the plugin defines: a block, that is instructions which are executed one after the other, was translated. */
+/* Defined by the plugin. Called for each translated block: instructions that are executed one after the other. */
 static void count(struct qemu_plugin_tb *tb);
 
 #if API_VERSION >= 7

@@ -1,4 +1,4 @@
-//! Plugins of ours for QEMU's TCG: compiled when they are needed.
+//! Compiles our plugins for QEMU's TCG on demand.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::Program;
 use crate::{command, workspace};
 
-/// What a plugin takes of QEMU, as `plugin.h`: QEMU's own header is in no Debian package.
+/// The declarations of QEMU's plugin interface, as `plugin.h`: no Debian package has QEMU's own header.
 const HEADER: &str = include_str!("plugin.h");
 
 /// Compiles a plugin in C for a QEMU; returns the library for its option `-plugin`.
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interface_follows_the_version() {
+    fn plugin_interface_follows_the_qemu_version() {
         assert_eq!(api_version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"), 1);
         assert_eq!(api_version("QEMU emulator version 10.0.2 (Debian 1:10)"), 2);
     }

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// Below what Linux gives to who asks for any port (`net.ipv4.ip_local_port_range`, from 32768): nobody gets
-/// one of these by chance between the moment it is handed out and QEMU's taking it.
+/// Below Linux's ephemeral ports (`net.ipv4.ip_local_port_range`, from 32768), so that Linux assigns none of these
+/// to another program before QEMU binds it.
 const PORTS: Range<u32> = 16384..32768;
 
-/// A port of 127.0.0.1 that is free for TCP and UDP, and that this process was not given before: several that
-/// are asked for before the first is used are different ones.
+/// A port of 127.0.0.1 that is free for TCP and UDP. This process gets no port twice, so that ports requested
+/// before the first is bound differ.
 pub fn free_port() -> Result<u16> {
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = PORTS.end - PORTS.start;
-    // Processes side by side begin at different places.
+    // Concurrent processes start at different ports.
     let first = std::process::id().wrapping_mul(251);
     (0..count)
-        .map(|_| first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count + PORTS.start)
+        .map(|_| first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count + PORTS.start)
         .map(|port| port as u16)
         .find(|&port| is_free(port))
         .with_context(|| format!("no port of 127.0.0.1 from {PORTS:?} is free"))
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_port_is_given_twice() {
+    fn free_port_returns_no_port_twice() {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 std::thread::spawn(|| (0..200).map(|_| free_port().unwrap()).collect::<Vec<_>>())
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_is_passed_over() {
+    fn port_in_use_is_not_free() {
         let port = free_port().unwrap();
         assert!(is_free(port));
         let held = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).unwrap();

@@ -1,8 +1,8 @@
-//! Which QEMU runs a machine: the host's own, or a newer one that shows device models of other processes.
+//! The QEMU that runs a machine: the host's own, or a newer one that supports device models in other processes.
 //!
-//! `vfio-user-pci` came with QEMU 10.1, and Debian 12 has an older one. The newer one is unpacked from the
-//! backports of Debian 13 below `target/`, with the libraries that it needs: nothing is installed or
-//! configured, and nothing of the host is used but its kernel.
+//! `vfio-user-pci` needs QEMU 10.1, and Debian 12 has an older QEMU. The newer QEMU is unpacked with its
+//! libraries from the backports of Debian 13 below `target/`: nothing is installed or configured, and of the
+//! host it uses the kernel only.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 pub enum Program {
     /// The host's.
     Installed,
-    /// One that was unpacked in this directory.
+    /// Unpacked in this directory.
     Unpacked(PathBuf),
 }
 
@@ -40,25 +40,25 @@ impl Program {
         qemu
     }
 
-    /// What it says of its version.
+    /// The output of `--version`.
     pub fn version(&self) -> Result<String> {
         command::output(self.command().arg("--version"))
     }
 
-    /// Whether it was built with a filter of system calls.
+    /// Whether it was built with seccomp, the filter of system calls.
     pub fn has_sandbox(&self) -> bool {
-        // It reads its arguments in their order, and refuses this one where it has none.
+        // QEMU parses its arguments in order, and rejects this one if it was built without seccomp.
         command::output(self.command().args(super::arguments::SANDBOX).arg("-version")).is_ok()
     }
 
-    /// Unpacks the newer one, or finds that it is there. Some seconds, and 45 MB of downloads, the first time.
+    /// The QEMU with `vfio-user-pci`. The first call unpacks it: some seconds, and a download of 45 MB.
     pub fn with_vfio_user() -> Result<Program> {
         let tree = workspace::target().join("qemu-vfio-user");
         let program = Program::Unpacked(tree.clone());
         if offers_vfio_user(&program) {
             return Ok(program);
         }
-        // Also where one was unpacked that has not.
+        // Also replaces an unpacked QEMU that lacks vfio-user.
         let _ = fs::remove_file(workspace::target().join("tools/stamps/vfio-user"));
         setup::install(&[Purpose::Models])?;
         if !offers_vfio_user(&program) {
@@ -69,7 +69,7 @@ impl Program {
 }
 
 fn offers_vfio_user(program: &Program) -> bool {
-    // Not the list of all devices: for that it loads all its modules, the host's where it has none.
+    // Not the list of all devices: QEMU would load all its modules for it, and those of the host that it lacks.
     let help = command::output(program.command().args(["-device", "vfio-user-pci,help"]));
     help.is_ok_and(|text| text.contains("x-msg-timeout"))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-/// A connection to the monitor of a running QEMU. Events are passed over unless they are waited for.
+/// A connection to the monitor of a running QEMU. Events that no caller waits for are discarded.
 pub struct Qmp {
     stream: BufReader<UnixStream>,
 }
@@ -21,9 +21,9 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Executes a command and returns what it returns.
+    /// Executes a command and returns its result.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
-        // In one piece: QEMU ends at the last brace of "quit", and whoever writes the end of the line then finds nobody.
+        // In one write: QEMU ends at the last brace of "quit", and a separate write of the newline would fail.
         let request = format!("{}\n", json!({"execute": command, "arguments": arguments}));
         let sent = self.stream.get_mut().write_all(request.as_bytes());
         sent.context("QEMU's monitor is closed")?;
@@ -42,12 +42,12 @@ impl Qmp {
     pub fn wait_event(&mut self, name: &str, limit: Duration) -> Result<Value> {
         let deadline = std::time::Instant::now() + limit;
         loop {
-            let said = self.read().with_context(|| format!("waiting for {name}"))?;
-            if said["event"] == name {
-                return Ok(said);
+            let event = self.read().with_context(|| format!("waiting for {name}"))?;
+            if event["event"] == name {
+                return Ok(event);
             }
             if std::time::Instant::now() > deadline {
-                bail!("QEMU did not tell of {name}");
+                bail!("QEMU did not report {name}");
             }
         }
     }
@@ -57,6 +57,6 @@ impl Qmp {
         if self.stream.read_line(&mut line).context("QEMU's monitor does not answer")? == 0 {
             bail!("QEMU's monitor is closed");
         }
-        serde_json::from_str(&line).with_context(|| format!("QEMU's monitor said {line:?}"))
+        serde_json::from_str(&line).with_context(|| format!("QEMU's monitor sent {line:?}"))
     }
 }

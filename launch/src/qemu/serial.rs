@@ -1,6 +1,6 @@
 //! A guest's serial port: waiting for text, sending text.
 //!
-//! A thread collects what the guest prints. What has been waited for is history: only its end is kept,
+//! A thread collects the guest's output. Output that a caller has taken is history: only its end is kept,
 //! for error messages.
 
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How much text that was already looked at is kept for error messages, in bytes.
+/// Bytes of history that are kept for error messages.
 const HISTORY: usize = 16 * 1024;
 
 /// The Unix socket of serial port `port` of a machine whose sockets are in `directory`.
@@ -33,9 +33,9 @@ struct Received {
 
 #[derive(Default)]
 struct State {
-    /// Received and not yet waited for.
+    /// Received and not yet taken.
     unread: Vec<u8>,
-    /// The end of what was waited for before.
+    /// The end of the output that was taken.
     history: Vec<u8>,
     closed: bool,
 }
@@ -78,11 +78,11 @@ impl Serial {
         Ok(Serial { stream, received })
     }
 
-    /// Sends bytes. Blocks while the guest does not take them; an error when QEMU is gone or takes
+    /// Sends bytes. Blocks while the guest does not read them. Fails when QEMU has ended or accepts
     /// nothing for ten seconds.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-        self.stream.write_all(bytes).context("the console takes no input")
+        self.stream.write_all(bytes).context("the console accepts no input")
     }
 
     /// A second handle for sending from another thread.
@@ -90,8 +90,8 @@ impl Serial {
         self.stream.try_clone().context("could not share the console's socket")
     }
 
-    /// Waits until the guest has printed `text`, and returns all it printed up to the end of it.
-    /// `None` when it did not within `timeout`, or when QEMU ended.
+    /// Waits until the guest has printed `text`, and returns the output up to its end. `None` after
+    /// `timeout`, or when QEMU has ended.
     pub fn wait_for(&mut self, text: &str, timeout: Duration) -> Option<String> {
         let deadline = Instant::now() + timeout;
         let mut state = self.received.lock();
@@ -110,8 +110,8 @@ impl Serial {
         }
     }
 
-    /// Takes what was printed since the last wait; waits for at least a byte, up to `timeout`.
-    /// `None` when QEMU closed the port and everything was taken.
+    /// Takes the output since the last wait; waits for at least a byte, up to `timeout`.
+    /// `None` when QEMU has closed the port and all output was taken.
     pub fn take(&mut self, timeout: Duration) -> Option<Vec<u8>> {
         let state = self.received.lock();
         let idle = |state: &mut State| state.unread.is_empty() && !state.closed;
@@ -124,14 +124,14 @@ impl Serial {
         Some(state.take(length))
     }
 
-    /// Waits until all that a QEMU that has ended left in the socket is received.
+    /// Waits until the output that an ended QEMU left in the socket is received.
     pub(super) fn drain(&mut self) {
         let state = self.received.lock();
         let open = |state: &mut State| !state.closed;
         drop(self.received.changed.wait_timeout_while(state, Duration::from_secs(5), open));
     }
 
-    /// The last of what the guest printed, for error messages.
+    /// The end of the guest's output, for error messages.
     pub fn tail(&self) -> String {
         let state = self.received.lock();
         let all = [&state.history[..], &state.unread[..]].concat();
@@ -141,7 +141,7 @@ impl Serial {
 
 impl Drop for Serial {
     fn drop(&mut self) {
-        // Ends the reader thread, whose handle keeps the socket open. Fails when QEMU is gone: fine.
+        // Ends the reader thread, whose handle keeps the socket open. Fails harmlessly when QEMU has ended.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_for_text_across_pieces_and_keeps_the_rest() {
+    fn wait_for_finds_text_across_reads_and_keeps_the_rest() {
         let (mut guest, ours) = UnixStream::pair().unwrap();
         let mut serial = Serial::new(ours).unwrap();
         let writer = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What machine to start, in the words of QEMU.
+//! The description of a machine to start, in QEMU's terms.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,16 +21,16 @@ pub enum Machine {
     MicrovmNoAcpi,
 }
 
-/// What the machine starts with. `Boot::Kernel` does not run it.
+/// The machine's firmware. `Boot::Kernel` does not run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Firmware {
-    /// SeaBIOS (qboot on microvm): what QEMU brings.
+    /// SeaBIOS (qboot on microvm), which QEMU includes.
     Bios,
     /// OVMF (UEFI) from package `ovmf`.
     Ovmf,
 }
 
-/// Where the program comes from.
+/// The boot source.
 #[derive(Clone, Debug)]
 pub enum Boot {
     /// `-kernel`: an ELF with a PVH note (or a Linux kernel), with its command line.
@@ -44,23 +44,23 @@ pub enum Boot {
     },
     /// A disk image (raw, or qcow2 by its name), attached read-only as the first virtio disk.
     Disk(PathBuf),
-    /// The first disk, as it is: the guest may write to it.
+    /// The first disk, with its own options: the guest may write to it.
     OwnDisk(Disk),
     /// A CD-ROM image.
     Iso(PathBuf),
-    /// The first network interface, which has to be [`Nic::user`]: its boot ROM asks DHCP and gets this file.
+    /// The first network interface, which must be [`Nic::user`]: DHCP offers its boot ROM this file.
     Network {
-        /// What QEMU's TFTP server serves.
+        /// The directory that QEMU's TFTP server serves.
         directory: PathBuf,
-        /// The file's name in it; iPXE, which boot ROMs are, takes a URL as well.
+        /// The file's name in the directory, or a URL, which the boot ROM (iPXE) accepts as well.
         file: String,
     },
 }
 
-/// What executes the guest's instructions.
+/// How QEMU executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// Translation: slow, everywhere the same.
+    /// Translation: slow, and the same on every host.
     Tcg,
     /// The host's virtualisation.
     Kvm,
@@ -79,7 +79,7 @@ pub struct Spec {
     pub(super) memory_mib: u32,
     pub(super) bridges: Vec<String>,
     pub(super) nics: Vec<(Nic, Option<NicModel>)>,
-    /// The buses of those that were put on one, by their numbers.
+    /// The PCI bus of each interface that was added with one, by the number of the interface.
     pub(super) nic_buses: Vec<(usize, String)>,
     pub(super) nic_model: NicModel,
     pub(super) disk_model: DiskModel,
@@ -121,23 +121,24 @@ impl Spec {
         }
     }
 
-    /// Its network interfaces and disks are what the environment says, if it says anything: `ISTHMUS_NIC` has the name of
-    /// a [`NicModel`], `ISTHMUS_DISK` is `virtio` or `nvme`. A machine with `e1000e` and `nvme` has nothing of virtio.
+    /// Sets the models of network interfaces and disks from the environment, if set there: `ISTHMUS_NIC` names a
+    /// [`NicModel`], `ISTHMUS_DISK` is `virtio` or `nvme`. A machine with `e1000e` and `nvme` has no virtio device.
     pub fn as_told(self) -> Result<Spec> {
-        let told = |variable| std::env::var(variable).ok();
+        let value_of = |variable| std::env::var(variable).ok();
         let mut spec = self;
-        if let Some(name) = told("ISTHMUS_NIC") {
-            let model = NicModel::named(&name).context("ISTHMUS_NIC names none that is known")?;
+        if let Some(name) = value_of("ISTHMUS_NIC") {
+            let model = NicModel::named(&name)
+                .context("ISTHMUS_NIC must be virtio, e1000e, igb or vmxnet3")?;
             spec = spec.nic_model(model);
             if model == NicModel::Igb {
                 spec = spec.program(Program::with_vfio_user()?);
             }
         }
-        spec.disk_model = match told("ISTHMUS_DISK").as_deref() {
+        spec.disk_model = match value_of("ISTHMUS_DISK").as_deref() {
             None => spec.disk_model,
             Some("virtio") => DiskModel::Virtio,
             Some("nvme") => DiskModel::Nvme,
-            Some(_) => bail!("ISTHMUS_DISK is neither virtio nor nvme"),
+            Some(_) => bail!("ISTHMUS_DISK must be virtio or nvme"),
         };
         Ok(spec)
     }
@@ -150,10 +151,10 @@ impl Spec {
     /// Adds words to the kernel command line.
     ///
     /// # Panics
-    /// When the machine does not boot by `-kernel`: other ways take the command line from the image.
+    /// If the machine does not boot with `-kernel`: other sources have the command line in the image.
     pub fn append(mut self, words: &str) -> Spec {
         let Boot::Kernel { append, .. } = &mut self.boot else {
-            panic!("a command line can only be given with Boot::Kernel")
+            panic!("only Boot::Kernel has a command line")
         };
         if !append.is_empty() {
             append.push(' ');
@@ -182,7 +183,7 @@ impl Spec {
         Spec { firmware, ..self }
     }
 
-    /// Sets what executes the guest.
+    /// Sets how QEMU executes the guest.
     pub fn accelerator(self, accelerator: Accelerator) -> Spec {
         Spec { accelerator, ..self }
     }
@@ -202,20 +203,20 @@ impl Spec {
         Spec { memory_mib: mib, ..self }
     }
 
-    /// Adds a network interface. MAC addresses are 52:54:00:12:34:56 and up, as QEMU's own, unless
-    /// [`Spec::first_mac`] says otherwise.
+    /// Adds a network interface. MAC addresses count up from 52:54:00:12:34:56, QEMU's default, unless
+    /// [`Spec::first_mac`] sets another.
     pub fn nic(mut self, nic: Nic) -> Spec {
         self.nics.push((nic, None));
         self
     }
 
-    /// Adds a network interface of this model, whatever the others are.
+    /// Adds a network interface of this model.
     pub fn nic_of(mut self, model: NicModel, nic: Nic) -> Spec {
         self.nics.push((nic, Some(model)));
         self
     }
 
-    /// Adds a PCI bridge, in QEMU's words of a device. Bridges come before all else.
+    /// Adds a PCI bridge, as the value of QEMU's `-device`. Bridges precede all other devices.
     pub fn bridge(mut self, device: &str) -> Spec {
         self.bridges.push(device.into());
         self
@@ -227,13 +228,13 @@ impl Spec {
         self.nic(nic)
     }
 
-    /// Sets what its network interfaces are that no other model was named for. Where there is no PCI they are virtio's, as
-    /// disks are.
+    /// Sets the model of network interfaces that were added without one. On a machine without PCI network interfaces
+    /// and disks are always virtio.
     pub fn nic_model(self, nic_model: NicModel) -> Spec {
         Spec { nic_model, ..self }
     }
 
-    /// Sets what its disks are that are not told otherwise.
+    /// Sets the model of disks that do not select one.
     pub fn disk_model(self, disk_model: DiskModel) -> Spec {
         Spec { disk_model, ..self }
     }
@@ -254,8 +255,8 @@ impl Spec {
         Spec { config: Some(toml.into()), ..self }
     }
 
-    /// Lets the machine start again when the guest resets it, instead of ending QEMU. It then has no
-    /// isa-debug-exit, so that QEMU's exit status is 0 however it ends.
+    /// Restarts the machine when the guest resets it, instead of ending QEMU. The machine then has no
+    /// isa-debug-exit, so that QEMU's exit status is always 0.
     pub fn reboots(self) -> Spec {
         Spec { reboots: true, ..self }
     }
@@ -265,44 +266,44 @@ impl Spec {
         Spec { serial_ports: count, ..self }
     }
 
-    /// Gives it these devices in place of COM1, as arguments of QEMU: the console's line is `chardev=serial0`. Without
-    /// any it has no console.
+    /// Replaces COM1 by these devices, as arguments of QEMU: the console's `chardev` is `serial0`. Without devices the
+    /// machine has no console.
     pub fn console_on<S: Into<String>>(self, devices: impl IntoIterator<Item = S>) -> Spec {
         Spec { console: Some(devices.into_iter().map(Into::into).collect()), ..self }
     }
 
-    /// Sets which QEMU runs the machine.
+    /// Sets the QEMU that runs the machine.
     pub fn program(self, program: Program) -> Spec {
         Spec { program, ..self }
     }
 
-    /// Adds a PCI function that another process serves over vfio-user at this socket. The program has to be
-    /// [`Program::with_vfio_user`]'s, the machine a q35: on others there is no extended configuration space.
+    /// Adds a PCI function that another process serves over vfio-user at this socket. Needs the QEMU of
+    /// [`Program::with_vfio_user`] and a q35: other machines have no extended configuration space.
     pub fn vfio_user(mut self, socket: &std::path::Path) -> Spec {
         self.models.push(socket.into());
         self
     }
 
-    /// Gives it a PCI function of the host's that is bound to vfio-pci, such as `0000:03:00.0`. Only where there is PCI.
+    /// Passes through a PCI function of the host that is bound to vfio-pci, such as `0000:03:00.0`. Needs PCI.
     pub fn passed_through(self, function: &str) -> Spec {
-        // Nobody boots from it: what is on its ROM is not wanted.
+        // Not a boot device, so its ROM is not needed.
         let device = serde_json::json!({"driver": "vfio-pci", "host": function, "rombar": 0});
         self.extra(["-device".to_string(), device.to_string()])
     }
 
-    /// Keeps QEMU from starting programs, from other users' rights, and from system calls that it does not need: for one
-    /// that root starts with devices of the host.
+    /// Keeps QEMU from starting programs, from raising its privileges, and from system calls that it does not need. For
+    /// a QEMU that root starts with devices of the host.
     pub fn sandboxed(self) -> Spec {
         self.extra(super::arguments::SANDBOX)
     }
 
-    /// The QEMU command as one would type it, with its sockets in a directory of this name.
+    /// The QEMU command as a shell line. The directory of its sockets does not exist any more.
     pub fn shown(&self) -> Result<String> {
         let directory = tempfile::Builder::new().prefix("isthmus-").tempdir()?;
         Ok(crate::command::shell_line(&self.command(directory.path())?))
     }
 
-    /// Adds arguments of QEMU as they are.
+    /// Adds QEMU arguments verbatim.
     pub fn extra<S: Into<OsString>>(mut self, words: impl IntoIterator<Item = S>) -> Spec {
         self.extra.extend(words.into_iter().map(Into::into));
         self

@@ -15,10 +15,10 @@ use super::serial::{self, Serial, plain_text};
 use super::{Qmp, Spec};
 use crate::command;
 
-/// How long a guest may take for anything that normally takes moments. Generous: CI machines are slow.
+/// Time limit for anything that normally takes a guest moments. Generous, because CI machines are slow.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What the console shows when it takes a command: the first one says that the appliance is up.
+/// The prompt of the console. The first prompt shows that the appliance is up.
 pub const PROMPT: &str = "isthmus> ";
 
 /// A machine that QEMU runs. Dropping it kills QEMU.
@@ -48,7 +48,7 @@ impl Vm {
         let command_line = command::shell_line(&qemu);
         let output = File::create(directory.path().join("output"))?;
         qemu.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        // An own process group: Ctrl-C in the terminal is for us (or for the guest), not for QEMU.
+        // A process group of its own: Ctrl-C in the terminal is for the launcher or the guest, not for QEMU.
         qemu.process_group(0);
         command::end_with_us(&mut qemu);
         let started = Instant::now();
@@ -64,7 +64,7 @@ impl Vm {
         Ok(Vm { process, command_line, started, serial, serials, qmp, directory })
     }
 
-    /// The command that was started, as one would type it.
+    /// The QEMU command as a shell line.
     pub fn command_line(&self) -> &str {
         &self.command_line
     }
@@ -99,8 +99,8 @@ impl Vm {
         Ok(banner)
     }
 
-    /// Types `reboot` and waits until the appliance has started again. Until the machine ends, messages repaint
-    /// the old prompt.
+    /// Types `reboot` and waits until the appliance has restarted. Waits for ` ready` before the prompt, because log
+    /// messages repaint the old prompt until the machine resets.
     pub fn reboot(&mut self) -> Result<()> {
         self.serial.send(b"reboot\r")?;
         self.wait_for(" ready")?;
@@ -109,9 +109,9 @@ impl Vm {
     }
 
     /// Types a command at the appliance's prompt and returns what it prints before the next prompt.
-    /// The command must be one that the console echoes as it is; else use [`Vm::press`].
+    /// The console must echo the command verbatim; else use [`Vm::press`].
     pub fn run(&mut self, line: &str) -> Result<Reply> {
-        // Log messages repaint the prompt: what was painted before the echo is not the answer's end.
+        // Log messages repaint the prompt: a prompt before the echo does not end the reply.
         self.serial.take(Duration::ZERO);
         self.serial.send(format!("{line}\r").as_bytes())?;
         // A private key is echoed as stars.
@@ -120,7 +120,7 @@ impl Vm {
         self.reply(line)
     }
 
-    /// Sends keys that end a line and returns what is printed from then to the next prompt.
+    /// Sends keys that end a line and returns the output from then to the next prompt.
     pub fn press(&mut self, keys: &str) -> Result<Reply> {
         self.serial.take(Duration::ZERO);
         self.serial.send(keys.as_bytes())?;
@@ -144,7 +144,7 @@ impl Vm {
         status.code().ok_or_else(|| self.error(&format!("QEMU ended: {status}")))
     }
 
-    /// Whether QEMU ends by itself, soon enough.
+    /// Whether QEMU ends by itself within `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.is_running() && Instant::now() < deadline {
@@ -158,12 +158,12 @@ impl Vm {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Pulls a PCI device out of a [`Machine::Pc`](super::Machine::Pc), as a hand does: the guest is not asked.
-    /// `location` is what the appliance calls the device's place.
+    /// Removes a PCI device from a [`Machine::Pc`](super::Machine::Pc) by surprise: the guest is not asked.
+    /// `location` is the device's location as the appliance prints it.
     ///
-    /// The machine stands still meanwhile, which ends the requests that QEMU itself has under way: QEMU 7.2
-    /// otherwise frees an NVMe drive under its requests, and crashes now and then. Those that the drive has
-    /// not fetched go with it.
+    /// The machine is stopped meanwhile, which completes the requests that QEMU has in flight: QEMU 7.2
+    /// otherwise frees an NVMe drive that has requests in flight, and sometimes crashes. Requests that the
+    /// drive has not fetched are lost with it.
     pub fn pull_out(&mut self, device: &str, location: &str) -> Result<()> {
         let slot = location.split(':').nth(3).and_then(|rest| rest.get(..2));
         let slot = slot.and_then(|digits| u32::from_str_radix(digits, 16).ok());
@@ -179,16 +179,16 @@ impl Vm {
 
     /// Pulls the power plug: SIGKILL.
     pub fn kill(&mut self) {
-        // Both fail only when QEMU is gone already, which is what is wanted.
+        // Both fail only when QEMU has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// An error with what one needs to find its reason: command line, console, QEMU's messages.
+    /// An error with the command line, the console's output and QEMU's messages.
     pub fn error(&mut self, what: &str) -> anyhow::Error {
         let state = match self.process.try_wait() {
             Ok(Some(status)) => format!("QEMU ended ({status})"),
-            _ => format!("QEMU runs since {:.1} s", self.age().as_secs_f64()),
+            _ => format!("QEMU has been running for {:.1} s", self.age().as_secs_f64()),
         };
         anyhow!(
             "{what}; {state}\n$ {}\n{}--- console:\n{}\n---",
@@ -205,7 +205,7 @@ impl Drop for Vm {
     }
 }
 
-/// What a console command printed.
+/// The output of a console command.
 #[derive(Clone, Debug)]
 pub struct Reply {
     line: String,
@@ -237,7 +237,7 @@ impl Reply {
     }
 }
 
-/// QEMU before we are connected to it; killed if that fails.
+/// QEMU before the launcher is connected to it. Killed on drop.
 struct Unconnected(Option<Child>);
 
 impl Unconnected {
@@ -245,7 +245,7 @@ impl Unconnected {
         self.0.as_mut().expect("taken when connected")
     }
 
-    /// QEMU's own message says best why; it comes when QEMU has ended.
+    /// The error, with QEMU's own message, which is complete when QEMU has ended.
     fn did_not_start(
         &mut self,
         error: &anyhow::Error,
@@ -269,7 +269,7 @@ impl Drop for Unconnected {
     }
 }
 
-/// Takes QEMU's connections, in the order in which it makes them.
+/// Accepts QEMU's connections in the order in which QEMU makes them.
 fn connect(
     monitor: &UnixListener,
     ports: &[UnixListener],
@@ -298,7 +298,7 @@ fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<UnixStream> {
     bail!("it does not connect to its sockets");
 }
 
-/// What QEMU itself had to say.
+/// QEMU's own messages.
 fn messages(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("output")).unwrap_or_default()
 }

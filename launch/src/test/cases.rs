@@ -1,4 +1,4 @@
-//! Cases run under cargo, and are counted.
+//! Runs test cases with cargo and counts the results.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use crate::fuzz::Fuzzer;
 use crate::setup::Purpose;
 use crate::{command, races, workspace};
 
-/// What came out of a suite.
+/// The results of a suite.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub passed: usize,
     pub failed: usize,
     /// Marked `#[ignore]`.
     pub ignored: usize,
-    /// Cases, and the time from the result before to theirs.
+    /// Cases, and the time between the previous result and theirs.
     pub times: Vec<(String, Duration)>,
 }
 
@@ -48,16 +48,16 @@ pub(super) fn run(
     Ok(outcome)
 }
 
-/// The cargo command of a suite's tests, to which what libtest is told can be added.
+/// The cargo command of a suite's tests. Arguments for libtest may be appended.
 fn cargo_test(suite: &Suite) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root()).arg("test");
     match suite.target {
-        // There are no examples in documentation; rustdoc may be another toolchain's.
+        // Without documentation tests: there are none, and rustdoc may belong to another toolchain.
         None => cargo.args(["--no-fail-fast", "--tests"]),
         Some(target) => cargo.args(["--test", target]),
     };
-    // One profile for all, and one choice of features: what they have in common is compiled once.
+    // One profile and one set of features for all suites, so that shared crates are compiled once.
     cargo.args(["--profile", "host", "--workspace"]);
     cargo
 }
@@ -85,7 +85,7 @@ pub(super) fn compile(jobs: &[Job]) -> Vec<Command> {
     commands
 }
 
-/// The names of a suite's cases, in the program that may have those of other suites too.
+/// The names of a suite's cases. Its test program may contain other suites too.
 fn names(suite: &Suite) -> Result<Vec<String>> {
     let module = format!("{}::", suite.of.unwrap_or(suite.name));
     let mut cargo = cargo_test(suite);
@@ -104,16 +104,16 @@ fn names(suite: &Suite) -> Result<Vec<String>> {
     Ok(ours.map(str::to_string).collect())
 }
 
-/// The cargo command that runs a job's cases; none when it has none.
+/// The cargo command that runs a job's cases; `None` if it has no cases.
 fn cases(job: &Job, options: &Options) -> Result<Option<Command>> {
     let suite = job.suite;
     let mut cargo = cargo_test(suite);
     cargo.arg("--");
     if suite.needs.guests() || suite.uses.contains(&Purpose::OpenMpi) {
-        // Each case has two machines, or a peer that spins.
+        // Each case runs two machines, or a peer that busy-polls.
         cargo.args(["--test-threads", "1"]);
     } else if suite.target.is_some() {
-        // Two machines at a time: more of them only wait for each other on a small host.
+        // Two machines at a time: on a small host more machines only delay each other.
         cargo.args(["--test-threads", "2"]);
     }
     if options.seed.is_some() {
@@ -141,7 +141,7 @@ fn cases(job: &Job, options: &Options) -> Result<Option<Command>> {
     Ok(Some(cargo))
 }
 
-/// Runs cases, and adds what came out.
+/// Runs cases and adds their results to `outcome`.
 fn run_cases(
     suite: &Suite,
     cargo: &mut Command,
@@ -150,7 +150,7 @@ fn run_cases(
 ) -> Result<()> {
     eprintln!("$ {}", command::shell_line(cargo));
     cargo.envs(environment.iter().map(|(name, value)| (name, value)));
-    // The place of a failure is in its message; a backtrace of the harness says nothing.
+    // The message of a failure has its location; a backtrace of the harness adds nothing.
     cargo.env("RUST_BACKTRACE", "0");
     cargo.stdin(Stdio::null()).stdout(Stdio::piped());
     command::end_with_us(cargo);
@@ -176,14 +176,14 @@ fn run_cases(
         if outcome.passed == passed {
             bail!("the suite {} could not be run: {status}", suite.name);
         }
-        // A sanitizer speaks up when all cases have ended.
+        // A sanitizer may report after all cases have ended.
         println!("{}: its cases passed, but {status}", suite.name);
         outcome.failed += 1;
     }
     Ok(())
 }
 
-/// What libtest's closing line tells.
+/// Reads the counts in libtest's closing line.
 fn counts(line: &str) -> Option<Outcome> {
     let counts = line.trim().strip_prefix("test result: ")?;
     let number_before = |word: &str| {
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libtest_s_closing_line_is_read() {
+    fn counts_are_read_from_the_closing_line_of_libtest() {
         let line = "test result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out";
         let outcome = counts(line).unwrap();
         assert_eq!((outcome.passed, outcome.failed, outcome.ignored), (12, 1, 2));

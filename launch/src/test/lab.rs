@@ -1,4 +1,4 @@
-//! What suites need, built when the first of them does.
+//! Builds the images, guests, models and programs of suites on first use.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::qemu::Program;
 use crate::setup::{self, Purpose};
 use crate::{command, full, guest, models, workspace};
 
-/// Images, guests, models and programs that are there already.
+/// The images, guests, models and programs that were built so far.
 pub(super) struct Lab {
     profile: Profile,
     image: Option<Image>,
@@ -50,7 +50,7 @@ impl Lab {
         }
     }
 
-    /// Installs, unpacks and builds everything that a job needs but its test programs.
+    /// Installs, unpacks and builds everything that a job needs except its test programs.
     pub(super) fn prepare(&mut self, job: &Job) -> Result<()> {
         let needs = job.needs;
         setup::install(job.suite.uses)?;
@@ -95,7 +95,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Packs the image into disks and CDs if a job boots them, with a program that is compiled with the tests.
+    /// Packs the image into disks and CDs if a job boots them, with the full launcher, which is compiled with the
+    /// tests.
     pub(super) fn pack(&mut self, job: &Job) -> Result<()> {
         let Some(image) = self.image.as_ref().filter(|_| job.needs == Needs::Formats) else {
             return Ok(());
@@ -113,7 +114,7 @@ impl Lab {
         Ok(())
     }
 
-    /// The environment in which a job's cases find all that.
+    /// The environment variables by which a job's cases find these files.
     pub(super) fn environment(&self, job: &Job) -> Vec<(&'static str, PathBuf)> {
         let mut environment = self.formats.clone();
         environment.extend(self.models.clone().map(|path| ("ISTHMUS_MODELS", path)));
@@ -134,7 +135,7 @@ impl Lab {
     }
 }
 
-/// What is installed for jobs, all at once.
+/// Installs the programs for all jobs at once.
 pub(super) fn install(jobs: &[Job]) -> Result<()> {
     let uses: Vec<Purpose> = jobs.iter().flat_map(|job| job.suite.uses).copied().collect();
     setup::install(&uses)

@@ -1,4 +1,4 @@
-//! `./isthmus test`: runs the test suites and closes with one line that sums them up.
+//! `./isthmus test`: runs the test suites and ends with a summary in one line.
 
 mod cases;
 mod lab;
@@ -29,9 +29,9 @@ use suites::{SANITIZED, SUITES};
 use summary::Summary;
 use times::Times;
 
-/// When a run began, in seconds since 1970: what `.ci/run` did before counts to its time.
+/// The start of a run in seconds since 1970, set by `.ci/run`, so that the earlier steps of `.ci/run` count.
 const STARTED: &str = "ISTHMUS_STARTED";
-/// Seconds that an image takes that is not built yet.
+/// Estimated seconds for building an image.
 const IMAGE: u64 = 120;
 
 /// Options of `./isthmus test`.
@@ -40,13 +40,13 @@ pub struct Options {
     /// The suites to run, with all their cases (when none is named, the short tier)
     #[arg(value_parser = SUITES.iter().map(|suite| suite.name).collect::<Vec<_>>())]
     suites: Vec<String>,
-    /// The short and the long tier: every case but the soak tests, the whole matrix of machines, the longest paste
+    /// Run the short and the long tier: every case but the soak tests, the whole matrix of machines, the longest paste
     #[arg(long)]
     full: bool,
-    /// The soak tests alone: single cases of more than ten minutes
+    /// Run the soak tests only: single cases of more than ten minutes
     #[arg(long)]
     soak: bool,
-    /// Behind the short tier, go on with long suites in turns until so many minutes have passed
+    /// After the short tier, run long suites in turns until this many minutes have passed
     #[arg(long, value_name = "MINUTES")]
     until: Option<u64>,
     /// List the suites with their tiers and minutes
@@ -58,21 +58,21 @@ pub struct Options {
     /// Replay this seed of the simulator or of the fuzzer, and print what happens
     #[arg(long)]
     seed: Option<u64>,
-    /// How long the suite `guided` looks for inputs by coverage
+    /// Minutes that the suite `guided` searches for inputs by coverage
     #[arg(long, default_value_t = 5)]
     minutes: u32,
-    /// Feed an input that the suite `guided` has kept once more; its directory has the name of its target
+    /// Run an input again that the suite `guided` has kept; its directory has the name of its target
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// With the image for development (`./isthmus build --dev`), which is built sooner: what is shipped stays untried
+    /// Use the image for development (`./isthmus build --dev`), which builds faster; the shipped image is not tested
     #[arg(long)]
     dev: bool,
-    /// In a new Debian 12 with nothing but what the README names, made with debootstrap (as root)
+    /// Run in a new Debian 12 with only the packages that the README names, made with debootstrap (as root)
     #[arg(long)]
     fresh: bool,
 }
 
-/// Runs the suites asked for. An error when a case failed or a suite could not run.
+/// Runs the selected suites. Fails if a case fails or a suite cannot run.
 pub fn test(options: &Options) -> Result<()> {
     if options.fresh {
         return fresh::test(&fresh_arguments(options));
@@ -116,12 +116,12 @@ pub fn test(options: &Options) -> Result<()> {
         round.run(job)?;
     }
     if let Some(minutes) = options.until {
-        round.go_on(plan::more(), started, Duration::from_secs(minutes * 60))?;
+        round.run_while_time_is_left(plan::more(), started, Duration::from_secs(minutes * 60))?;
     }
     round.close(started, building, &times)
 }
 
-/// Jobs that run, and their outcomes.
+/// A run: its options, its environment, and the outcomes so far.
 struct Round<'a> {
     options: &'a Options,
     lab: Lab,
@@ -158,8 +158,13 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Runs jobs for which there should be time until `limit` after `started`.
-    fn go_on(&mut self, jobs: Vec<Job>, started: Instant, limit: Duration) -> Result<()> {
+    /// Runs the jobs that should end before `limit` after `started`.
+    fn run_while_time_is_left(
+        &mut self,
+        jobs: Vec<Job>,
+        started: Instant,
+        limit: Duration,
+    ) -> Result<()> {
         for job in jobs {
             let image = if self.lab.lacks_an_image_for(&job) { IMAGE } else { 0 };
             let takes = Duration::from_secs(u64::from(job.seconds()) * 5 / 4 + image);
@@ -174,7 +179,7 @@ impl Round<'_> {
 
     fn close(self, started: Instant, building: Duration, times: &Times) -> Result<()> {
         if !self.not_run.is_empty() {
-            println!("\nnot run this time, for want of time: {}", self.not_run.join(", "));
+            println!("\nnot run, because the time was too short: {}", self.not_run.join(", "));
         }
         let skipped = fs::read_to_string(&self.skipped)?;
         let summary =
@@ -184,7 +189,7 @@ impl Round<'_> {
     }
 }
 
-/// When this run began, by `.ci/run` if that has said so.
+/// The start of this run: that of `.ci/run` if it is set, else now.
 fn start() -> Instant {
     let now = Instant::now();
     let began = std::env::var(STARTED).ok().and_then(|text| text.trim().parse().ok());
@@ -195,7 +200,7 @@ fn start() -> Instant {
     since.and_then(|since| now.checked_sub(since)).unwrap_or(now)
 }
 
-/// The words for `./isthmus` in a fresh system: the same, but for `--fresh`.
+/// The arguments of `./isthmus` in the fresh system: the same without `--fresh`.
 fn fresh_arguments(options: &Options) -> Vec<String> {
     let mut words = vec!["test".to_string()];
     words.extend(options.suites.iter().cloned());

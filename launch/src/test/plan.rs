@@ -1,4 +1,5 @@
-//! Which cases a run has: the short tier, suites by name, everything, or in CI the short tier and long suites in turns.
+//! Selects the cases of a run: the short tier, suites by name, everything, or in CI the short tier and long suites in
+//! turns.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,7 +10,7 @@ use super::short;
 use super::suites::{Needs, PROVOKE, SUITES, Suite, Tier};
 use crate::{command, workspace};
 
-/// A part of a suite takes about so many seconds.
+/// Approximate seconds of a part of a suite.
 const PART: u32 = 240;
 
 /// A suite's cases, or some of them.
@@ -24,9 +25,9 @@ pub(super) struct Job {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cases {
     All,
-    /// Those whose names contain one of these.
+    /// Cases whose names contain one of these texts.
     Named(Vec<String>),
-    /// Of all cases in order, every `of`th from number `part` on.
+    /// Every `of`th case in order, starting with number `part`.
     Part {
         part: usize,
         of: usize,
@@ -47,7 +48,7 @@ impl Job {
         }
     }
 
-    /// Seconds that it should take.
+    /// Estimated seconds.
     pub(super) fn seconds(&self) -> u32 {
         match self.cases {
             Cases::Part { of, .. } => self.suite.seconds / of as u32,
@@ -55,13 +56,13 @@ impl Job {
         }
     }
 
-    /// Whether its cases may provoke faults, which takes an image of their own.
+    /// Whether its cases may provoke faults, which needs an image with fault injection.
     pub(super) fn provokes(&self) -> bool {
         PROVOKE.contains(&self.suite.name) && !matches!(self.cases, Cases::Named(_))
     }
 }
 
-/// What a run begins with.
+/// The jobs that a run starts with.
 pub(super) fn first(options: &Options) -> Vec<Job> {
     let named = |suite: &&Suite| options.suites.iter().any(|name| name == suite.name);
     let mut jobs: Vec<Job> = if !options.suites.is_empty() {
@@ -92,8 +93,9 @@ fn in_short_tier(suite: &'static Suite) -> Option<Job> {
     Some(Job { suite, cases, needs: if alone { Needs::Models } else { suite.needs } })
 }
 
-/// What CI goes on with, in order: suites that recent changes reach, then the others, from a place on that moves with the
-/// number of commits. Suites of the long tier, and those of which the short tier has a choice, in parts.
+/// The jobs that CI runs after the short tier, in order: suites that recent changes reach, then the others, starting
+/// with a job that depends on the number of commits. They are the suites of the long tier, and those of which the short
+/// tier runs only some cases, split into parts.
 pub(super) fn more() -> Vec<Job> {
     let mut jobs = Vec::new();
     for suite in SUITES.iter().filter(|suite| is_partial(suite)) {
@@ -107,7 +109,7 @@ pub(super) fn more() -> Vec<Job> {
             })),
         }
     }
-    let start = place(commits(), jobs.len());
+    let start = start_index(commits(), jobs.len());
     jobs.rotate_left(start);
     let changed = reach::reached(&changes());
     let (mut first, others): (Vec<_>, Vec<_>) =
@@ -120,9 +122,9 @@ fn is_partial(suite: &Suite) -> bool {
     suite.tier != Tier::Soak && suite.short_cases().is_some()
 }
 
-/// Where `jobs` begin after so many commits: a step of about three eighths, so that runs after any number of commits
-/// begin at places that lie apart.
-fn place(commits: usize, jobs: usize) -> usize {
+/// The index of the first of `jobs` jobs after `commits` commits. Each commit adds about three eighths of the jobs, so
+/// that successive runs start far apart.
+fn start_index(commits: usize, jobs: usize) -> usize {
     (commits * (jobs * 3 / 8).max(1)).checked_rem(jobs).unwrap_or(0)
 }
 
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_suite_that_ci_takes_in_turns_is_in_the_list() {
+    fn more_has_every_suite_of_the_long_tier_and_no_soak_test() {
         let names: BTreeSet<&str> = more().iter().map(|job| job.suite.name).collect();
         for suite in SUITES.iter().filter(|suite| suite.tier == Tier::Long) {
             assert!(names.contains(suite.name), "{}", suite.name);
@@ -157,14 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn eight_runs_begin_at_places_that_lie_apart() {
+    fn start_index_differs_for_eight_successive_commits() {
         for jobs in [40, 61, 97] {
-            let mut places: Vec<usize> = (1000..1008).map(|commits| place(commits, jobs)).collect();
+            let mut places: Vec<usize> =
+                (1000..1008).map(|commits| start_index(commits, jobs)).collect();
             places.sort_unstable();
             places.dedup();
             assert!(places.len() >= 7, "{jobs}: {places:?}");
         }
-        assert_eq!(place(5, 0), 0);
+        assert_eq!(start_index(5, 0), 0);
     }
 
     #[test]

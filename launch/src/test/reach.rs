@@ -1,8 +1,8 @@
-//! Which suites a change of the source reaches.
+//! Maps changed paths of the source to the suites that test them.
 
 use std::collections::BTreeSet;
 
-/// Beginnings of paths, and the suites of the long tier that run that code against peers or models.
+/// Prefixes of paths, and the suites of the long tier that run that code against peers or models.
 const REACH: &[(&[&str], &[&str])] = &[
     (
         &["rdma/rtrs", "appliance/storage", "appliance/src/gateway/storage"],
@@ -57,7 +57,7 @@ const REACH: &[(&[&str], &[&str])] = &[
     (&["drivers/src/hal", "tests/threads"], &["races"]),
 ];
 
-/// The suites that changes of these paths reach.
+/// The suites that test these paths.
 pub(super) fn reached(paths: &BTreeSet<String>) -> BTreeSet<&'static str> {
     let touches =
         |starts: &[&str]| paths.iter().any(|path| starts.iter().any(|s| path.starts_with(s)));
@@ -75,7 +75,7 @@ mod tests {
     use crate::test::suites::SUITES;
 
     #[test]
-    fn the_table_names_suites_and_directories_that_there_are() {
+    fn reach_table_names_existing_suites_and_directories() {
         for (starts, suites) in REACH {
             for start in *starts {
                 let path = crate::workspace::root().join(start);

@@ -1,12 +1,12 @@
-//! The short tier's choice among the cases of suites that take minutes: at least one with every stock peer, and one of
-//! every device model.
+//! The cases that the short tier runs of suites that take minutes: at least one with every stock peer, and one of every
+//! device model.
 
-/// Suites whose cases here have stock Linux alone on the models: no image is built for them.
+/// Suites whose cases here run only stock Linux on the models, so that no image is built for them.
 pub(super) const WITHOUT_IMAGE: &[&str] = &["ixgbe", "mlx5", "ntb_hw"];
 
 /// Suites, and parts of the names of their cases.
 pub(super) const CASES: &[(&str, &[&str])] = &[
-    // The cases that provoke no fault: those boot an image of their own.
+    // Without the cases that provoke faults, which boot an image of their own.
     (
         "boot",
         &[

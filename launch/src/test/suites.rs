@@ -1,4 +1,4 @@
-//! The suites: what each runs, in which tier, what it needs, and what is installed for it.
+//! The test suites: the tests of each, its tier, its needs, and the programs that are installed for it.
 
 use super::short;
 use crate::build::families::BARE;
@@ -7,23 +7,23 @@ use crate::setup::Purpose;
 /// A set of cases that cargo runs.
 pub(super) struct Suite {
     pub name: &'static str,
-    /// Its test target, of which no two in the workspace have the same name; none for the unit tests of every crate.
+    /// Its test target, whose name is unique in the workspace; `None` for the unit tests of every crate.
     pub target: Option<&'static str>,
-    /// Its cases are those of the target's module that has the suite's name.
+    /// Whether its cases are those of the target's module with the suite's name.
     pub module: bool,
-    /// Its cases are those of this suite, on machines without anything of virtio's.
+    /// The suite whose cases it runs on machines without virtio devices.
     pub of: Option<&'static str>,
     pub needs: Needs,
-    /// What has to be installed for it: every program of the host's that it runs is in one of these.
+    /// The purposes of all host programs that it runs.
     pub uses: &'static [Purpose],
     pub tier: Tier,
-    /// Seconds that all its cases take on two processors that do little else, without building.
+    /// Seconds of all its cases on two otherwise idle processors, without building.
     pub seconds: u32,
-    /// A family that the usual image has not, or [`BARE`]: these cases boot one of their own.
+    /// A family that the usual image lacks, or [`BARE`]: these cases boot an image of their own.
     pub family: Option<&'static str>,
 }
 
-/// When a suite runs. A suite that is named runs whole, whatever its tier.
+/// When a suite runs. A suite that is named on the command line runs completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tier {
     /// With every `./isthmus test`.
@@ -42,7 +42,7 @@ impl Tier {
 }
 
 impl Suite {
-    /// The cases that the short tier runs of it; all if there is no choice, none if the list is empty.
+    /// The cases that the short tier runs: all for `None`, none for an empty list.
     pub(super) fn short_cases(&self) -> Option<&'static [&'static str]> {
         let choice = short::CASES.iter().find(|(name, _)| *name == self.name);
         match (choice, self.tier) {
@@ -57,9 +57,9 @@ impl Suite {
 pub(super) enum Needs {
     Nothing,
     Image,
-    /// The QEMU that is unpacked for what the host's may not have.
+    /// The unpacked QEMU, which has devices that the host's may lack.
     Qemu,
-    /// That, and the image.
+    /// The image and the unpacked QEMU.
     ImageAndQemu,
     /// The image and its disk and ISO formats.
     Formats,
@@ -69,9 +69,9 @@ pub(super) enum Needs {
     ImageAndGuests,
     /// Linux guests with device models.
     Models,
-    /// Likewise, and the image.
+    /// The image and Linux guests with device models.
     ImageAndModels,
-    /// The image, that for uhyve, and device models.
+    /// The image, the image for uhyve, and device models.
     Uhyve,
 }
 
@@ -106,17 +106,17 @@ const OPEN_MPI_AND_IMAGE: &[Purpose] = &[
     Purpose::Captures,
     Purpose::Python,
 ];
-/// A peer in Python, and tshark, which reads what is said.
+/// A peer in Python, and tshark, which dissects the traffic.
 const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Python, Purpose::Captures];
 /// The image, and a peer in Python.
 const BOOT_PYTHON: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Python];
-/// What compiling a suite takes.
+/// A suite that is only compiled and run.
 const HOST: &[Purpose] = &[Purpose::Host];
-/// Sanitizers and libFuzzer as well.
+/// A suite with sanitizers or libFuzzer.
 pub(super) const SANITIZED: &[Purpose] = &[Purpose::Host, Purpose::Sanitizers];
 /// The image, in QEMU.
 const BOOT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run];
-/// Likewise, in a QEMU that has devices which the host's may not have.
+/// The image, in a QEMU with devices that the host's may lack.
 const BOOT_MODELS: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Models];
 /// The image, under libvirt.
 const BOOT_LIBVIRT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Libvirt];
@@ -130,17 +130,17 @@ const TLS_USED: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purp
 /// The image in all formats, under all firmware.
 const FORMATS_USED: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
-/// Likewise, and a QEMU with devices that the host's may not have.
+/// The image in all formats, under all firmware, and a QEMU with devices that the host's may lack.
 const FORMATS_AND_MODELS: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test, Purpose::Models];
 /// Linux guests, for which programs are compiled here.
 const GUESTS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest];
-/// Linux guests with device models, in a QEMU that can show them.
+/// Linux guests with device models, in the unpacked QEMU.
 const MODELS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest, Purpose::Models];
-/// Likewise, and the image.
+/// The image, and Linux guests with device models.
 const IMAGE_AND_MODELS: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Models];
-/// Likewise, and Open MPI's own usNIC.
+/// The image, Linux guests with device models, and Open MPI's own usNIC.
 const ENIC_USED: &[Purpose] = &[
     Purpose::Host,
     Purpose::Build,
@@ -149,7 +149,7 @@ const ENIC_USED: &[Purpose] = &[
     Purpose::Models,
     Purpose::OpenMpi,
 ];
-/// Likewise, and what is captured is read with tshark.
+/// The image, Linux guests with device models, and tshark, which reads captures.
 const MODELS_AND_CAPTURES: &[Purpose] = &[
     Purpose::Host,
     Purpose::Build,
@@ -163,10 +163,10 @@ const INTEROP: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpo
 /// The image, Linux guests, and Open MPI's own usNIC.
 const OPEN_MPI_AND_GUESTS: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::OpenMpi];
-/// The image, Linux guests, and `./isthmus run` on a network of Linux's own.
+/// The image, Linux guests, and `./isthmus run` on a Linux network.
 const STORAGE: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Networks];
-/// What the image captured is read with tshark.
+/// The image, Linux guests, and tshark, which reads the image's captures.
 const CAPTURES: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
 
@@ -303,13 +303,13 @@ pub(super) const SUITES: &[Suite] = &[
     interop_suite("rtrs_hostile", 300),
 ];
 
-/// Suites that provoke faults, which takes an image of their own.
+/// Suites that provoke faults, which needs an image with fault injection.
 pub(super) const PROVOKE: &[&str] = &["boot", "boot_metal", "cores", "ntb", "smc"];
 
-/// What the environment of cases says that run without virtio, unless it says something already.
+/// Defaults of environment variables for cases without virtio devices.
 pub(super) const METAL: &[(&str, &str)] = &[("ISTHMUS_NIC", "e1000e"), ("ISTHMUS_DISK", "nvme")];
 
-/// The image's formats, and the environment variables that tell the tests where they are.
+/// The image's formats, and the environment variables with their paths.
 pub(super) const FORMATS: &[(&str, &str)] = &[
     ("ISTHMUS_ISO", "iso"),
     ("ISTHMUS_RAW", "raw"),
@@ -336,7 +336,7 @@ const fn boot_suite(name: &'static str, seconds: u32) -> Suite {
     Suite { target, module: true, needs: Needs::Image, uses: BOOT, ..host_suite(name, seconds) }
 }
 
-/// Cases with Linux guests: minutes, of which the short tier runs a choice.
+/// Cases with Linux guests take minutes, so the short tier runs only some of them.
 const fn interop_suite(name: &'static str, seconds: u32) -> Suite {
     let (target, needs, tier) = (Some("interop"), Needs::ImageAndGuests, Tier::Long);
     Suite { target, module: true, needs, uses: INTEROP, tier, ..host_suite(name, seconds) }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_tier_names_suites_that_there_are() {
+    fn short_tier_names_existing_suites() {
         for (name, cases) in short::CASES {
             assert!(SUITES.iter().any(|suite| suite.name == *name), "{name}");
             assert!(!cases.is_empty(), "{name}");

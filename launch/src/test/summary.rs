@@ -1,4 +1,4 @@
-//! What came out of all suites, and whether that is a success.
+//! The results of all suites, and whether the run has passed.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 
 use super::cases::Outcome;
 
-/// Cases that may be left out, because they need what few machines have, or because they are about virtio in a
-/// suite that runs without it. Any other that is left out has failed.
+/// Cases that may be skipped, because they need features that few machines have, or because they test virtio in
+/// a suite that runs without it. Any other skipped case is a failure.
 const MAY_BE_SKIPPED: &[&str] = &[
     "boot under KVM",
     "uhyve under KVM",
@@ -24,14 +24,14 @@ pub(super) struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// Prints them; an error when a case failed, or when one that must run did not.
+    /// Prints the outcomes. Fails if a case failed, or if a case that must run was skipped.
     pub(super) fn close(&self) -> Result<()> {
         summary(self.table, self.skipped, self.case)
     }
 }
 
-/// Prints what came out; an error when a case failed, or when one that must run did not. `case` is what the
-/// cases were chosen by.
+/// Prints the outcomes. Fails if a case failed, or if a case that must run was skipped. `case` is the text by which
+/// the cases were selected.
 fn summary(table: &[(String, Outcome, Duration)], skipped: &str, case: &str) -> Result<()> {
     println!("\n{:<18} {:>7} {:>7} {:>9}", "suite", "passed", "failed", "seconds");
     let (mut passed, mut failed) = (0, 0);
@@ -68,12 +68,12 @@ fn summary(table: &[(String, Outcome, Duration)], skipped: &str, case: &str) -> 
         bail!("skipped, but must run: {}", must.join("; "));
     }
     if passed == 0 {
-        bail!("no case is called {case:?}");
+        bail!("no case has {case:?} in its name");
     }
     Ok(())
 }
 
-/// Whether a case may be left out, by the line that tells of it (`CASE: REASON`).
+/// Whether the case in a line of the skipped cases (`CASE: REASON`) may be skipped.
 fn may_be_skipped(line: &str) -> bool {
     let case = line.split(": ").next().unwrap_or(line);
     MAY_BE_SKIPPED.contains(&case)
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_must_run_may_not_be_skipped() {
+    fn run_with_a_skipped_case_that_must_run_fails() {
         let outcome =
             |passed, failed, ignored| Outcome { passed, failed, ignored, times: Vec::new() };
         let close = |outcome, skipped: &str| {

@@ -1,4 +1,4 @@
-//! Where a run's time went: building, machines that boot, processors that wait.
+//! Reports how a run spent its time: building, booting machines, idle processors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::cases::Outcome;
 
-/// Names of the slowest that are printed.
+/// Number of slowest cases to print.
 const SLOWEST: usize = 10;
 
 /// The file to which each machine's boot is appended.
@@ -16,7 +16,7 @@ pub(super) fn file(directory: &Path) -> PathBuf {
     directory.join("boots")
 }
 
-/// The beginning of a run.
+/// The state at the beginning of a run.
 pub(super) struct Times {
     boots: PathBuf,
     idle: Option<Duration>,
@@ -37,7 +37,7 @@ impl Times {
     ) -> Result<()> {
         let mut slow: Vec<_> = outcomes.iter().flat_map(|(_, outcome, _)| &outcome.times).collect();
         slow.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
-        println!("\nthe slowest cases (seconds until their result came):");
+        println!("\nthe slowest cases (seconds until the result):");
         for (name, time) in slow.iter().take(SLOWEST) {
             println!("{:>8.1}  {name}", time.as_secs_f64());
         }

@@ -1,11 +1,11 @@
-//! What uhyve 0.10 puts into memory below an image of a fixed address (its `src/arch/x86_64`, `src/fdt.rs`, `src/vm.rs`):
-//! segments, a device tree, boot information (hermit-entry, entry version 4), page tables.
+//! The memory below an image with a fixed address, as uhyve 0.10 prepares it (its `src/arch/x86_64`, `src/fdt.rs`,
+//! `src/vm.rs`): segments, a device tree, boot information (hermit-entry, entry version 4), page tables.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::build::uhyve::Loaded;
 
-/// How much that is: the image begins behind it at the earliest.
+/// Bytes of that memory: an image cannot begin below.
 pub const LOW: usize = 0x4_0000;
 
 const TREE: usize = 0x1000;
@@ -13,19 +13,19 @@ const BOOT_INFO: usize = 0x5000;
 const TOP_TABLE: usize = 0x1_0000;
 const TABLES: usize = 0x1_1000;
 
-/// A machine as whoever starts uhyve asks for it.
+/// A machine, as uhyve's command line describes it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// Bytes of memory.
     pub memory: u64,
     /// Processors.
     pub processors: u32,
-    /// What stands behind `--`.
+    /// The arguments after `--`.
     pub arguments: Vec<String>,
 }
 
 impl Default for Machine {
-    /// uhyve's own memory, and one processor.
+    /// uhyve's default memory, and one processor.
     fn default() -> Self {
         Machine { memory: 64 << 20, processors: 1, arguments: Vec::new() }
     }
@@ -50,7 +50,7 @@ pub fn low(machine: &Machine, image: &Loaded) -> Vec<u8> {
     entry(TOP_TABLE, 511, TOP_TABLE as u64 | PRESENT_WRITABLE);
     entry(TOP_TABLE, 0, TABLES as u64 | PRESENT_WRITABLE);
     entry(TABLES, 0, (TABLES + 0x1000) as u64 | PRESENT_WRITABLE);
-    // An image that says no version of Hermit gets the whole gibibyte that it lies in.
+    // uhyve maps the whole gibibyte around an image that does not state Hermit's version.
     for index in 0..512 {
         let frame = (index as u64) << 21;
         entry(TABLES + 0x1000, index, frame | PRESENT_WRITABLE | LARGE);
@@ -58,7 +58,7 @@ pub fn low(machine: &Machine, image: &Loaded) -> Vec<u8> {
     memory
 }
 
-/// How fast this machine's time-stamp counter runs: QEMU passes it on under translation.
+/// The frequency of this machine's time-stamp counter, which QEMU passes through under translation.
 fn tsc_khz() -> u32 {
     // SAFETY: every x86-64 CPU has the instruction.
     let ticks = || unsafe { core::arch::x86_64::_rdtsc() };
@@ -87,7 +87,7 @@ fn boot_info(machine: &Machine, image: &Loaded, khz: u32) -> Vec<u8> {
         len,
         align,
         UHYVE,
-        // There is PCI.
+        // The machine has PCI.
         1,
         machine.processors.into(),
         khz.into(),
@@ -183,14 +183,14 @@ mod tests {
     use hermit_entry::boot_info::{BootInfo, PlatformInfo, RawBootInfo};
 
     #[test]
-    fn the_boot_information_is_hermit_s() {
+    fn boot_info_is_parsed_by_hermit_entry() {
         let machine = Machine { memory: 96 << 20, processors: 3, arguments: Vec::new() };
         let tls = [0x30_0000, 8, 64, 16];
         let image =
             Loaded { memory: vec![0; 0x1000], start: 0x20_0000, entry_point: 0x20_0040, tls };
         let bytes = boot_info(&machine, &image, 2_600_000);
         assert!(bytes.len() <= size_of::<RawBootInfo>().next_multiple_of(8));
-        // SAFETY: as many bytes as it has, of which each is a value of its field's.
+        // SAFETY: `bytes` has as many bytes as `RawBootInfo`, and every field gets a valid value.
         let raw = unsafe { bytes.as_ptr().cast::<RawBootInfo>().read_unaligned() };
         let info = BootInfo::from(raw);
         assert_eq!(info.hardware_info.phys_addr_range, 0..96 << 20);

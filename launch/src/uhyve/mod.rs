@@ -1,22 +1,22 @@
-//! uhyve for tests, on machines that cannot run it: a machine of QEMU, set up as uhyve 0.10 sets one up, and the model of
-//! its hypercalls and network device (`tests/models/src/uhyve`). The image for uhyve runs there from its first
-//! instruction, under translation.
+//! uhyve for tests on hosts that cannot run it: a QEMU machine, prepared as uhyve 0.10 prepares one, and a model of
+//! uhyve's hypercalls and network device (`tests/models/src/uhyve`). The image for uhyve runs there under translation
+//! from its first instruction.
 //!
-//! QEMU starts a program of ours (`start.s`) in place of a kernel. It puts into memory what uhyve would, the image
-//! included, connects the hypercall ports to the model, and enters the image as uhyve does, on each processor.
+//! QEMU starts `start.s` in place of a kernel. `start.s` fills memory as uhyve does, including the image, places the
+//! model's ports at the hypercall ports, and enters the image on each processor as uhyve does.
 //!
-//! This machine has a PC around it, which the image does not look for, and no deadline timer; the local APIC's countdown
-//! replaces it.
+//! In contrast to uhyve's machine, this one has the devices of a PC, which the image does not look for, and no deadline
+//! timer, which the local APIC's countdown replaces.
 //!
 //! # The image for uhyve
 //!
-//! It is the same program, linked to the same address, with the feature `uhyve` from `images/boot` to `appliance/image`.
-//! The shipped image does not contain it, and without the feature all tests for it are "no" at compile time. uhyve enters
-//! all processors in 64-bit mode (`stub/entry_uhyve.s`). The first one makes the tables of the other entry points and
-//! gives the kernel a machine that is still uhyve's, so the kernel looks for no PC and takes the other processors as they
-//! come. `drivers::uhyve` is uhyve's interface (output, files, end), which replaces serial port, fw_cfg and reset
-//! (`platform/uhyve.rs`, `uhyve_console.rs`). `drivers/src/virtio/dialect.rs` describes how its network device departs
-//! from the standard.
+//! It is the same program, linked to the same address, with the feature `uhyve` from `images/boot` to
+//! `appliance/image`. The shipped image does not contain it: without the feature all tests for uhyve are false at
+//! compile time. uhyve enters all processors in 64-bit mode (`stub/entry_uhyve.s`). The first one makes the tables of
+//! the other entry points and keeps uhyve as the kernel's platform, so the kernel does not look for a PC and takes the
+//! other processors as they arrive. `drivers::uhyve` is uhyve's interface (output, files, end), which replaces serial
+//! port, fw_cfg and reset (`platform/uhyve.rs`, `uhyve_console.rs`). `drivers/src/virtio/dialect.rs` describes how its
+//! network device departs from the standard.
 
 mod memory;
 mod start;
@@ -32,12 +32,12 @@ use crate::models::ModelServer;
 use crate::qemu::{Nic, Program, Spec, Vm};
 pub use memory::Machine;
 
-/// How long the image may take for what is waited for.
+/// Time limit for an expected output.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// MiB of QEMU's machine; the image gets less.
 const MIB: u32 = 256;
 
-/// A machine that runs.
+/// A running machine in place of uhyve's.
 pub struct Pretended {
     server: ModelServer,
     _vm: Vm,
@@ -45,8 +45,8 @@ pub struct Pretended {
 }
 
 impl Pretended {
-    /// Starts `image` with `models`, the program that serves models. Its network leads to `nic`, a wire of datagrams; a
-    /// file, if there is one, is mapped to `/isthmus.toml`.
+    /// Starts `image` with `models`, the program that serves models. Its network interface is connected to `nic`, a
+    /// [`Nic::Dgram`]; `config` is mapped to `/isthmus.toml`.
     pub fn start(
         image: &Path,
         models: &Path,
@@ -55,7 +55,7 @@ impl Pretended {
         config: Option<&str>,
     ) -> Result<Pretended> {
         let directory = tempfile::Builder::new().prefix("isthmus-uhyve-").tempdir()?;
-        let Nic::Dgram { ours, peer } = nic else { bail!("the model takes a wire of datagrams") };
+        let Nic::Dgram { ours, peer } = nic else { bail!("the model of uhyve needs a Nic::Dgram") };
         let (ours, peer) = (ours.display().to_string(), peer.display().to_string());
         let mut options = vec!["--wire", &ours, &peer];
         let file = directory.path().join("isthmus.toml");
@@ -76,7 +76,7 @@ impl Pretended {
         Ok(Pretended { server, _vm: vm, _directory: directory })
     }
 
-    /// Waits until the image has printed something, or uhyve would have.
+    /// Waits until `text` is in the output of the image and of uhyve's model.
     pub fn wait_for(&mut self, text: &str) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -91,12 +91,12 @@ impl Pretended {
         }
     }
 
-    /// All that the image has printed, and uhyve would have.
+    /// The output so far of the image and of uhyve's model.
     pub fn output(&self) -> String {
         self.server.output()
     }
 
-    /// What the model has counted so far.
+    /// The model's counters so far.
     pub fn counters(&mut self) -> Result<String> {
         self.server.counters_so_far()
     }

@@ -1,5 +1,5 @@
-//! The program that QEMU starts: `start.s`, and behind it what it puts into memory, as an ELF file with a note by which
-//! QEMU finds its entry point (PVH).
+//! The program that QEMU starts: `start.s`, followed by the memory contents that it copies, as an ELF file with a PVH
+//! note, by which QEMU finds the entry point.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::command;
 
 const ADDRESS: u32 = 0x600_0000;
 const CODE: usize = 0x1000;
-/// What `start.s` leaves open.
+/// Offset of the parameters of `start.s`.
 const PARAMETERS: usize = 0xf00;
-/// uhyve has the first stack end where the image begins.
+/// Distance from the first processor's stack pointer up to the image, as in uhyve.
 const STACK: u64 = 0x8000;
 
-/// Makes it.
+/// Makes the program.
 pub fn program(image: &Path, machine: &Machine) -> Result<Vec<u8>> {
     let mut loaded = load(image)?;
     loaded.memory.resize(loaded.memory.len().next_multiple_of(4), 0);
@@ -35,9 +35,9 @@ pub fn program(image: &Path, machine: &Machine) -> Result<Vec<u8>> {
         place.copy_from_slice(&(value as u32).to_le_bytes());
     }
     let end = loaded.start as usize + loaded.memory.len();
-    ensure!(end < ADDRESS as usize, "the image is too large to be put beside");
+    ensure!(end < ADDRESS as usize, "the image is too large: it overlaps start.s");
     program.extend(low(machine, &loaded));
-    ensure!(program.len() == CODE + LOW, "what uhyve puts below the image has another size");
+    ensure!(program.len() == CODE + LOW, "the memory below the image has an unexpected size");
     let Loaded { memory, .. } = loaded;
     program.extend(memory);
     Ok(elf(&program))

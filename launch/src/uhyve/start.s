@@ -1,5 +1,5 @@
-# Makes a machine of QEMU's up as uhyve's (launch/src/uhyve). Entered in 32-bit mode, by PVH. AT&T syntax; linked to
-# 0x6000000, and loaded there with what belongs into memory behind it: 0x40000 bytes for address 0, then the image.
+# Prepares a QEMU machine as uhyve does (launch/src/uhyve). Entered in 32-bit mode, by PVH. AT&T syntax. Linked to
+# 0x6000000 and loaded there, followed by the memory contents: 0x40000 bytes for address 0, then the image.
 
 .section .text, "ax", @progbits
 .code32
@@ -14,8 +14,8 @@ start:
     movl image_words, %ecx
     rep movsl
 
-    # Nothing of the firmware's is left, whose tables the kernel would find: the host bridge of q35 makes its place
-    # memory.
+    # Erases the firmware, whose tables the kernel would find. First the host bridge of q35 maps the firmware's
+    # addresses to memory.
     movl $0x80000000, %ebx
     movl $0x90, %ecx
     movl $0x33333330, %esi
@@ -31,7 +31,7 @@ start:
     movl $((0x100000 - 0xc0000) / 4), %ecx
     rep stosl
 
-    # The model's BARs of ports are to be where the hypercalls are.
+    # Finds the model and moves its port BARs to the hypercall ports.
     movl $0x80000000, %ebx
 3:  movl %ebx, %eax
     movw $0xcf8, %dx
@@ -55,7 +55,7 @@ start:
     movl $7, %esi              # ports, memory, bus master
     call configure
 
-    # The other processors.
+    # Starts the other processors.
     cmpl $1, processors
     je 1f
     movl $trampoline, %esi
@@ -69,7 +69,7 @@ start:
 1:  xorl %esi, %esi
     jmp enter
 
-# Configuration register %ecx of the function %ebx becomes %esi.
+# Writes %esi to configuration register %ecx of the function %ebx.
 configure:
     leal (%ebx,%ecx), %eax
     movw $0xcf8, %dx
@@ -145,7 +145,7 @@ its_segments:
     .word 23
     .quad 0
 
-# What differs, filled in by who loads it.
+# Parameters, filled in by start.rs.
 .org 0xf00
 image_address: .long 0
 image_words: .long 0

@@ -1,8 +1,8 @@
-//! A PCI function of the host as the machine of our drivers: registers, configuration space and DMA memory by VFIO (Linux
-//! Documentation/driver-api/vfio.rst), in one process.
+//! The drivers' platform for one PCI function of the host, in a Linux process: registers, configuration space and DMA
+//! memory through VFIO (Linux Documentation/driver-api/vfio.rst).
 //!
 //! The IOMMU maps the arena for the function, and nothing else. There are no interrupts; drivers poll, as in the
-//! appliance while there is work.
+//! appliance under load.
 
 mod registers;
 
@@ -24,9 +24,9 @@ use pci_driver::regions::{PciRegion, Permissions};
 
 /// Bytes of DMA memory.
 const MEMORY: usize = 32 << 20;
-/// Where devices see it, if the IOMMU lets them; else at the beginning of what it lets them.
+/// I/O virtual address of the DMA memory if the IOMMU allows it; else the first address that the IOMMU allows.
 const PLACE: u64 = 0x1000_0000;
-/// Where BARs are put that have no place.
+/// First bus address for BARs without one.
 const UNPLACED: u32 = 0xe000_0000;
 /// BARs of a function.
 const BARS: usize = 6;
@@ -34,7 +34,7 @@ const BARS: usize = 6;
 const EXTENDED: u16 = 4096;
 const PLAIN: u16 = 256;
 
-/// The machine of one function.
+/// The platform of one function.
 pub struct Machine {
     function: &'static VfioPciDevice,
     address: PciAddress,
@@ -50,18 +50,18 @@ struct Bar {
 }
 
 impl Machine {
-    /// Opens the function whose directory in sysfs is `directory`; it is bound to vfio-pci. It is reset if it can be.
-    /// The error says what VFIO did not do.
+    /// Opens the function whose directory in sysfs is `directory`, and resets it if it supports that. The function must
+    /// be bound to vfio-pci.
     pub fn open(address: PciAddress, directory: &Path) -> Result<Machine> {
         let function = VfioPciDevice::open(directory).with_context(|| {
-            "VFIO does not open it: is vfio_iommu_type1 loaded? Where the kernel says that there is no interrupt \
-             remapping (dmesg), the host is not safe from the device"
+            "VFIO could not open the device: check that vfio_iommu_type1 is loaded. If dmesg reports no interrupt \
+             remapping, the host is not protected from the device"
         })?;
-        // For as long as the process: drivers hold registers for ever.
+        // Leaked, because drivers hold registers as long as the process lives.
         let function: &'static VfioPciDevice = Box::leak(Box::new(function));
-        // Not every function can: those that cannot are reset by their drivers.
+        // Not every function supports a reset. The drivers reset the others.
         let _ = function.reset();
-        let arena = memory(function).context("VFIO does not map memory for it")?;
+        let arena = memory(function).context("VFIO could not map memory for the device")?;
         let mut machine = Machine { function, address, bars: Vec::new(), arena };
         let mut next = UNPLACED;
         for index in 0..BARS {
@@ -75,13 +75,14 @@ impl Machine {
             let high = if wide { machine.function.config().read_le_u32(at + 4)? } else { 0 };
             let mut address = u64::from(high) << 32 | u64::from(low & !0xf);
             if address == 0 {
-                // A virtual function's lie where its physical one says; what VFIO shows in their place is the
-                // process's own to choose (`vfio_bar_fixup` in Linux's vfio_pci_config.c).
+                // The physical function defines the BARs of a virtual function. The addresses that VFIO shows for them
+                // are the process's choice (`vfio_bar_fixup` in Linux's vfio_pci_config.c).
                 address = u64::from(next).next_multiple_of(region.len());
-                let low =
-                    u32::try_from(address).context("its registers are too large for a place")?;
-                next =
-                    low.checked_add(region.len() as u32).context("there are too many registers")?;
+                let low = u32::try_from(address)
+                    .context("the registers of the device do not fit below 4 GiB")?;
+                next = low
+                    .checked_add(region.len() as u32)
+                    .context("the registers of the device do not fit below 4 GiB")?;
                 machine.function.config().write_le_u32(at, low)?;
             }
             machine.bars.push(Bar { address, registers: registers::Region::new(region) });
@@ -89,7 +90,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The device that our drivers see, if there is a driver for it.
+    /// The device, if there is a driver for it.
     pub fn device(&self) -> Option<Device> {
         let access: &'static Access =
             Box::leak(Box::new(Access { function: self.function, address: self.address }));
@@ -104,7 +105,7 @@ impl Machine {
         words.flat_map(u32::to_le_bytes).collect()
     }
 
-    /// Its memory regions: number, bus address, size, and whether they are mapped here.
+    /// Its memory regions: bus address, size, and whether they are mapped here.
     pub fn regions(&self) -> Vec<(u64, u64, bool)> {
         let region = |bar: &Bar| (bar.address, bar.registers.len(), bar.registers.is_mapped());
         self.bars.iter().map(region).collect()
@@ -116,7 +117,7 @@ impl Machine {
     }
 }
 
-/// DMA memory, mapped for the function by the IOMMU and nowhere else.
+/// DMA memory, which the IOMMU maps for this function only.
 fn memory(function: &VfioPciDevice) -> io::Result<Arena> {
     let iommu = function.iommu();
     let align = iommu.alignment().max(4096);
@@ -129,20 +130,21 @@ fn memory(function: &VfioPciDevice) -> io::Result<Arena> {
         let first = |range: &std::ops::Range<u64>| range.start.next_multiple_of(align as u64);
         ranges.iter().find(|range| fits(range, first(range))).map(first)
     });
-    let place = place.ok_or_else(|| io::Error::other("the IOMMU leaves no room of 32 MiB"))?;
-    // On a boundary of pages, and never given back: whoever has a window may use it for ever.
+    let place =
+        place.ok_or_else(|| io::Error::other("the IOMMU has no free address range of 32 MiB"))?;
+    // Page-aligned and leaked: the holder of a window may use it as long as the process lives.
     let whole = vec![0u64; (MEMORY + align) / 8].leak();
     let skipped = whole.as_ptr().addr().wrapping_neg() % align;
     let start = NonNull::from(&mut whole[skipped / 8..]).cast::<u8>();
-    // SAFETY: the memory is leaked, so it is there for as long as the mapping, and it is reached from here by copies
-    // of a window only.
+    // SAFETY: the memory is leaked, so it outlives the mapping, and this process accesses it by copies of a window
+    // only.
     unsafe { iommu.map(place, MEMORY, start.as_ptr(), Permissions::ReadWrite) }?;
-    // SAFETY: leaked, so mapped for ever, and the only reference was just given up.
+    // SAFETY: the memory is leaked, so it stays mapped, and the only reference to it was just given up.
     Ok(Arena::new(unsafe { Window::from_raw(start, place, MEMORY) }))
 }
 
-// SAFETY: the IOMMU keeps the function to the arena, and it is our drivers' alone. What is mapped as registers are its
-// BARs, by VFIO.
+// SAFETY: the IOMMU confines the function to the arena, and only our drivers use them. Only the function's BARs, which
+// VFIO maps, are mapped as registers.
 unsafe impl Platform for Machine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         let bar = self.bars.iter().find_map(|bar| {
@@ -175,7 +177,7 @@ impl Clock for ProcessClock {
     }
 }
 
-/// Configuration space of the one function. VFIO lets pass what is harmless and plays the rest.
+/// Configuration space of the one function. VFIO passes harmless accesses through and emulates the others.
 struct Access {
     function: &'static VfioPciDevice,
     address: PciAddress,
@@ -191,7 +193,7 @@ impl ConfigRegionAccess for Access {
 
     unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
         if address == self.address {
-            // What VFIO refuses stays as it was, which whoever writes reads.
+            // A register keeps its value if VFIO refuses the write; the driver sees that when it reads back.
             let _ = self.function.config().write_le_u32(offset.into(), value);
         }
     }

@@ -1,4 +1,4 @@
-//! Registers of a BAR: mapped where VFIO maps it, else by its file.
+//! Registers of a BAR: mapped if VFIO can map the BAR, else accessed through VFIO's file.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use pci_driver::regions::{MappedOwningPciRegion, OwningPciRegion, PciRegion, Per
 
 /// A BAR.
 pub(crate) enum Region {
-    /// Mapped, for as long as the process.
+    /// Mapped as long as the process lives.
     Mapped(&'static MappedOwningPciRegion),
-    /// Read and written piece by piece.
+    /// Accessed by reads and writes of the file.
     File(Arc<OwningPciRegion>),
 }
 
@@ -33,13 +33,13 @@ impl Region {
         matches!(self, Region::Mapped(_))
     }
 
-    /// `len` bytes from `offset` on, which lie inside.
+    /// The registers of `len` bytes from `offset` on, which must lie inside the BAR.
     pub(crate) fn part(&self, offset: u64, len: usize) -> Option<Box<dyn Registers>> {
         match self {
             Region::Mapped(region) => {
                 let start = region.as_mut_ptr()?.wrapping_add(usize::try_from(offset).ok()?);
-                // SAFETY: the BAR is mapped by VFIO, uncached, and leaked, so for ever; the part lies inside; nothing of
-                // Rust's is there.
+                // SAFETY: VFIO maps the BAR uncached, and the mapping is leaked, so it stays; the part lies inside; no
+                // Rust object lies there.
                 Some(Box::new(unsafe { Mmio::new(NonNull::new(start)?, len) }))
             }
             Region::File(region) => Some(Box::new(Part { region: region.clone(), offset, len })),
@@ -55,7 +55,7 @@ struct Part {
 }
 
 impl Part {
-    /// Where `size` bytes at `offset` are, if they are inside and aligned.
+    /// The offset in the BAR of `size` bytes at `offset`, if they are inside the part and aligned.
     fn at(&self, offset: usize, size: usize) -> Option<u64> {
         let inside = offset.checked_add(size).is_some_and(|end| end <= self.len);
         (inside && offset.is_multiple_of(size)).then_some(self.offset + offset as u64)
@@ -71,7 +71,7 @@ macro_rules! access {
 
         fn $write(&self, offset: usize, value: $t) {
             if let Some(at) = self.at(offset, size_of::<$t>()) {
-                // What VFIO refuses is written nowhere, as on PCI.
+                // A write that VFIO refuses is lost, as on PCI.
                 let _ = self.region.$store(at, value);
             }
         }

@@ -1,8 +1,8 @@
-//! Memory for messages: pieces of one size, chained. A message takes pieces as its packets arrive and not before, so
-//! that whoever announces much and sends little holds little.
+//! Memory for messages: chains of pieces of one size. A message takes pieces as its packets arrive, so a peer that
+//! announces a long message and sends little occupies little memory.
 //!
-//! Whoever takes pieces has an account, with a number of pieces that is set aside for it alone: what one spends is
-//! nothing to the others. Books are taken at construction and lie outside of the memory.
+//! Each user has an account with a reserved number of pieces, so accounts cannot exhaust each other. Bookkeeping is
+//! allocated at construction, outside of the memory.
 
 use alloc::vec::Vec;
 use core::iter;
@@ -13,7 +13,7 @@ pub const PIECE: usize = 1024;
 /// No piece, no account.
 const NONE: u32 = u32::MAX;
 
-/// A piece of memory: which of its bytes are used.
+/// State of a piece: next piece of its chain, and used bytes.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     next: u32,
@@ -21,7 +21,7 @@ struct Slot {
     len: u16,
 }
 
-/// How many pieces somebody may have.
+/// An account: maximum and present number of pieces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     most: u32,
@@ -29,11 +29,11 @@ struct Account {
     is_open: bool,
 }
 
-/// Names an account.
+/// Identifies an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountId(u16);
 
-/// The pieces of a message, in their order. Whoever has one gives it back by [`Pool::free`].
+/// The pieces of a message, in order. Its owner must free it by [`Pool::free`].
 #[derive(Debug)]
 #[must_use = "its memory is given back by Pool::free"]
 pub struct Chain {
@@ -45,62 +45,62 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// One of no bytes.
+    /// An empty chain.
     #[inline]
     pub fn new(account: AccountId) -> Chain {
         Chain { account, first: NONE, last: NONE, pieces: 0, len: 0 }
     }
 
-    /// Whose memory it is.
+    /// Account of its pieces.
     pub fn account(&self) -> AccountId {
         self.account
     }
 
-    /// Number of the first of its pieces, which no other chain has; none is that of one without pieces.
+    /// Number of its first piece, which no other chain has; no valid number for a chain without pieces.
     #[inline]
     pub fn first_piece(&self) -> u32 {
         self.first
     }
 
-    /// Bytes in it.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of its pieces, used or not.
+    /// Bytes of its pieces, including unused ones.
     #[inline]
     pub fn memory(&self) -> usize {
         self.pieces as usize * PIECE
     }
 }
 
-/// A place in a chain, from which one reads on.
+/// A read position in a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     piece: u32,
-    /// Bytes of the chain in front of the piece.
+    /// Bytes of the chain before the piece.
     before: u32,
 }
 
-/// The memory.
+/// Pool of pieces.
 #[derive(Debug)]
 pub struct Pool {
     memory: Window,
     slots: Vec<Slot>,
     free: u32,
     accounts: Vec<Account>,
-    /// Pieces that are set aside for no account.
+    /// Pieces not reserved for any account.
     unreserved: u32,
 }
 
 impl Pool {
-    /// All of `memory` is free, for so many accounts.
+    /// A pool of `memory` with a maximum of `accounts` accounts.
     pub fn new(memory: Window, accounts: usize) -> Pool {
         let pieces = (memory.len() / PIECE).min(NONE as usize) as u32;
         let slot = |n| Slot { next: if n + 1 < pieces { n + 1 } else { NONE }, start: 0, len: 0 };
@@ -113,12 +113,12 @@ impl Pool {
         }
     }
 
-    /// Pieces in all.
+    /// Total number of pieces.
     pub fn pieces(&self) -> usize {
         self.slots.len()
     }
 
-    /// Sets memory aside for somebody: at least so many bytes. None if there is not as much.
+    /// Opens an account with at least `bytes` reserved bytes. None if there is too little memory.
     pub fn open(&mut self, bytes: usize) -> Option<AccountId> {
         let most = u32::try_from(bytes.div_ceil(PIECE)).ok()?;
         let rest = self.unreserved.checked_sub(most)?;
@@ -128,7 +128,7 @@ impl Pool {
         Some(AccountId(account as u16))
     }
 
-    /// Nothing more is taken. What is still held goes back to all when it is given back.
+    /// Closes an account. Pieces still held become unreserved when they are freed.
     pub fn close(&mut self, account: AccountId) {
         if let Some(account) = self.accounts.get_mut(usize::from(account.0))
             && account.is_open
@@ -139,19 +139,19 @@ impl Pool {
         }
     }
 
-    /// Bytes of whole pieces that an account can still take.
+    /// Free bytes of an account, in whole pieces.
     #[inline]
     pub fn room(&self, account: AccountId) -> usize {
         let account = self.accounts.get(usize::from(account.0));
         account.map_or(0, |it| it.most.saturating_sub(it.held)) as usize * PIECE
     }
 
-    /// Bytes of whole pieces that an account has.
+    /// Bytes that an account holds, in whole pieces.
     pub fn held(&self, account: AccountId) -> usize {
         self.accounts.get(usize::from(account.0)).map_or(0, |it| it.held) as usize * PIECE
     }
 
-    /// A chain of some bytes, and others behind them, in a piece at least; none if its account has no room.
+    /// Makes a chain of `head` followed by `bytes`, with at least one piece. None if the account has no room.
     #[inline(always)]
     pub fn begin<const N: usize>(
         &mut self,
@@ -172,7 +172,7 @@ impl Pool {
         holder.held += 1;
         self.free = slot.next;
         *slot = Slot { next: NONE, start: 0, len: len as u16 };
-        // A piece is inside of the memory.
+        // A piece is within the memory.
         let memory = self.memory.slice(piece as usize * PIECE, len)?;
         memory.write_array(0, head).ok()?;
         memory.write(N, bytes).ok()?;
@@ -189,13 +189,13 @@ impl Pool {
         None
     }
 
-    /// Writes bytes behind those of a chain; false, and nothing is done, if its account has no room.
+    /// Appends bytes to a chain. False, without a change, if the account has no room.
     pub fn append(&mut self, chain: &mut Chain, bytes: &[u8]) -> bool {
         self.append_behind(chain, 0, bytes).is_some()
     }
 
-    /// As [`Pool::append`], with a hole between of so many bytes, as [`Pool::fill`] fills it, of a piece at most: where it
-    /// is. It lies in one piece.
+    /// As [`Pool::append`], with a hole of `hole` bytes before the bytes, which [`Pool::fill`] fills later. The hole
+    /// lies within one piece. Returns its offset.
     #[inline(never)]
     pub fn append_behind(&mut self, chain: &mut Chain, hole: usize, bytes: &[u8]) -> Option<usize> {
         let Pool { memory, slots, free, accounts, .. } = self;
@@ -210,7 +210,7 @@ impl Pool {
         let here = len.min(room);
         let pieces = (len - here).div_ceil(PIECE);
         let (mut piece, mut at) = (before, used);
-        // Bits of the distances of pieces that do not lie side by side.
+        // Nonzero if some pieces are not adjacent.
         let mut gaps = 0;
         if pieces > 0 {
             let account = accounts.get_mut(usize::from(chain.account.0))?;
@@ -218,7 +218,7 @@ impl Pool {
             if held > account.most {
                 return None;
             }
-            // So many are free, and chained already; they stay so.
+            // The free list has that many pieces, already linked.
             account.held = held;
             let first = *free;
             match slots.get_mut(before as usize) {
@@ -248,7 +248,7 @@ impl Pool {
         chain.len += len as u32;
         let start = piece as usize * PIECE + at;
         if gaps == 0 {
-            // It is inside of the memory, as pieces are.
+            // Pieces are within the memory.
             let _ = memory.write(start + hole, bytes);
         } else {
             self.write_apart(piece, at + hole, bytes);
@@ -256,7 +256,7 @@ impl Pool {
         Some(start)
     }
 
-    /// Writes bytes into pieces that do not lie side by side, from `at` of the first of them.
+    /// Writes bytes into pieces that are not adjacent, from `at` of the first piece.
     #[inline(never)]
     fn write_apart(&self, mut piece: u32, mut at: usize, mut bytes: &[u8]) {
         while let Some(slot) = self.slots.get(piece as usize)
@@ -267,7 +267,7 @@ impl Pool {
         }
     }
 
-    /// Fills a hole; what was kept there with [`Pool::keep`], if anything was.
+    /// Fills a hole. Returns the number stored there by [`Pool::keep`], if any.
     #[inline]
     pub fn fill<const N: usize>(&self, hole: usize, bytes: &[u8; N]) -> Option<usize> {
         let window = self.memory.slice(hole, N)?;
@@ -276,22 +276,21 @@ impl Pool {
         Some(u64::from_ne_bytes(kept) as usize)
     }
 
-    /// Keeps a number in a hole, of 8 bytes at least, until it is filled.
+    /// Stores a number in a hole of at least 8 bytes, until it is filled.
     #[inline]
     pub fn keep(&self, hole: usize, number: usize) {
-        // It is inside of the memory, as pieces are.
+        // Pieces are within the memory.
         let _ = self.memory.write_array(hole, &(number as u64).to_ne_bytes());
     }
 
-    /// Writes bytes at an offset of the memory, inside of pieces.
+    /// Writes bytes at an offset of the memory, within pieces.
     #[inline]
     fn write(&self, at: usize, bytes: &[u8]) {
-        // It is inside of the memory, as pieces are.
+        // Pieces are within the memory.
         let _ = self.memory.write(at, bytes);
     }
 
-    /// As `append`, but in pieces of their own, the first of which has `hole` bytes in front that are not used unless
-    /// [`Pool::open_front`] is called.
+    /// As `append`, but in new pieces. The first has `hole` unused bytes in front, until [`Pool::open_front`].
     pub fn append_apart(&mut self, chain: &mut Chain, hole: usize, bytes: &[u8]) -> bool {
         if hole + bytes.len() > self.room(chain.account) || self.room(chain.account) == 0 {
             return false;
@@ -304,8 +303,8 @@ impl Pool {
         true
     }
 
-    /// Makes the bytes in front of a chain that was begun with as many a hole of it: where it is, as with
-    /// [`Pool::append_behind`]. None if it was begun with another number of them.
+    /// Makes the unused bytes in front of a chain a hole of the chain. Returns its offset, as [`Pool::append_behind`].
+    /// None if the chain has another number of unused bytes in front.
     pub fn open_front(&mut self, chain: &mut Chain, hole: usize) -> Option<usize> {
         let slot = self.slots.get_mut(chain.first as usize)?;
         if usize::from(slot.start) != hole {
@@ -317,7 +316,7 @@ impl Pool {
         Some(chain.first as usize * PIECE)
     }
 
-    /// Puts the pieces of another chain of the same account behind those of a chain.
+    /// Appends another chain of the same account to a chain.
     pub fn join(&mut self, chain: &mut Chain, other: Chain) {
         match self.slots.get_mut(chain.last as usize) {
             Some(last) => last.next = other.first,
@@ -330,11 +329,11 @@ impl Pool {
         chain.len += other.len;
     }
 
-    /// Cuts off what is beyond so many bytes.
+    /// Truncates a chain to `len` bytes.
     pub fn truncate(&mut self, chain: &mut Chain, len: usize) {
         let mut over = chain.len().saturating_sub(len);
         chain.len -= over as u32;
-        // Pieces are as good as never empty afterwards; if some are, they go with the chain.
+        // Pieces hardly ever become empty. Empty ones are freed with the chain.
         while over > 0 {
             let mut piece = chain.first;
             let mut last = NONE;
@@ -351,7 +350,7 @@ impl Pool {
         }
     }
 
-    /// Gives a chain's memory back.
+    /// Frees a chain.
     #[inline]
     pub fn free(&mut self, chain: Chain) {
         if let Some(last) = self.slots.get_mut(chain.last as usize) {
@@ -365,7 +364,7 @@ impl Pool {
         }
     }
 
-    /// The bytes of a chain where they lie.
+    /// The memory of a chain's bytes.
     #[inline]
     pub fn windows(&self, chain: &Chain) -> impl Iterator<Item = Window> + '_ {
         let mut piece = chain.first;
@@ -377,7 +376,7 @@ impl Pool {
         })
     }
 
-    /// Copies `into.len()` bytes out, from `offset`; how many there were.
+    /// Copies up to `into.len()` bytes from `offset`. Returns the number of bytes copied.
     pub fn read(&self, chain: &Chain, offset: usize, into: &mut [u8]) -> usize {
         let (mut skip, mut done) = (offset, 0);
         for window in self.windows(chain) {
@@ -389,20 +388,19 @@ impl Pool {
             if count == 0 {
                 break;
             }
-            // Both were measured: it cannot fail.
+            // The range is within the window: it cannot fail.
             let _ = window.read(skip, &mut into[done..done + count]);
             (skip, done) = (0, done + count);
         }
         done
     }
 
-    /// The first piece of a chain.
+    /// A cursor at the beginning of a chain.
     pub fn start(&self, chain: &Chain) -> Cursor {
         Cursor { piece: chain.first, before: 0 }
     }
 
-    /// The bytes from `offset` on, `len` at most and all in one piece; `offset` is at or behind what the cursor was
-    /// last asked for.
+    /// Up to `len` bytes from `offset` on, within one piece. Offsets must not decrease between calls with one cursor.
     #[inline(always)]
     pub fn next_window(&self, cursor: &mut Cursor, offset: usize, len: usize) -> Window {
         while let Some(slot) = self.slots.get(cursor.piece as usize) {
@@ -418,7 +416,7 @@ impl Pool {
         Window::empty()
     }
 
-    /// One more piece behind the others. There is room.
+    /// Appends a piece. The caller has checked that there is room.
     #[inline]
     fn extend(&mut self, chain: &mut Chain, start: usize, bytes: &[u8]) {
         let piece = self.free;
@@ -476,9 +474,9 @@ mod tests {
         bytes
     }
 
-    /// Against vectors: what was written is read, and nobody takes more than he has.
+    /// Compares chains with vectors. No account exceeds its limit.
     #[test]
-    fn chains_are_as_vectors() {
+    fn chains_behave_like_vectors() {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
             let mut pool = pool(32);
@@ -517,7 +515,7 @@ mod tests {
                         pool.join(chain, apart);
                     }
                     (6, Some((_, chain, model))) => {
-                        // A hole between, which is filled later.
+                        // A hole that is filled later.
                         let Some((front, rest)) = bytes.split_first_chunk::<32>() else { continue };
                         let Some(hole) = pool.append_behind(chain, 32, rest) else { continue };
                         pool.keep(hole, hole + 1);
@@ -567,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_comes_back_when_it_is_given_back() {
+    fn memory_of_a_closed_account_is_unreserved_when_freed() {
         let mut pool = pool(8);
         let account = pool.open(4 * PIECE).unwrap();
         let mut chain = Chain::new(account);

@@ -1,11 +1,11 @@
-//! Chance for pauses and generations: SplitMix64. Nothing secret is made of it.
+//! Random numbers for pauses and generations: SplitMix64. Not for secrets.
 
 /// The generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// From a seed.
+    /// A generator with a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }

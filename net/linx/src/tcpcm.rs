@@ -1,10 +1,10 @@
-//! LINX's TCP connection manager, version 3: a connection over a stream of bytes. It has no sockets: streams are opened
-//! and closed elsewhere, and are told and asked of by their numbers.
+//! LINX's TCP connection manager, version 3: a connection over a stream of bytes. It has no sockets: its user opens and
+//! closes streams, which are identified by numbers.
 //!
-//! Both ends listen. Who finds a stream that the peer has opened waits for its CONN and answers with one; who finds none
-//! opens one, sends CONN and waits for the answer. Where both open at once neither hears anything; both wait for a time
-//! that chance decides, and the first takes the other's stream. A connection is dead when nothing came between two
-//! PINGs. ("LINX Protocols" version 21, section 7.1; pauses are those of LINX for Linux.)
+//! Both ends listen. An end with a stream opened by the peer waits for the peer's CONN and answers it. An end without
+//! one opens a stream, sends CONN and waits for the answer. If both open a stream at the same time, neither gets a
+//! CONN. Both wait for a random time, and the first to finish uses the other's stream. A connection is dead if no
+//! message arrives between two PINGs. ("LINX Protocols" version 21, section 7.1; times as in LINX for Linux.)
 
 use crate::pool::{AccountId, Chain, Cursor, Pool};
 use crate::riocm::{BadConfig, Down, Fault, Message, SendError};
@@ -14,21 +14,21 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
-/// Longest CONN that is read over: features, of which there are none.
+/// Longest body of a CONN that is skipped. It has features, none of which are defined.
 const LONGEST_CONN: u32 = 4096;
 
-/// A connection.
+/// Configuration of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Pause between PINGs.
+    /// Interval of PINGs.
     pub live: Duration,
-    /// Longest message in bytes that is received or sent.
+    /// Longest message in bytes, received or sent.
     pub max_message: u32,
-    /// Memory for messages that arrive or wait to be taken, in bytes; set aside for this connection.
+    /// Memory reserved for received messages, in bytes.
     pub receive_bytes: usize,
-    /// Memory for what is sent and was copied.
+    /// Memory for copied messages to be sent, in bytes.
     pub send_bytes: usize,
-    /// Messages that wait to be sent.
+    /// Queued messages.
     pub sends: usize,
 }
 
@@ -44,22 +44,22 @@ impl Default for TcpConfig {
     }
 }
 
-/// Names a stream of a link.
+/// Identifies a stream of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId(pub u32);
 
-/// What is to be done with a stream.
+/// An order for the owner of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamOrder {
-    /// Open a TCP connection to the link's peer, and call it this.
+    /// Open a TCP connection to the link's peer, with this id.
     Open(StreamId),
-    /// Close it.
+    /// Close the stream.
     Close(StreamId),
 }
 
-/// What has happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
-pub(crate) enum Up {
+pub(crate) enum ConnectionEvent {
     Connected,
     Disconnected { why: Down, unsent: usize },
     Message(Message),
@@ -70,7 +70,7 @@ pub(crate) enum Up {
 /// States of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody wants it.
+    /// Not wanted.
     Disconnected,
     /// The next attempt is due at the deadline.
     Pausing,
@@ -78,20 +78,20 @@ enum State {
     Opening,
     /// Our CONN was sent.
     Active,
-    /// The peer's CONN is waited for.
+    /// Waits for the peer's CONN.
     Passive,
     /// Messages can be sent, and are delivered.
     Connected,
 }
 
-/// Where a message's bytes lie.
+/// Bytes of a message.
 #[derive(Debug)]
 enum Body {
     Copied(Chain, Cursor),
     Windows([Window; 2], u64),
 }
 
-/// A message that is to be sent.
+/// A queued message.
 #[derive(Debug)]
 struct Outgoing {
     header: [u8; LEN],
@@ -99,12 +99,12 @@ struct Outgoing {
     body: Body,
 }
 
-/// What is read.
+/// State of the receiver.
 #[derive(Debug, Default)]
 struct Reading {
     header: [u8; LEN],
     have: usize,
-    /// A message, and bytes of it that are missing.
+    /// The message being received, and its missing bytes.
     message: Option<(Message, usize)>,
     skip: usize,
 }
@@ -116,19 +116,20 @@ pub(crate) struct TcpCm {
     accounts: (AccountId, AccountId),
     state: State,
     stream: Option<StreamId>,
-    /// One that the peer has opened, and that is looked at when the other is gone.
+    /// A stream opened by the peer, which is used when the present one has ended.
     waiting: Option<StreamId>,
     last_stream: u32,
     pub orders: VecDeque<StreamOrder>,
-    pub events: VecDeque<Up>,
+    pub events: VecDeque<ConnectionEvent>,
     pub deadline: Option<Instant>,
     is_alive: bool,
     reading: Reading,
     queue: VecDeque<Outgoing>,
-    /// Bytes of the first that were sent.
+    /// Bytes of the first queued message that were sent.
     sent: usize,
-    /// Headers that go out between messages: CONN, PING, PONG; and what is left of one.
+    /// Pending headers: CONN, PING, PONG. They are sent between messages.
     owed: [bool; 3],
+    /// The header that is being sent, and its bytes sent.
     writing: ([u8; LEN], usize),
     wants_room: bool,
     pub sent_messages: u64,
@@ -173,7 +174,7 @@ impl TcpCm {
         })
     }
 
-    /// Gives its memory back.
+    /// Ends the connection, closes its streams and frees its memory.
     pub fn close(&mut self, pool: &mut Pool) {
         self.end(pool, Down::Asked);
         for stream in [self.stream.take(), self.waiting.take()].into_iter().flatten() {
@@ -183,14 +184,14 @@ impl TcpCm {
         pool.close(self.accounts.1);
     }
 
-    /// Wants a connection.
+    /// Starts to connect.
     pub fn connect(&mut self, rng: &mut Rng, now: Instant) {
         if self.state == State::Disconnected {
             self.attempt(rng, now);
         }
     }
 
-    /// Ends it.
+    /// Ends the connection.
     pub fn end(&mut self, pool: &mut Pool, why: Down) {
         if self.state == State::Disconnected {
             return;
@@ -203,19 +204,19 @@ impl TcpCm {
             unsent += 1;
             self.finish(pool, message, false);
         }
-        self.events.push_back(Up::Disconnected { why, unsent });
+        self.events.push_back(ConnectionEvent::Disconnected { why, unsent });
     }
 
-    /// A stream is open.
+    /// Handles the opening of a stream.
     pub fn opened(&mut self, stream: StreamId, rng: &mut Rng, now: Instant) {
         if self.state == State::Opening && self.stream == Some(stream) {
             self.state = State::Active;
             self.owed[CONN] = true;
-            self.deadline = Some(now + patience(rng));
+            self.deadline = Some(now + random_pause(rng));
         }
     }
 
-    /// The peer has opened one.
+    /// Handles a stream opened by the peer. Returns its id.
     pub fn accepted(&mut self, rng: &mut Rng, now: Instant) -> StreamId {
         let stream = self.next_stream();
         if let Some(old) = self.waiting.replace(stream) {
@@ -227,7 +228,7 @@ impl TcpCm {
         stream
     }
 
-    /// A stream has ended, or could not be opened.
+    /// Handles the end of a stream, or a failure to open it.
     pub fn closed(&mut self, pool: &mut Pool, stream: StreamId, rng: &mut Rng, now: Instant) {
         if self.waiting == Some(stream) {
             self.waiting = None;
@@ -244,10 +245,10 @@ impl TcpCm {
             return self.attempt(rng, now);
         }
         self.state = State::Pausing;
-        self.deadline = Some(now + patience(rng));
+        self.deadline = Some(now + random_pause(rng));
     }
 
-    /// The deadline has come.
+    /// Handles the deadline.
     pub fn timer(&mut self, pool: &mut Pool, rng: &mut Rng, now: Instant) {
         self.deadline = None;
         match self.state {
@@ -265,7 +266,7 @@ impl TcpCm {
         }
     }
 
-    /// Bytes of a stream; how many were taken. None of the others are before memory was given back.
+    /// Handles received bytes. Returns the number accepted. The others must wait until memory is freed.
     pub fn receive(
         &mut self,
         pool: &mut Pool,
@@ -279,7 +280,7 @@ impl TcpCm {
             match self.step(pool, &mut rest, now) {
                 Ok(true) => (),
                 Ok(false) => {
-                    // The peer is there: what it says waits for memory.
+                    // The peer is alive: its data waits for memory.
                     self.is_alive |= !rest.is_empty();
                     return bytes.len() - rest.len();
                 }
@@ -289,7 +290,7 @@ impl TcpCm {
                     } else {
                         self.drop_stream(pool);
                         self.state = State::Pausing;
-                        self.deadline = Some(now + patience(rng));
+                        self.deadline = Some(now + random_pause(rng));
                     }
                     return bytes.len();
                 }
@@ -298,7 +299,7 @@ impl TcpCm {
         if self.waiting == Some(stream) { 0 } else { bytes.len() }
     }
 
-    /// Reads on; whether there may be more to read.
+    /// Processes the next part of the input. Returns whether more can be processed.
     fn step(&mut self, pool: &mut Pool, rest: &mut &[u8], now: Instant) -> Result<bool, Fault> {
         let mut take = |most: usize| {
             let (taken, others) = rest.split_at(rest.len().min(most));
@@ -312,7 +313,7 @@ impl TcpCm {
             return Ok(skipped > 0);
         }
         if let Some((message, missing)) = &mut reading.message {
-            // What fits into the memory that is there: the last piece may have some room besides.
+            // Limited to free pieces; the last piece of the chain may have additional room.
             let part = take((*missing).min(pool.room(self.accounts.0)));
             if !pool.append(&mut message.chain, part) {
                 return Err(Fault::NoRoom);
@@ -324,7 +325,7 @@ impl TcpCm {
             self.is_alive = true;
             if let Some((message, _)) = reading.message.take() {
                 self.received_messages += 1;
-                self.events.push_back(Up::Message(message));
+                self.events.push_back(ConnectionEvent::Message(message));
             }
             return Ok(true);
         }
@@ -341,14 +342,14 @@ impl TcpCm {
                 if header.size > LONGEST_CONN {
                     return Err(Fault::TooLong(header.size));
                 }
-                // A second one is no part of the protocol; one of another version goes unanswered.
+                // A second CONN violates the protocol. A CONN of another version is not answered.
                 match self.state {
                     State::Connected => return Err(Fault::Stream(0x43)),
                     State::Active | State::Passive if header.version == VERSION => {
                         self.owed[CONN] |= self.state == State::Passive;
                         self.state = State::Connected;
                         self.deadline = Some(now);
-                        self.events.push_back(Up::Connected);
+                        self.events.push_back(ConnectionEvent::Connected);
                     }
                     _ => (),
                 }
@@ -365,7 +366,7 @@ impl TcpCm {
             Kind::Data if !is_up => self.reading.skip = header.size as usize,
             Kind::Data => {
                 let mut chain = Chain::new(self.accounts.0);
-                // A piece for each message, so that there are no more messages than pieces.
+                // At least one piece for each message, so there are no more messages than pieces.
                 if !pool.append_apart(&mut chain, 0, &[]) {
                     return Ok(false);
                 }
@@ -378,7 +379,7 @@ impl TcpCm {
         Ok(true)
     }
 
-    /// Sends a message, whose bytes lie in `parts`.
+    /// Sends a message of the concatenated `parts`.
     pub fn send(
         &mut self,
         pool: &mut Pool,
@@ -398,7 +399,7 @@ impl TcpCm {
         Ok(())
     }
 
-    /// Sends a message from the user's own memory.
+    /// Sends a message from the user's memory.
     pub fn send_windows(
         &mut self,
         addresses: (u32, u32),
@@ -430,7 +431,7 @@ impl TcpCm {
         self.queue.push_back(Outgoing { header, size, body });
     }
 
-    /// Writes what is to be sent over a stream; how many bytes. They count as sent.
+    /// Writes bytes to be sent over a stream to `into`. Returns their number; they count as sent.
     pub fn transmit(&mut self, pool: &mut Pool, stream: StreamId, into: &mut [u8]) -> usize {
         let mut done = 0;
         if self.stream != Some(stream) {
@@ -487,14 +488,14 @@ impl TcpCm {
                     self.finish(pool, message, true);
                 }
                 if core::mem::take(&mut self.wants_room) {
-                    self.events.push_back(Up::Room);
+                    self.events.push_back(ConnectionEvent::Room);
                 }
             }
         }
         done
     }
 
-    /// Whether `transmit` would write something.
+    /// Whether `transmit` would write bytes.
     pub fn has_work(&self) -> bool {
         self.stream.is_some()
             && (self.writing.1 < LEN || self.owed.contains(&true) || !self.queue.is_empty())
@@ -503,13 +504,15 @@ impl TcpCm {
     fn finish(&mut self, pool: &mut Pool, message: Outgoing, done: bool) {
         match message.body {
             Body::Copied(chain, _) => pool.free(chain),
-            Body::Windows(_, cookie) => self.events.push_back(Up::Sent { cookie, done }),
+            Body::Windows(_, cookie) => {
+                self.events.push_back(ConnectionEvent::Sent { cookie, done })
+            }
         }
     }
 
-    /// Takes the peer's stream, or has one opened.
+    /// Uses a stream of the peer, or orders one to be opened.
     fn attempt(&mut self, rng: &mut Rng, now: Instant) {
-        self.deadline = Some(now + patience(rng));
+        self.deadline = Some(now + random_pause(rng));
         self.stream = self.waiting.take();
         if self.stream.is_some() {
             self.state = State::Passive;
@@ -521,7 +524,7 @@ impl TcpCm {
         self.orders.push_back(StreamOrder::Open(stream));
     }
 
-    /// Forgets a stream and what was read and written half.
+    /// Closes the stream, and drops partly received and sent messages.
     fn drop_stream(&mut self, pool: &mut Pool) {
         if let Some(stream) = self.stream.take() {
             self.orders.push_back(StreamOrder::Close(stream));
@@ -539,7 +542,7 @@ impl TcpCm {
     }
 }
 
-/// Two to ten seconds, as Linux waits.
-fn patience(rng: &mut Rng) -> Duration {
+/// Random time of two to ten seconds, as in LINX for Linux.
+fn random_pause(rng: &mut Rng) -> Duration {
     Duration::from_secs(2 + (rng.next() & 0xff) / 31)
 }

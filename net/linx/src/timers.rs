@@ -1,13 +1,13 @@
-//! Deadlines of the objects in a table, each of which has one at most: a heap that knows where each object stands.
-//! Moving one costs the logarithm of their number; who has none costs nothing.
+//! Deadlines of the objects in a table, at most one for each: an indexed heap. A change costs the logarithm of the
+//! number of deadlines. An object without a deadline costs nothing.
 
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 
-/// It stands nowhere.
+/// Not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
-/// The deadlines. Objects are named by their places in their table.
+/// The deadlines. Objects are identified by their indices in their table.
 #[derive(Debug)]
 pub struct Timers {
     heap: Vec<(Instant, u32)>,
@@ -15,12 +15,12 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// For so many objects, none of which has a deadline.
+    /// Timers for `objects` objects, without deadlines.
     pub fn new(objects: usize) -> Timers {
         Timers { heap: Vec::with_capacity(objects), places: alloc::vec![NOWHERE; objects] }
     }
 
-    /// Gives an object this deadline in place of what it had, or none.
+    /// Sets or clears the deadline of an object.
     pub fn set(&mut self, object: u32, at: Option<Instant>) {
         let Some(&place) = self.places.get(object as usize) else { return };
         match (at, place) {
@@ -52,7 +52,7 @@ impl Timers {
         self.heap.first().map(|entry| entry.0)
     }
 
-    /// Takes an object out whose deadline has come.
+    /// Removes and returns an object whose deadline has expired.
     #[inline]
     pub fn take_due(&mut self, now: Instant) -> Option<u32> {
         let &(at, object) = self.heap.first()?;
@@ -63,7 +63,7 @@ impl Timers {
         Some(object)
     }
 
-    /// Moves the entry at a place up or down to where it belongs.
+    /// Restores the heap order for the entry at an index.
     fn settle(&mut self, mut place: usize) {
         while place > 0 && self.heap[place] < self.heap[(place - 1) / 2] {
             self.swap(place, (place - 1) / 2);
@@ -95,7 +95,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn objects_come_out_in_order() {
+    fn objects_expire_in_order() {
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let mut timers = Timers::new(20);

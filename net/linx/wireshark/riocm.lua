@@ -2,10 +2,10 @@
 --
 --   tshark -X lua_script:riocm.lua -r FILE
 --
--- Captures have the link type USER0 (147). Each packet is a RapidIO message behind a header of 8 bytes, big-endian:
+-- Captures have the link type USER0 (147). Each packet is a RapidIO message after a header of 8 bytes, big-endian:
 -- source id (2), destination id (2), mailbox (1), and three bytes that are 0. Messages to a mailbox whose first two bytes
--- are 22CF are RIOCM's; those whose eleventh byte is 55 are rio_cm's. The tables of fields are in net/linx/src/wire and
--- net/rapidio/src/rio_cm/wire.rs. A capture of the appliance has such messages (`capture start rapidio`).
+-- are 22CF are RIOCM's; those whose eleventh byte is 55 are rio_cm's. The fields are described in net/linx/src/wire and
+-- net/rapidio/src/rio_cm/wire.rs. `capture start rapidio` on the appliance captures such messages.
 
 local rio = Proto("riomsg", "RapidIO message")
 rio.fields.source = ProtoField.uint16("riomsg.source", "Source id", base.HEX)
@@ -50,7 +50,7 @@ local rlnh = Proto("rlnh", "LINX RLNH")
 local r = rlnh.fields
 r.type = ProtoField.uint8("rlnh.type", "Type", base.DEC, messages)
 r.linkaddr = ProtoField.uint32("rlnh.linkaddr", "Link address")
-r.peer_linkaddr = ProtoField.uint32("rlnh.peer_linkaddr", "Link address of the other end's")
+r.peer_linkaddr = ProtoField.uint32("rlnh.peer_linkaddr", "Peer link address")
 r.name = ProtoField.stringz("rlnh.name", "Name")
 r.version = ProtoField.uint32("rlnh.version", "Version")
 r.status = ProtoField.uint32("rlnh.status", "Status")
@@ -122,7 +122,7 @@ function riocm.dissector(buffer, pinfo, tree)
     sub:add(f.src, buffer(16, 4))
     sub:add(f.dst, buffer(20, 4))
     sub:add(f.payl_size, buffer(24, 4))
-    -- What is behind the message is padding.
+    -- Bytes after the message are padding.
     if kind == 0x01 then rest = math.min(rest, buffer(24, 4):uint()) end
   end
   if kind == 0x04 then
@@ -135,7 +135,7 @@ function riocm.dissector(buffer, pinfo, tree)
     if kind == 0x01 and to == 0 then
       rlnh.dissector(payload:tvb(), pinfo, tree)
     elseif length >= 24 and kind ~= 0x04 and to ~= 0 and rest >= 4 then
-      -- (What a PATCH_START carries is not the beginning of its message.)
+      -- (The payload of a PATCH_START is not the beginning of its message.)
       sub:add(r.signo, payload(0, 4))
     end
   end
@@ -176,7 +176,7 @@ function riochannel.dissector(buffer, pinfo, tree)
   sub:add(c.src_ch, buffer(14, 2))
   sub:add(op == 0x11 and c.sent or c.len, buffer(16, 2))
   sub:add(c.word, buffer(18, 2))
-  -- What is behind the length is old content of the sender's memory.
+  -- Bytes after the length are stale memory of the sender.
   local rest = math.min(buffer:len(), buffer(16, 2):uint()) - 20
   if op == 0x03 and rest > 0 then sub:add(c.data, buffer(20, rest)) end
   return buffer:len()

@@ -1,4 +1,5 @@
-//! Where messages are shown to a capture: what goes by is kept until the loop takes it, in the same round or the next.
+//! Copies of sent and received messages for a capture. They are kept until the loop takes them, in the same round or
+//! the next.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -6,25 +7,25 @@ use core::cell::{Cell, RefCell};
 use drivers::hal::Instant;
 use drivers::rapidio::Mailbox;
 
-/// Messages that wait to be taken: those of a round.
+/// Maximum number of messages that are kept: those of a round.
 const MOST: usize = 1024;
 
-/// A message that has gone by.
+/// A message that was sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tapped {
-    /// When, as far as the loop knows.
+    /// Time of the loop's round.
     pub at: Instant,
-    /// It was sent from here.
+    /// Sent by this port; else received.
     pub is_sent: bool,
     /// Ids of the sender and of the receiver.
     pub ids: [u16; 2],
-    /// Its mailbox.
+    /// Mailbox of the message.
     pub mailbox: Mailbox,
-    /// Its bytes.
+    /// Bytes of the message.
     pub bytes: Vec<u8>,
 }
 
-/// All that has gone by, while somebody wants it. Off it costs a test for each message.
+/// Messages of a port, recorded while a capture runs. Disabled, it costs a test per message.
 #[derive(Debug, Default)]
 pub struct Tap {
     wanted: Cell<bool>,
@@ -34,13 +35,13 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Whether messages are wanted.
+    /// Enables or disables recording.
     #[inline]
     pub fn set_wanted(&self, wanted: bool) {
         self.wanted.set(wanted);
     }
 
-    /// Whether they are.
+    /// Whether messages are recorded.
     #[inline]
     pub fn is_wanted(&self) -> bool {
         self.wanted.get()
@@ -54,12 +55,12 @@ impl Tap {
         self.own_id.set(id);
     }
 
-    /// The next message, the oldest first.
+    /// The next message, oldest first.
     pub fn next(&self) -> Option<Tapped> {
         self.messages.borrow_mut().pop_front()
     }
 
-    /// A message was given to the port.
+    /// Records a message that was passed to the port.
     #[inline]
     pub fn sent(&self, to: u16, mailbox: Mailbox, bytes: &[u8]) {
         if self.wanted.get() {
@@ -67,7 +68,7 @@ impl Tap {
         }
     }
 
-    /// A message has arrived.
+    /// Records a message that has arrived.
     #[inline]
     pub fn received(&self, from: u16, mailbox: Mailbox, bytes: &[u8]) {
         if self.wanted.get() {

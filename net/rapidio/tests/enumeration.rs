@@ -27,8 +27,8 @@ fn number_of(tag: Option<u32>) -> u32 {
     tag.unwrap() & 0x1ffff
 }
 
-/// `B 2` and `s0 1>4 2>5`: ids, tags and routes as Linux's lab sheet writes them.
-fn told(lab: &Lab) -> Vec<String> {
+/// Ids, tags and routes of all devices, for example `B id 0 tag 3` and `s0 tag 2 0>1 1>0`.
+fn sheet(lab: &Lab) -> Vec<String> {
     let network = &mut *lab.network();
     let mut lines = Vec::new();
     for number in 0..network.endpoints() {
@@ -49,7 +49,7 @@ fn told(lab: &Lab) -> Vec<String> {
     lines
 }
 
-fn free_locks(lab: &Lab) -> bool {
+fn locks_are_free(lab: &Lab) -> bool {
     let network = &mut *lab.network();
     let endpoints = (0..network.endpoints())
         .all(|number| network.endpoint(number).read(csr::HOST_LOCK) == Some(csr::LOCK_FREE));
@@ -62,10 +62,10 @@ fn a_switch_with_three_end_points_is_as_linux_leaves_it() {
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
     assert_eq!(
-        told(&lab),
+        sheet(&lab),
         ["A id 1 tag 1", "B id 0 tag 3", "C id 2 tag 4", "s0 tag 2 0>1 1>0 2>5"]
     );
-    assert!(free_locks(&lab));
+    assert!(locks_are_free(&lab));
     let network = &mut *lab.network();
     for board in [1, 2] {
         let control = network.endpoint(board).read(0x13c).unwrap();
@@ -82,7 +82,7 @@ fn two_switches_in_a_row_are_as_linux_leaves_them() {
     let lab = Lab::new(ROW);
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
-    assert_eq!(told(&lab)[2..], ["s0 tag 2 0>4 1>0", "s1 tag 3 0>2 1>3"]);
+    assert_eq!(sheet(&lab)[2..], ["s0 tag 2 0>4 1>0", "s1 tag 3 0>2 1>3"]);
 }
 
 #[test]
@@ -90,21 +90,21 @@ fn a_direct_link_needs_no_switch() {
     let lab = Lab::new("A=B");
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
-    assert_eq!(told(&lab), ["A id 1 tag 1", "B id 0 tag 2"]);
+    assert_eq!(sheet(&lab), ["A id 1 tag 1", "B id 0 tag 2"]);
     assert!(a.master.network().end_point(0).unwrap().has_messages());
     assert!(a.requests() <= 24, "Linux asks 24 times: {}", a.requests());
 }
 
 #[test]
-fn eight_boards_and_loops_everyone_reaches_everyone() {
+fn eight_boards_in_a_ring_reach_each_other() {
     let lab = Lab::new(RING);
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
     assert_eq!(a.master.network().end_points().count(), 8);
-    assert!(free_locks(&lab));
+    assert!(locks_are_free(&lab));
     // Seen with rio-scan and idt_gen2 of Linux 6.12.117 on this very network (`models-server tsi721`).
     assert_eq!(
-        told(&lab),
+        sheet(&lab),
         [
             "A id 1 tag 1",
             "B id 0 tag 3",
@@ -135,7 +135,7 @@ fn eight_boards_and_loops_everyone_reaches_everyone() {
             assert_eq!(tag, wanted, "{from} to {to}");
         }
     }
-    // Ways that were found twice are known as such.
+    // Links that close a loop are recorded at both ends.
     let joined: usize = a
         .master
         .network()
@@ -146,7 +146,7 @@ fn eight_boards_and_loops_everyone_reaches_everyone() {
             Kind::EndPoint => 0,
         })
         .sum();
-    // Each switch but the first is found by one port; the two links that close loops are seen from both ends.
+    // Each switch but the first is found through one port; the two links that close loops are seen from both ends.
     assert_eq!(joined, 8 + 3 + 2 * 2);
 }
 
@@ -155,14 +155,14 @@ fn switches_of_the_third_generation_are_routed_by_their_own_table() {
     let lab = Lab::new("A=r0.0,B=r0.7,r0.20=r1.3,C=r1.2");
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
-    assert_eq!(told(&lab)[3..], ["s0 tag 2 0>7 1>0 2>20", "s1 tag 4 0>3 1>3 2>2"]);
+    assert_eq!(sheet(&lab)[3..], ["s0 tag 2 0>7 1>0 2>20", "s1 tag 4 0>3 1>3 2>2"]);
     lab.network().cut(End::Endpoint(1), true);
     a.settle();
-    assert_eq!(a.master.network().end_points().count(), 1, "a port-write told of it");
+    assert_eq!(a.master.network().end_points().count(), 1, "a port-write reported it");
 }
 
 #[test]
-fn ids_of_16_bits() {
+fn large_ids_are_assigned_and_routed() {
     let lab = Lab::new(ROW);
     let mut a = Side::new(&lab, 0, Role::Host(0x0300), IdSize::Large);
     a.until(State::Ready);
@@ -177,7 +177,7 @@ fn ids_of_16_bits() {
 }
 
 #[test]
-fn an_agent_waits_and_finds_what_the_host_has_made() {
+fn agent_waits_for_the_host_and_discovers_its_network() {
     let lab = Lab::new(RING);
     let mut e = Side::agent_at(&lab, 4, IdSize::Small);
     e.rounds(100);
@@ -189,12 +189,12 @@ fn an_agent_waits_and_finds_what_the_host_has_made() {
     found.push(e.master.network().own_id);
     found.sort_unstable();
     assert_eq!(found, (0..9).collect::<Vec<_>>());
-    assert!(free_locks(&lab), "it has given the switches back");
+    assert!(locks_are_free(&lab), "the agent has released the switches");
     assert_eq!(e.events(), [Event::Changed]);
 }
 
 #[test]
-fn of_two_hosts_the_lower_one_retreats_and_becomes_an_agent() {
+fn lower_of_two_hosts_retreats_and_becomes_an_agent() {
     let lab = Lab::new("A=s0.0,B=s0.1,C=s0.2,D=s0.3");
     let mut a = host(&lab, 0, 1);
     let mut b = host(&lab, 1, 9);
@@ -205,7 +205,7 @@ fn of_two_hosts_the_lower_one_retreats_and_becomes_an_agent() {
     assert_eq!((a.master.role(), b.master.role()), (Role::Agent, Role::Host(9)));
     assert_eq!((a.master.state(), b.master.state()), (State::Ready, State::Ready));
     assert!(a.events().contains(&Event::Retreated));
-    assert!(free_locks(&lab));
+    assert!(locks_are_free(&lab));
     assert_eq!(b.master.network().end_points().count(), 3);
     assert_eq!(a.master.network().end_points().count(), 3);
     let ids: Vec<u16> = (0..4).map(|n| lab.network().endpoint(n).id(false)).collect();
@@ -221,45 +221,44 @@ fn a_host_that_comes_later_takes_the_network_or_leaves_it_alone() {
         let mut one = host(&lab, first, id(first));
         one.until(State::Ready);
         one.settle();
-        let before = told(&lab);
+        let before = sheet(&lab);
         let mut other = host(&lab, second, id(second));
         for _ in 0..300_000 {
             one.round();
             other.round();
         }
         let (high, low) = if first == 0 { (other, one) } else { (one, other) };
-        let told_now = format!("{first} {second}: {:#?}", told(&lab));
+        let sheet_now = format!("{first} {second}: {:#?}", sheet(&lab));
         assert_eq!((low.master.role(), high.master.role()), (Role::Agent, Role::Host(9)));
         assert_eq!((low.master.state(), high.master.state()), (State::Ready, State::Ready));
         assert_eq!(
             (high.master.network().own_id, high.master.network().end_points().count()),
             (9, 3)
         );
-        assert_eq!(low.master.network().end_points().count(), 3, "{told_now}");
-        assert!(free_locks(&lab), "{told_now}");
+        assert_eq!(low.master.network().end_points().count(), 3, "{sheet_now}");
+        assert!(locks_are_free(&lab), "{sheet_now}");
         if first != 0 {
-            // Who was there first has noticed nothing but that a board was enumerated anew.
-            assert_eq!(told(&lab), before);
+            // The first host has only noticed that a board was enumerated again.
+            assert_eq!(sheet(&lab), before);
         }
         let ids: Vec<u16> = (0..4).map(|n| lab.network().endpoint(n).id(false)).collect();
         for from in 0..4 {
             for (to, &id) in ids.iter().enumerate().filter(|(to, _)| *to != from) {
                 let tag = lab.network().maintain(from, false, id, 0xff, csr::COMPONENT_TAG, None);
                 let wanted = lab.network().endpoint(to).read(csr::COMPONENT_TAG);
-                assert_eq!(tag, wanted, "{from} to {to}, {told_now}");
+                assert_eq!(tag, wanted, "{from} to {to}, {sheet_now}");
             }
         }
     }
 }
 
-/// Its boards go on with what they know.
 #[test]
-fn a_host_that_begins_anew_leaves_boards_their_ids() {
+fn restarted_host_keeps_the_ids_of_boards() {
     let lab = Lab::new("A=s0.0,B=s0.1,C=s0.2,D=s0.3");
     host(&lab, 0, 1).until(State::Ready);
     let ids = |lab: &Lab| [0, 1, 2, 3].map(|n| lab.network().endpoint(n).id(false));
     let first = ids(&lab);
-    // One was given another than the walk would give it.
+    // One board has an id that the walk would not assign.
     lab.network().maintain(0, false, first[2], 0xff, csr::BASE_ID, Some(40 << 16));
     let before = ids(&lab);
     assert_eq!(before[2], 40);
@@ -272,7 +271,7 @@ fn a_host_that_begins_anew_leaves_boards_their_ids() {
             assert_eq!(tag, wanted, "{from} to {to}");
         }
     }
-    // Two that say the same cannot both keep it.
+    // Of two boards with the same id only one keeps it.
     lab.network().maintain(0, false, before[3], 0xff, csr::BASE_ID, Some(40 << 16));
     host(&lab, 0, 1).until(State::Ready);
     let mut now = ids(&lab).to_vec();
@@ -286,7 +285,7 @@ fn boards_are_pulled_and_put_back_fifty_times_and_keep_their_ids() {
     let lab = Lab::new(RING);
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
-    let before = told(&lab);
+    let before = sheet(&lab);
     for n in 0..50 {
         let board = 1 + n * 5 % 8;
         lab.network().power(board, false);
@@ -295,9 +294,9 @@ fn boards_are_pulled_and_put_back_fifty_times_and_keep_their_ids() {
         lab.network().power(board, true);
         a.settle();
         assert_eq!(a.master.network().end_points().count(), 8, "{n}: {board} is back");
-        assert_eq!(told(&lab), before, "{n}");
+        assert_eq!(sheet(&lab), before, "{n}");
     }
-    assert!(free_locks(&lab));
+    assert!(locks_are_free(&lab));
 }
 
 #[test]
@@ -305,45 +304,45 @@ fn a_new_board_and_a_new_switch_are_enumerated_without_disturbing_others() {
     let lab = Lab::new("A=s0.0,B=s0.1,C=s1.0,D=s1.1");
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
-    let before = told(&lab);
+    let before = sheet(&lab);
     assert_eq!(before[3], "D id 255 tag 0");
     lab.network().join(End::Switch(0, 5), End::Switch(1, 7));
     a.settle();
-    let after = told(&lab);
+    let after = sheet(&lab);
     assert_eq!(after[..2], before[..2]);
     assert_eq!(after[2..4], ["C id 2 tag 5", "D id 3 tag 6"]);
     assert_eq!(after[4..], ["s0 tag 2 0>1 1>0 2>5 3>5", "s1 tag 4 0>7 1>7 2>0 3>1"]);
     let tag = lab.network().maintain(1, false, 3, 0xff, csr::COMPONENT_TAG, None);
     assert_eq!(number_of(tag), 6, "B reaches D");
-    // The way to it is lost, and comes back.
+    // The link to it goes down, and comes back.
     lab.network().cut(End::Switch(0, 5), true);
     a.settle();
     assert_eq!(a.master.network().end_points().count(), 1);
     lab.network().cut(End::Switch(0, 5), false);
     a.settle();
     assert_eq!(a.master.network().end_points().count(), 3);
-    assert_eq!(told(&lab)[2..4], ["C id 2 tag 5", "D id 3 tag 6"]);
+    assert_eq!(sheet(&lab)[2..4], ["C id 2 tag 5", "D id 3 tag 6"]);
 }
 
 #[test]
-fn without_port_writes_ports_are_looked_at_all_the_same() {
+fn changes_are_found_without_port_writes() {
     let lab = Lab::new(STAR);
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
-    a.deaf = true;
+    a.drops_port_writes = true;
     lab.network().power(2, false);
     a.settle();
     assert_eq!(a.master.network().end_points().count(), 1);
 }
 
 #[test]
-fn ports_are_looked_at_a_few_at_a_time() {
+fn ports_are_checked_a_few_at_a_time() {
     // 18 ports, and 72.
     for (network, ports, boards) in [(STAR, 18, 2), (RING, 72, 8)] {
         let lab = Lab::new(network);
         let mut a = host(&lab, 0, 1);
         a.until(State::Ready);
-        a.deaf = true;
+        a.drops_port_writes = true;
         let mut most = 0;
         for _ in 0..20 {
             let before = a.requests();
@@ -351,7 +350,7 @@ fn ports_are_looked_at_a_few_at_a_time() {
             most = most.max(a.requests() - before);
         }
         assert!((16..=32).contains(&most), "{most} requests for {ports} ports");
-        // What docs/rapidio.md says.
+        // The bound that docs/rapidio.md states.
         let all = Duration::from_secs(2 * (u64::div_ceil(ports, 16) + 1));
         for board in 1..=boards {
             for (power, count) in [(false, boards - 1), (true, boards)] {
@@ -360,12 +359,12 @@ fn ports_are_looked_at_a_few_at_a_time() {
                 assert_eq!(a.master.network().end_points().count(), count, "{board}");
             }
         }
-        assert!(free_locks(&lab));
+        assert!(locks_are_free(&lab));
     }
 }
 
 #[test]
-fn a_lost_link_loses_all_and_comes_back() {
+fn lost_link_loses_the_network_until_it_comes_back() {
     let lab = Lab::new(STAR);
     let mut a = host(&lab, 0, 1);
     a.until(State::Ready);
@@ -380,7 +379,7 @@ fn a_lost_link_loses_all_and_comes_back() {
 }
 
 #[test]
-fn a_walk_ends_wherever_the_link_is_lost() {
+fn walk_survives_a_lost_link_at_any_step() {
     for after in 1..400 {
         let lab = Lab::new(ROW);
         let mut a = host(&lab, 0, 1);
@@ -390,12 +389,12 @@ fn a_walk_ends_wherever_the_link_is_lost() {
         lab.network().cut(End::Endpoint(0), false);
         a.until(State::Ready);
         assert_eq!(a.master.network().end_points().count(), 1, "{after}");
-        assert_eq!(told(&lab)[2..], ["s0 tag 2 0>4 1>0", "s1 tag 3 0>2 1>3"], "{after}");
+        assert_eq!(sheet(&lab)[2..], ["s0 tag 2 0>4 1>0", "s1 tag 3 0>2 1>3"], "{after}");
     }
 }
 
 #[test]
-fn a_lock_that_nobody_gives_back_is_told_and_tried_again() {
+fn stuck_lock_is_reported_and_tried_again() {
     let lab = Lab::new("A=s0.0,B=s0.1");
     lab.network().switch(0).write(csr::HOST_LOCK, 0);
     let mut a = host(&lab, 0, 1);
@@ -408,8 +407,8 @@ fn a_lock_that_nobody_gives_back_is_told_and_tried_again() {
 }
 
 #[test]
-fn hostile_registers_end_in_no_panic_and_no_endless_walk() {
-    // A list of blocks that points at itself, 255 ports, a board that says it is a switch.
+fn hostile_registers_cause_no_panic_and_no_endless_walk() {
+    // A circular list of blocks, a switch with 255 ports, a board that poses as a switch.
     let cases: [&[(u32, u32)]; 5] = [
         &[(0x100, 0x0100_0008)],
         &[(0x10, 0x1000_0008), (0x14, 0xff00)],
@@ -427,7 +426,7 @@ fn hostile_registers_end_in_no_panic_and_no_endless_walk() {
         let known = a.master.network().devices.len();
         assert!(known <= 3, "{registers:x?}: {known}");
     }
-    // Seeds of noise: every answer may be anything.
+    // Noise: any answer may be changed at random.
     for seed in 1..200 {
         let lab = Lab::new(RING);
         let mut a = host(&lab, 0, 1);

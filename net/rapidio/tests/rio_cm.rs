@@ -1,4 +1,4 @@
-//! Channels: bytes as stock Linux 6.12 was seen to send them, and two engines with each other.
+//! Channels: messages recorded from stock Linux 6.12, and two engines with each other.
 
 use drivers::hal::Instant;
 use drivers::rapidio::Mailbox;
@@ -15,14 +15,14 @@ fn at(milliseconds: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(milliseconds)
 }
 
-/// What a stock 6.12 was seen to send: A is id 1, C is id 2, C listens on channel 10.
+/// Messages recorded from a stock 6.12: A is id 1, C is id 2, C listens on channel 10.
 const REQUEST: &str = "00000001 00000002 01 01 55 00 000a 0101 0000 0000 00000000";
 const ACKNOWLEDGE: &str = "00000002 00000001 01 01 55 01 0101 0100 0000 0000 00000000";
 const DATA_FROM_A: &str = "00000001 00000000 01 01 55 03 0100 0101 0014 0000 ac000000";
 const DATA_FROM_C: &str = "00000002 00000001 01 01 55 03 0101 0100 0014 0000 d3000000";
 const CLOSE_FROM_A: &str = "00000001 00000000 01 01 55 02 0100 0101 0000 0000 00000000";
 
-/// Everything that an engine sends.
+/// Takes all control messages that an engine sends.
 fn sent(engine: &mut Engine) -> Vec<(u16, Vec<u8>)> {
     let next = |engine: &mut Engine| {
         let (to, header) = engine.outgoing()?;
@@ -32,7 +32,7 @@ fn sent(engine: &mut Engine) -> Vec<(u16, Vec<u8>)> {
     std::iter::from_fn(|| next(engine)).collect()
 }
 
-/// Carries what both have sent to the other.
+/// Delivers the control messages of two engines to each other.
 fn carry(a: (&mut Engine, u16), b: (&mut Engine, u16), now: Instant) {
     for (to, message) in sent(a.0) {
         assert_eq!(to, b.1);
@@ -74,7 +74,7 @@ fn headers_are_those_of_linux() {
 }
 
 #[test]
-fn a_stock_peer_is_accepted_spoken_to_and_closed() {
+fn stock_peer_connects_exchanges_data_and_closes() {
     let mut c = Engine::new(2, MAILBOX);
     c.listen(10).unwrap();
     assert_eq!(c.accept(10, at(0)), Ok(None));
@@ -95,7 +95,7 @@ fn a_stock_peer_is_accepted_spoken_to_and_closed() {
 }
 
 #[test]
-fn our_request_has_the_bytes_of_a_stock_one() {
+fn own_request_equals_a_stock_request() {
     let mut a = Engine::new(1, MAILBOX);
     // Linux's first channel in that lab was 0x101.
     let first = a.connect(Peer { device: 9, channel: 9 }, at(0)).unwrap();
@@ -117,7 +117,7 @@ fn our_request_has_the_bytes_of_a_stock_one() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_and_counted() {
+fn malformed_messages_are_refused_and_counted() {
     let cases = [
         (REQUEST.replace(" 55 ", " aa "), Malformed::Type(0xaa)),
         (REQUEST.replace("55 00", "55 04"), Malformed::Operation(4)),
@@ -163,7 +163,7 @@ fn messages_of_all_lengths_arrive_in_order_both_ways() {
 }
 
 #[test]
-fn a_full_channel_drops_as_linux_does_and_says_so() {
+fn full_channel_drops_as_linux_does_and_counts() {
     let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
     b.listen(10).unwrap();
     let there = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
@@ -174,7 +174,7 @@ fn a_full_channel_drops_as_linux_does_and_says_so() {
         b.deliver(1, &data(&mut a, there, &[n]), at(3));
     }
     assert_eq!((b.counters().received, b.counters().overflowed), (128, 72));
-    // The close comes, and what had arrived is still there.
+    // Data received before the close can still be read.
     a.close(there);
     carry((&mut a, 1), (&mut b, 2), at(4));
     let all: Vec<u8> = (0..128).map(|_| received(&mut b, here).unwrap()[0]).collect();
@@ -183,7 +183,7 @@ fn a_full_channel_drops_as_linux_does_and_says_so() {
 }
 
 #[test]
-fn nobody_listens_and_the_connect_times_out() {
+fn connect_without_a_listener_times_out() {
     let mut a = Engine::new(1, MAILBOX);
     let channel = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
     sent(&mut a);
@@ -192,7 +192,7 @@ fn nobody_listens_and_the_connect_times_out() {
     assert_eq!(a.peer(channel), Ok(None));
     a.poll(at(10_000));
     assert_eq!((a.next_news(), a.peer(channel)), (Some(channel), Err(Error::TimedOut)));
-    // A late acknowledgement opens nothing, and whoever sent it is told.
+    // A late acknowledgement opens nothing, and is answered by a close.
     let text = ACKNOWLEDGE.replace("0101 0100", &format!("{channel:04x} 0177"));
     a.deliver(2, &hex(&text), at(10_100));
     assert_eq!(a.peer(channel), Err(Error::TimedOut));
@@ -211,12 +211,12 @@ fn a_stale_request_is_never_acknowledged() {
 }
 
 #[test]
-fn nobody_speaks_in_another_s_name() {
+fn messages_from_another_device_or_channel_are_ignored() {
     let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
     b.listen(10).unwrap();
     let there = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
     let request = sent(&mut a);
-    // Somebody else acknowledges.
+    // Another device acknowledges.
     let text = ACKNOWLEDGE.replace("0101 0100", &format!("{there:04x} 0177"));
     a.deliver(3, &hex(&text), at(1));
     assert_eq!(a.peer(there), Ok(None));
@@ -237,7 +237,7 @@ fn nobody_speaks_in_another_s_name() {
 }
 
 #[test]
-fn a_flood_of_requests_has_an_end() {
+fn requests_and_channels_are_limited() {
     let mut b = Engine::new(2, MAILBOX);
     b.listen(10).unwrap();
     for n in 0..2000u16 {
@@ -250,7 +250,7 @@ fn a_flood_of_requests_has_an_end() {
         accepted += 1;
     }
     assert_eq!((accepted, b.counters().refused), (64, 1936));
-    // Channels have an end, too; their numbers go round.
+    // The number of channels is limited; channel numbers are reused cyclically.
     let mut a = Engine::new(1, Mailbox::ALL[3]);
     for n in 0..1024 {
         let channel = a.connect(Peer { device: 2, channel: 1 }, at(0)).unwrap();
@@ -275,7 +275,7 @@ fn a_device_that_is_gone_closes_its_channels() {
 }
 
 #[test]
-fn any_bytes_are_taken_without_a_panic() {
+fn random_messages_cause_no_panic() {
     let mut seed = 7u64;
     let mut random = || {
         seed ^= seed << 13;
@@ -312,7 +312,7 @@ fn any_bytes_are_taken_without_a_panic() {
     }
 }
 
-/// Two of our own, with a channel that one has offered and the other taken; its numbers.
+/// Two engines with a flow-controlled channel between them; its number at each.
 fn own() -> (Engine, Engine, u16, u16) {
     let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
     b.listen(10).unwrap();
@@ -327,33 +327,33 @@ fn own() -> (Engine, Engine, u16, u16) {
 }
 
 #[test]
-fn an_offer_that_a_stock_peer_does_not_take_changes_nothing() {
+fn flow_control_offer_to_a_stock_peer_changes_nothing() {
     let mut a = Engine::new(1, MAILBOX);
     let channel = a.connect_offering(Peer { device: 2, channel: 10 }, at(0)).unwrap();
     let mut request = sent(&mut a).remove(0).1;
     assert_eq!(request[18..20], [0x4a, 8]);
-    // But for these two bytes, which Linux does not read, it is a stock one.
+    // Except for these two bytes, which Linux does not read, it equals a stock request.
     request[18..20].fill(0);
     let text = REQUEST.replace("0101", &format!("{channel:04x}"));
     assert_eq!(request, hex(&text)[..HEADER]);
     let text = ACKNOWLEDGE.replace("0101", &format!("{channel:04x}"));
     a.deliver(2, &hex(&text), at(5));
     assert!(!a.is_own(channel) && a.peer(channel).unwrap().is_some());
-    // Neither credits nor signs of life.
+    // Neither credits nor keepalives are sent.
     for n in 0..200u8 {
         assert_eq!(data(&mut a, channel, &[n])[18..20], [0, 0]);
     }
     a.finish(channel);
     a.poll(at(60_000));
     assert!(sent(&mut a).is_empty() && a.peer(channel).is_ok());
-    // Nor does what a stock user leaves in these bytes of its data mean anything.
+    // A stock user may leave anything in these bytes of its data.
     let text = format!("00000002 00000001 01 01 55 03 {channel:04x} 0100 0014 ffff");
     a.deliver(2, &hex(&text), at(60_001));
     assert_eq!(received(&mut a, channel), Some(Vec::new()));
 }
 
 #[test]
-fn between_our_own_nothing_is_sent_that_finds_no_room() {
+fn flow_control_never_sends_beyond_the_receivers_room() {
     let (mut a, mut b, there, here) = own();
     let (mut sent_all, mut got, mut most) = (0u32, 0u32, 0);
     while got < 5000 {
@@ -372,7 +372,7 @@ fn between_our_own_nothing_is_sent_that_finds_no_room() {
                 }
             }
         }
-        // The reader takes some; the sender hears of it, and is told that it may go on.
+        // The reader takes some messages; the sender gets a credit and an event.
         for _ in 0..20 {
             let Some(bytes) = received(&mut b, here) else { break };
             assert_eq!(bytes, got.to_be_bytes());
@@ -384,7 +384,7 @@ fn between_our_own_nothing_is_sent_that_finds_no_room() {
         }
     }
     assert_eq!((most, b.counters().overflowed), (64, 0));
-    // Who sends without credit, or speaks of what was not sent, ends the channel.
+    // A message without credit, or a credit for messages that were not sent, ends the channel.
     let (mut a, mut b, there, here) = own();
     let message = data(&mut a, there, &[1]);
     (0..65).for_each(|_| b.deliver(1, &message, at(3)));
@@ -399,7 +399,7 @@ fn between_our_own_nothing_is_sent_that_finds_no_room() {
 }
 
 #[test]
-fn between_our_own_an_end_says_whether_all_has_arrived() {
+fn flow_control_finish_detects_missing_messages() {
     let (mut a, mut b, there, here) = own();
     for n in 0..5u8 {
         b.deliver(1, &data(&mut a, there, &[n]), at(3));
@@ -412,7 +412,7 @@ fn between_our_own_an_end_says_whether_all_has_arrived() {
         assert_eq!(received(&mut b, here), Some(vec![n]));
     }
     assert_eq!(b.receive(here, |_| ()), Err(Error::Finished));
-    // The other direction goes on.
+    // The other direction stays open.
     a.deliver(2, &data(&mut b, here, b"answer"), at(4));
     assert_eq!(received(&mut a, there), Some(b"answer".to_vec()));
     b.finish(here);
@@ -422,13 +422,13 @@ fn between_our_own_an_end_says_whether_all_has_arrived() {
     a.close(there);
     carry((&mut a, 1), (&mut b, 2), at(5));
     assert_eq!((a.counters().stray, b.counters().stray), (0, 0));
-    // One message is lost on the way.
+    // A message is lost on the way.
     let (mut a, mut b, there, here) = own();
     data(&mut a, there, &[1]);
     a.finish(there);
     carry((&mut a, 1), (&mut b, 2), at(3));
     assert_eq!(b.receive(here, |_| ()), Err(Error::Incomplete));
-    // One has said everything, and the other breaks off in the middle of its answer.
+    // One side has finished, and the other closes before the end of its answer.
     let (mut a, mut b, there, here) = own();
     a.finish(there);
     carry((&mut a, 1), (&mut b, 2), at(3));
@@ -437,7 +437,7 @@ fn between_our_own_an_end_says_whether_all_has_arrived() {
     carry((&mut a, 1), (&mut b, 2), at(4));
     assert_eq!(received(&mut a, there), Some(b"ans".to_vec()));
     assert_eq!(a.receive(there, |_| ()), Err(Error::Aborted));
-    // Closed in the middle.
+    // One side closes before it has finished.
     let (mut a, mut b, there, here) = own();
     b.deliver(1, &data(&mut a, there, &[1]), at(3));
     a.close(there);
@@ -447,7 +447,7 @@ fn between_our_own_an_end_says_whether_all_has_arrived() {
 }
 
 #[test]
-fn between_our_own_silence_has_an_end_and_a_reboot_is_noticed() {
+fn flow_control_detects_a_silent_and_a_rebooted_peer() {
     let (mut a, mut b, there, here) = own();
     let mut words = 0;
     for second in 1..=60 {
@@ -459,8 +459,8 @@ fn between_our_own_silence_has_an_end_and_a_reboot_is_noticed() {
         carry((&mut a, 1), (&mut b, 2), at(1000 * second + 5));
     }
     assert!(a.peer(there).unwrap().is_some() && b.peer(here).unwrap().is_some());
-    assert!((28..=31).contains(&words), "a word in two seconds, not {words}");
-    // The other end is there no more.
+    assert!((28..=31).contains(&words), "a keepalive in two seconds, not {words}");
+    // The peer has vanished.
     for second in 61..=71 {
         assert!(a.deadline() <= Some(at(1000 * second + 5)));
         a.poll(at(1000 * second + 5));
@@ -469,7 +469,7 @@ fn between_our_own_silence_has_an_end_and_a_reboot_is_noticed() {
     assert_eq!((a.next_news(), a.peer(there)), (Some(there), Err(Error::Silent)));
     a.close(there);
     assert_eq!(a.deadline(), None);
-    // It has been started anew, and knows nothing of the channel.
+    // The peer was restarted, and does not know the channel.
     let (mut a, _, there, _) = own();
     let mut b = Engine::new(2, MAILBOX);
     a.poll(at(1005));
@@ -478,20 +478,20 @@ fn between_our_own_silence_has_an_end_and_a_reboot_is_noticed() {
 }
 
 #[test]
-fn what_was_not_delivered_ends_the_channels_to_that_device() {
+fn undelivered_message_ends_the_channels_to_that_device() {
     let (mut a, _, there, _) = own();
     let other = a.connect(Peer { device: 3, channel: 1 }, at(3)).unwrap();
     a.undelivered(2);
     assert_eq!((a.next_news(), a.peer(there)), (Some(there), Err(Error::Undelivered)));
     assert_eq!(a.peer(other), Ok(None));
-    // An end point that leaves says so on each.
+    // An end point that leaves closes each channel.
     let (mut a, mut b, _, here) = own();
     a.leave();
     carry((&mut a, 1), (&mut b, 2), at(4));
     assert_eq!(b.peer(here), Err(Error::Aborted));
 }
 
-/// Channels that `a` has asked `b` for, offering; their numbers there and here.
+/// Flow-controlled channels from `a` to `b`; their numbers at each.
 fn many(a: &mut Engine, b: &mut Engine, count: usize) -> Vec<(u16, u16)> {
     (0..count)
         .map(|_| {
@@ -505,25 +505,25 @@ fn many(a: &mut Engine, b: &mut Engine, count: usize) -> Vec<(u16, u16)> {
 }
 
 #[test]
-fn whatever_there_was_credit_for_is_kept() {
+fn messages_with_credit_are_never_dropped() {
     let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
     b.listen(10).unwrap();
     let channels = many(&mut a, &mut b, 1000);
-    // A stock peer beside them, whose user reads nothing.
+    // A channel of a stock peer as well, whose user reads nothing.
     b.deliver(3, &hex(REQUEST), at(1));
     let (stock, _) = b.accept(10, at(1)).unwrap().unwrap();
     sent(&mut b);
-    let say = |a: &mut Engine, b: &mut Engine, (there, _): (u16, u16), said: &mut u32| {
+    let send = |a: &mut Engine, b: &mut Engine, (there, _): (u16, u16), sent: &mut u32| {
         let Ok((_, header)) = a.header(there, 4) else { return false };
-        b.deliver(1, &[&header[..], &said.to_be_bytes()].concat(), at(3));
-        *said += 1;
+        b.deliver(1, &[&header[..], &sent.to_be_bytes()].concat(), at(3));
+        *sent += 1;
         true
     };
-    let (mut said, mut got) = (vec![0u32; 1000], vec![0u32; 1000]);
-    // Some are busy, and read. Then nobody reads.
+    let (mut sends, mut got) = (vec![0u32; 1000], vec![0u32; 1000]);
+    // Some channels are busy, and their users read, except in the last round.
     for round in 0..400 {
         for n in 0..100 {
-            while say(&mut a, &mut b, channels[n], &mut said[n]) {}
+            while send(&mut a, &mut b, channels[n], &mut sends[n]) {}
             while round < 399
                 && let Some(bytes) = received(&mut b, channels[n].1)
             {
@@ -534,30 +534,30 @@ fn whatever_there_was_credit_for_is_kept() {
         carry((&mut a, 1), (&mut b, 2), at(3));
     }
     for n in 0..1000 {
-        while say(&mut a, &mut b, channels[n], &mut said[n]) {}
-        assert!(said[n] - got[n] >= 1, "each has a part of its own");
+        while send(&mut a, &mut b, channels[n], &mut sends[n]) {}
+        assert!(sends[n] - got[n] >= 1, "each has reserved memory");
     }
     let text = format!("00000003 00000002 01 01 55 03 {stock:04x} 0101 0014 0000");
     (0..200).for_each(|_| b.deliver(3, &hex(&text), at(4)));
     let (kept, promised, most) = b.memory();
     assert!(kept <= promised && promised <= most, "{kept} {promised} {most}");
     assert_eq!((b.unread(stock), b.counters().overflowed), (128, 72), "as Linux, and no more");
-    // All of it arrives, and it goes on.
+    // All messages arrive, and every channel makes progress.
     for round in 0..20 {
         for n in 0..1000 {
             while let Some(bytes) = received(&mut b, channels[n].1) {
                 assert_eq!(bytes, got[n].to_be_bytes());
                 got[n] += 1;
             }
-            assert_eq!(said[n], got[n]);
+            assert_eq!(sends[n], got[n]);
         }
         carry((&mut a, 1), (&mut b, 2), at(5));
         for n in 0..1000 {
-            assert!(say(&mut a, &mut b, channels[n], &mut said[n]), "round {round} of {n}");
+            assert!(send(&mut a, &mut b, channels[n], &mut sends[n]), "round {round} of {n}");
         }
     }
     assert!(channels.iter().all(|(_, here)| b.peer(*here).is_ok()));
-    // What was promised is given back with the channels.
+    // Closing the channels releases all credits.
     for (there, here) in channels {
         a.close(there);
         b.close(here);
@@ -567,13 +567,13 @@ fn whatever_there_was_credit_for_is_kept() {
     sent(&mut b);
     assert_eq!((a.memory().1, b.memory().1), (0, 0));
     let again = many(&mut a, &mut b, 1);
-    assert!((0..8).all(|_| say(&mut a, &mut b, again[0], &mut 0)), "as many as at first");
+    assert!((0..8).all(|_| send(&mut a, &mut b, again[0], &mut 0)), "as many as at first");
 }
 
 #[test]
-fn words_that_wait_do_not_break_a_channel() {
+fn queued_credits_do_not_break_a_channel() {
     let (mut a, mut b, there, here) = own();
-    // Credits wait for room, then the end, then more is read: what leaves first knows more than what was said last.
+    // Credits and the finish wait for room while more is read: the first to leave has the newest count.
     for n in 0..6u8 {
         b.deliver(1, &data(&mut a, there, &[n]), at(3));
     }
@@ -583,7 +583,7 @@ fn words_that_wait_do_not_break_a_channel() {
     assert!(b.outgoing().is_some());
     carry((&mut a, 1), (&mut b, 2), at(4));
     assert_eq!(a.receive(there, |_| ()), Err(Error::Finished));
-    // A channel that is closed before its credits have left ends in good order all the same.
+    // A channel that is closed before its credits were sent still shuts down orderly.
     let (mut a, mut b, there, here) = own();
     for n in 0..6u8 {
         b.deliver(1, &data(&mut a, there, &[n]), at(3));
@@ -593,21 +593,21 @@ fn words_that_wait_do_not_break_a_channel() {
     sent(&mut a).iter().for_each(|(_, message)| b.deliver(1, message, at(3)));
     b.finish(here);
     b.close(here);
-    let words: Vec<Operation> = sent(&mut b)
+    let operations: Vec<Operation> = sent(&mut b)
         .iter()
         .map(|(_, message)| {
             a.deliver(2, message, at(4));
             Header::read(message).unwrap().operation
         })
         .collect();
-    assert_eq!(words, [Operation::Credit, Operation::Finish]);
+    assert_eq!(operations, [Operation::Credit, Operation::Finish]);
     assert_eq!(a.receive(there, |_| ()), Err(Error::Finished));
 }
 
 #[test]
-fn who_does_not_listen_gives_nobody_up() {
+fn congested_engine_does_not_time_out_its_peers() {
     let (mut a, mut b, there, here) = own();
-    // A stock channel of b's holds the mailbox up: what a says stays in it.
+    // A stock channel of b blocks the mailbox: messages of a stay in it.
     b.deliver(3, &hex(REQUEST), at(3));
     let (stock, _) = b.accept(10, at(3)).unwrap().unwrap();
     b.hold_up(stock);
@@ -618,9 +618,9 @@ fn who_does_not_listen_gives_nobody_up() {
         b.poll(at(1000 * second + 5));
         sent(&mut b);
     }
-    assert!(b.peer(here).is_ok(), "it was not listened to");
+    assert!(b.peer(here).is_ok(), "the mailbox was not read");
     assert!(received(&mut b, stock).is_some() && !b.is_congested());
-    // Now it is.
+    // Now the mailbox is read again.
     for second in 31..=41 {
         b.poll(at(1000 * second + 5));
         sent(&mut b);
@@ -655,12 +655,12 @@ fn stock_peers_of_rules_wait_when_there_is_no_memory() {
     assert!(!b.is_congested() && b.memory().1 == 0);
 }
 
-/// Whoever sends it: a header of which any field is another one harms nobody but the channel that it is for, and that
-/// only if it comes from the other end of that.
+/// A header with any wrong field affects at most the channel that it addresses, and only if it comes from that
+/// channel's peer.
 #[test]
-fn every_field_of_every_header_may_lie() {
+fn wrong_header_fields_affect_no_other_channel() {
     const LIES: [u16; 9] = [0, 1, 10, 0xff, 0x100, 0x4a40, 0x7fff, 0x8000, 0xffff];
-    // Where a field begins, and its bytes: both ids, mailboxes, type, operation, channels, length, word.
+    // Offset and length of each field: both ids, mailboxes, type, operation, channels, length, word.
     const FIELDS: [(usize, usize); 10] =
         [(0, 4), (4, 4), (8, 1), (9, 1), (10, 1), (11, 1), (12, 2), (14, 2), (16, 2), (18, 2)];
     let operations = [0, 1, 2, 3, 0x10, 0x11];
@@ -670,7 +670,7 @@ fn every_field_of_every_header_may_lie() {
             for lie in LIES {
                 for from in [1, 3] {
                     let (mut a, mut b, there, here) = own();
-                    // Another channel of the same peer's, with credits, and one without, and a neighbour of both.
+                    // A second flow-controlled channel of the same peer, and a stock channel of another one.
                     let other = many(&mut a, &mut b, 1)[0];
                     let mut c = Engine::new(4, MAILBOX);
                     let stock = c.connect(Peer { device: 2, channel: 10 }, at(3)).unwrap();
@@ -691,15 +691,15 @@ fn every_field_of_every_header_may_lie() {
                     let answers = sent(&mut b);
                     answers.iter().for_each(|(_, bytes)| _ = Header::read(bytes).unwrap());
                     assert!(answers.len() <= 1);
-                    let told =
+                    let case =
                         format!("operation {operation:#x}, byte {at_byte}, {lie:#x}, {from}");
                     if from == 3 || is_others {
-                        assert!(b.peer(here).is_ok(), "{told}");
+                        assert!(b.peer(here).is_ok(), "{case}");
                     }
-                    // Nobody else notices.
-                    assert!(b.peer(third).is_ok(), "{told}");
+                    // Other channels are unaffected.
+                    assert!(b.peer(third).is_ok(), "{case}");
                     b.deliver(4, &data(&mut c, stock, b"mine"), at(5));
-                    assert_eq!(received(&mut b, third).as_deref(), Some(&b"mine"[..]), "{told}");
+                    assert_eq!(received(&mut b, third).as_deref(), Some(&b"mine"[..]), "{case}");
                     if message[12..14] != other.1.to_be_bytes() {
                         b.deliver(1, &data(&mut a, other.0, b"too"), at(5));
                         assert_eq!(received(&mut b, other.1).as_deref(), Some(&b"too"[..]));

@@ -1,4 +1,4 @@
-//! Which frames a capture keeps: words that all have to match. `payload` says how much of them.
+//! Capture filter: a frame is kept if all words match. `payload` keeps payload in addition to headers.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -14,7 +14,7 @@ enum Kind {
     Rapidio,
 }
 
-/// A filter: everything that is set has to match. The default keeps every frame.
+/// A filter: every field that is set must match. The default keeps every frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     kind: Option<Kind>,
@@ -25,10 +25,10 @@ pub struct Filter {
     payload: bool,
 }
 
-/// What is wrong with a filter's text.
+/// A syntax error in a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
-    /// The word that was not understood; empty if one is missing at the end.
+    /// The unknown or invalid word; empty if an argument is missing at the end.
     pub word: alloc::string::String,
 }
 
@@ -45,11 +45,11 @@ impl fmt::Display for FilterError {
 }
 
 impl Filter {
-    /// The words that a filter may have, besides the names of ports.
+    /// The keywords of a filter, besides the names of ports.
     pub const WORDS: &[&str] =
         &["arp", "host", "icmp", "payload", "port", "qp", "rapidio", "roce", "tcp", "udp"];
 
-    /// Whether a word of a filter wants another behind it.
+    /// Whether a keyword is followed by an argument.
     pub fn takes_argument(word: &str) -> bool {
         matches!(word, "host" | "port" | "qp")
     }
@@ -90,12 +90,12 @@ impl Filter {
         Ok(filter)
     }
 
-    /// Whether payload is kept as well, and not headers alone.
+    /// Whether payload is kept in addition to headers.
     pub(super) fn payload(&self) -> bool {
         self.payload
     }
 
-    /// Whether RapidIO messages are kept: they have nothing else that a filter can name.
+    /// Whether RapidIO messages are kept. They match only filters without interface, host, port and QP.
     pub(super) fn matches_message(&self) -> bool {
         let Filter { kind, payload, .. } = *self;
         let is_wanted = matches!(kind, None | Some(Kind::Rapidio));
@@ -119,7 +119,7 @@ impl Filter {
     }
 }
 
-/// What a filter looks at in a frame.
+/// The fields of a frame that a filter compares.
 struct Seen {
     kind: Kind,
     hosts: [Option<IpAddr>; 2],
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn words_have_to_match_all() {
+    fn filter_keeps_a_frame_only_if_all_words_match() {
         let keeps = |text: &str| Filter::parse(text).unwrap().matches(1, &roce(17));
         assert!(keeps(""));
         assert!(keeps("payload") && keeps("roce net1 host 10.0.0.2 qp 17 payload"));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_is_understood() {
+    fn parse_accepts_every_keyword() {
         for word in Filter::WORDS {
             let argument = if Filter::takes_argument(word) { " 1" } else { "" };
             let argument = if *word == "host" { " ::1" } else { argument };

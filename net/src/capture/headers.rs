@@ -1,8 +1,8 @@
-//! How much of a frame is headers: what a capture keeps of it that was not asked for payload.
+//! Length of a frame's headers: the part that a capture without `payload` keeps.
 
-/// Bytes of a frame's headers. Of ARP all; of IP the header of what it carries; of RoCE BTH and the extended
-/// transport headers (InfiniBand Architecture Specification, volume 1, section 9.2.4); of anything else that
-/// of Ethernet. May be more than the frame has.
+/// Bytes of a frame's headers: the whole ARP packet; for IP, up to and including the transport header; for RoCE, up to
+/// and including BTH and extended transport headers (InfiniBand Architecture Specification, volume 1, section 9.2.4);
+/// otherwise the Ethernet header. May exceed the length of the frame.
 pub(super) fn length(frame: &[u8]) -> usize {
     let be16 = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let mut at = 14;
@@ -22,7 +22,7 @@ pub(super) fn length(frame: &[u8]) -> usize {
         Some(0x86dd) => (byte(at + 6), at + 40),
         _ => return at,
     };
-    // Of a later fragment only the IP header is one.
+    // A later fragment has no transport header.
     let fragment = kind == Some(0x0800) && be16(at + 6).is_some_and(|f| f & 0x1fff != 0);
     next + match protocol {
         _ if fragment => 0,
@@ -34,7 +34,7 @@ pub(super) fn length(frame: &[u8]) -> usize {
     }
 }
 
-/// Bytes of BTH and what extends it, by the opcode.
+/// Bytes of BTH and extended transport headers, by the opcode.
 fn infiniband(opcode: u8) -> usize {
     const BTH: usize = 12;
     let extended = match opcode {

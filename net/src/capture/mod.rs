@@ -1,8 +1,8 @@
 //! Packet capture: a ring of the last frames that crossed the ports, read out as pcapng.
 //!
-//! Users of RDMA miss nothing more, because what a NIC does by itself no tool sees. Here every
-//! frame passes through the loop, which shows it to the [`Capture`]. Off costs one test. Headers alone are
-//! kept, of RoCE with BTH and what extends it, unless the filter asks for payload as well.
+//! Capture tools on a host do not see RDMA traffic, because the NIC handles it. Here every frame passes through the
+//! loop, which passes it to the [`Capture`]. A capture that is off costs one test. Only headers are kept (for RoCE
+//! including BTH and extended transport headers), unless the filter requests payload.
 
 mod filter;
 mod headers;
@@ -17,9 +17,9 @@ use alloc::vec::Vec;
 use drivers::hal::{Instant, Packet};
 use ring::Ring;
 
-/// Bytes kept of a frame at most.
+/// Maximum bytes kept of a frame.
 const SNAP_LENGTH: usize = 9 * 1024 + 256;
-/// Bytes that the headers of RapidIO messages have at most: RIOCM's longest.
+/// Maximum bytes of the headers of a RapidIO message: RIOCM's longest.
 const MESSAGE_HEADERS: usize = 32;
 
 /// The capture of one loop.
@@ -28,18 +28,18 @@ pub struct Capture {
     running: bool,
     filter: Filter,
     ring: Option<Ring>,
-    /// Where the last ring ended.
+    /// Position at which the last ring ended.
     begin: u64,
     scratch: Vec<u8>,
 }
 
 impl Capture {
-    /// Nothing captured, not running, no memory taken.
+    /// A stopped capture without a ring.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts anew with a ring of `bytes` bytes, taken now.
+    /// Discards the previous capture, allocates a ring of `bytes` bytes, and starts.
     pub fn start(&mut self, filter: Filter, bytes: usize) {
         self.discard();
         self.filter = filter;
@@ -48,29 +48,29 @@ impl Capture {
         self.running = true;
     }
 
-    /// Stops; what was captured stays until the next start or `discard`.
+    /// Stops. Captured frames stay until the next start or `discard`.
     pub fn stop(&mut self) {
         self.running = false;
     }
 
-    /// Stops and gives the memory back.
+    /// Stops and frees the ring.
     pub fn discard(&mut self) {
         let begin = self.ring.as_ref().map_or(self.begin, Ring::newest);
         *self = Capture { begin, ..Self::default() };
     }
 
-    /// Whether frames are wanted.
+    /// Whether the capture runs.
     #[inline]
     pub fn running(&self) -> bool {
         self.running
     }
 
-    /// Frames in the ring, and frames that were overwritten by later ones.
+    /// Frames in the ring, and frames that later ones have overwritten.
     pub fn counts(&self) -> (u64, u64) {
         self.ring.as_ref().map_or((0, 0), Ring::counts)
     }
 
-    /// Notes a frame that port `port` received.
+    /// Records a frame that port `port` received.
     #[inline]
     pub fn received(&mut self, port: usize, frame: &[u8], now: Instant) {
         if self.running {
@@ -78,7 +78,7 @@ impl Capture {
         }
     }
 
-    /// Notes a packet that was handed to port `port`.
+    /// Records a packet that was passed to port `port` for transmission.
     #[inline]
     pub fn sent(&mut self, port: usize, packet: &Packet<'_>, now: Instant) {
         if self.running {
@@ -89,8 +89,7 @@ impl Capture {
         }
     }
 
-    /// Notes a RapidIO message, with the ids of sender and receiver and its mailbox, which stand in front of it
-    /// ([`LinkType::RapidIo`]).
+    /// Records a RapidIO message. The ids of sender and receiver and the mailbox precede it ([`LinkType::RapidIo`]).
     #[cold]
     pub fn message(
         &mut self,
@@ -125,20 +124,19 @@ impl Capture {
         }
     }
 
-    /// A reader of what the ring holds now, as a pcapng file. `names` are the ports' names and what they carry,
+    /// A reader of the ring's present contents as a pcapng file. `names` has the ports' names and link types.
     /// `epoch` is the wall clock (since 1970) at `Instant::ZERO`, in nanoseconds.
     pub fn reader(&self, names: Vec<(alloc::string::String, LinkType)>, epoch: u64) -> Reader {
         Reader::new(names, epoch, self.ring.as_ref())
     }
 
-    /// Appends the next piece of the file to `into` (not more than fits in its capacity hint of
-    /// `room` bytes plus one frame); false when there is no more.
+    /// Appends the next piece of the file to `into`: at most `room` bytes plus one frame. False at the end of the file.
     pub fn read(&self, reader: &mut Reader, into: &mut Vec<u8>, room: usize) -> bool {
         reader.read(self.ring.as_ref(), into, room)
     }
 }
 
-/// Copies a packet together; returns how many bytes fit.
+/// Copies the parts of a packet to `into`. Returns the number of bytes that fit.
 fn gather(packet: &Packet<'_>, into: &mut [u8]) -> usize {
     let mut at = 0;
     let mut add = |bytes: &[u8]| {
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn rapidio_messages_are_kept_with_their_ids_where_frames_alone_are_not_asked_for() {
+    fn rapidio_messages_are_kept_with_their_ids() {
         let kept = |filter: &str| {
             let mut capture = Capture::new();
             capture.start(Filter::parse(filter).unwrap(), 1 << 16);
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_left_out_unless_it_is_asked_for() {
+    fn payload_is_omitted_unless_the_filter_requests_it() {
         let mut roce = alloc::vec![0u8; 14 + 20 + 8 + 12 + 16 + 1000 + 4];
         roce[12..15].copy_from_slice(&[8, 0, 0x45]);
         roce[23] = 17;

@@ -1,28 +1,28 @@
 //! A captured ring as a pcapng file (draft-ietf-opsawg-pcapng): section header, one interface
 //! description per port, enhanced packet blocks with nanosecond stamps and direction flags.
-//! Little-endian. Written here, because the file is streamed piece by piece from the ring.
+//! Little-endian. Own code, because the file is streamed piece by piece from the ring.
 
 use super::ring::{Direction, Ring};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What the packets of a port are, by their numbers in such files.
+/// Link type of a port, with its number in pcapng files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkType {
     /// Ethernet frames.
     Ethernet = 1,
-    /// RapidIO messages, behind 8 bytes, big-endian: id of the sender (2), id of the receiver (2), mailbox (1), 0 (3). The
-    /// number is one that is left to users (USER0); `net/linx/wireshark/riocm.lua` reads it.
+    /// RapidIO messages after an 8-byte header, big-endian: sender id (2), receiver id (2), mailbox (1), 0 (3).
+    /// The number is USER0, reserved for private use; `net/linx/wireshark/riocm.lua` decodes it.
     RapidIo = 147,
 }
 
-/// How far a download of the ring has come.
+/// State of a download of the ring.
 #[derive(Debug)]
 pub struct Reader {
     names: Option<Vec<(String, LinkType)>>,
     epoch: u64,
     position: u64,
-    /// Where it ends: a download is captured itself, and would go on for ever.
+    /// End of the download, fixed at its start: the download is captured itself and would never end otherwise.
     end: u64,
 }
 

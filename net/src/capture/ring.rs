@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 
-/// Which way a frame went.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the network.
@@ -12,24 +12,24 @@ pub enum Direction {
     Sent,
 }
 
-/// What is noted of a frame beside its bytes.
+/// Metadata of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// When it passed.
+    /// Time of capture.
     pub time: Instant,
-    /// Through which port.
+    /// Number of the port.
     pub port: u16,
-    /// Which way.
+    /// Received or sent.
     pub way: Direction,
-    /// Its length before it was cut to the snap length.
+    /// Original length, before truncation.
     pub length: u32,
 }
 
 /// Record header in the ring: time 8, kept bytes 4, length 4, port 2, way 1, pad 5.
 const HEADER: usize = 24;
 
-/// The ring. Positions count bytes and never wrap; those of a ring go on where those of the one before it
-/// ended, so that who reads an older one finds nothing here.
+/// The ring. Positions count bytes and never wrap. Those of a ring continue where the previous ring ended, so a reader
+/// of the previous ring finds no records in this one.
 #[derive(Debug)]
 pub(super) struct Ring {
     bytes: Vec<u8>,
@@ -79,8 +79,8 @@ impl Ring {
         self.frames += 1;
     }
 
-    /// The record at `position` (which is a record's, from `oldest` on), appended to `into`;
-    /// returns what was noted, and the next position.
+    /// Appends the bytes of the record at `position` to `into`. Returns its metadata and the next position. `position`
+    /// must be the start of a record, `oldest` or later.
     pub(super) fn get(&self, position: u64, into: &mut Vec<u8>) -> (Frame, u64) {
         let header = self.header_at(position);
         let [time, lengths, rest] =

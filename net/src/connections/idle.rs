@@ -1,64 +1,65 @@
-//! Connections that only have their end still to say, as those whose data SMC has taken over: they do without the
-//! buffers that their sockets were made with. smoltcp cannot change those of a socket, so another one takes its
-//! place, with hardly any, which is led through an opening to where the first one stands. The peer sees nothing of
-//! it, but for a smaller window.
+//! Releases the buffers of connections that carry nothing more but their FIN, such as those that SMC has replaced.
+//!
+//! smoltcp cannot resize the buffers of a socket. So a second socket with minimal buffers replaces the first: it is
+//! taken through a handshake that ends at the sequence numbers of the first socket. The peer sees only a smaller
+//! window.
 
 use super::opening::alone;
 use super::*;
 use crate::isn::Offer;
 
-/// Bytes of each buffer that is left.
+/// Bytes of each remaining buffer.
 const LEAST: usize = 64;
-/// Whatever is due before has to do with what is under way: a retransmission, an acknowledgement.
+/// An earlier timer is for data under way: a retransmission or an acknowledgement.
 const SOON: Duration = Duration::from_secs(2);
 
 impl Connections {
-    /// Asks a silent peer no more whether it is there, and does not give it up.
-    pub fn stop_asking(&mut self, name: Name) {
+    /// Stops keep-alives, and never resets the connection because its peer is silent.
+    pub fn disable_keep_alive(&mut self, name: Name) {
         let Some(socket) = self.socket_mut(name) else { return };
         socket.set_keep_alive(None);
-        self.connections[name.key].silence.counts = false;
+        self.connections[name.key].silence.is_enabled = false;
     }
 
-    /// From here on nobody asks a silent peer whether it is there, and data is hardly expected any more.
+    /// Stops keep-alives, and releases the connection's buffers once no data is under way.
     pub fn make_idle(&mut self, name: Name) {
-        self.stop_asking(name);
+        self.disable_keep_alive(name);
         if self.socket(name).is_some() {
-            self.connections[name.key].idles = true;
+            self.connections[name.key].releases_buffers = true;
         }
     }
 
-    /// Gives the buffers of a connection back, if nothing is under way; what is `due` next says that as well.
-    /// Returns what is due then.
+    /// Replaces the socket of a connection by one with minimal buffers, if no data is under way: queues are empty and
+    /// the next timer, `due`, is not soon. Returns the next timer of the connection.
     #[cold]
     pub(super) fn release_buffers(
         &mut self,
         key: usize,
         due: Option<Instant>,
-        outside: &Outside<'_>,
+        context: &Context<'_>,
     ) -> Option<Instant> {
         let Some(connection) = self.connections.get_mut(key) else { return due };
         let ends = connection.ends;
         let socket = connection.socket_mut();
-        let rests = socket.state() == State::Established
+        let is_idle = socket.state() == State::Established
             && (socket.recv_queue(), socket.send_queue()) == (0, 0)
-            && due.is_none_or(|due| due > outside.now + SOON);
-        if !rests {
+            && due.is_none_or(|due| due > context.now + SOON);
+        if !is_idle {
             return due;
         }
-        connection.idles = false;
-        let Some(call) = self.call_of(key, due, outside) else { return due };
+        connection.releases_buffers = false;
+        let Some(handshake) = self.equivalent_handshake(key, due, context) else { return due };
         let buffer = || tcp::SocketBuffer::new(vec![0; LEAST]);
         let (mut sockets, handle) = alone(tcp::Socket::new(buffer(), buffer()));
-        if !self.replay_opening(&mut sockets, handle, ends, &call, outside) {
+        if !self.replay_opening(&mut sockets, handle, ends, &handshake, context) {
             return due;
         }
         let mut packet = [0; 100];
-        let length = listen_table::complete_again(ends, &call, &mut packet);
-        let mut stack = self.stack_of(0, ends.local, outside);
-        let mut link = self.unheard(Some(&packet[..length]), outside);
-        stack.poll_ingress_single(to_smoltcp(outside.now), &mut link, &mut sockets);
-        self.unsaid.clear();
+        let length = listen_table::build_ack(ends, &handshake, &mut packet);
+        let mut stack = self.stack_of(0, ends.local, context);
+        let mut link = self.discarding_link(Some(&packet[..length]), context);
+        stack.poll_ingress_single(to_smoltcp(context.now), &mut link, &mut sockets);
+        self.discarded.clear();
         let opened = sockets.get::<tcp::Socket<'_>>(handle).state() == State::Established;
         let Some(connection) = self.connections.get_mut(key).filter(|_| opened) else { return due };
         let mut before = core::mem::replace(&mut connection.sockets, sockets);
@@ -69,26 +70,31 @@ impl Connections {
         None
     }
 
-    /// The opening after which a connection would stand where this one stands: with the sequence numbers before
-    /// the next ones. Its socket tells them by asking whether the peer is there, which nobody hears.
-    fn call_of(&mut self, key: usize, due: Option<Instant>, outside: &Outside<'_>) -> Option<Call> {
+    /// The handshake that leads to the connection's present sequence numbers. They are read from a keep-alive that
+    /// its socket is made to write and that is discarded.
+    fn equivalent_handshake(
+        &mut self,
+        key: usize,
+        due: Option<Instant>,
+        context: &Context<'_>,
+    ) -> Option<Handshake> {
         let connection = self.connections.get_mut(key)?;
         let local = connection.ends.local;
         let socket = connection.socket_mut();
         socket.set_keep_alive(Some(KEEP_ALIVE));
-        // One that it would have asked next is asked at its time.
-        let at = to_smoltcp(due.unwrap_or(outside.now));
-        let mut stack = self.stack_of(0, local, outside);
+        // The socket writes a keep-alive that was already scheduled only at its time.
+        let at = to_smoltcp(due.unwrap_or(context.now));
+        let mut stack = self.stack_of(0, local, context);
         let mut sockets = SocketSet::new(Vec::new());
         core::mem::swap(&mut sockets, &mut self.connections.get_mut(key)?.sockets);
-        stack.poll_egress(at, &mut self.unheard(None, outside), &mut sockets);
+        stack.poll_egress(at, &mut self.discarding_link(None, context), &mut sockets);
         let connection = self.connections.get_mut(key)?;
         connection.sockets = sockets;
         connection.socket_mut().set_keep_alive(None);
-        let numbers = listen_table::numbers(self.unsaid.front());
-        self.unsaid.clear();
+        let numbers = listen_table::numbers(self.discarded.front());
+        self.discarded.clear();
         let (ours, next) = numbers?;
         let offer = Offer { mss: 536, scale: None, sack: false, smc: false };
-        Some(Call { theirs: next.wrapping_sub(1), ours, offer })
+        Some(Handshake { theirs: next.wrapping_sub(1), ours, offer })
     }
 }

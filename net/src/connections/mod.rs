@@ -1,12 +1,10 @@
-//! The TCP connections of an interface. TCP itself (RFC 9293) is smoltcp's; what stands here is that a
-//! segment, a timer or a user finds the one connection that it is about. Each connection has a socket set
-//! of its own, so that smoltcp never looks at another's; segments are told apart by both ends, timers are
-//! in order, and whatever has something to be sent, or news for its owner, is on a list.
+//! The TCP connections of an interface. smoltcp implements TCP (RFC 9293); this module dispatches segments, timers and
+//! calls of users to the right connection. Each connection has its own socket set, so smoltcp never iterates over
+//! others. Segments are looked up by both ends, timers are ordered, and connections to be polled or with events are
+//! on lists.
 //!
-//! An owner is a listener or a connector. It learns which of its connections have news
-//! ([`Connections::next_news`]): something has arrived, what was written was acknowledged, or the
-//! connection has come further or has ended. That is said once for all that happened since it was last
-//! asked about.
+//! An owner is a listener or a connector. [`Connections::next_news`] returns its connections with events: data arrived,
+//! written data was acknowledged, or the connection changed its state. All changes since the last call are one event.
 
 mod idle;
 mod numbers;
@@ -20,7 +18,7 @@ mod tests;
 
 use crate::isn::{self, Secret};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
-use crate::listen_table::{self, Call, ListenEntry, ListenTable};
+use crate::listen_table::{self, Handshake, ListenEntry, ListenTable};
 use crate::neighbour::{Hop, Table};
 use crate::path_mtu::PathMtus;
 use crate::port_addresses::PortAddresses;
@@ -44,41 +42,41 @@ use smoltcp::socket::Socket;
 use smoltcp::socket::tcp::{self, State};
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-/// How long the peer's farewell is waited for; and how long a connection that is closed and still has
-/// something to say may keep others out.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// How long a peer may take nothing of that. Over a network that loses frames, a segment is sent again after
-/// 1, 3, 7 and 15 seconds.
-const STUCK: Duration = Duration::from_secs(30);
-/// When to try again what smoltcp wanted to do at once and could not, and to look for a way where there
-/// is none.
-const STALLED: Duration = Duration::from_millis(10);
-const NO_WAY: Duration = Duration::from_secs(1);
-/// How long a neighbour may be silent before a connection that is open is given up.
-const LOST: Duration = Duration::from_secs(30);
-/// Local ports that are used in turn (RFC 6335: the dynamic ones).
+/// How long a closed connection waits for the peer's FIN, and how long it may occupy a place that others need while it
+/// still has data to send.
+const FIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a peer may leave the data of a closed connection unacknowledged. If frames are lost, a segment is
+/// retransmitted after 1, 3, 7 and 15 seconds.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay before a poll is repeated in which smoltcp was due but sent nothing.
+const STALL_RETRY: Duration = Duration::from_millis(10);
+/// Delay before a route is looked up again.
+const NO_ROUTE_RETRY: Duration = Duration::from_secs(1);
+/// How long a neighbour may be unresolved before an open connection is reset.
+const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(30);
+/// Local ports of outgoing connections, used in turn (RFC 6335: dynamic ports).
 const PORTS: core::ops::RangeInclusive<u16> = 49152..=65535;
-/// Places of [`Connections::by_hash`], a power of two.
+/// Slots of [`Connections::by_hash`], a power of two.
 const HASHES: usize = 1024;
-/// Sockets of connections that were, which an owner keeps for the next.
+/// Sockets of closed connections that an owner keeps for reuse.
 const SPARE: usize = 8;
-/// Connections being closed at which is looked when another needs a place.
-const LOOKED_AT: usize = 16;
-/// Answers in a second to segments that may be forged: of a connection, and of all. The latter varies, so that its end
-/// does not show what other connections were sent (CVE-2016-5696).
+/// Closing connections that are examined when a new one needs a place.
+const EVICTION_SCAN: usize = 16;
+/// Challenge ACKs a second: of a connection, and of all. The latter varies, so that reaching the limit does not reveal
+/// challenges on other connections (CVE-2016-5696).
 const CHALLENGES: u32 = 3;
 const CHALLENGES_OF_ALL: core::ops::Range<u32> = 24..48;
 
 type MacAddress = [u8; 6];
 
-/// What an owner may use.
+/// Limits of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time, those being closed among them.
+    /// Connections at a time, including those being closed.
     pub connections: usize,
-    /// Bytes of each that have arrived and were not read.
+    /// Receive buffer of each in bytes.
     pub receive: usize,
-    /// Bytes of each that were written and not acknowledged.
+    /// Send buffer of each in bytes: data that is not acknowledged.
     pub transmit: usize,
 }
 
@@ -93,28 +91,28 @@ pub struct Name {
     turn: u32,
 }
 
-/// Whose a connection is.
+/// Whether a user holds a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// Its user's.
-    Used,
-    /// It is being closed.
-    Leaving {
+    /// A user holds it.
+    InUse,
+    /// Its user has released it, and it is being closed.
+    Closing {
         since: Instant,
-        /// Since when the peer has taken nothing of what is left to say.
+        /// When the peer last acknowledged remaining data.
         moved: Instant,
-        /// Bytes of that, and one for our end; 0 if only the peer's is missing.
+        /// Bytes left to send, plus one for our FIN; 0 if only the peer's FIN is missing.
         left: usize,
     },
 }
 
-/// Where a connection's frames go.
+/// Next hop and MTU of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     mac: [u8; 6],
-    /// Largest packet that it takes.
+    /// Largest packet in bytes.
     mtu: usize,
-    /// Until when it need not be looked up, unless routes, neighbours or path MTUs change.
+    /// Expiry. The path is also looked up again when routes, neighbours or path MTUs change.
     until: Instant,
     changes: [u64; 3],
 }
@@ -127,20 +125,21 @@ struct Connection {
     turn: u32,
     life: Life,
     path: Option<Path>,
-    /// It waits for its neighbour to be found.
-    waits: bool,
-    /// Since when its neighbour is silent.
-    silent: Option<Instant>,
-    /// When it is looked after though nothing happens.
+    /// It waits for its neighbour's resolution.
+    awaits_neighbour: bool,
+    /// Since when its neighbour is unresolved.
+    unresolved_since: Option<Instant>,
+    /// Its entry in [`Connections::timers`].
     armed: Option<Instant>,
-    /// It is on the list of those that are looked after with the next poll, and its owner's of news.
-    wants: bool,
-    news: bool,
-    /// It offers SMC, and its peer does.
+    /// It is in [`Connections::scheduled`].
+    is_scheduled: bool,
+    /// It is in [`OwnerState::events`].
+    has_event: bool,
+    /// Our end offers SMC, and the peer's end does.
     smc: bool,
     smc_peer: bool,
-    /// It does without its buffers as soon as nothing is under way.
-    idles: bool,
+    /// Its buffers are released once no data is under way.
+    releases_buffers: bool,
     numbers: Numbers,
     silence: Silence,
     probe: Probe,
@@ -150,23 +149,24 @@ struct Connection {
 struct OwnerState {
     limits: Limits,
     connections: usize,
-    /// Opened by peers, and not accepted yet.
-    arrived: VecDeque<Name>,
-    news: VecDeque<Name>,
-    /// Being closed, oldest first; some may be gone.
-    leaving: VecDeque<Name>,
+    /// Opened by peers, not accepted yet.
+    to_accept: VecDeque<Name>,
+    /// Connections with an event.
+    events: VecDeque<Name>,
+    /// Connections being closed, oldest first; some may be gone.
+    closing: VecDeque<Name>,
     spare: Vec<tcp::Socket<'static>>,
-    /// Its place in [`Connections::ready`], if it is there.
+    /// Its index in [`Connections::ready`], if it is there.
     ready: Option<usize>,
-    /// It is over when its last connection is.
-    over: bool,
-    /// Hosts for whose connections there was no place, until somebody asks; and how many more there were.
+    /// The owner was closed: it is removed with its last connection.
+    ended: bool,
+    /// Hosts whose connections found no place, until the owner takes them, and the number of further ones.
     turned_away: VecDeque<IpAddr>,
     more_turned_away: u64,
 }
 
 impl OwnerState {
-    /// Keeps a socket for the next connection, unless there are enough or it has lost its buffers.
+    /// Keeps a socket for reuse, unless there are enough or its buffers were released.
     fn keep(&mut self, sockets: &mut SocketSet<'static>, handle: SocketHandle) {
         if let Socket::Tcp(mut socket) = sockets.remove(handle)
             && self.spare.len() < SPARE
@@ -178,11 +178,11 @@ impl OwnerState {
     }
 }
 
-/// Hosts that an owner keeps which found no place. More are only counted.
+/// Entries of [`OwnerState::turned_away`]. Further hosts are only counted.
 const TURNED_AWAY: usize = 16;
 
-/// What the connections have to do with.
-pub struct Outside<'a> {
+/// The parts of an interface that connections use in a call.
+pub struct Context<'a> {
     /// smoltcp, over IP.
     pub stack: &'a mut Interface,
     pub queue: &'a mut Queue,
@@ -194,25 +194,25 @@ pub struct Outside<'a> {
     pub now: Instant,
 }
 
-impl Outside<'_> {
-    /// For a listener's answers, in packets of `mtu` bytes.
-    fn for_listener(&mut self, mtu: usize) -> listen_table::Outside<'_> {
-        listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu }
+impl Context<'_> {
+    /// The part that the listen table uses, for packets of `mtu` bytes.
+    fn for_listener(&mut self, mtu: usize) -> listen_table::Context<'_> {
+        listen_table::Context { queue: self.queue, mac: self.local.mac, mtu }
     }
 
-    /// The MAC address that frames for a host go to, if the neighbour table knows.
-    fn station(&self, host: IpAddr) -> Option<MacAddress> {
+    /// MAC address of the next hop to a host, if the neighbour table has it.
+    fn next_hop_mac(&self, host: IpAddr) -> Option<MacAddress> {
         self.neighbours.get(self.routes.next_hop(host)?, self.now)
     }
 
-    /// Has the neighbour table asked for the way to a host.
-    fn ask_for(&mut self, host: IpAddr) {
+    /// Requests resolution of the next hop to a host.
+    fn resolve_hop(&mut self, host: IpAddr) {
         if let Some(hop) = self.routes.next_hop(host) {
             self.neighbours.resolve(hop, self.now);
         }
     }
 
-    /// Change whenever a path may have become another.
+    /// Generations of routes, neighbours and path MTUs: a cached path is valid while they are equal.
     fn changes(&self) -> [u64; 3] {
         [self.routes.generation, self.neighbours.changes(), self.paths.changes()]
     }
@@ -222,14 +222,14 @@ impl Outside<'_> {
         self.mtu.min(self.routes.mtu_to(ip))
     }
 
-    /// Largest packet that passes to `ip`, as far as is known.
+    /// Known path MTU to `ip`.
     fn mtu_to(&self, ip: IpAddr) -> usize {
         let most = self.link_mtu(ip);
         self.paths.get(ip, self.now).map_or(most, |(mtu, _)| mtu.min(most))
     }
 }
 
-/// What a user would see of a connection.
+/// State of a connection that is visible to its user: TCP state, bytes to read, bytes to send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen(State, usize, usize);
 
@@ -237,23 +237,24 @@ struct Seen(State, usize, usize);
 pub struct Connections {
     connections: Slab<Connection>,
     by_ends: BTreeMap<Ends, usize>,
-    /// The key of a connection whose ends have that hash, most of the time: looked at first.
+    /// Cache: key of the last connection that was looked up with this hash of its ports.
     by_hash: Box<[usize]>,
     timers: BTreeSet<(Instant, usize)>,
-    wants: VecDeque<usize>,
+    /// Connections to be served by the next poll.
+    scheduled: VecDeque<usize>,
     owners: Slab<OwnerState>,
     ready: Vec<Owner>,
     listening: ListenTable,
     secret: Secret,
     turn: u32,
     activity: u64,
-    /// No sockets: whoever asks those is told that there is nobody.
-    nobody: SocketSet<'static>,
-    /// Where new sockets say what nobody is to hear.
-    unsaid: Queue,
+    /// An empty set: smoltcp answers segments for it with a reset.
+    no_sockets: SocketSet<'static>,
+    /// Frames of sockets that are never sent, such as those of replayed handshakes.
+    discarded: Queue,
     narrow: NarrowStacks,
     challenges: Challenges,
-    /// When the machine went on after it stood still.
+    /// End of the last time in which the machine was stopped.
     resumed: Instant,
 }
 
@@ -273,7 +274,7 @@ impl Connection {
 }
 
 impl Connections {
-    /// None, with keys of their own.
+    /// No connections; keys are drawn from `seeds`.
     pub fn new(seeds: &mut Seeds) -> Self {
         let secret = Secret::new(seeds);
         Connections {
@@ -281,27 +282,27 @@ impl Connections {
             by_ends: BTreeMap::new(),
             by_hash: vec![0; HASHES].into(),
             timers: BTreeSet::new(),
-            wants: VecDeque::new(),
+            scheduled: VecDeque::new(),
             owners: Slab::new(),
             ready: Vec::new(),
             listening: ListenTable::new(secret),
             secret,
             turn: 0,
             activity: 0,
-            nobody: SocketSet::new(Vec::new()),
-            unsaid: Queue::new(2, 128),
+            no_sockets: SocketSet::new(Vec::new()),
+            discarded: Queue::new(2, 128),
             narrow: NarrowStacks::default(),
             challenges: Challenges::default(),
             resumed: Instant::ZERO,
         }
     }
 
-    /// Changes whenever some connection has news.
+    /// A counter that changes with every event of a connection.
     pub fn activity(&self) -> u64 {
         self.activity
     }
 
-    /// The owners that have news, or connections to accept.
+    /// Owners with events or connections to accept.
     pub fn ready(&self) -> &[Owner] {
         &self.ready
     }
@@ -310,28 +311,27 @@ impl Connections {
         self.connections.get(name.key).filter(|connection| connection.turn == name.turn)
     }
 
-    /// The socket of a connection that its user has not given up, to look at.
+    /// The socket of a connection that its user holds.
     pub fn socket(&self, name: Name) -> Option<&tcp::Socket<'static>> {
-        let connection = self.get(name).filter(|connection| connection.life == Life::Used)?;
+        let connection = self.get(name).filter(|connection| connection.life == Life::InUse)?;
         Some(connection.socket())
     }
 
-    /// As [`Connections::socket`], to do something with; what it has to say then is seen to with the next
-    /// poll.
+    /// As [`Connections::socket`], for changes; the next poll serves the connection.
     pub fn socket_mut(&mut self, name: Name) -> Option<&mut tcp::Socket<'static>> {
         self.socket(name)?;
-        self.look_after(name.key);
+        self.schedule(name.key);
         Some(self.connections.get_mut(name.key)?.socket_mut())
     }
 
     /// Both ends of a connection: the peer's, and ours.
     pub fn ends(&self, name: Name) -> Option<(SocketAddr, SocketAddr)> {
-        let ends = self.get(name).filter(|connection| connection.life == Life::Used)?.ends;
+        let ends = self.get(name).filter(|connection| connection.life == Life::InUse)?.ends;
         let peer = SocketAddr::new(ends.remote, ends.remote_port);
         Some((peer, SocketAddr::new(ends.local, ends.local_port)))
     }
 
-    /// Segments with a wrong SYN cookie, while cookies counted.
+    /// Segments with a wrong SYN cookie while cookies were accepted.
     pub fn cookie_guesses(&self) -> u64 {
         self.listening.guesses()
     }
@@ -344,9 +344,9 @@ impl Connections {
 
 #[cfg(test)]
 impl Connections {
-    /// Whether the opening of a connection between these ends is remembered.
-    pub fn remembers(&self, ends: Ends) -> bool {
-        self.listening.knows(ends)
+    /// Whether the SYN of a connection between these ends is stored.
+    pub fn has_stored_handshake(&self, ends: Ends) -> bool {
+        self.listening.is_stored(ends)
     }
 
     /// The keys of cookies, sequence numbers and limits.
@@ -354,8 +354,8 @@ impl Connections {
         self.secret.keys()
     }
 
-    /// Connections, timers and lists: how much of each there is.
+    /// Number of connections, entries by ends, timers, and connections to be polled.
     pub fn sizes(&self) -> [usize; 4] {
-        [self.connections.len(), self.by_ends.len(), self.timers.len(), self.wants.len()]
+        [self.connections.len(), self.by_ends.len(), self.timers.len(), self.scheduled.len()]
     }
 }

@@ -1,43 +1,44 @@
-//! The sequence numbers of a connection, as they follow from the segments that it took and sent, and what is to become
-//! of a segment whose numbers do not fit (RFC 9293 section 3.10.7.4, RFC 5961). smoltcp has no way to ask for them.
+//! Tracks the sequence numbers of a connection, and judges segments that are out of sequence (RFC 9293 section
+//! 3.10.7.4, RFC 5961). The numbers are derived from segments sent and accepted, because smoltcp does not expose its
+//! own.
 
 use super::*;
 
-/// What is to become of a segment.
+/// Treatment of a received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// smoltcp takes it in.
+    /// smoltcp processes it.
     Take,
-    /// It may be forged: it is dropped, and its sender is told our numbers.
+    /// It may be forged: it is dropped and answered with a challenge ACK (RFC 5961).
     Challenge,
     /// It is dropped.
     Drop,
 }
 
-/// The numbers.
+/// Sequence numbers of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
-    /// The oldest that the peer has not acknowledged.
+    /// Oldest number that the peer has not acknowledged (SND.UNA).
     pub unacknowledged: u32,
-    /// One after the highest that was sent.
+    /// One after the highest number sent (SND.NXT).
     pub sent: u32,
-    /// The next that is expected of the peer.
+    /// Next number expected from the peer (RCV.NXT).
     pub next: u32,
 }
 
 impl Numbers {
-    /// Of a connection that sent a SYN with this number.
+    /// Numbers of a connection that sends a SYN with this number.
     pub fn opening(number: u32) -> Self {
         Numbers { unacknowledged: number, sent: number, next: 0 }
     }
 
-    /// Of a connection whose SYNs had these numbers, ours and the peer's.
+    /// Numbers of an established connection whose SYNs had the numbers `ours` and `theirs`.
     pub fn opened(ours: u32, theirs: u32) -> Self {
         let first = ours.wrapping_add(1);
         Numbers { unacknowledged: first, sent: first, next: theirs.wrapping_add(1) }
     }
 
-    /// Bytes and flags that were sent and not acknowledged.
+    /// Bytes and flags sent and not acknowledged.
     pub fn in_flight(&self) -> u32 {
         self.sent.wrapping_sub(self.unacknowledged)
     }
@@ -47,22 +48,22 @@ impl Numbers {
         number.wrapping_sub(self.unacknowledged) < self.in_flight()
     }
 
-    /// Whether a segment acknowledges something that was sent, and nothing that was not.
+    /// Whether a segment's acknowledgement is between SND.UNA and SND.NXT.
     pub fn acknowledges(&self, segment: &Segment<'_>) -> bool {
         segment.flags & ACK != 0
             && segment.acknowledged.wrapping_sub(self.unacknowledged) <= self.in_flight()
     }
 
-    /// A segment was sent.
-    pub fn sends(&mut self, first: u32, length: u32) {
+    /// Records a sent segment.
+    pub fn record_sent(&mut self, first: u32, length: u32) {
         let end = first.wrapping_add(length);
         if (end.wrapping_sub(self.sent) as i32) > 0 {
             self.sent = end;
         }
     }
 
-    /// smoltcp took a segment in. Returns how much that acknowledged.
-    pub fn takes(&mut self, segment: &Segment<'_>, before: &Seen, after: &Seen) -> u32 {
+    /// Records a segment that smoltcp has processed. Returns the bytes that it acknowledged.
+    pub fn record_processed(&mut self, segment: &Segment<'_>, before: &Seen, after: &Seen) -> u32 {
         use State::*;
         let (Seen(was, had, waited), Seen(is, has, waits)) = (before, after);
         if *was == SynSent {
@@ -82,7 +83,7 @@ impl Numbers {
         );
         self.next = self.next.wrapping_add(has.saturating_sub(*had) as u32 + u32::from(ends));
         if *was == SynReceived && *is != SynReceived {
-            // Our SYN, if it is not that of a peer's connection, which was acknowledged before.
+            // It acknowledges our SYN. For connections opened by a peer that was counted before.
             self.unacknowledged = segment.acknowledged;
             return 0;
         }
@@ -92,7 +93,7 @@ impl Numbers {
         acknowledged
     }
 
-    /// What is to become of a segment of a connection in `state`, of which `window` bytes more are taken.
+    /// Judges a segment of a connection in `state` with `window` bytes of free receive buffer.
     pub fn judge(&self, segment: &Segment<'_>, state: State, window: usize) -> Verdict {
         if matches!(state, State::SynSent | State::SynReceived | State::Closed | State::Listen) {
             return Verdict::Take;
@@ -111,14 +112,15 @@ impl Numbers {
         Verdict::Take
     }
 
-    /// A segment of the peer's that smoltcp answers with our numbers, and takes nothing of: a byte that it has had.
-    pub fn question(&self, ends: Ends, packet: &mut [u8; 100]) -> usize {
+    /// Writes a segment from the peer that repeats an acknowledged byte. smoltcp answers it with an ACK of the present
+    /// numbers and takes nothing from it.
+    pub fn stale_segment(&self, ends: Ends, packet: &mut [u8; 100]) -> usize {
         let before = self.next.wrapping_sub(1);
-        listen_table::repeated(ends, before, self.unacknowledged, packet)
+        listen_table::build_stale_byte(ends, before, self.unacknowledged, packet)
     }
 }
 
-/// A limit on answers to segments that may be forged.
+/// Rate limit of challenge ACKs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Challenges {
     second: u64,
@@ -126,7 +128,7 @@ pub(super) struct Challenges {
 }
 
 impl Challenges {
-    /// Whether another may be given in this second, of at most `most`.
+    /// Whether another may be sent in this second, of at most `most`.
     pub fn allow(&mut self, now: Instant, most: u32) -> bool {
         let second = now.as_nanos() / 1_000_000_000;
         if self.second != second {
@@ -153,7 +155,7 @@ mod tests {
         Segment { ends: ENDS, sequence, acknowledged, flags, options: &[], end: 0 }
     }
 
-    /// Numbers that wrap around: of 100 bytes sent, 50 are acknowledged.
+    /// Numbers that wrap around, with 50 bytes in flight.
     fn numbers() -> Numbers {
         Numbers { unacknowledged: u32::MAX - 9, sent: 40, next: u32::MAX }
     }
@@ -169,7 +171,7 @@ mod tests {
             assert_eq!(judge(sequence), Verdict::Drop, "{sequence}");
         }
         let opening = numbers().judge(&segment(RST, 5, 0), State::SynSent, 500);
-        assert_eq!(opening, Verdict::Take, "smoltcp compares what it acknowledges");
+        assert_eq!(opening, Verdict::Take, "smoltcp checks its acknowledgement");
     }
 
     #[test]
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn ack_of_what_was_not_sent_is_challenged() {
+    fn ack_of_unsent_data_is_challenged() {
         let judge = |acknowledged| {
             numbers().judge(&segment(ACK, u32::MAX, acknowledged), State::Established, 500)
         };
@@ -212,11 +214,11 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_are_sent_again_change_nothing() {
+    fn retransmitted_segments_change_nothing() {
         let mut numbers = numbers();
-        numbers.sends(u32::MAX - 9, 20);
+        numbers.record_sent(u32::MAX - 9, 20);
         assert_eq!(numbers.sent, 40);
-        numbers.sends(40, FIN.into());
+        numbers.record_sent(40, FIN.into());
         assert_eq!(numbers.sent, 41);
     }
 }

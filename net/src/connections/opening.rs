@@ -1,53 +1,53 @@
-//! Connections come and go: segments find theirs, peers and users open new ones.
+//! Opens and removes connections, and dispatches received segments to them.
 
 use super::*;
 
 impl Connections {
-    /// Begins to connect to a peer; `port` is where the search for a local one begins, and the next from
-    /// then on. None if there is no room or no way.
+    /// Starts to connect to a peer. The search for a free local port starts at `port`, which is advanced. None without
+    /// a free place, local port or route.
     pub fn connect(
         &mut self,
         owner: Owner,
         peer: SocketAddr,
         port: &mut u16,
         smc: bool,
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
     ) -> Option<Name> {
         if self.is_full(owner) || peer.port() == 0 {
             return None;
         }
-        outside.routes.next_hop(peer.ip())?;
-        let local: IpAddr = outside.stack.get_source_address(&peer.ip().into())?.into();
+        context.routes.next_hop(peer.ip())?;
+        let local: IpAddr = context.stack.get_source_address(&peer.ip().into())?.into();
         let local_port = self.free_port(port)?;
         let (remote, remote_port) = (peer.ip(), peer.port());
         let ends = Ends { local_port, remote_port, remote, local };
         let mut socket = self.spare_socket(owner.0)?;
-        // Before it is open: set later, the first question would be asked at once.
+        // Set before the socket is open: otherwise smoltcp would send the first keep-alive at once.
         socket.set_keep_alive(Some(self.keep_alive()));
-        let number = self.secret.number(ends, outside.now);
-        let mut stack = self.stack_of(number, local, outside);
+        let number = self.secret.number(ends, context.now);
+        let mut stack = self.stack_of(number, local, context);
         socket.connect(stack.context(), (remote, remote_port), (local, local_port)).ok()?;
         let numbers = Numbers::opening(number);
-        let name = self.insert(ends, owner.0, alone(socket), numbers, outside.now);
+        let name = self.insert(ends, owner.0, alone(socket), numbers, context.now);
         self.connections[name.key].smc = smc && local.is_ipv4();
-        self.look_after(name.key);
+        self.schedule(name.key);
         Some(name)
     }
 
-    /// How often the next connection asks a silent peer: up to 8 s less often than others, so that those which were
-    /// opened together do not ask together for ever.
+    /// Keep-alive interval of the next connection: up to 8 s longer than the minimum, so that connections opened
+    /// together do not send keep-alives together for ever.
     fn keep_alive(&self) -> smoltcp::time::Duration {
         let spread = self.turn.wrapping_mul(0x9e37_79b9) >> 19;
         KEEP_ALIVE + smoltcp::time::Duration::from_millis(spread.into())
     }
 
-    /// A local port that no connection has.
+    /// A local port that no connection or listener uses.
     pub(super) fn free_port(&self, next: &mut u16) -> Option<u16> {
         for _ in PORTS {
             let port = *next;
             *next = if port >= *PORTS.end() { *PORTS.start() } else { port + 1 };
-            let nobody = IpAddr::from([0; 4]);
-            let first = Ends { local_port: port, remote_port: 0, remote: nobody, local: nobody };
+            let lowest = IpAddr::from([0; 4]);
+            let first = Ends { local_port: port, remote_port: 0, remote: lowest, local: lowest };
             let taken =
                 self.by_ends.range(first..).next().is_some_and(|(e, _)| e.local_port == port);
             if !taken && self.listening.get(port).is_none() {
@@ -68,17 +68,17 @@ impl Connections {
         Some(socket)
     }
 
-    /// A smoltcp interface for one address, whose first connection begins with this sequence number.
+    /// A smoltcp interface with one address, whose first connection has the initial sequence number `number`.
     pub(super) fn stack_of(
         &mut self,
         number: u32,
         local: IpAddr,
-        outside: &Outside<'_>,
+        context: &Context<'_>,
     ) -> Interface {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = isn::seed(number);
-        let mut link = self.unheard(None, outside);
-        let mut stack = Interface::new(config, &mut link, to_smoltcp(outside.now));
+        let mut link = self.discarding_link(None, context);
+        let mut stack = Interface::new(config, &mut link, to_smoltcp(context.now));
         let prefix = if local.is_ipv4() { 32 } else { 128 };
         stack.update_ip_addrs(|list| list.extend([IpCidr::new(local.into(), prefix)]));
         stack
@@ -100,16 +100,16 @@ impl Connections {
             ends,
             owner,
             turn,
-            life: Life::Used,
+            life: Life::InUse,
             path: None,
-            waits: false,
-            silent: None,
+            awaits_neighbour: false,
+            unresolved_since: None,
             armed: None,
-            wants: false,
-            news: false,
+            is_scheduled: false,
+            has_event: false,
             smc: false,
             smc_peer: false,
-            idles: false,
+            releases_buffers: false,
             numbers,
             silence: Silence::new(now),
             probe: Probe::new(now),
@@ -130,7 +130,7 @@ impl Connections {
         }
         let Some(state) = self.owners.get_mut(connection.owner) else { return };
         state.connections -= 1;
-        if state.over && state.connections == 0 {
+        if state.ended && state.connections == 0 {
             self.owners.remove(connection.owner);
         } else {
             state.keep(&mut connection.sockets, connection.handle);
@@ -150,37 +150,37 @@ impl Connections {
         Some(key)
     }
 
-    /// Takes in a segment. Its frame came from the MAC address `from`.
+    /// Handles a received segment. `from` is the source MAC address of its frame.
     pub fn handle_segment(
         &mut self,
         frame: &[u8],
         segment: &Segment<'_>,
         from: [u8; 6],
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
     ) {
         let Some(packet) = frame.get(ETHERNET_HEADER..segment.end) else { return };
         let mut key = self.find(segment.ends);
-        // One that is over and has only its reset to send: the peer is told by the answer to this.
-        let over = |connection: &Connection| {
-            connection.life != Life::Used && connection.socket().state() == State::Closed
+        // A connection with only its reset left to send: the answer to this segment is a reset as well.
+        let is_over = |connection: &Connection| {
+            connection.life != Life::InUse && connection.socket().state() == State::Closed
         };
-        if let Some(old) = key.filter(|&key| self.connections.get(key).is_some_and(over)) {
+        if let Some(old) = key.filter(|&key| self.connections.get(key).is_some_and(is_over)) {
             self.remove(old);
             key = None;
             if !segment.opens() {
-                return self.refuse(packet, from, outside);
+                return self.refuse(packet, from, context);
             }
         }
-        let key = key.or_else(|| self.admit(packet, segment, from, outside));
+        let key = key.or_else(|| self.admit(packet, segment, from, context));
         let Some(key) = key else { return };
         match self.judge(key, segment) {
-            Verdict::Take => self.deliver(key, packet, segment, outside),
-            Verdict::Challenge => self.challenge(key, outside),
+            Verdict::Take => self.deliver(key, packet, segment, context),
+            Verdict::Challenge => self.challenge(key, context),
             Verdict::Drop => {}
         }
     }
 
-    /// What is to become of a segment of a connection.
+    /// Judges a segment of a connection.
     fn judge(&self, key: usize, segment: &Segment<'_>) -> Verdict {
         let Some(connection) = self.connections.get(key) else { return Verdict::Drop };
         let socket = connection.socket();
@@ -188,11 +188,10 @@ impl Connections {
         connection.numbers.judge(segment, socket.state(), window)
     }
 
-    /// Tells the sender of a segment that may be forged which numbers a connection has. An honest peer that wants to
-    /// reset it does so with the right number then.
+    /// Sends a challenge ACK (RFC 5961): an honest peer answers it with a reset that has the right number.
     #[cold]
-    fn challenge(&mut self, key: usize, outside: &mut Outside<'_>) {
-        let (now, secret) = (outside.now, self.secret);
+    fn challenge(&mut self, key: usize, context: &mut Context<'_>) {
+        let (now, secret) = (context.now, self.secret);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.challenges.allow(now, CHALLENGES)
             || !self.challenges.allow(now, secret.varied(CHALLENGES_OF_ALL, now))
@@ -200,63 +199,63 @@ impl Connections {
             return;
         }
         let mut packet = [0; 100];
-        let length = connection.numbers.question(connection.ends, &mut packet);
-        Self::take_in(connection, &packet[..length], &mut self.unsaid, outside);
+        let length = connection.numbers.stale_segment(connection.ends, &mut packet);
+        Self::take_in(connection, &packet[..length], &mut self.discarded, context);
     }
 
-    /// Has smoltcp take in a packet for a connection.
+    /// Passes a packet for a connection to smoltcp.
     fn take_in(
         connection: &mut Connection,
         packet: &[u8],
-        unsaid: &mut Queue,
-        outside: &mut Outside<'_>,
+        discarded: &mut Queue,
+        context: &mut Context<'_>,
     ) {
-        // Where the peer is not known, an answer that cannot wait is lost: the sender may be anybody.
+        // Without the peer's MAC address an immediate answer is discarded: the segment's sender may be forged.
         let known = connection.path.map(|path| path.mac);
-        let to = known.or_else(|| outside.station(connection.ends.remote));
-        let (own, smc) = (outside.local.mac, connection.smc);
+        let to = known.or_else(|| context.next_hop_mac(connection.ends.remote));
+        let (own, smc) = (context.local.mac, connection.smc);
         let framing = Framing::Ip { from: own, to: to.unwrap_or_default(), smc };
-        let queue = if to.is_some() { &mut *outside.queue } else { &mut *unsaid };
-        let mtu = outside.mtu;
+        let queue = if to.is_some() { &mut *context.queue } else { &mut *discarded };
+        let mtu = context.mtu;
         let mut link = Link { received: Some(packet), queue, mtu, framing };
-        let at = to_smoltcp(outside.now);
-        outside.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
-        unsaid.clear();
+        let at = to_smoltcp(context.now);
+        context.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
+        discarded.clear();
     }
 
-    /// Has smoltcp take in a segment of a connection.
+    /// Passes a segment of a connection to smoltcp, and queues the resulting event.
     pub(super) fn deliver(
         &mut self,
         key: usize,
         packet: &[u8],
         segment: &Segment<'_>,
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
     ) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.seen();
         if connection.numbers.acknowledges(segment) {
-            connection.silence.heard(outside.now);
+            connection.silence.received(context.now);
         }
-        Self::take_in(connection, packet, &mut self.unsaid, outside);
+        Self::take_in(connection, packet, &mut self.discarded, context);
         let after = connection.seen();
-        if connection.numbers.takes(segment, &before, &after) > 0 {
-            connection.has_acknowledged(outside.paths, outside.now);
+        if connection.numbers.record_processed(segment, &before, &after) > 0 {
+            connection.has_acknowledged(context.paths, context.now);
         }
         if before.0 == State::SynSent && after.0 == State::Established {
             connection.smc_peer = smc_option::offers(segment.options);
         }
-        self.note(key, &before);
-        self.look_after(key);
+        self.notify_user(key, &before);
+        self.schedule(key);
     }
 
-    /// A segment that is of no connection: it may open one, or complete that; all else is told that there
-    /// is nobody.
+    /// Handles a segment without a connection: a SYN is answered with a cookie, and an ACK with a valid cookie opens
+    /// the connection, whose key is returned. Other segments get a reset.
     pub(super) fn admit(
         &mut self,
         packet: &[u8],
         segment: &Segment<'_>,
         from: [u8; 6],
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
     ) -> Option<usize> {
         let ends = segment.ends;
         if segment.flags & RST != 0 {
@@ -268,130 +267,130 @@ impl Connections {
             && (segment.opens() || segment.flags & (ACK | SYN) == ACK)
         {
             if segment.opens() {
-                if self.has_room(entry.owner, outside.now) {
-                    // Without a way back, it would only take a place.
-                    outside.routes.next_hop(ends.remote)?;
-                    let (to, now) = (outside.station(ends.remote), outside.now);
-                    let mtu = outside.mtu_to(ends.remote);
-                    let mut listener = outside.for_listener(mtu);
+                if self.has_room(entry.owner, context.now) {
+                    // Without a route back, it would only occupy a place.
+                    context.routes.next_hop(ends.remote)?;
+                    let (to, now) = (context.next_hop_mac(ends.remote), context.now);
+                    let mtu = context.mtu_to(ends.remote);
+                    let mut listener = context.for_listener(mtu);
                     if self.listening.answer(entry, segment, to, &mut listener, now) {
-                        outside.ask_for(ends.remote);
+                        context.resolve_hop(ends.remote);
                     }
                     return None;
                 }
                 self.turn_away(entry.owner, ends.remote);
-            } else if let Some(call) = self.listening.complete(segment, outside.now) {
-                if !self.has_room(entry.owner, outside.now) {
+            } else if let Some(handshake) = self.listening.complete(segment, context.now) {
+                if !self.has_room(entry.owner, context.now) {
                     self.turn_away(entry.owner, ends.remote);
-                } else if let Some(key) = self.open(ends, entry.owner, &call, outside) {
+                } else if let Some(key) = self.open(ends, entry.owner, &handshake, context) {
                     return Some(key);
                 }
             } else if self.listening.expects(segment) {
-                // What was sent ahead of it is missing; the peer will send both again.
+                // The handshake's ACK was lost. The peer retransmits it together with this segment.
                 return None;
             }
         }
-        self.refuse(packet, from, outside);
+        self.refuse(packet, from, context);
         None
     }
 
-    /// Tells the sender of a segment that there is nobody.
-    pub(super) fn refuse(&mut self, packet: &[u8], from: [u8; 6], outside: &mut Outside<'_>) {
-        let framing = Framing::Ip { from: outside.local.mac, to: from, smc: false };
-        let (queue, mtu) = (&mut *outside.queue, outside.mtu);
+    /// Answers a segment with a reset.
+    pub(super) fn refuse(&mut self, packet: &[u8], from: [u8; 6], context: &mut Context<'_>) {
+        let framing = Framing::Ip { from: context.local.mac, to: from, smc: false };
+        let (queue, mtu) = (&mut *context.queue, context.mtu);
         let mut link = Link { received: Some(packet), queue, mtu, framing };
-        let at = to_smoltcp(outside.now);
-        outside.stack.poll_ingress_single(at, &mut link, &mut self.nobody);
+        let at = to_smoltcp(context.now);
+        context.stack.poll_ingress_single(at, &mut link, &mut self.no_sockets);
     }
 
-    /// Whether an owner has a place for another connection, be it that of one which is being closed.
+    /// Whether an owner has a place for another connection. Evicts a closing connection if that frees one.
     pub(super) fn has_room(&mut self, owner: usize, now: Instant) -> bool {
-        let Some(state) = self.owners.get(owner).filter(|state| !state.over) else { return false };
+        let Some(state) = self.owners.get(owner).filter(|state| !state.ended) else { return false };
         if state.connections < state.limits.connections {
             return true;
         }
         let mut slowest = None;
-        for &name in state.leaving.iter().take(LOOKED_AT) {
+        for &name in state.closing.iter().take(EVICTION_SCAN) {
             let Some(connection) = self.get(name) else { continue };
-            let Life::Leaving { since, .. } = connection.life else { continue };
-            // Only the peer has something to say still, or we have a reset that waits for the neighbour.
+            let Life::Closing { since, .. } = connection.life else { continue };
+            // Only the peer's FIN is missing, or a reset waits for the neighbour's resolution.
             if matches!(connection.socket().state(), State::FinWait2 | State::Closed) {
                 slowest = Some(name.key);
                 break;
             }
-            if since + FAREWELL <= now && slowest.is_none() {
+            if since + FIN_TIMEOUT <= now && slowest.is_none() {
                 slowest = Some(name.key);
             }
         }
-        // It has something to say still, and no place to say it from.
+        // Its unsent data is lost.
         slowest.is_some_and(|key| {
             self.remove(key);
             true
         })
     }
 
-    /// Makes the connection whose opening a segment completes, as far as the SYN-ACK that was said.
+    /// Makes the connection of a completed handshake, in the state after its SYN-ACK: the caller delivers the ACK.
     pub(super) fn open(
         &mut self,
         ends: Ends,
         owner: usize,
-        call: &Call,
-        outside: &mut Outside<'_>,
+        handshake: &Handshake,
+        context: &mut Context<'_>,
     ) -> Option<usize> {
         let mut socket = self.spare_socket(owner)?;
         socket.set_keep_alive(Some(self.keep_alive()));
         let (mut sockets, handle) = alone(socket);
-        self.replay_opening(&mut sockets, handle, ends, call, outside).then_some(())?;
-        let numbers = Numbers::opened(call.ours, call.theirs);
-        let name = self.insert(ends, owner, (sockets, handle), numbers, outside.now);
+        self.replay_opening(&mut sockets, handle, ends, handshake, context).then_some(())?;
+        let numbers = Numbers::opened(handshake.ours, handshake.theirs);
+        let name = self.insert(ends, owner, (sockets, handle), numbers, context.now);
         let connection = &mut self.connections[name.key];
-        connection.smc = call.offer.smc;
-        connection.smc_peer = call.offer.smc;
+        connection.smc = handshake.offer.smc;
+        connection.smc_peer = handshake.offer.smc;
         if let Some(state) = self.owners.get_mut(owner) {
-            state.arrived.push_back(name);
+            state.to_accept.push_back(name);
         }
-        self.tell(owner);
+        self.mark_ready(owner);
         Some(name.key)
     }
 
-    /// Has a socket take in the SYN of a peer as if it came now, and say the SYN-ACK that was said; false if it
-    /// says another one. Nothing of this leaves the machine.
+    /// Replays a handshake on a new socket: passes it the peer's SYN, and lets it write the SYN-ACK, which is
+    /// discarded. False if the SYN-ACK has another sequence number than the one that was sent.
     pub(super) fn replay_opening(
         &mut self,
         sockets: &mut SocketSet<'static>,
         handle: SocketHandle,
         ends: Ends,
-        call: &Call,
-        outside: &Outside<'_>,
+        handshake: &Handshake,
+        context: &Context<'_>,
     ) -> bool {
         let socket = sockets.get_mut::<tcp::Socket<'_>>(handle);
         if socket.listen((ends.local, ends.local_port)).is_err() {
             return false;
         }
-        let mut stack = self.stack_of(call.ours, ends.local, outside);
+        let mut stack = self.stack_of(handshake.ours, ends.local, context);
         let mut packet = [0; 100];
-        let length = listen_table::call_again(ends, call, &mut packet);
-        let at = to_smoltcp(outside.now);
-        let mut link = self.unheard(Some(&packet[..length]), outside);
+        let length = listen_table::build_syn(ends, handshake, &mut packet);
+        let at = to_smoltcp(context.now);
+        let mut link = self.discarding_link(Some(&packet[..length]), context);
         stack.poll_ingress_single(at, &mut link, sockets);
         stack.poll_egress(at, &mut link, sockets);
-        let numbers = listen_table::numbers(self.unsaid.front());
-        self.unsaid.clear();
-        numbers.is_some_and(|(sequence, _)| sequence == call.ours)
+        let numbers = listen_table::numbers(self.discarded.front());
+        self.discarded.clear();
+        numbers.is_some_and(|(sequence, _)| sequence == handshake.ours)
     }
 
-    /// A device on which smoltcp is given a packet, and says what nobody is to hear.
-    pub(super) fn unheard<'a>(
+    /// A device that passes a packet to smoltcp and discards the frames that smoltcp writes.
+    pub(super) fn discarding_link<'a>(
         &'a mut self,
         received: Option<&'a [u8]>,
-        outside: &Outside<'_>,
+        context: &Context<'_>,
     ) -> Link<'a> {
         let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
-        Link { received, queue: &mut self.unsaid, mtu: outside.mtu, framing }
+        Link { received, queue: &mut self.discarded, mtu: context.mtu, framing }
     }
 }
 
-/// A set of sockets that smoltcp looks at for one connection.
+/// A socket set with one socket.
 pub(super) fn alone(socket: tcp::Socket<'static>) -> (SocketSet<'static>, SocketHandle) {
     let mut sockets = SocketSet::new(Vec::with_capacity(1));
     let handle = sockets.add(socket);

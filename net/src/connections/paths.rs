@@ -1,42 +1,42 @@
-//! Segments that are as large as the path to the peer takes. smoltcp cuts what it sends by its interface's MTU, which it
-//! keeps for ever. So a connection over a smaller path sends by an interface with that MTU, and what was sent in larger
-//! segments is sent anew, as after a lost segment.
+//! Limits segments to the path MTU. smoltcp segments by the MTU of its interface, which cannot change. So a connection
+//! over a smaller path sends by an interface with that MTU, and data sent in larger segments is retransmitted, as after
+//! a loss.
 //!
-//! Where routers report nothing, connections find out (RFC 4821, RFC 8899): after the second time that a segment was
-//! lost, a smaller one is tried, and if that is what the peer acknowledges, its size is remembered for the destination.
+//! If no router reports the path MTU, connections probe for it (RFC 4821, RFC 8899): after the second timeout of a
+//! segment a smaller one is tried. If the peer acknowledges it, its size is stored for the destination.
 
 use super::*;
 use crate::packet_too_big::PacketTooBig;
 use crate::path_mtu::{reported, step_below};
 
-/// Interfaces with a smaller MTU that are kept. With more sizes in use, they are made again and again.
+/// Cached interfaces with a smaller MTU. If more sizes are in use, interfaces are made again.
 const NARROW: usize = 8;
-/// What is due sooner is no retransmission, or one that needs no help.
+/// A timer that expires sooner is no retransmission, or one that needs no help.
 const SOON: Duration = Duration::from_millis(200);
-/// smoltcp retransmits no sooner, but for a peer that asks for it.
+/// smoltcp retransmits no sooner, except a fast retransmission.
 const TIMEOUT: Duration = Duration::from_millis(900);
 
-/// An acknowledgement that comes so soon after a smaller packet is for that one.
+/// An acknowledgement within this time after a smaller packet acknowledges that packet.
 const ANSWER: Duration = Duration::from_millis(300);
 
-/// A smaller packet that is tried.
+/// A smaller packet size that is being tried.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
-    /// Largest packet from now on.
+    /// Largest packet.
     mtu: usize,
-    /// The oldest number that was not acknowledged then.
+    /// Oldest unacknowledged number when the trial began.
     from: u32,
-    /// The packet in which that was sent last, if that was smaller already, and when.
+    /// Length of the smaller packet in which it was last sent, and the time; None until then.
     sent: Option<(usize, Instant)>,
 }
 
-/// How far a connection has come with segments of the full size.
+/// Path MTU probing of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
-    /// Since when nothing more was acknowledged of what was sent.
+    /// Since when no sent data was acknowledged.
     since: Instant,
     tried: Option<Tried>,
-    /// What was sent is to be sent anew.
+    /// Data in flight is to be retransmitted.
     pub again: bool,
 }
 
@@ -45,13 +45,13 @@ impl Probe {
         Probe { since: now, tried: None, again: false }
     }
 
-    /// Largest packet for now, on a path that is known to take `mtu`.
+    /// Largest packet to send at present, if the known path MTU is `mtu`.
     pub fn limit(&self, mtu: usize) -> usize {
         self.tried.map_or(mtu, |tried| tried.mtu.min(mtu))
     }
 
-    /// A segment is sent that begins with this number, in a packet of `length` bytes.
-    fn sends(
+    /// Records a sent segment that begins with the number `first`, in a packet of `length` bytes.
+    fn record_sent(
         &mut self,
         first: u32,
         length: usize,
@@ -72,8 +72,8 @@ impl Probe {
         }
     }
 
-    /// More was acknowledged, up to this number. Returns the size of packet that this shows to pass, after larger
-    /// ones were lost: the peer acknowledges whole segments.
+    /// Records an acknowledgement up to `number`. Returns the packet size that has passed where larger ones were lost,
+    /// if the acknowledgement shows one: the peer acknowledges whole segments.
     fn acknowledged(&mut self, number: u32, headers: usize, now: Instant) -> Option<usize> {
         self.since = now;
         let Tried { mtu, from, sent } = self.tried.take()?;
@@ -86,7 +86,7 @@ impl Probe {
     }
 }
 
-/// smoltcp's interfaces with an MTU below that of the port.
+/// smoltcp interfaces with an MTU below that of the port.
 #[derive(Default)]
 pub(super) struct NarrowStacks {
     stacks: Vec<(usize, u64, Interface)>,
@@ -94,7 +94,7 @@ pub(super) struct NarrowStacks {
 }
 
 impl NarrowStacks {
-    /// The one with this MTU.
+    /// The interface with this MTU.
     pub fn of(&mut self, mtu: usize, routes: &Routes, now: Instant) -> &mut Interface {
         let wanted = (mtu, routes.generation);
         let found = self.stacks.iter().position(|(mtu, routes, _)| (*mtu, *routes) == wanted);
@@ -124,18 +124,18 @@ fn narrow(mtu: usize, routes: &Routes, now: Instant) -> Interface {
 }
 
 impl Connection {
-    /// Notes the frame that smoltcp has just queued.
+    /// Records the frame that smoltcp has just queued.
     #[inline]
     pub(super) fn has_sent(&mut self, frame: Option<&[u8]>, now: Instant) {
         let Some((first, length, packet)) = frame.and_then(segment::extent) else { return };
         if length > 0 {
-            self.silence.asks(now);
-            self.probe.sends(first, packet, &self.numbers, self.ends.remote, now);
-            self.numbers.sends(first, length);
+            self.silence.probed(now);
+            self.probe.record_sent(first, packet, &self.numbers, self.ends.remote, now);
+            self.numbers.record_sent(first, length);
         }
     }
 
-    /// Notes that more was acknowledged.
+    /// Records an acknowledgement, and stores the path MTU that it shows.
     pub(super) fn has_acknowledged(&mut self, paths: &mut PathMtus, now: Instant) {
         let remote = self.ends.remote;
         let headers = if remote.is_ipv4() { 40 } else { 60 };
@@ -147,39 +147,39 @@ impl Connection {
 }
 
 impl Connections {
-    /// Takes in a router's report that a packet of a connection did not pass.
-    pub fn packet_too_big(&mut self, report: &PacketTooBig, outside: &mut Outside<'_>) {
-        let (remote, now) = (report.ends.remote, outside.now);
-        let known = outside.mtu_to(remote);
+    /// Handles a router's report that a packet of a connection was too big.
+    pub fn packet_too_big(&mut self, report: &PacketTooBig, context: &mut Context<'_>) {
+        let (remote, now) = (report.ends.remote, context.now);
+        let known = context.mtu_to(remote);
         let Some(key) = self.find(report.ends) else { return };
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.numbers.is_under_way(report.sequence) {
             return;
         }
         if let Some(mtu) = reported(remote, report.mtu, report.length).filter(|&mtu| mtu < known) {
-            outside.paths.learn(remote, mtu, now);
+            context.paths.learn(remote, mtu, now);
             connection.probe.again = true;
-            self.look_after(key);
+            self.schedule(key);
         }
     }
 
-    /// Has smoltcp send a frame of a connection, in packets of up to `mtu` bytes. When it is to be called again;
-    /// at once if that is now or before.
+    /// Lets smoltcp send one frame of a connection, in packets of up to `mtu` bytes. Returns when to call again; at
+    /// once if that is now or before.
     pub(super) fn send(
         &mut self,
         key: usize,
         (mac, mtu): (MacAddress, usize),
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
     ) -> Option<Instant> {
-        let now = outside.now;
+        let now = context.now;
         let connection = self.connections.get_mut(key)?;
-        let framing = Framing::Ip { from: outside.local.mac, to: mac, smc: connection.smc };
+        let framing = Framing::Ip { from: context.local.mac, to: mac, smc: connection.smc };
         let mtu = connection.probe.limit(mtu);
-        let stack = match mtu < outside.mtu {
-            true => self.narrow.of(mtu, outside.routes, now),
-            false => &mut *outside.stack,
+        let stack = match mtu < context.mtu {
+            true => self.narrow.of(mtu, context.routes, now),
+            false => &mut *context.stack,
         };
-        let mut link = Link { received: None, queue: &mut *outside.queue, mtu, framing };
+        let mut link = Link { received: None, queue: &mut *context.queue, mtu, framing };
         let at = to_smoltcp(now);
         let mut sent = stack.poll_egress(at, &mut link, &mut connection.sockets);
         let mut due = stack.poll_at(at, &connection.sockets);
@@ -189,18 +189,18 @@ impl Connections {
         {
             connection.probe.again = false;
             if connection.socket().send_queue() > 0 {
-                // As if its timer had run out.
+                // As if the retransmission timer had expired.
                 sent = stack.poll_egress(timer, &mut link, &mut connection.sockets);
                 due = Some(at);
             }
         }
         if sent != PollResult::None {
-            connection.has_sent(outside.queue.back(), now);
+            connection.has_sent(context.queue.back(), now);
         }
         match due? {
             due if due > at => Some(from_smoltcp(due)),
             _ if sent != PollResult::None => Some(now),
-            _ => Some(now + STALLED),
+            _ => Some(now + STALL_RETRY),
         }
     }
 }

@@ -1,16 +1,16 @@
-//! What connections do by themselves: they send, are looked after when their time has come, and say farewell.
+//! Polling of connections: sending, timers, next hops, and closing.
 
 use super::*;
 
 impl Connections {
-    /// Gives a connection up: in order, what was written still arrives, or by a reset.
-    pub fn leave(&mut self, name: Name, abort: bool, now: Instant) {
-        let used = self.get(name).filter(|connection| connection.life == Life::Used);
+    /// Releases a connection of its user: closes it after the data that was written, or resets it if `abort`.
+    pub fn release(&mut self, name: Name, abort: bool, now: Instant) {
+        let used = self.get(name).filter(|connection| connection.life == Life::InUse);
         if used.is_none() {
             return;
         }
         let Some(connection) = self.connections.get_mut(name.key) else { return };
-        connection.life = Life::Leaving { since: now, moved: now, left: usize::MAX };
+        connection.life = Life::Closing { since: now, moved: now, left: usize::MAX };
         let owner = connection.owner;
         let socket = connection.socket_mut();
         if abort {
@@ -19,204 +19,205 @@ impl Connections {
             socket.close();
         }
         if let Some(state) = self.owners.get_mut(owner) {
-            state.leaving.push_back(name);
-            // Those that are gone are in front mostly; they are not let pile up behind others.
-            if state.leaving.len() > 2 * state.connections {
+            state.closing.push_back(name);
+            // Entries of removed connections are mostly in front. Those behind others must not accumulate.
+            if state.closing.len() > 2 * state.connections {
                 let connections = &self.connections;
                 let there =
                     |name: &Name| connections.get(name.key).is_some_and(|c| c.turn == name.turn);
-                state.leaving.retain(there);
+                state.closing.retain(there);
             }
         }
-        self.look_after(name.key);
+        self.schedule(name.key);
     }
 
-    /// Something became known of the neighbour that a connection waited for.
+    /// The resolution of the neighbour that a connection waited for has succeeded or failed.
     pub fn settled(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.waits = false;
+            connection.awaits_neighbour = false;
         }
-        self.look_after(key);
+        self.schedule(key);
     }
 
-    /// Has all connections looked after with the next poll.
-    pub fn look_after_all(&mut self) {
+    /// Schedules all connections for the next poll.
+    pub fn schedule_all(&mut self) {
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
-        keys.into_iter().for_each(|key| self.look_after(key));
+        keys.into_iter().for_each(|key| self.schedule(key));
     }
 
     /// Resets all connections, with the next polls.
     pub fn shut_down(&mut self) {
         self.connections.iter_mut().for_each(|(_, connection)| connection.socket_mut().abort());
-        self.look_after_all();
+        self.schedule_all();
     }
 
-    /// Whether some connection waits for a poll.
+    /// Whether a connection waits for a poll.
     pub fn wants_poll(&self) -> bool {
-        !self.wants.is_empty()
+        !self.scheduled.is_empty()
     }
 
-    /// Has a connection looked after with the next poll.
-    pub(super) fn look_after(&mut self, key: usize) {
+    /// Schedules a connection for the next poll.
+    pub(super) fn schedule(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key)
-            && !core::mem::replace(&mut connection.wants, true)
+            && !core::mem::replace(&mut connection.is_scheduled, true)
         {
-            self.wants.push_back(key);
+            self.scheduled.push_back(key);
         }
     }
 
-    /// When a poll has something to do, if nothing happens before.
+    /// Deadline of the next poll without events.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|&(at, _)| at);
         Instant::first([timer, self.listening.poll_timeout()])
     }
 
-    /// Sends what there is to send, as long as the queue has room, and does what is due.
-    pub fn poll(&mut self, outside: &mut Outside<'_>) {
+    /// Handles expired timers, and serves scheduled connections while the queue has room.
+    pub fn poll(&mut self, context: &mut Context<'_>) {
         while let Some(&(at, key)) = self.timers.first()
-            && at <= outside.now
+            && at <= context.now
         {
             self.timers.pop_first();
-            self.note_standstill(at, outside.now);
+            self.note_standstill(at, context.now);
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.armed = None;
             }
-            self.look_after(key);
+            self.schedule(key);
         }
-        let now = outside.now;
-        let (routes, neighbours) = (outside.routes, &*outside.neighbours);
+        let now = context.now;
+        let (routes, neighbours) = (context.routes, &*context.neighbours);
         let find = |host| neighbours.get(routes.next_hop(host)?, now);
-        let (mac, mtu) = (outside.local.mac, outside.mtu);
-        let mut listener = listen_table::Outside { queue: &mut *outside.queue, mac, mtu };
+        let (mac, mtu) = (context.local.mac, context.mtu);
+        let mut listener = listen_table::Context { queue: &mut *context.queue, mac, mtu };
         self.listening.answer_waiting(&mut listener, find);
         self.listening.poll(&mut listener, now);
-        while !outside.queue.is_full()
-            && let Some(key) = self.wants.pop_front()
+        while !context.queue.is_full()
+            && let Some(key) = self.scheduled.pop_front()
         {
-            self.serve(key, outside);
+            self.serve(key, context);
         }
     }
 
-    /// Lets a connection send one frame.
-    pub(super) fn serve(&mut self, key: usize, outside: &mut Outside<'_>) {
-        let (now, resumed) = (outside.now, self.resumed);
+    /// Serves a scheduled connection: sends at most one frame, and arms its timer.
+    pub(super) fn serve(&mut self, key: usize, context: &mut Context<'_>) {
+        let (now, resumed) = (context.now, self.resumed);
         let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.wants = false;
-        if let Life::Leaving { moved, left, .. } = connection.life {
-            // A reset could cost the peer what it has not read yet, and so could a question of ours,
-            // whose answer finds nobody.
+        connection.is_scheduled = false;
+        if let Life::Closing { moved, left, .. } = connection.life {
+            // Removed without a frame: a reset could make the peer lose data that it has not read, and so could a
+            // keep-alive, whose answer would get a reset.
             if left == 0
-                && moved.max(resumed) + FAREWELL <= now
+                && moved.max(resumed) + FIN_TIMEOUT <= now
                 && connection.socket().state() == State::FinWait2
             {
                 return self.remove(key);
             }
-            // What still arrives is of no interest.
+            // Data that still arrives is discarded.
             let _ = connection.socket_mut().recv(|bytes| (bytes.len(), ()));
         }
         let before = connection.seen();
-        let due = match self.path(key, outside) {
+        let due = match self.path(key, context) {
             Ok(path) => {
-                let due = self.send(key, path, outside);
+                let due = self.send(key, path, context);
                 if due.is_some_and(|due| due <= now) {
-                    self.note(key, &before);
-                    return self.look_after(key);
+                    self.notify_user(key, &before);
+                    return self.schedule(key);
                 }
-                let idles = self.connections.get(key).is_some_and(|connection| connection.idles);
-                if idles { self.release_buffers(key, due, outside) } else { due }
+                let releases_buffers =
+                    self.connections.get(key).is_some_and(|connection| connection.releases_buffers);
+                if releases_buffers { self.release_buffers(key, due, context) } else { due }
             }
             Err(due) => due,
         };
         let silence = self.end_silence(key, now);
-        self.note(key, &before);
-        let farewell = self.see_off(key, now);
-        self.arm(key, Instant::first([due, farewell, silence]));
+        self.notify_user(key, &before);
+        let close_due = self.continue_close(key, now);
+        self.arm(key, Instant::first([due, close_due, silence]));
     }
 
-    /// The MAC address that a connection's frames go to, and the largest packet that passes; or when to look again,
-    /// if nobody says it before.
+    /// MAC address of a connection's next hop, and path MTU; or when to look them up again, None if an event will
+    /// schedule the connection.
     pub(super) fn path(
         &mut self,
         key: usize,
-        outside: &mut Outside<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(MacAddress, usize), Option<Instant>> {
-        let (now, resumed) = (outside.now, self.resumed);
+        let (now, resumed) = (context.now, self.resumed);
         let Some(connection) = self.connections.get_mut(key) else { return Err(None) };
         if let Some(path) = connection.path
-            && path.changes == outside.changes()
+            && path.changes == context.changes()
             && now < path.until
         {
             return Ok((path.mac, path.mtu));
         }
         connection.path = None;
-        let hop = outside.routes.next_hop(connection.ends.remote);
-        let again = match hop.map(|hop| (hop, outside.neighbours.hop(hop, now))) {
+        let hop = context.routes.next_hop(connection.ends.remote);
+        let again = match hop.map(|hop| (hop, context.neighbours.hop(hop, now))) {
             Some((_, Hop::At(mac, until))) => {
-                let small = outside.paths.get(connection.ends.remote, now);
-                let most = outside.link_mtu(connection.ends.remote);
+                let small = context.paths.get(connection.ends.remote, now);
+                let most = context.link_mtu(connection.ends.remote);
                 let (mtu, forgotten) = small.unwrap_or((most, until));
                 let (mtu, until) = (mtu.min(most), until.min(forgotten));
-                connection.path = Some(Path { mac, mtu, until, changes: outside.changes() });
-                connection.silent = None;
+                connection.path = Some(Path { mac, mtu, until, changes: context.changes() });
+                connection.unresolved_since = None;
                 return Ok((mac, mtu));
             }
-            Some((hop, Hop::Asked)) => {
-                if !core::mem::replace(&mut connection.waits, true) {
-                    outside.neighbours.wait(hop, key);
+            Some((hop, Hop::Pending)) => {
+                if !core::mem::replace(&mut connection.awaits_neighbour, true) {
+                    context.neighbours.wait(hop, key);
                 }
                 None
             }
-            Some((_, Hop::Silent(until))) => Some(until),
-            None => Some(now + NO_WAY),
+            Some((_, Hop::Unreachable(until))) => Some(until),
+            None => Some(now + NO_ROUTE_RETRY),
         };
         if again.is_some() {
-            let since = *connection.silent.get_or_insert(now);
+            let since = *connection.unresolved_since.get_or_insert(now);
             let opening = connection.socket().state() == State::SynSent;
-            if opening || since.max(resumed) + LOST <= now {
+            if opening || since.max(resumed) + NEIGHBOUR_TIMEOUT <= now {
                 connection.socket_mut().abort();
             }
         }
-        // Nobody hears the reset.
+        // Without a next hop the reset cannot be sent.
         let over = matches!(connection.socket().state(), State::Closed | State::TimeWait);
         Err(again.filter(|_| !over))
     }
 
-    /// Sees to a connection that is being closed, when it has nothing to send at present; when to look at
-    /// it again.
-    pub(super) fn see_off(&mut self, key: usize, now: Instant) -> Option<Instant> {
+    /// Advances a connection that is being closed and has nothing to send at present: removes it when it is finished,
+    /// resets it after its time limit. Returns when to call again.
+    pub(super) fn continue_close(&mut self, key: usize, now: Instant) -> Option<Instant> {
         let resumed = self.resumed;
         let connection = self.connections.get_mut(key)?;
-        let Life::Leaving { since, moved, left } = connection.life else { return None };
+        let Life::Closing { since, moved, left } = connection.life else { return None };
         let socket = connection.socket();
         let state = socket.state();
-        if state == State::Closed && connection.waits {
-            // The reset goes out once the neighbour is known; or nobody hears it, which ends the wait as well.
+        if state == State::Closed && connection.awaits_neighbour {
+            // The reset is sent when the neighbour is resolved. A failed resolution ends the wait as well.
             return None;
         }
         if matches!(state, State::Closed | State::TimeWait) {
-            // All is said; to wait for stray packets of the past is not worth a place.
+            // Finished. TIME-WAIT is skipped: it would occupy a place only for stray segments.
             self.remove(key);
             return None;
         }
         let still = match state {
             State::FinWait2 => 0,
-            // Our end of the connection is something to say, too.
+            // Plus one for our FIN.
             _ => socket.send_queue() + 1,
         };
         let moved = if left > still { now } else { moved };
-        let end = moved.max(resumed) + if still == 0 { FAREWELL } else { STUCK };
-        connection.life = Life::Leaving { since, moved, left: still };
+        let end = moved.max(resumed) + if still == 0 { FIN_TIMEOUT } else { DRAIN_TIMEOUT };
+        connection.life = Life::Closing { since, moved, left: still };
         if now < end {
             return Some(end);
         }
         if state != State::FinWait2 {
             connection.socket_mut().abort();
         }
-        self.look_after(key);
+        self.schedule(key);
         None
     }
 
-    /// Has a connection looked after at `due`, or before: a timer that is put off is not moved.
+    /// Sets the timer of a connection to `due`. An earlier timer stays, and fires early once.
     pub(super) fn arm(&mut self, key: usize, due: Option<Instant>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let Some(armed) = connection.armed {

@@ -1,87 +1,90 @@
-//! Peers that are silent. One is given up after a while in which nothing came of it, though it was asked, and after the
-//! last question too it had time to answer. Where the machine stood still (its host stopped it, saved it or moved
-//! it), the time does not count: what arrived meanwhile is read first, and the peer is asked anew.
+//! Resets connections with silent peers: the peer has sent nothing for a time, was probed, and had time to answer the
+//! last probe. Time in which the machine was stopped (its host paused, saved or migrated it) does not count: frames
+//! that arrived meanwhile are read first, and the peer is probed again.
 
 use super::*;
 
-/// How often a silent peer is asked whether it is there, at least, and how long it may leave that without an answer.
+/// Shortest keep-alive interval.
 pub(super) const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(20);
-const SILENCE: Duration = Duration::from_secs(60);
-/// How long a peer may leave our SYN without an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Questions that it is asked in that time at least, and how far they are apart.
-const QUESTIONS: u8 = 2;
-const APART: Duration = Duration::from_secs(1);
-/// How long it has for an answer to the last.
-const ANSWER: Duration = Duration::from_secs(3);
-/// Timers that run out so much too late show that the machine stood still.
-const LATE: Duration = Duration::from_millis(500);
+/// How long a peer may be silent.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a peer may leave our SYN unanswered.
+const SYN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Minimum number of probes in that time (keep-alives, or segments to be acknowledged), and time between them.
+const MIN_PROBES: u8 = 2;
+const PROBE_SPACING: Duration = Duration::from_secs(1);
+/// How long the peer has to answer the last probe.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
+/// A timer that fires later than this shows that the machine was stopped.
+const STANDSTILL: Duration = Duration::from_millis(500);
 
-/// What is known of a peer's silence.
+/// Supervision of a peer's silence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
-    /// Whether it ends the connection.
-    pub counts: bool,
-    heard: Instant,
-    /// Questions since then, and when the last was asked.
-    questions: u8,
-    asked: Instant,
+    /// Whether silence resets the connection.
+    pub is_enabled: bool,
+    /// When the peer last sent a valid segment.
+    last_received: Instant,
+    /// Probes since then.
+    probes: u8,
+    /// Time of the last probe.
+    last_probe: Instant,
 }
 
 impl Silence {
-    /// Begins now.
+    /// Supervision that starts now.
     pub fn new(now: Instant) -> Self {
-        Silence { counts: true, heard: now, questions: 0, asked: Instant::ZERO }
+        Silence { is_enabled: true, last_received: now, probes: 0, last_probe: Instant::ZERO }
     }
 
-    /// Something came from the peer.
-    pub fn heard(&mut self, now: Instant) {
-        self.heard = now;
-        self.questions = 0;
+    /// The peer has sent a valid segment.
+    pub fn received(&mut self, now: Instant) {
+        self.last_received = now;
+        self.probes = 0;
     }
 
-    /// Something was sent that has to be answered.
-    pub fn asks(&mut self, now: Instant) {
-        if self.questions == 0 || now.since(self.asked) >= APART {
-            self.questions = self.questions.saturating_add(1);
-            self.asked = now;
+    /// A segment was sent that the peer must acknowledge.
+    pub fn probed(&mut self, now: Instant) {
+        if self.probes == 0 || now.since(self.last_probe) >= PROBE_SPACING {
+            self.probes = self.probes.saturating_add(1);
+            self.last_probe = now;
         }
     }
 
-    /// When the peer is given up unless it is heard before; None while it was not asked often enough. `resumed`:
-    /// when the machine went on after it stood still.
-    fn ends(&mut self, opening: bool, resumed: Instant) -> Option<Instant> {
-        if self.questions > 0 && self.asked < resumed {
-            self.questions = 0;
+    /// When the connection is reset unless the peer sends before; None while there were too few probes. `resumed` is
+    /// the end of the last time in which the machine was stopped: earlier probes do not count.
+    fn deadline(&mut self, opening: bool, resumed: Instant) -> Option<Instant> {
+        if self.probes > 0 && self.last_probe < resumed {
+            self.probes = 0;
         }
-        let patience = if opening { PATIENCE } else { SILENCE };
-        let asked = self.counts && self.questions >= QUESTIONS;
-        asked.then(|| (self.heard + patience).max(self.asked + ANSWER))
+        let patience = if opening { SYN_TIMEOUT } else { SILENCE_TIMEOUT };
+        let is_probed = self.is_enabled && self.probes >= MIN_PROBES;
+        is_probed.then(|| (self.last_received + patience).max(self.last_probe + ANSWER_TIME))
     }
 }
 
 impl Connections {
-    /// Notes a timer that runs out now, and should have at `at`.
+    /// Checks a timer that fires now and was due at `at`: a large delay is a standstill of the machine.
     pub(super) fn note_standstill(&mut self, at: Instant, now: Instant) {
-        if now.since(at) >= LATE {
+        if now.since(at) >= STANDSTILL {
             self.resumed = now;
         }
     }
 
-    /// Resets a connection whose peer has been silent for too long; when to look at it again.
+    /// Resets a connection whose peer has been silent for too long. Returns when to check again.
     pub(super) fn end_silence(&mut self, key: usize, now: Instant) -> Option<Instant> {
         let resumed = self.resumed;
-        let connection = self.connections.get_mut(key).filter(|c| c.life == Life::Used)?;
+        let connection = self.connections.get_mut(key).filter(|c| c.life == Life::InUse)?;
         let state = connection.socket().state();
         if matches!(state, State::Closed | State::TimeWait) {
             return None;
         }
-        let end = connection.silence.ends(state == State::SynSent, resumed)?;
+        let end = connection.silence.deadline(state == State::SynSent, resumed)?;
         if now < end {
             return Some(end);
         }
         connection.socket_mut().abort();
-        self.look_after(key);
+        self.schedule(key);
         None
     }
 }
@@ -95,34 +98,34 @@ mod tests {
     }
 
     #[test]
-    fn silent_peer_is_given_up_after_a_minute_and_two_questions() {
+    fn silent_peer_is_given_up_after_a_minute_and_two_probes() {
         let mut silence = Silence::new(at(0));
-        silence.asks(at(20));
-        silence.asks(at(20));
-        assert_eq!(silence.ends(false, at(0)), None);
-        silence.asks(at(40));
-        assert_eq!(silence.ends(false, at(0)), Some(at(60)));
-        silence.asks(at(59));
-        assert_eq!(silence.ends(false, at(0)), Some(at(62)), "it has time for an answer");
-        silence.heard(at(61));
-        assert_eq!(silence.ends(false, at(0)), None);
+        silence.probed(at(20));
+        silence.probed(at(20));
+        assert_eq!(silence.deadline(false, at(0)), None);
+        silence.probed(at(40));
+        assert_eq!(silence.deadline(false, at(0)), Some(at(60)));
+        silence.probed(at(59));
+        assert_eq!(silence.deadline(false, at(0)), Some(at(62)), "the peer has time to answer");
+        silence.received(at(61));
+        assert_eq!(silence.deadline(false, at(0)), None);
     }
 
     #[test]
-    fn questions_before_a_standstill_do_not_count() {
+    fn probes_before_a_standstill_do_not_count() {
         let mut silence = Silence::new(at(0));
-        silence.asks(at(20));
-        silence.asks(at(40));
-        assert_eq!(silence.ends(false, at(120)), None);
-        silence.asks(at(120));
-        silence.asks(at(140));
-        assert_eq!(silence.ends(false, at(120)), Some(at(143)));
+        silence.probed(at(20));
+        silence.probed(at(40));
+        assert_eq!(silence.deadline(false, at(120)), None);
+        silence.probed(at(120));
+        silence.probed(at(140));
+        assert_eq!(silence.deadline(false, at(120)), Some(at(143)));
     }
 
     #[test]
     fn unanswered_syn_is_given_up_after_ten_seconds() {
         let mut silence = Silence::new(at(0));
-        [0, 1, 3, 7].into_iter().for_each(|second| silence.asks(at(second)));
-        assert_eq!(silence.ends(true, at(0)), Some(at(10)));
+        [0, 1, 3, 7].into_iter().for_each(|second| silence.probed(at(second)));
+        assert_eq!(silence.deadline(true, at(0)), Some(at(10)));
     }
 }

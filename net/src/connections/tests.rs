@@ -1,7 +1,7 @@
-//! What strangers can do to a connection by segments with guessed numbers, and what a clock that jumps does.
+//! Forged segments with guessed sequence numbers, and standstills of the machine.
 
 use super::*;
-use crate::testing::{question, sent, tcp, with_address};
+use crate::testing::{arp_request, sent, tcp, with_address};
 use std::vec::Vec;
 
 const PORT: u16 = 7;
@@ -14,7 +14,7 @@ struct World {
     now: Instant,
 }
 
-/// A connection of the peer's: its port, our name of it and our next number. The peer's is 101.
+/// A connection opened by the peer: its port, our name for it, and our next number. The peer's next number is 101.
 #[derive(Clone, Copy)]
 struct Opened {
     port: u16,
@@ -33,23 +33,23 @@ impl World {
         let owner = interface.connections().open_owner(LIMITS);
         interface.connections().listen(PORT, owner);
         let mut world = World { interface, owner, now: Instant::ZERO };
-        world.interface.handle_frame(&question(), world.now);
+        world.interface.handle_frame(&arp_request(), world.now);
         world.pass(2000);
         world
     }
 
-    /// Lets time pass, and returns what was sent then.
+    /// Lets time pass, and returns the segments sent: flags, sequence number, acknowledgement.
     fn pass(&mut self, millis: u64) -> Vec<(u8, u32, u32)> {
         self.now = self.now + Duration::from_millis(millis);
         sent(&mut self.interface, self.now)
     }
 
-    /// As [`World::pass`], in steps of a tenth of a second, with a peer that is there.
+    /// As [`World::pass`], in steps of 100 ms, with a peer that answers ARP.
     fn pass_with_peer(&mut self, seconds: u64) -> Vec<(u8, u32, u32)> {
         let mut all = Vec::new();
         for _ in 0..10 * seconds {
             all.extend(self.pass(100));
-            self.interface.handle_frame(&question(), self.now);
+            self.interface.handle_frame(&arp_request(), self.now);
         }
         all
     }
@@ -92,8 +92,8 @@ fn rst_in_the_window_is_answered_and_ends_nothing() {
     world.arrive(opened, ACK, 101, b"still there");
     assert_eq!(world.pass(20), [(ACK, opened.ours, 112)]);
     world.arrive(opened, RST, 101, &[]);
-    assert_eq!(world.state(opened), State::Established, "that number is over");
-    // The number counts also for what was not acknowledged yet.
+    assert_eq!(world.state(opened), State::Established, "an old number");
+    // The expected number also advances by data that we have not acknowledged yet.
     world.arrive(opened, ACK, 112, b"more");
     world.arrive(opened, RST, 116, &[]);
     assert_eq!(world.state(opened), State::Closed);
@@ -122,7 +122,7 @@ fn syn_on_an_open_connection_is_answered_and_ends_nothing() {
     assert_eq!(world.pass(20), [(ACK, opened.ours, 112)]);
 }
 
-/// A client that has lost its memory opens again from the same port: our answer shows it the number that resets.
+/// A client that restarted connects again from the same port: the challenge ACK shows it the number for its reset.
 #[test]
 fn client_that_restarted_gets_through() {
     let mut world = World::new();
@@ -131,18 +131,18 @@ fn client_that_restarted_gets_through() {
     let [(ACK, _, number)] = world.pass(0)[..] else { panic!() };
     world.arrive(opened, RST, number, &[]);
     assert_eq!(world.state(opened), State::Closed);
-    world.interface.connections().leave(opened.name, false, world.now);
+    world.interface.connections().release(opened.name, false, world.now);
     world.pass(0);
     world.open(4000);
 }
 
 #[test]
-fn ack_of_what_was_never_sent_is_answered_and_frees_nothing() {
+fn ack_of_unsent_data_is_answered_and_frees_nothing() {
     let mut world = World::new();
     let opened = world.open(4000);
     let socket = world.interface.connections().socket_mut(opened.name).unwrap();
     socket.send_slice(&[7; 100]).unwrap();
-    // It is not sent yet.
+    // An ACK of data that is not sent yet.
     let early = Opened { ours: opened.ours.wrapping_add(50), ..opened };
     world.arrive(early, ACK, 101, &[]);
     let socket = world.interface.connections().socket_mut(opened.name).unwrap();
@@ -169,7 +169,7 @@ fn answers_to_forged_segments_are_limited() {
     assert!(many.iter().all(|&opened| world.state(opened) == State::Established));
 }
 
-/// The machine stands still for more than a minute, or for hours.
+/// The machine is stopped for more than a minute, or for hours.
 #[test]
 fn standstill_ends_no_connection_with_a_peer_that_answers() {
     for (before, standstill) in [(1, 75), (19, 75), (1, 7200), (30, 58), (0, 61)] {
@@ -178,7 +178,7 @@ fn standstill_ends_no_connection_with_a_peer_that_answers() {
         let mut open = world.pass_with_peer(before);
         world.now = world.now + Duration::from_secs(standstill);
         open.extend(world.pass(0));
-        // The peer answers the question whether it is there; what was asked before is lost.
+        // The peer answers the keep-alive; earlier ones are lost.
         assert!(open.iter().all(|(flags, ..)| flags & RST == 0), "{before} {standstill} {open:?}");
         assert!(open.contains(&(ACK, opened.ours.wrapping_sub(1), 101)), "{open:?}");
         world.pass(20);
@@ -192,7 +192,7 @@ fn standstill_ends_no_connection_with_a_peer_that_answers() {
 }
 
 #[test]
-fn peer_that_is_gone_is_given_up_within_about_a_minute() {
+fn vanished_peer_is_given_up_within_about_a_minute() {
     for standstill in [0, 75, 7200] {
         for port in 4000..4020 {
             let mut world = World::new();
@@ -205,12 +205,12 @@ fn peer_that_is_gone_is_given_up_within_about_a_minute() {
                 world.pass_with_peer(1);
                 assert!(world.now.since(since) <= Duration::from_secs(66));
             }
-            assert!(world.now.since(since) >= Duration::from_secs(20), "it was asked first");
+            assert!(world.now.since(since) >= Duration::from_secs(20), "probed first");
         }
     }
 }
 
-/// What was sent before the machine stood still was not acknowledged.
+/// Data sent before the standstill was not acknowledged.
 #[test]
 fn standstill_with_data_in_flight_ends_nothing() {
     let mut world = World::new();
@@ -228,14 +228,14 @@ fn standstill_with_data_in_flight_ends_nothing() {
     assert_eq!(world.state(opened), State::Established);
 }
 
-/// The peer has not taken everything yet of a connection that its user has closed.
+/// The user has closed the connection, and the peer has not acknowledged all data yet.
 #[test]
 fn standstill_loses_nothing_of_a_connection_that_is_closing() {
     let mut world = World::new();
     let opened = world.open(4000);
     let socket = world.interface.connections().socket_mut(opened.name).unwrap();
     socket.send_slice(b"last words").unwrap();
-    world.interface.connections().leave(opened.name, false, world.now);
+    world.interface.connections().release(opened.name, false, world.now);
     world.pass_with_peer(2);
     world.now = world.now + Duration::from_secs(75);
     let sent = world.pass(0);

@@ -1,4 +1,5 @@
-//! Leases that a server offers or grants, and their checks. What cannot be used is refused or left out, and the log says why.
+//! Validates leases that servers offer or grant. Unusable leases are rejected, unusable options ignored; both are
+//! logged.
 
 use super::message::{Message, Value, code};
 use crate::notices::{Notices, Topic};
@@ -10,25 +11,26 @@ use core::time::Duration;
 use drivers::hal::{Instant, Severity};
 use smoltcp::wire::Ipv4Cidr;
 
-/// Packets of this size every host must take (RFC 791).
+/// Packet size that every host must accept (RFC 791).
 const SMALLEST_MTU: u16 = 576;
-/// How long a lease lasts if the server does not say, and one that never ends.
-const UNSAID: u32 = 120;
+/// Lease time in seconds if the server sends none.
+const DEFAULT_LEASE_TIME: u32 = 120;
+/// Lease time of a lease that never ends.
 const INFINITE: u32 = u32::MAX;
 
-/// An address with its network, and what else came with it.
+/// An address with its network, and further parameters from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub address: Ipv4Cidr,
-    /// The server that gave it.
+    /// The server that leased it.
     pub server: Ipv4Addr,
-    /// The first router that the server names.
+    /// The first usable router in the server's list.
     pub router: Option<Ipv4Addr>,
-    /// The network's MTU (option 26), if the card can do it.
+    /// The network's MTU (option 26), if the card supports it.
     pub mtu: Option<u16>,
 }
 
-/// When a lease is renewed, when any server is asked, and when it ends, after it was given.
+/// Times of a lease, counted from its grant: T1 (renewal), T2 (rebinding), and the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     pub renew: Duration,
@@ -40,11 +42,11 @@ pub struct Times {
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
     pub lease: Lease,
-    /// None: it never ends.
+    /// None if it never ends.
     pub times: Option<Times>,
 }
 
-/// The log, for what one server says.
+/// Log of one server's faults.
 struct Remarks<'a> {
     notices: &'a mut Notices,
     server: Ipv4Addr,
@@ -59,15 +61,15 @@ impl Remarks<'_> {
     }
 
     fn refuse<T>(&mut self, text: impl FnOnce() -> String) -> Option<T> {
-        self.warn(Topic::Refused, || format!("{}: not taken, correct the server", text()));
+        self.warn(Topic::Refused, || format!("{}: rejected; correct the server", text()));
         None
     }
 
-    /// Four bytes of an option that has four.
+    /// The value of a four-byte option. A wrong length is logged.
     fn word(&mut self, message: &Message<'_>, code: u8) -> Option<[u8; 4]> {
         let value = message.option(code)?;
         if value.length != 4 {
-            let use_of_it = if value.length > 4 { "the first 4 count" } else { "ignored" };
+            let use_of_it = if value.length > 4 { "the first 4 are used" } else { "ignored" };
             self.warn(Topic::Option(code), || {
                 format!("option {code} has {} bytes instead of 4: {use_of_it}", value.length)
             });
@@ -80,7 +82,7 @@ impl Remarks<'_> {
     }
 }
 
-/// The lease in an offer or an acknowledgement, if it can be used with a card of this MTU.
+/// The lease in an offer or acknowledgement, if it is usable with a card of this MTU.
 pub fn judge(
     message: &Message<'_>,
     mtu: usize,
@@ -89,14 +91,14 @@ pub fn judge(
 ) -> Option<Grant> {
     let mut remarks = Remarks { notices, server: message.server(), now };
     let server = remarks.server;
-    // For its length only: `server` has its value.
+    // Checks only the length; `server` has the value.
     remarks.word(message, code::SERVER);
     let ip = message.address();
     if !port_addresses::is_host(ip.into()) || ip.octets()[0] == 0 {
         return remarks.refuse(|| format!("offers {ip}, which cannot be the address of a host"));
     }
     let address = network(message, ip, &mut remarks)?;
-    let seconds = remarks.number(message, code::LEASE_TIME).unwrap_or(UNSAID);
+    let seconds = remarks.number(message, code::LEASE_TIME).unwrap_or(DEFAULT_LEASE_TIME);
     if seconds == 0 {
         return remarks.refuse(|| format!("leases {ip} for 0 seconds"));
     }
@@ -106,7 +108,7 @@ pub fn judge(
     Some(Grant { lease: Lease { address, server, router, mtu }, times })
 }
 
-/// The address with its network.
+/// The address with its network; None if either is invalid.
 fn network(message: &Message<'_>, ip: Ipv4Addr, remarks: &mut Remarks<'_>) -> Option<Ipv4Cidr> {
     let prefix = match remarks.word(message, code::MASK).map(u32::from_be_bytes) {
         Some(mask) if mask != 0 && mask.leading_ones() + mask.trailing_zeros() == 32 => {
@@ -114,7 +116,7 @@ fn network(message: &Message<'_>, ip: Ipv4Addr, remarks: &mut Remarks<'_>) -> Op
         }
         Some(mask) => {
             let mask = Ipv4Addr::from(mask);
-            return remarks.refuse(|| format!("offers {ip} with the mask {mask}, which is none"));
+            return remarks.refuse(|| format!("offers {ip} with the invalid mask {mask}"));
         }
         None => {
             // RFC 950: the mask of the address's class.
@@ -125,14 +127,14 @@ fn network(message: &Message<'_>, ip: Ipv4Addr, remarks: &mut Remarks<'_>) -> Op
                 _ => return remarks.refuse(|| format!("offers {ip} without a mask (option 1)")),
             };
             remarks.warn(Topic::NoMask, || {
-                format!("leases {ip} without a mask (option 1): /{prefix} of its class is taken, correct the server")
+                format!("leases {ip} without a mask (option 1): using /{prefix} of its class; correct the server")
             });
             prefix
         }
     };
     let host = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
     let part = u32::from(ip) & host;
-    // RFC 3021: a network of two has neither of these.
+    // RFC 3021: a /31 has no network and broadcast addresses.
     if prefix < 31 && (part == 0 || part == host) {
         let what = if part == 0 { "network" } else { "broadcast" };
         return remarks
@@ -161,7 +163,7 @@ fn times(message: &Message<'_>, seconds: u32, remarks: &mut Remarks<'_>) -> Time
     if times.renew.is_zero() || times.renew >= times.rebind || times.rebind >= times.end {
         remarks.warn(Topic::Option(code::RENEWAL_TIME), || {
             format!(
-                "T1 {} s, T2 {} s and a lease of {seconds} s do not fit: T1 and T2 ignored",
+                "T1 {} s and T2 {} s contradict a lease of {seconds} s: T1 and T2 ignored",
                 times.renew.as_secs(),
                 times.rebind.as_secs()
             )
@@ -171,19 +173,19 @@ fn times(message: &Message<'_>, seconds: u32, remarks: &mut Remarks<'_>) -> Time
     times
 }
 
-/// The first router that can be one (RFC 2132 section 3.5: in the order of preference).
+/// The first router with a valid host address (RFC 2132 section 3.5: in the order of preference).
 fn router(message: &Message<'_>, ip: Ipv4Addr, remarks: &mut Remarks<'_>) -> Option<Ipv4Addr> {
     let value: Value = message.option(code::ROUTER)?;
     let Some(mut routers) = value.addresses() else {
         remarks.warn(Topic::Option(code::ROUTER), || {
-            format!("option 3 (routers) has {} bytes, no multiple of 4: ignored", value.length)
+            format!("option 3 (routers) has {} bytes, not a multiple of 4: ignored", value.length)
         });
         return None;
     };
     routers.find(|&router| router != ip && port_addresses::is_host(router.into()))
 }
 
-/// The MTU, if it is one that this card can do.
+/// The MTU, if the card supports it.
 fn limit(message: &Message<'_>, card: usize, remarks: &mut Remarks<'_>) -> Option<u16> {
     let value = message.option(code::MTU)?;
     let mtu = value.exact().map(u16::from_be_bytes);
@@ -191,7 +193,7 @@ fn limit(message: &Message<'_>, card: usize, remarks: &mut Remarks<'_>) -> Optio
     if good.is_none() {
         remarks.warn(Topic::Option(code::MTU), || match mtu {
             Some(mtu) => {
-                format!("MTU {mtu} (option 26) is not from {SMALLEST_MTU} to {card}: ignored")
+                format!("MTU {mtu} (option 26) is outside {SMALLEST_MTU} to {card}: ignored")
             }
             None => format!("option 26 (MTU) has {} bytes instead of 2: ignored", value.length),
         });

@@ -1,7 +1,7 @@
-//! Messages of DHCP on the wire (RFC 2131 section 2, RFC 2132).
+//! Parses and builds DHCP messages (RFC 2131 section 2, RFC 2132).
 //!
-//! A server's options may continue in the fields `file` and `sname` (option 52), and a long option may come in
-//! several pieces (RFC 3396). Truncated options end the field that they are in; what stands before them counts.
+//! A server's options may continue in the fields `file` and `sname` (option 52), and a long option may be split into
+//! several pieces (RFC 3396). A truncated option ends its field; the options before it are used.
 
 use crate::link::{ETHERNET_HEADER, Queue};
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use smoltcp::wire::{
     UdpRepr,
 };
 
-/// Options, by their codes.
+/// Option codes.
 pub mod code {
     pub const PAD: u8 = 0;
     pub const MASK: u8 = 1;
@@ -32,7 +32,7 @@ pub mod code {
     pub const END: u8 = 255;
 }
 
-/// What a message is, as option 53 has it.
+/// Message type (option 53).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Discover = 1,
@@ -45,7 +45,7 @@ pub enum Kind {
 
 const CLIENT_PORT: u16 = 68;
 const SERVER_PORT: u16 = 67;
-/// Places of the fields.
+/// Offsets of the fields.
 const TRANSACTION: usize = 4;
 const SECONDS: usize = 8;
 const CLIENT_ADDRESS: usize = 12;
@@ -56,25 +56,25 @@ const FILE: core::ops::Range<usize> = 108..236;
 const COOKIE: usize = 236;
 const OPTIONS: usize = 240;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
-/// Some servers and relays take nothing shorter (RFC 1542 section 2.1).
+/// Some servers and relays drop shorter messages (RFC 1542 section 2.1).
 const SHORTEST: usize = 300;
 const HOP_LIMIT: u8 = 64;
-/// Bytes of an option that are read; there are none that need more.
+/// Bytes of an option that are kept; no option used here needs more.
 const OF_OPTION: usize = 64;
 
 /// A server's message.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// The IP address that it came from.
+    /// Source IP address.
     pub source: Ipv4Addr,
     bytes: &'a [u8],
 }
 
-/// An option's value, its pieces together.
+/// The value of an option, with its pieces joined.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
     bytes: [u8; OF_OPTION],
-    /// Of the whole option, also where that is more than is kept.
+    /// Length of the whole option; may exceed the bytes kept.
     pub length: usize,
 }
 
@@ -89,7 +89,7 @@ impl Value {
         if self.length == N { self.first() } else { None }
     }
 
-    /// The addresses in it, if it holds whole ones.
+    /// The addresses in it, if its length is a multiple of 4.
     pub fn addresses(&self) -> Option<impl Iterator<Item = Ipv4Addr>> {
         let kept = self.bytes.get(..self.length.min(OF_OPTION)).unwrap_or_default();
         let whole = self.length > 0 && self.length.is_multiple_of(4);
@@ -99,7 +99,7 @@ impl Value {
 }
 
 impl<'a> Message<'a> {
-    /// The message in a frame that the filter has passed; None if it is not one for `mac` that answers `transaction`.
+    /// Parses a frame that the filter has accepted. None unless it is a reply to `mac` in `transaction`.
     pub fn of(frame: &'a [u8], mac: [u8; 6], transaction: u32) -> Option<Self> {
         let ip = Ipv4Packet::new_checked(frame.get(ETHERNET_HEADER..)?).ok()?;
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
@@ -116,13 +116,13 @@ impl<'a> Message<'a> {
         (reply_over_ethernet && fits).then_some(Message { source, bytes })
     }
 
-    /// The address that the server gives us.
+    /// The address that the server assigns (`yiaddr`).
     pub fn address(&self) -> Ipv4Addr {
         let field = self.bytes.get(YOUR_ADDRESS..).and_then(|bytes| bytes.first_chunk::<4>());
         field.map_or(Ipv4Addr::UNSPECIFIED, |bytes| Ipv4Addr::from(*bytes))
     }
 
-    /// What it is.
+    /// Message type.
     pub fn kind(&self) -> Option<Kind> {
         match self.option(code::MESSAGE_TYPE)?.exact::<1>()? {
             [2] => Some(Kind::Offer),
@@ -132,7 +132,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Who says it: option 54, or where the message came from.
+    /// The server's address: option 54, or else the source address.
     pub fn server(&self) -> Ipv4Addr {
         let named = self.option(code::SERVER).and_then(|value| value.first::<4>());
         let named =
@@ -183,28 +183,28 @@ fn pieces(mut field: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// A message of ours.
+/// A message from the client.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub kind: Kind,
     pub mac: [u8; 6],
     pub transaction: u32,
-    /// Since when the client wants a lease.
+    /// Seconds since the client began to request a lease.
     pub seconds: u16,
-    /// The address that we have and are reached by.
+    /// Our configured address (`ciaddr`).
     pub client: Option<Ipv4Addr>,
-    /// The address that we ask for, or decline.
+    /// The address that is requested or declined (option 50).
     pub requested: Option<Ipv4Addr>,
-    /// Whose offer is taken.
+    /// The server whose offer is accepted (option 54).
     pub server: Option<Ipv4Addr>,
     pub host_name: Option<&'static str>,
-    /// Longest IP packet of an answer.
+    /// Longest IP packet of a reply (option 57).
     pub max_size: u16,
 }
 
 impl Request {
-    /// Queues it: as a frame to everybody, or, with an address to send it to, as a frame whose destination is not
-    /// known yet.
+    /// Queues the message: as a broadcast, or to the server `to` in a frame whose destination MAC address is not set
+    /// yet.
     pub fn push(&self, to: Option<Ipv4Addr>, queue: &mut Queue) {
         let bytes = self.bytes();
         let source = self.client.unwrap_or(Ipv4Addr::UNSPECIFIED);

@@ -1,10 +1,10 @@
-//! The DHCP client (RFC 2131): an address with its network, a router and the MTU.
+//! The DHCP client (RFC 2131): obtains an address with its network, a router and the MTU.
 //!
-//! It has no timer and no socket of its own: frames and time are arguments. What it sends to everybody it writes as
-//! frames; what goes to its server alone waits for the server's hardware address like any packet
-//! ([`crate::outbox`]). Whether an address is free is probed by [`crate::probes`], which has it declined if it is not.
+//! It has no timer and no socket: frames and time are arguments. Broadcasts are written as complete frames. Unicast
+//! messages wait for the server's MAC address like any other packet ([`crate::outbox`]). [`crate::probes`] checks that
+//! the leased address is free, and the lease is declined if it is not.
 //!
-//! A server can make a client ask for ever, so each lap that ends without a lease is followed by a longer wait.
+//! A faulty server can refuse for ever, so each failed attempt at a lease is followed by a longer pause.
 
 mod lease;
 mod message;
@@ -21,29 +21,30 @@ use lease::{Grant, Times};
 use message::{Kind, Message, Request};
 use sha2::{Digest, Sha256};
 
-/// Between the first message and the next; each time it takes twice as long, up to the last (RFC 2131 section 4.1).
+/// First and last delay before a message is repeated; it doubles each time (RFC 2131 section 4.1).
 const FIRST_RETRY: Duration = Duration::from_secs(4);
 const LAST_RETRY: Duration = Duration::from_secs(64);
-/// Between two attempts to renew a lease, at least (RFC 2131 section 4.4.5).
+/// Shortest interval between two attempts to renew a lease (RFC 2131 section 4.4.5).
 const RENEWAL_RETRY: Duration = Duration::from_secs(60);
-/// How often a server is asked for what it offered, and any for the lease that we have, before we give up.
+/// Requests for an offered address before the attempt fails.
 const REQUESTS: u32 = 3;
+/// Requests to confirm a lease after link-up before it is kept unconfirmed.
 const CONFIRMATIONS: u32 = 2;
-/// After a first failed lap; each time it takes twice as long, up to the last.
+/// First and last pause after a failed attempt; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(300);
-/// After an address was declined (RFC 2131 section 3.1.5).
+/// Pause after an address was declined (RFC 2131 section 3.1.5).
 const DECLINED: Duration = Duration::from_secs(10);
-/// How long the offer of a server that failed us waits for another server's.
+/// How long the offer of a server that has failed before waits for another server's offer.
 const SECOND_CHOICE: Duration = Duration::from_secs(1);
-/// How long our server has to contradict another that refuses our lease.
-const OBJECTION: Duration = Duration::from_secs(1);
-/// A lease that lasted so long was a good one.
-const GOOD: Duration = Duration::from_secs(60);
-/// Longest answer that we ask for: what every Ethernet takes.
+/// How long the lease's server has to override a NAK from another server.
+const NAK_OVERRIDE: Duration = Duration::from_secs(1);
+/// A lease that lasted this long resets the count of failures.
+const GOOD_LEASE: Duration = Duration::from_secs(60);
+/// Longest reply that is requested: every Ethernet carries it.
 const LONGEST_ANSWER: usize = 1500;
 
-/// Random numbers that tell nothing of what they are made of, nor of each other.
+/// Random numbers that reveal neither the seed nor each other.
 struct Random {
     seed: u64,
     drawn: u64,
@@ -67,12 +68,12 @@ impl Random {
     }
 }
 
-/// A lease that we have.
+/// The current lease.
 #[derive(Clone, Copy)]
 struct Held {
     lease: Lease,
     since: Instant,
-    /// None: it never ends.
+    /// None if it never ends.
     times: Option<Times>,
 }
 
@@ -88,46 +89,48 @@ impl Held {
 
 #[derive(Clone, Copy)]
 enum State {
-    /// It waits before it looks for a server again.
+    /// Waits before it searches for servers again.
     Paused,
-    /// Looks for servers. `second`: the offer of a server that failed us, and when it is taken all the same.
+    /// Searches for servers. `second` is the offer of a server that has failed before, and when it is accepted anyway.
     Selecting { tries: u32, second: Option<(Grant, Instant)> },
-    /// Asks a server for what it has offered.
+    /// Requests an offered address from its server.
     Requesting { tries: u32, offer: Grant },
-    /// Has a lease, and nothing to do.
+    /// Has a lease that is not due for renewal.
     Bound,
-    /// Asks the server that gave the lease for more time.
+    /// Renews the lease with its server.
     Renewing,
-    /// Asks any server for more time.
+    /// Renews the lease with any server.
     Rebinding,
-    /// The link is another perhaps: asks whether the lease is good here. `refused`: when a refusal counts that did
-    /// not come from the server of the lease.
+    /// Confirms the lease after link-up, because the network may have changed (INIT-REBOOT). `refused` is another
+    /// server that has refused the lease, and when its NAK takes effect.
     Confirming { tries: u32, refused: Option<(Ipv4Addr, Instant)> },
 }
 
 /// The client of a port.
 pub struct Client {
     mac: [u8; 6],
-    /// The card's.
+    /// MTU of the card.
     mtu: usize,
     host_name: Option<&'static str>,
     random: Random,
     state: State,
     transaction: u32,
-    /// When the transaction began, and its age as messages say it.
+    /// Start of the transaction.
     since: Instant,
+    /// Its age in messages (`secs`).
     seconds: u16,
     due: Option<Instant>,
     held: Option<Held>,
-    /// Laps that failed, since there was a good lease; and the server that failed us last.
+    /// Failed attempts since the last good lease.
     failures: u32,
+    /// The server of the last failed attempt.
     failed: Option<Ipv4Addr>,
     /// The lease has changed since the last poll.
-    news: bool,
+    lease_changed: bool,
 }
 
 impl Client {
-    /// Looks for a server from `now` on, for a card with this MTU. Servers learn the host's name.
+    /// A client that starts to search for servers at `now`, for a card with this MTU. `host_name` is sent to servers.
     pub fn new(
         mac: [u8; 6],
         mtu: usize,
@@ -148,14 +151,14 @@ impl Client {
             held: None,
             failures: 0,
             failed: None,
-            news: false,
+            lease_changed: false,
         };
         client.select(now);
         client
     }
 
-    /// The link is up, perhaps at another network: looks for a server at once, or asks whether the lease is good
-    /// here. The lease is kept until a server refuses it.
+    /// Handles link-up, after which the network may be another one: searches for servers at once, or confirms the
+    /// lease. The lease is kept until a server refuses it.
     pub fn link_came_up(&mut self, now: Instant) {
         if self.held.is_none() {
             self.failures = 0;
@@ -165,7 +168,7 @@ impl Client {
         self.enter(State::Confirming { tries: 0, refused: None }, Some(now));
     }
 
-    /// The address of the lease is in use by `other`: tells the server so, and asks for another one after a while.
+    /// Declines the lease because the station `other` uses its address. Requests another one after a pause.
     pub fn decline(
         &mut self,
         other: [u8; 6],
@@ -190,7 +193,7 @@ impl Client {
         self.enter(State::Paused, Some(now + DECLINED));
     }
 
-    /// Takes in what a server says.
+    /// Handles a frame with a server's message.
     pub fn handle_frame(&mut self, frame: &[u8], notices: &mut Notices, now: Instant) {
         let Some(message) = Message::of(frame, self.mac, self.transaction) else { return };
         let Some(kind) = message.kind() else { return };
@@ -208,7 +211,7 @@ impl Client {
                 }
             }
             (State::Requesting { offer, .. }, Kind::Nak) if offer.lease.server == server => {
-                self.refused(server, offer.lease.address.address(), notices, now);
+                self.handle_nak(server, offer.lease.address.address(), notices, now);
             }
             (State::Renewing | State::Rebinding | State::Confirming { .. }, Kind::Ack) => {
                 let Some(held) = self.held else { return };
@@ -222,19 +225,19 @@ impl Client {
             (State::Renewing | State::Rebinding | State::Confirming { .. }, Kind::Nak) => {
                 let Some(held) = self.held else { return };
                 if held.lease.server == server {
-                    return self.refused(server, held.lease.address.address(), notices, now);
+                    return self.handle_nak(server, held.lease.address.address(), notices, now);
                 }
-                // At another network, the server there refuses it. At ours, a stranger may.
+                // In another network its server refuses the lease. In the same network a foreign server may.
                 if let State::Confirming { refused: refused @ None, .. } = &mut self.state {
-                    *refused = Some((server, now + OBJECTION));
+                    *refused = Some((server, now + NAK_OVERRIDE));
                 }
             }
             _ => {}
         }
     }
 
-    /// Sends what is due: to everybody by `queue`, to the server alone by `packets`. The lease, if that has changed;
-    /// None in it if there is none any more.
+    /// Sends messages that are due: broadcasts to `queue`, unicasts to `packets`. Returns the lease if it has changed,
+    /// `Some(None)` if it was lost.
     pub fn poll(
         &mut self,
         queue: &mut Queue,
@@ -245,21 +248,21 @@ impl Client {
         if self.poll_timeout().is_some_and(|due| due <= now) {
             self.act(queue, packets, notices, now);
         }
-        core::mem::take(&mut self.news).then(|| self.lease())
+        core::mem::take(&mut self.lease_changed).then(|| self.lease())
     }
 
-    /// When [`Client::poll`] has something to do.
+    /// When [`Client::poll`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let other = match self.state {
             State::Selecting { second: Some((_, at)), .. } => Some(at),
             State::Confirming { refused: Some((_, at)), .. } => Some(at),
             _ => None,
         };
-        let news = self.news.then_some(Instant::ZERO);
-        Instant::first([self.due, other, news, self.held.and_then(|held| held.ends())])
+        let change = self.lease_changed.then_some(Instant::ZERO);
+        Instant::first([self.due, other, change, self.held.and_then(|held| held.ends())])
     }
 
-    /// The lease that we have.
+    /// The current lease.
     pub fn lease(&self) -> Option<Lease> {
         self.held.map(|held| held.lease)
     }
@@ -301,10 +304,12 @@ impl Client {
             State::Renewing | State::Rebinding if due => self.renew(queue, packets, now),
             State::Confirming { refused: Some((server, at)), .. } if at <= now => {
                 let ip = self.lease().map(|lease| lease.address.address());
-                self.refused(server, ip.unwrap_or(Ipv4Addr::UNSPECIFIED), notices, now);
+                self.handle_nak(server, ip.unwrap_or(Ipv4Addr::UNSPECIFIED), notices, now);
             }
-            // No server is here, or none that knows us: the lease runs on.
-            State::Confirming { tries: CONFIRMATIONS, refused: None } if due => self.rest(),
+            // No server has answered: the lease is kept.
+            State::Confirming { tries: CONFIRMATIONS, refused: None } if due => {
+                self.wait_for_renewal()
+            }
             State::Confirming { tries, refused } if due => {
                 let requested = self.lease().map(|lease| lease.address.address());
                 Request { requested, ..self.request(Kind::Request) }.push(None, queue);
@@ -315,7 +320,7 @@ impl Client {
         }
     }
 
-    /// Asks for more time: the server that gave the lease, later any.
+    /// Sends a renewal to the lease's server, or to any server after T2.
     fn renew(&mut self, queue: &mut Queue, packets: &mut Queue, now: Instant) {
         let Some((held, Some(times))) = self.held.map(|held| (held, held.times)) else { return };
         let Lease { address, server, .. } = held.lease;
@@ -336,7 +341,8 @@ impl Client {
         self.enter(state, Some(until.min(now + half.max(RENEWAL_RETRY))));
     }
 
-    /// An offer: taken at once, unless its server failed us again and again, and another may offer something.
+    /// Handles an offer. It is accepted at once, unless its server has failed repeatedly: then other offers have a
+    /// chance first.
     fn consider(&mut self, offer: Grant, now: Instant) {
         let doubtful = self.failures > 1 && self.failed == Some(offer.lease.server);
         match &mut self.state {
@@ -353,41 +359,41 @@ impl Client {
 
     fn bind(&mut self, grant: Grant, now: Instant) {
         let held = Held { lease: grant.lease, since: now, times: grant.times };
-        // One that is renewed lasts.
+        // A renewed lease counts from its first grant.
         let since_first = self.held.map_or(now, |held| held.since);
-        if now.since(since_first) >= GOOD {
+        if now.since(since_first) >= GOOD_LEASE {
             self.failures = 0;
         }
         self.set_lease(Some(held));
-        self.rest();
+        self.wait_for_renewal();
     }
 
-    /// Has nothing to do until the lease is to be renewed.
-    fn rest(&mut self) {
+    /// Waits for the lease's renewal time.
+    fn wait_for_renewal(&mut self) {
         let due = self.held.and_then(|held| held.renews());
         self.enter(State::Bound, due);
     }
 
-    /// A server has refused what it offered or what we have.
-    fn refused(&mut self, server: Ipv4Addr, ip: Ipv4Addr, notices: &mut Notices, now: Instant) {
+    /// Logs a NAK and ends the attempt, or drops the lease.
+    fn handle_nak(&mut self, server: Ipv4Addr, ip: Ipv4Addr, notices: &mut Notices, now: Instant) {
         let held = self.held.is_some();
         notices.report(Topic::Nak, server, Severity::Warning, now, || {
-            let what = if held { "which we had on lease" } else { "which it had offered" };
+            let what = if held { "our leased address" } else { "its offered address" };
             format!(
-                "DHCP server {server} refuses {ip}, {what} (NAK): asking again, more seldom each time; \
-                 if it goes on, see the server's log"
+                "DHCP server {server} refuses {what} {ip} (NAK): retrying with increasing delays; \
+                 if it persists, see the server's log"
             )
         });
         self.fail(server, now);
     }
 
-    /// A lap has failed: the next one begins after a pause.
+    /// Ends a failed attempt. The next one begins after a pause.
     fn fail(&mut self, server: Ipv4Addr, now: Instant) {
         let held = self.held.map_or(Duration::ZERO, |held| now.since(held.since));
-        if held >= GOOD {
+        if held >= GOOD_LEASE {
             self.failures = 0;
         }
-        // Who had a lease may just have moved.
+        // A host that had a lease may just have moved to another network.
         let moved = self.failures == 0 && self.held.is_some();
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(9)).min(LAST_PAUSE);
         let pause = if moved { Duration::ZERO } else { pause + self.random.below(pause / 10) };
@@ -397,22 +403,22 @@ impl Client {
         self.enter(State::Paused, Some(now + pause));
     }
 
-    /// The lease is over.
+    /// Handles the end of the lease.
     fn expire(&mut self, held: Held, now: Instant) {
-        if held.times.is_some_and(|times| times.end < GOOD) {
+        if held.times.is_some_and(|times| times.end < GOOD_LEASE) {
             return self.fail(held.lease.server, now);
         }
         self.set_lease(None);
         self.select(now);
     }
 
-    /// Looks for servers.
+    /// Searches for servers.
     fn select(&mut self, now: Instant) {
         self.begin(now);
         self.enter(State::Selecting { tries: 0, second: None }, Some(now));
     }
 
-    /// Begins a transaction.
+    /// Starts a transaction.
     fn begin(&mut self, now: Instant) {
         self.transaction = self.random.next() as u32;
         self.since = now;
@@ -425,11 +431,11 @@ impl Client {
     }
 
     fn set_lease(&mut self, held: Option<Held>) {
-        self.news |= self.lease() != held.map(|held| held.lease);
+        self.lease_changed |= self.lease() != held.map(|held| held.lease);
         self.held = held;
     }
 
-    /// How long to wait for an answer: 4, 8, … 64 s, each up to a second more or less.
+    /// Delay before a message is repeated: 4, 8, … 64 s, each plus or minus up to a second.
     fn retry(&mut self, tries: u32) -> Duration {
         let usual = FIRST_RETRY.saturating_mul(1 << tries.min(4)).min(LAST_RETRY);
         let second = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Packets cut by the rules of the RFCs, and against them.
+//! Reassembly of valid and invalid fragments.
 
 use super::*;
 use crate::testing::{OUR_MAC, PEER_MAC, udp};
@@ -42,7 +42,7 @@ fn datagram(v6: bool, length: usize) -> Vec<u8> {
     let data: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
     let mut frame = udp(from, to, 9999, 53, &data);
     if !v6 {
-        // A fragment may be fragmented.
+        // Clears Don't Fragment.
         frame[20..22].fill(0);
         write_checksum(&mut frame[14..34]);
     }
@@ -117,7 +117,7 @@ fn overlapping_fragments_are_refused() {
                 assert_eq!(fragments.take(frame, at(0)), None);
             }
         }
-        // Two ends.
+        // Two last fragments with different ends.
         let mut fragments = Fragments::default();
         let shorter = piece(&whole, 2960..2992, false, 7);
         for frame in [&shorter, &last, &first, &last] {
@@ -127,19 +127,19 @@ fn overlapping_fragments_are_refused() {
 }
 
 #[test]
-fn fragment_that_no_packet_can_have_is_ignored() {
+fn impossible_fragment_is_ignored() {
     let whole = datagram(false, 2992);
     let mut fragments = Fragments::default();
     let mut odd = piece(&whole, 0..1479, true, 7);
     assert!(fragments.take(&odd, at(0)).is_none() && fragments.packets.is_empty());
     odd = piece(&whole, 0..100, false, 7);
-    // It would end behind 65,535 bytes.
+    // Its end exceeds 65,535 bytes.
     odd[20..22].copy_from_slice(&0x1fff_u16.to_be_bytes());
     assert!(fragments.take(&odd, at(0)).is_none() && fragments.packets.is_empty());
 }
 
 #[test]
-fn rest_that_is_late_makes_nothing() {
+fn late_fragments_do_not_complete_a_packet() {
     let whole = datagram(false, 2992);
     let pieces = cut(&whole, 1480, 7);
     let mut fragments = Fragments::default();
@@ -149,9 +149,9 @@ fn rest_that_is_late_makes_nothing() {
     assert_eq!(fragments.packets.len(), 1);
 }
 
-/// Thousands of packets of which only the beginning comes, from one host or from many.
+/// Thousands of incomplete packets, from one host or from many.
 #[test]
-fn memory_is_bounded_and_a_host_does_not_keep_others_out() {
+fn memory_is_bounded_and_one_host_does_not_evict_others() {
     let mut fragments = Fragments::default();
     let honest = cut(&datagram(true, 5000), 1440, 1);
     for frame in &honest[..3] {

@@ -1,11 +1,12 @@
-//! Who may do what over HTTP.
+//! Access control of HTTP.
 //!
-//! Reading is open to the hosts that [`Doors`] admit. What changes something, captures, which hold what others
-//! send, and what peers are known by need the bearer token (RFC 6750) whose SHA-256 is configured; without one
-//! configured nobody may. A browser that was lured to a page of somebody else must not act for its user, nor read for
-//! that page (DNS rebinding): all but a probe has to be sent to a name or address of ours, and by no page but ours.
-//!
-//! [`Guesses`] slows down hosts that send wrong tokens.
+//! * Reading is open to the hosts that [`Doors`] admit.
+//! * Changes, captures (they contain the traffic of others) and identities of peers need the bearer token (RFC 6750)
+//!   whose SHA-256 is configured. If none is configured, they are disabled.
+//! * A foreign web page must not use a browser to act for its user or to read for the page (DNS rebinding). So every
+//!   request except a probe must name an address or the name of the appliance as its host, and must not come from a
+//!   page of another origin.
+//! * [`Guesses`] slows down hosts that send wrong tokens.
 
 use super::{Request, Response, Status};
 use crate::hosts::Hosts;
@@ -25,17 +26,17 @@ use subtle::ConstantTimeEq;
 /// SHA-256 of a token.
 pub type TokenHash = [u8; 32];
 
-/// Who may connect, and to which addresses.
+/// Admission of connections, by source and destination address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doors {
-    /// The hosts that are admitted.
+    /// Hosts that may connect.
     pub hosts: Hosts,
-    /// The addresses of ours that are listened on; with none, all.
+    /// Our addresses that accept connections; empty: all.
     pub listen: Vec<IpAddr>,
 }
 
 impl Doors {
-    /// Whether a connection `from` a host to one of our addresses is taken.
+    /// Checks a connection from the host `from` to our address `to`.
     pub fn admit(&self, from: IpAddr, to: IpAddr) -> Result<(), Refusal> {
         let refusal = |reason, advice: String| Refusal {
             who: Some(from),
@@ -45,7 +46,7 @@ impl Doors {
             advice: advice.into(),
         };
         if !self.listen.is_empty() && !self.listen.contains(&to) {
-            let advice = format!("http.listen does not have {to}");
+            let advice = format!("HTTP does not listen on {to}; add it to http.listen");
             return Err(refusal("address_not_listened", advice));
         }
         if !self.hosts.admits(from) {
@@ -56,32 +57,32 @@ impl Doors {
     }
 }
 
-/// What a request does.
+/// Class of a request, by the access that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// It asks whether the appliance lives, and is ready.
+    /// A liveness or readiness probe.
     Probe,
-    /// It reads what everybody may read.
+    /// Reads public state.
     Read,
-    /// It reads what others have sent, or what peers are known by.
+    /// Reads traffic of others, or identities of peers.
     ReadPayload,
-    /// It changes something.
+    /// Changes state.
     Write,
 }
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// 401 if a token would help, 429 if it came too soon after a wrong one, else 403.
+    /// 401 if the right token would be accepted, 429 if the token came too soon after a wrong one, else 403.
     pub status: Status,
-    /// A label.
+    /// Reason as a label of metrics and reports.
     pub reason: &'static str,
-    /// The same for people, and what to do.
+    /// Reason and remedy for the operator.
     pub advice: Cow<'static, str>,
 }
 
 impl Denied {
-    /// The answer that says so.
+    /// The error response.
     pub fn response(&self) -> Response {
         let challenge = match (self.status == Status::UNAUTHORIZED, self.reason) {
             (false, _) => "",
@@ -92,7 +93,7 @@ impl Denied {
         Response { challenge, ..Response::new(self.status, Response::TEXT, text) }
     }
 
-    /// The refusal of `request`, to be logged and counted.
+    /// The refusal of `request`, for log and counters.
     pub fn refusal(&self, request: &Request<'_>) -> Refusal {
         Refusal {
             who: Some(request.from.ip()),
@@ -104,9 +105,9 @@ impl Denied {
     }
 }
 
-/// How long no token of a host is looked at after a wrong one.
+/// How long further tokens of a host are not checked after a wrong one.
 const PENALTY: Duration = Duration::from_secs(1);
-/// Hosts that are remembered for a wrong token.
+/// Maximum number of hosts in [`Guesses`].
 const GUESSERS: usize = 1024;
 
 /// Hosts that have sent a wrong token within the last second, and when that was.
@@ -116,12 +117,12 @@ pub struct Guesses {
 }
 
 impl Guesses {
-    /// Whether a token of the host is looked at.
+    /// Whether a token of the host is checked at present.
     fn admits(&self, host: IpAddr, now: Instant) -> bool {
         self.wrong.get(&accountable(host)).is_none_or(|&at| at + PENALTY <= now)
     }
 
-    /// The host has sent a wrong token. Where all places are taken, the oldest entry gives way.
+    /// Records a wrong token of the host. The oldest entry is evicted if there is no room.
     fn note(&mut self, host: IpAddr, now: Instant) {
         let host = accountable(host);
         if self.wrong.len() >= GUESSERS && !self.wrong.contains_key(&host) {
@@ -137,20 +138,20 @@ impl Guesses {
     }
 }
 
-/// What a request is judged by.
+/// The state that access checks need.
 pub struct Judge<'a> {
-    /// The hash of the token that is configured.
+    /// Hash of the configured token.
     pub token: Option<&'a TokenHash>,
-    /// Whether a host's name or address (without port) is one of ours.
+    /// Whether a host name or address (without port) is the appliance's.
     pub is_ours: &'a dyn Fn(&str) -> bool,
     /// Hosts that have sent wrong tokens.
     pub guesses: &'a mut Guesses,
-    /// The present.
+    /// Present time.
     pub now: Instant,
 }
 
 impl Judge<'_> {
-    /// Whether `request` may do that.
+    /// Checks whether `request` may perform `act`.
     pub fn judge(&mut self, request: &Request<'_>, act: Act) -> Result<(), Denied> {
         if act == Act::Probe {
             return Ok(());
@@ -158,7 +159,7 @@ impl Judge<'_> {
         if !host_name(request.host).is_some_and(self.is_ours) {
             let host: String = request.host.chars().take(64).collect();
             let advice = format!(
-                "{host:?} is no address of ours and not system.hostname; name the appliance by one of them"
+                "{host:?} is neither an address of the appliance nor system.hostname; use one of them in the URL"
             );
             return Err(forbidden("foreign_host", advice.into()));
         }
@@ -167,11 +168,12 @@ impl Judge<'_> {
         }
         if let Some(origin) = request.origin.filter(|origin| !is_same(origin, request.host)) {
             let origin: String = origin.chars().take(64).collect();
-            let advice = format!("a page of {origin:?} may not act here");
+            let advice = format!("requests from pages of {origin:?} are not accepted");
             return Err(forbidden("foreign_origin", advice.into()));
         }
         let Some(expected) = self.token else {
-            let advice = "HTTP is read-only, and without captures, until http.token_sha256 is set";
+            let advice =
+                "changes and captures over HTTP are disabled until http.token_sha256 is set";
             return Err(forbidden("read_only", advice.into()));
         };
         let unauthorized = |reason, advice: &'static str| Denied {
@@ -186,7 +188,8 @@ impl Judge<'_> {
         let host = request.from.ip();
         if !self.guesses.admits(host, self.now) {
             let (status, reason) = (Status::TOO_MANY_REQUESTS, "token_too_soon");
-            let advice = "this host has sent a wrong token less than a second ago; this one was not looked at";
+            let advice =
+                "this host sent a wrong token less than a second ago; this token was not checked";
             return Err(Denied { status, reason, advice: advice.into() });
         }
         let given = Sha256::digest(given);
@@ -202,7 +205,7 @@ fn forbidden(reason: &'static str, advice: Cow<'static, str>) -> Denied {
     Denied { status: Status::FORBIDDEN, reason, advice }
 }
 
-/// A host without its port: `10.0.0.1:80`, `[fd00::1]:80` (then without brackets), `name:80`.
+/// Removes the port and brackets of a host: `10.0.0.1:80`, `[fd00::1]:80`, `name:80`.
 fn host_name(host: &str) -> Option<&str> {
     let is_port = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     if let Some(rest) = host.strip_prefix('[') {
@@ -214,7 +217,7 @@ fn host_name(host: &str) -> Option<&str> {
     (!name.is_empty() && is_port(port)).then_some(name)
 }
 
-/// Whether a page's origin is the server itself under the name that the request has for it.
+/// Whether a page's origin is this server, under the name in the request's `Host`.
 fn is_same(origin: &str, host: &str) -> bool {
     let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host))
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_opens_and_nothing_like_it() {
+    fn only_the_exact_token_is_accepted() {
         for act in [Act::Write, Act::ReadPayload] {
             let with = |bearer| judged(act, true, &request("10.0.0.1:80", None, bearer));
             assert_eq!(with(Some(TOKEN)), Ok(()));
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_to_foreign_names_are_refused_whatever_they_want_but_probes() {
+    fn requests_to_foreign_names_are_refused_except_probes() {
         for act in [Act::Read, Act::ReadPayload, Act::Write] {
             let to = |host| judged(act, true, &request(host, None, Some(TOKEN)));
             for host in ["10.0.0.1", "10.0.0.1:8080", "[fd00::1]", "[fd00::1]:80", "gateway-1:80"] {
@@ -301,12 +304,12 @@ mod tests {
                 assert_eq!(to(host), Err((403, "foreign_host")), "{host} {act:?}");
             }
         }
-        let anybody = request("evil.example", Some("http://evil.example"), None);
-        assert_eq!(judged(Act::Probe, false, &anybody), Ok(()));
+        let foreign = request("evil.example", Some("http://evil.example"), None);
+        assert_eq!(judged(Act::Probe, false, &foreign), Ok(()));
     }
 
     #[test]
-    fn pages_of_others_are_refused_although_they_have_the_token() {
+    fn foreign_origin_is_refused_even_with_the_token() {
         for act in [Act::ReadPayload, Act::Write] {
             for host in ["10.0.0.1", "[fd00::1]:80", "gateway-1:80"] {
                 let of =
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_wrong_token_no_other_of_the_host_is_looked_at_for_a_second() {
+    fn wrong_token_blocks_further_tokens_of_the_host_for_a_second() {
         let mut guesses = Guesses::default();
         let mut with = |bearer, from: &str, now| {
             let from: SocketAddr = from.parse().unwrap();
@@ -335,13 +338,13 @@ mod tests {
         assert_eq!(with(TOKEN, "10.0.0.9:2", soon), Err((429, "token_too_soon")));
         assert_eq!(with(TOKEN, "10.0.0.8:2", soon), Ok(()), "another host");
         assert_eq!(with(TOKEN, "10.0.0.9:2", at(6)), Ok(()));
-        // All of a /64 are one host.
+        // Addresses of one /64 count as one host.
         assert_eq!(with(b"wrong", "[fd00::1]:1", at(7)), Err((401, "wrong_token")));
         assert_eq!(with(TOKEN, "[fd00::2]:1", at(7)), Err((429, "token_too_soon")));
     }
 
     #[test]
-    fn hosts_that_guess_are_remembered_up_to_a_limit() {
+    fn guessing_hosts_are_stored_up_to_a_limit() {
         let mut guesses = Guesses::default();
         for host in 0..5000u32 {
             guesses.note(IpAddr::V4(core::net::Ipv4Addr::from_bits(host)), at(1));
@@ -350,7 +353,7 @@ mod tests {
         let last = IpAddr::V4(core::net::Ipv4Addr::from_bits(4999));
         assert!(!guesses.admits(last, at(1)) && guesses.admits(last, at(2)));
         guesses.note(IpAddr::V6(core::net::Ipv6Addr::LOCALHOST), at(3));
-        assert_eq!(guesses.wrong.len(), 1, "those whose time is over make room");
+        assert_eq!(guesses.wrong.len(), 1, "expired entries are removed");
     }
 
     #[test]

@@ -10,24 +10,24 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Bytes of a stream that are asked for at a time.
+/// Bytes of a stream that are requested from the handler at a time.
 const CHUNK: usize = 4096;
 /// Room for the size of a chunk: four hexadecimal digits and a line end.
 const CHUNK_HEADER: usize = 6;
 
-/// How long a new connection's first request is waited for before it counts as quiet.
+/// How long a new connection may wait for its first request before it counts as quiet.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The body of the answer that is being sent.
+/// The response body that is being sent.
 #[derive(Debug)]
 enum Sending {
-    /// No answer is under way.
+    /// No response is being sent.
     Nothing,
     Bytes {
         bytes: Cow<'static, [u8]>,
         sent: usize,
     },
-    /// `left`: bytes that were promised; None: chunked, or until the connection closes.
+    /// `left` is the rest of `Content-Length`; None if the body is chunked or ends with the connection.
     Stream {
         id: u64,
         left: Option<u64>,
@@ -41,28 +41,28 @@ pub struct Connection {
     limits: Limits,
     from: SocketAddr,
     input: Vec<u8>,
-    /// How much of the input was looked through for the end of the head.
+    /// Bytes of the input already searched for the end of the head.
     seen: usize,
-    /// Length of the request in `input`, once its head is understood.
+    /// Length of the request in `input`, once its head is parsed.
     need: Option<usize>,
     output: Vec<u8>,
     sent: usize,
     sending: Sending,
     /// A request was answered.
     used: bool,
-    /// No further request is taken.
+    /// No further request is accepted.
     last: bool,
     broken: bool,
-    /// The handler had no bytes when it was asked last.
+    /// The handler returned [`Read::Pending`] at its last call.
     pending: bool,
-    /// How often the handler was asked.
+    /// Calls of the handler.
     turns: u64,
-    /// When the current state began: quiet, a request, or the last progress of an answer.
+    /// Start of the current state (quiet, or receiving a request), or last progress of a response.
     since: Instant,
 }
 
 impl Connection {
-    /// A connection of `from` that was accepted at `now`.
+    /// A connection from the client `from`, accepted at `now`.
     pub fn new(limits: Limits, from: SocketAddr, now: Instant) -> Self {
         Connection {
             limits,
@@ -82,17 +82,17 @@ impl Connection {
         }
     }
 
-    /// Who is at the other end.
+    /// The client's address.
     pub fn from(&self) -> SocketAddr {
         self.from
     }
 
-    /// How often the handler was asked for something: each time costs what the handler makes of it.
+    /// Number of calls of the handler, for the scheduling of connections by their cost.
     pub fn turns(&self) -> u64 {
         self.turns
     }
 
-    /// Takes in what the client sent; returns how much of it, the rest has to wait.
+    /// Accepts bytes from the client. Returns how many; the rest must be offered again later.
     pub fn handle_input(&mut self, bytes: &[u8], now: Instant) -> usize {
         if self.last {
             return bytes.len();
@@ -106,12 +106,12 @@ impl Connection {
         taken
     }
 
-    /// The client will send nothing more.
+    /// Handles the client's FIN.
     pub fn handle_end(&mut self) {
         self.last |= !self.is_answering() && !self.is_complete();
     }
 
-    /// Has a complete request answered, and looks after the time.
+    /// Passes a complete request to the handler, and enforces time limits.
     pub fn poll(&mut self, handler: &mut dyn Handler, now: Instant) {
         if self.is_answering() || self.last {
             self.broken |= self.is_answering() && self.since + self.limits.stall <= now;
@@ -199,7 +199,7 @@ impl Connection {
         self.since = now;
     }
 
-    /// Answers `status` and takes no further request: where the next would begin is not known.
+    /// Answers `status` and accepts no further request, because the start of the next one is unknown.
     fn refuse(&mut self, status: Status, now: Instant) {
         let response = Response::error(status);
         write_head(&mut self.output, &response, true, false);
@@ -211,7 +211,7 @@ impl Connection {
         self.since = now;
     }
 
-    /// What is to be sent next; empty if there is nothing at present.
+    /// Bytes to be sent next; empty if there are none at present.
     pub fn output(&mut self, handler: &mut dyn Handler, now: Instant) -> &[u8] {
         if self.sent == self.output.len() {
             self.output.clear();
@@ -226,7 +226,7 @@ impl Connection {
         }
     }
 
-    /// The first `count` bytes of [`Connection::output`] were sent.
+    /// Marks the first `count` bytes of [`Connection::output`] as sent.
     pub fn consume(&mut self, count: usize, now: Instant) {
         if count > 0 {
             self.since = now;
@@ -245,7 +245,7 @@ impl Connection {
         }
     }
 
-    /// Asks the handler for the next part of a stream.
+    /// Requests the next part of a stream from the handler.
     fn refill(&mut self, handler: &mut dyn Handler, now: Instant) {
         let Sending::Stream { id, left, chunked } = self.sending else { return };
         let most = left.map_or(CHUNK, |left| usize::try_from(left).map_or(CHUNK, |l| l.min(CHUNK)));
@@ -272,7 +272,7 @@ impl Connection {
             }
             Read::Pending => {
                 self.output.clear();
-                // It is not the client who is slow.
+                // The handler is slow, not the client.
                 self.since = now;
             }
             Read::End => {
@@ -282,14 +282,14 @@ impl Connection {
                     self.output.extend_from_slice(b"0\r\n\r\n");
                     self.sending = Sending::Bytes { bytes: Cow::Borrowed(&[]), sent: 0 };
                 }
-                // Less than was promised: the client must see that it is not whole.
+                // Shorter than `Content-Length`: the client must see that the body is incomplete.
                 self.broken |= left.is_some_and(|left| left > 0);
                 handler.close(id);
             }
         }
     }
 
-    /// Gives up what is being sent, because the connection is gone.
+    /// Closes the stream that is being sent, because the TCP connection is gone.
     pub fn abandon(&mut self, handler: &mut dyn Handler) {
         if let Sending::Stream { id, .. } = self.sending {
             handler.close(id);
@@ -298,35 +298,34 @@ impl Connection {
         self.broken = true;
     }
 
-    /// Whether an answer is under way.
+    /// Whether a response is being sent.
     fn is_answering(&self) -> bool {
         !matches!(self.sending, Sending::Nothing)
     }
 
-    /// Whether it is quiet: between two requests, or without any for a while.
+    /// Whether it is quiet: between two requests, or without a request for a while.
     pub fn is_quiet(&self, now: Instant) -> bool {
         let fresh = !self.used && now < self.since + FRESH;
         !self.is_answering() && self.input.is_empty() && !fresh
     }
 
-    /// When it will be quiet, if nothing more comes.
+    /// When it becomes quiet if no more bytes arrive.
     pub fn quiet_at(&self) -> Option<Instant> {
         let waits = !self.is_answering() && self.input.is_empty();
         waits.then(|| if self.used { self.since } else { self.since + FRESH })
     }
 
-    /// Whether everything is said and sent: close it.
+    /// Whether all responses are sent and the connection must be closed.
     pub fn is_finished(&self) -> bool {
         self.last && !self.is_answering() && self.sent == self.output.len()
     }
 
-    /// Whether it has to be reset: the client is stuck, or the answer cannot be completed.
+    /// Whether it must be reset: the client stalls, or the response cannot be completed.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Whether there is something to ask the handler for at once: the next request is there, or the next part
-    /// of an answer can be sent.
+    /// Whether the handler can be called at once: input is waiting, or the next part of a response can be sent.
     pub fn wants_turn(&self) -> bool {
         match self.sending {
             Sending::Nothing => !self.last && !self.input.is_empty(),
@@ -335,17 +334,17 @@ impl Connection {
         }
     }
 
-    /// Whether the handler has to be asked again for bytes that it did not have.
+    /// Whether the handler must be called again for bytes that were pending.
     pub fn is_pending(&self) -> bool {
         self.pending && self.is_answering()
     }
 
-    /// Since when it is in its present state.
+    /// Start of its present state.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// When [`Connection::poll`] has something to do, if nothing arrives.
+    /// When [`Connection::poll`] is due if no bytes arrive.
     pub fn poll_timeout(&self) -> Instant {
         if self.is_answering() {
             self.since + self.limits.stall
@@ -357,7 +356,7 @@ impl Connection {
     }
 }
 
-/// Appends the head of an answer; true if its body is to be sent in chunks.
+/// Appends the head of a response. Returns whether its body is sent in chunks.
 fn write_head(output: &mut Vec<u8>, response: &Response, modern: bool, keep: bool) -> bool {
     let mut text = Text(output);
     let length = match &response.body {
@@ -389,7 +388,7 @@ fn write_head(output: &mut Vec<u8>, response: &Response, modern: bool, keep: boo
     chunked
 }
 
-/// Writes the size of a chunk into the room left for it at the start of `chunk`.
+/// Writes the size of a chunk into the space reserved at the start of `chunk`.
 fn write_chunk_size(chunk: &mut [u8], size: usize) {
     let digits = [12, 8, 4, 0].map(|shift| b"0123456789abcdef"[size >> shift & 15]);
     let header = [digits[0], digits[1], digits[2], digits[3], b'\r', b'\n'];

@@ -1,12 +1,12 @@
 //! A small HTTP/1.1 server (RFC 9110, RFC 9112) for metrics, state and commands.
 //!
-//! [`Server`] keeps a fixed number of connections on an interface; [`Connection`] is one of them
-//! without its TCP socket; the routes are the [`Handler`]'s. Does GET, HEAD, POST, PUT and DELETE,
-//! keep-alive, pipelining, `Expect: 100-continue`, and bodies that are made as they are sent.
-//! [`access`] says who may do what. Of all its connections one asks the handler for something at a
-//! time, and no more often in a round than the handler has time for. With [`crate::tls`] it speaks TLS.
-//! Does not do compression, ranges, or chunked requests. Everything a client may send or leave unsent is
-//! bounded by [`Limits`].
+//! [`Server`] has a fixed number of connections on an interface. [`Connection`] is one of them without its TCP socket.
+//! The [`Handler`] implements the routes. Supported: GET, HEAD, POST, PUT and DELETE, keep-alive, pipelining, `Expect:
+//! 100-continue`, streamed bodies, and TLS with [`crate::tls`]. Not supported: compression, ranges, and chunked
+//! requests.
+//!
+//! [`access`] controls access. Connections call the handler one at a time, and in a round only while it has time.
+//! [`Limits`] bounds the size and duration of requests and responses.
 
 pub mod access;
 mod connection;
@@ -23,43 +23,43 @@ pub use server::Server;
 use crate::refusal::Refusal;
 use core::time::Duration;
 
-/// What answers requests: the routes of the appliance.
+/// Answers requests.
 pub trait Handler {
-    /// Whether it has time for a further request or part of an answer in this round. The server asks
-    /// before each, and comes back in the next round.
+    /// Whether it has time for another request or part of a response in this round. The server checks before each, and
+    /// continues in the next round.
     fn has_time(&self) -> bool {
         true
     }
 
-    /// A client was refused before it could ask for anything.
+    /// Called when a client is refused before its first request.
     fn refused(&mut self, _refusal: Refusal) {}
 
-    /// Answers a request. HEAD comes as GET, and what is answered is cut to its head.
+    /// Answers a request. A HEAD request is passed as GET, and the body of the response is dropped.
     fn handle(&mut self, request: &Request<'_>) -> Response;
 
-    /// The next bytes of a body that was answered as [`Body::Stream`].
+    /// Writes the next bytes of a [`Body::Stream`] to `_into`.
     fn read(&mut self, _stream: u64, _into: &mut [u8]) -> Read {
         Read::End
     }
 
-    /// A stream is over: sent to its end, or given up because the client went away.
+    /// Called at the end of a stream: it was sent completely, or the connection is gone.
     fn close(&mut self, _stream: u64) {}
 }
 
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time; one host has half of them at most.
+    /// Connections at a time. One host may have half of them.
     pub connections: usize,
     /// Bytes of a request's line and headers.
     pub head: usize,
     /// Bytes of a request's body.
     pub body: usize,
-    /// From the first byte of a request to its last.
+    /// Time from the first byte of a request to its last.
     pub request: Duration,
-    /// Between two requests of a connection.
+    /// Time between two requests of a connection.
     pub idle: Duration,
-    /// Without the client taking any byte of an answer.
+    /// Time without progress of a response.
     pub stall: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! One connection of the server with its TCP socket, and TLS between the two if the server speaks that.
+//! A connection of the server with its TCP socket, and optionally a TLS session between the two.
 
 use super::{Connection, Handler, Limits};
 use crate::Interface;
@@ -11,21 +11,21 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// When to ask again for bytes that the handler did not have.
+/// Interval at which the handler is polled for pending bytes.
 const PENDING: Duration = Duration::from_millis(20);
 
-/// A connection that was accepted.
+/// An accepted connection.
 #[derive(Debug)]
 pub(super) struct Open {
     stream: Stream,
     connection: Connection,
     secure: Option<Session>,
-    /// Since when its session has failed.
+    /// When its TLS session failed.
     failed: Option<Instant>,
     stall: Duration,
-    /// Something has happened to it.
+    /// It has an unhandled event.
     awake: bool,
-    /// When there is something to do, if nothing happens.
+    /// When it must be served without an event.
     due: Instant,
 }
 
@@ -42,32 +42,32 @@ impl Open {
         Open { stream, connection, secure, failed: None, stall, awake: true, due: now }
     }
 
-    /// Whether this is its name.
+    /// Whether `stream` is its TCP connection.
     pub fn is(&self, stream: Stream) -> bool {
         self.stream == stream
     }
 
-    /// Something has happened to it.
+    /// Marks it for service.
     pub fn wake(&mut self) {
         self.awake = true;
     }
 
-    /// Whether it has to be looked at.
+    /// Whether it must be served.
     pub fn is_awake(&self, now: Instant) -> bool {
         self.awake || self.due <= now
     }
 
-    /// When it has to be looked at, if nothing happens.
+    /// When it must be served without an event.
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// Who is at the other end.
+    /// The client's address.
     pub fn from(&self) -> SocketAddr {
         self.connection.from()
     }
 
-    /// How often the handler was asked for something.
+    /// Number of calls of the handler.
     pub fn turns(&self) -> u64 {
         self.connection.turns()
     }
@@ -77,14 +77,15 @@ impl Open {
         self.connection.is_quiet(now) || self.secure.as_ref().is_some_and(|s| s.is_stalled(now))
     }
 
-    /// When it will be quiet, if its client says nothing more.
+    /// When it becomes quiet if its client sends nothing more.
     pub fn quiet_at(&self) -> Option<Instant> {
         let stalls = self.secure.as_ref().and_then(Session::stalls_at);
         Instant::first([self.connection.quiet_at(), stalls])
     }
 
-    /// Ends it for another: in order if its client was served, else by a reset, which waits for nobody.
-    pub fn give_way(
+    /// Closes it to free its place for another. Before the end of the TLS handshake it is reset, which frees the place
+    /// at once.
+    pub fn evict(
         &mut self,
         listener: &mut Listener,
         interface: &mut Interface,
@@ -97,17 +98,17 @@ impl Open {
         }
     }
 
-    /// Since when it is in its present state.
+    /// Start of its present state.
     pub fn since(&self) -> Instant {
         self.connection.since()
     }
 
-    /// The connection is gone: gives up what was being sent.
+    /// Drops the response that is being sent, because the TCP connection is gone.
     pub fn abandon(&mut self, handler: &mut dyn Handler) {
         self.connection.abandon(handler);
     }
 
-    /// Ends it by a reset.
+    /// Resets it.
     pub fn abort(
         &mut self,
         listener: &mut Listener,
@@ -119,7 +120,7 @@ impl Open {
         self.abandon(handler);
     }
 
-    /// Ends it in order.
+    /// Closes it after the sent data.
     pub fn close(
         &mut self,
         listener: &mut Listener,
@@ -135,8 +136,7 @@ impl Open {
         self.abandon(handler);
     }
 
-    /// Moves bytes as long as there are any, there is room, and the handler has time; whether the connection
-    /// goes on.
+    /// Moves bytes while there are any, there is room, and the handler has time. False if the connection was closed.
     pub fn serve(
         &mut self,
         listener: &mut Listener,
@@ -146,7 +146,7 @@ impl Open {
     ) -> bool {
         self.awake = false;
         while self.step(listener, interface, handler, now) {
-            // The buffers bound how often this goes round.
+            // The buffers bound the number of iterations.
         }
         let stream = self.stream;
         if let Some(refusal) = self.secure.as_ref().and_then(|session| self.refusal(session)) {
@@ -156,7 +156,7 @@ impl Open {
             let end = *self.failed.get_or_insert(now) + self.stall;
             let waits = self.secure.as_ref().is_some_and(|s| !s.outgoing().is_empty());
             if waits && now < end && !listener.is_gone(interface, stream) {
-                // The alert that tells the client has no room yet.
+                // The alert for the client still waits for room.
                 self.due = end;
                 return true;
             }
@@ -166,12 +166,12 @@ impl Open {
         let secure = self.secure.as_mut();
         let ended = secure.as_ref().is_some_and(|session| session.is_ended());
         let shaking = secure.as_ref().is_some_and(|session| !session.is_open());
-        let heard_all = !listener.may_read(interface, stream);
-        if heard_all || ended {
+        let at_end = !listener.may_read(interface, stream);
+        if at_end || ended {
             self.connection.handle_end();
         }
         let gone = listener.is_gone(interface, stream);
-        if self.connection.is_broken() || gone || heard_all && shaking {
+        if self.connection.is_broken() || gone || at_end && shaking {
             self.abort(listener, interface, handler, now);
             return false;
         }
@@ -185,7 +185,7 @@ impl Open {
                 self.close(listener, interface, handler, now);
                 return false;
             }
-            // The end of what is said has no room yet.
+            // The last records still wait for room.
             self.due = self.connection.since() + self.stall;
             if self.due <= now {
                 self.abort(listener, interface, handler, now);
@@ -199,7 +199,7 @@ impl Open {
         };
         let handshake = self.secure.as_ref().and_then(Session::poll_timeout);
         self.due = handshake.map_or(timeout, |at| at.min(timeout));
-        // What it waits for may be the handler's time.
+        // It may wait for the handler's time.
         let stuck = self.connection.wants_turn() && !self.connection.is_pending();
         if stuck && !handler.has_time() {
             self.due = now;
@@ -207,7 +207,8 @@ impl Open {
         true
     }
 
-    /// Takes in what has come, has it answered, and sends what there is; whether anything moved.
+    /// Passes received bytes to the connection, lets the handler answer, and sends output. Returns whether any bytes
+    /// moved.
     fn step(
         &mut self,
         listener: &mut Listener,
@@ -247,13 +248,15 @@ impl Open {
         moved
     }
 
-    /// What is told of a session that is over, if it is.
+    /// The refusal of a failed TLS session.
     fn refusal(&self, session: &Session) -> Option<Refusal> {
         let (reason, advice): (_, Cow<'static, str>) = match session.failure()? {
-            Failure::Slow => ("tls_timeout", "it did not end its TLS handshake in time".into()),
+            Failure::Slow => {
+                ("tls_timeout", "the client did not complete its TLS handshake in time".into())
+            }
             Failure::Wrong(why) => (
                 "tls_failed",
-                format!("{why}; https:// with TLS 1.2 or 1.3 is spoken here (http.tls)").into(),
+                format!("{why}; this port needs https:// with TLS 1.2 or 1.3 (http.tls)").into(),
             ),
         };
         let (who, asked) = (Some(self.from().ip()), "TLS".into());
@@ -261,7 +264,7 @@ impl Open {
     }
 }
 
-/// Sends records as far as there is room; whether any byte went.
+/// Sends TLS records while there is room. Returns whether any byte was sent.
 fn send(
     session: &mut Session,
     listener: &mut Listener,

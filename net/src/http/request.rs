@@ -1,19 +1,18 @@
-//! A request as the handler sees it, and the rules of framing that it must keep
-//! (RFC 9112 section 6.3: what is ambiguous is refused).
+//! Parses requests. Ambiguous framing is refused (RFC 9112 section 6.3).
 
 use super::Status;
 
 use core::net::SocketAddr;
 
-/// Headers that a request may have.
+/// Maximum number of headers.
 const MAX_HEADERS: usize = 48;
 
-/// What the client wants done.
+/// Request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Read (also HEAD).
     Get,
-    /// Do something.
+    /// Execute.
     Post,
     /// Replace.
     Put,
@@ -24,31 +23,31 @@ pub enum Method {
 /// A complete request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Who asks.
+    /// The client's address.
     pub from: SocketAddr,
-    /// What is wanted done.
+    /// Method.
     pub method: Method,
-    /// Only the head of the answer is wanted (HEAD): its body need not be made.
+    /// A HEAD request: the response's body is not sent, so it need not be made.
     pub head_only: bool,
-    /// The path as it was sent: begins with `/`, percent-encoding untouched.
+    /// The path as sent: begins with `/`, percent-encoding is not decoded.
     pub path: &'a str,
-    /// What follows the first `?`, or nothing.
+    /// The part after the first `?`; empty without one.
     pub query: &'a str,
     /// The body.
     pub body: &'a [u8],
-    /// To whom it was sent (Host, or the authority of an absolute target), perhaps with a port.
+    /// The addressed host (`Host`, or the authority of an absolute target), possibly with a port.
     pub host: &'a str,
-    /// The page of a browser that sends it (RFC 6454), if it says.
+    /// Origin of the web page that sends it (`Origin`, RFC 6454).
     pub origin: Option<&'a str>,
     /// The token of `Authorization: Bearer …` (RFC 6750).
     pub bearer: Option<&'a [u8]>,
 }
 
-/// What the head of a request says.
+/// The parsed head of a request.
 #[derive(Debug)]
 pub(super) struct Head<'a> {
     pub method: Method,
-    /// Answer without body.
+    /// Response without body.
     pub head_only: bool,
     pub path: &'a str,
     pub query: &'a str,
@@ -59,15 +58,15 @@ pub(super) struct Head<'a> {
     pub length: usize,
     /// Bytes of the body.
     pub body: usize,
-    /// Not HTTP/1.0.
+    /// HTTP/1.1.
     pub modern: bool,
     /// The client keeps the connection.
     pub keep: bool,
-    /// The client waits for leave to send the body.
+    /// The client waits for `100 Continue` before it sends the body.
     pub expects: bool,
 }
 
-/// Parses a head that is there in full; the error is the status to refuse it with.
+/// Parses a complete head. The error is the status of the response.
 pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -135,14 +134,14 @@ pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
     if hosts > 1 || logins > 1 || (modern && hosts == 0) {
         return Err(Status::BAD_REQUEST);
     }
-    // RFC 9112, section 3.2.2: the target's wins.
+    // RFC 9112 section 3.2.2: the authority of the target overrides `Host`.
     head.host = authority.unwrap_or(head.host);
     let body = body.unwrap_or(0);
     head.body = usize::try_from(body).ok().filter(|&b| b <= max_body).ok_or(Status::TOO_LARGE)?;
     Ok(head)
 }
 
-/// Authority, path and query of a target in absolute form; of one in origin form, the last two.
+/// Splits a target in absolute form into authority, path and query, one in origin form into path and query.
 fn split_target(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     let (authority, origin) = match target.strip_prefix("http://") {
         Some(absolute) => {
@@ -159,13 +158,13 @@ fn split_target(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     Ok((authority, path, query))
 }
 
-/// The token of an `Authorization` header of the scheme Bearer.
+/// The token of an `Authorization` header with the scheme Bearer.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-/// A length is digits only; one that does not fit is too large.
+/// Parses a length: digits only. A number that does not fit is refused as too large.
 fn content_length(value: &[u8]) -> Result<u64, Status> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Status::BAD_REQUEST);
@@ -174,7 +173,7 @@ fn content_length(value: &[u8]) -> Result<u64, Status> {
     text.parse().map_err(|_| Status::TOO_LARGE)
 }
 
-/// Whether the comma-separated list `value` holds `token`.
+/// Whether the comma-separated list `value` contains `token`.
 fn has_token(value: &[u8], token: &str) -> bool {
     value.split(|&b| b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn parse_reads_target_and_headers() {
         let head = parse(b"HEAD http://a:1/x/y?q=1?2 HTTP/1.1\r\nhOST: a\r\n\r\n", 0).unwrap();
         assert_eq!((head.path, head.query, head.head_only), ("/x/y", "q=1?2", true));
         assert_eq!((head.host, head.origin, head.bearer), ("a:1", None, None));
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_or_too_much_is_refused() {
+    fn parse_refuses_ambiguous_and_oversized_heads() {
         let with =
             |header: &str| status(&format!("POST / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n"));
         assert_eq!(with("X: y"), None);

@@ -1,4 +1,4 @@
-//! What a handler answers.
+//! Responses of a handler.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -13,15 +13,15 @@ impl Status {
     pub const OK: Status = Status(200, "OK");
     /// 400: malformed request.
     pub const BAD_REQUEST: Status = Status(400, "Bad Request");
-    /// 401: with a token only.
+    /// 401: a token is required.
     pub const UNAUTHORIZED: Status = Status(401, "Unauthorized");
-    /// 403: not for whoever asks, or not at all as things are configured.
+    /// 403: not allowed for this client, or disabled by the configuration.
     pub const FORBIDDEN: Status = Status(403, "Forbidden");
     /// 404: no such path.
     pub const NOT_FOUND: Status = Status(404, "Not Found");
-    /// 405: not with this method.
+    /// 405: the path does not support this method.
     pub const METHOD_NOT_ALLOWED: Status = Status(405, "Method Not Allowed");
-    /// 408: the request did not come in time.
+    /// 408: the request was not received in time.
     pub const REQUEST_TIMEOUT: Status = Status(408, "Request Timeout");
     /// 411: a body needs a length.
     pub const LENGTH_REQUIRED: Status = Status(411, "Length Required");
@@ -31,11 +31,11 @@ impl Status {
     pub const TOO_MANY_REQUESTS: Status = Status(429, "Too Many Requests");
     /// 431: line and headers are too large.
     pub const HEADERS_TOO_LARGE: Status = Status(431, "Request Header Fields Too Large");
-    /// 500: our mistake.
+    /// 500: a fault of the appliance.
     pub const INTERNAL_ERROR: Status = Status(500, "Internal Server Error");
-    /// 501: no such method at all.
+    /// 501: unknown method.
     pub const NOT_IMPLEMENTED: Status = Status(501, "Not Implemented");
-    /// 503: not now.
+    /// 503: temporarily unavailable.
     pub const UNAVAILABLE: Status = Status(503, "Service Unavailable");
 }
 
@@ -45,41 +45,41 @@ impl fmt::Display for Status {
     }
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// All of it.
+    /// The complete body.
     Bytes(Cow<'static, [u8]>),
-    /// Made as it is sent, by [`super::Handler::read`].
+    /// A stream, read by [`super::Handler::read`] while it is sent.
     Stream {
         /// The handler's name for it.
         id: u64,
-        /// Bytes in all, if that is known; otherwise it is sent in chunks.
+        /// Total length, if known; otherwise it is sent in chunks.
         length: Option<u64>,
     },
 }
 
-/// What [`super::Handler::read`] gave.
+/// Result of [`super::Handler::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// This many bytes, at least one.
+    /// Number of bytes written, at least one.
     Bytes(usize),
-    /// None now; ask again.
+    /// No bytes at present; call again.
     Pending,
-    /// None any more.
+    /// End of the stream.
     End,
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// How it went.
+    /// Status.
     pub status: Status,
     /// Media type of the body.
     pub content_type: &'static str,
     /// For 405: the methods that are allowed, separated by commas; otherwise empty.
     pub allow: &'static str,
-    /// For 401: what is asked for (`WWW-Authenticate`); otherwise empty.
+    /// For 401: the challenge (`WWW-Authenticate`); otherwise empty.
     pub challenge: &'static str,
     /// The body.
     pub body: Body,
@@ -91,26 +91,26 @@ impl Response {
     /// Media type of text.
     pub const TEXT: &'static str = "text/plain; charset=utf-8";
 
-    /// An answer with all its bytes.
+    /// A response with a complete body.
     pub fn new(status: Status, content_type: &'static str, body: impl Into<String>) -> Self {
         let body = Body::Bytes(body.into().into_bytes().into());
         Response { status, content_type, allow: "", challenge: "", body }
     }
 
-    /// An answer whose body is made as it is sent.
+    /// A response with a streamed body.
     pub fn stream(content_type: &'static str, id: u64, length: Option<u64>) -> Self {
         let body = Body::Stream { id, length };
         Response { status: Status::OK, content_type, allow: "", challenge: "", body }
     }
 
-    /// An answer that is only its status.
+    /// A response with the status as its text.
     pub fn error(status: Status) -> Self {
         let mut text = String::new();
         let _ = writeln!(text, "{status}");
         Response::new(status, Self::TEXT, text)
     }
 
-    /// 405, with the methods that are allowed.
+    /// 405 with the allowed methods.
     pub fn method_not_allowed(allow: &'static str) -> Self {
         Response { allow, ..Response::error(Status::METHOD_NOT_ALLOWED) }
     }

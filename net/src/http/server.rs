@@ -1,5 +1,5 @@
-//! The server's TCP side: a limited number of connections to one port of an interface. A connection that
-//! nothing has happened to, and whose time has not come, is not looked at.
+//! The server's TCP side: a limited number of connections to one port of an interface. Only connections with an event
+//! or an expired timer are served.
 
 use super::access::Doors;
 use super::open::Open;
@@ -16,7 +16,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How long a request may be under way, or an answer stand still, before it gives way to other clients.
+/// A connection is slow, and may be closed for another client, if its request or a part of its response takes longer.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// Receive and transmit buffer of a connection.
@@ -31,17 +31,17 @@ pub struct Server {
     tls: Option<Arc<Tls>>,
     listener: Listener,
     open: Vec<Open>,
-    /// Which connection is served first the next time.
+    /// Index of the connection that is served first in the next round.
     first: usize,
-    /// Who may connect has changed.
+    /// The admission rules have changed.
     new_doors: bool,
     deadline: Option<Instant>,
-    /// How often a connection was looked at.
+    /// Number of times that a connection was served.
     looks: u64,
 }
 
 impl Server {
-    /// A server on `port` (not 0) of all addresses of the interface; with `tls` it speaks nothing else.
+    /// A server on `port` (not 0) of all addresses of the interface. With `tls` it accepts TLS only.
     pub fn new(
         interface: &mut Interface,
         port: u16,
@@ -57,7 +57,7 @@ impl Server {
         Server { limits, doors, tls, listener, open, first, new_doors, deadline, looks }
     }
 
-    /// Serves these hosts on these addresses of ours from now on. Connections of others are reset.
+    /// Changes the admission rules. Connections of hosts that are no longer admitted are reset.
     pub fn set_doors(&mut self, doors: Doors) {
         if self.doors != doors {
             self.doors = doors;
@@ -66,8 +66,8 @@ impl Server {
         }
     }
 
-    /// Serves what has arrived; returns at once if nothing has and nothing is due. Must be given
-    /// the interface that it was made on.
+    /// Serves connections with events or expired timers; returns at once if there are none. `interface` must be the one
+    /// passed to `new`.
     pub fn poll(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
         let due = self.deadline.is_some_and(|deadline| deadline <= now);
         if !due && !self.new_doors && !interface.is_ready(self.listener.owner()) {
@@ -87,7 +87,7 @@ impl Server {
         self.make_room(interface, handler, now);
     }
 
-    /// Takes new connections; whether there were any.
+    /// Accepts new connections. Returns whether there were any.
     fn accept(
         &mut self,
         interface: &mut Interface,
@@ -107,7 +107,7 @@ impl Server {
             }
             if !self.admits_another(from.ip(), interface, handler, now) {
                 let advice = format!(
-                    "this host has {} connections, a half of all places; its next may come when one is over",
+                    "this host has {} connections, the limit for one host; close one before the next",
                     self.share()
                 );
                 let (who, asked) = (Some(from.ip()), "a connection".into());
@@ -116,8 +116,8 @@ impl Server {
                 self.listener.abort(interface, stream, now);
                 continue;
             }
-            // A connection has timers of its own.
-            self.listener.stop_asking(interface, stream);
+            // HTTP connections have their own timeouts.
+            self.listener.disable_keep_alive(interface, stream);
             let secure = self.tls.as_ref().map(|tls| tls.session(now));
             self.open.push(Open::new(stream, self.limits, from, secure, now));
             any = true;
@@ -125,12 +125,13 @@ impl Server {
         any
     }
 
-    /// Places that one host may have; over IPv6 a host is a /64 ([`accountable`]).
+    /// Connections that one host may have. An IPv6 /64 counts as one host ([`accountable`]).
     fn share(&self) -> usize {
         self.limits.connections.div_ceil(2)
     }
 
-    /// Whether a host may have another connection. One of its own that does nothing, or is slow, is ended for it.
+    /// Whether a host may have another connection. At its limit, a quiet or slow connection of the host is closed for
+    /// it.
     fn admits_another(
         &mut self,
         host: IpAddr,
@@ -145,19 +146,19 @@ impl Server {
         let least = self.least_useful(&of_host, now);
         least.is_some_and(|at| {
             let mut open = self.open.swap_remove(at);
-            open.give_way(&mut self.listener, interface, handler, now);
+            open.evict(&mut self.listener, interface, handler, now);
             true
         })
     }
 
-    /// Of some connections the one that has been quiet for longest, or else slow for longest.
+    /// Among the connections that match `of`, the one that has been quiet for longest, or else slow for longest.
     fn least_useful(&self, of: &dyn Fn(&Open) -> bool, now: Instant) -> Option<usize> {
         let all = self.open.iter().enumerate().filter(|(_, open)| of(open));
         let idle = all.filter(|(_, open)| open.is_quiet(now) || open.since() + SLOW <= now);
         idle.min_by_key(|(_, open)| (!open.is_quiet(now), open.since())).map(|(at, _)| at)
     }
 
-    /// Serves the connections that something has happened to, or whose time has come.
+    /// Serves the connections with an event or an expired timer.
     fn serve(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
         let doors = &self.doors;
         let listener = &mut self.listener;
@@ -186,27 +187,27 @@ impl Server {
         self.deadline = self.open.iter().map(Open::due).min();
     }
 
-    /// When [`Server::poll`] has something to do, if nothing arrives.
+    /// When [`Server::poll`] is due without an event.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The port that it serves.
+    /// The TCP port.
     pub fn port(&self) -> u16 {
         self.listener.port()
     }
 
-    /// Connections that are open at present.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.open.len()
     }
 
-    /// How often a connection was looked at, of all that there were: what the server has cost.
+    /// Number of times that connections were served: a measure of the server's cost.
     pub fn looks(&self) -> u64 {
         self.looks
     }
 
-    /// Ends the server: connections are reset, sockets given back.
+    /// Stops the server: connections are reset and sockets freed.
     pub fn stop(self, interface: &mut Interface, handler: &mut dyn Handler) {
         for mut open in self.open {
             open.abandon(handler);
@@ -214,15 +215,15 @@ impl Server {
         self.listener.stop(interface);
     }
 
-    /// If all places are taken, and none is about to be free, ends the connection whose client has been
-    /// quiet or slow for longest, now or when there is one.
+    /// If all places are taken and none is about to be free, closes the connection that has been quiet or slow for
+    /// longest. Without such a connection, sets the deadline for the next attempt.
     fn make_room(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
-        if !self.listener.is_full(interface) || self.listener.is_closing_one(interface) {
+        if !self.listener.is_full(interface) || self.listener.has_closing(interface) {
             return;
         }
         if let Some(at) = self.least_useful(&|_| true, now) {
             let mut open = self.open.swap_remove(at);
-            open.give_way(&mut self.listener, interface, handler, now);
+            open.evict(&mut self.listener, interface, handler, now);
             return;
         }
         let quiet = self.open.iter().filter_map(Open::quiet_at);

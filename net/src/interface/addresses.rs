@@ -1,5 +1,5 @@
-//! The addresses of an interface: where they come from, whether they may be used, and what follows from them for the
-//! way to others and for the size of packets.
+//! The addresses of an interface: combines configuration, DHCP, SLAAC and duplicate detection, and derives routes and
+//! MTUs.
 
 use super::Interface;
 use crate::address_defense::{self, Claim};
@@ -17,14 +17,14 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use drivers::hal::{Instant, Severity};
 use smoltcp::wire::{IpCidr, Ipv6Cidr};
 
-/// Who says how large packets may be.
+/// Source of an MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtuOrigin {
     /// The network card.
     Card,
     /// The operator.
     Configuration,
-    /// The DHCP server that gave the address.
+    /// The DHCP server of the lease.
     Dhcp(Ipv4Addr),
     /// A router of the link.
     Router(Ipv6Addr),
@@ -41,18 +41,18 @@ impl fmt::Display for MtuOrigin {
     }
 }
 
-/// An address that the interface is to have.
+/// An address that the interface should have.
 struct Wanted {
     cidr: IpCidr,
-    /// It is used while it is probed.
+    /// It is used during its probing.
     at_once: bool,
     /// Its network is on the link.
     on_link: bool,
 }
 
 impl Interface {
-    /// Sets where addresses come from, at the start or later. A DHCP lease and announced prefixes
-    /// stay if they are wanted still. On error nothing changes.
+    /// Sets the sources of addresses, at the start or later. A DHCP lease and announced prefixes are kept if their
+    /// source stays enabled. On error nothing changes.
     pub fn set_addressing(
         &mut self,
         addressing: Addressing,
@@ -80,8 +80,8 @@ impl Interface {
         Client::new(self.local.mac, self.mtu, self.seeds.word(), self.host_name, now)
     }
 
-    /// From here on looks whether another station has an address before it is used (RFC 5227, RFC 4862). Addresses
-    /// of the configuration are used meanwhile over IPv4. To be called before anything is sent.
+    /// Enables duplicate address detection (RFC 5227, RFC 4862). Configured IPv4 addresses are used during their
+    /// probing. Must be called before any frame is sent.
     pub fn detect_duplicates(&mut self, now: Instant) {
         self.now = now;
         self.queue.clear();
@@ -90,13 +90,13 @@ impl Interface {
         self.apply();
     }
 
-    /// Sets the name by which DHCP servers know us (option 12, RFC 2132), before DHCP is wanted.
+    /// Sets the host name that is sent to DHCP servers (option 12, RFC 2132). Must be called before DHCP is enabled.
     pub fn set_hostname(&mut self, name: &'static str) {
         self.host_name = Some(name);
     }
 
-    /// The link came up (again), perhaps at another network: looks for routers and for a DHCP server at once. A lease
-    /// that is held is kept until a server refuses it, so that connections survive a pulled cable.
+    /// Handles link-up, after which the network may be another one: searches for routers and DHCP servers at once. A
+    /// lease is kept until a server refuses it, so that connections survive a pulled cable.
     pub fn link_came_up(&mut self, now: Instant) {
         self.now = now;
         self.neighbours.clear();
@@ -113,7 +113,7 @@ impl Interface {
         self.attention = true;
     }
 
-    /// The port has another MAC address: all that was had by the former one begins anew.
+    /// Changes the MAC address of the port. Everything that depends on the old one is restarted.
     pub fn set_mac(&mut self, mac: [u8; 6], now: Instant) {
         let Some(mac) = port_addresses::unicast_mac(mac).filter(|mac| *mac != self.local.mac)
         else {
@@ -133,14 +133,14 @@ impl Interface {
         self.apply();
     }
 
-    /// Does what is due for the addresses.
+    /// Polls DHCP, SLAAC and probes.
     pub(super) fn poll_addresses(&mut self, now: Instant) {
         if let Some(client) = &mut self.dhcp {
             let packets = self.outbox.packets();
-            let news = client.poll(&mut self.queue, packets, &mut self.notices, now);
+            let change = client.poll(&mut self.queue, packets, &mut self.notices, now);
             let Interface { outbox, routes, neighbours, queue, .. } = self;
             outbox.send(routes, neighbours, queue, now);
-            if let Some(lease) = news {
+            if let Some(lease) = change {
                 self.lease = lease;
                 self.apply();
             }
@@ -149,7 +149,7 @@ impl Interface {
         if self.slaac.as_mut().is_some_and(|slaac| slaac.poll(now, source, &mut self.queue)) {
             self.apply();
         }
-        while let Some(router) = self.slaac.as_mut().and_then(|slaac| slaac.router_to_ask(now)) {
+        while let Some(router) = self.slaac.as_mut().and_then(|slaac| slaac.router_to_probe(now)) {
             match self.neighbours.resolve(router.into(), now) {
                 Resolution::Known(_) => self.note_router(router.into(), true),
                 Resolution::Unreachable => self.note_router(router.into(), false),
@@ -164,19 +164,21 @@ impl Interface {
         self.addresses_due = Instant::first([dhcp, slaac, self.probes.poll_timeout()]);
     }
 
-    /// It became known whether a station answers: another router is taken, if it is the one in use that does not.
+    /// Records whether a station answers. If the router in use does not, another one is selected.
     pub(super) fn note_router(&mut self, ip: IpAddr, answers: bool) {
         let IpAddr::V6(router) = ip else { return };
-        // An entry that is only gone says nothing.
-        let known = answers || self.neighbours.is_silent(ip, self.now);
+        // A missing neighbour entry does not mean that the router is unreachable.
+        let known = answers || self.neighbours.is_unreachable(ip, self.now);
         let now = self.now;
         self.addresses_due = Some(now);
-        if known && self.slaac.as_mut().is_some_and(|slaac| slaac.heard(router, answers, now)) {
+        if known
+            && self.slaac.as_mut().is_some_and(|slaac| slaac.set_reachable(router, answers, now))
+        {
             self.apply();
         }
     }
 
-    /// Another station says that it has an address, or wants it.
+    /// Handles another station's claim to an address.
     pub(super) fn note_claim(&mut self, claim: Claim, now: Instant) {
         let Claim { ip, mac, probes } = claim;
         let (ours, other) = (Mac(self.local.mac), Mac(mac));
@@ -214,7 +216,7 @@ impl Interface {
         self.counters.conflict = Some((ip, mac));
     }
 
-    /// The addresses that the interface is to have, the link-local one first.
+    /// The addresses that the interface should have, the link-local one first.
     fn wanted(&self) -> Vec<Wanted> {
         let link_local = Ipv6Cidr::new(port_addresses::link_local(self.local.mac), 64);
         let fixed = self.addressing.addresses.iter().map(|&cidr| Wanted {
@@ -235,7 +237,7 @@ impl Interface {
         all
     }
 
-    /// Brings smoltcp's and our own lists up to date with where addresses come from.
+    /// Recomputes addresses, routes and MTUs from their sources, and updates smoltcp.
     pub(super) fn apply(&mut self) {
         let mut wanted = self.wanted();
         let all = wanted.iter().map(|wanted| (wanted.cidr.address().into(), wanted.at_once));
@@ -274,20 +276,20 @@ impl Interface {
             self.neighbours.clear();
         }
         if changed {
-            // A connection from one of the former addresses is to end.
-            self.connections.look_after_all();
+            // Connections from removed addresses must end.
+            self.connections.schedule_all();
             if !self.probes.detects() {
                 address_defense::announce(&self.local, &mut self.queue);
             }
         }
-        // Reports from nobody count for switches only (RFC 3590 section 4).
+        // Reports from the unspecified address count for switches only (RFC 3590 section 4).
         if groups != self.groups || source.is_none() && self.link_local().is_some() {
             self.groups = groups;
             self.report_groups(Occasion::Joined);
         }
     }
 
-    /// The addresses to announce because the link came up: those that others may have known.
+    /// The addresses to announce at link-up: those that other stations may have cached.
     fn announced(&self) -> PortAddresses {
         let mut local = self.local.clone();
         if self.counters.rx_frames == 0 && self.probes.detects() {
@@ -297,7 +299,7 @@ impl Interface {
         local
     }
 
-    /// The addresses whose groups we listen to: those in use, and those that may come to be.
+    /// The addresses whose groups we join: those in use, and tentative ones.
     fn groups_of(&self, wanted: &[Wanted]) -> Vec<Ipv6Addr> {
         let ips = wanted.iter().map(|wanted| wanted.cidr.address().into());
         let listens = |ip: &IpAddr| self.probes.may_use(*ip) || self.probes.is_tentative(*ip);
@@ -310,7 +312,7 @@ impl Interface {
         self.local.v6.iter().find(|ip| ip.is_unicast_link_local()).copied()
     }
 
-    /// Reports to switches and routers which groups we listen to.
+    /// Reports our multicast groups to switches and routers.
     pub(super) fn report_groups(&mut self, occasion: Occasion) {
         let source = self.link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
         let members =
@@ -341,18 +343,18 @@ impl Interface {
                 MtuOrigin::Router(router) => (IpAddr::V6(router), "router"),
             };
             self.notices.report(Topic::Mtu, subject, Severity::Information, self.now, || {
-                format!("MTU of {family} is {mtu}, as {text} {subject} says")
+                format!("{family} MTU set to {mtu} by {text} {subject}")
             });
         }
     }
 
-    /// Largest packets of IPv4 and of IPv6 in bytes, and who says so.
+    /// Largest packets of IPv4 and of IPv6 in bytes, and the source of each limit.
     pub fn mtus(&self) -> [(usize, MtuOrigin); 2] {
         let [v4, v6] = self.routes.mtu;
         [(v4, self.mtu_origins[0]), (v6, self.mtu_origins[1])]
     }
 
-    /// Largest packet to `ip` in bytes, as far as the link is concerned.
+    /// Link MTU to `ip` in bytes.
     pub fn mtu_to(&self, ip: IpAddr) -> usize {
         self.routes.mtu_to(ip)
     }
@@ -362,7 +364,7 @@ impl Interface {
         &self.routes.addresses
     }
 
-    /// Whether DHCP has given us an address that is in use.
+    /// Whether an address from DHCP is in use.
     pub fn has_lease(&self) -> bool {
         self.lease.is_some_and(|lease| self.local.has_v4(lease.address.address()))
     }

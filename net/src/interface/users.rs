@@ -1,4 +1,4 @@
-//! What the users of an interface's sockets and connections ask it for.
+//! Access of services to the sockets and connections of an interface.
 
 use super::Interface;
 use crate::connections::{Connections, Name, Owner};
@@ -7,7 +7,7 @@ use drivers::hal::Instant;
 use smoltcp::iface::SocketSet;
 
 impl Interface {
-    /// Begins to connect to `peer`, for a connector.
+    /// Starts to connect to `peer`, for a connector.
     pub(crate) fn connect(
         &mut self,
         owner: Owner,
@@ -16,17 +16,16 @@ impl Interface {
         smc: bool,
     ) -> Option<Name> {
         self.attention = true;
-        let (connections, mut outside) = self.outside(self.now);
-        connections.connect(owner, peer, port, smc, &mut outside)
+        let (connections, mut context) = self.context(self.now);
+        connections.connect(owner, peer, port, smc, &mut context)
     }
 
-    /// Changes whenever sockets or connections may have something new for their users.
+    /// A counter that changes whenever sockets or connections may have events for their users.
     pub fn activity(&self) -> u64 {
         self.activity.wrapping_add(self.connections.activity())
     }
 
-    /// The listeners and connectors that have connections to accept or news of some
-    /// ([`crate::tcp::Listener::next_news`]), in no order.
+    /// Listeners and connectors with connections to accept or events ([`crate::tcp::Listener::next_news`]), unordered.
     pub fn ready(&self) -> &[Owner] {
         self.connections.ready()
     }
@@ -41,28 +40,28 @@ impl Interface {
         self.connections.is_ready(owner)
     }
 
-    /// The time that it was told last.
+    /// Time of the last call.
     pub(crate) fn now(&self) -> Instant {
         self.now
     }
 
-    /// The TCP connections, to look at.
+    /// The TCP connections, read-only.
     pub(crate) fn tcp(&self) -> &Connections {
         &self.connections
     }
 
-    /// Whether somebody listens on a TCP port.
+    /// Whether a listener has a TCP port.
     pub fn is_listened_on(&self, port: u16) -> bool {
         self.connections.is_listened_on(port)
     }
 
-    /// The TCP connections; what they want is seen to with the next poll.
+    /// The TCP connections. The next poll serves changed ones.
     pub(crate) fn connections(&mut self) -> &mut Connections {
         self.attention = true;
         &mut self.connections
     }
 
-    /// The other sockets, for the services; what they want is seen to with the next poll.
+    /// The UDP and ICMP sockets. The next poll serves them.
     pub(crate) fn sockets(&mut self) -> &mut SocketSet<'static> {
         self.attention = true;
         self.sockets_due = Some(self.now);
@@ -72,12 +71,12 @@ impl Interface {
 
 #[cfg(test)]
 impl Interface {
-    /// Whether the opening of a connection between these ends is remembered.
-    pub fn remembers_call(&self, ends: crate::segment::Ends) -> bool {
-        self.connections.remembers(ends)
+    /// Whether the SYN of a connection between these ends is stored.
+    pub fn has_stored_handshake(&self, ends: crate::segment::Ends) -> bool {
+        self.connections.has_stored_handshake(ends)
     }
 
-    /// Neighbours that are in the table.
+    /// Number of entries in the neighbour table.
     pub fn neighbours_known(&self) -> usize {
         self.neighbours.len()
     }

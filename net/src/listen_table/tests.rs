@@ -1,10 +1,10 @@
-//! The opening of connections by peers: cookies, floods, and who is answered.
+//! Handshakes of incoming connections: cookies, floods, and the destination of SYN-ACKs.
 
-use super::{CALLS, GUESS, GUESSES, RETRY};
+use super::{GUESS, GUESSES, MAX_STORED, RETRY};
 use crate::Interface;
 use crate::connections::{Limits, Owner};
 use crate::segment::{ACK, Ends, RST, SYN, Segment};
-use crate::testing::{OUR_MAC, PEER_MAC, question, sent, tcp, with_address};
+use crate::testing::{OUR_MAC, PEER_MAC, arp_request, sent, tcp, with_address};
 use core::time::Duration;
 use drivers::hal::Instant;
 use std::vec::Vec;
@@ -18,16 +18,16 @@ fn ends(from: u16, to: u16) -> Ends {
     Ends { local_port: to, remote_port: from, remote, local }
 }
 
-/// An interface that listens, and knows where 10.0.0.2 is.
+/// A listening interface that has a neighbour entry for 10.0.0.2.
 fn listening() -> (Interface, Owner) {
     let mut interface = with_address();
     let owner = interface.connections().open_owner(LIMITS);
     interface.connections().listen(PORT, owner);
-    interface.handle_frame(&question(), Instant::ZERO);
+    interface.handle_frame(&arp_request(), Instant::ZERO);
     (interface, owner)
 }
 
-/// Where the segments go that an interface sends.
+/// Destination MAC addresses of the segments that an interface sends.
 fn destinations(interface: &mut Interface, now: Instant) -> Vec<[u8; 6]> {
     let mut port = netsim::Collector::new(usize::MAX);
     interface.poll(now);
@@ -36,7 +36,7 @@ fn destinations(interface: &mut Interface, now: Instant) -> Vec<[u8; 6]> {
     segments.map(|frame| frame[..6].try_into().unwrap()).collect()
 }
 
-/// An answer to a question of the interface: 10.0.0.3 is at this MAC address.
+/// An ARP reply: 10.0.0.3 is at this MAC address.
 fn reply(mac: [u8; 6]) -> Vec<u8> {
     let mut frame = [OUR_MAC, mac].concat();
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
@@ -48,9 +48,9 @@ fn third(remote_port: u16) -> Ends {
     Ends { remote: "10.0.0.3".parse().unwrap(), ..ends(remote_port, PORT) }
 }
 
-/// Fills the table with calls of others.
+/// Fills the store with handshakes of another host.
 fn overflow(interface: &mut Interface, now: Instant) {
-    for port in 0..=CALLS as u16 {
+    for port in 0..=MAX_STORED as u16 {
         interface.handle_frame(&tcp(third(port + 1), SYN, 1, 0, &MSS, &[]), now);
     }
 }
@@ -59,12 +59,12 @@ fn overflow(interface: &mut Interface, now: Instant) {
 fn answer_goes_to_the_station_of_the_neighbour_table_and_to_no_other() {
     let (mut interface, _) = listening();
     let now = Instant::ZERO;
-    // Another station writes the address of one that is known.
+    // Another station forges the source address of a known neighbour.
     let mut syn = tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]);
     syn[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
     interface.handle_frame(&syn, now);
     assert_eq!(destinations(&mut interface, now), [PEER_MAC]);
-    // And of one that is not: the answer waits for the table.
+    // It forges the address of an unknown neighbour: the SYN-ACK waits for resolution.
     let mut syn = tcp(third(4000), SYN, 100, 0, &MSS, &[]);
     syn[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
     interface.handle_frame(&syn, now);
@@ -76,7 +76,7 @@ fn answer_goes_to_the_station_of_the_neighbour_table_and_to_no_other() {
 }
 
 #[test]
-fn cookie_that_is_not_remembered_counts_only_after_an_overflow() {
+fn unstored_cookie_is_accepted_only_after_an_overflow() {
     for overflows in [false, true] {
         let (mut interface, owner) = listening();
         let mut now = Instant::ZERO;
@@ -86,7 +86,7 @@ fn cookie_that_is_not_remembered_counts_only_after_an_overflow() {
         }
         interface.handle_frame(&tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]), now);
         let number = sent(&mut interface, now).pop().unwrap().1;
-        // Where it is remembered, it is forgotten.
+        // The reset removes a stored handshake.
         interface.handle_frame(&tcp(ends(4000, PORT), RST, 101, 0, &[], &[]), now);
         now = now + Duration::from_secs(1);
         let ack = tcp(ends(4000, PORT), ACK, 101, number.wrapping_add(1), &[], b"hello");
@@ -95,8 +95,8 @@ fn cookie_that_is_not_remembered_counts_only_after_an_overflow() {
     }
 }
 
-/// Blind segments from an address that does not answer, a million a second, while SYNs flood. A wrong cookie has the
-/// chance 2^-23, so what is looked at opens a connection in one of 2,000 attacks of 2^26 segments.
+/// Blind segments from an address that does not answer, a million a second, during a SYN flood. A wrong cookie passes
+/// with the chance 2^-23, so the cookies that are checked open a connection in one of 2,000 attacks of 2^26 segments.
 #[test]
 fn blind_acknowledgements_open_nothing() {
     const SEGMENTS: u32 = 1 << 18;
@@ -120,14 +120,14 @@ fn blind_acknowledgements_open_nothing() {
         let looked_at = GUESSES + (now.since(Instant::ZERO).as_nanos() / GUESS.as_nanos()) as u32;
         let chance = f64::from(looked_at) / f64::from(1 << 23);
         assert!(chance < 1.0 / 20_000.0, "{looked_at}");
-        // The others are counted, but for those that found no room for an answer.
+        // Most of the others are counted.
         let guesses = interface.counters().cookie_guesses;
         assert_eq!(guesses > u64::from(SEGMENTS / 2), overflows, "{guesses}");
         assert_eq!(guesses == 0, !overflows);
     }
 }
 
-/// Calls, and gives the answer back.
+/// Completes a handshake from port `from`.
 fn open(interface: &mut Interface, from: u16, now: Instant) {
     interface.handle_frame(&tcp(ends(from, PORT), SYN, 100, 0, &MSS, &[]), now);
     let answer = sent(interface, now);
@@ -137,13 +137,13 @@ fn open(interface: &mut Interface, from: u16, now: Instant) {
 }
 
 #[test]
-fn there_is_a_connection_when_the_cookie_comes_back_and_not_before() {
+fn connection_is_made_when_the_cookie_returns() {
     let (mut interface, owner) = listening();
     let now = Instant::ZERO;
     let syn = tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]);
     interface.handle_frame(&syn, now);
     let first = sent(&mut interface, now);
-    // It was sent again: the answer is the same.
+    // A retransmitted SYN gets the same answer.
     let later = now + Duration::from_secs(1);
     interface.handle_frame(&syn, later);
     assert_eq!(sent(&mut interface, later), first);
@@ -153,7 +153,7 @@ fn there_is_a_connection_when_the_cookie_comes_back_and_not_before() {
         interface.handle_frame(&tcp(ends(4000, PORT), ACK, 101, wrong, &[], &[]), later);
         assert_eq!(interface.tcp().sizes()[0], 0);
     }
-    // The acknowledgement was lost, and this is what the client says first.
+    // The handshake's ACK was lost, and the client's first data arrives.
     let data = tcp(ends(4000, PORT), ACK, 101, number.wrapping_add(1), &[], b"hello");
     interface.handle_frame(&data, later);
     let name = interface.connections().accept(owner).unwrap();
@@ -161,11 +161,11 @@ fn there_is_a_connection_when_the_cookie_comes_back_and_not_before() {
     assert_eq!(socket.recv(|bytes| (bytes.len(), bytes == b"hello")), Ok(true));
     assert_eq!(interface.connections().accept(owner), None);
     interface.handle_frame(&tcp(ends(4002, PORT + 1), SYN, 1, 0, &MSS, &[]), later);
-    assert!(sent(&mut interface, later).iter().any(|s| s.0 == 0x14), "nobody listens there");
+    assert!(sent(&mut interface, later).iter().any(|s| s.0 == 0x14), "no listener on that port");
 }
 
 #[test]
-fn a_lost_answer_is_given_again_for_a_while() {
+fn lost_syn_ack_is_retransmitted_three_times() {
     let (mut interface, _) = listening();
     interface.handle_frame(&tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]), Instant::ZERO);
     let mut answers = sent(&mut interface, Instant::ZERO);
@@ -174,12 +174,12 @@ fn a_lost_answer_is_given_again_for_a_while() {
     }
     assert_eq!(answers.len(), 4);
     assert!(answers.iter().all(|answer| *answer == answers[0]));
-    assert!(!interface.tcp().remembers(ends(4000, PORT)));
+    assert!(!interface.tcp().has_stored_handshake(ends(4000, PORT)));
 }
 
-/// Ten thousand SYNs a second from nobody, and one client in between.
+/// Ten thousand SYNs a second from spoofed addresses, and one honest client.
 #[test]
-fn an_honest_client_comes_through_a_flood() {
+fn honest_client_connects_during_a_syn_flood() {
     let (mut interface, owner) = listening();
     let mut now = Instant::ZERO;
     for n in 0..50_000u32 {
@@ -191,12 +191,15 @@ fn an_honest_client_comes_through_a_flood() {
             sent(&mut interface, now);
             open(&mut interface, 4000, now);
             let name = interface.connections().accept(owner).expect("the honest client");
-            interface.connections().leave(name, true, now);
+            interface.connections().release(name, true, now);
         }
         if n % 10 == 9 {
             sent(&mut interface, now);
             now = now + Duration::from_millis(1);
         }
     }
-    assert!(interface.neighbours_known() <= 1 + CALLS, "who is remembered is asked for");
+    assert!(
+        interface.neighbours_known() <= 1 + MAX_STORED,
+        "only sources of stored handshakes are resolved"
+    );
 }

@@ -1,5 +1,6 @@
-//! Prefixes that routers advertise: which are on the link (RFC 4861 section 6.3.4, RFC 5942), and our addresses in
-//! them (RFC 4862 section 5.5). The two are independent: a prefix without the flag L says nothing of the link.
+//! Prefixes advertised by routers: the on-link prefixes (RFC 4861 section 6.3.4, RFC 5942), and our addresses from
+//! prefixes (RFC 4862 section 5.5). The two are independent: a prefix without the flag L implies nothing about the
+//! link.
 
 use super::MAX_ADDRESSES;
 use crate::port_addresses;
@@ -9,9 +10,9 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use smoltcp::wire::Ipv6Cidr;
 
-/// Prefixes on the link that are kept.
+/// Maximum number of on-link prefixes.
 const MOST: usize = 16;
-/// A lifetime that is not authenticated can be cut down to this only (RFC 4862 section 5.5.3 e).
+/// Unauthenticated advertisements cannot reduce a lifetime below this (RFC 4862 section 5.5.3 e).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 const ON_LINK: u8 = 0x80;
 const AUTONOMOUS: u8 = 0x40;
@@ -27,7 +28,7 @@ pub struct Advertised {
 }
 
 impl Advertised {
-    /// From an option of this type, without type and length.
+    /// Parses the option, without its type and length.
     pub fn of(option: &[u8]) -> Option<Self> {
         let (fields, rest) = option.split_first_chunk::<10>()?;
         let [length, flags, v0, v1, v2, v3, p0, p1, p2, p3] = *fields;
@@ -41,7 +42,7 @@ impl Advertised {
 #[derive(Clone, Copy, Debug)]
 struct OnLink {
     network: Ipv6Cidr,
-    /// None: for ever.
+    /// None if it never expires.
     until: Option<Instant>,
 }
 
@@ -49,40 +50,41 @@ struct OnLink {
 struct Address {
     ip: Ipv6Addr,
     until: Option<Instant>,
-    /// Until when it is as good as any other.
+    /// End of the preferred lifetime: after it the address is deprecated.
     preferred: Option<Instant>,
 }
 
-/// Both tables.
+/// On-link prefixes and addresses.
 #[derive(Debug, Default)]
 pub struct Prefixes {
     on_link: Vec<OnLink>,
     addresses: Vec<Address>,
 }
 
-/// The end of a lifetime; None: it has none.
+/// End of a lifetime; None if it is infinite.
 fn end(seconds: u32, now: Instant) -> Option<Instant> {
     (seconds != u32::MAX).then(|| now + Duration::from_secs(seconds.into()))
 }
 
-/// The prefix without what stands behind it.
+/// The prefix with the remaining bits cleared.
 fn network(prefix: Ipv6Addr, length: u8) -> Ipv6Cidr {
     let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
     Ipv6Cidr::new(Ipv6Addr::from(prefix.to_bits() & mask), length)
 }
 
 impl Prefixes {
-    /// Our addresses in the prefixes.
+    /// Our addresses.
     pub fn addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
         self.addresses.iter().map(|address| address.ip)
     }
 
-    /// The prefixes on the link.
+    /// On-link prefixes.
     pub fn on_link(&self) -> impl Iterator<Item = Ipv6Cidr> {
         self.on_link.iter().map(|prefix| prefix.network)
     }
 
-    /// Takes in a prefix, of which our address has `id`. True if an address or the link has changed.
+    /// Handles an advertised prefix. `id` is our interface identifier. True if an address or on-link prefix was added
+    /// or removed.
     pub fn advertised(&mut self, option: Advertised, id: [u8; 8], now: Instant) -> bool {
         let Advertised { prefix, length, flags, valid, preferred } = option;
         let possible = (1..=128).contains(&length)
@@ -137,7 +139,7 @@ impl Prefixes {
             self.addresses.push(new);
             return true;
         }
-        // The network has been renumbered: one that nobody should use any more makes room.
+        // The network was renumbered: a deprecated address makes room.
         let deprecated = |address: &&mut Address| address.preferred.is_some_and(|at| at <= now);
         let Some(old) = self.addresses.iter_mut().find(deprecated) else { return false };
         let useful = new.preferred.is_none_or(|at| at > now);
@@ -147,7 +149,7 @@ impl Prefixes {
         useful
     }
 
-    /// Forgets what has expired. True if there was any.
+    /// Removes expired entries. True if there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         let before = (self.on_link.len(), self.addresses.len());
         let lasts = |until: Option<Instant>| until.is_none_or(|until| now < until);
@@ -156,7 +158,7 @@ impl Prefixes {
         before != (self.on_link.len(), self.addresses.len())
     }
 
-    /// When [`Prefixes::expire`] has something to do.
+    /// When [`Prefixes::expire`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let on_link = self.on_link.iter().filter_map(|prefix| prefix.until);
         let addresses = self.addresses.iter().filter_map(|address| address.until);
@@ -183,23 +185,23 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_independent_and_what_was_on_link_stays() {
+    fn prefix_flags_are_independent() {
         let mut prefixes = Prefixes::default();
         assert!(prefixes.advertised(option("fd07::", 0x40, 100, 100), ID, at(0)));
         assert_eq!(counts(&prefixes), (1, 0));
         assert!(prefixes.advertised(option("fd07::", 0xc0, 100, 100), ID, at(0)));
         assert_eq!(counts(&prefixes), (1, 1));
         assert!(!prefixes.advertised(option("fd07::", 0x40, 200, 200), ID, at(50)));
-        assert_eq!(counts(&prefixes), (1, 1), "without L nothing is said of the link");
+        assert_eq!(counts(&prefixes), (1, 1), "without L the link is unchanged");
         assert!(prefixes.expire(at(100)));
         assert_eq!(counts(&prefixes), (1, 0), "each has its own lifetime");
         assert!(prefixes.advertised(option("fd08::", 0x80, 100, 100), ID, at(100)));
-        assert!(prefixes.advertised(option("fd08::", 0x80, 0, 0), ID, at(101)), "it ended");
+        assert!(prefixes.advertised(option("fd08::", 0x80, 0, 0), ID, at(101)), "withdrawn");
         assert_eq!(counts(&prefixes), (1, 0));
     }
 
     #[test]
-    fn prefix_that_is_preferred_for_longer_than_valid_is_ignored() {
+    fn prefix_with_preferred_above_valid_lifetime_is_ignored() {
         let mut prefixes = Prefixes::default();
         assert!(!prefixes.advertised(option("fd07::", 0xc0, 100, 101), ID, at(0)));
         assert_eq!(counts(&prefixes), (0, 0));
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetime_below_two_hours_shortens_no_longer_one() {
+    fn lifetime_is_not_reduced_below_two_hours() {
         let (mut prefixes, first) = (Prefixes::default(), option("fd07::", 0x40, 20_000, 20_000));
         prefixes.advertised(first, ID, at(0));
         prefixes.advertised(option("fd07::", 0x40, 1, 1), ID, at(0));
@@ -217,7 +219,7 @@ mod tests {
         prefixes.advertised(option("fd07::", 0x40, 0, 0), ID, at(7000));
         assert_eq!(prefixes.poll_timeout(), Some(at(7200)));
         prefixes.advertised(option("fd07::", 0x40, 300, 300), ID, at(7000));
-        assert_eq!(prefixes.poll_timeout(), Some(at(7300)), "longer than what is left");
+        assert_eq!(prefixes.poll_timeout(), Some(at(7300)), "longer than the rest");
         prefixes.advertised(option("fd07::", 0x40, 7201, 7201), ID, at(7000));
         assert_eq!(prefixes.poll_timeout(), Some(at(14_201)));
         prefixes.advertised(option("fd07::", 0x40, u32::MAX, u32::MAX), ID, at(7000));

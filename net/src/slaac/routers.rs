@@ -1,20 +1,20 @@
 //! The default routers of a link (RFC 4861 section 6.3.6), with their preferences (RFC 4191 section 3.2).
 //!
-//! A router that does not answer neighbour solicitations loses to one that does, whatever their preferences. Where
-//! there are several, each is asked once when it appears, and a silent one again now and then.
+//! A router that answers neighbour solicitations is preferred to one that does not, whatever their preferences. If
+//! there are several, each is probed when it appears, and an unreachable one again periodically.
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Routers that are kept. A further one takes the place of a silent one only, so that a station which pretends to be
-/// many does not push those out that work.
+/// Maximum number of routers. A further one replaces only an unreachable one, so that a station with many forged
+/// routers cannot evict working ones.
 const MOST: usize = 8;
-/// After which a silent router is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// Time after which an unreachable router is probed again.
+const PROBE_AGAIN: Duration = Duration::from_secs(60);
 
-/// How much the network's operator prefers a router.
+/// Preference of a router (RFC 4191 section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Preference {
     Low,
@@ -23,12 +23,12 @@ pub enum Preference {
 }
 
 impl Preference {
-    /// From the flags of an advertisement.
+    /// Parses the flags of an advertisement.
     pub fn of(flags: u8) -> Self {
         match flags >> 3 & 3 {
             1 => Preference::High,
             3 => Preference::Low,
-            // The fourth value is reserved, and counts as medium.
+            // The fourth value is reserved and treated as medium.
             _ => Preference::Medium,
         }
     }
@@ -39,12 +39,12 @@ struct Router {
     ip: Ipv6Addr,
     until: Instant,
     preference: Preference,
-    silent: bool,
-    /// When it is asked whether it is there.
-    ask: Option<Instant>,
+    unreachable: bool,
+    /// When its reachability is probed.
+    probe_at: Option<Instant>,
 }
 
-/// The table.
+/// Table of default routers.
 #[derive(Debug, Default)]
 pub struct Routers {
     routers: Vec<Router>,
@@ -52,12 +52,12 @@ pub struct Routers {
 }
 
 impl Routers {
-    /// The router that packets go to.
+    /// The selected default router.
     pub fn best(&self) -> Option<Ipv6Addr> {
         self.best
     }
 
-    /// A router advertises itself for `lifetime`; none ends it. True if another one is the best now.
+    /// Handles an advertisement of a router. A zero lifetime removes it. True if the default router changes.
     pub fn advertised(
         &mut self,
         ip: Ipv6Addr,
@@ -75,58 +75,61 @@ impl Routers {
             }
             None if lifetime.is_zero() => {}
             None => {
-                let router = Router { ip, until, preference, silent: false, ask: Some(now) };
+                let router =
+                    Router { ip, until, preference, unreachable: false, probe_at: Some(now) };
                 if self.routers.len() < MOST {
                     self.routers.push(router);
-                } else if let Some(silent) = self.routers.iter_mut().find(|router| router.silent) {
-                    *silent = router;
+                } else if let Some(unreachable) =
+                    self.routers.iter_mut().find(|router| router.unreachable)
+                {
+                    *unreachable = router;
                 }
             }
         }
         self.choose()
     }
 
-    /// It became known whether a station answers. True if another one is the best now.
-    pub fn heard(&mut self, ip: Ipv6Addr, answers: bool, now: Instant) -> bool {
+    /// Records whether a station answers. True if the default router changes.
+    pub fn set_reachable(&mut self, ip: Ipv6Addr, answers: bool, now: Instant) -> bool {
         let Some(router) = self.routers.iter_mut().find(|router| router.ip == ip) else {
             return false;
         };
-        router.silent = !answers;
-        router.ask = (!answers).then(|| now + ASK_AGAIN);
+        router.unreachable = !answers;
+        router.probe_at = (!answers).then(|| now + PROBE_AGAIN);
         self.choose()
     }
 
-    /// A router that is to be asked whether it is there.
-    pub fn next_to_ask(&mut self, now: Instant) -> Option<Ipv6Addr> {
+    /// A router whose reachability must be probed.
+    pub fn next_to_probe(&mut self, now: Instant) -> Option<Ipv6Addr> {
         if self.routers.len() < 2 {
             return None;
         }
-        let due = |router: &&mut Router| router.ask.is_some_and(|at| at <= now);
+        let due = |router: &&mut Router| router.probe_at.is_some_and(|at| at <= now);
         let router = self.routers.iter_mut().find(due)?;
-        router.ask = Some(now + ASK_AGAIN);
+        router.probe_at = Some(now + PROBE_AGAIN);
         Some(router.ip)
     }
 
-    /// Forgets those whose lifetime is over. True if another one is the best now.
+    /// Removes expired routers. True if the default router changes.
     pub fn expire(&mut self, now: Instant) -> bool {
         self.routers.retain(|router| now < router.until);
         self.choose()
     }
 
-    /// When [`Routers::expire`] or [`Routers::next_to_ask`] has something to do.
+    /// When [`Routers::expire`] or [`Routers::next_to_probe`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let several = self.routers.len() > 1;
-        let ask = self.routers.iter().filter_map(|router| router.ask).filter(|_| several);
-        self.routers.iter().map(|router| router.until).chain(ask).min()
+        let probe_at = self.routers.iter().filter_map(|router| router.probe_at).filter(|_| several);
+        self.routers.iter().map(|router| router.until).chain(probe_at).min()
     }
 
     fn choose(&mut self) -> bool {
         let before = self.best;
-        let rank = |router: &Router| (!router.silent, router.preference);
+        let rank = |router: &Router| (!router.unreachable, router.preference);
         let mut best: Option<Router> = None;
         for router in &self.routers {
             let current = before == Some(router.ip);
-            // The one in use stays among equals, also among those that are all silent.
+            // Among equals the router in use is kept, also if all are unreachable.
             let better = best.is_none_or(|best| {
                 rank(router) > rank(&best) || (rank(router) == rank(&best) && current)
             });
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn preferred_router_wins_and_equals_stay() {
+    fn preferred_router_is_selected_and_kept_among_equals() {
         assert_eq!(
             [0x00, 0x08, 0x10, 0x18, 0xc8].map(Preference::of),
             [Medium, High, Medium, Low, High]
@@ -165,7 +168,7 @@ mod tests {
             routers.advertised(ip(n), HOUR, preference, at(0));
             assert_eq!(routers.best(), Some(ip(best)));
         }
-        assert!(routers.advertised(ip(4), Duration::ZERO, High, at(1)), "it withdraws");
+        assert!(routers.advertised(ip(4), Duration::ZERO, High, at(1)), "withdrawn");
         assert_eq!(routers.best(), Some(ip(2)));
         assert!(routers.advertised(ip(2), HOUR, Low, at(1)));
         assert_eq!(routers.best(), Some(ip(3)));
@@ -173,42 +176,42 @@ mod tests {
     }
 
     #[test]
-    fn silent_router_loses_to_one_that_answers() {
+    fn reachable_router_is_preferred() {
         let mut routers = Routers::default();
         routers.advertised(ip(1), HOUR, High, at(0));
-        assert_eq!(routers.next_to_ask(at(0)), None, "a single one is not asked for nothing");
+        assert_eq!(routers.next_to_probe(at(0)), None, "a single router is not probed");
         routers.advertised(ip(2), HOUR, Low, at(0));
         assert_eq!(
-            [routers.next_to_ask(at(0)), routers.next_to_ask(at(0))],
+            [routers.next_to_probe(at(0)), routers.next_to_probe(at(0))],
             [Some(ip(1)), Some(ip(2))]
         );
-        assert_eq!(routers.next_to_ask(at(0)), None);
-        assert!(routers.heard(ip(1), false, at(3)) && routers.best() == Some(ip(2)));
-        assert!(!routers.heard(ip(2), true, at(3)));
+        assert_eq!(routers.next_to_probe(at(0)), None);
+        assert!(routers.set_reachable(ip(1), false, at(3)) && routers.best() == Some(ip(2)));
+        assert!(!routers.set_reachable(ip(2), true, at(3)));
         routers.advertised(ip(1), HOUR, High, at(4));
-        assert_eq!(routers.best(), Some(ip(2)), "to advertise is no answer");
+        assert_eq!(routers.best(), Some(ip(2)), "an advertisement does not prove reachability");
         assert_eq!(routers.poll_timeout(), Some(at(63)));
-        assert_eq!(routers.next_to_ask(at(63)), Some(ip(1)));
-        assert!(routers.heard(ip(1), true, at(63)) && routers.best() == Some(ip(1)));
-        routers.heard(ip(1), false, at(64));
-        routers.heard(ip(2), false, at(64));
-        assert_eq!(routers.best(), Some(ip(1)), "all are silent: the preferred one");
+        assert_eq!(routers.next_to_probe(at(63)), Some(ip(1)));
+        assert!(routers.set_reachable(ip(1), true, at(63)) && routers.best() == Some(ip(1)));
+        routers.set_reachable(ip(1), false, at(64));
+        routers.set_reachable(ip(2), false, at(64));
+        assert_eq!(routers.best(), Some(ip(1)), "all are unreachable: the preferred one");
     }
 
     #[test]
-    fn flood_of_routers_does_not_displace_one_that_answers() {
+    fn flood_of_routers_does_not_evict_a_reachable_one() {
         let mut routers = Routers::default();
         routers.advertised(ip(1), HOUR, Medium, at(0));
-        routers.heard(ip(1), true, at(0));
+        routers.set_reachable(ip(1), true, at(0));
         for n in 2..5000 {
             routers.advertised(ip(n), HOUR, Medium, at(1));
         }
         assert_eq!(routers.routers.len(), MOST);
         for n in 2..5000 {
-            routers.heard(ip(n), false, at(4));
+            routers.set_reachable(ip(n), false, at(4));
         }
         assert_eq!(routers.best(), Some(ip(1)));
-        // An honest one finds a place then.
+        // A further honest router finds a place.
         routers.advertised(ip(6000), HOUR, High, at(5));
         assert_eq!(routers.best(), Some(ip(6000)));
     }

@@ -1,5 +1,5 @@
-//! The two record ciphers, AES-128-GCM and ChaCha20-Poly1305, as rustls wants them: for TLS 1.3
-//! (RFC 8446, section 5.2) and TLS 1.2 (RFC 5288, RFC 7905).
+//! The record ciphers AES-128-GCM and ChaCha20-Poly1305 for rustls: TLS 1.3 (RFC 8446 section 5.2) and TLS 1.2 (RFC
+//! 5288, RFC 7905).
 
 use aes_gcm::Aes128Gcm;
 use aes_gcm::aead::{AeadInPlace, KeyInit, consts};
@@ -14,10 +14,10 @@ use rustls::crypto::cipher::{
 };
 use rustls::{ConnectionTrafficSecrets, ContentType, Error, ProtocolVersion};
 
-/// Bytes of a tag, of both ciphers.
+/// Bytes of a tag; equal for both ciphers.
 const TAG: usize = 16;
 
-/// A cipher, and how it is used.
+/// A cipher with its parameters in TLS.
 pub trait Cipher:
     AeadInPlace<NonceSize = consts::U12, TagSize = consts::U16, CiphertextOverhead = consts::U0>
     + KeyInit
@@ -27,7 +27,7 @@ pub trait Cipher:
 {
     /// Bytes of a key.
     const KEY: usize;
-    /// Bytes of a nonce that each record of TLS 1.2 carries.
+    /// Bytes of the explicit nonce in each record of TLS 1.2.
     const EXPLICIT: usize;
 }
 
@@ -52,12 +52,12 @@ struct Records<C> {
 
 impl<C: Cipher> Records<C> {
     fn new(key: &AeadKey, iv: Iv) -> Self {
-        // rustls makes keys of the length that it was told.
+        // rustls derives keys of the length that `key_len` returns.
         let cipher = C::new_from_slice(key.as_ref()).expect("a key of the cipher's length");
         Records { cipher, iv }
     }
 
-    /// Seals `payload` from `start` on, and appends the tag.
+    /// Encrypts `payload` from `start` on, and appends the tag.
     fn seal(
         &self,
         nonce: [u8; NONCE_LEN],
@@ -71,7 +71,7 @@ impl<C: Cipher> Records<C> {
         Ok(())
     }
 
-    /// Opens `sealed`, which ends in its tag; how many bytes of it are the text.
+    /// Decrypts `sealed`, which ends in its tag. Returns the length of the text.
     fn open(&self, nonce: [u8; NONCE_LEN], aad: &[u8], sealed: &mut [u8]) -> Result<usize, Error> {
         let len = sealed.len().checked_sub(TAG).ok_or(Error::DecryptError)?;
         let (text, tag) = sealed.split_at_mut(len);
@@ -120,7 +120,7 @@ impl<C: Cipher> MessageEncrypter for Tls13<C> {
         payload.extend_from_slice(&m.typ.to_array());
         let nonce = Nonce::new(&self.0.iv, seq).0;
         self.0.seal(nonce, &make_tls13_aad(total), &mut payload, 0)?;
-        // RFC 8446, section 5.2: what it looks like from outside.
+        // The outer type and version (RFC 8446 section 5.2).
         let (typ, version) = (ContentType::ApplicationData, ProtocolVersion::TLSv1_2);
         Ok(OutboundOpaqueMessage::new(typ, version, payload))
     }
@@ -143,7 +143,7 @@ impl<C: Cipher> MessageDecrypter for Tls13<C> {
     }
 }
 
-/// An IV of the secret bytes, followed by the explicit ones.
+/// An IV: the secret bytes followed by the explicit ones.
 fn joined(secret: &[u8], explicit: &[u8]) -> [u8; NONCE_LEN] {
     let mut iv = [0; NONCE_LEN];
     for (to, from) in iv.iter_mut().zip(secret.iter().chain(explicit)) {

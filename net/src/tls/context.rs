@@ -1,4 +1,4 @@
-//! What all connections of a server share, and how much time handshakes may take.
+//! The state shared by all TLS connections of a server, and the rate limit of handshakes.
 
 use super::pair::Pair;
 use super::provider::{CertificateKey, Random, Source, provider};
@@ -16,23 +16,23 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::TimeProvider;
 use spin::Mutex;
 
-/// From one handshake's operations with public keys to the next one's: with some millions of instructions
-/// for each, a flood of handshakes leaves nine tenths of the time to others.
+/// Minimum interval between the public-key operations of two handshakes. Each takes some millions of instructions, so a
+/// flood of handshakes takes at most a tenth of the time.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// TLS with one certificate. In a round of the loop one connection at most gets to operations with public
-/// keys, and the next one 10 ms later.
+/// TLS with one certificate. Public-key operations are rate limited: one connection in a round, the next one 10 ms
+/// later.
 #[derive(Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
     source: &'static Source,
     pair: Pair,
-    /// When the next handshake may go on.
+    /// When the next handshake may continue.
     due: Mutex<Instant>,
 }
 
 impl Tls {
-    /// TLS with this certificate and key. To be made once: what rustls wants for ever is leaked.
+    /// TLS with this certificate and key. Create it once: objects that rustls needs for ever are leaked.
     pub fn new(pair: Pair, random: Random) -> Arc<Tls> {
         let source: &'static Source = Box::leak(Box::new(Source::new(random)));
         let key = CertificateKey { key: pair.key().clone(), source };
@@ -62,23 +62,23 @@ impl Tls {
         Session::new(self.clone(), self.config.clone(), now)
     }
 
-    /// When a handshake may go on.
+    /// When a handshake may continue.
     pub fn due(&self) -> Instant {
         *self.due.lock()
     }
 
-    /// How many operations with public keys there were.
+    /// Number of public-key operations so far.
     pub(super) fn operations(&self) -> u64 {
         self.source.operations()
     }
 
-    /// There were some at `now`.
+    /// Records that there were public-key operations at `now`.
     pub(super) fn worked(&self, now: Instant) {
         *self.due.lock() = now + PAUSE;
     }
 }
 
-/// Nothing here depends on the time: there are no tickets, and no certificates of clients.
+/// A constant time. TLS does not depend on it: there are no tickets and no client certificates.
 #[derive(Debug)]
 struct NoClock;
 

@@ -1,16 +1,16 @@
-//! TLS 1.3 and 1.2 for a server on a polling loop.
+//! TLS 1.3 and 1.2 for a server in a poll loop.
 //!
-//! [`Tls`] is shared by all connections: certificate and key ([`Pair`]), randomness, and a limit for handshake time.
+//! [`Tls`] is shared by all connections: certificate and key ([`Pair`]), randomness, and a rate limit of handshakes.
 //! [`Session`] is one connection without its TCP socket. It stands between the TCP socket and `http::Connection`
 //! (`http/open.rs`): records in, text out, no I/O and no thread.
 //!
-//! The protocol is rustls', by its unbuffered interface. The arithmetic is RustCrypto's, without C or assembly.
-//! `provider.rs` joins the two: the crate `rustls-rustcrypto` is an alpha and takes randomness from the operating system,
-//! while here every secret comes from the appliance's own generator.
+//! rustls implements the protocol (unbuffered interface), RustCrypto the cryptography, without C or assembly.
+//! `provider.rs` connects the two: the crate `rustls-rustcrypto` is an alpha and takes randomness from the operating
+//! system, while here every secret comes from the appliance's own generator.
 //!
 //! Suites: AES-128-GCM and ChaCha20-Poly1305, X25519 and P-256, ECDSA on P-256. There are no client certificates and no
-//! tickets, so TLS needs neither a clock nor memory of past clients. Operations with public keys are counted: a
-//! connection whose handshake used some delays the others by 10 ms (`context.rs`).
+//! tickets, so TLS needs neither a clock nor memory of past clients. Public-key operations are counted: a
+//! connection whose handshake used one delays the others by 10 ms (`context.rs`).
 //!
 //! The gateway (`appliance/src/gateway/tls.rs`) selects the certificate at start: the configuration's, whose parts are
 //! checked with the document, or one of the appliance's own, which is stored in the configuration's area

@@ -1,4 +1,4 @@
-//! A certificate with its key: given by the operator as PEM, or made here.
+//! A certificate with its private key: the operator's PEM, or self-signed.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -31,12 +31,12 @@ use x509_cert::time::{Time, Validity};
 const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
 /// `id-kp-serverAuth` (RFC 5280).
 const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
-/// Most certificates of a chain.
+/// Maximum number of certificates in a chain.
 const CHAIN: usize = 8;
-/// Most characters of a common name (RFC 5280, `ub-common-name`).
+/// Maximum length of a common name (RFC 5280, `ub-common-name`).
 const COMMON_NAME: usize = 64;
 
-/// Why a certificate and a key cannot be used, and which of them is to blame.
+/// Why a certificate and a key cannot be used, by the part at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PairError {
     /// The certificate.
@@ -56,10 +56,10 @@ impl fmt::Display for PairError {
 
 impl core::error::Error for PairError {}
 
-/// A certificate, perhaps with those that signed it, and the key of the first.
+/// A certificate, optionally with its chain of issuers, and its private key.
 #[derive(Clone)]
 pub struct Pair {
-    /// DER; that of the key first.
+    /// DER certificates; the certificate of the key comes first.
     chain: Vec<Vec<u8>>,
     key: SigningKey,
 }
@@ -71,13 +71,12 @@ impl fmt::Debug for Pair {
 }
 
 impl Pair {
-    /// Reads PEM (RFC 7468): one certificate or a chain, and a key as PKCS #8 or of SEC 1. Line ends may be
-    /// spaces.
+    /// Parses PEM (RFC 7468): one certificate or a chain, and a key in PKCS #8 or SEC 1. Line ends may be spaces.
     pub fn from_pem(certificates: &str, key: &str) -> Result<Pair, PairError> {
         let chain = blocks(certificates).map_err(PairError::Certificate)?;
         let chain = chain.into_iter().map(|(label, der)| match label {
             "CERTIFICATE" => Ok(der),
-            other => Err(PairError::Certificate(format!("{other} is no CERTIFICATE"))),
+            other => Err(PairError::Certificate(format!("{other} is not a CERTIFICATE"))),
         });
         let chain = chain.collect::<Result<Vec<_>, _>>()?;
         let no_key = |why: &str| PairError::Key(why.into());
@@ -87,23 +86,25 @@ impl Pair {
             (Some(("PRIVATE KEY", der)), None) => SecretKey::from_pkcs8_der(&der).ok(),
             (Some(("EC PRIVATE KEY", der)), None) => SecretKey::from_sec1_der(&der).ok(),
             (Some(("ENCRYPTED PRIVATE KEY", _)), None) => {
-                return Err(no_key("the key is encrypted; give it without a password"));
+                return Err(no_key("the key is encrypted; decrypt it first"));
             }
             (Some(_), Some(_)) => return Err(no_key("more than one key")),
-            (Some(("CERTIFICATE", _)), None) => return Err(no_key("a certificate is no key")),
+            (Some(("CERTIFICATE", _)), None) => {
+                return Err(no_key("this is a certificate, not a key"));
+            }
             (Some(_), None) => None,
-            (None, _) => return Err(no_key("there is no key in it")),
+            (None, _) => return Err(no_key("it contains no key")),
         };
         let secret = secret.ok_or_else(|| {
             no_key(
-                "no ECDSA key on P-256; `openssl genpkey -algorithm EC -pkeyopt \
+                "not an ECDSA key on P-256; `openssl genpkey -algorithm EC -pkeyopt \
                  ec_paramgen_curve:P-256` makes one",
             )
         })?;
         Pair::new(chain, secret)
     }
 
-    /// A pair as [`Pair::to_bytes`] has written it.
+    /// Parses the output of [`Pair::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Pair> {
         let (len, rest) = bytes.split_first_chunk()?;
         let (certificate, rest) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
@@ -112,10 +113,10 @@ impl Pair {
         Pair::new(vec![certificate.into()], SecretKey::from_pkcs8_der(key).ok()?).ok()
     }
 
-    /// The first certificate and the key (PKCS #8), each as DER behind its length in two bytes, big endian.
+    /// The first certificate and the key (PKCS #8), each as DER after its length in two bytes, big-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let secret = SecretKey::from(&self.key);
-        // A key of 32 bytes has an encoding, and the allocator does not fail.
+        // The encoding of a 32-byte key does not fail.
         let key = secret.to_pkcs8_der().map(|der| der.as_bytes().to_vec()).unwrap_or_default();
         let mut bytes = Vec::new();
         for part in [self.certificate(), &key] {
@@ -128,7 +129,7 @@ impl Pair {
     fn new(chain: Vec<Vec<u8>>, secret: SecretKey) -> Result<Pair, PairError> {
         let wrong = |why: &str| PairError::Certificate(why.into());
         if chain.is_empty() {
-            return Err(wrong("there is no certificate in it"));
+            return Err(wrong("it contains no certificate"));
         }
         if chain.len() > CHAIN {
             return Err(wrong("more than 8 certificates"));
@@ -140,19 +141,20 @@ impl Pair {
         };
         let mut of_key = Vec::new();
         for der in &chain {
-            let certificate = Certificate::from_der(der)
-                .map_err(|why| PairError::Certificate(format!("no X.509 certificate: {why}")))?;
+            let certificate = Certificate::from_der(der).map_err(|why| {
+                PairError::Certificate(format!("not an X.509 certificate: {why}"))
+            })?;
             of_key.push(is_of_key(&certificate));
         }
         match of_key.iter().position(|is| *is) {
             Some(0) => Ok(Pair { chain, key: SigningKey::from(secret) }),
-            Some(_) => Err(wrong("the certificate of the key has to come first")),
+            Some(_) => Err(wrong("the certificate of the key must come first")),
             None => Err(PairError::Key("it does not belong to the certificate".into())),
         }
     }
 
-    /// A new key, and a certificate that it signs itself: for a host of this name and these addresses. It is
-    /// valid at all times, because there may be no clock that is right.
+    /// A new key with a self-signed certificate for this host name and these addresses. It never expires, because the
+    /// clock may be wrong.
     pub fn self_signed(
         hostname: &str,
         addresses: &[IpAddr],
@@ -167,11 +169,11 @@ impl Pair {
         };
         let mut serial = [0; 16];
         random(&mut serial);
-        // Positive, and its first byte counts (RFC 5280, section 4.1.2.2).
+        // Positive, without a leading zero byte (RFC 5280 section 4.1.2.2).
         serial[0] = serial[0] & 0x7f | 0x40;
         let key = SigningKey::from(secret);
         let certificate = certificate(&key, hostname, addresses, &serial);
-        // Nothing in it is longer than ASN.1 allows.
+        // No field exceeds the limits of ASN.1.
         let certificate = certificate.expect("a certificate has an encoding");
         Pair { chain: vec![certificate], key }
     }
@@ -190,7 +192,7 @@ impl Pair {
         &self.key
     }
 
-    /// SHA-256 of the first certificate as `openssl x509 -fingerprint -sha256` writes it.
+    /// SHA-256 of the first certificate in the format of `openssl x509 -fingerprint -sha256`.
     pub fn fingerprint(&self) -> String {
         let mut text = String::new();
         for (i, byte) in Sha256::digest(self.certificate()).iter().enumerate() {
@@ -201,13 +203,13 @@ impl Pair {
         text
     }
 
-    /// When the first certificate ends, in seconds since 1970.
+    /// Expiry of the first certificate, in seconds since 1970.
     pub fn not_after(&self) -> Option<u64> {
         let certificate = Certificate::from_der(self.certificate()).ok()?;
         Some(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
     }
 
-    /// SHA-256 of the public key (RFC 7469), as `curl --pinnedpubkey` takes it.
+    /// SHA-256 of the public key (RFC 7469) in the format of `curl --pinnedpubkey`.
     pub fn pin(&self) -> String {
         let der = p256::PublicKey::from(self.key.verifying_key()).to_public_key_der();
         let hash = der.map(|der| Sha256::digest(der.as_bytes())).unwrap_or_default();
@@ -254,7 +256,7 @@ fn certificate(
     let start = DateTime::new(1970, 1, 1, 0, 0, 0)?;
     let public = SubjectPublicKeyInfoOwned::from_key(p256::PublicKey::from(key.verifying_key()));
     let signature = AlgorithmIdentifierOwned { oid: ECDSA_SHA256, parameters: None };
-    // RFC 5280, section 4.1.2.5: until 2049 as UTCTime.
+    // RFC 5280 section 4.1.2.5: dates until 2049 are UTCTime.
     let not_before = Time::UtcTime(UtcTime::from_date_time(start)?);
     let tbs = TbsCertificate {
         version: Version::V3,
@@ -275,25 +277,25 @@ fn certificate(
     whole.to_der()
 }
 
-/// The blocks of a PEM text with their labels. What stands between them is passed over (RFC 7468, section 2).
+/// The blocks of a PEM text with their labels. Text between them is ignored (RFC 7468 section 2).
 fn blocks(text: &str) -> Result<Vec<(&str, Vec<u8>)>, String> {
     const BEGIN: &str = "-----BEGIN ";
     let mut found = Vec::new();
     let mut rest = text;
     while let Some((_, after)) = rest.split_once(BEGIN) {
-        let (label, after) = after.split_once("-----").ok_or("a BEGIN line without its end")?;
+        let (label, after) = after.split_once("-----").ok_or("a BEGIN line is incomplete")?;
         let end = format!("-----END {label}-----");
         let (body, after) = after.split_once(end.as_str()).ok_or_else(|| {
             let label: String = label.chars().take(32).collect();
             format!("no END line of {label}")
         })?;
         let body: String = body.chars().filter(|c| !c.is_whitespace()).collect();
-        let der = Base64::decode_vec(&body).map_err(|why| format!("no PEM: {why}"))?;
+        let der = Base64::decode_vec(&body).map_err(|why| format!("not PEM: {why}"))?;
         found.push((label, der));
         rest = after;
     }
     match found.is_empty() {
-        true => Err("no PEM: it has no BEGIN line".to_string()),
+        true => Err("not PEM: it has no BEGIN line".to_string()),
         false => Ok(found),
     }
 }

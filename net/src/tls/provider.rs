@@ -1,7 +1,7 @@
-//! What rustls computes with: RustCrypto's algorithms, and the appliance's own randomness.
+//! The cryptography provider of rustls: RustCrypto's algorithms, and the appliance's random number generator.
 //!
-//! Not the crate `rustls-rustcrypto`: it takes randomness from the operating system, and its latest is an
-//! alpha. What costs much, the operations with public keys, is counted.
+//! The crate `rustls-rustcrypto` is not used: it takes randomness from the operating system, and its latest release is
+//! an alpha. Public-key operations are counted, because they are expensive.
 
 use super::ciphers::Aead;
 use aes_gcm::Aes128Gcm;
@@ -33,10 +33,10 @@ use rustls::{
 use sha2::{Digest, Sha256};
 use spin::Mutex;
 
-/// Fills memory with bytes of a cryptographic generator.
+/// Fills memory with bytes from a cryptographic generator.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// The generator, and how many operations with public keys there were.
+/// The random number generator, and the counter of public-key operations.
 pub struct Source {
     random: Mutex<Random>,
     operations: AtomicU64,
@@ -51,7 +51,7 @@ impl Source {
         self.random.lock()(into);
     }
 
-    /// How many operations with public keys there were.
+    /// Number of public-key operations so far.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
@@ -65,7 +65,7 @@ impl Source {
         let mut bytes = [0; 32];
         loop {
             self.fill(&mut bytes);
-            // One of 2^32 is no key.
+            // One value in 2^32 is not a valid key.
             if let Ok(secret) = p256::SecretKey::from_slice(&bytes) {
                 return secret;
             }
@@ -79,14 +79,14 @@ impl fmt::Debug for Source {
     }
 }
 
-/// All that rustls may use.
+/// The provider, with all algorithms that rustls may use.
 pub fn provider(source: &'static Source) -> CryptoProvider {
     let groups: [&'static dyn SupportedKxGroup; 2] =
         [Box::leak(Box::new(X25519(source))), Box::leak(Box::new(P256(source)))];
     CryptoProvider {
         cipher_suites: Vec::from(SUITES),
         kx_groups: groups.into(),
-        // Nobody's certificate is looked at.
+        // No certificate is verified.
         signature_verification_algorithms: WebPkiSupportedAlgorithms { all: &[], mapping: &[] },
         secure_random: source,
         key_provider: &NoKeys,
@@ -104,7 +104,7 @@ static AES: Aead<Aes128Gcm> = Aead(PhantomData);
 static CHACHA: Aead<ChaCha20Poly1305> = Aead(PhantomData);
 static SCHEMES: [SignatureScheme; 1] = [SignatureScheme::ECDSA_NISTP256_SHA256];
 
-/// Records that one AES-GCM key may seal, of the largest size (`CipherSuiteCommon` says why).
+/// Maximum number of full-size records that one AES-GCM key may encrypt (see `CipherSuiteCommon`).
 const GCM_LIMIT: u64 = 1 << 24;
 
 const fn common(suite: CipherSuite, confidentiality_limit: u64) -> CipherSuiteCommon {
@@ -145,13 +145,13 @@ impl SecureRandom for Source {
     }
 }
 
-/// Keys do not come by this way.
+/// Rejects all keys: the certificate's key is passed as a [`CertificateKey`].
 #[derive(Debug)]
 struct NoKeys;
 
 impl KeyProvider for NoKeys {
     fn load_private_key(&self, _: PrivateKeyDer<'static>) -> Result<Arc<dyn TlsKey>, Error> {
-        Err(Error::General("keys are not loaded here".into()))
+        Err(Error::General("loading of keys is not supported".into()))
     }
 }
 
@@ -255,7 +255,7 @@ impl ActiveKeyExchange for X25519Exchange {
         self.source.count();
         let peer: [u8; 32] = peer.try_into().map_err(|_| BAD_SHARE)?;
         let shared = self.secret.diffie_hellman(&peer.into());
-        // RFC 8446, section 7.4.2: a share of low order makes a secret that everybody knows.
+        // RFC 8446, section 7.4.2: a share of low order leads to a publicly known secret.
         if !shared.was_contributory() {
             return Err(BAD_SHARE);
         }
@@ -296,7 +296,7 @@ struct P256Exchange {
 impl ActiveKeyExchange for P256Exchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         self.source.count();
-        // RFC 8446, section 4.2.8.2: the uncompressed form only.
+        // RFC 8446 section 4.2.8.2: only the uncompressed form is allowed.
         if peer.first() != Some(&4) {
             return Err(BAD_SHARE);
         }
@@ -314,7 +314,7 @@ impl ActiveKeyExchange for P256Exchange {
     }
 }
 
-/// The key of the certificate.
+/// The private key of the certificate.
 #[derive(Clone)]
 pub struct CertificateKey {
     pub key: SigningKey,
@@ -340,7 +340,7 @@ impl TlsKey for CertificateKey {
 impl Signer for CertificateKey {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         self.source.count();
-        // Deterministic (RFC 6979): a generator that repeats itself gives no key away.
+        // Deterministic (RFC 6979): a generator that repeats itself does not reveal the key.
         let signature: DerSignature = self.key.sign(message);
         Ok(signature.as_bytes().into())
     }

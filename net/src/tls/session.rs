@@ -1,4 +1,4 @@
-//! One connection of a client, without its TCP socket: records in, text out, and back.
+//! A TLS connection of a client without its TCP socket: decrypts received records, and encrypts responses.
 
 use super::context::Tls;
 use alloc::string::{String, ToString};
@@ -11,44 +11,44 @@ use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 
-/// Most bytes that wait to be whole records: the largest record (RFC 5246, section 6.2.3), and with that the
-/// largest greeting that is taken.
+/// Maximum bytes of incomplete records: the largest record (RFC 5246 section 6.2.3). It also limits the client's
+/// handshake messages.
 const INCOMING: usize = (16 << 10) + (2 << 10) + 5;
-/// Bytes of text in a record of ours.
+/// Bytes of text in a sent record.
 const RECORD: usize = 4 << 10;
-/// What a record is longer than its text at most.
+/// Maximum overhead of a record beyond its text.
 const OVERHEAD: usize = 64;
-/// Records that are sent after a failure at most.
+/// Maximum number of records that are sent after a failure.
 const LAST_RECORDS: usize = 8;
-/// How long a client that says nothing more is not taken for one that stalls.
+/// Time after the start before an unfinished handshake counts as stalled.
 const FRESH: Duration = Duration::from_millis(200);
-/// How long a client may take for its handshake.
+/// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// Why a connection is over.
+/// Why a session has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The client did not go on with its handshake in time.
+    /// The client did not complete its handshake in time.
     Slow,
-    /// What it said is wrong, or not what is spoken here.
+    /// The client violated the protocol, or needs an unsupported version or suite.
     Wrong(String),
 }
 
-/// One connection.
+/// A TLS session.
 pub struct Session {
     tls: Arc<Tls>,
     connection: UnbufferedServerConnection,
-    /// Records that are not whole, or not looked at yet.
+    /// Received records that are incomplete or not processed yet.
     incoming: Vec<u8>,
-    /// There are bytes in `incoming` that were not looked at.
+    /// `incoming` has bytes that were not processed.
     fresh: bool,
-    /// Text of the client that nobody has taken yet.
+    /// Decrypted text that the caller has not taken yet.
     text: Vec<u8>,
-    /// Records for the client, of which `sent` bytes are gone.
+    /// Records for the client, of which `sent` bytes were sent.
     outgoing: Vec<u8>,
     sent: usize,
     begun: Instant,
-    /// Until when the handshake has to be done.
+    /// Deadline of the handshake.
     pub(super) deadline: Instant,
     open: bool,
     ended: bool,
@@ -83,9 +83,9 @@ impl Session {
         }
     }
 
-    /// Takes in what came from the client; how much of it, the rest has to wait.
+    /// Accepts bytes from the client. Returns how many; the rest must be offered again later.
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
-        // Nobody reads any more: what comes has no use.
+        // No further input is processed: discarded.
         if self.failure.is_some() || self.ended {
             return bytes.len();
         }
@@ -98,7 +98,7 @@ impl Session {
         taken
     }
 
-    /// Looks at what has come, and after the time.
+    /// Processes received records, and enforces the deadline of the handshake.
     pub fn poll(&mut self, now: Instant) {
         if self.failure.is_some() {
             return;
@@ -115,7 +115,8 @@ impl Session {
         }
     }
 
-    /// Has `take` look at the client's text, which says how much of it it has taken; whether it took any.
+    /// Passes the client's text to `take`, which returns the number of bytes it consumed. Returns whether it consumed
+    /// any.
     pub fn take(&mut self, take: impl FnOnce(&[u8]) -> usize) -> bool {
         if self.text.is_empty() {
             return false;
@@ -125,12 +126,12 @@ impl Session {
         taken > 0
     }
 
-    /// Whether [`Session::write`] takes something.
+    /// Whether [`Session::write`] accepts text.
     pub fn has_room(&self) -> bool {
         self.open && self.outgoing.is_empty() && self.failure.is_none() && !self.closed
     }
 
-    /// Seals the beginning of `text`; how much of it.
+    /// Encrypts the beginning of `text`. Returns the number of bytes encrypted.
     pub fn write(&mut self, text: &[u8]) -> usize {
         let text = text.get(..text.len().min(RECORD)).unwrap_or_default();
         if text.is_empty() || !self.has_room() {
@@ -140,7 +141,7 @@ impl Session {
         text.len()
     }
 
-    /// Says that nothing more will come.
+    /// Queues a close_notify alert.
     pub fn close(&mut self) {
         if self.open && !self.closed && self.failure.is_none() {
             self.advance(Some(&[]));
@@ -148,12 +149,12 @@ impl Session {
         self.closed = true;
     }
 
-    /// Records that are to be sent.
+    /// Records to be sent.
     pub fn outgoing(&self) -> &[u8] {
         self.outgoing.get(self.sent..).unwrap_or_default()
     }
 
-    /// The first `count` bytes of [`Session::outgoing`] were sent.
+    /// Marks the first `count` bytes of [`Session::outgoing`] as sent.
     pub fn consume(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.outgoing.len() {
@@ -162,32 +163,32 @@ impl Session {
         }
     }
 
-    /// Whether the handshake is done.
+    /// Whether the handshake is complete.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Whether the client has said that nothing more will come, and all of its text was taken.
+    /// Whether the client has sent close_notify, and all its text was taken.
     pub fn is_ended(&self) -> bool {
         self.ended && self.text.is_empty()
     }
 
-    /// Why it is over, if it is. What is still in [`Session::outgoing`] tells the client.
+    /// Why it has failed, if it has. [`Session::outgoing`] has the alert for the client.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
 
-    /// Whether its handshake waits for the client, and has for a while.
+    /// Whether its handshake has waited for the client for a while.
     pub fn is_stalled(&self, now: Instant) -> bool {
         self.stalls_at().is_some_and(|at| at <= now)
     }
 
-    /// From when on its handshake stalls, if the client says nothing more.
+    /// When its handshake counts as stalled, if the client sends nothing more.
     pub fn stalls_at(&self) -> Option<Instant> {
         (!self.open && !self.fresh).then(|| self.begun + FRESH)
     }
 
-    /// When [`Session::poll`] has something to do, if nothing arrives.
+    /// When [`Session::poll`] is due if no bytes arrive.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.open || self.failure.is_some() {
             return None;
@@ -196,7 +197,7 @@ impl Session {
         Some(waits.map_or(self.deadline, |due| due.min(self.deadline)))
     }
 
-    /// Goes on as far as it can with what there is. `what` is text to seal, or empty for the end.
+    /// Processes input as far as possible. `what` is text to encrypt; empty text queues close_notify.
     fn advance(&mut self, mut what: Option<&[u8]>) {
         loop {
             let UnbufferedStatus { mut discard, state } =
@@ -223,7 +224,7 @@ impl Session {
                         Err(why) => Err(why.to_string()),
                     });
                 }
-                // What is to be sent stands in `outgoing`.
+                // The record is in `outgoing`.
                 Ok(ConnectionState::TransmitTlsData(record)) => record.done(),
                 Ok(ConnectionState::WriteTraffic(mut traffic)) => {
                     self.open = true;
@@ -249,11 +250,11 @@ impl Session {
                 Ok(ConnectionState::BlockedHandshake) => {
                     more = false;
                     if self.incoming.len() - discard >= INCOMING {
-                        failed = Some("its greeting is too long".into());
+                        failed = Some("the client's handshake message is too long".into());
                     }
                 }
                 Ok(ConnectionState::Closed) => more = false,
-                Ok(_) => failed = Some("it sent what was not asked for".into()),
+                Ok(_) => failed = Some("the client sent an unexpected message".into()),
                 Err(why) => failed = Some(why.to_string()),
             }
             self.incoming.drain(..discard.min(self.incoming.len()));
@@ -267,11 +268,10 @@ impl Session {
         }
     }
 
-    /// It is over. The alert that says so, if there is one, is put behind what is to be sent.
+    /// Records a failure, and queues the alert for the client, if rustls has one, behind other records.
     fn fail(&mut self, why: String) {
         self.failure = Some(Failure::Wrong(why));
-        // An alert comes before all that is still to be looked at, and may wait behind records that were about to be
-        // sent, as the answer to a new key.
+        // rustls returns pending records before the alert, such as the answer to a key update.
         let mut alerted = false;
         for _ in 0..LAST_RECORDS {
             if alerted {
@@ -292,7 +292,7 @@ impl Session {
     }
 }
 
-/// Whether a record of ours is an alert: by its type, or in TLS 1.3, which hides it, by its length.
+/// Whether a sent record is an alert: by its type, or by its length in TLS 1.3, which hides the type.
 fn is_alert(record: &[u8]) -> bool {
     const ALERT: u8 = 21;
     const HIDDEN: u8 = 23;
@@ -301,8 +301,8 @@ fn is_alert(record: &[u8]) -> bool {
         || record.first() == Some(&HIDDEN) && record.len() == 5 + 2 + 1 + 16
 }
 
-/// Appends to `buffer` what `encode` writes into the room that it is given: the length, or how much it needs.
-/// Why it cannot be written, if it cannot.
+/// Appends the output of `encode` to `buffer`. `encode` returns the length written, or the room that it needs. Returns
+/// an error, if any.
 fn append(
     buffer: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<Result<usize, usize>, String>,
@@ -317,7 +317,7 @@ fn append(
                 return None;
             }
             Ok(Err(need)) if need > room => room = need,
-            Ok(Err(_)) => return Some("a record has no room".into()),
+            Ok(Err(_)) => return Some("no room for a record".into()),
             Err(why) => {
                 buffer.truncate(start);
                 return Some(why);

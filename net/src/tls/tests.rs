@@ -1,4 +1,4 @@
-//! A client of rustls against our server, in memory.
+//! A rustls client against our server, in memory.
 
 use super::*;
 use alloc::boxed::Box;
@@ -20,7 +20,7 @@ use rustls::{
 
 const LATER: Duration = Duration::from_millis(20);
 
-/// Bytes that look random, and are always the same.
+/// Deterministic pseudorandom bytes.
 fn random() -> Random {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     Box::new(move |into| {
@@ -41,7 +41,7 @@ fn server() -> Arc<Tls> {
     Tls::new(pair(), random())
 }
 
-/// Takes the certificate that it knows, and nothing else.
+/// Accepts only the expected certificate.
 #[derive(Debug)]
 struct Knows(Vec<u8>);
 
@@ -191,7 +191,7 @@ impl Client {
 }
 
 #[test]
-fn both_versions_with_all_suites_and_groups() {
+fn data_is_exchanged_with_all_versions_suites_and_groups() {
     let tls = server();
     let mut now = Instant::ZERO;
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
@@ -206,19 +206,19 @@ fn both_versions_with_all_suites_and_groups() {
                     assert!(session.is_open() && client.open, "{version:?} {suite} {group:?}");
                     let question: Vec<u8> = (0..10_000).map(|i| i as u8).collect();
                     client.say = question.clone();
-                    let mut heard = Vec::new();
-                    while heard.len() < question.len() {
+                    let mut received = Vec::new();
+                    while received.len() < question.len() {
                         client.talk(&mut session, &mut now, step);
                         session.take(|text| {
                             let taken = text.len().min(333);
-                            heard.extend_from_slice(&text[..taken]);
+                            received.extend_from_slice(&text[..taken]);
                             taken
                         });
                     }
-                    assert_eq!(heard, question);
-                    let mut said = 0;
-                    while said < question.len() {
-                        said += session.write(&question[said..]);
+                    assert_eq!(received, question);
+                    let mut written = 0;
+                    while written < question.len() {
+                        written += session.write(&question[written..]);
                         client.talk(&mut session, &mut now, step);
                     }
                     assert_eq!(client.text, question);
@@ -232,7 +232,7 @@ fn both_versions_with_all_suites_and_groups() {
 }
 
 #[test]
-fn one_handshake_at_a_time_and_a_pause_behind_it() {
+fn handshakes_run_one_at_a_time_with_a_pause() {
     let tls = server();
     let now = Instant::ZERO + LATER;
     let group = NamedGroup::X25519;
@@ -260,7 +260,7 @@ fn one_handshake_at_a_time_and_a_pause_behind_it() {
 }
 
 #[test]
-fn who_is_slow_or_says_something_else_is_out() {
+fn slow_and_invalid_clients_are_refused() {
     let tls = server();
     let mut slow = tls.session(Instant::ZERO);
     let hello = b"\x16\x03\x01\x02\x00\x01";
@@ -281,9 +281,9 @@ fn who_is_slow_or_says_something_else_is_out() {
     // An alert (RFC 8446, section 6): type 21, two bytes, fatal.
     assert_eq!((plain.outgoing()[0], plain.outgoing()[5]), (21, 2));
     assert!(!plain.has_room());
-    assert_eq!(plain.receive(b"more"), 4, "what comes is thrown away");
+    assert_eq!(plain.receive(b"more"), 4, "further input is discarded");
 
-    // A greeting that never ends: a record of 16 KiB that says that 64 KiB are to come.
+    // A handshake message that never ends: its first record has 16 KiB and announces 64 KiB.
     let mut long = tls.session(Instant::ZERO);
     let mut bytes = vec![0x16, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff];
     bytes.resize(40_000, 0);
@@ -297,7 +297,7 @@ fn who_is_slow_or_says_something_else_is_out() {
 }
 
 #[test]
-fn what_is_changed_on_the_way_is_noticed() {
+fn modified_record_is_detected() {
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
         for suite in 0..2 {
             netsim::label!(version, suite);
@@ -318,7 +318,7 @@ fn what_is_changed_on_the_way_is_noticed() {
     }
 }
 
-/// The answer to a new key of the client's waits to be sent when something goes wrong.
+/// The answer to the client's key update is pending when a record is invalid.
 #[test]
 fn alert_behind_another_record_is_sent() {
     let tls = server();
@@ -342,7 +342,7 @@ fn alert_behind_another_record_is_sent() {
         left = &rest[usize::from(u16::from_be_bytes([*high, *low]))..];
         records += 1;
     }
-    assert_eq!(records, 2, "the new key of ours, and the alert");
+    assert_eq!(records, 2, "our key update, and the alert");
     client.incoming.extend_from_slice(session.outgoing());
     let error = loop {
         let UnbufferedStatus { discard, state } =
@@ -356,7 +356,7 @@ fn alert_behind_another_record_is_sent() {
 }
 
 #[test]
-fn a_pair_survives_and_its_parts_are_told_apart() {
+fn pair_round_trips_and_errors_name_the_faulty_part() {
     let made = pair();
     let again = Pair::from_bytes(&made.to_bytes()).unwrap();
     assert_eq!((again.fingerprint(), again.pin()), (made.fingerprint(), made.pin()));

@@ -1,4 +1,4 @@
-//! A plain smoltcp host with TCP clients, on a wire with one interface under test.
+//! A smoltcp host with TCP clients, on a wire with one interface under test.
 
 use crate::common::{fixed, mac};
 use drivers::hal::Instant;
@@ -56,7 +56,7 @@ impl Device for Cable {
     }
 }
 
-/// The host 10.0.0.2, and the interface 10.0.0.1 that it talks to.
+/// The host 10.0.0.2, and the interface 10.0.0.1 under test.
 pub struct Hosts {
     pub now: Instant,
     pub interface: Interface,
@@ -65,19 +65,19 @@ pub struct Hosts {
     pub sockets: SocketSet<'static>,
     cable: Cable,
     port: u16,
-    /// Says of each frame whether the wire loses it.
+    /// Returns for each frame whether the wire loses it.
     pub loss: Option<Box<dyn FnMut() -> bool>>,
-    /// Frames that the interface's port takes in a round.
+    /// Frames that the interface's port accepts in a round.
     pub room: usize,
-    /// A router stands between interface and host, with a smaller MTU towards the host.
+    /// A router between interface and host, with a smaller MTU towards the host.
     pub router: Option<Router>,
 }
 
-/// What a router with a smaller MTU makes of packets that are too large for it.
+/// A router with a smaller MTU, which drops larger packets.
 #[derive(Clone, Copy)]
 pub struct Router {
     pub mtu: usize,
-    /// It reports them.
+    /// It reports dropped packets.
     pub reports: bool,
 }
 
@@ -98,18 +98,18 @@ impl Hosts {
         Hosts { now, interface, log, stack, sockets, cable, port, loss, room, router }
     }
 
-    /// A socket of the host's.
+    /// Adds a socket to the host.
     pub fn add_socket(&mut self) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; 1 << 16]);
         self.sockets.add(tcp::Socket::new(buffer(), buffer()))
     }
 
-    /// Begins a connection to `port` of the interface.
+    /// Starts to connect to `port` of the interface.
     pub fn connect(&mut self, port: u16) -> SocketHandle {
         self.connect_to(IpAddress::v4(10, 0, 0, 1), port)
     }
 
-    /// The same, to an address of the interface's.
+    /// Starts to connect to `port` of the interface's address `ip`.
     pub fn connect_to(&mut self, ip: IpAddress, port: u16) -> SocketHandle {
         let handle = self.add_socket();
         self.port += 1;

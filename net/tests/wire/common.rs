@@ -5,16 +5,16 @@ use net::{Addressing, Interface};
 use netsim::Collector;
 use std::time::Duration;
 
-/// A wire that carries every frame to everybody else, at once.
+/// A wire that carries every frame to all other nodes at once.
 pub struct Wire {
     pub now: Instant,
     pub nodes: Vec<Interface>,
-    /// Every frame that was on the wire: who sent it, and its bytes.
+    /// Every frame on the wire: index of the sender, and bytes.
     pub log: Vec<(usize, Vec<u8>)>,
 }
 
 impl Wire {
-    /// Nodes 1, 2, … of these ways of addressing.
+    /// A wire with nodes 1, 2, … with these configurations.
     pub fn new(nodes: impl IntoIterator<Item = Addressing>) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let nodes = nodes.into_iter().zip(1..).map(|(addressing, n)| {
@@ -25,7 +25,7 @@ impl Wire {
         Wire { now, nodes: nodes.collect(), log: Vec::new() }
     }
 
-    /// Carries frames until nobody has any more to send at this moment.
+    /// Carries frames until no node has more to send at this time.
     pub fn settle(&mut self) {
         for _ in 0..1000 {
             let mut sent = Vec::new();
@@ -47,7 +47,7 @@ impl Wire {
                 self.log.push((from, frame));
             }
         }
-        panic!("the nodes never fall silent");
+        panic!("the nodes send without end");
     }
 
     /// Lets `time` pass in steps of `step`.
@@ -65,7 +65,7 @@ pub fn mac(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, n]
 }
 
-/// One IPv4 address, and no more.
+/// A configuration with one address only.
 pub fn fixed(address: &str) -> Addressing {
     Addressing { addresses: vec![address.parse().unwrap()], ..Addressing::default() }
 }

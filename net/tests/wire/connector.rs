@@ -1,4 +1,4 @@
-//! Connections to others, and the SMC option between two of ours.
+//! Outgoing connections, and the SMC option between two interfaces.
 
 use crate::common::{Wire, fixed};
 use net::connector::{ConnectionHandle, Connector, Limits, Progress};
@@ -24,7 +24,7 @@ fn listen(w: &mut Wire) -> Listener {
 }
 
 #[test]
-fn bytes_go_both_ways_and_places_come_back() {
+fn connections_carry_data_and_free_their_places() {
     let mut w = wire();
     let mut listener = listen(&mut w);
     let mut connector = Connector::new(LIMITS, 1);
@@ -51,7 +51,7 @@ fn bytes_go_both_ways_and_places_come_back() {
 }
 
 #[test]
-fn nobody_there_is_told() {
+fn refused_and_unanswered_connections_are_reported() {
     let mut w = wire();
     let mut connector = Connector::new(LIMITS, 1);
     let link = connect(&mut w, &mut connector, false);
@@ -66,7 +66,7 @@ fn nobody_there_is_told() {
 }
 
 #[test]
-fn both_learn_whether_the_other_offers_smc() {
+fn smc_is_used_if_both_ends_offer_it() {
     for (client, server) in [(true, true), (true, false), (false, true)] {
         let mut w = wire();
         let mut listener = listen(&mut w);
@@ -81,7 +81,7 @@ fn both_learn_whether_the_other_offers_smc() {
     }
 }
 
-/// Two ends of a connection over which some bytes went, both idle since then.
+/// Both ends of a connection that carried some bytes and was then made idle at both ends.
 fn idle(w: &mut Wire, listener: &mut Listener, connector: &mut Connector) -> Both {
     let link = connect(w, connector, true);
     let stream = listener.accept(&mut w.nodes[0], w.now).unwrap();
@@ -94,17 +94,17 @@ fn idle(w: &mut Wire, listener: &mut Listener, connector: &mut Connector) -> Bot
         w.settle();
         assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Ok(count / 2));
     }
-    // With something under way, which comes first.
+    // Data under way is delivered first.
     assert_eq!(connector.write(&mut w.nodes[1], link, b"last"), Ok(4));
     connector.make_idle(&mut w.nodes[1], link);
     listener.make_idle(&mut w.nodes[0], stream);
     w.pass(Duration::from_millis(100), Duration::from_millis(10));
-    assert_eq!(listener.room(&mut w.nodes[0], stream), 512, "something is there to be read");
+    assert_eq!(listener.room(&mut w.nodes[0], stream), 512, "unread data keeps the buffers");
     assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Ok(4));
     w.pass(Duration::from_millis(100), Duration::from_millis(10));
     assert!(listener.room(&mut w.nodes[0], stream) < 100);
     assert!(connector.room(&mut w.nodes[1], link) < 100);
-    // Nobody asks, and nobody loses patience.
+    // Neither end sends keep-alives or times out.
     w.pass(Duration::from_secs(300), Duration::from_secs(1));
     assert!(matches!(connector.progress(&w.nodes[1], link), Progress::Open { .. }));
     assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Ok(0));
@@ -118,14 +118,14 @@ struct Both {
 }
 
 #[test]
-fn idle_connections_do_without_buffers_and_end_as_others() {
+fn idle_connections_release_buffers_and_close_normally() {
     let mut w = wire();
     let mut listener = listen(&mut w);
     listener.offer_smc(&mut w.nodes[0], true);
     let mut connector = Connector::new(LIMITS, 1);
     let mut bytes = [0; 600];
     for _ in 0..5 {
-        // Either end closes first; or either one resets.
+        // Either end closes first, or either end resets.
         let Both { link, stream } = idle(&mut w, &mut listener, &mut connector);
         listener.finish(&mut w.nodes[0], stream);
         w.settle();
@@ -163,7 +163,7 @@ fn idle_connections_do_without_buffers_and_end_as_others() {
 }
 
 #[test]
-fn what_arrives_on_an_idle_connection_all_the_same_is_read() {
+fn data_on_an_idle_connection_is_delivered() {
     let mut w = wire();
     let mut listener = listen(&mut w);
     let mut connector = Connector::new(LIMITS, 1);

@@ -1,4 +1,4 @@
-//! Many at once: neighbours that nobody knows yet, and connections that stand beside others.
+//! Many neighbours that are resolved at a time, and many connections.
 
 use crate::common::{Wire, fixed};
 use drivers::hal::Instant;
@@ -9,7 +9,7 @@ use std::time::Duration;
 const PORT: u16 = 9;
 const MS: Duration = Duration::from_millis(1);
 
-/// A node, and so many others; nobody knows anybody.
+/// A node and `others` further ones, all without neighbour entries.
 fn strangers(others: u8) -> Wire {
     let mut wire = Wire::new((1..others + 2).map(|n| fixed(&format!("10.0.0.{n}/24"))));
     wire.settle();
@@ -25,7 +25,7 @@ fn connectors(count: u8) -> Vec<Connector> {
     (0..count).map(|n| Connector::new(limits, n.into())).collect()
 }
 
-/// Passes time until `done`, at most so long; how long it took.
+/// Passes time until `done`, at most `most`. Returns the time it took.
 fn until(wire: &mut Wire, most: Duration, mut done: impl FnMut(&mut Wire) -> bool) -> Duration {
     let start = wire.now;
     loop {
@@ -38,7 +38,7 @@ fn until(wire: &mut Wire, most: Duration, mut done: impl FnMut(&mut Wire) -> boo
     }
 }
 
-/// Clients that know us, and that we do not know, call at once and are greeted.
+/// Clients connect at the same time. They have a neighbour entry for the server, which has none for them.
 #[test]
 fn thirty_two_unknown_clients_are_served_within_100_ms() {
     const CLIENTS: u8 = 32;
@@ -89,9 +89,9 @@ fn eight_cold_servers_are_reached_within_100_ms() {
     });
 }
 
-/// A server that is not there is told from one that is slow after three questions.
+/// The connection fails after three unanswered ARP requests.
 #[test]
-fn a_server_that_nobody_knows_is_given_up() {
+fn connection_to_an_unreachable_server_fails() {
     let mut wire = strangers(1);
     let limits = connector::Limits { connections: 1, receive: 2048, transmit: 2048 };
     let mut connector = Connector::new(limits, 1);
@@ -107,9 +107,9 @@ fn a_server_that_nobody_knows_is_given_up() {
     assert!(connector.connect(&mut wire.nodes[0], peer, false).is_some(), "its place is free");
 }
 
-/// The reset of a connection that nobody wants waits for its neighbour as everything else does.
+/// The reset of a refused connection waits for its neighbour's resolution, as other segments do.
 #[test]
-fn an_unknown_client_that_is_turned_away_hears_of_it() {
+fn unknown_client_that_is_refused_gets_a_reset() {
     let mut wire = strangers(1);
     let server = "10.0.0.1".parse().unwrap();
     wire.nodes[1].resolve(server, wire.now);
@@ -127,7 +127,7 @@ fn an_unknown_client_that_is_turned_away_hears_of_it() {
     assert!(!listener.is_full(&wire.nodes[0]), "its place is free");
 }
 
-/// How long so many rounds of an echo take beside `idle` connections.
+/// Time of `rounds` rounds of an echo, beside `idle` other connections.
 fn rounds(idle: usize, rounds: usize) -> Duration {
     let mut wire = strangers(1);
     let most = limits(idle + 1);
@@ -157,7 +157,7 @@ fn rounds(idle: usize, rounds: usize) -> Duration {
     for _ in 0..rounds {
         assert_eq!(connector.write(&mut wire.nodes[1], link, &piece), Ok(64));
         wire.settle();
-        // Nobody but the one that has something is named.
+        // Only the listener with an event is ready.
         assert_eq!(wire.nodes[0].ready(), [listener.owner()]);
         let stream = listener.next_news(&mut wire.nodes[0]).unwrap();
         assert_eq!(listener.next_news(&mut wire.nodes[0]), None);
@@ -175,10 +175,9 @@ fn rounds(idle: usize, rounds: usize) -> Duration {
     started.elapsed()
 }
 
-/// The time of a round is that of one connection, whatever stands beside it: looking at all of 1000
-/// would take some forty times as long.
+/// The time of a round is independent of other connections: an iteration over 1000 would take some forty times as long.
 #[test]
-fn a_round_costs_the_same_beside_a_thousand_connections() {
+fn round_costs_the_same_beside_a_thousand_connections() {
     const ROUNDS: usize = 500;
     let fastest = |idle: usize| (0..4).map(|_| rounds(idle, ROUNDS)).min().unwrap();
     let (alone, beside) = (fastest(0), fastest(1000));

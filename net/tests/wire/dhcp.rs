@@ -1,4 +1,4 @@
-//! The DHCP client with a server that keeps to the rules, and what others say meanwhile.
+//! The DHCP client with conforming servers, and with foreign messages.
 
 use crate::dhcp_server::*;
 use drivers::hal::Instant;
@@ -31,7 +31,7 @@ fn lease_is_taken_renewed_and_lost() {
     assert_ne!(world.interface.generation(), before);
     assert_eq!(world.kinds(), [DISCOVER, REQUEST]);
     world.run(seconds(3600), &mut ten_minutes);
-    assert!(world.interface.has_lease(), "it was renewed");
+    assert!(world.interface.has_lease(), "renewed");
     let renewals = &world.heard[2..];
     assert!((11..=12).contains(&renewals.len()), "{}", renewals.len());
     for renewal in renewals {
@@ -39,7 +39,7 @@ fn lease_is_taken_renewed_and_lost() {
         assert_eq!((renewal.option(50), renewal.option(54)), (None, None));
     }
     world.run(seconds(601), &mut silence);
-    assert!(!world.interface.has_lease(), "nobody renews it");
+    assert!(!world.interface.has_lease(), "not renewed");
     assert!(world.interface.local().v4.is_empty());
     world.run(seconds(65), &mut ten_minutes);
     assert!(world.interface.has_lease());
@@ -49,14 +49,14 @@ fn lease_is_taken_renewed_and_lost() {
 }
 
 #[test]
-fn requests_name_what_servers_want_to_know() {
+fn requests_have_the_required_options() {
     let mut world = World::new();
     world.run(seconds(1), &mut ten_minutes);
     let [discover, request] = &world.heard[..] else { panic!("{:?}", world.kinds()) };
     for heard in [discover, request] {
         assert_eq!(heard.option(12), Some(&b"gate-1"[..]));
         assert_eq!(heard.option(61), Some(&[&[1], &crate::common::mac(1)[..]].concat()[..]));
-        assert!(heard.option(55).unwrap().contains(&26), "the MTU is asked for");
+        assert!(heard.option(55).unwrap().contains(&26), "the MTU is requested");
         assert!(heard.to_all && heard.length >= 300);
         assert_eq!(heard.client, Ipv4Addr::UNSPECIFIED);
     }
@@ -65,9 +65,9 @@ fn requests_name_what_servers_want_to_know() {
     assert_eq!(request.option(54), Some(&SERVER.octets()[..]));
 }
 
-/// RFC 2131 section 4.1: 4, 8, 16, 32, 64 seconds, each a second more or less.
+/// RFC 2131 section 4.1: 4, 8, 16, 32, 64 seconds, each plus or minus a second.
 #[test]
-fn client_without_a_server_asks_ever_more_seldom() {
+fn client_without_a_server_retries_with_growing_delays() {
     let mut world = World::new();
     let wakeups = world.run(seconds(400), &mut silence);
     let times: Vec<Instant> = world.heard.iter().map(|heard| heard.at).collect();
@@ -80,11 +80,11 @@ fn client_without_a_server_asks_ever_more_seldom() {
     assert!(wakeups <= 40, "{wakeups}");
     world.interface.link_came_up(world.now);
     world.run(Duration::from_millis(100), &mut ten_minutes);
-    assert!(world.interface.has_lease(), "the link came up, so it asked at once");
+    assert!(world.interface.has_lease(), "link-up restarts the client at once");
 }
 
 #[test]
-fn unanswered_renewals_are_a_minute_apart_and_then_go_to_all() {
+fn unanswered_renewals_are_a_minute_apart_and_then_broadcast() {
     let mut world = World::new();
     world.run(seconds(1), &mut ten_minutes);
     world.run(seconds(590), &mut silence);
@@ -102,7 +102,7 @@ fn unanswered_renewals_are_a_minute_apart_and_then_go_to_all() {
 }
 
 #[test]
-fn another_server_may_renew_a_lease_when_its_own_is_silent() {
+fn another_server_renews_a_lease_after_t2() {
     let other = |heard: &Heard| match heard.client.is_unspecified() {
         true => lease(heard, 600),
         false => granting(heard, OTHER, &[MASK, (51, &600u32.to_be_bytes())]),
@@ -110,10 +110,7 @@ fn another_server_may_renew_a_lease_when_its_own_is_silent() {
     let mut world = World::new();
     world.run(seconds(520), &mut { other });
     let asked = world.heard.len();
-    assert!(
-        asked > 3,
-        "what the other server says to a request to our server alone does not count"
-    );
+    assert!(asked > 3, "an answer of another server to a unicast request is ignored");
     world.run(seconds(60), &mut { other });
     assert!(world.interface.has_lease());
     assert_eq!(world.heard.len(), asked + 1);
@@ -159,9 +156,9 @@ fn one_of_several_offers_is_taken_from_its_server() {
     assert_eq!(world.addresses(), ["10.7.0.50/24"]);
 }
 
-/// Each of these says that it is the answer, and is not.
+/// Messages that differ from the right answer in one field.
 #[test]
-fn messages_of_strangers_are_ignored() {
+fn messages_with_a_wrong_field_are_ignored() {
     type Change = fn(&mut Reply);
     let changes: [(&str, Change); 4] = [
         ("transaction", |reply| reply.transaction[3] ^= 1),
@@ -204,7 +201,7 @@ fn lease_is_confirmed_when_the_link_comes_up() {
     let asked = world.heard.last().unwrap();
     assert_eq!((asked.option(50), asked.option(54)), (Some(&ADDRESS.octets()[..]), None));
     assert!(asked.to_all && asked.client.is_unspecified());
-    // Nobody answers: the lease runs on.
+    // No server answers: the lease is kept.
     world.interface.link_came_up(world.now);
     world.run(seconds(60), &mut silence);
     assert!(world.interface.has_lease());
@@ -214,7 +211,7 @@ fn lease_is_confirmed_when_the_link_comes_up() {
 }
 
 #[test]
-fn client_that_moved_to_another_network_has_an_address_there_soon() {
+fn client_that_moved_to_another_network_soon_gets_an_address() {
     let mut world = World::probing();
     world.run(seconds(10), &mut ten_minutes);
     world.interface.link_came_up(world.now);
@@ -232,9 +229,9 @@ fn client_that_moved_to_another_network_has_an_address_there_soon() {
     assert_eq!(world.addresses(), ["10.8.0.9/24"]);
 }
 
-/// An authoritative server that knows nothing of our lease, beside the one that gave it.
+/// An authoritative server without our lease, beside the one that granted it.
 #[test]
-fn refusal_of_a_stranger_ends_no_lease_that_its_server_confirms() {
+fn nak_of_another_server_does_not_end_a_confirmed_lease() {
     let mut world = World::new();
     world.run(seconds(10), &mut ten_minutes);
     let mut both = |heard: &Heard| {

@@ -1,4 +1,4 @@
-//! The DHCP client with servers that refuse, or that offer what cannot be used.
+//! The DHCP client with servers that refuse, or whose offers are unusable.
 
 use crate::dhcp_server::*;
 use crate::segment;
@@ -19,7 +19,7 @@ fn warnings(world: &World) -> Vec<String> {
     warnings.map(ToString::to_string).collect()
 }
 
-/// A world in which the server always grants with these options, after `time`.
+/// A world after `time` in which the server grants with these options.
 fn granted(options: &[(u8, &[u8])], time: Duration) -> World {
     let mut world = World::new();
     world.run(time, &mut |heard| granting(heard, SERVER, options));
@@ -27,7 +27,7 @@ fn granted(options: &[(u8, &[u8])], time: Duration) -> World {
 }
 
 #[test]
-fn server_that_always_refuses_is_asked_ever_more_seldom_and_warned_of_once() {
+fn refusing_server_is_retried_with_growing_delays_and_logged_once() {
     let mut world = World::new();
     let mut refuse = |heard: &Heard| match heard.kind {
         DISCOVER => lease(heard, 600),
@@ -66,9 +66,9 @@ fn lease_whose_renewal_is_always_refused_causes_no_storm() {
     assert_eq!(warnings(&world).len(), 1, "{:?}", world.log());
 }
 
-/// It grants, and refuses to renew, again and again.
+/// The server grants a lease and refuses to renew it, repeatedly.
 #[test]
-fn server_that_changes_its_mind_for_ever_causes_no_storm() {
+fn server_that_grants_and_refuses_in_turn_causes_no_storm() {
     let mut world = World::new();
     world.run(seconds(600), &mut |heard| match heard.client.is_unspecified() {
         true => lease(heard, 4),
@@ -92,7 +92,7 @@ fn one_refusal_delays_the_address_by_less_than_two_seconds() {
 }
 
 #[test]
-fn server_that_refuses_does_not_keep_the_offer_of_another_out() {
+fn refusing_server_does_not_block_the_offer_of_another() {
     let mut world = World::new();
     world.run(seconds(10), &mut |heard| {
         let chosen = heard.option(54);
@@ -110,7 +110,7 @@ fn server_that_refuses_does_not_keep_the_offer_of_another_out() {
 }
 
 #[test]
-fn server_that_offers_and_is_silent_then_is_given_up() {
+fn server_that_offers_but_never_grants_is_given_up() {
     let mut world = World::new();
     world.run(seconds(120), &mut |heard| match heard.kind {
         DISCOVER => lease(heard, 600),
@@ -121,7 +121,7 @@ fn server_that_offers_and_is_silent_then_is_given_up() {
 }
 
 #[test]
-fn missing_mask_is_that_of_the_class_and_warned_of_once() {
+fn missing_mask_is_replaced_by_the_class_mask_and_logged_once() {
     let world = granted(&[TEN_MINUTES, ROUTER], seconds(3600));
     assert_eq!(world.addresses(), ["10.7.0.50/8"]);
     assert_eq!(world.interface.gateways().0, Some(SERVER));
@@ -150,12 +150,12 @@ fn impossible_mask_gives_no_address_and_one_warning() {
         let warning = &warnings(&world)[0];
         let mask = Ipv4Addr::from(mask).to_string();
         assert!(warning.contains("10.7.0.1") && warning.contains(&mask), "{warning}");
-        assert!(!world.kinds().contains(&REQUEST), "such an offer is not asked for");
+        assert!(!world.kinds().contains(&REQUEST), "the offer is not requested");
     }
 }
 
 #[test]
-fn impossible_addresses_are_not_taken() {
+fn impossible_addresses_are_rejected() {
     for address in [
         [0, 0, 0, 0],
         [0, 1, 2, 3],
@@ -181,7 +181,7 @@ fn impossible_addresses_are_not_taken() {
 }
 
 #[test]
-fn offer_that_cannot_be_used_does_not_keep_a_good_one_out() {
+fn unusable_offer_does_not_block_a_good_one() {
     let mut world = World::new();
     world.run(seconds(1), &mut |heard| {
         let mut replies = granting(heard, OTHER, &[(1, &[255, 0, 255, 0]), TEN_MINUTES]);
@@ -192,7 +192,7 @@ fn offer_that_cannot_be_used_does_not_keep_a_good_one_out() {
 }
 
 #[test]
-fn first_of_several_routers_counts() {
+fn first_usable_router_is_selected() {
     let two = [10, 7, 0, 1, 10, 7, 0, 254];
     let many: Vec<u8> = (1..=60).flat_map(|n| [10, 7, 0, n]).collect();
     let unusable = [0, 0, 0, 0, 224, 0, 0, 1, 10, 7, 0, 50, 10, 7, 0, 9];
@@ -214,13 +214,13 @@ fn first_of_several_routers_counts() {
 }
 
 #[test]
-fn options_of_wrong_length_harm_nothing_and_are_in_the_log() {
+fn options_of_wrong_length_are_logged_and_harmless() {
     let long_mask: (u8, &[u8]) = (1, &[255, 255, 255, 0, 0]);
     let world = granted(&[long_mask, TEN_MINUTES], seconds(1));
     assert_eq!(world.addresses(), ["10.7.0.50/24"]);
     assert!(warnings(&world)[0].contains("option 1 has 5 bytes"), "{:?}", world.log());
     let world = granted(&[(1, &[255, 255]), TEN_MINUTES], seconds(1));
-    assert_eq!(world.addresses(), ["10.7.0.50/8"], "as if there was none");
+    assert_eq!(world.addresses(), ["10.7.0.50/8"], "as without a mask");
     // The server's identifier is too long, in every message.
     let mut world = World::new();
     world.run(seconds(1), &mut |heard| {
@@ -234,7 +234,7 @@ fn options_of_wrong_length_harm_nothing_and_are_in_the_log() {
     assert_eq!(world.addresses(), ["10.7.0.50/24"]);
     assert_eq!(world.heard[1].option(54), Some(&SERVER.octets()[..]));
     assert!(warnings(&world)[0].contains("option 54 has 5 bytes"), "{:?}", world.log());
-    // It is missing: the sender counts.
+    // It is missing: the source address is used.
     let mut world = World::new();
     world.run(seconds(1), &mut |heard| {
         let mut replies = lease(heard, 600);
@@ -245,7 +245,7 @@ fn options_of_wrong_length_harm_nothing_and_are_in_the_log() {
 }
 
 #[test]
-fn options_in_file_and_name_count_where_option_52_says_so() {
+fn options_in_file_and_name_are_used_if_option_52_allows() {
     let rest =
         [option(51, &[0, 0, 2, 88]), option(1, &[255, 255, 255, 0]), option(3, &[10, 7, 0, 1])];
     let rest = [rest.concat(), vec![255]].concat();
@@ -283,9 +283,9 @@ fn options_in_file_and_name_count_where_option_52_says_so() {
     }
 }
 
-/// RFC 3396: in the order of options, file, name.
+/// RFC 3396: the order is options, file, name.
 #[test]
-fn option_in_pieces_is_put_together() {
+fn pieces_of_an_option_are_joined() {
     let mut world = World::new();
     world.run(seconds(1), &mut |heard| {
         let mut replies = granting(heard, SERVER, &[(1, &[255, 255]), TEN_MINUTES, (3, &[10, 7])]);
@@ -301,7 +301,7 @@ fn option_in_pieces_is_put_together() {
     assert_eq!(world.interface.gateways().0, Some(Ipv4Addr::new(10, 7, 0, 9)));
 }
 
-/// Options that end nowhere, in each of the fields.
+/// Options without an end, in each of the fields.
 #[test]
 fn truncated_options_do_no_harm() {
     for cut in 0..40 {
@@ -322,14 +322,14 @@ fn truncated_options_do_no_harm() {
 }
 
 #[test]
-fn lease_of_no_time_is_not_taken() {
+fn lease_of_zero_seconds_is_rejected() {
     let world = granted(&[MASK, (51, &[0; 4])], seconds(60));
     assert_eq!(world.addresses(), [""; 0]);
     assert!(warnings(&world)[0].contains("0 seconds") && warnings(&world).len() == 1);
 }
 
 #[test]
-fn impossible_times_are_replaced_by_the_usual_ones() {
+fn impossible_times_are_replaced_by_the_defaults() {
     for (t1, t2, renews) in [
         (None, None, 300),
         (Some(100), None, 100),
@@ -354,7 +354,7 @@ fn impossible_times_are_replaced_by_the_usual_ones() {
 }
 
 #[test]
-fn mtu_of_a_lease_counts_within_its_limits() {
+fn mtu_of_a_lease_is_used_within_its_limits() {
     for (mtu, counts) in [
         (576, true),
         (1400, true),
@@ -375,7 +375,7 @@ fn mtu_of_a_lease_counts_within_its_limits() {
         assert_eq!(warnings(&world).len(), usize::from(!counts), "{:?}", world.log());
     }
     let world = granted(&[MASK, TEN_MINUTES, (26, &[0, 0, 5, 120])], seconds(1));
-    assert_eq!(world.interface.mtus()[0].0, 1500, "of a wrong length");
+    assert_eq!(world.interface.mtus()[0].0, 1500, "wrong length");
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn mtu_of_a_lease_limits_segments() {
 }
 
 #[test]
-fn mtu_of_the_configuration_is_stronger_and_that_of_a_lease_ends_with_it() {
+fn configured_mtu_overrides_the_leases_which_ends_with_it() {
     let mut world = granted(&[MASK, TEN_MINUTES, (26, &[5, 120])], seconds(1));
     assert_eq!(world.interface.mtus()[0].0, 1400);
     let fixed = Addressing { dhcp: true, fixed_mtu: true, ..Addressing::default() };
@@ -411,7 +411,7 @@ fn mtu_of_the_configuration_is_stronger_and_that_of_a_lease_ends_with_it() {
 }
 
 #[test]
-fn address_in_use_is_declined_and_another_one_asked_for_after_ten_seconds() {
+fn address_in_use_is_declined_and_requested_again_after_ten_seconds() {
     let mut world = World::probing();
     world.stations.push((ADDRESS, 77));
     let mut server = |heard: &Heard| match heard.kind {
@@ -441,7 +441,7 @@ fn address_in_use_is_declined_and_another_one_asked_for_after_ten_seconds() {
 }
 
 #[test]
-fn leased_address_answers_and_sends_nothing_before_it_was_probed() {
+fn leased_address_is_unused_until_it_was_probed() {
     let mut world = World::probing();
     world.run(Duration::from_millis(300), &mut |heard| lease(heard, 600));
     assert!(world.interface.local().v4.is_empty() && !world.interface.has_lease());

@@ -1,4 +1,4 @@
-//! A DHCP server that says what a test wants, on a link with a client and virtual time.
+//! A scripted DHCP server on a link with a client and virtual time.
 
 use crate::common::mac;
 use drivers::hal::Instant;
@@ -93,7 +93,7 @@ pub fn option(code: u8, value: &[u8]) -> Vec<u8> {
 }
 
 impl Reply {
-    /// With type and server, and nothing else.
+    /// A message with type and server only.
     pub fn bare(heard: &Heard, server: Ipv4Addr, kind: u8) -> Self {
         Reply {
             source: server,
@@ -147,7 +147,7 @@ impl Reply {
     }
 }
 
-/// The answer of a server that offers and grants with these options besides.
+/// The reply of a server that offers and grants, with these additional options.
 pub fn granting(heard: &Heard, server: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<Reply> {
     let kind = match heard.kind {
         DISCOVER => OFFER,
@@ -166,7 +166,7 @@ pub fn lease(heard: &Heard, seconds: u32) -> Vec<Reply> {
     granting(heard, SERVER, &[MASK, ROUTER, (51, &seconds.to_be_bytes())])
 }
 
-/// The server answers that an address is at a station.
+/// An ARP reply: `ip` is at `station`.
 fn arp_reply(ip: Ipv4Addr, station: u8, target: Ipv4Addr) -> Vec<u8> {
     let mut frame = [mac(1), mac(station)].concat();
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
@@ -183,17 +183,17 @@ type Script<'a> = dyn FnMut(&Heard) -> Vec<Reply> + 'a;
 pub struct World {
     pub now: Instant,
     pub interface: Interface,
-    /// What the client has said so far.
+    /// Messages of the client so far.
     pub heard: Vec<Heard>,
     pub frames: Vec<Vec<u8>>,
     pub notices: Vec<Notice>,
-    /// Addresses that stations have, by the last byte of their MAC addresses.
+    /// Addresses of stations that answer ARP, with the last byte of their MAC addresses.
     pub stations: Vec<(Ipv4Addr, u8)>,
     under_way: Vec<(Instant, Vec<u8>)>,
 }
 
 impl World {
-    /// Of a client that probes addresses before it uses them.
+    /// A world with a client that probes addresses before it uses them.
     pub fn probing() -> Self {
         Self::made(true)
     }
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Runs from timer to timer, as the loop does; how often it woke up.
+    /// Runs from timer to timer, as the loop does. Returns the number of wake-ups.
     pub fn run(&mut self, time: Duration, script: &mut Script<'_>) -> usize {
         let (end, mut wakeups) = (self.now + time, 0);
         while self.now < end {

@@ -71,12 +71,12 @@ impl World {
 
     fn open(&mut self) -> SocketHandle {
         let handle = self.hosts.connect(80);
-        // The first time we are looked for, which is answered after 50 ms.
+        // The first connection waits for ARP, whose reply is delayed by 50 ms.
         self.run(Duration::from_millis(70));
         handle
     }
 
-    /// Sends `bytes` and returns what came back in `time`.
+    /// Sends `bytes`, and returns the bytes received in `time`.
     fn ask(&mut self, handle: SocketHandle, bytes: &[u8], time: Duration) -> String {
         self.hosts.socket(handle).send_slice(bytes).unwrap();
         let mut answer = Vec::new();
@@ -90,7 +90,7 @@ impl World {
 }
 
 #[test]
-fn answers_curl_again_and_again() {
+fn requests_of_curl_are_answered_repeatedly() {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
     for _ in 0..30 {
@@ -103,7 +103,7 @@ fn answers_curl_again_and_again() {
         world.run(Duration::from_millis(50));
         assert_eq!(world.server.connections(), 0);
     }
-    // Also if it is the server who closes: the wait after that holds no socket up.
+    // Also if the server closes first: its wait for the client's FIN does not occupy a socket.
     for _ in 0..30 {
         let client = world.open();
         let request = b"GET /x HTTP/1.0\r\n\r\n";
@@ -117,7 +117,7 @@ fn answers_curl_again_and_again() {
 }
 
 #[test]
-fn streams_large_bodies_through_small_buffers() {
+fn large_bodies_are_streamed_through_small_buffers() {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
     let client = world.open();
@@ -128,9 +128,9 @@ fn streams_large_bodies_through_small_buffers() {
     assert_eq!(world.routes.closed, 1);
 }
 
-/// The server has closed long before the client has read its last words.
+/// The server closes long before the client has read the whole body.
 #[test]
-fn a_slow_client_has_the_end_as_well() {
+fn slow_client_receives_the_whole_body() {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
     let client = world.open();
@@ -148,7 +148,7 @@ fn a_slow_client_has_the_end_as_well() {
     assert_eq!(world.hosts.socket(client).state(), State::CloseWait);
 }
 
-/// Requests one after the other over a wire that loses a frame in `loss`: all are answered in full.
+/// Sequential requests over a wire that loses one frame in `loss`: all are answered in full.
 fn ask_over_loss(seed: u64, loss: u64) {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
@@ -168,9 +168,9 @@ fn ask_over_loss(seed: u64, loss: u64) {
             }
             let _ = socket.recv(|bytes| (bytes.len(), answer.extend_from_slice(bytes)));
             let state = socket.state();
-            let told = String::from_utf8_lossy(&answer);
-            assert_ne!(state, State::Closed, "request {request} was reset after {told:?}");
-            assert!(world.hosts.now < end, "request {request} is {state}, with {told:?}");
+            let text = String::from_utf8_lossy(&answer);
+            assert_ne!(state, State::Closed, "request {request} was reset after {text:?}");
+            assert!(world.hosts.now < end, "request {request} is {state}, with {text:?}");
         }
         world.hosts.socket(client).close();
         world.hosts.log.clear();
@@ -180,13 +180,13 @@ fn ask_over_loss(seed: u64, loss: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn a_wire_that_loses_frames_only_takes_longer(seed: u64, loss in 15u64..60) {
+    fn requests_succeed_on_a_lossy_wire(seed: u64, loss in 15u64..60) {
         ask_over_loss(seed, loss);
     }
 }
 
 #[test]
-fn a_client_that_takes_nothing_is_reset_and_its_stream_closed() {
+fn stalled_client_is_reset_and_its_stream_closed() {
     let limits = Limits { stall: Duration::from_secs(2), ..Limits::default() };
     let mut world = World::new(limits);
     world.run(Duration::from_millis(20));
@@ -212,10 +212,9 @@ fn quiet_connections_make_room_for_new_ones() {
     }
 }
 
-/// A host that begins requests and does not end them, or takes answers byte by byte, has half of the places, and not
-/// those for long.
+/// A host with unfinished requests or slow reads gets half of the places at most, and loses them soon.
 #[test]
-fn slow_clients_keep_nobody_out() {
+fn slow_clients_do_not_lock_others_out() {
     let begun = &CURL[..9];
     let mut world = World::new(Limits { connections: 6, ..Limits::default() });
     world.run(Duration::from_millis(20));
@@ -225,7 +224,7 @@ fn slow_clients_keep_nobody_out() {
     }
     world.run(Duration::from_millis(50));
     assert_eq!(world.server.connections(), 3);
-    // There is room, but not for this host, until one of its own is slow.
+    // There is room, but not for this host, until one of its connections is slow.
     let fourth = world.open();
     assert_eq!(world.hosts.socket(fourth).state(), State::Closed, "it was reset");
     assert_eq!((world.server.connections(), &world.routes.refused[..]), (3, &["connections"][..]));
@@ -238,7 +237,7 @@ fn slow_clients_keep_nobody_out() {
         assert_eq!(world.server.connections(), 3);
     }
     assert_eq!(world.routes.refused.len(), 1);
-    // Where all places are taken by slow ones, the oldest of them makes room for anybody.
+    // If slow connections have all places, the oldest of them is closed for any host.
     let mut world = World::new(Limits { connections: 1, ..Limits::default() });
     world.run(Duration::from_millis(20));
     let slow = world.open();
@@ -250,7 +249,7 @@ fn slow_clients_keep_nobody_out() {
 }
 
 #[test]
-fn half_open_connections_keep_nobody_out_for_long() {
+fn half_open_connections_do_not_lock_others_out_for_long() {
     let mut world = World::new(Limits { connections: 3, ..Limits::default() });
     world.run(Duration::from_millis(20));
     let client = world.open();
@@ -266,14 +265,14 @@ fn half_open_connections_keep_nobody_out_for_long() {
         world.run(Duration::from_millis(10));
     }
     world.run(Duration::from_secs(4));
-    // smoltcp lets a socket rest for a second after a station that it could not find.
+    // smoltcp suspends a socket for a second after a failed neighbour resolution.
     let client = world.open();
     world.run(Duration::from_millis(1500));
     assert!(world.ask(client, CURL, Duration::from_millis(50)).ends_with("ok\n"));
 }
 
 #[test]
-fn rests_when_there_is_nothing_to_do() {
+fn idle_server_has_no_timers() {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
     let client = world.open();
@@ -302,7 +301,7 @@ fn damaged_segments_do_no_harm() {
     for _ in 0..20_000 {
         let mut frame = log[next(log.len())].clone();
         for _ in 0..next(3) {
-            // Past the addresses, so that the frame gets far.
+            // After the addresses, so that the frame passes the filter.
             let at = 34 + next(20);
             if at < frame.len() {
                 frame[at] = next(256) as u8;
@@ -330,7 +329,7 @@ fn fix_checksums(frame: &mut [u8]) {
 }
 
 #[test]
-fn stopping_gives_everything_back() {
+fn stop_frees_all_resources() {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
     let client = world.open();
@@ -343,9 +342,9 @@ fn stopping_gives_everything_back() {
     assert_eq!(hosts.interface.poll_timeout().filter(|&at| at > Instant::ZERO), None);
 }
 
-/// A connection that nobody says anything on costs nothing, however much is said on another.
+/// Quiet connections cost nothing, whatever the load on another one.
 #[test]
-fn what_is_quiet_is_not_looked_at() {
+fn quiet_connections_are_not_served() {
     let cost = |quiet: usize| {
         let mut world = World::new(Limits::default());
         world.run(Duration::from_millis(20));
@@ -391,9 +390,9 @@ fn open_tls(world: &mut World) -> SocketHandle {
     client
 }
 
-/// A handshake that stalls holds the only place, and nothing else happens: there is room again all the same.
+/// A stalled handshake has the only place, and is closed by its timer without another event.
 #[test]
-fn a_handshake_that_stalls_makes_room_unasked() {
+fn stalled_handshake_is_closed_without_an_event() {
     let mut world = with_tls(Limits { connections: 1, ..Limits::default() });
     let stalled = open_tls(&mut world);
     world.hosts.socket(stalled).send_slice(&[0x16, 3, 1]).unwrap();
@@ -404,14 +403,14 @@ fn a_handshake_that_stalls_makes_room_unasked() {
         world.run(Duration::from_millis(20));
         let mut answer = Vec::new();
         let _ = world.hosts.socket(honest).recv(|b| (b.len(), answer.extend_from_slice(b)));
-        assert_eq!(answer.len(), 7, "it is spoken to at its first call");
+        assert_eq!(answer.len(), 7, "the first attempt is answered");
         world.run(Duration::from_millis(300));
     }
 }
 
-/// A server that speaks TLS says nothing to those who do not, and does not wait for them.
+/// A TLS server answers plain clients with an alert, and closes silent ones.
 #[test]
-fn who_does_not_speak_tls_is_told_so_and_gone() {
+fn client_without_tls_gets_an_alert_and_is_closed() {
     let mut world = with_tls(Limits::default());
     let open = open_tls;
     let plain = open(&mut world);

@@ -1,4 +1,4 @@
-//! Two interfaces on a wire: ping, neighbours, and what must not harm them.
+//! Two interfaces on a wire: ping, neighbours, and robustness against noise.
 
 use crate::common::{Wire, fixed, mac};
 use drivers::hal::Instant;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long the answer to a question to everybody is held.
+/// Delay of the reply to a broadcast or multicast request.
 const HELD: Duration = Duration::from_millis(50);
 
 fn pair() -> Wire {
@@ -20,7 +20,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Pings from node 0 until the end; the events.
+/// Pings from node 0 until the end. Returns the events.
 fn ping(wire: &mut Wire, target: &str, options: Options) -> Vec<Event> {
     let mut ping = Ping::start(&mut wire.nodes[0], ip(target), 7, options, wire.now).unwrap();
     let mut events = Vec::new();
@@ -39,19 +39,19 @@ fn ping(wire: &mut Wire, target: &str, options: Options) -> Vec<Event> {
 }
 
 #[test]
-fn answers_pings_of_both_families() {
+fn pings_of_both_families_are_answered() {
     for target in ["10.0.0.2", "fe80::ff:fe00:2"] {
         let events = ping(&mut pair(), target, Options::default());
         let Some(Event::Finished(summary)) = events.last() else { panic!("{events:?}") };
         assert_eq!((summary.sent, summary.received), (4, 4), "{target}: {events:?}");
-        // One of four waits until its host is found.
+        // One of four waits for the neighbour's resolution.
         assert!(summary.mean().is_some_and(|t| t <= Duration::from_millis(20)));
         assert!(matches!(events[0], Event::Reply { sequence: 0, .. }));
     }
 }
 
 #[test]
-fn pings_that_nobody_answers_time_out() {
+fn unanswered_pings_time_out() {
     let options = Options { count: 12, interval: Duration::from_millis(50), ..Options::default() };
     let events = ping(&mut pair(), "10.0.0.3", options);
     assert_eq!(events.len(), 13);
@@ -72,7 +72,7 @@ fn largest_ping_is_answered() {
 }
 
 #[test]
-fn resolves_neighbours_and_gateways() {
+fn neighbours_and_gateways_are_resolved() {
     let mut first = fixed("10.0.0.1/24");
     first.gateways.push(ip("10.0.0.2"));
     let mut wire = Wire::new([first, fixed("10.0.0.2/24")]);
@@ -85,7 +85,7 @@ fn resolves_neighbours_and_gateways() {
         assert_eq!(wire.nodes[0].resolve(target, wire.now), Resolution::Known(mac(2)), "{target}");
         assert_eq!(wire.nodes[0].neighbour(target, wire.now), Some(mac(2)));
     }
-    // Whoever is asked learns who asks.
+    // The target of a request learns the sender's address.
     assert_eq!(wire.nodes[1].neighbour(ip("10.0.0.1"), wire.now), Some(mac(1)));
     let now = wire.now;
     assert_eq!(wire.nodes[0].resolve(ip("2001:db8::1"), now), Resolution::NoRoute);
@@ -127,14 +127,14 @@ fn new_addresses_are_announced_and_conflicts_counted() {
     let now = wire.now;
     wire.nodes[0].resolve(ip("10.0.0.2"), now);
     wire.settle();
-    // A third station takes node 1's place: its announcement tells who knew that one.
+    // A third station replaces node 1: its announcement updates the neighbour entries of node 1.
     wire.nodes.remove(1);
     let mut successor = Interface::new(mac(3), 1500, [3; 32], now);
     successor.set_addressing(fixed("10.0.0.2/24"), now).unwrap();
     wire.nodes.push(successor);
     wire.settle();
     assert_eq!(wire.nodes[0].neighbour(ip("10.0.0.2"), now), Some(mac(3)));
-    // And one that takes an address in use is noticed: by its announcement, and by its answer to the defence.
+    // A station that takes an address in use is detected by its announcement, and by its answer to the defence.
     wire.nodes[1].set_addressing(fixed("10.0.0.1/24"), now).unwrap();
     wire.settle();
     assert_eq!([0, 1].map(|n| wire.nodes[n].counters().conflicts), [2, 1]);
@@ -142,7 +142,7 @@ fn new_addresses_are_announced_and_conflicts_counted() {
 }
 
 #[test]
-fn waits_for_room_in_the_port() {
+fn frames_wait_for_room_in_the_port() {
     let mut wire = pair();
     wire.settle();
     wire.nodes[0].resolve(ip("10.0.0.2"), wire.now);
@@ -154,9 +154,9 @@ fn waits_for_room_in_the_port() {
     assert_eq!(wire.nodes[0].neighbour(ip("10.0.0.2"), wire.now), Some(mac(2)));
 }
 
-/// Linux misses an answer that comes at once (see `hold`).
+/// Linux misses an immediate reply (see `delayed_replies`).
 #[test]
-fn whoever_looks_for_us_is_answered_after_a_moment() {
+fn reply_to_a_multicast_request_is_delayed() {
     for target in ["10.0.0.2", "fe80::ff:fe00:2"] {
         let mut wire = pair();
         wire.settle();
@@ -173,7 +173,7 @@ fn whoever_looks_for_us_is_answered_after_a_moment() {
 }
 
 #[test]
-fn an_idle_interface_has_no_timers() {
+fn idle_interface_has_no_timers() {
     let everything = Addressing { slaac: true, ..fixed("10.0.0.1/24") };
     let mut wire = Wire::new([everything, fixed("10.0.0.2/24")]);
     ping(&mut wire, "10.0.0.2", Options { count: 1, ..Options::default() });
@@ -182,8 +182,7 @@ fn an_idle_interface_has_no_timers() {
     assert_eq!(wire.nodes[1].poll_timeout(), None);
 }
 
-/// A frame that gets past the first checks: right MAC address and ethertype, the rest is noise
-/// around plausible headers.
+/// A frame that passes the first checks: valid MAC address and ethertype, the rest is noise around plausible headers.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let header = prop_oneof![
         Just(vec![8, 6, 0, 1, 8, 0, 6, 4, 0]),
@@ -217,8 +216,7 @@ proptest! {
     }
 }
 
-/// Real frames of two interfaces that talk, with a few bytes changed and IPv4 and transport
-/// checksums left as they are or not.
+/// Frames of two communicating interfaces, with a few bytes changed and truncated.
 #[test]
 fn damaged_frames_do_no_harm() {
     let mut wire = pair();
@@ -240,7 +238,7 @@ fn damaged_frames_do_no_harm() {
         wire.settle();
         wire.log.clear();
     }
-    // A damaged frame may name a wrong hardware address, which is believed for a minute, and used while it is verified.
+    // A damaged frame may have a wrong MAC address, which is used for a minute, and then while it is verified.
     wire.pass(Duration::from_secs(61), Duration::from_secs(1));
     let events = ping(&mut wire, "10.0.0.2", Options { count: 4, ..Options::default() });
     let answered = events.iter().filter(|event| matches!(event, Event::Reply { .. })).count();

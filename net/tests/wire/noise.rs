@@ -1,6 +1,5 @@
-//! Noise that fits: frames with right checksums that belong to the connections, the lease and the
-//! neighbours that the interface really has, with some of it changed. Plain noise is dropped long
-//! before it gets to where it could do harm.
+//! Plausible noise: frames with valid checksums that match the interface's real connections, lease and neighbours, with
+//! some fields changed. Plain noise would be dropped before it reaches the code under test.
 
 use crate::common::mac;
 use drivers::hal::Instant;
@@ -23,7 +22,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// Chance, and what it makes.
+/// Random choices.
 struct Random(Rng);
 
 impl Random {
@@ -51,14 +50,14 @@ impl Random {
 
 struct Noise {
     random: Random,
-    /// What a segment from each port of ours has to carry: sequence and acknowledgement number.
+    /// Sequence and acknowledgement number of the next segment from each of our ports.
     connections: HashMap<u16, (u32, u32)>,
     /// Transaction of the last DHCP request.
     transaction: [u8; 4],
 }
 
 impl Noise {
-    /// Learns from a frame of the interface what would fit.
+    /// Learns sequence numbers and the DHCP transaction from a frame of the interface.
     fn learn(&mut self, frame: &[u8]) {
         let Ok(ip) = Ipv4Packet::new_checked(&frame[14..]) else { return };
         if let (UDP, Some(transaction)) = (ip.next_header().into(), ip.payload().get(12..16)) {
@@ -233,7 +232,7 @@ fn fill_checksum(protocol: u8, payload: &mut [u8], source: IpAddr, target: IpAdd
     }
 }
 
-/// Answers with streams that stop and go.
+/// Answers with streams that are pending now and then.
 struct Routes {
     random: Random,
     requests: usize,
@@ -255,8 +254,8 @@ impl Handler for Routes {
     }
 }
 
-/// Sends `count` frames of noise to an interface with everything on it; how many HTTP requests
-/// got through, and whether there was ever a lease.
+/// Sends `count` frames of noise to an interface with all services. Returns the number of HTTP requests that were
+/// answered, and whether there was ever a lease.
 fn expose(seed: u64, count: usize) -> (usize, bool) {
     let mut now = Instant::from_nanos(1);
     let mut interface = Interface::new(mac(1), 1500, [seed as u8; 32], now);
@@ -288,7 +287,7 @@ fn expose(seed: u64, count: usize) -> (usize, bool) {
         let most = noise.random.pick(&[10, 1000, 100_000, 5_000_000]);
         now = now + Duration::from_micros(noise.random.below(most) as u64);
     }
-    // When it falls silent, everything comes to rest but DHCP's timer.
+    // Without noise, no timer but DHCP's remains.
     let mut wakeups = 0;
     let end = now + Duration::from_secs(600);
     while now < end {
@@ -306,7 +305,7 @@ fn expose(seed: u64, count: usize) -> (usize, bool) {
 }
 
 #[test]
-fn does_no_harm() {
+fn plausible_noise_does_no_harm() {
     let runs: Vec<_> = (1..=20).map(|seed| expose(seed, 2000)).collect();
     let requests: usize = runs.iter().map(|(requests, _)| requests).sum();
     let leases = runs.iter().filter(|(_, leased)| *leased).count();

@@ -1,4 +1,4 @@
-//! A link on the way that takes smaller packets than both ends believe.
+//! Path MTU discovery: a link on the path has a smaller MTU than both ends.
 
 use crate::client::{Hosts, Router, report};
 use crate::common::fixed;
@@ -40,8 +40,7 @@ fn accept(hosts: &mut Hosts, listener: &mut Listener, ours: IpAddress) -> (Socke
     }
 }
 
-/// Has `write` say something and the host's socket read it, until all is there; how long that took. The bytes have
-/// to come in order.
+/// Sends bytes by `write` until the host's socket has read them all in order. Returns the time it took.
 fn carry(
     hosts: &mut Hosts,
     socket: SocketHandle,
@@ -72,14 +71,14 @@ fn serve(hosts: &mut Hosts, listener: &mut Listener, ours: IpAddress, bytes: usi
 }
 
 #[test]
-fn server_sends_as_large_as_the_router_reports_at_once() {
+fn server_adopts_the_reported_mtu_at_once() {
     for (ours, _) in addresses() {
         for mtu in [1499, 1400, 1280] {
             let mut hosts = hosts(Some(Router { mtu, reports: true }));
             let mut listener = Listener::new(&mut hosts.interface, 80, LIMITS);
             let took = serve(&mut hosts, &mut listener, ours, BYTES);
             assert!(took < Duration::from_secs(1), "{ours} {mtu}: {took:?}");
-            // The next connection knows.
+            // The next connection uses the stored path MTU.
             let mut refused = 0;
             hosts.loss = Some(Box::new(|| false));
             hosts.router = Some(Router { mtu, reports: false });
@@ -91,7 +90,7 @@ fn server_sends_as_large_as_the_router_reports_at_once() {
 }
 
 #[test]
-fn client_sends_as_large_as_the_router_reports_at_once() {
+fn client_adopts_the_reported_mtu_at_once() {
     for (_, theirs) in addresses() {
         let mut hosts = hosts(Some(Router { mtu: 1400, reports: true }));
         let socket = hosts.add_socket();
@@ -109,9 +108,9 @@ fn client_sends_as_large_as_the_router_reports_at_once() {
     }
 }
 
-/// Smaller and smaller segments are tried where no router reports anything, and the size is remembered.
+/// Without a router's report, smaller and smaller segments are tried, and the size is stored.
 #[test]
-fn size_that_passes_is_found_without_reports() {
+fn path_mtu_is_found_without_reports() {
     for (at, (ours, _)) in addresses().into_iter().enumerate() {
         for (mtu, seconds) in [(1450, 5), (1300, 9), (600, 17)] {
             if mtu < 1280 && at == 1 {
@@ -127,7 +126,7 @@ fn size_that_passes_is_found_without_reports() {
     }
 }
 
-/// The largest packet that goes to the host while so many bytes are carried.
+/// The largest packet that the interface sends to the host.
 fn largest(hosts: &mut Hosts, listener: &mut Listener, ours: IpAddress) -> usize {
     for size in (0..1600).step_by(4) {
         let (client, stream) = accept(hosts, listener, ours);
@@ -148,21 +147,21 @@ fn largest(hosts: &mut Hosts, listener: &mut Listener, ours: IpAddress) -> usize
     0
 }
 
-/// Anybody can send a report. It has to quote a segment that is under way.
+/// Reports can be forged, so they must quote a segment in flight.
 #[test]
 fn forged_report_changes_nothing() {
     let (ours, _) = addresses()[0];
     let mut hosts = hosts(None);
     let mut listener = Listener::new(&mut hosts.interface, 80, LIMITS);
     let (client, stream) = accept(&mut hosts, &mut listener, ours);
-    // A segment of the connection that is under way.
+    // A segment in flight.
     hosts.router = Some(Router { mtu: 100, reports: false });
     listener.write(&mut hosts.interface, stream, &[7; 1460]).unwrap();
     hosts.interface.poll(hosts.now);
     let mut port = netsim::Collector::new(8);
     hosts.interface.transmit(&mut port, |_| ());
     let frame = port.frames.iter().find(|frame| frame.len() > 1000).unwrap().clone();
-    // Another number, port, host or protocol; a size that it would have fitted, or that no router may report.
+    // Another number, port, host or protocol; an MTU that is not below the packet's length, or impossibly small.
     let mut reports = Vec::new();
     for (at, by) in [(38, 1), (40, 0x80), (34, 1), (36, 1), (33, 1), (29, 1), (23, 8)] {
         let mut other = frame.clone();
@@ -179,7 +178,7 @@ fn forged_report_changes_nothing() {
         hosts.interface.handle_frame(&report, hosts.now);
         assert_eq!(hosts.interface.path_mtu([10, 0, 0, 2].into(), hosts.now), 1500);
     }
-    // And a true one, with less than is allowed.
+    // A valid report below the allowed minimum.
     hosts.interface.handle_frame(&report(&frame, 100), hosts.now);
     assert_eq!(hosts.interface.path_mtu([10, 0, 0, 2].into(), hosts.now), 576);
     hosts.router = None;
@@ -187,7 +186,7 @@ fn forged_report_changes_nothing() {
         step(&mut hosts);
     }
     assert_eq!(hosts.socket(client).recv_queue(), 1460);
-    // What it quoted is over.
+    // The quoted segment is acknowledged.
     assert!(largest(&mut hosts, &mut listener, ours) <= 576);
 }
 

@@ -1,4 +1,4 @@
-//! Router advertisements, and addresses that other stations have, on a link with virtual time.
+//! Router advertisements and duplicate addresses, on a link with virtual time.
 
 use crate::common::{fixed, mac};
 use crate::segment;
@@ -20,7 +20,7 @@ fn ip(text: &str) -> Ipv6Addr {
     text.parse().unwrap()
 }
 
-/// A message of ICMPv6 from a station.
+/// An ICMPv6 message from a station.
 fn icmpv6(station: u8, from: Ipv6Addr, to: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     let [.., a, b, c, d] = to.octets();
     let to_mac = if to.is_multicast() { [0x33, 0x33, a, b, c, d] } else { mac(1) };
@@ -61,7 +61,7 @@ fn router(n: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, n.into())
 }
 
-/// A station says that it has an address.
+/// A station advertises an address.
 fn neighbour_advertisement(station: u8, target: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
     message.extend(target.octets());
@@ -70,7 +70,7 @@ fn neighbour_advertisement(station: u8, target: Ipv6Addr, to: Ipv6Addr) -> Vec<u
     icmpv6(station, target, to, &message)
 }
 
-/// A station asks for an address; from nobody if it wants it for itself.
+/// A station solicits an address. `from` is unspecified for a probe.
 fn neighbour_solicitation(station: u8, from: &str, target: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
     message.extend(target.octets());
@@ -108,7 +108,7 @@ impl World {
         Self::new(Addressing { slaac: true, ..Addressing::default() }, false)
     }
 
-    fn hear(&mut self, frame: &[u8]) {
+    fn receive(&mut self, frame: &[u8]) {
         self.interface.handle_frame(frame, self.now);
         self.run(Duration::from_millis(1));
     }
@@ -173,13 +173,13 @@ impl World {
         request.map(|(_, frame)| frame[..6].try_into().unwrap())
     }
 
-    /// The addresses that were asked for since frame number `from`.
-    fn asked(&self, from: usize) -> Vec<Ipv6Addr> {
+    /// The addresses solicited since frame number `from`.
+    fn solicited(&self, from: usize) -> Vec<Ipv6Addr> {
         self.frames[from..].iter().filter_map(|(_, frame)| solicited(frame)).collect()
     }
 }
 
-/// What a neighbour solicitation asks for.
+/// Target of a neighbour solicitation.
 fn solicited(frame: &[u8]) -> Option<Ipv6Addr> {
     let is_one = frame[12..14] == [0x86, 0xdd] && frame[20] == 58 && frame[54] == 135;
     is_one.then(|| Ipv6Addr::from(<[u8; 16]>::try_from(&frame[62..78]).unwrap()))
@@ -189,22 +189,27 @@ fn solicited(frame: &[u8]) -> Option<Ipv6Addr> {
 fn prefix_that_is_not_on_link_is_reached_by_the_router() {
     let mut world = World::slaac();
     world.stations = vec![(router(1), 11), (ip("fd07::77"), 77)];
-    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", AUTONOMOUS, 9000, 9000)]));
+    world.receive(&advertisement(1, 0, 1800, &[prefix("fd07::", AUTONOMOUS, 9000, 9000)]));
     assert_eq!(world.addresses(), ["fd07::ff:fe00:1/64"]);
     let from = world.frames.len();
     assert_eq!(world.ping("fd07::77"), Some(mac(11)));
-    assert!(!world.asked(from).contains(&ip("fd07::77")));
-    // From here on it is on the link, and stays so.
-    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", ON_LINK | AUTONOMOUS, 9000, 9000)]));
+    assert!(!world.solicited(from).contains(&ip("fd07::77")));
+    // Now the prefix is on the link, and stays so.
+    world.receive(&advertisement(
+        1,
+        0,
+        1800,
+        &[prefix("fd07::", ON_LINK | AUTONOMOUS, 9000, 9000)],
+    ));
     assert_eq!(world.ping("fd07::77"), Some(mac(77)));
-    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", AUTONOMOUS, 9000, 9000)]));
+    world.receive(&advertisement(1, 0, 1800, &[prefix("fd07::", AUTONOMOUS, 9000, 9000)]));
     assert_eq!(world.ping("fd07::77"), Some(mac(77)));
 }
 
 #[test]
-fn prefix_off_link_without_a_router_leads_nowhere() {
+fn off_link_prefix_without_a_router_is_unreachable() {
     let mut world = World::slaac();
-    world.hear(&advertisement(1, 0, 0, &[prefix("fd07::", AUTONOMOUS, 9000, 9000)]));
+    world.receive(&advertisement(1, 0, 0, &[prefix("fd07::", AUTONOMOUS, 9000, 9000)]));
     assert_eq!(world.addresses(), ["fd07::ff:fe00:1/64"]);
     let target = ip("fd07::77").into();
     let started = Ping::start(&mut world.interface, target, 7, Options::default(), world.now);
@@ -212,27 +217,27 @@ fn prefix_off_link_without_a_router_leads_nowhere() {
 }
 
 #[test]
-fn address_of_the_configuration_has_its_network_on_link() {
+fn network_of_a_configured_address_is_on_link() {
     let mut world = World::new(fixed("fd07::1/64"), false);
     world.stations = vec![(ip("fd07::77"), 77)];
     assert_eq!(world.ping("fd07::77"), Some(mac(77)));
 }
 
 #[test]
-fn prefix_on_link_without_an_address_is_on_link() {
+fn on_link_prefix_needs_no_address() {
     let mut world = World::slaac();
     let options = [prefix("fd07::", AUTONOMOUS, 9000, 9000), prefix("fd08::", ON_LINK, 9000, 9000)];
-    world.hear(&advertisement(1, 0, 1800, &options));
+    world.receive(&advertisement(1, 0, 1800, &options));
     assert_eq!(world.addresses(), ["fd07::ff:fe00:1/64"]);
     assert_eq!(world.interface.next_hop(ip("fd08::5").into()), Some(ip("fd08::5").into()));
 }
 
 #[test]
-fn prefix_preferred_for_longer_than_valid_makes_no_address() {
+fn prefix_with_preferred_above_valid_lifetime_makes_no_address() {
     let mut world = World::slaac();
-    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 100, 200)]));
+    world.receive(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 100, 200)]));
     assert_eq!(world.addresses(), [""; 0]);
-    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 100, 100)]));
+    world.receive(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 100, 100)]));
     assert_eq!(world.addresses(), ["fd07::ff:fe00:1/64"]);
 }
 
@@ -240,7 +245,7 @@ fn prefix_preferred_for_longer_than_valid_makes_no_address() {
 fn mtu_of_a_router_limits_ipv6_alone() {
     let mut world = World::slaac();
     let options = [mtu(1280), prefix("fd07::", 0xc0, 9000, 9000)];
-    world.hear(&advertisement(1, 0, 1800, &options));
+    world.receive(&advertisement(1, 0, 1800, &options));
     assert_eq!(
         world.interface.mtus(),
         [(1500, MtuOrigin::Card), (1280, MtuOrigin::Router(router(1)))]
@@ -252,18 +257,18 @@ fn mtu_of_a_router_limits_ipv6_alone() {
     assert_eq!(start(&mut world, 1233), Some(StartError::TooLarge));
     assert_eq!(start(&mut world, 1232), None);
     assert_eq!(world.notices.len(), 1, "{:?}", world.notices);
-    // A request that is larger than the link takes is not answered by as much.
+    // A request that exceeds the link's MTU gets no reply.
     world.stations = vec![(ip("fd07::9"), 9)];
     for (size, answers) in [(1232, 1), (1233, 0)] {
         let from = world.frames.len();
         let message = [&[128, 0, 0, 0, 0, 1, 0, 1][..], &vec![7; size]].concat();
-        world.hear(&icmpv6(9, ip("fd07::9"), ip("fd07::ff:fe00:1"), &message));
+        world.receive(&icmpv6(9, ip("fd07::9"), ip("fd07::ff:fe00:1"), &message));
         world.run(Duration::from_secs(1));
         let answered = world.frames[from..].iter().filter(|(_, f)| f[20] == 58 && f[54] == 129);
         assert_eq!(answered.count(), answers, "{size}");
     }
     for impossible in [0, 1279, 1501, u32::MAX] {
-        world.hear(&advertisement(1, 0, 1800, &[mtu(impossible)]));
+        world.receive(&advertisement(1, 0, 1800, &[mtu(impossible)]));
         assert_eq!(world.interface.mtus()[1].0, 1280);
     }
     assert_eq!(world.warnings().len(), 1, "{:?}", world.notices);
@@ -274,21 +279,21 @@ fn mtu_of_a_router_limits_segments_of_ipv6_alone() {
     let addressing = Addressing { slaac: true, ..fixed("10.0.0.1/24") };
     let mut world = World::new(addressing, false);
     world.stations = vec![(ip("fd07::9"), 9)];
-    world.hear(&advertisement(1, 0, 1800, &[mtu(1280), prefix("fd07::", 0xc0, 9000, 9000)]));
+    world.receive(&advertisement(1, 0, 1800, &[mtu(1280), prefix("fd07::", 0xc0, 9000, 9000)]));
     let limits = Limits { connections: 2, receive: 4096, transmit: 16_384 };
     let mut listener = Listener::new(&mut world.interface, segment::PORT, limits);
     let question = [&[0xff; 6][..], &mac(9), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac(9)].concat();
-    world.hear(&[&question[..], &[10, 0, 0, 9, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1]].concat());
+    world.receive(&[&question[..], &[10, 0, 0, 9, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1]].concat());
     let v4: [IpAddr; 2] = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse().unwrap());
     let v6: [IpAddr; 2] = ["fd07::9", "fd07::ff:fe00:1"].map(|ip| ip.parse().unwrap());
     for ([client, ours], wanted, longest) in [(v6, 1220, Some(&1280)), (v4, 1460, None)] {
         world.frames.clear();
-        world.hear(&segment::syn(9, client, ours));
+        world.receive(&segment::syn(9, client, ours));
         let frames =
             |world: &World| world.frames.iter().map(|(_, f)| f.clone()).collect::<Vec<_>>();
         let (mss, ack) = segment::handshake(&frames(&world), 9, client, ours).unwrap();
         assert_eq!(mss, wanted);
-        world.hear(&ack);
+        world.receive(&ack);
         let stream = listener.accept(&mut world.interface, world.now).unwrap();
         listener.write(&mut world.interface, stream, &[7; 6000]).unwrap();
         world.run(Duration::from_secs(3));
@@ -299,20 +304,20 @@ fn mtu_of_a_router_limits_segments_of_ipv6_alone() {
 }
 
 #[test]
-fn mtu_of_a_router_limits_segments_of_connections_that_are_open() {
+fn mtu_of_a_router_limits_segments_of_open_connections() {
     let mut world = World::new(Addressing { slaac: true, ..fixed("10.0.0.1/24") }, false);
     world.stations = vec![(ip("fd07::9"), 9)];
-    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 9000, 9000)]));
+    world.receive(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 9000, 9000)]));
     let limits = Limits { connections: 2, receive: 4096, transmit: 16_384 };
     let mut listener = Listener::new(&mut world.interface, segment::PORT, limits);
     let [client, ours]: [IpAddr; 2] = ["fd07::9", "fd07::ff:fe00:1"].map(|ip| ip.parse().unwrap());
     let frames = |world: &World| world.frames.iter().map(|(_, f)| f.clone()).collect::<Vec<_>>();
-    world.hear(&segment::syn(9, client, ours));
+    world.receive(&segment::syn(9, client, ours));
     let (mss, ack) = segment::handshake(&frames(&world), 9, client, ours).unwrap();
     assert_eq!(mss, 1440);
-    world.hear(&ack);
+    world.receive(&ack);
     let stream = listener.accept(&mut world.interface, world.now).unwrap();
-    world.hear(&advertisement(1, 0, 1800, &[mtu(1280)]));
+    world.receive(&advertisement(1, 0, 1800, &[mtu(1280)]));
     world.frames.clear();
     listener.write(&mut world.interface, stream, &[7; 6000]).unwrap();
     world.run(Duration::from_millis(10));
@@ -320,22 +325,26 @@ fn mtu_of_a_router_limits_segments_of_connections_that_are_open() {
 }
 
 #[test]
-fn silent_router_loses_to_one_that_answers() {
+fn reachable_router_is_preferred() {
     let mut world = World::slaac();
     world.stations = vec![(router(2), 12)];
-    // The first one is preferred, and there is nobody.
-    world.hear(&advertisement(1, 0x08, 1800, &[prefix("fd07::", 0xc0, 9000, 9000)]));
-    world.hear(&advertisement(2, 0x18, 1800, &[]));
+    // The first router is preferred, but unreachable.
+    world.receive(&advertisement(1, 0x08, 1800, &[prefix("fd07::", 0xc0, 9000, 9000)]));
+    world.receive(&advertisement(2, 0x18, 1800, &[]));
     world.run(Duration::from_secs(4));
     assert_eq!(world.interface.gateways().1, Some(router(2)));
     assert_eq!(world.ping("2001:db8::1"), Some(mac(12)));
-    world.hear(&advertisement(1, 0x08, 1800, &[]));
-    assert_eq!(world.interface.gateways().1, Some(router(2)), "to advertise is no answer");
+    world.receive(&advertisement(1, 0x08, 1800, &[]));
+    assert_eq!(
+        world.interface.gateways().1,
+        Some(router(2)),
+        "an advertisement does not prove reachability"
+    );
     world.stations.push((router(1), 11));
     world.run(Duration::from_secs(70));
     assert_eq!(world.interface.gateways().1, Some(router(1)));
     assert_eq!(world.ping("2001:db8::1"), Some(mac(11)));
-    world.hear(&advertisement(1, 0x08, 0, &[]));
+    world.receive(&advertisement(1, 0x08, 0, &[]));
     assert_eq!(world.interface.gateways().1, Some(router(2)));
 }
 
@@ -343,7 +352,7 @@ fn silent_router_loses_to_one_that_answers() {
 fn flood_of_advertisements_does_no_harm() {
     let mut world = World::slaac();
     world.stations = vec![(router(1), 11)];
-    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 90_000, 90_000)]));
+    world.receive(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 90_000, 90_000)]));
     world.run(Duration::from_secs(1));
     for n in 0..3000u32 {
         let [a, b] = (n as u16).to_be_bytes();
@@ -361,24 +370,24 @@ fn flood_of_advertisements_does_no_harm() {
     world.run(Duration::from_secs(5));
     assert!(world.addresses().contains(&"fd07::ff:fe00:1/64".into()));
     assert!(world.addresses().len() <= 2);
-    assert_eq!(world.interface.gateways().1, Some(router(1)), "the one that answers");
+    assert_eq!(world.interface.gateways().1, Some(router(1)), "the reachable router");
     assert!(world.notices.len() <= 20, "{}", world.notices.len());
 }
 
 #[test]
-fn tentative_address_is_asked_for_and_answers_nothing_for_a_second() {
+fn tentative_address_is_probed_and_answers_nothing_for_a_second() {
     let addressing = Addressing { slaac: true, ..fixed("fd07::1/64") };
     let mut world = World::new(addressing, true);
     world.run(Duration::from_millis(100));
     assert!(world.interface.addresses().is_empty());
-    assert_eq!(world.asked(0), [ip(OURS), ip("fd07::1")]);
+    assert_eq!(world.solicited(0), [ip(OURS), ip("fd07::1")]);
     for (_, frame) in world.frames.iter().filter(|(_, frame)| frame[12..14] == [0x86, 0xdd]) {
-        assert_eq!(frame[22..38], [0; 16], "nothing is sent from an address that is not ours");
+        assert_eq!(frame[22..38], [0; 16], "no frame is sent from a tentative address");
     }
     let from = world.frames.len();
-    world.hear(&neighbour_solicitation(9, "fd07::9", ip("fd07::1")));
+    world.receive(&neighbour_solicitation(9, "fd07::9", ip("fd07::1")));
     let echo = [128, 0, 0, 0, 0, 1, 0, 1];
-    world.hear(&icmpv6(9, ip("fd07::9"), ip("fd07::1"), &echo));
+    world.receive(&icmpv6(9, ip("fd07::9"), ip("fd07::1"), &echo));
     world.run(Duration::from_millis(500));
     assert_eq!(world.frames.len(), from);
     world.run(Duration::from_millis(500));
@@ -387,10 +396,10 @@ fn tentative_address_is_asked_for_and_answers_nothing_for_a_second() {
         world.frames.iter().filter(|(_, f)| is_report(f) && f[22..38] == *source).count()
     };
     assert_eq!(reports(&world, &[0; 16]), 2, "groups are joined before");
-    assert_eq!(reports(&world, &ip(OURS).octets()), 1, "and again when there is an address");
+    assert_eq!(reports(&world, &ip(OURS).octets()), 1, "and reported again from the address");
     assert_eq!(world.addresses(), ["fd07::1/64"]);
     assert_eq!(world.interface.local().v6, [ip(OURS), ip("fd07::1")]);
-    world.hear(&neighbour_solicitation(9, "fd07::9", ip("fd07::1")));
+    world.receive(&neighbour_solicitation(9, "fd07::9", ip("fd07::1")));
     world.run(Duration::from_millis(100));
     assert!(
         world.frames[from..].iter().any(|(_, f)| f[20] == 58 && f[54] == 136 && f[..6] == mac(9))
@@ -408,7 +417,7 @@ fn ipv6_address_of_another_station_is_not_used() {
     for answer in answers {
         let mut world = World::new(fixed("fd07::1/64"), true);
         world.run(Duration::from_millis(300));
-        world.hear(&answer);
+        world.receive(&answer);
         world.run(Duration::from_secs(10));
         assert_eq!(world.addresses(), [""; 0]);
         assert_eq!(world.interface.local().v6, [ip(OURS)]);
@@ -429,19 +438,19 @@ fn address_of_a_prefix_is_probed_as_well() {
     world.run(Duration::from_secs(2));
     world.stations = vec![(ip("fd07::ff:fe00:1"), 77)];
     let options = [prefix("fd07::", 0xc0, 9000, 9000), prefix("fd08::", 0xc0, 9000, 9000)];
-    world.hear(&advertisement(1, 0, 1800, &options));
+    world.receive(&advertisement(1, 0, 1800, &options));
     world.run(Duration::from_secs(2));
     assert_eq!(world.addresses(), ["fd08::ff:fe00:1/64"]);
     assert_eq!(world.warnings().len(), 1);
 }
 
 #[test]
-fn conflict_with_an_address_in_use_is_warned_of_and_the_address_defended() {
+fn conflict_with_an_address_in_use_is_logged_and_the_address_defended() {
     let mut world = World::new(fixed("fd07::1/64"), true);
     world.run(Duration::from_secs(2));
     let from = world.frames.len();
     for _ in 0..100 {
-        world.hear(&neighbour_advertisement(77, ip("fd07::1"), ip(ALL_NODES)));
+        world.receive(&neighbour_advertisement(77, ip("fd07::1"), ip(ALL_NODES)));
     }
     assert_eq!(world.addresses(), ["fd07::1/64"]);
     assert_eq!(world.warnings().len(), 1, "{:?}", world.warnings());
@@ -449,9 +458,9 @@ fn conflict_with_an_address_in_use_is_warned_of_and_the_address_defended() {
     assert_eq!(world.interface.counters().conflicts, 100);
 }
 
-/// IPv4 addresses of the configuration: in use at once, and probed all the same.
+/// Configured IPv4 addresses are used at once, and probed nevertheless.
 #[test]
-fn conflict_with_an_ipv4_address_of_the_configuration_is_warned_of() {
+fn conflict_with_a_configured_ipv4_address_is_logged() {
     for (operation, sender) in [(2, [10, 0, 0, 1]), (1, [10, 0, 0, 1])] {
         let mut world = World::new(fixed("10.0.0.1/24"), true);
         world.run(Duration::from_millis(1));
@@ -463,9 +472,9 @@ fn conflict_with_an_ipv4_address_of_the_configuration_is_warned_of() {
         frame.extend(mac(77));
         frame.extend(sender);
         frame.extend([0, 0, 0, 0, 0, 0, 10, 0, 0, 1]);
-        world.hear(&frame);
+        world.receive(&frame);
         world.run(Duration::from_secs(5));
-        assert_eq!(world.interface.local().v4.len(), 1, "it stays");
+        assert_eq!(world.interface.local().v4.len(), 1, "it stays in use");
         let warnings = world.warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         for part in
@@ -477,13 +486,13 @@ fn conflict_with_an_ipv4_address_of_the_configuration_is_warned_of() {
 }
 
 #[test]
-fn link_that_comes_up_after_the_start_has_addresses_probed_over_it() {
+fn first_link_up_probes_addresses_again() {
     let mut world = World::new(fixed("fd07::1/64"), true);
     world.run(Duration::from_secs(5));
     assert_eq!(world.addresses(), ["fd07::1/64"]);
     world.stations = vec![(ip("fd07::1"), 77)];
     world.interface.link_came_up(world.now);
     world.run(Duration::from_secs(5));
-    assert_eq!(world.addresses(), [""; 0], "nothing was ever heard before");
+    assert_eq!(world.addresses(), [""; 0], "no frame was received before");
     assert_eq!(IpAddr::from(world.interface.local().v6[0]), IpAddr::from(ip(OURS)));
 }

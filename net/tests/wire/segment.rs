@@ -1,4 +1,4 @@
-//! TCP segments of a client that is no implementation of TCP.
+//! Hand-made TCP segments of a client.
 
 use crate::common::mac;
 use smoltcp::wire::{Ipv4Packet, TcpPacket};

@@ -1,7 +1,7 @@
-//! Log records on their way to a server.
+//! Syslog messages to a server.
 
 use crate::common::{Wire, fixed};
-use net::syslog::{NotNow, Record, Sender, Severity, Timestamp};
+use net::syslog::{Record, Sender, Severity, Timestamp, Unavailable};
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
 use std::time::Duration;
 
@@ -44,12 +44,12 @@ fn records_arrive_in_order_and_whole() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_the_callers_to_keep() {
+fn record_without_route_or_room_is_refused() {
     let mut wire = Wire::new([fixed("10.0.0.1/24")]);
     let record = Record { severity: Severity::Error, time: None, source: "", text: "text" };
     let node = &mut wire.nodes[0];
     let mut lost = Sender::new(node, "192.0.2.1:514".parse().unwrap(), "a", "b");
-    assert_eq!(lost.send(node, &record), Err(NotNow), "no route");
+    assert_eq!(lost.send(node, &record), Err(Unavailable), "no route");
     let mut silent = Sender::new(node, "10.0.0.3:514".parse().unwrap(), "a", "b");
     let queued = (0..100).take_while(|_| silent.send(node, &record).is_ok()).count();
     assert!((1..20).contains(&queued), "{queued}");

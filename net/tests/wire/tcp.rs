@@ -1,4 +1,4 @@
-//! The TCP listener: connections as their user sees them.
+//! The TCP listener, from its user's point of view.
 
 use crate::client::Hosts;
 use net::tcp::{Closed, Limits, Listener, Stream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const LIMITS: Limits = Limits { connections: 2, receive: 512, transmit: 512 };
 
-/// Lets frames go to and fro until a connection is accepted.
+/// Exchanges frames until a connection is accepted.
 fn accept(hosts: &mut Hosts, listener: &mut Listener) -> Option<Stream> {
     for _ in 0..20 {
         hosts.step();
@@ -28,7 +28,7 @@ fn settle(hosts: &mut Hosts, listener: &mut Listener) {
 }
 
 #[test]
-fn bytes_go_both_ways_and_each_side_ends_its_own() {
+fn data_goes_both_ways_and_each_side_closes_separately() {
     let mut hosts = Hosts::new();
     let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
     let client = hosts.connect(18515);
@@ -59,7 +59,7 @@ fn bytes_go_both_ways_and_each_side_ends_its_own() {
 }
 
 #[test]
-fn no_more_is_taken_than_there_is_room_for() {
+fn reads_and_writes_are_limited_by_the_buffers() {
     let mut hosts = Hosts::new();
     let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
     let client = hosts.connect(18515);
@@ -74,7 +74,7 @@ fn no_more_is_taken_than_there_is_room_for() {
 }
 
 #[test]
-fn places_are_given_again_and_old_names_mean_nothing() {
+fn places_are_reused_and_old_names_are_invalid() {
     let mut hosts = Hosts::new();
     let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
     let mut before: Option<Stream> = None;
@@ -105,7 +105,7 @@ fn places_are_given_again_and_old_names_mean_nothing() {
 }
 
 #[test]
-fn a_peer_that_never_says_farewell_does_not_keep_its_place() {
+fn peer_without_fin_does_not_keep_its_place() {
     let mut hosts = Hosts::new();
     let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
     let mut clients = Vec::new();
@@ -117,7 +117,7 @@ fn a_peer_that_never_says_farewell_does_not_keep_its_place() {
     }
     hosts.connect(18515);
     assert!(accept(&mut hosts, &mut listener).is_some());
-    // It has nothing to read that a reset could spoil.
+    // The client is not reset: a reset could destroy unread data.
     hosts.now = hosts.now + Duration::from_secs(10);
     settle(&mut hosts, &mut listener);
     for client in clients {
@@ -125,9 +125,9 @@ fn a_peer_that_never_says_farewell_does_not_keep_its_place() {
     }
 }
 
-/// Connections whose clients take nothing of what was said keep their places for a while.
+/// Closed connections whose clients read nothing keep their places for a while.
 #[test]
-fn what_is_left_to_say_does_not_keep_others_out_for_long() {
+fn unsent_data_of_closed_connections_does_not_lock_others_out_for_long() {
     let mut hosts = Hosts::new();
     let limits = Limits { transmit: 100_000, ..LIMITS };
     let mut listener = Listener::new(&mut hosts.interface, 18515, limits);
@@ -138,7 +138,7 @@ fn what_is_left_to_say_does_not_keep_others_out_for_long() {
         listener.close(&mut hosts.interface, stream, hosts.now);
         settle(&mut hosts, &mut listener);
     }
-    assert!(listener.is_full(&hosts.interface) && listener.is_closing_one(&hosts.interface));
+    assert!(listener.is_full(&hosts.interface) && listener.has_closing(&hosts.interface));
     let client = hosts.connect(18515);
     settle(&mut hosts, &mut listener);
     assert_ne!(hosts.socket(client).state(), State::Established);
@@ -148,15 +148,15 @@ fn what_is_left_to_say_does_not_keep_others_out_for_long() {
     assert!(accept(&mut hosts, &mut listener).is_some());
 }
 
-/// A SYN that comes twice is of one connection, whatever became of the answer to the first.
+/// A repeated SYN belongs to one connection, whether or not the first SYN-ACK was lost.
 #[test]
-fn a_lost_answer_to_a_syn_is_given_again() {
+fn lost_syn_ack_is_retransmitted() {
     for lost in 1..4 {
         let mut hosts = Hosts::new();
         let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
         let client = hosts.connect(18515);
         let mut frames = 0;
-        // The first frame in either direction is that of ARP, and so is the second.
+        // The first frames in either direction are ARP's.
         hosts.loss = Some(Box::new(move || {
             frames += 1;
             (4..4 + lost).contains(&frames)
@@ -173,11 +173,11 @@ fn a_lost_answer_to_a_syn_is_given_again() {
     }
 }
 
-/// Many connections together have more to say than waits for the port at a time, the port takes less, and one
-/// frame of 25 is lost. No retransmission is forgotten, and nobody comes first: a connection stands still for
-/// no longer than a few retransmissions in a row take.
+/// Many connections have more data than the queue holds, the port accepts less, and one frame of 25 is lost. No
+/// retransmission is lost and no connection is starved: none stalls for longer than a few retransmissions in a row
+/// take.
 #[test]
-fn nobody_stands_still_on_a_wire_that_loses_frames() {
+fn no_connection_stalls_on_a_lossy_wire() {
     const CONNECTIONS: usize = 40;
     const BYTES: usize = 3_000_000;
     let mut hosts = Hosts::new();
@@ -208,7 +208,7 @@ fn nobody_stands_still_on_a_wire_that_loses_frames() {
                 moved[n] = hosts.now;
             }
             let stood = hosts.now.nanos_since(moved[n]) / 1_000_000_000;
-            assert!(stood < 20, "connection {n} stood still for {stood} s at {} bytes", got[n]);
+            assert!(stood < 20, "connection {n} stalled for {stood} s at {} bytes", got[n]);
         }
         hosts.step();
         hosts.now = hosts.now + Duration::from_millis(1);

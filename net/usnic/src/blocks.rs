@@ -1,5 +1,5 @@
-//! Memory for messages that arrive and for what is kept to be sent again: one window, given out in blocks of
-//! powers of two (a buddy allocator). Its books are taken at construction and lie outside of the memory.
+//! Buddy allocator for incoming messages and for data kept for retransmission: one window, divided into blocks of
+//! powers of two. Its metadata is allocated at construction, outside of the window.
 
 use alloc::vec::Vec;
 use drivers::hal::Window;
@@ -10,10 +10,10 @@ pub const UNIT: usize = 128;
 const ORDERS: usize = 24;
 /// No unit.
 const NONE: u32 = u32::MAX;
-/// Not the first unit of a free block.
+/// Marks a unit that is not the first of a free block.
 const USED: u8 = u8::MAX;
 
-/// A block that was given out. Whoever holds it gives it back once.
+/// An allocated block. Its holder frees it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     first: u32,
@@ -21,30 +21,32 @@ pub struct Block {
 }
 
 impl Block {
-    /// Bytes that it takes out of the pool.
+    /// Bytes that it takes from the pool.
     pub fn size(self) -> usize {
         UNIT << self.order
     }
 }
 
-/// The memory.
+/// The allocator.
 #[derive(Debug)]
 pub struct Blocks {
     all: Window,
-    /// First free block of each order, and which orders have any.
+    /// First free block of each order.
     heads: [u32; ORDERS],
+    /// A bit for each order that has free blocks.
     present: u32,
-    /// By unit: order of the free block that begins there, and its neighbours in the list.
+    /// By unit: order of the free block that begins there.
     orders: Vec<u8>,
+    /// By unit: previous and next block in the free list.
     links: Vec<(u32, u32)>,
-    /// Of each order, the last block that was given back; these are not joined with others before there is need, and each
-    /// has the one before as its second link.
+    /// By order: the block that was freed last. Such blocks are merged only when an allocation needs it. The second
+    /// link of each is the block freed before it.
     spare: [u32; ORDERS],
     available: usize,
 }
 
 impl Blocks {
-    /// All of `memory` is free.
+    /// An allocator over `memory`.
     pub fn new(memory: Window) -> Self {
         let units = (memory.len() / UNIT).min(1 << (ORDERS - 1));
         let mut blocks = Blocks {
@@ -71,12 +73,12 @@ impl Blocks {
         self.available
     }
 
-    /// What a block of at least `bytes` bytes takes out of the pool; none if it is more than any pool has.
+    /// Bytes that a block of at least `bytes` bytes takes from the pool; None if no pool is large enough.
     pub fn size_of(bytes: usize) -> Option<usize> {
         order(bytes).map(|order| UNIT << order)
     }
 
-    /// A block of at least `bytes` bytes.
+    /// Allocates a block of at least `bytes` bytes.
     #[inline]
     pub fn alloc(&mut self, bytes: usize) -> Option<Block> {
         let wanted = order(bytes)?;
@@ -87,7 +89,7 @@ impl Blocks {
             first
         } else {
             self.split(wanted).or_else(|| {
-                self.join_spares();
+                self.merge_spares();
                 self.split(wanted)
             })?
         };
@@ -95,7 +97,7 @@ impl Blocks {
         Some(Block { first, order: wanted as u8 })
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     #[inline]
     pub fn free(&mut self, block: Block) {
         self.available += block.size();
@@ -106,7 +108,7 @@ impl Blocks {
         }
     }
 
-    /// Takes a block of an order out of the free ones, of which a larger one may be split.
+    /// Removes a block of an order from the free lists, and splits a larger block if necessary.
     #[inline(never)]
     fn split(&mut self, wanted: usize) -> Option<u32> {
         let found = wanted + self.present.checked_shr(wanted as u32)?.trailing_zeros() as usize;
@@ -118,9 +120,9 @@ impl Blocks {
         Some(first)
     }
 
-    /// Puts a block among the free ones, joined with its neighbour if that is free.
+    /// Adds a block to the free lists, merged with its buddy if that is free.
     #[inline(never)]
-    fn join(&mut self, mut first: u32, mut order: usize) {
+    fn merge(&mut self, mut first: u32, mut order: usize) {
         while order + 1 < ORDERS {
             let buddy = first ^ 1 << order;
             if self.orders.get(buddy as usize) != Some(&(order as u8)) {
@@ -134,11 +136,11 @@ impl Blocks {
     }
 
     #[cold]
-    fn join_spares(&mut self) {
+    fn merge_spares(&mut self) {
         for order in 0..ORDERS {
             let mut spare = core::mem::replace(&mut self.spare[order], NONE);
             while let Some(&(_, before)) = self.links.get(spare as usize) {
-                self.join(spare, order);
+                self.merge(spare, order);
                 spare = before;
             }
         }
@@ -189,9 +191,9 @@ mod tests {
     use drivers::hal::Arena;
     use netsim::Rng;
 
-    /// Blocks do not overlap, are large enough, and merge again, whatever the size of the pool.
+    /// Blocks do not overlap, are large enough, and merge again, for any size of the pool.
     #[test]
-    fn blocks_are_apart_and_come_together_again() {
+    fn blocks_do_not_overlap_and_merge_again() {
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let units = rng.within(1..300) as usize;

@@ -1,35 +1,36 @@
-//! Places with a moment each, where most moments are the same time ahead: a queue in the order of the moments. What
-//! would have to stand before others is not taken; whoever has it puts it elsewhere.
+//! Queue of indices with deadlines, in ascending order. It suits timers with one common delay. An entry with an earlier
+//! deadline than the last one is rejected; the caller keeps that timer elsewhere.
 
 use alloc::boxed::Box;
 use drivers::hal::Instant;
 
-/// The queue. A place stands in it at most once.
+/// The queue. It contains an index at most once.
 #[derive(Debug)]
 pub struct Delays {
-    /// A power of two of them.
+    /// Deadline and index; the length is a power of two.
     ring: Box<[(Instant, u32)]>,
     first: usize,
     len: usize,
-    /// The moment of the first in nanoseconds, or the end of time; and of the last that came.
+    /// Deadline of the first entry in nanoseconds; the maximum if the queue is empty.
     due: u64,
+    /// Deadline of the entry that was added last.
     last: Instant,
 }
 
 impl Delays {
-    /// A queue with room for so many.
+    /// A queue for at most `most` entries.
     pub fn new(most: usize) -> Self {
         let ring = alloc::vec![(Instant::ZERO, 0); most.next_power_of_two()].into_boxed_slice();
         Delays { ring, first: 0, len: 0, due: u64::MAX, last: Instant::ZERO }
     }
 
-    /// Whether the first's moment has come.
+    /// Whether the deadline of the first entry has passed.
     #[inline(always)]
     pub fn is_due(&self, now: Instant) -> bool {
         self.due <= now.as_nanos()
     }
 
-    /// The first: its moment and its place.
+    /// Deadline and index of the first entry.
     #[inline]
     pub fn front(&self) -> Option<(Instant, u32)> {
         if self.len == 0 {
@@ -38,7 +39,7 @@ impl Delays {
         self.ring.get(self.first).copied()
     }
 
-    /// Takes out the first.
+    /// Removes the first entry.
     #[inline]
     pub fn pop(&mut self) {
         if self.len > 0 {
@@ -48,7 +49,7 @@ impl Delays {
         self.due = self.front().map_or(u64::MAX, |(at, _)| at.as_nanos());
     }
 
-    /// Puts a place behind all others, unless one of these has a later moment; whether that was done.
+    /// Appends an entry; false if the queue is full, or `at` is before the deadline of the last entry.
     #[inline]
     pub fn push(&mut self, place: u32, at: Instant) -> bool {
         if self.len == 0 {
@@ -65,7 +66,7 @@ impl Delays {
         true
     }
 
-    /// Takes a place out, wherever it stands.
+    /// Removes the entry of an index, at any position.
     pub fn remove(&mut self, place: u32) {
         let mask = self.ring.len() - 1;
         let first = self.first;
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_out_of_order_is_not_taken() {
+    fn push_rejects_out_of_order_deadlines() {
         let at = Instant::from_nanos;
         let mut delays = Delays::new(3);
         for round in 0..10 {
@@ -92,7 +93,7 @@ mod tests {
             assert!(delays.push(1, at(now + 5)) && delays.push(2, at(now + 5)));
             assert!(!delays.push(3, at(now + 4)));
             assert!(delays.push(4, at(now + 7)) && delays.push(5, at(now + 8)));
-            assert!(!delays.push(6, at(now + 9)), "there is no room");
+            assert!(!delays.push(6, at(now + 9)), "the queue is full");
             delays.remove(2);
             for (place, nanos) in [(1, 5), (4, 7), (5, 8)] {
                 assert!(delays.is_due(at(now + nanos)) && !delays.is_due(at(now + nanos - 1)));

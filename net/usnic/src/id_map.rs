@@ -1,15 +1,15 @@
-//! A table from 64-bit names to places, made once for as many as there may be: open addressing, by a hash with a
-//! secret, so that whoever chooses names cannot make it slow.
+//! Hash table from 64-bit names to indices, with a fixed capacity. It uses open addressing, and a hash with a
+//! secret, so that a peer cannot cause collisions by its choice of names.
 
 use alloc::vec::Vec;
 
-/// No entry. No place has this number.
+/// Marks a free entry. No index has this value.
 const FREE: u32 = u32::MAX;
 
 /// The table.
 #[derive(Debug)]
 pub struct IdMap {
-    /// A power of two of them, at most half of them taken.
+    /// Name and index; the length is a power of two, and at most half of the entries are in use.
     entries: Vec<(u64, u32)>,
     secret: u64,
     count: usize,
@@ -22,7 +22,7 @@ impl IdMap {
         IdMap { entries: alloc::vec![(0, FREE); size], secret: secret | 1, count: 0 }
     }
 
-    /// How many names there are.
+    /// Number of names.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.count
@@ -35,12 +35,12 @@ impl IdMap {
         (mixed >> 32) as usize & (self.entries.len() - 1)
     }
 
-    /// Where an entry is, or the free one where it would be.
+    /// Position of the entry for a name, or of the free entry where it would be inserted.
     #[inline]
     fn find(&self, name: u64) -> usize {
         let mask = self.entries.len() - 1;
         let mut at = self.home(name);
-        // At most half of the entries are taken: a free one comes.
+        // Ends, because at least half of the entries are free.
         while let Some(&(other, place)) = self.entries.get(at)
             && place != FREE
             && other != name
@@ -50,13 +50,13 @@ impl IdMap {
         at
     }
 
-    /// The place of a name.
+    /// The index of a name.
     #[inline]
     pub fn get(&self, name: u64) -> Option<u32> {
         self.entries.get(self.find(name)).map(|entry| entry.1).filter(|&place| place != FREE)
     }
 
-    /// Takes a name in; false if there is no room, or it is there already.
+    /// Adds a name; false if the table is full, or has the name already.
     pub fn insert(&mut self, name: u64, place: u32) -> bool {
         let at = self.find(name);
         let room = 2 * (self.count + 1) <= self.entries.len();
@@ -70,7 +70,7 @@ impl IdMap {
         }
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub fn remove(&mut self, name: u64) {
         let mask = self.entries.len() - 1;
         let mut hole = self.find(name);
@@ -79,7 +79,7 @@ impl IdMap {
         }
         self.count -= 1;
         self.entries[hole].1 = FREE;
-        // What comes behind, and would be here but for what was taken out, moves up.
+        // Later entries of the probe sequence move into the hole.
         let mut at = (hole + 1) & mask;
         while self.entries[at].1 != FREE {
             let home = self.home(self.entries[at].0);
@@ -99,7 +99,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn against_a_map() {
+    fn id_map_behaves_as_a_map() {
         for seed in 0..100 {
             let mut rng = Rng::new(seed);
             let most = rng.within(1..40) as usize;

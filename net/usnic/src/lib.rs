@@ -2,21 +2,21 @@
 //!
 //! [`Engine`] has interfaces, endpoints, messages and PUTs, without I/O: `receive` takes a UDP payload with the frame's
 //! source address, `poll_transmit` returns header and payload windows of the next datagram, `deadline` returns the next
-//! time to poll, `next_news` names endpoints with events for their users. Messages keep their boundaries. [`wire`] has
-//! the formats, [`pairing`] decides which interfaces of two hosts belong together, and [`Stripe`] uses several.
+//! time to poll, `next_news` returns endpoints with events for their users. Messages keep their boundaries. [`wire`]
+//! has the formats, [`pairing`] decides which interfaces of two hosts belong together, and [`Stripe`] uses several.
 //!
-//! The facts are from Open MPI 4.1.4 and 5.0.8, and from observing 4.1.4. Not supported: GET, which Open MPI does not use
-//! either. MPI's own messages are payload ([`ob1`]).
+//! The protocol is taken from the sources of Open MPI 4.1.4 and 5.0.8, and from observing 4.1.4. Not supported: GET,
+//! which Open MPI does not use either. MPI's own messages are payload ([`ob1`]).
 //!
 //! # Endpoints and packets
 //!
 //! * A peer is configured: address, three UDP ports, first sequence number and name, all but the name from its modex,
-//!   which is exchanged by other means. The wire has no connection setup and no end. A packet belongs to the peer if it
-//!   comes from one of its ports and names it. The layouts 4.x and 5.x are chosen per endpoint; the wire does not
-//!   distinguish them.
-//! * Sequence numbers have 64 bits inside, so no code but the parser handles a wrap. The wire has the lower 16.
-//! * The sender has no table of packets: a fragment knows its first number, and packets are found from there. Packets
-//!   that an ACK shows as missing are always in the first fragments.
+//!   which is exchanged by other means. The protocol has no connection setup and no teardown. A packet belongs to the
+//!   peer if its source is one of the peer's ports and its header has the peer's name. The layouts 4.x and 5.x are
+//!   chosen per endpoint; the wire does not distinguish them.
+//! * Sequence numbers have 64 bits in the engine, so only the parser handles a wrap. The wire has the lower 16.
+//! * The sender has no table of packets: a fragment stores its first sequence number, from which its packets are
+//!   computed. Packets that an ACK shows as missing are always in the first fragments.
 //! * Recovery (`engine/acknowledge.rs`) has only cumulative ACKs. `engine/tests/goodput.txt` compares it with a model of
 //!   the stock sender, `./isthmus bench usnic` with the stock sender itself.
 //! * The receiver needs a window of 8 KiB only while a packet is missing. Windows, messages and memory are pools made at
@@ -28,8 +28,9 @@
 //!   an argument, so the endpoint of a packet is looked up once. Tables are made once.
 //! * All endpoints use one timing wheel. An idle endpoint is in no list and has no deadline.
 //!
-//! Some packets make the stock peer crash or drop. They are never sent: an ACK of a packet that has not arrived, a tag
-//! without a handler, a PUT to memory that the peer has not announced, a fragment named 0, a part beyond its fragment.
+//! Some packets make the stock peer crash or drop data, and are never sent: an ACK of a packet that has not arrived, a
+//! tag without a handler, a PUT to memory that the peer has not announced, a fragment named 0, a part beyond its
+//! fragment.
 //!
 //! # MPI
 //!
@@ -55,7 +56,7 @@
 //!   (`ob1/order.rs`): memory is assigned in the order of sending, because the peer takes them back in that order.
 //! * The engines belong to the first loop, with rules, rendezvous and operator. The loop of another core forwards
 //!   datagrams for their UDP ports through a ring, and sends what returns through another ring (`gateway/forwarding.rs`).
-//!   The first loop sees this as one more port. It costs a copy each way and a wake-up.
+//!   The first loop sees this as one more port. It costs one copy in each direction and a wake-up.
 //! * `wire/rendezvous.rs` is the modex record. `gateway/rendezvous` has the TCP connections: one record each way
 //!   (`Exchange`). `gateway/usnic/exchange.rs` makes endpoints of them; an endpoint ends with its connection.
 #![no_std]

@@ -1,9 +1,9 @@
-//! Which of our interfaces speaks with which of a peer's, where both have several. As the BTL does it: pairs in one
-//! subnet before all others, and then the faster; the sum counts. Both sides have to come to the same, so whoever
-//! has the lower name is on the left.
+//! Pairs the interfaces of two processes that have several. As in the BTL, the weights of all pairs are added: pairs in
+//! one subnet come before all others, then faster ones. Both sides have to compute the same pairs, so the process
+//! with the lower name is the left side.
 //!
-//! Where two ways to pair weigh the same, the first in the order of interfaces is taken. The stock BTL's choice
-//! between such is not known to be that one: interfaces should be in subnets of their own.
+//! If two pairings have the same weight, the first one in the order of interfaces is used. The stock BTL may choose
+//! another one, so each interface should be in a subnet of its own.
 
 use crate::wire::modex::Modex;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 /// Most interfaces of a side.
 pub const MOST: usize = 8;
 
-/// Pairs of numbers of interfaces, ours first. More than [`MOST`] interfaces of a side are left out.
+/// Pairs of interface numbers, the local one first. Only the first [`MOST`] interfaces of a side are used.
 pub fn pair(ours: &[Modex], sender: u64, peers: &[Modex], peer_sender: u64) -> Vec<(usize, usize)> {
     let [ours, peers] = [ours, peers].map(|side| side.get(..MOST).unwrap_or(side));
     let we_are_left = sender < peer_sender;
@@ -30,14 +30,14 @@ pub fn pair(ours: &[Modex], sender: u64, peers: &[Modex], peer_sender: u64) -> V
 struct Search<'a> {
     left: &'a [Modex],
     right: &'a [Modex],
-    /// By number of the left side.
+    /// Current pairing: number on the right side, by number on the left side.
     taken: [Option<usize>; MOST],
     best: [Option<usize>; MOST],
     most: u64,
 }
 
 impl Search<'_> {
-    /// Tries what the interfaces from `at` on can be paired with, where those before weigh `sum`.
+    /// Tries all pairings of the left interfaces from `at` on; `sum` is the weight of the pairs before.
     fn choose(&mut self, at: usize, sum: u64) {
         let Some(left) = self.left.get(at) else {
             if sum > self.most {
@@ -52,7 +52,7 @@ impl Search<'_> {
                 self.taken[at] = None;
             }
         }
-        // There may be fewer on the right.
+        // The interface may stay without a pair, because the right side may have fewer.
         self.choose(at + 1, sum);
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn subnets_first_then_speed() {
+    fn pairing_prefers_subnets_then_speed() {
         let ours = [modex(1, 1, 10), modex(2, 1, 10), modex(3, 1, 40)];
         let peers = [modex(2, 2, 40), modex(9, 2, 40), modex(1, 2, 10)];
         assert_eq!(pair(&ours, 1, &peers, 2), [(0, 2), (1, 0), (2, 1)]);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_come_to_the_same() {
+    fn both_sides_compute_the_same_pairs() {
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let mut side = |host| -> Vec<Modex> {

@@ -1,7 +1,7 @@
-//! One peer over several interfaces: each fragment goes over the endpoint where it is done first.
+//! One peer over several interfaces: each fragment goes over the endpoint that will finish it first.
 //!
-//! Endpoints have sequence numbers of their own, so that messages over different ones arrive in any order, as with
-//! Open MPI. What needs an order keeps to one endpoint.
+//! Endpoints have separate sequence numbers, so messages over different endpoints arrive in any order, as with
+//! Open MPI. Messages that need an order have to use one endpoint.
 
 use crate::engine::{EndpointId, Engine, State};
 use alloc::vec::Vec;
@@ -9,14 +9,14 @@ use alloc::vec::Vec;
 /// The endpoints of one peer.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe {
-    /// Each with the speed of its link in Mb/s.
+    /// Endpoints, with the speeds of their links in Mb/s.
     endpoints: Vec<(EndpointId, u32)>,
-    /// Where the last one went.
+    /// Number of the endpoint that was chosen last.
     last: usize,
 }
 
 impl Stripe {
-    /// Of endpoints with the speeds of their links in Mb/s.
+    /// A stripe over endpoints, with the speeds of their links in Mb/s.
     pub fn new(endpoints: &[(EndpointId, u32)]) -> Self {
         Stripe { endpoints: endpoints.to_vec(), last: 0 }
     }
@@ -26,7 +26,7 @@ impl Stripe {
         self.endpoints.push((endpoint, speed));
     }
 
-    /// Takes an endpoint out. What was sent over it is not sent over others.
+    /// Removes an endpoint. Messages in flight on it are not resent over others.
     pub fn remove(&mut self, endpoint: EndpointId) {
         self.endpoints.retain(|(other, _)| *other != endpoint);
         self.last = 0;
@@ -37,7 +37,7 @@ impl Stripe {
         self.endpoints.iter().map(|(endpoint, _)| *endpoint)
     }
 
-    /// The endpoint over which `bytes` bytes are sent first, of those that are open. Of equal ones, they take turns.
+    /// The open endpoint that would finish `bytes` bytes first. Equal endpoints are used in turn.
     pub fn choose(&mut self, engine: &Engine, bytes: usize) -> Option<EndpointId> {
         if let [(only, _)] = *self.endpoints {
             return Some(only).filter(|&only| engine.state(only) == Some(State::Open));
@@ -52,7 +52,7 @@ impl Stripe {
             let (packets, waits) = engine.backlog(endpoint)?;
             let all =
                 waits.saturating_add(bytes as u64).saturating_add(packets.saturating_mul(1500));
-            // Microseconds, if the speed is known.
+            // Microseconds, if the speed is not 0.
             Some((all.saturating_mul(8) / u64::from(speed.max(1)), number))
         });
         let (_, number) = times.min_by_key(|&(time, _)| time)?;

@@ -1,10 +1,10 @@
-//! Tables and queues of places in them, made once for as many as there may be.
+//! Tables with a fixed capacity, and queues of indices into them.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Values of which each is free or in use. One that is free keeps what it was, until it is used again: who names a
-/// place knows that it is in use.
+/// A table whose values are free or in use. A free value keeps its contents until it is reused. Callers access only
+/// indices that are in use.
 #[derive(Debug)]
 pub struct Table<T> {
     values: Vec<T>,
@@ -12,7 +12,7 @@ pub struct Table<T> {
 }
 
 impl<T: Default> Table<T> {
-    /// A table of so many, all free.
+    /// A table of `most` free values.
     pub fn new(most: usize) -> Self {
         Table {
             values: (0..most).map(|_| T::default()).collect(),
@@ -22,18 +22,18 @@ impl<T: Default> Table<T> {
 }
 
 impl<T> Table<T> {
-    /// How many there may be.
+    /// Number of values.
     pub fn capacity(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether none is free.
+    /// Whether all values are in use.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// The place of one that was free, and what it was last.
+    /// Takes a free value into use; returns its index, and the value with its former contents.
     #[inline]
     pub fn take(&mut self) -> Option<(u32, &mut T)> {
         let place = self.free.pop()?;
@@ -41,56 +41,56 @@ impl<T> Table<T> {
         Some((place, value))
     }
 
-    /// One is free again, which was in use.
+    /// Frees the value at an index.
     #[inline]
     pub fn give_back(&mut self, place: u32) {
         debug_assert!(self.free.len() < self.values.len());
-        // As many as there may be fit: nothing is allocated.
+        // The capacity suffices for all values, so this does not allocate.
         self.free.push(place);
     }
 
-    /// The value at a place, if there is such a place.
+    /// The value at an index, if it exists.
     #[inline]
     pub fn get(&self, place: u32) -> Option<&T> {
         self.values.get(place as usize)
     }
 
-    /// See `get`.
+    /// The mutable value at an index, if it exists.
     #[inline]
     pub fn get_mut(&mut self, place: u32) -> Option<&mut T> {
         self.values.get_mut(place as usize)
     }
 }
 
-/// A queue of places, in which each stands at most once.
+/// A queue of indices, which contains an index at most once.
 #[derive(Debug)]
 pub struct Queue {
-    /// A power of two of them.
+    /// The length is a power of two.
     ring: Box<[u32]>,
     first: usize,
     len: usize,
 }
 
 impl Queue {
-    /// A queue with room for so many.
+    /// A queue for at most `most` indices.
     pub fn new(most: usize) -> Self {
         let ring = alloc::vec![0; most.next_power_of_two()].into_boxed_slice();
         Queue { ring, first: 0, len: 0 }
     }
 
-    /// Whether nothing stands in it.
+    /// Whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many stand in it.
+    /// Number of indices in it.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The first.
+    /// The first index.
     #[inline]
     pub fn front(&self) -> Option<u32> {
         if self.len == 0 {
@@ -99,7 +99,7 @@ impl Queue {
         self.ring.get(self.first).copied()
     }
 
-    /// Takes out the first.
+    /// Removes and returns the first index.
     #[inline]
     pub fn pop(&mut self) -> Option<u32> {
         let place = self.front()?;
@@ -108,7 +108,7 @@ impl Queue {
         Some(place)
     }
 
-    /// Puts one behind all others.
+    /// Appends an index.
     #[inline]
     pub fn push(&mut self, place: u32) {
         debug_assert!(self.len < self.ring.len());
@@ -119,7 +119,7 @@ impl Queue {
         }
     }
 
-    /// Takes one out, wherever it stands.
+    /// Removes an index at any position.
     pub fn remove(&mut self, place: u32) {
         for _ in 0..self.len {
             if let Some(other) = self.pop()
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_goes_round() {
+    fn queue_wraps_around() {
         let mut queue = Queue::new(3);
         for round in 0..10 {
             (0..3).for_each(|n| queue.push(10 * round + n));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_gives_each_place_once() {
+    fn table_allocates_each_index_once() {
         let mut table: Table<u8> = Table::new(3);
         let mut places: Vec<u32> = (0..3).map(|_| table.take().expect("one is free").0).collect();
         assert!(table.is_full() && table.take().is_none() && table.get(3).is_none());

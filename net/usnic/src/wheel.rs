@@ -1,7 +1,7 @@
-//! Deadlines of the objects in a table: a hierarchical timing wheel, in which each object stands at most once.
+//! Hierarchical timing wheel for the objects of a table. It contains each object at most once.
 //!
-//! Timers are moved back far more often than they expire. An object therefore stays where it was put, until that
-//! moment has come, and is asked for its deadline only then: moving a timer back costs a comparison. Moments are
+//! Timers are postponed far more often than they expire. So a postponed object stays in its slot until that slot
+//! expires, and only then the object's deadline is checked: postponing a timer costs one comparison. Deadlines are
 //! rounded up to ticks of 16 µs.
 
 use alloc::vec::Vec;
@@ -9,17 +9,17 @@ use drivers::hal::Instant;
 
 /// Nanoseconds of a tick, as a power of two.
 const TICK: u32 = 14;
-/// Slots of a level, as a power of two: each level has one word that says which are taken.
+/// Slots of a level, as a power of two: one word a level is the bitmap of occupied slots.
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
-/// 16 µs · 64^5: five hours. What is later is looked at by then.
+/// 16 µs · 64^5: five hours. Objects with later deadlines are returned by then.
 const LEVELS: usize = 5;
 /// No object.
 const NONE: u32 = u32::MAX;
-/// It stands in no slot.
+/// Marks an object that is in no slot.
 const NOWHERE: u16 = u16::MAX;
 
-/// Where an object stands.
+/// Slot of an object, and its links in the slot's list.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     tick: u64,
@@ -28,19 +28,19 @@ struct Entry {
     slot: u16,
 }
 
-/// The wheel. Objects are named by their places in their table.
+/// The wheel. Objects are identified by their indices in their table.
 #[derive(Debug)]
 pub struct Wheel {
     entries: Vec<Entry>,
     heads: [[u32; SLOTS]; LEVELS],
     taken: [u64; LEVELS],
-    /// Levels of which a slot is taken.
+    /// A bit for each level with an occupied slot.
     levels: u32,
-    /// Everything before this tick was given out.
+    /// All objects before this tick were returned.
     now: u64,
-    /// No slot that is taken begins before this tick.
+    /// No occupied slot begins before this tick.
     soonest: u64,
-    /// The same in nanoseconds.
+    /// `soonest` in nanoseconds.
     soonest_nanos: u64,
 }
 
@@ -59,9 +59,9 @@ impl Wheel {
         }
     }
 
-    /// Has an object looked at when `at` has come, or before.
+    /// Schedules an object at `at` at the latest. It may be returned earlier.
     #[inline]
-    pub fn put(&mut self, place: u32, at: Instant) {
+    pub fn schedule(&mut self, place: u32, at: Instant) {
         let tick = (at.as_nanos() >> TICK) + 1;
         match self.entries.get(place as usize) {
             None => (),
@@ -70,18 +70,18 @@ impl Wheel {
         }
     }
 
-    /// Forgets an object.
-    pub fn forget(&mut self, place: u32) {
+    /// Removes an object.
+    pub fn cancel(&mut self, place: u32) {
         self.unlink(place);
     }
 
-    /// Whether [`Wheel::take_due`] has something to do.
+    /// Whether [`Wheel::take_due`] may have an object to return.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         now.as_nanos() >= self.soonest_nanos
     }
 
-    /// Takes out an object whose moment has come: its place.
+    /// Removes an object whose slot has expired, and returns its index.
     pub fn take_due(&mut self, now: Instant) -> Option<u32> {
         let until = now.as_nanos() >> TICK;
         if until < self.soonest {
@@ -100,7 +100,7 @@ impl Wheel {
                 self.unlink(head);
                 return Some(head);
             }
-            // What stands in a slot of a higher level is spread over those below.
+            // The objects of a slot of a higher level are distributed over the levels below.
             let mut place = head;
             self.heads[level][slot] = NONE;
             self.release(level, slot);
@@ -113,12 +113,12 @@ impl Wheel {
         }
     }
 
-    /// When the first object is due, by what `deadline` says of the one at a place. What was moved back since it
-    /// was put goes where it belongs now, and what has no deadline any more goes out: who is about to wait
-    /// is not woken for it.
+    /// When the first object is due; `deadline` returns the current deadline of an object. Postponed objects are moved
+    /// to their new slots, and objects without a deadline are removed, so that the caller's wait does not end early for
+    /// them.
     pub fn first_due(&mut self, deadline: impl Fn(u32) -> Option<Instant>) -> Option<Instant> {
         while let Some((level, slot, _)) = self.next() {
-            // The first of a slot of a higher level need not be the earliest there.
+            // A list is not sorted, so in a slot of a higher level any object may be the earliest.
             let mut place = self.heads[level][slot];
             let mut first: Option<u64> = None;
             while let Some(entry) = self.entries.get(place as usize) {
@@ -141,8 +141,8 @@ impl Wheel {
         None
     }
 
-    /// The first slot that is taken, and its first tick. Of two that begin at once, the one of the higher level:
-    /// it is to be spread first.
+    /// Level, slot and first tick of the first occupied slot. Of two that begin at the same tick, the one of the higher
+    /// level, because it has to be distributed first.
     #[inline]
     fn next(&self) -> Option<(usize, usize, u64)> {
         let mut first: Option<(usize, usize, u64)> = None;
@@ -178,7 +178,7 @@ impl Wheel {
         self.unlink(place);
         let tick = tick.clamp(self.now, self.top());
         self.set_soonest(self.soonest.min(tick));
-        // The level of the highest digit in which it differs from now.
+        // The level of the highest digit in which the tick differs from now.
         let differs = (tick ^ self.now) | (SLOTS as u64 - 1);
         let level = ((63 - differs.leading_zeros()) / BITS) as usize;
         let slot = (tick >> (BITS * level as u32)) as usize % SLOTS;
@@ -213,7 +213,7 @@ impl Wheel {
         }
     }
 
-    /// Nothing stands in a slot any more.
+    /// Marks a slot as empty.
     #[inline]
     fn release(&mut self, level: usize, slot: usize) {
         self.taken[level] &= !(1 << slot);
@@ -232,9 +232,9 @@ mod tests {
 
     const TICK_NANOS: u64 = 1 << TICK;
 
-    /// Against a map: nothing comes before its moment, or more than a tick late; `first_due` never lies behind.
+    /// Compares the wheel with a map: no object is returned before its deadline, or more than a tick late.
     #[test]
-    fn objects_come_out_when_they_are_due() {
+    fn objects_expire_when_they_are_due() {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
             let mut now = Instant::from_nanos(rng.within(0..1 << 40));
@@ -247,12 +247,12 @@ mod tests {
                 match rng.within(0..4) {
                     0 | 1 => {
                         let at = now + Duration::from_nanos(far);
-                        wheel.put(place, at);
+                        wheel.schedule(place, at);
                         let known = model.entry(place).or_insert(at);
                         *known = at.min(*known);
                     }
                     2 => {
-                        wheel.forget(place);
+                        wheel.cancel(place);
                         model.remove(&place);
                     }
                     _ => {
@@ -261,11 +261,11 @@ mod tests {
                         assert_eq!(first.is_some(), !model.is_empty());
                         now = at;
                         while let Some(place) = wheel.take_due(now) {
-                            let due = model.remove(&place).expect("it stands in the wheel");
-                            // What is hours away is looked at before.
+                            let due = model.remove(&place).expect("the wheel contains it");
+                            // Objects with deadlines hours ahead are returned early.
                             assert!(due <= now || due.since(now) > Duration::from_secs(3600));
                             if due > now {
-                                wheel.put(place, due);
+                                wheel.schedule(place, due);
                                 model.insert(place, due);
                                 break;
                             }
@@ -282,11 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_back_ends_no_wait() {
+    fn first_due_ignores_postponed_objects() {
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         let mut wheel = Wheel::new(3, at(0));
         for (place, time) in [(0, 100), (1, 200), (2, 100_000)] {
-            wheel.put(place, at(time));
+            wheel.schedule(place, at(time));
         }
         let deadlines = [Some(at(50_000)), None, Some(at(100_000))];
         let first = wheel.first_due(|place| deadlines[place as usize]).unwrap();

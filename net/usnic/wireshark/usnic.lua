@@ -2,9 +2,9 @@
 --
 --   tshark -X lua_script:usnic.lua -o usnic.ports:7001-7003 -o usnic.layout:4 -r FILE
 --
--- Nothing in a packet tells which UDP ports are usNIC's, nor whether Open MPI 4 or 5 laid it out: both are preferences.
--- PINGs of the connectivity checker are known by their magic at any port. Everything is little-endian, but for
--- addresses of IPv4. The tables of fields are in net/usnic/src/wire.
+-- A packet shows neither that its UDP port is usNIC's nor whether Open MPI 4 or 5 sent it: both are preferences.
+-- PINGs of the connectivity checker are recognised by their magic at any port. All fields are little-endian, except
+-- IPv4 addresses. The tables of fields are in net/usnic/src/wire.
 
 local kinds = { [1] = "ACK", [2] = "FRAG", [3] = "CHUNK" }
 local pings = { [17] = "PING", [18] = "PING ACK" }
@@ -26,21 +26,21 @@ f.frag_size = ProtoField.uint32("usnic.frag_size", "Bytes of the fragment")
 f.frag_offset = ProtoField.uint32("usnic.frag_offset", "Offset in the fragment")
 f.payload = ProtoField.bytes("usnic.payload", "Payload")
 f.ping_type = ProtoField.uint8("usnic.ping.type", "Type", base.DEC, pings)
-f.ping_address = ProtoField.ipv4("usnic.ping.address", "Address of who asks")
-f.ping_port = ProtoField.uint32("usnic.ping.port", "UDP port of who asks")
+f.ping_address = ProtoField.ipv4("usnic.ping.address", "Address of the sender of the PING")
+f.ping_port = ProtoField.uint32("usnic.ping.port", "UDP port of the sender of the PING")
 f.ping_magic = ProtoField.uint64("usnic.ping.magic", "Magic", base.HEX)
 f.ping_major = ProtoField.uint32("usnic.ping.major", "Major version of Open MPI")
 f.ping_minor = ProtoField.uint32("usnic.ping.minor", "Minor version")
 f.ping_size = ProtoField.uint32("usnic.ping.size", "Bytes of the PING")
-local malformed = ProtoExpert.new("usnic.malformed", "Shorter than it says, or of no known type",
+local malformed = ProtoExpert.new("usnic.malformed", "Shorter than its header says, or of unknown type",
   expert.group.MALFORMED, expert.severity.ERROR)
 usnic.experts = { malformed }
 
 local layouts = { { 1, "4", 4 }, { 2, "5", 5 } }
 usnic.prefs.ports = Pref.range("UDP ports", "", "UDP ports of data, acknowledgements and PINGs", 65535)
-usnic.prefs.layout = Pref.enum("Layout", 4, "How Open MPI laid packets out", layouts, true)
+usnic.prefs.layout = Pref.enum("Layout", 4, "Layout of packets, by the version of Open MPI", layouts, true)
 
--- Offsets of fields: of a header, and of what a CHUNK has more.
+-- Offsets of the fields of a header, and of the further fields of a CHUNK.
 local places = {
   [4] = { type = 24, ack_present = 25, tag = 26, header = 32, frag = 32, chunk = 48 },
   [5] = { type = 14, ack_present = 15, tag = 24, header = 25, frag = 28, chunk = 40 },
@@ -48,7 +48,7 @@ local places = {
 
 local magics = { ["e5113ae6bc2f9e9a"] = 17, ["ceaa68f3685c7360"] = 18 }
 
--- 17 or 18 if the datagram is a PING or its answer.
+-- 17 or 18 if the datagram is a PING or its ACK.
 local function ping_of(buffer)
   if buffer:len() < 40 then return nil end
   local kind = magics[tostring(buffer(16, 8):bytes()):lower()]
@@ -124,13 +124,13 @@ function usnic.dissector(buffer, pinfo, tree)
   return buffer:len()
 end
 
-local function known_by_its_magic(buffer, pinfo, tree)
+local function dissect_by_magic(buffer, pinfo, tree)
   local ping = ping_of(buffer)
   if ping == nil then return false end
   dissect_ping(ping, buffer, pinfo, tree)
   return true
 end
-usnic:register_heuristic("udp", known_by_its_magic)
+usnic:register_heuristic("udp", dissect_by_magic)
 
 local table = DissectorTable.get("udp.port")
 table:add_for_decode_as(usnic)

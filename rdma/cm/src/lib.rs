@@ -2,40 +2,41 @@
 //! connections by messages on queue pair 1, with the RDMA IP CM service in the TCP port space. Not supported: alternate
 //! paths, path migration, service ID resolution.
 //!
-//! It is an engine. [`Cm`] is the state, which the owner of the queue pairs has. [`Manager`] works on it, over a
-//! [`Transport`] (queue pairs, addresses). [`Manager::handle_mad`] takes received MADs, [`Manager::next_datagram`]
-//! returns those to send.
+//! It is an engine. [`Cm`] is its state, in the hands of the owner of the queue pairs. [`Manager`] works on that state,
+//! over a [`Transport`] (queue pairs, addresses). [`Manager::handle_mad`] handles received MADs,
+//! [`Manager::next_datagram`] returns MADs to send.
 //!
 //! # Identity of a peer
 //!
-//! A host is an address at a port, and where it is the neighbour table of the port says (`neighbours.rs`): ARP, neighbour
-//! discovery, or the entry of the gateway. A message waits until the table has answered. It is dropped if its frame came
-//! from another MAC address, and answers go where the table says. A host behind a gateway may send through another router,
-//! so its frames count from any MAC address; its answers still go to the gateway. The MAC address of a connection is the
-//! one that the table gave. If the table says later that the host has moved, the connection and its queue pair move along.
+//! A host is an address at a port. The neighbour table of the port has its MAC address (`neighbours.rs`): by ARP,
+//! neighbour discovery, or the entry of the gateway. A message waits until the table has answered. It is dropped if its
+//! frame came from another MAC address, and answers go to the address in the table. A host behind a gateway may send
+//! through another router, so its frames count from any MAC address; answers to it still go to the gateway. A
+//! connection has the MAC address that the table returned. If the table later reports that the host has moved, the
+//! connection and its queue pair move along.
 //!
-//! A message about a connection counts only if the frame came in on that connection's port, from its peer's address, by
+//! A message about a connection counts only if its frame came in on that connection's port, from its peer's address, by
 //! the same kind of RoCE. The GID and the address in the private data of a REQ must be the frame's, and users of
-//! connections see that address. Packets of a connected queue pair must come from its peer, on its port. Nothing in a
-//! message changes the neighbour table.
+//! connections see that address. Packets of a connected queue pair must come from its peer, on its port. No message
+//! changes the neighbour table.
 //!
 //! Connection IDs have random bits, as have queue pair numbers and first PSNs. A host that does not receive our replies
-//! can send neither a valid RTU nor a packet that replaces one. A host that can send and receive in another's name on its
-//! network (ARP spoofing) is that host, as far as RoCE can tell.
+//! can send neither a valid RTU nor a packet that replaces one. A host that can send and receive in the name of another
+//! on its network (ARP spoofing) cannot be distinguished from it by RoCE.
 //!
-//! A REQ with a CA GUID and queue pair number in use is a request like any other: source addresses can be forged, and with
-//! Linux one such REQ ends the connection. Here the old connection ends when the new one stands, because only the peer
-//! itself can complete it.
+//! A REQ with a CA GUID and queue pair number in use is a request like any other: source addresses can be forged, and
+//! with Linux one such REQ ends the connection. Here the old connection ends when the new one is established, because
+//! only the peer itself can complete it.
 //!
 //! # Limits
 //!
-//! Times and retries of a peer are capped (`caps.rs` has the values and reasons): response timeout, repeated REPs and
-//! DREQs, ACK timeout, MRA, depths. A peer that never showed that it receives gets one DREQ.
+//! Timeouts and retries that a peer requests are capped (`caps.rs` has the values and reasons): response timeout,
+//! repeated REPs and DREQs, ACK timeout, MRA, depths. A peer that never proved that it receives gets one DREQ.
 //!
-//! The table (`table.rs`) has a share for each host (`limits.connections_per_host`, at most half). If a host has its
-//! share, or the table is full, a new request evicts the least useful connection, the oldest first: in time-wait; ending;
-//! not answered by our user; accepted, but without a sign that the peer receives. Established connections are never
-//! evicted. At most 256 connections are half-open, half of them of one host.
+//! The table (`table.rs`) has a share for each host (`limits.connections_per_host`, at most half). If a host has used
+//! its share, or the table is full, a new request evicts the least useful connection, the oldest first: in time-wait;
+//! ending; not answered by our user; accepted, but without a sign that the peer receives. Established connections are
+//! never evicted. At most 256 connections are half-open, half of them of one host.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -61,7 +62,7 @@ use alloc::vec::Vec;
 use connection::State;
 use core::net::IpAddr;
 use drivers::hal::Instant;
-use neighbours::{Neighbours, Way};
+use neighbours::{Neighbours, NextHop};
 use net::refusal::Refusals;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -71,34 +72,34 @@ use verbs::{AddressVector, ConnectionId, PathMtu, Provider, QpId, RejectReason, 
 use wire::mad::{self, Mad};
 use wire::message::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
 
-/// Messages that wait to be sent; answers that need no connection get at most half of it.
+/// Most messages that wait to be sent, per local address. Answers that need no connection use at most half of it.
 const OUTBOX: usize = 256;
-/// Peers with a small path MTU that are remembered.
-const SMALL_PATHS: usize = 256;
+/// Most peers with a small path MTU that are remembered.
+const MAX_SMALL_PATHS: usize = 256;
 
-/// Time that a REQ, REP or DREQ has to be answered in (code), and how often it is repeated.
+/// Timeout (code) for the answer to a REQ, REP or DREQ, and number of retries.
 const RESPONSE_TIMEOUT: u8 = 20;
 const MAX_RETRIES: u8 = 15;
-/// Time that a packet lives (code), as Linux assumes on Ethernet.
+/// Packet life time (code), as Linux assumes on Ethernet.
 const PACKET_LIFE_TIME: u8 = 16;
-/// ACK timeout that we ask for: 537 ms, as rxe.
+/// ACK timeout that we request: 537 ms, as rxe.
 const ACK_TIMEOUT: u8 = 17;
-/// Longest ACK delay that we own up to, as rxe.
+/// Longest ACK delay that we announce, as rxe.
 const ACK_DELAY: u8 = 15;
 
-/// The partition that everything is in.
+/// The default partition, the only one.
 const DEFAULT_PKEY: u16 = 0xffff;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections, made and being made.
+    /// Connections, established and being made.
     pub connections: usize,
-    /// Of these, those that one host may have asked for, at most half of all. A host is an address at a port;
-    /// over IPv6 all of a /64.
+    /// Of these, connections that one host requested; at most half of all. A host is an address at a port, or a /64 in
+    /// IPv6.
     pub connections_per_host: usize,
-    /// Of these, those of peers that have not shown yet that they receive; the oldest gives way. One host
-    /// has half of them at most.
+    /// Of these, connections of peers that have not yet proved that they receive; the oldest is evicted. One host has
+    /// at most half of them.
     pub half_open: usize,
 }
 
@@ -108,29 +109,29 @@ impl Default for Limits {
     }
 }
 
-/// What is counted.
+/// Events that the transport counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// A message that makes no sense.
+    /// A malformed message.
     Malformed,
-    /// A message that is not from the peer of the connection that it is about, from no host's address, or from another
-    /// station than the one that has the address.
+    /// A message that is not from its connection's peer, not from an address that a host may have, or from another MAC
+    /// address than the neighbour table has.
     WrongPeer,
-    /// A message that waited for the neighbour table in vain.
+    /// A message dropped because the neighbour table did not resolve its sender.
     NoWayBack,
-    /// A connection refused because the host that asked has as many as it may have.
+    /// A connection refused because the requesting host is at its limit.
     RefusedOfHost,
-    /// A connection that was not made yet, or over, and gave way to a new request.
+    /// A connection being made or ending that was evicted for a new request.
     GaveWay,
 }
 
-/// What has the queue pairs that are connected. A port is named by its place.
+/// The owner of the queue pairs to connect. A port is named by its place.
 pub trait Transport: Provider {
     /// The state of the connection manager.
     fn cm(&self) -> &Cm;
-    /// The same, to be changed.
+    /// The state of the connection manager, mutable.
     fn cm_mut(&mut self) -> &mut Cm;
-    /// The place of the port that has an address.
+    /// The place of the port with an address.
     fn port_of(&self, address: IpAddr) -> Option<usize>;
     /// Whether the port at a place has an address.
     fn has_address(&self, place: usize, address: IpAddr) -> bool;
@@ -138,31 +139,32 @@ pub trait Transport: Provider {
     fn path_mtu(&self, place: usize) -> PathMtu;
     /// Number and first PSN of a queue pair, if it is there.
     fn numbers(&self, qp: QpId) -> Option<(u32, u32)>;
-    /// The same of one that can be connected: reliable, in Init, without a connection. `WrongState` else.
+    /// The same for a queue pair that can be connected: reliable, in Init, without a connection. `WrongState`
+    /// otherwise.
     fn connectable(&self, qp: QpId) -> Result<(u32, u32), VerbsError>;
-    /// The peer of a queue pair has another MAC address now.
+    /// Changes the MAC address of a queue pair's peer.
     fn readdress(&mut self, qp: QpId, mac: [u8; 6]);
-    /// Notes the connection that a queue pair carries, if it is there.
+    /// Sets the connection of a queue pair, if it is there.
     fn set_connection(&mut self, qp: QpId, connection: Option<ConnectionId>);
-    /// Counts something.
+    /// Counts an event.
     fn count(&mut self, what: Counted);
 }
 
-/// The connection manager at work.
+/// The connection manager, working on its state and a transport.
 pub struct Manager<'a, T: ?Sized> {
     over: &'a mut T,
 }
 
-/// A MAD that is to be sent to queue pair 1 of a peer, and the way.
+/// A MAD to be sent to queue pair 1 of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram {
-    /// The way.
+    /// Path to the peer.
     pub address: AddressVector,
     /// The MAD.
     pub bytes: [u8; mad::LEN],
 }
 
-/// A message on its way out.
+/// A queued message.
 #[derive(Debug)]
 struct Outgoing {
     address: AddressVector,
@@ -183,22 +185,21 @@ enum Event {
 pub struct Cm {
     table: Table,
     listening: Listening,
-    /// Requests that were refused, until somebody takes note.
+    /// Refused requests, until the owner takes them.
     refusals: Refusals,
     transaction: u64,
     events: VecDeque<(ConnectionId, Event)>,
-    /// Messages to be sent, by the address of ours that they leave from: a port that takes none does
-    /// not hold up the others.
+    /// Messages to be sent, by their local address: a port that accepts none does not delay the others.
     outboxes: Vec<(IpAddr, VecDeque<Outgoing>)>,
-    /// How many those are.
-    waiting: usize,
+    /// Total number of messages in `outboxes`.
+    queued: usize,
     neighbours: Neighbours,
-    /// Peers to which only smaller packets pass than the port sends, and until when that holds; the oldest first.
+    /// Peers with a smaller path MTU than the port's, and when that entry expires; the oldest first.
     small_paths: VecDeque<(IpAddr, PathMtu, Instant)>,
 }
 
 impl Cm {
-    /// With nothing in it.
+    /// An empty state.
     pub fn new(limits: &Limits, rng: &mut dyn RngCore) -> Self {
         let mut seed = [0; 32];
         rng.fill_bytes(&mut seed);
@@ -209,23 +210,23 @@ impl Cm {
             transaction: rng.next_u64(),
             events: VecDeque::new(),
             outboxes: Vec::new(),
-            waiting: 0,
+            queued: 0,
             neighbours: Neighbours::default(),
             small_paths: VecDeque::new(),
         }
     }
 
-    /// Whether there are events that nobody has heard of.
+    /// Whether the user has events to take.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// Whether its user does not take events, while peers make more and more.
-    fn is_choked(&self) -> bool {
+    /// Whether the user does not take events, while peers cause more and more.
+    fn is_backlogged(&self) -> bool {
         self.events.len() >= 4 * self.table.limit
     }
 
-    /// The next packet of the peer arrived on a queue pair of this connection: as good as an RTU.
+    /// The next packet of the peer arrived on a queue pair of this connection, which replaces an RTU.
     pub fn communication_established(&mut self, id: ConnectionId) {
         if let Some(connection) = self.table.get_mut(id)
             && connection.state == State::RepSent
@@ -234,14 +235,14 @@ impl Cm {
             connection.deadline = None;
             self.table.set_state(id, State::Established);
             self.events.push_back((id, Event::Established));
-            // The peer has shown that it receives. It uses that queue pair anew, so the old connection of it is over.
+            // The peer has proved that it receives. It reuses that queue pair, so the old connection of it is over.
             if let Some(old) = self.table.supersede(id) {
                 self.table.arm(old, Instant::ZERO);
             }
         }
     }
 
-    /// The queue pair of this connection went to error: the peer is told.
+    /// The queue pair of this connection went to error: ends the connection.
     pub fn qp_failed(&mut self, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         if matches!(connection.state, State::Established | State::RepSent) {
@@ -250,7 +251,7 @@ impl Cm {
         }
     }
 
-    /// The queue pair of this connection is gone, and with it our user's interest.
+    /// The user destroyed the queue pair of this connection, and gets no more events of it.
     pub fn qp_destroyed(&mut self, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
         connection.qp = None;
@@ -265,7 +266,7 @@ impl Cm {
         }
     }
 
-    /// No timer expires before this.
+    /// The time before which no timer expires.
     pub fn deadline(&self) -> Option<Instant> {
         if self.neighbours.has_released() { Some(Instant::ZERO) } else { self.table.timers.first() }
     }
@@ -275,7 +276,7 @@ impl Cm {
         self.transaction
     }
 
-    /// Sends DREQs from the next run of the timers on: one, if the peer has never shown that it receives.
+    /// Schedules DREQs from the next run of the timers on: one only, if the peer has never proved that it receives.
     fn start_disconnect(&mut self, id: ConnectionId) {
         let transaction = self.next_transaction();
         if let Some(connection) = self.table.get_mut(id) {
@@ -295,16 +296,16 @@ impl Cm {
         self.table.arm(id, Instant::ZERO);
     }
 
-    /// Queues a message about a connection; if there is no room, its timer sees to it.
+    /// Queues a message about a connection. If there is no room, the connection's timer repeats it.
     fn send(&mut self, address: AddressVector, transaction: u64, message: Message) {
         let outbox = self.outbox(address.local);
         if outbox.len() < OUTBOX {
             outbox.push_back(Outgoing { address, transaction, message });
-            self.waiting += 1;
+            self.queued += 1;
         }
     }
 
-    /// What waits to leave from an address.
+    /// The queue of messages from a local address.
     fn outbox(&mut self, local: IpAddr) -> &mut VecDeque<Outgoing> {
         let at = self.outboxes.iter().position(|(ip, _)| *ip == local).unwrap_or_else(|| {
             self.outboxes.push((local, VecDeque::new()));
@@ -313,15 +314,14 @@ impl Cm {
         &mut self.outboxes[at].1
     }
 
-    /// Queues the answer to a message that belongs to no connection; the peer asks again if there
-    /// is no room.
+    /// Queues the answer to a message without a connection. If there is no room, the peer repeats its message.
     fn answer(&mut self, address: AddressVector, transaction: u64, message: Message) {
         if self.outbox(address.local).len() < OUTBOX / 2 {
             self.send(address, transaction, message);
         }
     }
 
-    /// Queues one of the brief messages about a connection.
+    /// Queues a brief message about a connection.
     fn send_brief(&mut self, id: ConnectionId, transaction: u64, kind: BriefKind) {
         if let Some(connection) = self.table.get(id) {
             let (local_id, remote_id) = (connection.wire_id, connection.remote_id);
@@ -349,79 +349,79 @@ impl Cm {
         }
     }
 
-    /// The next host that the control plane is to look for in its neighbour table, with the place of the port. It tells
-    /// by [`Manager::learn_neighbour`] or [`Manager::lose_neighbour`].
+    /// The next host that the control plane is to resolve, with the place of its port. It answers by
+    /// [`Manager::learn_neighbour`] or [`Manager::lose_neighbour`].
     pub fn next_wanted(&mut self) -> Option<(usize, IpAddr)> {
         self.neighbours.next_wanted()
     }
 
-    /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then. Connections that are made
-    /// from now on keep to it.
+    /// Limits the path to `ip` to packets of `mtu` bytes (layer 3), until `until`. This holds for connections made from
+    /// now on.
     pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
         self.small_paths.retain(|(other, ..)| *other != ip);
-        if self.small_paths.len() == SMALL_PATHS {
+        if self.small_paths.len() == MAX_SMALL_PATHS {
             self.small_paths.pop_front();
         }
         let mtu = PathMtu::for_ethernet(mtu).unwrap_or(PathMtu::Mtu256);
         self.small_paths.push_back((ip, mtu, until));
     }
 
-    /// The largest path MTU that passes to `ip`, of those up to `most`.
+    /// The path MTU to `ip`, at most `most`.
     fn path_mtu_to(&self, ip: IpAddr, most: PathMtu) -> PathMtu {
         let known = self.small_paths.iter().find(|(other, ..)| *other == ip);
         known.map_or(most, |(_, mtu, _)| most.min(*mtu))
     }
 
-    /// Forgets which paths are small when that does not hold any more.
-    fn forget_paths(&mut self, now: Instant) {
+    /// Removes expired entries of small paths.
+    fn expire_paths(&mut self, now: Instant) {
         self.small_paths.retain(|(.., until)| now < *until);
     }
 
-    /// Whether there is any.
+    /// Whether any host is to be resolved.
     #[inline]
     pub fn wants_neighbours(&self) -> bool {
         self.neighbours.wants()
     }
 
-    /// Enters a host at the port at a place that stays where it is: nobody is asked for it.
+    /// Adds a permanent entry for a host at the port at a place: its neighbour table is not asked.
     pub fn pin_neighbour(&mut self, place: usize, host: IpAddr, mac: [u8; 6]) {
-        self.neighbours.pin((place, host), Way { mac, routed: false });
+        self.neighbours.pin((place, host), NextHop { mac, routed: false });
     }
 
-    /// Whether a host is behind a router, as far as is known.
+    /// Whether a host is known to be behind a router.
     pub fn is_routed(&self, place: usize, host: IpAddr) -> bool {
-        self.neighbours.get((place, host)).is_some_and(|way| way.routed)
+        self.neighbours.get((place, host)).is_some_and(|next_hop| next_hop.routed)
     }
 
-    /// Has the control plane asked where a host is, at the port at a place.
+    /// Requests the control plane to resolve a host at the port at a place.
     pub fn ask_for(&mut self, place: usize, host: IpAddr, now: Instant) {
-        self.neighbours.ask((place, host), now);
+        self.neighbours.request((place, host), now);
     }
 
     /// Whether there are messages to send.
     #[inline]
     pub fn has_messages(&self) -> bool {
-        self.waiting > 0
+        self.queued > 0
     }
 
-    /// Number of connections, made, being made and ending.
+    /// Number of connections: being made, established and ending.
     pub fn connections(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether any stand in [`Cm::refusals`].
+    /// Whether [`Cm::refusals`] has entries.
     pub fn has_refused(&self) -> bool {
         !self.refusals.is_empty()
     }
 
-    /// Requests of connections that were refused, to be taken out.
+    /// Refused connection requests, for the caller to take out.
     pub fn refusals(&mut self) -> &mut Refusals {
         &mut self.refusals
     }
 }
 
 impl<'a, T: Transport + ?Sized> Manager<'a, T> {
-    /// Over what has queue pairs.
+    /// A manager over `over`.
     pub fn of(over: &'a mut T) -> Self {
         Manager { over }
     }
@@ -434,8 +434,7 @@ impl<'a, T: Transport + ?Sized> Manager<'a, T> {
         self.over.cm()
     }
 
-    /// The next message that leaves through a port. Messages whose address has gone leave through none, and are
-    /// dropped.
+    /// The next message for a port. Messages from an address that no port has any more are dropped.
     fn next_message(&mut self, place: usize) -> Option<Outgoing> {
         let mut at = 0;
         loop {
@@ -444,19 +443,19 @@ impl<'a, T: Transport + ?Sized> Manager<'a, T> {
             match self.over.port_of(local) {
                 Some(port) if port == place && !empty => {
                     let outgoing = self.cm().outboxes.get_mut(at)?.1.pop_front()?;
-                    self.cm().waiting -= 1;
+                    self.cm().queued -= 1;
                     return Some(outgoing);
                 }
                 Some(_) => at += 1,
                 None => {
                     let (_, dropped) = self.cm().outboxes.swap_remove(at);
-                    self.cm().waiting -= dropped.len();
+                    self.cm().queued -= dropped.len();
                 }
             }
         }
     }
 
-    /// The next MAD that leaves through the port at a place.
+    /// The next MAD for the port at a place.
     pub fn next_datagram(&mut self, place: usize) -> Option<Datagram> {
         let outgoing = self.next_message(place)?;
         let mut data = [0; mad::DATA_LEN];

@@ -1,7 +1,7 @@
-//! Where hosts are, as the control plane's neighbour tables (ARP, neighbour discovery, the gateway's entry) say, and the
-//! messages that wait until it has said so. A frame proves neither its source address nor its source MAC address. So an
-//! answer goes where the table says, as with Linux (`ib_resolve_unicast_gid_dmac`), and what another station sends in a
-//! host's name is dropped.
+//! The next hops to hosts, from the control plane's neighbour tables (ARP, neighbour discovery, the gateway's entry),
+//! and the messages that wait for them. A frame proves neither its source address nor its source MAC address. So an
+//! answer goes to the MAC address in the table, as with Linux (`ib_resolve_unicast_gid_dmac`), and a message that
+//! another station sends in a host's name is dropped.
 
 use super::receive::Arrival;
 use super::table::Host;
@@ -11,37 +11,38 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Hosts whose place is remembered.
-const KNOWN: usize = 1024;
-/// How long an answer is used until the table is asked again: it keeps its entries for a minute, and a host may move.
+/// Most hosts that are remembered.
+const MAX_KNOWN: usize = 1024;
+/// Age at which an answer expires: the table keeps its entries for a minute, and a host may move.
 const FRESH: Duration = Duration::from_secs(20);
-/// How long an answer stands against a frame with another MAC address: then the host may have moved.
+/// Age up to which an answer counts against a frame with another MAC address: later the host may have moved.
 const RECENT: Duration = Duration::from_secs(1);
-/// Messages that wait for an answer, and those of them that came from one MAC address. A router forwards for many hosts.
-const HELD: usize = 256;
-const HELD_OF_ONE: usize = 64;
-/// How long a message waits at most: three questions of the table, a second apart.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Hosts that the control plane has not been asked for yet.
-const WANTED: usize = 256;
-/// Questions that are remembered, and how long a host is not asked for again.
-const ASKED: usize = 256;
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How often a station that uses another host's address is reported; addresses for which that is remembered.
-const REPORT: Duration = Duration::from_secs(60);
-const REPORTED: usize = 64;
+/// Most messages that wait for an answer, in total and from one MAC address. A router forwards for many hosts.
+const MAX_HELD: usize = 256;
+const MAX_HELD_PER_MAC: usize = 64;
+/// Longest wait of a message: the table sends three requests, a second apart.
+const MAX_WAIT: Duration = Duration::from_secs(3);
+/// Most hosts that the control plane has not been asked to resolve yet.
+const MAX_WANTED: usize = 256;
+/// Most recent requests that are remembered, and time between two requests for a host.
+const MAX_REQUESTED: usize = 256;
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two reports of a station that uses another host's address, and most addresses for which it is
+/// remembered.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_REPORTED: usize = 64;
 
-/// The way to a host.
+/// The next hop to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct NextHop {
     /// MAC address of the next hop.
     pub mac: [u8; 6],
-    /// The next hop is a router. What the host sends may come through another one.
+    /// Whether the next hop is a router. The host's packets may come through another router.
     pub routed: bool,
 }
 
-impl Way {
-    /// Whether a frame with that source MAC address (if the device reports it) came this way.
+impl NextHop {
+    /// Whether a frame from this source MAC address (if the device reports it) may be from the host.
     pub fn fits(&self, mac: Option<[u8; 6]>) -> bool {
         self.routed || mac.is_none_or(|mac| mac == self.mac)
     }
@@ -49,10 +50,10 @@ impl Way {
 
 #[derive(Debug)]
 struct Known {
-    way: Way,
-    /// Since when it counts: its first use, if that has not come yet.
+    next_hop: NextHop,
+    /// Time of its first use, from which its age counts.
     at: Option<Instant>,
-    /// It stays as it is.
+    /// Whether the entry is permanent.
     pinned: bool,
     /// Number in the order of learning.
     number: u64,
@@ -65,18 +66,18 @@ struct Held {
     since: Instant,
 }
 
-/// What is to become of a message.
+/// Decision about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The host is there, and the message came from there.
-    From(Way),
-    /// The table is to be asked.
+    /// The message is from the host.
+    Genuine(NextHop),
+    /// The table has to be asked.
     Unknown,
-    /// The host is at another MAC address.
-    Elsewhere(Way),
+    /// The table has another MAC address for the host.
+    OtherStation(NextHop),
 }
 
-/// The hosts, and the messages that wait.
+/// The known hosts, and the waiting messages.
 #[derive(Debug, Default)]
 pub struct Neighbours {
     known: BTreeMap<Host, Known>,
@@ -85,33 +86,34 @@ pub struct Neighbours {
     held: VecDeque<Held>,
     released: VecDeque<Held>,
     wanted: VecDeque<Host>,
-    asked: VecDeque<(Host, Instant)>,
+    requested: VecDeque<(Host, Instant)>,
     reported: VecDeque<(Host, Instant)>,
 }
 
 impl Neighbours {
-    /// Takes an answer of the table; what waited for it may go on.
-    pub fn learn(&mut self, host: Host, way: Way) {
-        self.enter(host, way, false);
+    /// Enters an answer of the table; messages that waited for it are released.
+    pub fn learn(&mut self, host: Host, next_hop: NextHop) {
+        self.enter(host, next_hop, false);
     }
 
-    /// Enters a host that stays where it is, as a permanent entry of a neighbour table does.
-    pub fn pin(&mut self, host: Host, way: Way) {
-        self.enter(host, way, true);
+    /// Adds a permanent entry of a host.
+    pub fn pin(&mut self, host: Host, next_hop: NextHop) {
+        self.enter(host, next_hop, true);
     }
 
-    fn enter(&mut self, host: Host, way: Way, pinned: bool) {
+    fn enter(&mut self, host: Host, next_hop: NextHop, pinned: bool) {
         self.number += 1;
         let number = self.number;
-        if let Some(before) = self.known.insert(host, Known { way, at: None, pinned, number }) {
+        if let Some(before) = self.known.insert(host, Known { next_hop, at: None, pinned, number })
+        {
             self.order.remove(&before.number);
-        } else if self.known.len() > KNOWN
+        } else if self.known.len() > MAX_KNOWN
             && let Some((_, oldest)) = self.order.pop_first()
         {
             self.known.remove(&oldest);
         }
         self.order.insert(number, host);
-        self.answered(host);
+        self.clear_requests(host);
         for _ in 0..self.held.len() {
             let Some(held) = self.held.pop_front() else { break };
             let queue =
@@ -120,96 +122,98 @@ impl Neighbours {
         }
     }
 
-    /// The host cannot be reached: nothing waits for it any more. How many messages are dropped.
-    pub fn lose(&mut self, host: Host) -> usize {
+    /// Removes an unreachable host and its waiting messages; returns how many messages are dropped.
+    pub fn remove(&mut self, host: Host) -> usize {
         if let Some(before) = self.known.remove(&host) {
             self.order.remove(&before.number);
         }
-        self.answered(host);
+        self.clear_requests(host);
         let before = self.held.len();
         self.held.retain(|held| held.arrival.host() != host);
         before - self.held.len()
     }
 
-    fn answered(&mut self, host: Host) {
+    fn clear_requests(&mut self, host: Host) {
         self.wanted.retain(|one| *one != host);
-        self.asked.retain(|(one, _)| *one != host);
+        self.requested.retain(|(one, _)| *one != host);
     }
 
-    /// The way to a host, of whatever age.
-    pub fn get(&self, host: Host) -> Option<Way> {
-        self.known.get(&host).map(|known| known.way)
+    /// The next hop to a host, however old.
+    pub fn get(&self, host: Host) -> Option<NextHop> {
+        self.known.get(&host).map(|known| known.next_hop)
     }
 
-    /// What is to become of a message of a host that came from a MAC address.
-    pub fn judge(&mut self, host: Host, mac: Option<[u8; 6]>, now: Instant) -> Verdict {
+    /// Decides about a message of a host, from this MAC address.
+    pub fn check_sender(&mut self, host: Host, mac: Option<[u8; 6]>, now: Instant) -> Verdict {
         let Some(known) = self.known.get_mut(&host) else { return Verdict::Unknown };
-        let (way, age) = (known.way, now.since(*known.at.get_or_insert(now)));
-        match way.fits(mac) {
-            true if known.pinned || age < FRESH => Verdict::From(way),
-            false if known.pinned || age < RECENT => Verdict::Elsewhere(way),
+        let (next_hop, age) = (known.next_hop, now.since(*known.at.get_or_insert(now)));
+        match next_hop.fits(mac) {
+            true if known.pinned || age < FRESH => Verdict::Genuine(next_hop),
+            false if known.pinned || age < RECENT => Verdict::OtherStation(next_hop),
             _ => Verdict::Unknown,
         }
     }
 
-    /// Has the control plane asked for a host, unless it was a moment ago.
-    pub fn ask(&mut self, host: Host, now: Instant) {
-        self.asked.retain(|&(_, at)| now.since(at) < ASK_AGAIN);
-        if self.wanted.len() == WANTED || self.asked.iter().any(|(one, _)| *one == host) {
+    /// Requests the control plane to resolve a host, unless it was requested recently.
+    pub fn request(&mut self, host: Host, now: Instant) {
+        self.requested.retain(|&(_, at)| now.since(at) < REQUEST_INTERVAL);
+        if self.wanted.len() == MAX_WANTED || self.requested.iter().any(|(one, _)| *one == host) {
             return;
         }
-        if self.asked.len() == ASKED {
-            self.asked.pop_front();
+        if self.requested.len() == MAX_REQUESTED {
+            self.requested.pop_front();
         }
-        self.asked.push_back((host, now));
+        self.requested.push_back((host, now));
         self.wanted.push_back(host);
     }
 
-    /// The next host that the control plane is to ask for.
+    /// The next host that the control plane is to resolve.
     pub fn next_wanted(&mut self) -> Option<Host> {
         self.wanted.pop_front()
     }
 
-    /// Whether there is any.
+    /// Whether any host is to be resolved.
     pub fn wants(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Keeps a message until the table has answered; how many are dropped for want of room, or time. Those that wait
-    /// have been asked for: of one station's messages the new one is dropped, of all stations' the oldest.
+    /// Keeps a message until the table has answered; returns how many messages are dropped for lack of room, or because
+    /// they waited too long. If one MAC address has too many waiting messages, the new one is dropped; if there are too
+    /// many in total, the oldest is.
     pub fn hold(&mut self, arrival: &Arrival, mad: &[u8], now: Instant) -> usize {
         let before = self.held.len();
-        self.held.retain(|held| now.since(held.since) < PATIENCE);
+        self.held.retain(|held| now.since(held.since) < MAX_WAIT);
         let mut dropped = before - self.held.len();
         let Some(&mad) = mad.first_chunk() else { return dropped + 1 };
         let of_one = self.held.iter().filter(|held| held.arrival.source_mac == arrival.source_mac);
-        if of_one.count() >= HELD_OF_ONE {
+        if of_one.count() >= MAX_HELD_PER_MAC {
             return dropped + 1;
         }
-        if self.held.len() == HELD {
+        if self.held.len() == MAX_HELD {
             self.held.pop_front();
             dropped += 1;
         }
         self.held.push_back(Held { arrival: *arrival, mad, since: now });
-        self.ask(arrival.host(), now);
+        self.request(arrival.host(), now);
         dropped
     }
 
-    /// Whether messages may go on.
+    /// Whether any message is released.
     pub fn has_released(&self) -> bool {
         !self.released.is_empty()
     }
 
-    /// The next message that may go on, if it has not waited for too long: an error then.
+    /// The next released message, or an error if it has waited too long.
     pub fn next_released(&mut self, now: Instant) -> Option<Result<(Arrival, [u8; mad::LEN]), ()>> {
         let Held { arrival, mad, since } = self.released.pop_front()?;
-        Some(if now.since(since) < PATIENCE { Ok((arrival, mad)) } else { Err(()) })
+        Some(if now.since(since) < MAX_WAIT { Ok((arrival, mad)) } else { Err(()) })
     }
 
-    /// Whether another station's use of a host's address is to be reported now.
-    pub fn reports(&mut self, host: Host, now: Instant) -> bool {
-        self.reported.retain(|&(_, at)| now.since(at) < REPORT);
-        if self.reported.len() == REPORTED || self.reported.iter().any(|(one, _)| *one == host) {
+    /// Whether to report another station's use of a host's address now.
+    pub fn should_report(&mut self, host: Host, now: Instant) -> bool {
+        self.reported.retain(|&(_, at)| now.since(at) < REPORT_INTERVAL);
+        if self.reported.len() == MAX_REPORTED || self.reported.iter().any(|(one, _)| *one == host)
+        {
             return false;
         }
         self.reported.push_back((host, now));
@@ -217,8 +221,8 @@ impl Neighbours {
     }
 }
 
-/// The MAC address that a link-local GID of RoCEv1 is made of. Linux uses no neighbour table there (`rdma_get_ll_mac`), and
-/// the host may lack the address.
+/// The MAC address in a link-local GID of RoCEv1. Linux uses no neighbour table there (`rdma_get_ll_mac`), and the host
+/// may not have that address.
 pub fn mac_of_gid(gid: IpAddr) -> Option<[u8; 6]> {
     let IpAddr::V6(gid) = gid else { return None };
     net::mac_of_link_local(gid)
@@ -233,8 +237,8 @@ mod tests {
         (0, IpAddr::from([10, 0, (n >> 8) as u8, n as u8]))
     }
 
-    fn way(n: u8) -> Way {
-        Way { mac: [2, 0, 0, 0, 0, n], routed: false }
+    fn next_hop(n: u8) -> NextHop {
+        NextHop { mac: [2, 0, 0, 0, 0, n], routed: false }
     }
 
     fn arrival(n: usize, mac: u8) -> Arrival {
@@ -243,7 +247,7 @@ mod tests {
             source: host(n).1,
             destination: [10, 1, 0, 1].into(),
             is_mapped: false,
-            source_mac: Some(way(mac).mac),
+            source_mac: Some(next_hop(mac).mac),
             gid_type: GidType::RoceV2,
             traffic_class: 0,
         }
@@ -256,65 +260,74 @@ mod tests {
     const MAD: [u8; mad::LEN] = [0; mad::LEN];
 
     #[test]
-    fn known_hosts_are_bounded_and_the_oldest_answer_is_forgotten() {
+    fn known_hosts_are_bounded_and_the_oldest_is_evicted() {
         let mut neighbours = Neighbours::default();
-        (0..KNOWN).for_each(|n| neighbours.learn(host(n), way(1)));
-        neighbours.learn(host(0), way(9));
-        neighbours.learn(host(KNOWN), way(1));
-        assert_eq!(neighbours.get(host(0)), Some(way(9)));
-        assert_eq!((neighbours.get(host(1)), neighbours.known.len()), (None, KNOWN));
-        assert_eq!(neighbours.order.len(), KNOWN);
+        (0..MAX_KNOWN).for_each(|n| neighbours.learn(host(n), next_hop(1)));
+        neighbours.learn(host(0), next_hop(9));
+        neighbours.learn(host(MAX_KNOWN), next_hop(1));
+        assert_eq!(neighbours.get(host(0)), Some(next_hop(9)));
+        assert_eq!((neighbours.get(host(1)), neighbours.known.len()), (None, MAX_KNOWN));
+        assert_eq!(neighbours.order.len(), MAX_KNOWN);
     }
 
     #[test]
-    fn frame_of_another_station_is_refused_by_a_recent_answer_and_asked_about_after_an_old_one() {
+    fn frame_of_another_station_is_refused_while_the_answer_is_recent() {
         let mut neighbours = Neighbours::default();
-        assert_eq!(neighbours.judge(host(1), Some(way(1).mac), at(0)), Verdict::Unknown);
-        neighbours.learn(host(1), way(1));
-        let mut judge = |mac: u8, millis| neighbours.judge(host(1), Some(way(mac).mac), at(millis));
-        assert_eq!(judge(1, 50_000), Verdict::From(way(1)));
-        assert_eq!(judge(2, 50_500), Verdict::Elsewhere(way(1)));
-        assert_eq!(judge(2, 51_000), Verdict::Unknown, "it may have moved");
-        assert_eq!(judge(1, 69_000), Verdict::From(way(1)));
-        assert_eq!(judge(1, 70_000), Verdict::Unknown);
-        let routed = Way { routed: true, ..way(1) };
+        assert_eq!(
+            neighbours.check_sender(host(1), Some(next_hop(1).mac), at(0)),
+            Verdict::Unknown
+        );
+        neighbours.learn(host(1), next_hop(1));
+        let mut check_sender =
+            |mac: u8, millis| neighbours.check_sender(host(1), Some(next_hop(mac).mac), at(millis));
+        assert_eq!(check_sender(1, 50_000), Verdict::Genuine(next_hop(1)));
+        assert_eq!(check_sender(2, 50_500), Verdict::OtherStation(next_hop(1)));
+        assert_eq!(check_sender(2, 51_000), Verdict::Unknown, "the host may have moved");
+        assert_eq!(check_sender(1, 69_000), Verdict::Genuine(next_hop(1)));
+        assert_eq!(check_sender(1, 70_000), Verdict::Unknown);
+        let routed = NextHop { routed: true, ..next_hop(1) };
         neighbours.learn(host(1), routed);
-        let verdict = neighbours.judge(host(1), Some(way(2).mac), at(0));
-        assert_eq!(verdict, Verdict::From(routed), "two routers");
+        let verdict = neighbours.check_sender(host(1), Some(next_hop(2).mac), at(0));
+        assert_eq!(verdict, Verdict::Genuine(routed), "two routers");
     }
 
     #[test]
     fn held_messages_are_bounded_in_number_source_and_time() {
         let mut neighbours = Neighbours::default();
         let dropped: usize =
-            (0..HELD_OF_ONE + 5).map(|n| neighbours.hold(&arrival(n, 1), &MAD, at(0))).sum();
-        assert_eq!((dropped, neighbours.held.len()), (5, HELD_OF_ONE));
-        assert_eq!(neighbours.wanted.len(), HELD_OF_ONE);
+            (0..MAX_HELD_PER_MAC + 5).map(|n| neighbours.hold(&arrival(n, 1), &MAD, at(0))).sum();
+        assert_eq!((dropped, neighbours.held.len()), (5, MAX_HELD_PER_MAC));
+        assert_eq!(neighbours.wanted.len(), MAX_HELD_PER_MAC);
         for mac in 2..50 {
             (0..20).for_each(|n| _ = neighbours.hold(&arrival(n, mac), &MAD, at(1)));
         }
-        assert_eq!(neighbours.held.len(), HELD);
-        assert_eq!(neighbours.hold(&arrival(3, 77), &MAD, at(4000)), HELD);
-        neighbours.learn(host(3), way(77));
+        assert_eq!(neighbours.held.len(), MAX_HELD);
+        assert_eq!(neighbours.hold(&arrival(3, 77), &MAD, at(4000)), MAX_HELD);
+        neighbours.learn(host(3), next_hop(77));
         assert!(neighbours.has_released());
-        assert_eq!(neighbours.next_released(at(8000)), Some(Err(())), "it waited for too long");
+        assert_eq!(
+            neighbours.next_released(at(8000)),
+            Some(Err(())),
+            "the message has waited too long"
+        );
         assert_eq!(neighbours.next_released(at(8000)), None);
     }
 
     #[test]
-    fn host_is_asked_for_once_a_second() {
+    fn host_is_requested_once_a_second() {
         let mut neighbours = Neighbours::default();
-        for (millis, asked) in [(0, 1), (999, 0), (1000, 1), (1500, 0)] {
-            neighbours.ask(host(1), at(millis));
+        for (millis, requested) in [(0, 1), (999, 0), (1000, 1), (1500, 0)] {
+            neighbours.request(host(1), at(millis));
             let wanted = core::iter::from_fn(|| neighbours.next_wanted());
-            assert_eq!(wanted.count(), asked, "{millis} ms");
+            assert_eq!(wanted.count(), requested, "{millis} ms");
         }
     }
 
     #[test]
     fn foreign_station_is_reported_once_a_minute() {
         let mut neighbours = Neighbours::default();
-        let reports = [0, 1, 59_999, 60_000].map(|millis| neighbours.reports(host(1), at(millis)));
+        let reports =
+            [0, 1, 59_999, 60_000].map(|millis| neighbours.should_report(host(1), at(millis)));
         assert_eq!(reports, [true, false, false, true]);
     }
 }

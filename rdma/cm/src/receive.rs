@@ -1,4 +1,4 @@
-//! Messages that arrive.
+//! Handling of received messages.
 
 use super::caps::{self, MAX_MRA};
 use super::connection::{Connection, State, offered, source_port, time};
@@ -19,21 +19,21 @@ use verbs::{
     RejectReason,
 };
 
-/// The REQ's partition, transport service, path MTU, or addresses are none that we have.
+/// The REQ's partition or transport service is not supported.
 const INVALID_TRANSPORT: RejectReason = RejectReason(9);
 const INVALID_MTU: RejectReason = RejectReason(26);
 const UNSUPPORTED: RejectReason = RejectReason(5);
 
-/// What its packet says of a MAD that has arrived.
+/// The packet headers of a received MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Place of the port that it came in on.
+    /// Place of the port that received it.
     pub place: usize,
-    /// Who sent it, and to which address.
+    /// Source address.
     pub source: IpAddr,
-    /// See `source`.
+    /// Destination address.
     pub destination: IpAddr,
-    /// The source is an IPv4 address within an IPv6 header.
+    /// Whether the source is an IPv4 address within an IPv6 header.
     pub is_mapped: bool,
     /// MAC address of the last hop, if the device reports it.
     pub source_mac: Option<[u8; 6]>,
@@ -44,20 +44,20 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// The host that it says.
+    /// The host of the source address.
     pub fn host(&self) -> Host {
         (self.place, self.source)
     }
 }
 
-/// Who sent a message, and the way back.
-struct From {
-    /// Place of the port that it came in on.
+/// The sender of a message, and the path back to it.
+struct Sender {
+    /// Place of the port that received it.
     place: usize,
     back: AddressVector,
 }
 
-impl From {
+impl Sender {
     fn host(&self) -> Host {
         (self.place, self.back.remote)
     }
@@ -70,7 +70,7 @@ impl From {
 }
 
 impl<T: Transport + ?Sized> Manager<'_, T> {
-    /// Takes a MAD that has arrived on queue pair 1.
+    /// Handles a MAD that arrived on queue pair 1.
     pub fn handle_mad(&mut self, arrival: &Arrival, mad: &[u8], now: Instant) {
         let parsed = Mad::parse(mad).and_then(|(header, data)| {
             Message::parse(header.attribute, &data).map(|message| (header.transaction, message))
@@ -80,31 +80,31 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         };
         let &Arrival { place, source, .. } = arrival;
         let own = self.over.has_address(place, source);
-        // An IPv4 address has no business in an IPv6 header, nor ours in anybody else's frame.
+        // An IPv4 address in an IPv6 header is invalid, and so is our own address as a source.
         if !net::is_host(source) || own || arrival.is_mapped {
             return self.over.count(Counted::WrongPeer);
         }
-        let way = match self.judge(arrival, &message, now) {
-            Verdict::From(way) => way,
+        let next_hop = match self.check_sender(arrival, &message, now) {
+            Verdict::Genuine(next_hop) => next_hop,
             Verdict::Unknown => {
                 let dropped = self.cm().neighbours.hold(arrival, mad, now);
                 (0..dropped).for_each(|_| self.over.count(Counted::NoWayBack));
                 return;
             }
-            Verdict::Elsewhere(way) => return self.note_foreign(arrival, way, now),
+            Verdict::OtherStation(next_hop) => return self.note_foreign(arrival, next_hop, now),
         };
-        // Answers go the way back that the table gives.
+        // Answers go to the MAC address that the table returned.
         let back = AddressVector {
             local: arrival.destination,
             remote: source,
             gid_type: arrival.gid_type,
-            remote_mac: way.mac,
+            remote_mac: next_hop.mac,
             source_port: source_port(1, 1),
             traffic_class: arrival.traffic_class,
             hop_limit: 64,
         };
-        let from = From { place, back };
-        self.cm().forget_paths(now);
+        let from = Sender { place, back };
+        self.cm().expire_paths(now);
         match message {
             Message::Req(req) => self.handle_req(&req, transaction, &from),
             Message::Rep(rep) => self.handle_rep(&rep, transaction, &from),
@@ -113,12 +113,12 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
     }
 
-    /// The connection that a message is about, if it comes from that connection's peer.
+    /// The connection of a message, if the message is from its peer.
     fn connection_of(
         &mut self,
         wire_id: u32,
         remote_id: u32,
-        from: &From,
+        from: &Sender,
     ) -> Option<&mut Connection> {
         let found = self.cm().table.by_wire_id(wire_id)?;
         if !from.is_peer_of(found) {
@@ -130,9 +130,9 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.cm().table.get_mut(id).filter(|_| fits)
     }
 
-    fn handle_req(&mut self, req: &Req, transaction: u64, from: &From) {
+    fn handle_req(&mut self, req: &Req, transaction: u64, from: &Sender) {
         let host = from.host();
-        if let Some(same) = self.cm().table.asked(host, req.local_id, req.ca_guid) {
+        if let Some(same) = self.cm().table.requested(host, req.local_id, req.ca_guid) {
             return self.repeat_req(same, transaction, from, req);
         }
         let (ip, port, path_mtu) = match self.examine(req, from) {
@@ -142,7 +142,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 return self.refuse_req(req, transaction, from, reason);
             }
         };
-        if let Err(full) = self.make_way(host) {
+        if let Err(full) = self.make_room(host) {
             self.note_full(full, from, port);
             return self.refuse_req(req, transaction, from, RejectReason::NO_RESOURCES);
         }
@@ -167,7 +167,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             sq_psn: req.starting_psn,
             ack_timeout: caps::ack_timeout(req.ack_timeout),
             peer_data: PrivateData::new(private).unwrap_or(PrivateData::empty()),
-            told: false,
+            reported: false,
             message: None,
             interval: caps::rep_interval(req.local_response_timeout),
             retries_left: caps::rep_retries(req.max_cm_retries),
@@ -181,15 +181,15 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
     }
 
-    /// Tells of a request for something that we have not.
-    fn note_refusal(&mut self, req: &Req, from: &From, reason: RejectReason) {
+    /// Reports a request that this node cannot serve.
+    fn note_refusal(&mut self, req: &Req, from: &Sender, reason: RejectReason) {
         let (reason, advice): (_, Cow<'static, str>) = match reason {
             RejectReason::INVALID_SERVICE_ID => {
-                ("no_such_port", "nothing listens on that port: see `rnbd.port`".into())
+                ("no_such_port", "no service listens on this port: check the client's port and `rnbd.port`".into())
             }
             RejectReason::INVALID_GID => (
                 "wrong_address",
-                "the addresses that the client says are not those of its frame and of this port"
+                "the addresses in the client's request differ from those of its frame or of this port: check for NAT between them"
                     .into(),
             ),
             INVALID_MTU => {
@@ -199,7 +199,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 let what = if passes < most { "the path to it" } else { "this port" };
                 let passes = passes.bytes();
                 let advice = format!(
-                    "the client wants packets of {asked} bytes, and {what} takes {passes}: lower the client's MTU"
+                    "the client requests packets of {asked} bytes, but {what} passes only {passes}: lower the client's MTU"
                 );
                 ("wrong_mtu", advice.into())
             }
@@ -213,37 +213,39 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.cm().refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
     }
 
-    /// Tells of a request for which there is no room.
-    fn note_full(&mut self, full: Full, from: &From, port: u16) {
+    /// Reports a request for which there is no room.
+    fn note_full(&mut self, full: Full, from: &Sender, port: u16) {
         let (reason, advice) = match full {
             Full::Host => {
                 self.over.count(Counted::RefusedOfHost);
-                ("connections_per_host", "raise limits.connections_per_host, or end some".into())
+                let advice = "the client is at its limit: end some of its connections, or raise \
+                              limits.connections_per_host";
+                ("connections_per_host", advice.into())
             }
-            Full::Table => ("connections", "all connections are in use: end some".into()),
+            Full::Table => ("connections", "all connections are in use: end unneeded ones".into()),
         };
         let (who, asked) = (Some(from.back.remote), format!("port {port}"));
         self.cm().refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
     }
 
-    /// Makes room for a connection that a host asks for. What gives way: see [`super::table`].
-    fn make_way(&mut self, host: Host) -> Result<(), Full> {
-        if self.cm().is_choked() {
+    /// Makes room for a new connection of a host, by eviction (see [`super::table`]).
+    fn make_room(&mut self, host: Host) -> Result<(), Full> {
+        if self.cm().is_backlogged() {
             return Err(Full::Table);
         }
-        while let Some(id) = self.cm().table.in_the_way(host)? {
+        while let Some(id) = self.cm().table.eviction_candidate(host)? {
             self.over.count(Counted::GaveWay);
-            self.give_way(id);
+            self.evict(id);
         }
         Ok(())
     }
 
-    /// A connection that is not made yet, or over, goes at once.
-    fn give_way(&mut self, id: ConnectionId) {
+    /// Evicts a connection that is being made or ending.
+    fn evict(&mut self, id: ConnectionId) {
         match self.cm().table.get(id).map(|connection| connection.state) {
             Some(State::ReqReceived) => {
                 self.cm().refuse(id, About::Req, RejectReason::NO_RESOURCES);
-                self.forget_half_open(id);
+                self.drop_half_open(id);
             }
             Some(State::RepSent) => {
                 self.cm().refuse(id, About::Rep, RejectReason::NO_RESOURCES);
@@ -259,8 +261,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
     }
 
-    /// A REQ for a connection that is there already.
-    fn repeat_req(&mut self, id: ConnectionId, transaction: u64, from: &From, req: &Req) {
+    /// Handles a repeated REQ of an existing connection.
+    fn repeat_req(&mut self, id: ConnectionId, transaction: u64, from: &Sender, req: &Req) {
         let Some(connection) = self.cm().table.get(id) else { return };
         match connection.state {
             State::ReqReceived => {
@@ -280,8 +282,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
     }
 
-    /// Whether a REQ is for something that we have.
-    fn examine(&self, req: &Req, from: &From) -> Result<(IpCm, u16, PathMtu), RejectReason> {
+    /// Checks whether this node can serve a REQ.
+    fn examine(&self, req: &Req, from: &Sender) -> Result<(IpCm, u16, PathMtu), RejectReason> {
         let back = &from.back;
         let port = ip_cm::tcp_port(req.service_id)
             .filter(|port| self.cm_ref().listening.has(*port))
@@ -294,7 +296,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             return Err(RejectReason::INVALID_GID);
         }
         let ip = IpCm::parse(&req.private_data).map_err(|_| UNSUPPORTED)?;
-        // The address that its user hears of is the frame's.
+        // The user sees the frame's address.
         if ip.source != back.remote || ip.destination != to {
             return Err(RejectReason::INVALID_GID);
         }
@@ -303,15 +305,15 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
         match PathMtu::from_code(req.path_mtu) {
             Some(mtu) if mtu > self.over.path_mtu(from.place) => Err(INVALID_MTU),
-            // Its large packets would be lost, and ours: better no connection than one that stands still.
+            // Large packets would be lost in both directions: a refusal is better than a connection that stalls.
             Some(mtu) if mtu > self.cm_ref().path_mtu_to(back.remote, mtu) => Err(INVALID_MTU),
             Some(mtu) => Ok((ip, port, mtu)),
             None => Err(INVALID_MTU),
         }
     }
 
-    /// Refuses a REQ without a connection. Linux says 0 as its name for one, too.
-    fn refuse_req(&mut self, req: &Req, transaction: u64, from: &From, reason: RejectReason) {
+    /// Refuses a REQ without a connection. Like Linux, the REJ has 0 as our communication ID.
+    fn refuse_req(&mut self, req: &Req, transaction: u64, from: &Sender, reason: RejectReason) {
         let rej = Rej {
             local_id: 0,
             remote_id: req.local_id,
@@ -322,15 +324,15 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.cm().answer(from.back, transaction, Message::Rej(rej));
     }
 
-    /// A request that our user has not answered is over.
-    pub(super) fn forget_half_open(&mut self, id: ConnectionId) {
-        // Its user is not told of a request that is gone.
-        if self.cm().table.remove(id).is_some_and(|gone| gone.told) {
+    /// Drops a request that our user has not answered.
+    pub(super) fn drop_half_open(&mut self, id: ConnectionId) {
+        // The user gets an event only if the request was reported to it.
+        if self.cm().table.remove(id).is_some_and(|gone| gone.reported) {
             self.cm().events.push_back((id, Event::Disconnected));
         }
     }
 
-    fn handle_rep(&mut self, rep: &Rep, transaction: u64, from: &From) {
+    fn handle_rep(&mut self, rep: &Rep, transaction: u64, from: &Sender) {
         let Some(connection) = self.connection_of(rep.remote_id, rep.local_id, from) else {
             return;
         };
@@ -351,9 +353,9 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         connection.parameters.initiator_depth = depth;
         connection.peer_data = PrivateData::new(&rep.private_data).unwrap_or(PrivateData::empty());
         if self.move_qp(id).is_none() {
-            // Our user destroyed or failed its queue pair meanwhile.
+            // Our user has destroyed or failed its queue pair.
             self.cm().refuse(id, About::Rep, RejectReason::CONSUMER);
-            return self.finish(id, RejectReason::CONSUMER);
+            return self.fail_request(id, RejectReason::CONSUMER);
         }
         if let Some(connection) = self.cm().table.get_mut(id) {
             connection.message = None;
@@ -364,7 +366,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.cm().events.push_back((id, Event::Established));
     }
 
-    /// Takes the queue pair of a connection from Init to ready-to-send.
+    /// Moves the queue pair of a connection from Init to ready-to-send.
     pub(super) fn move_qp(&mut self, id: ConnectionId) -> Option<()> {
         let connection = self.cm_ref().table.get(id)?;
         let qp = connection.qp?;
@@ -389,39 +391,39 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.over.ready_to_send(qp, &to).ok()
     }
 
-    fn handle_rej(&mut self, rej: &Rej, from: &From, now: Instant) {
+    fn handle_rej(&mut self, rej: &Rej, from: &Sender, now: Instant) {
         if let Some(connection) = self.connection_of(rej.remote_id, rej.local_id, from) {
             let id = connection.id;
             match connection.state {
                 State::ReqSent => {
                     connection.peer_data =
                         PrivateData::new(&rej.private_data).unwrap_or(PrivateData::empty());
-                    self.finish(id, RejectReason(rej.reason));
+                    self.fail_request(id, RejectReason(rej.reason));
                 }
-                State::RepSent | State::Established => self.over(id, now),
+                State::RepSent | State::Established => self.ended_by_peer(id, now),
                 State::DreqSent => self.time_wait(id, now),
-                State::ReqReceived => self.forget_half_open(id),
+                State::ReqReceived => self.drop_half_open(id),
                 State::TimeWait | State::Refused => (),
             }
             return;
         }
-        // The peer gives up a REQ that we have not answered: it does not know our name for it.
-        let given_up = self.cm().table.asked_by_any(from.host(), rej.local_id);
-        let asked = |id: &ConnectionId| {
+        // The peer cancels a REQ that we have not answered, so it does not know our communication ID.
+        let canceled = self.cm().table.requested_by_any_adapter(from.host(), rej.local_id);
+        let is_unanswered = |id: &ConnectionId| {
             self.cm_ref().table.get(*id).is_some_and(|found| found.state == State::ReqReceived)
         };
-        if let Some(id) = given_up.filter(asked) {
-            self.forget_half_open(id);
+        if let Some(id) = canceled.filter(is_unanswered) {
+            self.drop_half_open(id);
         }
     }
 
-    fn handle_brief(&mut self, brief: &Brief, transaction: u64, from: &From, now: Instant) {
+    fn handle_brief(&mut self, brief: &Brief, transaction: u64, from: &Sender, now: Instant) {
         let found = self.connection_of(brief.remote_id, brief.local_id, from);
         let Some(connection) = found.filter(|c| {
             c.remote_id == brief.local_id || matches!(brief.kind, BriefKind::Mra { .. })
         }) else {
             if let BriefKind::Dreq { .. } = brief.kind {
-                // Nobody should wait for the end of what we know nothing of.
+                // A DREQ for an unknown connection is answered, so that the peer does not wait.
                 let drep = Brief {
                     local_id: brief.remote_id,
                     remote_id: brief.local_id,
@@ -437,7 +439,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 if matches!(connection.state, State::ReqSent | State::RepSent)
                     && !connection.prolonged
                 {
-                    // The peer may take longer, but not for ever.
+                    // The peer may take longer, but only once, and at most `MAX_MRA`.
                     connection.prolonged = true;
                     let longer = time(service_timeout.min(MAX_MRA)) + connection.interval;
                     self.cm().table.arm(id, now + longer);
@@ -451,7 +453,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                     return;
                 }
                 self.cm().send_brief(id, transaction, BriefKind::Drep);
-                self.over(id, now);
+                self.ended_by_peer(id, now);
             }
             BriefKind::Drep => {
                 if connection.state == State::DreqSent {
@@ -461,8 +463,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
     }
 
-    /// The peer has ended a connection.
-    pub(super) fn over(&mut self, id: ConnectionId, now: Instant) {
+    /// Handles the end of a connection by the peer.
+    pub(super) fn ended_by_peer(&mut self, id: ConnectionId, now: Instant) {
         let Some(connection) = self.cm().table.get(id) else { return };
         match connection.state {
             State::Established | State::RepSent => {
@@ -474,16 +476,16 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 }
             }
             State::DreqSent => self.time_wait(id, now),
-            State::ReqReceived => self.forget_half_open(id),
+            State::ReqReceived => self.drop_half_open(id),
             State::ReqSent | State::TimeWait | State::Refused => (),
         }
     }
 
-    /// We end a connection: its queue pair fails, the peer is told.
+    /// Ends a connection from our side: its queue pair fails, and the peer gets a DREQ.
     pub(super) fn end(&mut self, id: ConnectionId) {
         let Some(connection) = self.cm().table.get(id) else { return };
         if connection.state == State::ReqReceived {
-            return self.forget_half_open(id);
+            return self.drop_half_open(id);
         }
         let qp = connection.qp;
         self.cm().qp_failed(id);
@@ -492,14 +494,14 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
     }
 
-    /// The user learns of the end of a queue pair from the connection.
+    /// Fails a queue pair without an event, because the connection reports its end.
     fn fail_quietly(&mut self, qp: verbs::QpId) {
         self.over.set_connection(qp, None);
-        // It may be gone already.
+        // The user may have destroyed it.
         let _ = self.over.fail_qp(qp);
     }
 
-    /// Keeps a connection's name until nothing of it can be under way any more.
+    /// Keeps a connection's identifiers until no packet of it can be in flight.
     pub(super) fn time_wait(&mut self, id: ConnectionId, now: Instant) {
         let Some(connection) = self.cm().table.get_mut(id) else { return };
         connection.message = None;
@@ -508,8 +510,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.cm().table.arm(id, now + wait);
     }
 
-    /// Our request is refused: the user is told.
-    pub(super) fn finish(&mut self, id: ConnectionId, reason: RejectReason) {
+    /// Ends our own request as rejected, and reports it to the user.
+    pub(super) fn fail_request(&mut self, id: ConnectionId, reason: RejectReason) {
         let Some(connection) = self.cm().table.get_mut(id) else { return };
         connection.message = None;
         connection.deadline = None;

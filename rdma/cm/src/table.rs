@@ -1,9 +1,9 @@
-//! The connections: found by what messages say of them, counted by host, and in the order in which they give
-//! way when there is no room.
+//! The table of connections, indexed by the identifiers in messages and by host, and ordered for eviction.
 //!
-//! What a host has asked for is bounded by `per_host`, and by half of the table, so that one address keeps
-//! nobody else out; over IPv6 a host is a /64 for that ([`accountable`]). Where that or the table is full, what is of least use gives way to a new request, the
-//! oldest of it first ([`Rank`]): of the host that has its share, or of all. What stands never does.
+//! The connections that a host requested are limited to `per_host`, and to half of the table, so that one address
+//! cannot exclude others; in IPv6 a host is a /64 for that ([`accountable`]). If a host's share or the table is used
+//! up, a new request evicts the connection with the lowest rank, the oldest of them first ([`Rank`]): of that host, or
+//! of all. Established connections are never evicted.
 
 use super::Limits;
 use super::connection::{Connection, State};
@@ -21,22 +21,22 @@ use verbs::ConnectionId;
 /// A host: the port that it is reached through, and its address.
 pub type Host = (usize, IpAddr);
 
-/// The host that is accountable for one.
-fn owner((port, host): Host) -> Host {
+/// The host whose share an address uses.
+fn accountable_host((port, host): Host) -> Host {
     (port, accountable(host))
 }
 
-/// Of what use a connection is, the least first.
+/// Usefulness of a connection, the least useful first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// Over; kept so that late messages are recognised.
+    /// Ended; kept to recognise late messages.
     TimeWait,
-    /// Its end is being said.
+    /// Ending: a DREQ was sent.
     Closing,
-    /// Asked for by a peer, not answered by our user.
-    Asked,
-    /// Granted by our user; the peer has not shown that it receives.
-    Granted,
+    /// Requested by a peer, not answered by our user.
+    Requested,
+    /// Accepted by our user; the peer has not proved that it receives.
+    Accepted,
 }
 
 impl Rank {
@@ -44,28 +44,28 @@ impl Rank {
         match state {
             State::TimeWait => Some(Rank::TimeWait),
             State::DreqSent => Some(Rank::Closing),
-            State::ReqReceived => Some(Rank::Asked),
-            State::RepSent => Some(Rank::Granted),
+            State::ReqReceived => Some(Rank::Requested),
+            State::RepSent => Some(Rank::Accepted),
             State::ReqSent | State::Established | State::Refused => None,
         }
     }
 
     fn is_half_open(self) -> bool {
-        self >= Rank::Asked
+        self >= Rank::Requested
     }
 }
 
-/// What a host has asked for.
+/// The connections that a host requested.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     connections: usize,
     half_open: usize,
 }
 
-/// Why there is no room for a request.
+/// Why a request is refused for lack of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// The host has as many connections as it may have.
+    /// The host is at its limit.
     Host,
     /// The table is full.
     Table,
@@ -79,18 +79,18 @@ pub struct Table {
     pub per_host: usize,
     half_open_limit: usize,
     half_open: usize,
-    /// Names on the wire are places in the table, scrambled with this, and random bits above them: who is
-    /// not told one cannot guess it.
+    /// A communication ID is the place in the table, with random bits above it, XORed with this mask: a host that did
+    /// not receive an ID cannot guess it.
     wire_mask: u32,
     wire_places: u32,
     random: ChaCha12Rng,
-    /// Those that peers asked for, by host and the peer's names for connection and adapter.
-    asked: BTreeMap<(Host, u32, u64), ConnectionId>,
-    /// Those that hold a queue pair of the peer's: by host, and the names of adapter and queue pair.
-    held: BTreeMap<(Host, u64, u32), ConnectionId>,
-    /// By who is accountable; so is `order_of_host`.
+    /// Connections that peers requested, by host and the peer's identifiers of connection and adapter.
+    requested: BTreeMap<(Host, u32, u64), ConnectionId>,
+    /// Connections that own a queue pair of the peer, by host and the identifiers of adapter and queue pair.
+    remote_qps: BTreeMap<(Host, u64, u32), ConnectionId>,
+    /// Shares by accountable host, as is `order_of_host`.
     hosts: BTreeMap<Host, Share>,
-    /// Those that may give way, numbered as they came to their rank.
+    /// Connections that may be evicted, numbered in the order in which they got their rank.
     order: BTreeMap<(Rank, u64), ConnectionId>,
     order_of_host: BTreeMap<(Host, Rank, u64), ConnectionId>,
     number: u64,
@@ -109,8 +109,8 @@ impl Table {
             wire_mask: random.next_u32(),
             wire_places: limit.next_power_of_two() as u32 - 1,
             random,
-            asked: BTreeMap::new(),
-            held: BTreeMap::new(),
+            requested: BTreeMap::new(),
+            remote_qps: BTreeMap::new(),
             hosts: BTreeMap::new(),
             order: BTreeMap::new(),
             order_of_host: BTreeMap::new(),
@@ -124,13 +124,13 @@ impl Table {
         self.slots.len()
     }
 
-    /// The names of all.
+    /// The handles of all connections.
     pub fn names(&self) -> Vec<ConnectionId> {
         let places = 0..self.slots.places();
         places.filter_map(|place| self.slots.name_at(place).map(ConnectionId)).collect()
     }
 
-    /// All of them.
+    /// All connections.
     pub fn connections(&self) -> impl Iterator<Item = &Connection> {
         self.slots.iter()
     }
@@ -139,39 +139,39 @@ impl Table {
         self.slots.get(id.0)
     }
 
-    /// A connection, to be changed: but for its state ([`Table::set_state`]) and what names it.
+    /// A connection, mutable, except for its state ([`Table::set_state`]) and the keys of the indexes.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.slots.get_mut(id.0)
     }
 
-    /// The connection with that name on the wire.
+    /// The connection with this communication ID of ours.
     pub fn by_wire_id(&self, wire_id: u32) -> Option<&Connection> {
         let place = (wire_id ^ self.wire_mask) & self.wire_places;
         self.slots.at(place as usize).filter(|connection| connection.wire_id == wire_id)
     }
 
-    /// The connection that a host asked for under these names of its own.
-    pub fn asked(&self, host: Host, remote_id: u32, guid: u64) -> Option<ConnectionId> {
-        self.asked.get(&(host, remote_id, guid)).copied()
+    /// The connection that a host requested under these identifiers.
+    pub fn requested(&self, host: Host, remote_id: u32, guid: u64) -> Option<ConnectionId> {
+        self.requested.get(&(host, remote_id, guid)).copied()
     }
 
-    /// The connections that a host asked for under that name, whichever its adapter.
-    pub fn asked_by_any(&self, host: Host, remote_id: u32) -> Option<ConnectionId> {
+    /// A connection that a host requested under this communication ID, with any adapter.
+    pub fn requested_by_any_adapter(&self, host: Host, remote_id: u32) -> Option<ConnectionId> {
         let all = (host, remote_id, 0)..=(host, remote_id, u64::MAX);
-        self.asked.range(all).next().map(|(_, &id)| id)
+        self.requested.range(all).next().map(|(_, &id)| id)
     }
 
-    /// The connection that has to give way before a host can have one more, if any. `Err` if there is no
-    /// room and none that gives way.
-    pub fn in_the_way(&self, host: Host) -> Result<Option<ConnectionId>, Full> {
-        let host = owner(host);
+    /// The connection to be evicted before a host can have one more, if any. `Err` if there is no room, and no
+    /// connection can be evicted.
+    pub fn eviction_candidate(&self, host: Host) -> Result<Option<ConnectionId>, Full> {
+        let host = accountable_host(host);
         let share = self.hosts.get(&host).copied().unwrap_or_default();
         let own = |least: Rank| {
-            let range = (host, least, 0)..=(host, Rank::Granted, u64::MAX);
+            let range = (host, least, 0)..=(host, Rank::Accepted, u64::MAX);
             self.order_of_host.range(range).next().map(|(_, &id)| id)
         };
         let any = |least: Rank| {
-            let range = (least, 0)..=(Rank::Granted, u64::MAX);
+            let range = (least, 0)..=(Rank::Accepted, u64::MAX);
             self.order.range(range).next().map(|(_, &id)| id)
         };
         if share.connections >= self.per_host {
@@ -181,12 +181,12 @@ impl Table {
             return any(Rank::TimeWait).map(Some).ok_or(Full::Table);
         }
         if share.half_open >= self.half_open_limit / 2 {
-            return Ok(own(Rank::Asked));
+            return Ok(own(Rank::Requested));
         }
-        Ok(if self.half_open >= self.half_open_limit { any(Rank::Asked) } else { None })
+        Ok(if self.half_open >= self.half_open_limit { any(Rank::Requested) } else { None })
     }
 
-    /// Adds a connection; `make` is told its names here and on the wire.
+    /// Adds a connection; `make` gets its handle and its communication ID.
     pub fn insert(
         &mut self,
         make: impl FnOnce(ConnectionId, u32) -> Connection,
@@ -196,7 +196,7 @@ impl Table {
             let place = HandleTable::<Connection>::index(name) as u32;
             let wire_id = loop {
                 let wire_id = (random.next_u32() & !places | place) ^ mask;
-                // 0 stands for none.
+                // 0 means none.
                 if wire_id != 0 {
                     break wire_id;
                 }
@@ -209,24 +209,24 @@ impl Table {
             && !connection.active
         {
             let host = connection.host();
-            self.asked.insert((host, connection.remote_id, connection.remote_guid), id);
-            self.hosts.entry(owner(host)).or_default().connections += 1;
+            self.requested.insert((host, connection.remote_id, connection.remote_guid), id);
+            self.hosts.entry(accountable_host(host)).or_default().connections += 1;
         }
-        self.hold(id);
+        self.claim_remote_qp(id);
         self.enter_order(id);
         Some(id)
     }
 
-    /// Takes a connection out.
+    /// Removes a connection.
     pub fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         self.leave_order(id);
-        self.let_go(id);
+        self.release_remote_qp(id);
         let gone = self.slots.remove(id.0)?;
         self.timers.forget(HandleTable::<Connection>::index(id.0));
         if !gone.active {
             let host = gone.host();
-            self.asked.remove(&(host, gone.remote_id, gone.remote_guid));
-            let host = owner(host);
+            self.requested.remove(&(host, gone.remote_id, gone.remote_guid));
+            let host = accountable_host(host);
             if let Some(share) = self.hosts.get_mut(&host) {
                 share.connections -= 1;
                 if share.connections == 0 {
@@ -243,14 +243,14 @@ impl Table {
         let Some(connection) = self.slots.get_mut(id.0) else { return };
         connection.state = state;
         match state {
-            State::Established => self.hold(id),
-            State::DreqSent | State::TimeWait | State::Refused => self.let_go(id),
+            State::Established => self.claim_remote_qp(id),
+            State::DreqSent | State::TimeWait | State::Refused => self.release_remote_qp(id),
             State::ReqSent | State::ReqReceived | State::RepSent => (),
         }
         self.enter_order(id);
     }
 
-    /// Sets a connection's timer: there is one, and what it was set to before does not count.
+    /// Sets a connection's timer, which replaces its former setting.
     pub fn arm(&mut self, id: ConnectionId, at: Instant) {
         if let Some(connection) = self.slots.get_mut(id.0) {
             connection.deadline = Some(at);
@@ -258,39 +258,39 @@ impl Table {
         }
     }
 
-    /// The connection whose timer may have expired.
+    /// A connection whose timer may have expired.
     pub fn take_due(&mut self, now: Instant) -> Option<ConnectionId> {
         let place = self.timers.take_due(now)?;
         self.slots.name_at(place).map(ConnectionId)
     }
 
-    /// Notes whose queue pair of the peer's it is, unless another connection has it.
-    fn hold(&mut self, id: ConnectionId) {
+    /// Enters the connection as owner of its peer's queue pair, unless another connection owns it.
+    fn claim_remote_qp(&mut self, id: ConnectionId) {
         let Some(connection) = self.slots.get(id.0) else { return };
         if connection.state != State::ReqSent {
-            self.held.entry(connection.holds()).or_insert(id);
+            self.remote_qps.entry(connection.remote_qp()).or_insert(id);
         }
     }
 
-    /// A connection has the queue pair of the peer's that it names; the connection that had it before.
+    /// Makes a connection the owner of its peer's queue pair; returns the former owner.
     pub fn supersede(&mut self, id: ConnectionId) -> Option<ConnectionId> {
-        let key = self.slots.get(id.0)?.holds();
-        let old = self.held.insert(key, id).filter(|old| *old != id)?;
+        let key = self.slots.get(id.0)?.remote_qp();
+        let old = self.remote_qps.insert(key, id).filter(|old| *old != id)?;
         self.slots.get_mut(old.0)?.superseded = true;
         Some(old)
     }
 
-    /// The connections with a host that have a queue pair of its.
-    pub fn with(&self, host: Host) -> Vec<ConnectionId> {
+    /// The connections that own a queue pair of a host.
+    pub fn with_host(&self, host: Host) -> Vec<ConnectionId> {
         let all = (host, 0, 0)..=(host, u64::MAX, u32::MAX);
-        self.held.range(all).map(|(_, &id)| id).collect()
+        self.remote_qps.range(all).map(|(_, &id)| id).collect()
     }
 
-    fn let_go(&mut self, id: ConnectionId) {
+    fn release_remote_qp(&mut self, id: ConnectionId) {
         let Some(connection) = self.slots.get(id.0) else { return };
-        let key = connection.holds();
-        if self.held.get(&key) == Some(&id) {
-            self.held.remove(&key);
+        let key = connection.remote_qp();
+        if self.remote_qps.get(&key) == Some(&id) {
+            self.remote_qps.remove(&key);
         }
     }
 
@@ -300,7 +300,7 @@ impl Table {
         self.number += 1;
         let place = (rank, self.number);
         connection.order = Some(place);
-        let host = owner(connection.host());
+        let host = accountable_host(connection.host());
         self.order.insert(place, id);
         self.order_of_host.insert((host, rank, self.number), id);
         if rank.is_half_open() {
@@ -312,7 +312,7 @@ impl Table {
     fn leave_order(&mut self, id: ConnectionId) {
         let Some(connection) = self.slots.get_mut(id.0) else { return };
         let Some((rank, number)) = connection.order.take() else { return };
-        let host = owner(connection.host());
+        let host = accountable_host(connection.host());
         self.order.remove(&(rank, number));
         self.order_of_host.remove(&(host, rank, number));
         if rank.is_half_open() {
@@ -331,8 +331,8 @@ mod tests {
     use rand_core::SeedableRng;
     use verbs::{AddressVector, ConnectionParameters, GidType, PathMtu, PrivateData};
 
-    /// A request of a host, under the name `n`.
-    fn ask(table: &mut Table, host: &str, n: u32, state: State) -> Option<ConnectionId> {
+    /// A request of a host with communication ID `n`.
+    fn request(table: &mut Table, host: &str, n: u32, state: State) -> Option<ConnectionId> {
         let remote: IpAddr = host.parse().unwrap();
         table.insert(|id, wire_id| Connection {
             id,
@@ -367,7 +367,7 @@ mod tests {
             sq_psn: 0,
             ack_timeout: 14,
             peer_data: PrivateData::new(b"").unwrap(),
-            told: false,
+            reported: false,
             message: None,
             interval: Duration::ZERO,
             retries_left: 0,
@@ -378,26 +378,26 @@ mod tests {
         })
     }
 
-    /// A host with a /64 has as many addresses as it likes, and not more connections for that.
+    /// A host with a /64 has any number of addresses, but not more connections.
     #[test]
-    fn a_64_is_one_host() {
+    fn addresses_of_a_64_share_one_limit() {
         let limits = Limits { connections: 16, connections_per_host: 3, half_open: 16 };
         let mut table = Table::new(&limits, ChaCha12Rng::seed_from_u64(1));
         let host = |text: &str| (0, text.parse::<IpAddr>().unwrap());
         for (n, from) in ["2001:db8::1", "2001:db8::2", "2001:db8::3:3:3:3"].into_iter().enumerate()
         {
-            assert_eq!(table.in_the_way(host(from)), Ok(None));
-            ask(&mut table, from, n as u32, State::Established).unwrap();
+            assert_eq!(table.eviction_candidate(host(from)), Ok(None));
+            request(&mut table, from, n as u32, State::Established).unwrap();
         }
-        assert_eq!(table.in_the_way(host("2001:db8::9")), Err(Full::Host));
-        assert_eq!(table.in_the_way(host("2001:db8:0:1::9")), Ok(None));
-        assert_eq!(table.in_the_way(host("10.0.0.9")), Ok(None));
-        // What it names stays known by the address that asked.
-        let first = table.asked(host("2001:db8::1"), 0, 1).unwrap();
-        assert_eq!(table.asked(host("2001:db8::2"), 0, 1), None);
-        // What is over gives way to any address of the same /64.
+        assert_eq!(table.eviction_candidate(host("2001:db8::9")), Err(Full::Host));
+        assert_eq!(table.eviction_candidate(host("2001:db8:0:1::9")), Ok(None));
+        assert_eq!(table.eviction_candidate(host("10.0.0.9")), Ok(None));
+        // The identifiers belong to the requesting address only.
+        let first = table.requested(host("2001:db8::1"), 0, 1).unwrap();
+        assert_eq!(table.requested(host("2001:db8::2"), 0, 1), None);
+        // An ended connection is evicted for any address of the same /64.
         table.set_state(first, State::TimeWait);
-        assert_eq!(table.in_the_way(host("2001:db8::9")), Ok(Some(first)));
+        assert_eq!(table.eviction_candidate(host("2001:db8::9")), Ok(Some(first)));
         for id in table.names() {
             table.remove(id);
         }

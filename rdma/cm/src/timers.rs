@@ -1,4 +1,4 @@
-//! What happens when no answer comes.
+//! Timeouts of connections: retransmission, and the end of retries.
 
 use super::connection::State;
 use super::wire::message::About;
@@ -7,7 +7,7 @@ use drivers::hal::Instant;
 use verbs::{ConnectionId, RejectReason};
 
 impl<T: Transport + ?Sized> Manager<'_, T> {
-    /// Runs the timers of connections that have expired, and handles messages that waited for the neighbour table.
+    /// Runs the expired timers of connections, and handles messages that waited for the neighbour table.
     pub fn run_timers(&mut self, now: Instant) {
         self.handle_released(now);
         for _ in 0..self.cm().table.timers.len() {
@@ -39,11 +39,11 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             }
             State::ReqSent => {
                 self.cm().refuse(id, About::Req, RejectReason::TIMEOUT);
-                self.finish(id, RejectReason::TIMEOUT);
+                self.fail_request(id, RejectReason::TIMEOUT);
             }
             State::RepSent => {
                 self.cm().refuse(id, About::Rep, RejectReason::TIMEOUT);
-                self.over(id, now);
+                self.ended_by_peer(id, now);
             }
             State::DreqSent => self.time_wait(id, now),
             State::ReqReceived | State::Established | State::Refused => (),

@@ -1,4 +1,4 @@
-//! What the connection manager's user asks for.
+//! The calls of the connection manager's user.
 
 use super::connection::{Connection, State, source_port, time};
 use super::wire::Gid;
@@ -48,12 +48,12 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             .copy_from_slice(private_data);
         let port = self.over.port_of(from).filter(|_| from.is_ipv4() == to.is_ipv4());
         let port = port.ok_or(VerbsError::Invalid)?;
-        let way = self.cm().neighbours.get((port, to.ip())).ok_or(VerbsError::Unreachable)?;
-        if self.cm().is_choked() {
+        let next_hop = self.cm().neighbours.get((port, to.ip())).ok_or(VerbsError::Unreachable)?;
+        if self.cm().is_backlogged() {
             return Err(VerbsError::NoRoom);
         }
-        let source_port_of_peer = 0xc000 | rng.next_u32() as u16;
-        let header = IpCm { source_port: source_port_of_peer, source: from, destination: to.ip() };
+        let ip_cm_port = 0xc000 | rng.next_u32() as u16;
+        let header = IpCm { source_port: ip_cm_port, source: from, destination: to.ip() };
         if let Some(place) = private.first_chunk_mut() {
             header.emit(place);
         }
@@ -61,12 +61,12 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             local: from,
             remote: to.ip(),
             gid_type: GidType::RoceV2,
-            remote_mac: way.mac,
+            remote_mac: next_hop.mac,
             source_port: source_port(1, 1),
             traffic_class: 0,
             hop_limit: 64,
         };
-        self.cm().forget_paths(now);
+        self.cm().expire_paths(now);
         let path_mtu = self.cm_ref().path_mtu_to(to.ip(), self.over.path_mtu(port));
         let transaction = self.cm().next_transaction();
         let interval = time(RESPONSE_TIMEOUT) + 2 * time(PACKET_LIFE_TIME);
@@ -83,13 +83,13 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             address,
             place: port,
             port: to.port(),
-            from: SocketAddr::new(from, source_port_of_peer),
+            from: SocketAddr::new(from, ip_cm_port),
             parameters: *parameters,
             path_mtu,
             sq_psn: 0,
             ack_timeout: ACK_TIMEOUT,
             peer_data: PrivateData::empty(),
-            told: true,
+            reported: true,
             message: None,
             interval,
             retries_left: MAX_RETRIES,
@@ -161,7 +161,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             responder_resources: parameters.responder_resources,
             initiator_depth: parameters.initiator_depth.min(depth),
             min_rnr_timer: parameters.min_rnr_timer,
-            // How often we try is the asking side's to say.
+            // The requesting side determines the retries.
             ..connection.parameters
         };
         let offered = core::mem::replace(&mut connection.parameters, agreed);
@@ -224,11 +224,11 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             State::Established | State::RepSent => self.end(id),
             State::ReqReceived => {
                 self.cm().refuse(id, About::Req, RejectReason::CONSUMER);
-                self.forget_half_open(id);
+                self.drop_half_open(id);
             }
             State::ReqSent => {
                 self.cm().refuse(id, About::Req, RejectReason::TIMEOUT);
-                self.finish(id, RejectReason::TIMEOUT);
+                self.fail_request(id, RejectReason::TIMEOUT);
             }
             State::DreqSent | State::TimeWait | State::Refused => (),
         }
@@ -240,10 +240,10 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
     pub fn next_event(&mut self) -> Option<ConnectionEvent> {
         while let Some((id, event)) = self.cm().events.pop_front() {
             let connection = self.cm().table.get_mut(id);
-            let said = connection.as_ref().map_or(PrivateData::empty(), |c| c.peer_data);
+            let peer_data = connection.as_ref().map_or(PrivateData::empty(), |c| c.peer_data);
             return Some(match (event, connection) {
                 (Event::Request, Some(connection)) => {
-                    connection.told = true;
+                    connection.reported = true;
                     ConnectionEvent::Request {
                         connection: id,
                         port: connection.port,
@@ -251,20 +251,20 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                         to: connection.address.local,
                         parameters: connection.parameters,
                         path_mtu: connection.path_mtu,
-                        private_data: said,
+                        private_data: peer_data,
                     }
                 }
                 (Event::Request, None) => continue,
                 (Event::Established, connection) => ConnectionEvent::Established {
                     connection: id,
                     private_data: match connection {
-                        Some(connection) if connection.active => said,
+                        Some(connection) if connection.active => peer_data,
                         _ => PrivateData::empty(),
                     },
                 },
                 (Event::Rejected(reason), _) => {
                     self.cm().table.remove(id);
-                    ConnectionEvent::Rejected { connection: id, reason, private_data: said }
+                    ConnectionEvent::Rejected { connection: id, reason, private_data: peer_data }
                 }
                 (Event::Disconnected, _) => ConnectionEvent::Disconnected { connection: id },
             });

@@ -1,7 +1,7 @@
-//! Commands, one at a time: those that are waited for, and jobs that nobody waits for, in order.
+//! Firmware commands, one at a time: blocking ones, and a queue of jobs that no caller waits for.
 
 use super::moderation::MOST;
-use super::pair::Gone;
+use super::pair::DestroyedPair;
 use super::readings::Reading;
 use super::{ConnectX, Error, context};
 use alloc::boxed::Box;
@@ -22,38 +22,38 @@ const TO_RESET: Command = Command(0x50a, "2RST_QP");
 const SET_ROCE_ADDRESS: Command = Command(0x761, "SET_ROCE_ADDRESS");
 const DEALLOC_PD: Command = Command(0x801, "DEALLOC_PD");
 
-/// A command that is not answered for so long is not answered at all.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Keys that are made before anybody uses the card: each takes tens of microseconds at least.
+/// Time after which a command without an answer counts as lost.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Keys that are made before the card is used: each takes at least tens of microseconds.
 const FIRST_KEYS: usize = 1024;
-/// Bytes of an answer that says how it went, or which number something has.
+/// Bytes of an answer that has only a status or the number of an object.
 pub const BRIEF: usize = 16;
 
-/// Something that the firmware is asked for, and nobody waits for.
+/// A request to the firmware that no caller waits for.
 #[derive(Debug)]
 pub enum Job {
-    /// A queue pair is to know its peer, to send, to fail.
+    /// Transitions of a queue pair: to ready-to-receive, to ready-to-send, to error.
     Connect(QpId),
     Ready(QpId),
     Fail(QpId),
-    /// One is to forget what it does, and to go.
-    Reset(Box<Gone>),
-    Destroy(Box<Gone>),
+    /// Reset and destruction of a queue pair.
+    Reset(Box<DestroyedPair>),
+    Destroy(Box<DestroyedPair>),
     DestroyKey(u32),
     FreeDomain(u32),
-    /// A spare key is to be made.
+    /// Makes a spare key.
     MakeKey,
-    /// The GID at an index is to be what the address there says.
+    /// Sets the GID at an index to the address there.
     SetGid(u16),
-    /// Events of completions are to be held back as is wanted now.
+    /// Sets the wanted moderation of completion events.
     Moderate,
-    /// A counter or a setting is to be read.
+    /// Reads a counter or a setting.
     Read(Reading),
 }
 
-/// The job that is under way, and since when.
+/// The job that the firmware is executing, and its start.
 #[derive(Debug)]
-pub struct Doing {
+pub struct CurrentJob {
     pub job: Job,
     pub since: Instant,
 }
@@ -66,18 +66,18 @@ fn number(number: u32) -> Vec<u8> {
 }
 
 impl ConnectX {
-    /// Whether the card is there, and what was made on it.
+    /// Whether the card is up, with all objects that were made on it.
     pub(super) fn is_up(&self) -> bool {
         self.life.is_some() && self.life == self.function.life()
     }
 
-    /// An error if it is not.
+    /// An error if the card is not up.
     pub(super) fn check_up(&self) -> Result<(), VerbsError> {
         if self.is_up() { Ok(()) } else { Err(VerbsError::Unreachable) }
     }
 
-    /// Gives a command and waits for its answer. What is under way is waited for before.
-    pub(super) fn ask(
+    /// Runs a command and blocks until its answer, after that of the current job.
+    pub(super) fn run_command(
         &mut self,
         command: Command,
         operation: u16,
@@ -87,11 +87,11 @@ impl ConnectX {
         if self.life.is_some() && !self.is_up() {
             return Err(Error::Reset);
         }
-        if let Some(doing) = self.doing.take() {
+        if let Some(current_job) = self.current_job.take() {
             let answer = self.function.wait();
-            self.is_done(doing.job, answer);
+            self.finish_job(current_job.job, answer);
         }
-        self.function.give(command, operation, input, output)?;
+        self.function.submit(command, operation, input, output)?;
         let answer = self.function.wait();
         if answer.is_err() {
             self.counters.refused += 1;
@@ -99,22 +99,22 @@ impl ConnectX {
         Ok(answer?)
     }
 
-    /// The same of one that makes an object: its number.
+    /// Runs a command that makes an object; returns the object's number.
     pub(super) fn create(&mut self, command: Command, input: &[u8]) -> Result<u32, Error> {
-        Ok(word(&self.ask(command, 0, input, BRIEF)?, 8) & 0xff_ffff)
+        Ok(word(&self.run_command(command, 0, input, BRIEF)?, 8) & 0xff_ffff)
     }
 
-    /// Goes on with jobs, as far as the firmware has come.
-    pub(super) fn go_on(&mut self) {
+    /// Runs jobs, as far as the firmware has answered.
+    pub(super) fn run_jobs(&mut self) {
         while self.is_up() {
-            if let Some(doing) = self.doing.take() {
+            if let Some(current_job) = self.current_job.take() {
                 match self.function.answer() {
-                    Some(answer) => self.is_done(doing.job, answer),
+                    Some(answer) => self.finish_job(current_job.job, answer),
                     None => {
-                        if self.now.since(doing.since) > PATIENCE {
+                        if self.now.since(current_job.since) > COMMAND_TIMEOUT {
                             self.function.reset();
                         }
-                        self.doing = Some(doing);
+                        self.current_job = Some(current_job);
                         return;
                     }
                 }
@@ -122,14 +122,14 @@ impl ConnectX {
             }
             let Some(job) = self.next_job() else { return };
             let Some((command, operation, input, output)) = self.input(&job) else { continue };
-            match self.function.give(command, operation, &input, output) {
-                Ok(()) => self.doing = Some(Doing { job, since: self.now }),
-                Err(error) => self.is_done(job, Err(error)),
+            match self.function.submit(command, operation, &input, output) {
+                Ok(()) => self.current_job = Some(CurrentJob { job, since: self.now }),
+                Err(error) => self.finish_job(job, Err(error)),
             }
         }
     }
 
-    /// What is to be done next: keys only if there is nothing else.
+    /// The next job. Keys are made only if there is no other job.
     fn next_job(&mut self) -> Option<Job> {
         let job = self.jobs.pop_front();
         if job.is_none() && self.keys_missing > 0 {
@@ -139,30 +139,30 @@ impl ConnectX {
         job
     }
 
-    /// Makes keys, as many as there have to be at first; the others are made beside all else.
+    /// Makes the first keys, and blocks until they are made; the others are made in the background.
     pub(super) fn make_first_keys(&mut self) -> Result<(), Error> {
         let first = self.keys_missing.min(FIRST_KEYS.max(2 * self.limits.spare_keys));
         self.keys_missing -= first;
         (0..first).for_each(|_| self.jobs.push_back(Job::MakeKey));
-        self.do_jobs()
+        self.run_all_jobs()
     }
 
-    /// Does all jobs that there are, waiting for each.
-    pub(super) fn do_jobs(&mut self) -> Result<(), Error> {
+    /// Runs all jobs, and blocks until each is done.
+    pub(super) fn run_all_jobs(&mut self) -> Result<(), Error> {
         while let Some(job) = self.jobs.pop_front() {
             let Some((command, operation, input, output)) = self.input(&job) else { continue };
-            let answer = match (self.ask(command, operation, &input, output), &job) {
-                // It may not be asked.
+            let answer = match (self.run_command(command, operation, &input, output), &job) {
+                // The firmware may not permit this reading.
                 (Err(Error::Card(mlx5::Error::Status(..))), Job::Read(_)) => continue,
                 (answer, _) => answer?,
             };
-            self.is_done(job, Ok(answer));
+            self.finish_job(job, Ok(answer));
         }
         Ok(())
     }
 
-    /// The command of a job, with its operation, input, and the bytes of its answer. None if there is nothing to be done
-    /// any more.
+    /// The command of a job, with its operation, input, and the bytes of its answer. None if there is nothing left to
+    /// do.
     fn input(&self, job: &Job) -> Option<(Command, u16, Vec<u8>, usize)> {
         let pair = |qp: &QpId| self.pairs.get(qp.0);
         let (command, input) = match job {
@@ -183,7 +183,7 @@ impl ConnectX {
         Some((command, 0, input, BRIEF))
     }
 
-    /// The GID at an index, which is none where there is no address.
+    /// The GID at an index; zero without an address.
     fn gid(&self, index: u16) -> Vec<u8> {
         let mut input = alloc::vec![0; 0x30 - 8];
         set(&mut input, 0, 16, index.into());
@@ -201,7 +201,7 @@ impl ConnectX {
         input
     }
 
-    /// Period and number of completions for the queue.
+    /// Period and number of completions for the queue's moderation.
     fn moderate(&self) -> Vec<u8> {
         let mut input = alloc::vec![0; 0x110 - 8];
         put(&mut input, 0, self.ring.completions.number());
@@ -212,43 +212,43 @@ impl ConnectX {
         input
     }
 
-    /// A job was answered.
-    fn is_done(&mut self, job: Job, answer: Result<Vec<u8>, mlx5::Error>) {
-        // What may not be read stays unknown.
+    /// Handles the answer to a job.
+    fn finish_job(&mut self, job: Job, answer: Result<Vec<u8>, mlx5::Error>) {
+        // A value that the firmware refuses to read stays unknown.
         if answer.is_err() && !matches!(job, Job::Read(_)) {
             self.counters.refused += 1;
         }
         match (job, answer) {
-            (Job::Read(reading), Ok(answer)) => self.is_read(reading, &answer),
+            (Job::Read(reading), Ok(answer)) => self.take_reading(reading, &answer),
             (Job::Read(_), Err(_)) => {}
-            (Job::Connect(qp), Ok(_)) => self.reaches(qp, QpState::Rtr),
-            (Job::Ready(qp), Ok(_)) => self.reaches(qp, QpState::Rts),
+            (Job::Connect(qp), Ok(_)) => self.reach_state(qp, QpState::Rtr),
+            (Job::Ready(qp), Ok(_)) => self.reach_state(qp, QpState::Rts),
             (Job::Connect(qp) | Job::Ready(qp), Err(_)) => {
-                // The firmware did not like it: the queue pair is of no use.
-                self.falls(qp);
+                // The firmware refused the transition: the queue pair is unusable.
+                self.note_pair_failed(qp);
                 self.jobs.push_back(Job::Fail(qp));
             }
-            (Job::Fail(qp), _) => self.reaches(qp, QpState::Error),
+            (Job::Fail(qp), _) => self.reach_state(qp, QpState::Error),
             (Job::Reset(gone), _) => self.jobs.push_front(Job::Destroy(gone)),
-            (Job::Destroy(gone), _) => self.is_gone(*gone),
+            (Job::Destroy(gone), _) => self.release_destroyed(*gone),
             (Job::MakeKey, Ok(answer)) => self.pool.add(word(&answer, 8) & 0xff_ffff),
-            // It has no more.
+            // The firmware has no more keys.
             (Job::MakeKey, Err(_)) => self.keys_missing = 0,
-            (Job::Moderate, Ok(_)) => self.moderation.applies(),
-            // It is as it was.
-            (Job::Moderate, Err(_)) => self.moderates = false,
+            (Job::Moderate, Ok(_)) => self.moderation.applied(),
+            // The moderation stays as it was.
+            (Job::Moderate, Err(_)) => self.can_moderate = false,
             (Job::DestroyKey(_) | Job::FreeDomain(_) | Job::SetGid(_), _) => {}
         }
     }
 
-    /// A queue pair has come to a state that it was asked to come to.
-    fn reaches(&mut self, qp: QpId, state: QpState) {
+    /// Handles a completed transition of a queue pair.
+    fn reach_state(&mut self, qp: QpId, state: QpState) {
         let Some(pair) = self.pairs.get_mut(qp.0) else { return };
-        if pair.reached != QpState::Error || state == QpState::Error {
-            pair.reached = state;
+        if pair.state != QpState::Error || state == QpState::Error {
+            pair.state = state;
         }
-        // Now the card may be told of what was posted: to send it, or to flush it.
-        if pair.is_told() && pair.sends.has_news() {
+        // Now the card may execute posted requests: it sends them, or flushes them.
+        if pair.can_execute() && pair.sends.has_unflushed() {
             self.list(qp);
         }
     }

@@ -1,5 +1,5 @@
-//! Contexts of queue pairs, as commands carry them (Linux: `qpc` in `mlx5_ifc.h`; who sets what in which step:
-//! `drivers/infiniband/hw/mlx5/qp.c`). Fields are named by the bit that they begin with.
+//! Contexts of queue pairs in commands (Linux: `qpc` in `mlx5_ifc.h`; the fields of each transition are in
+//! `drivers/infiniband/hw/mlx5/qp.c`). Fields are given by their first bit.
 
 use super::memory::Buffer;
 use alloc::vec::Vec;
@@ -8,16 +8,16 @@ use drivers::ethernet::mlx5::fields::{put64, set};
 use drivers::hal::Window;
 use verbs::{AddressVector, ReadyToReceive, ReadyToSend};
 
-/// Where the context begins in an input, which begins at byte 8.
+/// Offset of the context in an input, which itself begins at byte 8.
 const AT: usize = 0x18 - 8;
-/// Bytes of an input without a list.
+/// Bytes of an input without a list of pages.
 const INPUT: usize = 0x110 - 8;
-/// Where the primary path is in it, in bits, and its parts.
+/// Offset of the primary path in the context, and of its parts.
 const ADDRESS: usize = 0x18;
 const GID: usize = ADDRESS + 0x10;
 const MAC: usize = ADDRESS + 0x26;
 
-/// What kind a queue pair is, as contexts have it.
+/// Service of a queue pair, as in contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -30,28 +30,28 @@ pub enum Service {
     Keys = 0xc,
 }
 
-/// What a queue pair is made with.
+/// Parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Make {
     pub service: Service,
-    /// The card's number of the protection domain, the doorbell page, and the completion queues.
+    /// The card's number of the protection domain, and the doorbell page.
     pub domain: u32,
     pub page: u32,
-    /// Of what is sent, and of what is received.
+    /// Completion queues of sends and of receives.
     pub completions: [u32; 2],
     /// The counter set.
     pub counters: u32,
-    /// What completions call it.
+    /// Its identifier in completions (`user_index`).
     pub user: u32,
     pub buffer: Buffer,
     pub record: Window,
-    /// Log2 of receives and of their bytes. None: it has no receive queue.
+    /// Log2 of the number of receives and of their bytes; None without a receive queue.
     pub receives: Option<(u32, u32)>,
     /// Log2 of the blocks of the send queue.
     pub send_log: u32,
 }
 
-/// The 16 bytes by which an address is known.
+/// The GID of an address.
 pub fn gid(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -64,14 +64,14 @@ fn log_up(n: u8) -> u32 {
     u32::from(n).max(1).next_power_of_two().ilog2()
 }
 
-/// The input of a change of the state of a queue pair, and room for its context.
+/// The input of a transition of a queue pair, with room for its context.
 fn change(number: u32) -> Vec<u8> {
     let mut input = alloc::vec![0; INPUT];
     set(&mut input, 8, 24, number);
     input
 }
 
-/// What makes one.
+/// The input that makes a queue pair.
 pub fn create(make: &Make) -> Vec<u8> {
     let mut input = alloc::vec![0; INPUT];
     let context = &mut input[AT..];
@@ -90,7 +90,7 @@ pub fn create(make: &Make) -> Vec<u8> {
     set(context, 0x68, 24, make.page);
     set(context, 0x88, 24, make.user);
     set(context, 0xa3, 5, make.buffer.log_page);
-    // It may change keys.
+    // Its work requests may change keys.
     set(context, 0x394, 1, u32::from(make.service == Service::Reliable));
     set(context, 0x3e8, 24, make.completions[0]);
     set(context, 0x4e8, 24, make.completions[1]);
@@ -99,7 +99,7 @@ pub fn create(make: &Make) -> Vec<u8> {
     input
 }
 
-/// From reset to Init.
+/// Reset to Init.
 pub fn init(number: u32, make: &Make, qkey: u32) -> Vec<u8> {
     let mut input = change(number);
     let context = &mut input[AT..];
@@ -113,14 +113,15 @@ pub fn init(number: u32, make: &Make, qkey: u32) -> Vec<u8> {
     set(context, 0x4e8, 24, make.completions[1]);
     put64(context, 0xa0, make.record.bus_address());
     if make.service == Service::Reliable {
-        // What peers may do is a matter of regions.
+        // Regions decide which access peers have.
         set(context, 0x490, 3, 7);
     }
     set(context, 0x540, 32, qkey);
     input
 }
 
-/// What a connected one has to know of its peer; `index` is that of the own GID, `log_message` the longest message.
+/// Init to ready-to-receive of a connected queue pair. `index` is that of its own GID, `log_message` the longest
+/// message.
 pub fn connect(number: u32, peer: &ReadyToReceive, index: u8, log_message: u32) -> Vec<u8> {
     let mut input = change(number);
     let context = &mut input[AT..];
@@ -131,19 +132,19 @@ pub fn connect(number: u32, peer: &ReadyToReceive, index: u8, log_message: u32) 
     set(context, 0x48c, 4, 1); // atomic operations as InfiniBand has them
     set(context, 0x4a3, 5, peer.min_rnr_timer.into());
     set(context, 0x4a8, 24, peer.rq_psn & 0xff_ffff);
-    let way = &peer.address;
+    let path = &peer.address;
     set(context, 0x108, 8, index.into());
-    set(context, 0x118, 8, way.hop_limit.into());
-    set(context, 0x124, 8, way.traffic_class.into());
-    set(context, 0x1ca, 6, u32::from(way.traffic_class >> 2));
-    set(context, 0x1d0, 16, way.source_port.into());
+    set(context, 0x118, 8, path.hop_limit.into());
+    set(context, 0x124, 8, path.traffic_class.into());
+    set(context, 0x1ca, 6, u32::from(path.traffic_class >> 2));
+    set(context, 0x1d0, 16, path.source_port.into());
     set(context, 0x1e8, 8, 1);
-    context[GID..GID + 16].copy_from_slice(&gid(way.remote));
-    context[MAC..MAC + 6].copy_from_slice(&way.remote_mac);
+    context[GID..GID + 16].copy_from_slice(&gid(path.remote));
+    context[MAC..MAC + 6].copy_from_slice(&path.remote_mac);
     input
 }
 
-/// The same of one for datagrams, for management (of 256 bytes), or for keys, which know no peer.
+/// Init to ready-to-receive of a queue pair without a peer: for datagrams, management (of 256 bytes), or keys.
 pub fn receive(number: u32, service: Service) -> Vec<u8> {
     let mut input = change(number);
     let context = &mut input[AT..];
@@ -157,7 +158,7 @@ pub fn receive(number: u32, service: Service) -> Vec<u8> {
     input
 }
 
-/// To ready-to-send.
+/// Ready-to-receive to ready-to-send.
 pub fn send(number: u32, to: &ReadyToSend) -> Vec<u8> {
     let mut input = change(number);
     let context = &mut input[AT..];
@@ -170,8 +171,8 @@ pub fn send(number: u32, to: &ReadyToSend) -> Vec<u8> {
     input
 }
 
-/// Whether a frame can be sent that way.
-pub fn is_way(way: &AddressVector) -> bool {
-    let mac = way.remote_mac;
-    way.local.is_ipv4() == way.remote.is_ipv4() && mac != [0; 6] && mac[0] & 1 == 0
+/// Whether frames can be sent on a path.
+pub fn is_valid_path(path: &AddressVector) -> bool {
+    let mac = path.remote_mac;
+    path.local.is_ipv4() == path.remote.is_ipv4() && mac != [0; 6] && mac[0] & 1 == 0
 }

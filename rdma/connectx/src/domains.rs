@@ -1,7 +1,7 @@
-//! Protection domains, and the keys that are spare in them.
+//! Protection domains, and their spare keys.
 
 use super::mkey;
-use super::send_queue::Then;
+use super::send_queue::OnCompletion;
 use super::{ConnectX, Error, Job};
 use alloc::vec::Vec;
 use drivers::ethernet::mlx5::Command;
@@ -14,12 +14,12 @@ const ALLOC_PD: Command = Command(0x800, "ALLOC_PD");
 /// A protection domain.
 #[derive(Debug, Default)]
 pub struct Domain {
-    /// The card's number of it, and the key for all memory in it.
+    /// The card's number of it, and its key for all memory.
     pub number: u32,
     pub key: u32,
-    /// Regions, keys and queue pairs of it that the card has not let go of.
+    /// Number of its regions, keys and queue pairs that the card has not released.
     pub users: usize,
-    /// Keys that belong to it, and are not given.
+    /// Keys of this domain that are not granted.
     pub spare: Vec<u32>,
 }
 
@@ -28,19 +28,19 @@ impl ConnectX {
         let (number, key) = self.make_card_domain().map_err(|_| VerbsError::NoRoom)?;
         let made = self.domains.insert(|_| Domain { number, key, ..Domain::default() });
         if made.is_none() {
-            self.let_domain_go(number, key);
+            self.free_domain(number, key);
         }
         made.map(PdId).ok_or(VerbsError::NoRoom)
     }
 
-    /// A domain of the card, with a key for all memory.
+    /// Makes a domain on the card, with a key for all memory.
     pub(super) fn make_card_domain(&mut self) -> Result<(u32, u32), Error> {
         let number = self.create(ALLOC_PD, &[0; 8])?;
         let key = self.create(CREATE_MKEY, &mkey::create_whole(number))? << 8;
         Ok((number, key))
     }
 
-    fn let_domain_go(&mut self, number: u32, key: u32) {
+    fn free_domain(&mut self, number: u32, key: u32) {
         self.jobs.push_back(Job::DestroyKey(key >> 8));
         self.jobs.push_back(Job::FreeDomain(number));
     }
@@ -57,7 +57,7 @@ impl ConnectX {
                 self.move_key(place, self.own_domain.0)?;
             }
             self.settle_keys()?;
-            self.let_domain_go(number, key);
+            self.free_domain(number, key);
             spare.into_iter().for_each(|place| self.pool.put_back(place));
         }
         self.domains.remove(pd.0);
@@ -75,37 +75,37 @@ impl ConnectX {
         }
     }
 
-    /// Has a spare key belong to a domain of the card.
+    /// Moves a spare key to a domain of the card.
     fn move_key(&mut self, place: u32, domain: u32) -> Result<(), VerbsError> {
-        self.make_key_room(mkey::TAKE_BLOCKS)?;
+        self.make_key_room(mkey::REVOKE_BLOCKS)?;
         let (blocks, control) = mkey::move_to(self.pool.value(place), domain);
         self.key_queue.sends.put(blocks, control);
-        self.key_queue.sends.end(Then::Moved { key: place }, 1);
+        self.key_queue.sends.end(OnCompletion::Moved { key: place }, 1);
         Ok(())
     }
 
-    /// Sees to it that a domain has spare keys of its own.
+    /// Fills up the spare keys of a domain.
     pub(super) fn stock(&mut self, pd: PdId, rng: &mut dyn RngCore) -> Result<(), VerbsError> {
         let wanted = self.limits.spare_keys;
         let domain = self.domains.get(pd.0).ok_or(VerbsError::NoSuchObject)?;
         let (number, missing) = (domain.number, wanted.saturating_sub(domain.spare.len()));
-        // As many stay for others.
+        // Leaves as many for others.
         let missing = missing.min(self.pool.spare().saturating_sub(wanted));
         let mut moved = Vec::with_capacity(missing);
         for _ in 0..missing {
-            let Some(place) = self.pool.take_any(rng) else { break };
+            let Some(place) = self.pool.take_spare(rng) else { break };
             self.move_key(place, number)?;
             moved.push(place);
         }
         self.settle_keys()?;
-        moved.iter().for_each(|place| self.pool.belongs_to(*place, Some(pd)));
+        moved.iter().for_each(|place| self.pool.set_domain(*place, Some(pd)));
         if let Some(domain) = self.domains.get_mut(pd.0) {
             domain.spare.append(&mut moved);
         }
         Ok(())
     }
 
-    /// Draws a key for a domain: one that belongs to it, or to none.
+    /// Draws a key for a domain: one of its own, or of no domain.
     pub(super) fn draw(&mut self, pd: PdId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
         let least = self.limits.spare_keys;
         let domain = self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?;
@@ -113,7 +113,7 @@ impl ConnectX {
             return Err(VerbsError::NoRoom);
         }
         let drawn = self.pool.draw(&mut domain.spare, least, rng).ok_or(VerbsError::NoRoom)?;
-        // Until it is taken back.
+        // Until the key is revoked.
         domain.users += 1;
         Ok(drawn)
     }

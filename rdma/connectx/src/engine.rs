@@ -1,8 +1,8 @@
-//! What happens by itself: completions and events that come, doorbells that are rung, resets.
+//! The provider's round: completions, events, doorbells, and resets of the card.
 
-use super::pair::{Gone, source};
+use super::pair::{DestroyedPair, source};
 use super::ring::{Entry, Kind, Received, status};
-use super::send_queue::{Change, Success, Then};
+use super::send_queue::{Change, OnCompletion, Success};
 use super::{ConnectX, commands::Job, management, regions, setup};
 use drivers::ethernet::mlx5::{Arm, PairEvent};
 use drivers::hal::Instant;
@@ -12,43 +12,43 @@ use verbs::{
 };
 
 impl ConnectX {
-    /// A round: takes in what the card has done, and tells it what was posted.
+    /// One round: handles completions and events of the card, and rings doorbells for posted requests.
     #[inline]
     pub fn poll(&mut self, now: Instant) {
         self.now = now;
         if self.life != self.function.life() {
-            self.change_life();
+            self.follow_card_life();
         }
         self.function.port().mind();
         while let Some(event) = self.function.pair_event() {
-            self.take_event(event);
+            self.handle_pair_event(event);
         }
-        self.take_told();
+        self.take_queue_events();
         self.watch_link();
-        // Who looks into a completion queue takes them in.
+        // A user that polls a completion queue has handled them.
         if !core::mem::take(&mut self.is_polled) {
             self.reap();
         }
         self.read_counters();
-        self.go_on();
+        self.run_jobs();
         self.manage(now);
         self.flush();
     }
 
-    /// Takes in what the card tells of beside completions. False if it is more than that there are some: that is for
-    /// [`ConnectX::poll`].
+    /// Handles the card's events other than completions. False if the card needs [`ConnectX::poll`].
     #[inline]
     pub fn mind(&mut self, now: Instant) -> bool {
         self.now = now;
-        if self.life != self.function.life() || self.doing.is_some() || !self.jobs.is_empty() {
+        if self.life != self.function.life() || self.current_job.is_some() || !self.jobs.is_empty()
+        {
             return false;
         }
         self.function.port().mind();
-        self.take_told();
-        !self.function.has_news() && self.function.link_up() == self.link
+        self.take_queue_events();
+        !self.function.has_events() && self.function.link_up() == self.link
     }
 
-    /// Whether users, who have taken all completions out, have left nothing to anybody else.
+    /// Whether users, who have taken all completions, have left no work for the rest of the loop.
     #[inline]
     pub fn is_calm(&self) -> bool {
         self.events.is_empty()
@@ -60,36 +60,36 @@ impl ConnectX {
             && !self.cm.has_refused()
     }
 
-    /// Tells the card what was posted: one write to a register for each queue pair that has something new.
+    /// Rings doorbells: one register write for each queue pair with new requests.
     #[inline]
     pub fn flush(&mut self) {
         self.key_queue.sends.flush(&self.function);
-        while let Some(place) = self.news.pop() {
+        while let Some(place) = self.unflushed.pop() {
             if let Some(pair) = self.pairs.at_mut(place as usize) {
                 pair.listed = false;
-                // Else it is listed again when it has come so far.
-                if pair.is_told() {
+                // Otherwise it is listed again when it reaches that state.
+                if pair.can_execute() {
                     pair.sends.flush(&self.function);
                 }
             }
         }
     }
 
-    /// Asks for an interrupt when something completes; before a halt, with `set_interrupts` of the port.
+    /// Arms the interrupt for completions; before a halt, with `set_interrupts` of the port.
     pub fn arm(&mut self) {
-        self.take_told();
+        self.take_queue_events();
         let taken = self.ring.completions.taken();
-        if self.moderates && self.moderation.halts_after_others(taken, self.now) {
+        if self.can_moderate && self.moderation.halts_after_other_work(taken, self.now) {
             self.jobs.push_back(Job::Moderate);
         }
         self.arm_rings();
     }
 
-    /// Asks for interrupts again, of the port too, after a halt that one has ended.
+    /// Arms interrupts again, the port's too, after a halt that an interrupt has ended.
     #[inline]
     pub fn rearm(&mut self) {
         let taken = self.ring.completions.taken();
-        if self.moderates && self.moderation.halts(taken, self.now) {
+        if self.can_moderate && self.moderation.halts(taken, self.now) {
             self.jobs.push_back(Job::Moderate);
         }
         self.arm_rings();
@@ -98,7 +98,7 @@ impl ConnectX {
 
     #[inline]
     fn arm_rings(&mut self) {
-        // Nobody is woken for what nobody wants to hear of.
+        // No interrupt for sends that no user waits for.
         let sent = if self.awaited > 0 { Arm::Any } else { Arm::Errors };
         for (ring, what) in [(&mut self.ring, Arm::Any), (&mut self.sent, sent)] {
             if let Some(word) = ring.completions.write_armed(what) {
@@ -107,26 +107,26 @@ impl ConnectX {
         }
     }
 
-    /// Takes in which completion queues have told of something.
+    /// Handles the events of completion queues.
     #[inline]
-    fn take_told(&mut self) {
+    fn take_queue_events(&mut self) {
         let mut port = self.function.port();
         while let Some(queue) = port.told() {
-            self.ring.has_told(queue);
-            self.sent.has_told(queue);
+            self.ring.note_event(queue);
+            self.sent.note_event(queue);
         }
     }
 
-    /// Lists a queue pair that has requests which the card was not told of.
+    /// Lists a queue pair with requests whose doorbell is not rung yet.
     #[inline]
     pub(super) fn list(&mut self, qp: QpId) {
         if let Some(pair) = self.pairs.get_mut(qp.0) {
-            pair.list(&mut self.news);
+            pair.list(&mut self.unflushed);
         }
     }
 
     fn watch_link(&mut self) {
-        // Asking helps a card to come up that was reset.
+        // Reading the link state also drives a card's recovery after a reset.
         let up = self.function.link_up() && self.is_up();
         if up == self.link {
             return;
@@ -140,22 +140,22 @@ impl ConnectX {
         self.events.push_back(event);
     }
 
-    fn take_event(&mut self, event: PairEvent) {
+    fn handle_pair_event(&mut self, event: PairEvent) {
         let (PairEvent::Established(number) | PairEvent::Failed(number)) = event;
         let Some(&qp) = self.numbers.get(&number) else { return };
         match event {
-            PairEvent::Failed(_) => self.falls(qp),
-            PairEvent::Established(_) => self.is_heard(qp),
+            PairEvent::Failed(_) => self.note_pair_failed(qp),
+            PairEvent::Established(_) => self.note_peer_seen(qp),
         }
     }
 
-    /// The peer of a queue pair has shown that it is there.
-    fn is_heard(&mut self, qp: QpId) {
+    /// Handles the first sign of a queue pair's peer.
+    fn note_peer_seen(&mut self, qp: QpId) {
         let Some(pair) = self.pairs.get_mut(qp.0) else { return };
-        if core::mem::replace(&mut pair.heard, true) {
+        if core::mem::replace(&mut pair.peer_seen, true) {
             return;
         }
-        if pair.reached != QpState::Rts {
+        if pair.state != QpState::Rts {
             self.events.push_back(AsyncEvent::CommunicationEstablished(qp));
         }
         if let Some(connection) = pair.connection {
@@ -163,27 +163,27 @@ impl ConnectX {
         }
     }
 
-    /// A queue pair has failed by itself: the card has it in error.
-    pub(super) fn falls(&mut self, qp: QpId) {
+    /// Handles a queue pair that the card has moved to error.
+    pub(super) fn note_pair_failed(&mut self, qp: QpId) {
         let Some(pair) = self.pairs.get_mut(qp.0) else { return };
-        if pair.reached == QpState::Error {
+        if pair.state == QpState::Error {
             return;
         }
-        (pair.asked, pair.reached) = (QpState::Error, QpState::Error);
-        let (connection, has_news) = (pair.connection, pair.sends.has_news());
-        if !core::mem::replace(&mut pair.error_told, true) {
+        (pair.requested, pair.state) = (QpState::Error, QpState::Error);
+        let (connection, has_unflushed) = (pair.connection, pair.sends.has_unflushed());
+        if !core::mem::replace(&mut pair.error_reported, true) {
             self.counters.qp_errors += 1;
             self.events.push_back(AsyncEvent::QpError(qp));
         }
         if let Some(connection) = connection {
             self.cm.qp_failed(connection);
         }
-        if has_news {
+        if has_unflushed {
             self.list(qp);
         }
     }
 
-    /// Takes completions in.
+    /// Handles all completions.
     #[inline]
     pub(super) fn reap(&mut self) {
         if self.sent.completions.pending() || self.ring.completions.pending() {
@@ -194,7 +194,7 @@ impl ConnectX {
     fn reap_all(&mut self) {
         self.reap_sent();
         while let Some(entry) = self.ring.take() {
-            self.take_entry(&entry);
+            self.handle_entry(&entry);
         }
         self.ring.completions.tell();
     }
@@ -206,7 +206,7 @@ impl ConnectX {
         self.sent.completions.tell();
     }
 
-    fn take_entry(&mut self, entry: &Entry) {
+    fn handle_entry(&mut self, entry: &Entry) {
         match entry.user {
             setup::KEYS => self.key_entry(entry),
             management::USER => self.management_entry(entry),
@@ -214,7 +214,7 @@ impl ConnectX {
         }
     }
 
-    /// The next completion of a queue. Most are receives, and go through no queue.
+    /// The next completion of a queue. Most are receives, and bypass the software queues.
     #[inline]
     pub(super) fn next_completion(&mut self, cq: CqId) -> Option<Completion> {
         if !self.has_completions
@@ -233,7 +233,7 @@ impl ConnectX {
             self.has_completions = !self.cqs.are_empty();
         }
         loop {
-            // Why a request has failed comes before receives that are only flushed because of it.
+            // The failure of a request is reported before the receives that are flushed because of it.
             if self.sent.completions.pending() {
                 self.reap_sent();
                 if let Some(completion) = self.cqs.poll(cq) {
@@ -247,25 +247,25 @@ impl ConnectX {
                 self.ring.completions.tell();
                 return None;
             };
-            self.take_entry(&entry);
+            self.handle_entry(&entry);
             if let Some(completion) = self.cqs.poll(cq) {
                 return Some(completion);
             }
         }
     }
 
-    /// Takes the next completion, if it is that of a WRITE with an immediate or a SEND without one over a connection, belongs
-    /// into that queue, and is of meaning to nobody else.
+    /// Takes the next completion if it is that of a WRITE with an immediate, or of a SEND without one, over a
+    /// connection, belongs into that queue, and needs no other handling.
     #[inline(always)]
     fn next_received(&mut self, cq: CqId) -> Option<Completion> {
         let received = self.ring.next_received()?;
         let pair = self.pairs.at_mut(received.user as usize)?;
-        // The first thing that a connection hears of its peer is for the connection manager, too.
-        let is_first = !pair.heard && pair.connection.is_some();
+        // The first sign of the peer must also reach the connection manager.
+        let is_first = !pair.peer_seen && pair.connection.is_some();
         if pair.number != received.number || pair.recv_cq != cq || is_first {
             return None;
         }
-        // Datagrams bring along where they are from.
+        // Datagrams carry their source.
         if !received.is_write && pair.kind != QpType::Rc {
             return None;
         }
@@ -285,14 +285,14 @@ impl ConnectX {
             return;
         }
         if entry.kind != Kind::Requested {
-            // A change of a key that fails is a mistake of ours or the card's: nobody knows which keys are in force.
+            // A failed change of a key is a bug here or in the card: it is unknown which keys are in effect.
             return self.function.reset();
         }
-        while let Some((then, is_it)) = self.key_queue.sends.retire(entry.counter) {
-            if let Then::Key { change, .. } = then {
-                self.key_is_changed(&change);
+        while let Some((then, is_last)) = self.key_queue.sends.retire(entry.counter) {
+            if let OnCompletion::Key { change, .. } = then {
+                self.finish_change(&change);
             }
-            if is_it {
+            if is_last {
                 return;
             }
         }
@@ -301,16 +301,16 @@ impl ConnectX {
     #[inline]
     fn pair_entry(&mut self, place: usize, entry: &Entry) {
         let Some(pair) = self.pairs.at_mut(place).filter(|pair| pair.number == entry.number) else {
-            // Of one that was destroyed.
+            // The queue pair was destroyed.
             return;
         };
         let qp = pair.id;
         match entry.kind {
-            Kind::Requested => self.requests_are_done(place, entry.counter, Status::Success),
+            Kind::Requested => self.finish_requests(place, entry.counter, Status::Success),
             Kind::RequestFailed(syndrome) => {
-                self.requests_are_done(place, entry.counter, status(syndrome));
+                self.finish_requests(place, entry.counter, status(syndrome));
                 if status(syndrome) != Status::Flushed {
-                    self.falls(qp);
+                    self.note_pair_failed(qp);
                 }
             }
             Kind::ReceiveFailed(syndrome) => {
@@ -323,16 +323,16 @@ impl ConnectX {
                     );
                 }
                 if status(syndrome) != Status::Flushed {
-                    self.falls(qp);
+                    self.note_pair_failed(qp);
                 }
             }
             Kind::Unknown => self.counters.completions_unknown += 1,
-            _ => self.receive_is_done(place, entry),
+            _ => self.finish_receive(place, entry),
         }
     }
 
     #[inline]
-    fn receive_is_done(&mut self, place: usize, entry: &Entry) {
+    fn finish_receive(&mut self, place: usize, entry: &Entry) {
         let Some(pair) = self.pairs.at_mut(place) else { return };
         let Some(id) = pair.receives.retire(entry.counter) else {
             self.counters.completions_unknown += 1;
@@ -359,38 +359,39 @@ impl ConnectX {
             }
             _ => None,
         };
-        let is_first = !pair.heard && pair.connection.is_some();
+        let is_first = !pair.peer_seen && pair.connection.is_some();
         if entry.kind == Kind::SendInvalidate {
-            self.key_is_invalidated(entry.immediate);
+            self.handle_remote_invalidate(entry.immediate);
         }
         let status = Status::Success;
         self.complete(cq, Completion { id, qp, status, operation, datagram_from });
         if is_first {
-            self.is_heard(qp);
+            self.note_peer_seen(qp);
         }
     }
 
-    /// Requests of a queue pair are done, up to that with this counter, which has come to `status`.
+    /// Completes the requests of a queue pair up to the one with this counter, which ended with status `end`.
     #[inline]
-    fn requests_are_done(&mut self, place: usize, counter: u16, end: Status) {
+    fn finish_requests(&mut self, place: usize, counter: u16, end: Status) {
         loop {
             let ConnectX { pairs, regions, domains, pool, .. } = self;
             let Some(pair) = pairs.at_mut(place) else { return };
-            let changed = |change: &Change| regions::posted_is_done(regions, domains, pool, change);
-            let (is_it, told) = match end {
-                Status::Success => pair.sends.pass(counter, changed),
+            let changed =
+                |change: &Change| regions::finish_posted_change(regions, domains, pool, change);
+            let (is_last, reported) = match end {
+                Status::Success => pair.sends.retire_unawaited(counter, changed),
                 _ => (false, None),
             };
-            if let Some(id) = told {
+            if let Some(id) = reported {
                 let (cq, qp, status) = (pair.send_cq, pair.id, Status::Success);
                 let operation = CompletedOperation::Send;
                 self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
             }
-            if is_it {
+            if is_last {
                 return;
             }
             let Some(pair) = self.pairs.at_mut(place) else { return };
-            let Some((then, is_it)) = pair.sends.retire(counter) else {
+            let Some((then, is_last)) = pair.sends.retire(counter) else {
                 let is_known = end != Status::Success && pair.sends.is_of_last_change(counter);
                 self.counters.completions_unknown += u64::from(!is_known);
                 return;
@@ -399,37 +400,38 @@ impl ConnectX {
             if then.is_awaited() {
                 self.awaited = self.awaited.saturating_sub(1);
             }
-            // Those before it were not to be told of, unless they fail.
-            let status = if is_it { end } else { Status::Success };
-            self.is_over(qp, cq, then, status);
-            if is_it {
+            // Earlier requests succeeded, and were unsignaled.
+            let status = if is_last { end } else { Status::Success };
+            self.finish_request(qp, cq, then, status);
+            if is_last {
                 return;
             }
         }
     }
 
-    /// A request of a queue pair is over.
-    fn is_over(&mut self, qp: QpId, cq: CqId, then: Then, status: Status) {
+    /// Completes a request of a queue pair.
+    fn finish_request(&mut self, qp: QpId, cq: CqId, then: OnCompletion, status: Status) {
         match then {
-            Then::User { success: Success::Untold, .. } if status == Status::Success => {}
-            Then::User { id, .. } => {
+            OnCompletion::User { success: Success::Unsignaled, .. }
+                if status == Status::Success => {}
+            OnCompletion::User { id, .. } => {
                 let operation = CompletedOperation::Send;
                 self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
             }
-            Then::Key { id, change } => {
+            OnCompletion::Key { id, change } => {
                 match status {
                     Status::Success => {
                         let ConnectX { regions, domains, pool, .. } = self;
-                        regions::posted_is_done(regions, domains, pool, &change);
+                        regions::finish_posted_change(regions, domains, pool, &change);
                     }
-                    // It is done all the same.
+                    // The change takes effect nevertheless.
                     _ => {
-                        self.posted_change_is_over(&change);
-                        self.change_anyway(&change);
+                        self.drop_posted_change(&change);
+                        self.repeat_change(&change);
                     }
                 }
-                if change.tells && (change.is_awaited || status != Status::Success) {
-                    let rkey = change.gives.map_or(0, |place| self.pool.value(place));
+                if change.has_completion && (change.is_awaited || status != Status::Success) {
+                    let rkey = change.granted.map_or(0, |place| self.pool.value(place));
                     let operation = CompletedOperation::KeyChanged { rkey };
                     self.complete(
                         cq,
@@ -437,21 +439,21 @@ impl ConnectX {
                     );
                 }
             }
-            Then::Moved { .. } => {}
+            OnCompletion::Moved { .. } => {}
         }
     }
 
-    /// A change of keys that its queue pair has not done, or perhaps has, is done by the key queue.
-    fn change_anyway(&mut self, change: &Change) {
+    /// Repeats a change of keys by the key queue, because its queue pair did not execute it, or perhaps did.
+    fn repeat_change(&mut self, change: &Change) {
         if !self.is_up() {
             return;
         }
-        let mut change = Change { tells: false, is_awaited: false, ..*change };
-        if let Some(key) = change.gives.filter(|_| self.regions.get(change.region.0).is_none()) {
-            // It is nobody's.
-            self.pool.dies(key);
-            let _ = self.change_keys(Change { takes: Some(key), gives: None, ..change });
-            change.gives = None;
+        let mut change = Change { has_completion: false, is_awaited: false, ..*change };
+        if let Some(key) = change.granted.filter(|_| self.regions.get(change.region.0).is_none()) {
+            // The region is gone: the granted key is revoked instead.
+            self.pool.revoke(key);
+            let _ = self.change_keys(Change { revoked: Some(key), granted: None, ..change });
+            change.granted = None;
         }
         let _ = self.change_keys(change);
     }
@@ -464,12 +466,12 @@ impl ConnectX {
         }
     }
 
-    /// Waits until all changes of keys that the key queue has are done.
+    /// Waits until all changes in the key queue are done.
     pub(super) fn settle_keys(&mut self) -> Result<(), VerbsError> {
         self.wait_for_keys(|queue| queue.sends.is_idle())
     }
 
-    /// Waits for room for a change.
+    /// Waits for room for a change in the key queue.
     pub(super) fn make_key_room(&mut self, blocks: u32) -> Result<(), VerbsError> {
         self.wait_for_keys(|queue| queue.sends.has_blocks(blocks))
     }
@@ -492,41 +494,41 @@ impl ConnectX {
         self.check_up()
     }
 
-    /// The card has let go of a queue pair.
-    pub(super) fn is_gone(&mut self, gone: Gone) {
-        // What it has completed is there by now, and is not to be taken for the next one's of that number.
+    /// Releases a queue pair after the card has destroyed it.
+    pub(super) fn release_destroyed(&mut self, gone: DestroyedPair) {
+        // Its completions are in the ring by now, and must not count for the next queue pair of that number.
         self.reap();
-        self.leaving.retain(|other| *other != gone.id);
-        self.promised = self.promised.saturating_sub(gone.completions);
+        self.destroying.retain(|other| *other != gone.id);
+        self.reserved = self.reserved.saturating_sub(gone.completions);
         self.arena.free(gone.buffer.window);
         self.arena.free(gone.record);
         self.release(gone.pd);
         for change in gone.undone {
-            self.posted_change_is_over(&change);
-            self.change_anyway(&change);
+            self.drop_posted_change(&change);
+            self.repeat_change(&change);
         }
     }
 
-    /// The card was reset, or is back.
+    /// Handles a reset of the card, and its return.
     #[cold]
-    fn change_life(&mut self) {
+    fn follow_card_life(&mut self) {
         if self.life.take().is_some() {
-            self.forget_card();
+            self.reset_state();
         }
         if let Some(life) = self.function.life()
-            && self.useless != Some(life)
+            && self.unusable_life != Some(life)
         {
-            match self.come_up() {
+            match self.set_up() {
                 Ok(()) => self.life = Some(life),
-                Err(_) => self.useless = Some(life),
+                Err(_) => self.unusable_life = Some(life),
             }
         }
     }
 
-    /// All that was on the card is gone: queue pairs are in error, keys are dead.
-    fn forget_card(&mut self) {
-        if let Some(doing) = self.doing.take() {
-            self.jobs.push_back(doing.job);
+    /// Resets the state of all objects on the card: queue pairs are in error, keys are revoked.
+    fn reset_state(&mut self) {
+        if let Some(current_job) = self.current_job.take() {
+            self.jobs.push_back(current_job.job);
         }
         self.pool.clear();
         for place in 0..self.domains.places() {
@@ -537,32 +539,36 @@ impl ConnectX {
         }
         for place in 0..self.regions.places() {
             if let Some(region) = self.regions.at_mut(place) {
-                region.forget_keys();
+                region.drop_keys();
                 let pd = region.pd();
                 let _ = self.hold(pd);
             }
         }
-        while self.key_queue.sends.give_up().is_some() {}
+        while self.key_queue.sends.drop_oldest().is_some() {}
         for job in core::mem::take(&mut self.jobs) {
             if let Job::Reset(gone) | Job::Destroy(gone) = job {
-                // The card does not reach memory any more.
+                // The card does not access memory any more.
                 self.arena.free(gone.buffer.window);
                 self.arena.free(gone.record);
-                self.promised = self.promised.saturating_sub(gone.completions);
+                self.reserved = self.reserved.saturating_sub(gone.completions);
             }
         }
-        self.leaving.clear();
+        self.destroying.clear();
         self.keys_missing = 0;
-        self.management.forget();
+        self.management.reset();
         for place in 0..self.pairs.places() {
             let Some(pair) = self.pairs.at_mut(place) else { continue };
             let (qp, send_cq, recv_cq, pd) = (pair.id, pair.send_cq, pair.recv_cq, pair.pd);
             let _ = self.hold(pd);
-            self.falls(qp);
-            while let Some(then) = self.pairs.at_mut(place).and_then(|pair| pair.sends.give_up()) {
-                self.is_over(qp, send_cq, then, Status::Flushed);
+            self.note_pair_failed(qp);
+            while let Some(then) =
+                self.pairs.at_mut(place).and_then(|pair| pair.sends.drop_oldest())
+            {
+                self.finish_request(qp, send_cq, then, Status::Flushed);
             }
-            while let Some(id) = self.pairs.at_mut(place).and_then(|pair| pair.receives.give_up()) {
+            while let Some(id) =
+                self.pairs.at_mut(place).and_then(|pair| pair.receives.drop_oldest())
+            {
                 let operation = CompletedOperation::Recv { length: 0, with: SendWith::Nothing };
                 let (status, datagram_from) = (Status::Flushed, None);
                 self.complete(recv_cq, Completion { id, qp, status, operation, datagram_from });
@@ -570,6 +576,6 @@ impl ConnectX {
         }
         self.awaited = 0;
         self.numbers.clear();
-        self.news.clear();
+        self.unflushed.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! Why a card cannot be used for RDMA.
+//! Errors of the setup of RDMA on a card.
 
 use core::fmt;
 use drivers::ethernet::mlx5;
@@ -6,13 +6,13 @@ use drivers::ethernet::mlx5;
 /// Why a card cannot be used for RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The card, or its firmware.
+    /// The card or its firmware failed.
     Card(mlx5::Error),
-    /// It lacks a capability.
+    /// A capability is missing.
     Lacks(&'static str),
     /// The DMA arena is too small.
     NoMemory,
-    /// It was reset meanwhile.
+    /// The card was reset meanwhile.
     Reset,
 }
 
@@ -28,14 +28,14 @@ impl fmt::Display for Error {
             Error::Card(error) => write!(f, "no RDMA: {error}"),
             Error::Lacks(what) => write!(
                 f,
-                "mlx5 lacks the capability {what}, which RDMA needs: renew the card's firmware, or turn RoCE on \
+                "mlx5 lacks the capability {what}, which RDMA needs: update the card's firmware, or enable RoCE \
                  (devlink dev param set, mlxconfig)"
             ),
             Error::NoMemory => f.write_str(
-                "the DMA arena has no room for RDMA's queues: give the machine more memory",
+                "no room in the DMA arena for RDMA queues: give the machine more memory",
             ),
             Error::Reset => {
-                f.write_str("mlx5 was reset while RDMA was set up: see the notices of its port")
+                f.write_str("mlx5 was reset during RDMA setup: see its port's messages in the log")
             }
         }
     }

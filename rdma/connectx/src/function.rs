@@ -1,5 +1,5 @@
 //! The PCI function, which a provider shares with the Ethernet port of the same loop. It is borrowed for one call at a
-//! time: who takes frames ([`Port::receive_each`]) must not use the provider meanwhile.
+//! time: the callback of [`Port::receive_each`] must not use the provider.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -11,8 +11,8 @@ use drivers::hal::{
     TransmitProgress, UdpFlow,
 };
 
-/// Looks at memory between two at registers, while the card is waited for, and those at registers until it is given up:
-/// a read of a register takes a microsecond or so, and all of it some tenths of a second.
+/// Memory polls between two register reads while waiting for the card, and register reads before giving up. A register
+/// read takes about a microsecond, the whole wait some tenths of a second.
 const SPINS: u32 = 200;
 const LOOKS: u32 = 20_000;
 
@@ -21,7 +21,7 @@ const LOOKS: u32 = 20_000;
 pub struct Function(Rc<RefCell<Mlx5Port>>);
 
 impl Function {
-    /// That of a port which nobody has used yet.
+    /// The function of a port that is not in use yet.
     pub fn new(port: Mlx5Port) -> Self {
         Function(Rc::new(RefCell::new(port)))
     }
@@ -31,7 +31,7 @@ impl Function {
         EthernetPort { function: self.clone(), copy: Vec::new() }
     }
 
-    /// Its Ethernet port, for a call.
+    /// Its Ethernet port, for one call.
     #[inline]
     pub fn port(&self) -> RefMut<'_, Mlx5Port> {
         self.0.borrow_mut()
@@ -59,13 +59,13 @@ impl Function {
         self.0.borrow().mtu()
     }
 
-    /// Asking helps a card to come up that was reset.
+    /// The link state. Reading it also drives a card's recovery after a reset.
     #[inline]
     pub(crate) fn link_up(&self) -> bool {
         self.port().link_up()
     }
 
-    pub(crate) fn give(
+    pub(crate) fn submit(
         &self,
         command: Command,
         operation: u16,
@@ -79,8 +79,7 @@ impl Function {
         self.port().answer()
     }
 
-    /// Waits for something that the card does, of which `done` tells, which is asked again and again. That is some tenths of
-    /// a second at most, then the card is reset.
+    /// Waits for the card, until `done` returns a result. After some tenths of a second without one the card is reset.
     pub(crate) fn wait_for<T>(
         &self,
         mut done: impl FnMut() -> Option<T>,
@@ -103,7 +102,7 @@ impl Function {
         self.wait_for(|| self.answer())?
     }
 
-    /// Has the card reach memory no more: for ever if nobody else has the function, else until it was reset.
+    /// Stops the card's access to memory: permanently if this is the only user of the function, otherwise by a reset.
     pub(crate) fn end(&self) {
         match Rc::strong_count(&self.0) {
             1 => self.port().end(),
@@ -120,9 +119,9 @@ impl Function {
         self.0.borrow().arm(word, queue);
     }
 
-    /// Whether there is an event that was not taken.
+    /// Whether there is an event that was not handled yet.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         self.0.borrow().has_news()
     }
 
@@ -132,10 +131,10 @@ impl Function {
     }
 }
 
-/// The Ethernet port of a function that a provider has too.
+/// The Ethernet port of a function that is shared with a provider.
 pub struct EthernetPort {
     function: Function,
-    /// The frame that [`Port::receive`] returned. Loops take frames by [`Port::receive_each`], which copies nothing.
+    /// The frame that [`Port::receive`] returned. Loops use [`Port::receive_each`], which copies nothing.
     copy: Vec<u8>,
 }
 

@@ -1,42 +1,42 @@
-//! Verbs on a ConnectX (4 Lx and later): RoCEv2 in hardware, of which there is no packet here to see. The provider makes
-//! the card's objects by commands, writes work requests to queues in memory, and reads completions from there.
+//! Verbs on a ConnectX (4 Lx and later): RoCEv2 in hardware, whose packets are not visible here. The provider makes the
+//! card's objects by commands, writes work requests to queues in memory, and reads completions from there.
 //!
-//! [`ConnectX`] shares the [`Function`] with its Ethernet port ([`Function::ethernet`]). Its loop calls [`ConnectX::poll`] in each
-//! round, and uses it through the traits of [`verbs`]. What is posted is told to the card at the end of the round, by one
-//! write to a register for each queue pair that has something new; no register is read. What users send completes in one
-//! queue, all else in another, and both are handed on to those of the users.
+//! [`ConnectX`] shares the [`Function`] with its Ethernet port ([`Function::ethernet`]). Its loop calls
+//! [`ConnectX::poll`] in each round, and uses it through the traits of [`verbs`]. Doorbells are rung at the end of the
+//! round, by one register write for each queue pair with new requests; no register is read. Users' sends complete in
+//! one hardware queue, everything else in another; both are dispatched to the users' completion queues.
 //!
-//! # What waits
-//! Objects are made while the caller waits for the firmware (tens of microseconds to milliseconds): protection domains,
-//! queue pairs. Regions and their keys are given by a work request of a queue pair of the provider's own, which is waited
-//! for (some microseconds): when [`Provider::register`], [`Provider::rotate_key`] or [`Provider::remap`] returns, the new key
-//! opens the memory, and the one before nothing. Changes of state, and all ends, are commands that nobody waits for.
-//! [`Provider::revoke_key`] is posted; [`Provider::revoke_key_by`] and [`Provider::rotate_chunk_key`] are posted to the queue
-//! pair that they name, of the region's domain, and complete there if that is wanted: what is posted behind them finds them
-//! done.
+//! # Blocking and posted operations
+//! Making an object blocks until the firmware answers (tens of microseconds to milliseconds): protection domains, queue
+//! pairs. Regions and their keys are changed by a work request on a queue pair of the provider, which also blocks (some
+//! microseconds): when [`Provider::register`], [`Provider::rotate_key`] or [`Provider::remap`] returns, the new key
+//! grants access to the memory, and the old key to nothing. State transitions and the destruction of objects are
+//! commands that no caller waits for. [`Provider::revoke_key`] is posted. [`Provider::revoke_key_by`] and
+//! [`Provider::rotate_chunk_key`] are posted to the given queue pair, of the region's domain, and complete there if the
+//! caller requests it; requests posted later execute after them.
 //!
 //! # Keys
-//! A key of the card has 24 bits that the firmware chooses when it is made, which takes a command, and 8 that are chosen with
-//! each use. There is therefore a pool of [`Limits::keys`] keys. A fresh one is drawn at random from those that are
-//! spare, of which there are half of [`Limits::spare_keys`] at least (else `NoRoom`), and its 8 bits at random from the
-//! values that it did not have lately. So:
-//! - A key that was rotated, remapped, revoked or deregistered opens nothing once that is in force, and its value does not
-//!   come again before the same key of the pool was used 96 times.
-//! - Who knows all keys that ever were, and all numbers of the pool, guesses the next one with a chance of 1 in
-//!   `spare_keys` / 2 × (256 - uses of that key) at best, where uses are counted up to 192: with 256 spare ones 1 in
-//!   32,768 if they are fresh, 1 in 8,192 if not. Software's keys have 32 random bits. A wrong guess costs the guesser its
-//!   connection.
-//! - A key opens its region in its protection domain alone, for what the region allows; and the address of memory is
-//!   random too, from bit n on if 2^n bytes hold a chunk.
+//! A key of the card has 24 bits that the firmware chooses when the key is made, which takes a command, and 8 bits that
+//! are chosen at each use. So there is a pool of [`Limits::keys`] keys. A fresh key is drawn at random from the spare
+//! keys, of which there are at least half of [`Limits::spare_keys`] (otherwise `NoRoom`), and its 8 bits at random from
+//! the values that it did not have recently. So:
+//! - A key that was rotated, remapped, revoked or deregistered grants nothing once that is in effect, and its value
+//!   does not recur before the same key of the pool was used 96 times.
+//! - An attacker who knows all former keys, and all numbers of the pool, guesses the next key with a chance of at most
+//!   1 in `spare_keys` / 2 × (256 - uses of that key), where uses are counted up to 192: with 256 spare keys 1 in
+//!   32,768 if they are fresh, 1 in 8,192 if not. Keys of RoCE in software have 32 random bits. A wrong guess ends the
+//!   attacker's connection.
+//! - A key grants access to its region only in its protection domain, with the region's access rights. The address of
+//!   memory is random too, from bit n on if 2^n bytes hold a chunk.
 //!
 //! # After a reset of the card
-//! All queue pairs are in error with everything flushed, and no key opens anything. Domains, regions and completion queues
-//! stay: once the card is back ([`AsyncEvent::PortActive`]), queue pairs can be made again, and regions get fresh keys by
-//! `rotate_key`, `remap`, or `rotate_chunk_key`, as after `revoke_key`.
+//! All queue pairs are in error with everything flushed, and no key grants anything. Domains, regions and completion
+//! queues stay: once the card is back ([`AsyncEvent::PortActive`]), queue pairs can be made again, and regions get
+//! fresh keys by `rotate_key`, `remap`, or `rotate_chunk_key`, as after `revoke_key`.
 //!
-//! # Not offered
-//! VLANs of their own for GIDs, memory on demand, shared receive queues, RoCEv1. Nothing of this was seen on a card, only on
-//! a model of one: what its firmware thinks of it, above all of errors, is not known.
+//! # Not supported
+//! VLANs for GIDs, memory on demand, shared receive queues, RoCEv1. This was tested only on a model of a card: how real
+//! firmware behaves, above all on errors, is not known.
 //!
 //! [`Provider::register`]: verbs::Provider::register
 //! [`Provider::rotate_key`]: verbs::Provider::rotate_key
@@ -80,7 +80,7 @@ pub use readings::{CardCounters, FlowControl};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use cm::Cm;
-use commands::{Doing, Job};
+use commands::{CurrentJob, Job};
 use core::cell::RefMut;
 use core::net::IpAddr;
 use domains::Domain;
@@ -99,7 +99,7 @@ use softverbs::completion::CompletionQueues;
 use softverbs::handle_table::HandleTable;
 use verbs::{AsyncEvent, QpId};
 
-/// Limits. Memory of keys and of the completion queue is taken at once.
+/// Limits. Memory of keys and of the completion queue is allocated at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs (at most 2^20).
@@ -110,14 +110,14 @@ pub struct Limits {
     pub pds: usize,
     /// Memory regions.
     pub regions: usize,
-    /// Keys of the card, of which a thousand or so are made at first, and the others beside all else. Each chunk of a region has one, `spare_keys` are for what is drawn, and as many for each domain
-    /// with regions of several chunks.
+    /// Keys of the card. About a thousand are made first, the others in the background. Each chunk of a region has one,
+    /// `spare_keys` are reserved for drawing, and as many for each domain with regions of several chunks.
     pub keys: usize,
-    /// Keys of which the next one is drawn.
+    /// Spare keys from which the next key is drawn.
     pub spare_keys: usize,
     /// Work requests in a send or receive queue.
     pub wr: u32,
-    /// Completions that all queue pairs may have at a time, as log2: at most 22. There is memory for twice as many.
+    /// Completions that all queue pairs may have at a time, as log2: at most 22. Twice as many fit into memory.
     pub log_completions: u32,
     /// Connections.
     pub connections: cm::Limits,
@@ -139,22 +139,22 @@ impl Default for Limits {
     }
 }
 
-/// What is counted.
+/// Statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Queue pairs that went to error by themselves.
     pub qp_errors: u64,
-    /// Completions that found their queue full (its user made it too small).
+    /// Completions lost because their queue was full (its user made it too small).
     pub completions_lost: u64,
-    /// Completions that are of nothing that is known.
+    /// Completions of no known request or receive.
     pub completions_unknown: u64,
     /// Commands that the firmware refused.
     pub refused: u64,
-    /// MADs received, and sent.
+    /// MADs received.
     pub mads_received: u64,
-    /// See `mads_received`.
+    /// MADs sent.
     pub mads_sent: u64,
-    /// MADs that were dropped: of nobody's, or from hosts whose MAC address is not known.
+    /// MADs dropped: malformed, from a wrong sender, or from hosts whose MAC address is not known.
     pub mads_dropped: u64,
 }
 
@@ -164,55 +164,55 @@ pub struct ConnectX {
     arena: Arena,
     limits: Limits,
     now: Instant,
-    /// The card's life in which everything here was made; None while it is down.
+    /// The card's life (between two resets) in which all objects were made; None while it is down.
     life: Option<u64>,
-    /// A life in which the card was of no use.
-    useless: Option<u64>,
-    /// The card was changed for RDMA, and may know of memory here.
-    has_begun: bool,
+    /// A life in which the card's setup failed.
+    unusable_life: Option<u64>,
+    /// Whether the card was set up for RDMA, and may know memory addresses.
+    is_rdma_set_up: bool,
     abilities: Abilities,
-    /// What capabilities allow.
+    /// Limits from the capabilities.
     log_most_reads: u32,
     fence: u8,
-    /// The card can hold events of completions back, and how it is to.
-    moderates: bool,
+    /// Whether the card supports moderation of completion events.
+    can_moderate: bool,
     moderation: Moderation,
-    /// The firmware tells what it counts of congestion.
-    tells_congestion: bool,
-    /// The link, as was told.
+    /// Whether the firmware has congestion counters.
+    has_congestion_counters: bool,
+    /// The link state that was last reported.
     link: bool,
-    /// Our addresses, by the index of their GIDs, and how many there may be.
+    /// Most local addresses.
     most_addresses: usize,
     addresses: Vec<Option<IpAddr>>,
     /// The provider's own domain, and its key for all memory.
     own_domain: (u32, u32),
     ring: Ring,
-    /// That of what users send.
+    /// Completion queue of users' sends.
     sent: Ring,
-    /// Requests of which their users are to hear.
+    /// Number of outstanding requests that users wait for.
     awaited: u32,
-    /// Somebody has looked into a completion queue since the last round.
+    /// Whether a user polled a completion queue since the last round.
     is_polled: bool,
     /// Completions that all queue pairs could have at a time.
-    promised: u32,
+    reserved: u32,
     key_queue: KeyQueue,
     pool: Pool,
     domains: HandleTable<Domain>,
     regions: HandleTable<Registration>,
     pairs: HandleTable<Pair>,
-    /// Their names by number.
+    /// Handles of queue pairs by number.
     numbers: BTreeMap<u32, QpId>,
-    /// Those that were destroyed, and that the card has not let go of.
-    leaving: Vec<QpId>,
+    /// Queue pairs that were destroyed by their users and not yet by the card.
+    destroying: Vec<QpId>,
     cqs: CompletionQueues,
-    /// Some of them may have completions.
+    /// Whether any of them may have completions.
     has_completions: bool,
-    /// Places of queue pairs with requests that the card was not told of.
-    news: Vec<u32>,
+    /// Places of queue pairs with requests whose doorbell is not rung yet.
+    unflushed: Vec<u32>,
     jobs: VecDeque<Job>,
-    /// Keys that are still to be made.
+    /// Number of keys that are still to be made.
     keys_missing: usize,
-    doing: Option<Doing>,
+    current_job: Option<CurrentJob>,
     events: VecDeque<AsyncEvent>,
     cm: Cm,
     management: Management,
@@ -221,8 +221,8 @@ pub struct ConnectX {
 }
 
 impl ConnectX {
-    /// Sets RDMA up on a card, with these addresses; waits for its firmware. If it fails, the card is reset, but for
-    /// what it lacks.
+    /// Sets up RDMA on a card, with these local addresses; blocks until its firmware has answered. If that fails, the
+    /// card is reset, unless it lacks a capability.
     pub fn open(
         function: Function,
         arena: Arena,
@@ -233,7 +233,7 @@ impl ConnectX {
         setup::open(function, arena, addresses, limits, rng)
     }
 
-    /// The Ethernet port of the same function, for a call. What looks after it looks after the card.
+    /// The Ethernet port of the same function, for one call. The card's health is monitored through it.
     pub fn port(&self) -> RefMut<'_, Mlx5Port> {
         self.function.port()
     }
@@ -243,17 +243,17 @@ impl ConnectX {
         self.addresses.contains(&Some(address))
     }
 
-    /// Whether something has completed or happened that was not taken in.
+    /// Whether there are completions or events that were not handled yet.
     #[inline]
     pub fn pending(&self) -> bool {
         self.ring.completions.pending()
             || self.sent.completions.pending()
-            || self.function.has_news()
+            || self.function.has_events()
             || self.management.has_arrivals()
             || self.cm.wants_neighbours()
     }
 
-    /// Whether there are completions that were not taken in.
+    /// Whether there are completions that were not handled yet.
     #[inline]
     pub fn has_completed(&self) -> bool {
         self.ring.completions.pending() || self.sent.completions.pending()
@@ -269,8 +269,8 @@ impl ConnectX {
         self.cm.connections()
     }
 
-    /// Changes our addresses (as DHCP does): those that stay keep their GIDs, and connections of those that are gone die
-    /// of their timers. False if the card has no room for all of them.
+    /// Changes our addresses (as DHCP does): remaining addresses keep their GIDs, and connections of removed addresses
+    /// time out. False if the card has no room for all of them.
     pub fn set_addresses(&mut self, addresses: &[IpAddr]) -> bool {
         for index in 0..self.addresses.len() {
             if self.addresses[index].is_some_and(|known| !addresses.contains(&known)) {
@@ -298,7 +298,7 @@ impl ConnectX {
         all
     }
 
-    /// What was counted so far.
+    /// Statistics.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -311,8 +311,8 @@ impl ConnectX {
 
 impl Drop for ConnectX {
     fn drop(&mut self) {
-        // It does not reach memory any more.
-        if self.has_begun {
+        // Afterwards the card does not access memory any more.
+        if self.is_rdma_set_up {
             self.function.end();
         }
         let rings = [&self.ring, &self.sent];
@@ -322,7 +322,7 @@ impl Drop for ConnectX {
         taken.extend(self.management.memory());
         let pairs = self.pairs.iter();
         taken.extend(pairs.flat_map(|pair| [pair.make.buffer.window, pair.make.record]));
-        let under_way = self.doing.take().map(|doing| doing.job);
+        let under_way = self.current_job.take().map(|current_job| current_job.job);
         for job in self.jobs.drain(..).chain(under_way) {
             if let Job::Reset(gone) | Job::Destroy(gone) = job {
                 taken.extend([gone.buffer.window, gone.record]);

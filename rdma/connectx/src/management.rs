@@ -1,13 +1,13 @@
-//! Queue pair 1: MADs of the connection manager, which is [`cm`]'s. The card does not report the source MAC address of one:
-//! answers go where the neighbour table says that the host is ([`ConnectX::learn_neighbour`]).
+//! Queue pair 1, with the MADs of the connection manager ([`cm`]). The card does not report the source MAC address of a
+//! MAD: answers go to the address in the neighbour table ([`ConnectX::learn_neighbour`]).
 
 use super::context::{Make, Service, gid};
 use super::memory::Buffer;
 use super::pair::{RECORD, destination, source};
 use super::receive_queue::{ReceiveQueue, Shape};
-use super::requests::{self, Most};
+use super::requests::{self, RequestLimits};
 use super::ring::{Entry, Kind};
-use super::send_queue::{LONGEST, SendQueue, Success, Then};
+use super::send_queue::{LONGEST, OnCompletion, SendQueue, Success};
 use super::{ConnectX, Error};
 use alloc::collections::VecDeque;
 use cm::wire::mad;
@@ -22,19 +22,19 @@ use verbs::{
     SendWith, VerbsError,
 };
 
-/// What completions of queue pair 1 are called, and of no other.
+/// Identifier of queue pair 1 in completions (`user_index`).
 pub const USER: u32 = 0xff_fffd;
-/// MADs that may be under way, and receives that are posted, as log2.
+/// MADs in flight, and posted receives, as log2.
 const SENDS_LOG: u32 = 5;
 const RECEIVES_LOG: u32 = 7;
-/// Blocks of one that is sent: control, address, a piece of memory; as log2.
+/// Blocks of a MAD to send, as log2: control, address, a memory segment.
 const BLOCKS_LOG: u32 = 1;
-/// Bytes in front of a datagram.
+/// Bytes before a datagram in its receive.
 const HEADER: usize = 40;
-/// Bytes of a receive: what is in front of a MAD, and it.
+/// Bytes of a receive: header and MAD.
 const RECEIVE: usize = 512;
 
-/// The bytes in front of a datagram, which was received there.
+/// The bytes before a datagram in its receive.
 pub fn header(windows: &[Window]) -> [u8; HEADER] {
     let (mut header, mut at) = ([0; HEADER], 0);
     for window in windows {
@@ -54,11 +54,11 @@ pub struct Management {
     receives: ReceiveQueue,
     buffer: Buffer,
     record: Window,
-    /// Where MADs are sent from, and received.
+    /// Memory of sent MADs.
     sent: Window,
     received: Window,
     next: usize,
-    /// MADs that came in a round.
+    /// MADs that arrived in this round.
     arrived: VecDeque<(Arrival, [u8; mad::LEN])>,
 }
 
@@ -103,22 +103,22 @@ impl Management {
         [self.buffer.window, self.record, self.sent, self.received]
     }
 
-    /// Whether MADs have come that nobody has looked at.
+    /// Whether MADs have arrived that were not handled yet.
     pub fn has_arrivals(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// The card was reset.
-    pub fn forget(&mut self) {
-        while self.sends.give_up().is_some() {}
+    /// Drops everything after a reset of the card.
+    pub fn reset(&mut self) {
+        while self.sends.drop_oldest().is_some() {}
         self.arrived.clear();
     }
 
-    /// Posts the receive of this number.
+    /// Posts the receive with this number.
     fn post(&mut self, number: u64, key: u32) {
         let into = self.received.slice(number as usize * RECEIVE, RECEIVE);
         let into = into.unwrap_or(Window::empty());
-        // There is room: each is posted again only when it is done.
+        // There is room: a receive is posted again only after its completion.
         let _ = self.receives.post(&RecvRequest { id: number, into: &[into] }, key);
     }
 }
@@ -141,46 +141,46 @@ impl ConnectX {
             send_log: SENDS_LOG + BLOCKS_LOG,
         };
         (self.management.sends, self.management.receives) = Management::queues(&buffer, record)?;
-        let number = self.make_own(&make, mad::GSI_QKEY)?;
-        self.promised += 1 << SENDS_LOG | 1 << RECEIVES_LOG;
+        let number = self.make_own_pair(&make, mad::GSI_QKEY)?;
+        self.reserved += 1 << SENDS_LOG | 1 << RECEIVES_LOG;
         self.management.number = number;
-        self.management.sends.named(number);
+        self.management.sends.set_number(number);
         (0..1 << RECEIVES_LOG).for_each(|n| self.management.post(n, self.own_domain.1));
         Ok(())
     }
 
-    /// Takes the answer of the neighbour table: the next hop to a host, and whether that is a router.
+    /// Takes an answer of the neighbour table: the next hop to a host, and whether that is a router.
     pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6], routed: bool) {
         Manager::of(self).learn_neighbour(0, ip, mac, routed);
     }
 
-    /// Enters a host that stays where it is, as a permanent entry of a neighbour table.
+    /// Adds a host, like a permanent entry of a neighbour table.
     pub fn pin_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
         self.cm.pin_neighbour(0, ip, mac);
     }
 
-    /// The neighbour table has no way to a host.
+    /// The neighbour table failed to resolve a host.
     pub fn lose_neighbour(&mut self, ip: IpAddr) {
         let now = self.now;
         Manager::of(self).lose_neighbour(0, ip, now);
     }
 
-    /// The next host that the neighbour table is to be asked for. What it has sent waits for the answer.
+    /// The next host that the neighbour table is to resolve. Messages of the host wait for the answer.
     pub fn next_stranger(&mut self) -> Option<IpAddr> {
         self.cm.next_wanted().map(|(_, host)| host)
     }
 
-    /// Requests of connections that were refused, to be taken out.
+    /// Refused connection requests, for the caller to take out.
     pub fn refusals(&mut self) -> &mut Refusals {
         self.cm.refusals()
     }
 
-    /// Disconnects every connection in order.
+    /// Disconnects all connections in order.
     pub fn disconnect_all(&mut self, now: Instant) {
         Manager::of(self).disconnect_all(now);
     }
 
-    /// Whether every peer has answered that, or does not need to.
+    /// Whether all peers have answered, or need not answer.
     pub fn is_disconnected(&self) -> bool {
         self.cm.is_disconnected()
     }
@@ -191,17 +191,17 @@ impl ConnectX {
         }
         match entry.kind {
             Kind::Requested => {
-                while let Some((_, is_it)) = self.management.sends.retire(entry.counter)
-                    && !is_it
+                while let Some((_, is_last)) = self.management.sends.retire(entry.counter)
+                    && !is_last
                 {}
             }
-            Kind::Send | Kind::SendImmediate => self.mad_arrives(entry),
-            // It is of no use any more.
+            Kind::Send | Kind::SendImmediate => self.handle_mad_entry(entry),
+            // Queue pair 1 has failed.
             _ => self.function.reset(),
         }
     }
 
-    fn mad_arrives(&mut self, entry: &Entry) {
+    fn handle_mad_entry(&mut self, entry: &Entry) {
         let management = &mut self.management;
         let Some(number) = management.receives.retire(entry.counter) else {
             self.counters.completions_unknown += 1;
@@ -234,14 +234,14 @@ impl ConnectX {
         };
         let queue = &mut self.management.arrived;
         if queue.len() == 1 << RECEIVES_LOG {
-            // The oldest is the likeliest to be said again.
+            // The oldest MAD is the likeliest to be retransmitted.
             queue.pop_front();
             self.counters.mads_dropped += 1;
         }
         queue.push_back((arrival, mad));
     }
 
-    /// Hands MADs that came to the connection manager, runs its timers, and sends what it has to say.
+    /// Passes received MADs to the connection manager, runs its timers, and sends its messages.
     #[inline]
     pub(super) fn manage(&mut self, now: Instant) {
         while let Some((arrival, mad)) = self.management.arrived.pop_front() {
@@ -285,12 +285,13 @@ impl ConnectX {
                 carries: None,
                 ack_lazily: false,
             };
-            let most = Most { windows: 1, inline: 0, message: mad::LEN };
+            let limits = RequestLimits { windows: 1, inline: 0, message: mad::LEN };
             let mut words = [0; LONGEST];
             let key = self.own_domain.1;
-            let built = requests::build(&request, key, &most, Some((&to, index as u8)), &mut words);
+            let built =
+                requests::build(&request, key, &limits, Some((&to, index as u8)), &mut words);
             let Ok(control) = built else { continue };
-            let then = Then::User { id: 0, success: Success::Untold };
+            let then = OnCompletion::User { id: 0, success: Success::Unsignaled };
             self.management.sends.write(&mut words, control, then);
             self.management.next += 1;
             self.counters.mads_sent += 1;
@@ -328,12 +329,12 @@ impl Transport for ConnectX {
     fn connectable(&self, qp: QpId) -> Result<(u32, u32), VerbsError> {
         let pair = self.pairs.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let fits =
-            pair.kind == QpType::Rc && pair.asked == QpState::Init && pair.connection.is_none();
+            pair.kind == QpType::Rc && pair.requested == QpState::Init && pair.connection.is_none();
         fits.then_some((pair.number, pair.initial_psn)).ok_or(VerbsError::WrongState)
     }
 
     fn readdress(&mut self, _: QpId, _: [u8; 6]) {
-        // The card keeps the address that it was given. The queue pair fails when its retries are used up.
+        // The card keeps the former address. The queue pair fails when its retries are used up.
     }
 
     fn set_connection(&mut self, qp: QpId, connection: Option<ConnectionId>) {

@@ -1,11 +1,11 @@
-//! Memory of queues, as the card is told of it: pages of one size, which are contiguous here.
+//! Memory of queues, which the card addresses by pages of one size; they are contiguous here.
 
 use alloc::vec::Vec;
 use drivers::hal::{Arena, Window};
 use verbs::VerbsError;
 
 const PAGE: usize = 4096;
-/// Pages that are listed at most: more do not fit into the mailboxes of a command.
+/// Most pages in a list: more do not fit into the mailboxes of a command.
 const MOST_PAGES: usize = 256;
 
 /// Memory of a queue.
@@ -17,7 +17,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// So many bytes, zeroed. `NoRoom` if the arena has none.
+    /// Allocates `bytes` bytes, zeroed. `NoRoom` if the arena has no room.
     pub fn new(bytes: usize, arena: &mut Arena) -> Result<Buffer, VerbsError> {
         let pages = bytes.max(1).div_ceil(PAGE);
         let log_page = pages.div_ceil(MOST_PAGES).next_power_of_two().ilog2();

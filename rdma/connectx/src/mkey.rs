@@ -1,5 +1,5 @@
-//! Changes of memory keys as work requests (UMR; Linux: `drivers/infiniband/hw/mlx5/{umr,wr}.c`): a control segment, what is
-//! changed (48 bytes), the context of the key (64), and the pages that it stands for (64 bytes in the request).
+//! Changes of memory keys by work requests (UMR; Linux: `drivers/infiniband/hw/mlx5/{umr,wr}.c`): a control segment,
+//! the UMR control segment (48 bytes), the context of the key (64), and its pages (64 bytes in the request).
 
 use super::send_queue::{Control, WORDS};
 use alloc::vec::Vec;
@@ -8,9 +8,9 @@ use drivers::hal::Window;
 use verbs::Access;
 
 const UMR: u8 = 0x25;
-/// What follows lies in the request.
+/// The list of pages is in the request.
 const INLINE: u64 = 0x80 << 56;
-/// Fields that are changed.
+/// Mask of the fields to change.
 const LENGTH: u64 = 1 << 0;
 const PAGE_SIZE: u64 = 1 << 1;
 const START: u64 = 1 << 6;
@@ -20,39 +20,39 @@ const VARIANT: u64 = 1 << 13;
 const RIGHTS: u64 = 0x1f << 17;
 const FREE: u64 = 1 << 29;
 
-/// Blocks of a request: what is changed, behind the control segment; the context; pages.
+/// Blocks of a request: control and UMR control segments; the context; pages.
 type Blocks<const COUNT: usize> = [[u64; WORDS]; COUNT];
-/// Bytes of pages, counted in 16: the list is padded to so many.
+/// Size of the padded list of pages, in units of 16 bytes.
 const LIST: u64 = 4;
-/// Blocks that a key is given with, and taken back with.
-pub const GIVE_BLOCKS: u32 = GIVE as u32 / 4;
-pub const TAKE_BLOCKS: u32 = TAKE as u32 / 4;
-/// Segments of both.
-const GIVE: usize = 12;
-const TAKE: usize = 8;
+/// Blocks of the requests that grant and revoke a key.
+pub const GRANT_BLOCKS: u32 = GRANT as u32 / 4;
+pub const REVOKE_BLOCKS: u32 = REVOKE as u32 / 4;
+/// Segments of the same requests.
+const GRANT: usize = 12;
+const REVOKE: usize = 8;
 
 const PAGE_SHIFT: u32 = 12;
 
-/// Log2 of pages of which at most two hold so many bytes, wherever they begin.
+/// Log2 of the page size with which two pages hold `bytes` bytes at any offset.
 pub fn shift(bytes: usize) -> u32 {
     bytes.max(1).next_power_of_two().ilog2().max(PAGE_SHIFT)
 }
 
-/// What a key is given for.
+/// The memory that a key grants.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
-    /// The key; the card's number of its domain, if that is told.
+    /// The key, and the card's number of its domain, if that is to be set.
     pub key: u32,
     pub domain: Option<u32>,
     pub memory: Window,
-    /// Address of the first byte for peers, the same as that of the memory in a page.
+    /// Remote address of the first byte, with the same offset in a page as the memory.
     pub address: u64,
-    /// Log2 of the bytes of a page, and what [`rights`] says.
+    /// Log2 of the bytes of a page, and access rights from [`rights`].
     pub shift: u32,
     pub rights: u64,
 }
 
-/// What a key is good for, in the context's first word.
+/// Access rights of a key, in the context's first word.
 pub fn rights(access: Access) -> u64 {
     const ATOMIC: u64 = 1 << 14;
     const REMOTE_WRITE: u64 = 1 << 13;
@@ -72,9 +72,9 @@ pub fn rights(access: Access) -> u64 {
     rights
 }
 
-/// Gives a key.
+/// The request that grants a key.
 #[inline(always)]
-pub fn give(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
+pub fn grant(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
     let domain_mask = if grant.domain.is_some() { DOMAIN } else { 0 };
     let what = LENGTH | PAGE_SIZE | START | INVALIDATION | VARIANT | RIGHTS | FREE | domain_mask;
     let page = 1u64 << grant.shift;
@@ -83,7 +83,7 @@ pub fn give(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
         [0, 0, INLINE | LIST << 16, what, 0, 0, 0, 0],
         [
             grant.rights << 32 | 0xff_ffff << 8 | u64::from(grant.key & 0xff),
-            // Peers may take it back.
+            // Peers may invalidate it.
             1 << 24 | u64::from(grant.domain.unwrap_or(0)),
             grant.address,
             grant.memory.len() as u64,
@@ -94,33 +94,33 @@ pub fn give(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
         ],
         [first, first.wrapping_add(page), 0, 0, 0, 0, 0, 0],
     ];
-    (blocks, request(GIVE, grant.key, fence))
+    (blocks, request(GRANT, grant.key, fence))
 }
 
-/// Takes a key back.
+/// The request that revokes a key.
 #[inline(always)]
-pub fn take(key: u32, fence: u8) -> (Blocks<2>, Control) {
+pub fn revoke(key: u32, fence: u8) -> (Blocks<2>, Control) {
     let blocks = [[0, 0, INLINE, FREE, 0, 0, 0, 0], [1 << 62, 0, 0, 0, 0, 0, 0, 0]];
-    (blocks, request(TAKE, key, fence))
+    (blocks, request(REVOKE, key, fence))
 }
 
-/// Has a key that is not given belong to a domain.
+/// The request that moves a spare key to a domain.
 pub fn move_to(key: u32, domain: u32) -> (Blocks<2>, Control) {
     let blocks = [[0, 0, INLINE, DOMAIN, 0, 0, 0, 0], [0, domain.into(), 0, 0, 0, 0, 0, 0]];
-    (blocks, request(TAKE, key, 0))
+    (blocks, request(REVOKE, key, 0))
 }
 
 fn request(segments: usize, key: u32, fence: u8) -> Control {
     Control { opcode: UMR, segments, immediate: key, fence, ..Control::default() }
 }
 
-/// What makes a key that is not given, with room for the pages of one.
+/// The input that makes a spare key, with room for its pages.
 pub fn create_spare(domain: u32) -> Vec<u8> {
     let mut input = alloc::vec![0; 0x110 - 8];
     let context = &mut input[0x10 - 8..];
-    set(context, 1, 1, 1); // free
-    set(context, 0x10, 1, 1); // may be changed so
-    set(context, 0x16, 2, 1); // stands for pages
+    set(context, 1, 1, 1); // free (not granted)
+    set(context, 0x10, 1, 1); // changes by UMR allowed
+    set(context, 0x16, 2, 1); // translates by pages
     set(context, 0x20, 24, 0xff_ffff);
     set(context, 0x68, 24, domain);
     set(context, 0x1a0, 32, LIST as u32);
@@ -128,7 +128,7 @@ pub fn create_spare(domain: u32) -> Vec<u8> {
     input
 }
 
-/// What makes a key for all memory in a domain, for its own queue pairs.
+/// The input that makes a key for all memory in a domain, for its own queue pairs.
 pub fn create_whole(domain: u32) -> Vec<u8> {
     let mut input = alloc::vec![0; 0x110 - 8];
     let context = &mut input[0x10 - 8..];
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_pages_hold_any_stretch() {
+    fn two_pages_cover_any_offset() {
         for (bytes, log) in [(0, 12), (1, 12), (4096, 12), (4097, 13), (1 << 20, 20), (3 << 20, 22)]
         {
             assert_eq!(shift(bytes), log);

@@ -1,35 +1,35 @@
-//! How long the card holds back the event of a completion: interrupt moderation, which adapts itself to what comes (as
-//! Linux's `lib/dim` does). A loop that halts as soon as it has nothing to do is woken for every few requests otherwise; with
-//! it, for as many as come without a pause.
+//! Adaptive interrupt moderation: how long the card delays the event of a completion (as Linux's `lib/dim`). Without it
+//! a loop that halts as soon as it is idle is woken for every few requests; with it, once for all requests that come
+//! without a pause.
 //!
-//! It is tried where several completions are found at a wake-up, with a period of four times the mean time between two of
-//! them (of times that are exponentially distributed one in 55 is longer), which begins anew with each, so that it ends when
-//! there is a pause; and kept if then many more are found at each, and about as many come in all. That is found out anew now
-//! and then: who has fewer requests under way than before waits for the pause. Where requests come one by one, each when the
-//! one before it was answered, none is held back.
+//! It is tried if wake-ups find several completions. The period is four times the mean time between two completions (of
+//! exponentially distributed times one in 55 is longer). Each completion restarts it, so that it ends at a pause.
+//! Moderation stays on if wake-ups then find many more completions, at about the same total rate. This is checked again
+//! now and then, because with fewer requests in flight than before the loop waits for the pause. If each request comes
+//! only after the answer to the one before it, moderation stays off.
 
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Wake-ups that are looked at together.
+/// Number of wake-ups that are evaluated together.
 const EPOCH: u32 = 64;
-/// And after which it is seen that it does not pay.
+/// Number of wake-ups of a trial after which it may be ended.
 const SAMPLE: u32 = 8;
-/// Completions of each wake-up, from which on it is tried, and under which it ends.
+/// Completions per wake-up from which moderation is tried, and below which it ends.
 const SEVERAL: u64 = 2;
-/// Times the mean time between two completions: a period.
+/// A period is this many times the mean time between two completions.
 const GAPS: u32 = 4;
-/// Longest period. Each completion begins it anew: where they come just within it, the first one waits for so many of them.
+/// Longest period. Each completion restarts it: if they come just within it, the first one waits for many of them.
 const LONGEST: Duration = Duration::from_micros(1000);
-/// So many completions end a period.
+/// Number of completions that end a period.
 pub const MOST: u16 = 16;
-/// Epochs before it is tried again, at first and at most.
+/// Epochs before the next trial, at first and at most.
 const PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 32;
-/// Epochs after which that it has paid is to be shown again.
+/// Epochs after which moderation has to prove its benefit again.
 const TRUSTED: u32 = 32;
 
-/// What was found at some wake-ups.
+/// Results of some wake-ups.
 #[derive(Clone, Copy, Debug, Default)]
 struct Epoch {
     wakes: u32,
@@ -38,44 +38,44 @@ struct Epoch {
 }
 
 impl Epoch {
-    /// Mean time for each completion.
+    /// Mean time between completions.
     fn gap(&self) -> Duration {
         self.time / u32::try_from(self.completions).unwrap_or(u32::MAX).max(1)
     }
 
-    /// A quarter more at each wake-up, at least.
+    /// Whether it found at least a quarter more completions per wake-up.
     fn finds_more_than(&self, old: &Epoch) -> bool {
         4 * self.completions * u64::from(old.wakes) >= 5 * old.completions * u64::from(self.wakes)
     }
 }
 
-/// Where it stands.
+/// State of moderation.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Nothing is held back, and it is not tried for so many epochs.
+    /// Off; no trial for this number of epochs.
     Off(u32),
-    /// The card was asked for it, and this was before.
+    /// Requested from the card on trial; the epoch before.
     Tried(Epoch),
-    /// It has paid, and is trusted for so many epochs.
+    /// On; trusted for this number of epochs.
     On(u32),
 }
 
-/// What the card is asked for.
+/// The adaptive moderation of a completion queue.
 #[derive(Debug)]
 pub struct Moderation {
     stage: Stage,
-    /// Microseconds; 0: nothing is held back.
+    /// Period in microseconds; 0 for no moderation.
     period: u16,
-    /// How long it is not tried after it did not pay the next time.
+    /// Epochs without a trial after the next trial that brings no benefit.
     pause: u32,
     epoch: Epoch,
-    /// Wake-ups after which something is decided.
+    /// Wake-ups until the next decision.
     until: u32,
-    /// How many completions had been taken, and when.
+    /// Number of completions taken at the last halt, and its time.
     taken: u32,
     at: Instant,
-    /// Halts in a row before which the loop did something else.
-    others: u32,
+    /// Halts in a row before which the loop did other work.
+    other_halts: u32,
 }
 
 impl Default for Moderation {
@@ -88,42 +88,42 @@ impl Default for Moderation {
             until: EPOCH,
             taken: 0,
             at: Instant::ZERO,
-            others: 0,
+            other_halts: 0,
         }
     }
 }
 
 impl Moderation {
-    /// The period that is wanted, in microseconds.
+    /// The wanted period in microseconds.
     pub fn period(&self) -> u16 {
         self.period
     }
 
-    /// The loop halts after it has done something else than take completions, of which so many were taken in all: what was
-    /// until then does not count. Whether the card is to be asked for another period: none, if that is so all the time.
-    pub fn halts_after_others(&mut self, taken: u32, now: Instant) -> bool {
+    /// The loop halts after other work than completions, of which `taken` were taken so far: the time until then does
+    /// not count. Returns whether the card needs another period: none, if the loop does other work all the time.
+    pub fn halts_after_other_work(&mut self, taken: u32, now: Instant) -> bool {
         (self.taken, self.at) = (taken, now);
-        self.others = self.others.saturating_add(1);
-        let ends = self.others >= EPOCH && self.period > 0;
+        self.other_halts = self.other_halts.saturating_add(1);
+        let ends = self.other_halts >= EPOCH && self.period > 0;
         if ends {
             (self.stage, self.period, self.until) = (Stage::Off(PAUSE), 0, EPOCH);
         }
         ends
     }
 
-    /// The card does as it was asked.
-    pub fn applies(&mut self) {
+    /// The card has applied the period.
+    pub fn applied(&mut self) {
         self.epoch = Epoch::default();
     }
 
-    /// It halts again after a wake-up by completions, of which so many were taken in all by now. Whether the card is to be
-    /// asked for another period.
+    /// The loop halts again after a wake-up by completions, of which `taken` were taken so far. Returns whether the
+    /// card needs another period.
     #[inline]
     pub fn halts(&mut self, taken: u32, now: Instant) -> bool {
         self.epoch.wakes += 1;
         self.epoch.completions += u64::from(taken.wrapping_sub(self.taken));
         self.epoch.time += now.since(self.at);
-        (self.taken, self.at, self.others) = (taken, now, 0);
+        (self.taken, self.at, self.other_halts) = (taken, now, 0);
         self.epoch.wakes >= self.until && self.decide()
     }
 
@@ -158,7 +158,7 @@ impl Moderation {
             Stage::On(left) => {
                 self.stage = Stage::On(left - 1);
                 let wanted = wanted(&epoch);
-                // One that is too long does little harm: it ends with enough completions.
+                // A period that is too long does little harm: it ends after `MOST` completions.
                 if 4 * u32::from(wanted) > 5 * u32::from(before) || before > 2 * wanted {
                     self.period = wanted;
                 }
@@ -168,7 +168,7 @@ impl Moderation {
     }
 }
 
-/// The period for what was found.
+/// The period that fits an epoch.
 fn wanted(epoch: &Epoch) -> u16 {
     (GAPS * epoch.gap()).min(LONGEST).as_micros().max(1) as u16
 }
@@ -177,20 +177,20 @@ fn wanted(epoch: &Epoch) -> u16 {
 mod tests {
     use super::*;
 
-    /// A machine whose requests come at some pace, in the bursts that moderation makes of them.
+    /// A machine with requests at some rate, in the bursts that moderation makes of them.
     struct Load {
         moderation: Moderation,
         taken: u32,
         now: u64,
-        asked: u32,
+        requests: u32,
     }
 
     impl Load {
         fn new() -> Self {
-            Load { moderation: Moderation::default(), taken: 0, now: 1, asked: 0 }
+            Load { moderation: Moderation::default(), taken: 0, now: 1, requests: 0 }
         }
 
-        /// So many wake-ups, at which `found` completions are found after `micros`, by the period.
+        /// `count` wake-ups; `found` returns the completions of each and the microseconds before it, by the period.
         fn wakes(&mut self, count: u32, found: impl Fn(u16) -> (u32, u64)) {
             for _ in 0..count {
                 let (completions, micros) = found(self.moderation.period());
@@ -198,30 +198,30 @@ mod tests {
                 self.now += micros;
                 let now = Instant::from_nanos(1000 * self.now);
                 if self.moderation.halts(self.taken, now) {
-                    self.asked += 1;
-                    self.moderation.applies();
+                    self.requests += 1;
+                    self.moderation.applied();
                 }
             }
         }
     }
 
     #[test]
-    fn what_comes_in_numbers_is_held_back_and_what_comes_alone_is_not() {
+    fn bursts_are_moderated_and_single_completions_are_not() {
         let mut load = Load::new();
         let deep = |period| if period > 0 { (8, 16) } else { (3, 6) };
         load.wakes(10 * EPOCH, deep);
-        assert_eq!((load.moderation.period(), load.asked), (8, 1));
-        // Others may do something now and then; and all the time.
+        assert_eq!((load.moderation.period(), load.requests), (8, 1));
+        // Other work now and then, and then all the time.
         let now = Instant::from_nanos(1000 * load.now);
-        assert!(!load.moderation.halts_after_others(load.taken, now));
+        assert!(!load.moderation.halts_after_other_work(load.taken, now));
         load.wakes(EPOCH, deep);
         assert_eq!(load.moderation.period(), 8);
-        let ends = (0..EPOCH).map(|_| load.moderation.halts_after_others(load.taken, now));
+        let ends = (0..EPOCH).map(|_| load.moderation.halts_after_other_work(load.taken, now));
         assert_eq!(ends.filter(|ends| *ends).count(), 1);
         assert_eq!(load.moderation.period(), 0);
         load.wakes(10 * EPOCH, deep);
         assert_eq!(load.moderation.period(), 8);
-        // It comes more slowly, and one by one.
+        // Requests become slower, and come one by one.
         load.wakes(3 * EPOCH, |_| (8, 400));
         assert_eq!(load.moderation.period(), 200);
         load.wakes(EPOCH, |_| (8, 8_000_000));
@@ -232,9 +232,9 @@ mod tests {
         assert_eq!(load.moderation.period(), 0);
     }
 
-    /// Eight requests where there were more before, each behind the answer to one: what is held back is lost.
+    /// Eight requests where there were more before, each after the answer to one: moderation only delays them.
     #[test]
-    fn fewer_requests_than_before_are_not_held_back_for_long() {
+    fn fewer_requests_in_flight_end_moderation_soon() {
         let mut load = Load::new();
         let deep = |period| if period > 0 { (16, 32) } else { (3, 6) };
         load.wakes(10 * EPOCH, deep);
@@ -242,29 +242,30 @@ mod tests {
         let shallow = |period| if period > 0 { (8, 16 + u64::from(period)) } else { (3, 6) };
         load.wakes((TRUSTED + 4) * EPOCH, shallow);
         assert_eq!(load.moderation.period(), 0);
-        load.asked = 0;
+        load.requests = 0;
         load.wakes(100 * EPOCH, shallow);
-        assert_eq!((load.moderation.period(), load.asked), (0, 8));
+        assert_eq!((load.moderation.period(), load.requests), (0, 8));
         load.wakes(100 * EPOCH, deep);
         assert_eq!(load.moderation.period(), 8);
     }
 
-    /// Each of these waits for the answer before it, but for its second part: it is tried ever more seldom.
+    /// Two requests, the second right behind the first, which waits for the answer before it: moderation is tried ever
+    /// less often.
     #[test]
-    fn what_does_not_pay_is_hardly_tried() {
+    fn moderation_without_benefit_is_rarely_tried() {
         let mut load = Load::new();
         load.wakes(400 * EPOCH, |period| (2, 20 + u64::from(period)));
-        assert_eq!((load.moderation.period(), load.asked), (0, 30));
-        // That costs it a hundredth of its pace.
+        assert_eq!((load.moderation.period(), load.requests), (0, 30));
+        // The trials cost a hundredth of the rate.
         let alone = 20 * u64::from(400 * EPOCH);
         assert!(load.now < alone + alone / 100, "{} us instead of {alone}", load.now);
-        // As many at a time, but ever fewer in all.
+        // As many completions per wake-up, but ever fewer in total.
         let mut load = Load::new();
         load.wakes(100 * EPOCH, |period| if period > 0 { (4, 60) } else { (3, 30) });
-        assert!(load.asked < 12 && load.taken > 300 * EPOCH, "{}", load.asked);
-        // Numbers of completions begin anew.
+        assert!(load.requests < 12 && load.taken > 300 * EPOCH, "{}", load.requests);
+        // The number of completions wraps.
         load.taken = u32::MAX - 5;
-        load.moderation.halts_after_others(load.taken, Instant::from_nanos(1000 * load.now));
+        load.moderation.halts_after_other_work(load.taken, Instant::from_nanos(1000 * load.now));
         load.wakes(40, |_| (1, 1));
     }
 }

@@ -1,10 +1,10 @@
-//! A queue pair.
+//! A queue pair: its parameters, memory and state.
 
 use super::context::{self, Make, Service};
 use super::memory::Buffer;
 use super::mkey;
 use super::receive_queue::{ReceiveQueue, Shape};
-use super::requests::{self, Most};
+use super::requests::{self, RequestLimits};
 use super::send_queue::{Change, SendQueue};
 use alloc::vec::Vec;
 use drivers::hal::{Arena, Window};
@@ -14,25 +14,25 @@ use verbs::{
     VerbsError,
 };
 
-/// Bytes of a doorbell record, and of the line that it has for itself.
+/// Bytes of a doorbell record; each has a cache line of its own.
 pub const RECORD: usize = 8;
-/// Changes of keys that may be outstanding in a queue pair: as many as receives, at least and at most.
+/// Bounds of the changes of keys that may be outstanding in a queue pair; in between, as many as its receives.
 const LEAST_CHANGES: u32 = 16;
 const MOST_CHANGES: u32 = 512;
-/// Blocks of a change: one key is given, another taken back.
-const CHANGE_BLOCKS: u32 = mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS;
+/// Blocks of a change: one key is granted, another revoked.
+const CHANGE_BLOCKS: u32 = mkey::GRANT_BLOCKS + mkey::REVOKE_BLOCKS;
 
-/// Memory and numbers of a queue pair, that are let go of when the card has.
+/// Memory and numbers of a destroyed queue pair, which are released when the card has destroyed it.
 #[derive(Debug)]
-pub struct Gone {
+pub struct DestroyedPair {
     pub id: QpId,
     pub number: u32,
     pub pd: PdId,
     pub buffer: Buffer,
     pub record: Window,
-    /// Completions that it could have had.
+    /// Completions reserved for it.
     pub completions: u32,
-    /// Changes of keys that it had not done.
+    /// Changes of keys that it had not completed.
     pub undone: Vec<Change>,
 }
 
@@ -40,7 +40,7 @@ pub struct Gone {
 pub struct Pair {
     pub id: QpId,
     pub number: u32,
-    /// The card's life that it was made in.
+    /// The card's life in which it was made.
     pub life: u64,
     pub kind: QpType,
     pub pd: PdId,
@@ -51,38 +51,38 @@ pub struct Pair {
     pub make: Make,
     pub sends: SendQueue,
     pub receives: ReceiveQueue,
-    pub most: Most,
-    /// Completions that it can have at most at a time.
+    pub limits: RequestLimits,
+    /// Most completions that it can have at a time.
     pub completions: u32,
-    /// What was asked for, and what is reached.
-    pub asked: QpState,
-    pub reached: QpState,
+    /// The state that was requested, and the state that it has.
+    pub requested: QpState,
+    pub state: QpState,
     pub peer: Option<ReadyToReceive>,
     pub to: Option<ReadyToSend>,
-    /// Index of the own GID.
+    /// Index of its own GID.
     pub index: u8,
-    /// It is listed as one with requests that the card was not told of.
+    /// Whether it is in the list of queue pairs whose doorbell is to be rung.
     pub listed: bool,
-    /// Somebody here has asked for its failure.
+    /// Whether its user requested its failure.
     pub fails_on_request: bool,
-    pub error_told: bool,
-    /// The peer was heard before it could send.
-    pub heard: bool,
+    pub error_reported: bool,
+    /// Whether a packet of the peer has arrived.
+    pub peer_seen: bool,
     pub connection: Option<ConnectionId>,
     pub initial_psn: u32,
 }
 
-/// How large the queues of one are.
+/// Sizes of the queues of a queue pair.
 pub struct Size {
     pub receives: Shape,
     pub send_log: u32,
-    /// Blocks of a request at most.
+    /// Most blocks of a request.
     pub blocks: u32,
     pub completions: u32,
 }
 
 impl Size {
-    /// As it is asked for. `Invalid` if that is more than 2^15 blocks.
+    /// The sizes for `init`. `Invalid` if the send queue exceeds 2^15 blocks.
     pub fn new(init: &QpInit) -> Result<Size, VerbsError> {
         let datagrams = matches!(init.kind, QpType::Ud { .. });
         let blocks = requests::blocks(init.max_send_sge, init.max_inline, datagrams);
@@ -104,7 +104,7 @@ impl Size {
     }
 }
 
-/// The memory of queues.
+/// The memory of a queue pair's queues.
 pub struct Memory {
     pub buffer: Buffer,
     pub record: Window,
@@ -113,7 +113,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes it of the arena.
+    /// Allocates it from the arena.
     pub fn new(init: &QpInit, size: &Size, arena: &mut Arena) -> Result<Memory, VerbsError> {
         let bytes = size.receives.bytes() + (64 << size.send_log);
         let buffer = Buffer::new(bytes, arena)?;
@@ -140,25 +140,25 @@ impl Memory {
 }
 
 impl Pair {
-    /// Lists it as one with requests that the card was not told of.
+    /// Adds it to the list of queue pairs whose doorbell is to be rung.
     #[inline(always)]
-    pub fn list(&mut self, news: &mut Vec<u32>) {
+    pub fn list(&mut self, unflushed: &mut Vec<u32>) {
         if !core::mem::replace(&mut self.listed, true) {
-            news.push(HandleTable::<Pair>::index(self.id.0) as u32);
+            unflushed.push(HandleTable::<Pair>::index(self.id.0) as u32);
         }
     }
 
-    /// Its own kind, as contexts have it.
+    /// Its service, as in contexts.
     pub fn service(&self) -> Service {
         self.make.service
     }
 
-    /// Whether what is posted is told to the card: it sends, or flushes all.
-    pub fn is_told(&self) -> bool {
-        matches!(self.reached, QpState::Rts | QpState::Error)
+    /// Whether the card may execute posted requests: it sends them, or flushes them.
+    pub fn can_execute(&self) -> bool {
+        matches!(self.state, QpState::Rts | QpState::Error)
     }
 
-    /// The input of the command that takes it to ready-to-receive.
+    /// The input of the command for the transition to ready-to-receive.
     pub fn to_receive(&self) -> Vec<u8> {
         match (&self.peer, self.service()) {
             (Some(peer), Service::Reliable) => {
@@ -168,7 +168,7 @@ impl Pair {
         }
     }
 
-    /// That which takes it to ready-to-send.
+    /// The input of the command for the transition to ready-to-send.
     pub fn to_send(&self) -> Vec<u8> {
         let first = ReadyToSend {
             sq_psn: 0,
@@ -181,7 +181,7 @@ impl Pair {
     }
 }
 
-/// The address that a datagram was sent from, by the 40 bytes in front of it.
+/// The source address of a datagram, from the 40 bytes before it.
 pub fn source(header: &[u8; 40], is_ipv4: bool) -> core::net::IpAddr {
     let mut address = [0; 16];
     match is_ipv4 {
@@ -194,7 +194,7 @@ pub fn source(header: &[u8; 40], is_ipv4: bool) -> core::net::IpAddr {
     core::net::IpAddr::from(address).to_canonical()
 }
 
-/// The address that it was sent to.
+/// The destination address of a datagram.
 pub fn destination(header: &[u8; 40], is_ipv4: bool) -> core::net::IpAddr {
     let mut address = [0; 16];
     match is_ipv4 {
@@ -213,7 +213,7 @@ mod tests {
     use crate::context::gid;
 
     #[test]
-    fn datagrams_say_where_they_come_from() {
+    fn datagram_header_has_source_and_destination() {
         let mut header = [0; 40];
         header[32..36].copy_from_slice(&[10, 0, 0, 1]);
         header[36..].copy_from_slice(&[10, 0, 0, 2]);

@@ -1,11 +1,11 @@
-//! Queue pairs are made, and go.
+//! Creation and destruction of queue pairs.
 
 use super::ConnectX;
 use super::commands::{BRIEF, Job};
 use super::context::{self, Make, Service};
-use super::pair::{Gone, Memory, Pair, Size};
-use super::requests::{self, MAX_INLINE, Most};
-use super::send_queue::{Change, Then};
+use super::pair::{DestroyedPair, Memory, Pair, Size};
+use super::requests::{self, MAX_INLINE, RequestLimits};
+use super::send_queue::{Change, OnCompletion};
 use super::setup::{CREATE_QP, RST2INIT_QP};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,15 +16,15 @@ use softverbs::sges::MAX_SGE;
 use verbs::{AsyncEvent, QpId, QpInit, QpState, QpType, VerbsError};
 
 impl ConnectX {
-    /// Has the card make a queue pair, in Init.
+    /// Makes a queue pair on the card, in Init.
     fn make_pair(&mut self, make: &Make, qkey: u32) -> Result<u32, super::Error> {
         let number = self.create(CREATE_QP, &context::create(make))?;
-        self.ask(RST2INIT_QP, 0, &context::init(number, make, qkey), BRIEF)?;
+        self.run_command(RST2INIT_QP, 0, &context::init(number, make, qkey), BRIEF)?;
         Ok(number)
     }
 
-    /// Lets go of a queue pair that could not be made.
-    fn take_back(&mut self, name: u32) {
+    /// Discards a queue pair that could not be made on the card.
+    fn discard_pair(&mut self, name: u32) {
         if let Some(pair) = self.pairs.remove(name) {
             self.arena.free(pair.make.buffer.window);
             self.arena.free(pair.make.record);
@@ -52,7 +52,7 @@ impl ConnectX {
         self.check_up()?;
         let size = Size::new(init)?;
         let kept = 1u32 << self.ring.completions.log();
-        if self.promised + size.completions > kept - (1u32 << super::setup::KEY_LOG).min(kept / 2) {
+        if self.reserved + size.completions > kept - (1u32 << super::setup::KEY_LOG).min(kept / 2) {
             return Err(VerbsError::NoRoom);
         }
         let memory = Memory::new(init, &size, &mut self.arena)?;
@@ -87,17 +87,17 @@ impl ConnectX {
             make: Make { user: HandleTable::<Pair>::index(name) as u32, ..make },
             sends,
             receives,
-            most: Most { windows: init.max_send_sge, inline: init.max_inline, message },
+            limits: RequestLimits { windows: init.max_send_sge, inline: init.max_inline, message },
             completions: size.completions,
-            asked: QpState::Init,
-            reached: QpState::Init,
+            requested: QpState::Init,
+            state: QpState::Init,
             peer: None,
             to: None,
             index: 0,
             listed: false,
             fails_on_request: false,
-            error_told: false,
-            heard: false,
+            error_reported: false,
+            peer_seen: false,
             connection: None,
             initial_psn,
         });
@@ -110,20 +110,20 @@ impl ConnectX {
         let number = match self.make_pair(&make, qkey) {
             Ok(number) => number,
             Err(_) => {
-                self.take_back(name);
+                self.discard_pair(name);
                 return Err(VerbsError::NoRoom);
             }
         };
         let qp = QpId(name);
         if let Some(pair) = self.pairs.get_mut(name) {
             pair.number = number;
-            pair.sends.named(number);
+            pair.sends.set_number(number);
         }
         self.numbers.insert(number, qp);
-        self.promised += size.completions;
-        // Nothing that is posted or told allocates.
+        self.reserved += size.completions;
+        // Posting and events never allocate.
         let places = self.pairs.places();
-        self.news.reserve(places.saturating_sub(self.news.len()));
+        self.unflushed.reserve(places.saturating_sub(self.unflushed.len()));
         let events = 2 * places + 2;
         self.events.reserve(events.saturating_sub(self.events.len()));
         self.cqs.hold(init.send_cq);
@@ -134,7 +134,7 @@ impl ConnectX {
 
     pub(super) fn remove_pair(&mut self, qp: QpId) -> Result<(), VerbsError> {
         self.pairs.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        // What has completed is known, above all changes of keys.
+        // Handles all completions first, above all those of key changes.
         self.reap();
         let mut pair = self.pairs.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if let Some(connection) = pair.connection {
@@ -149,12 +149,12 @@ impl ConnectX {
         let awaited = pair.sends.awaited();
         self.awaited = self.awaited.saturating_sub(awaited);
         let change = |then| match then {
-            Then::Key { change, .. } => Some(change),
-            Then::User { .. } | Then::Moved { .. } => None,
+            OnCompletion::Key { change, .. } => Some(change),
+            OnCompletion::User { .. } | OnCompletion::Moved { .. } => None,
         };
         let undone: Vec<Change> =
-            core::iter::from_fn(|| pair.sends.give_up()).filter_map(change).collect();
-        let gone = Gone {
+            core::iter::from_fn(|| pair.sends.drop_oldest()).filter_map(change).collect();
+        let gone = DestroyedPair {
             id: qp,
             number: pair.number,
             pd: pair.pd,
@@ -164,16 +164,16 @@ impl ConnectX {
             undone,
         };
         if Some(pair.life) != self.life {
-            // The card knows nothing of it.
+            // The card lost it in a reset.
             self.arena.free(gone.buffer.window);
             self.arena.free(gone.record);
             self.release(gone.pd);
             return Ok(());
         }
         self.numbers.remove(&pair.number);
-        self.leaving.push(qp);
+        self.destroying.push(qp);
         self.jobs.push_back(Job::Reset(Box::new(gone)));
-        self.go_on();
+        self.run_jobs();
         Ok(())
     }
 }

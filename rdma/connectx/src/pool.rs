@@ -1,26 +1,26 @@
-//! The pool of memory keys. A key of the card has 24 bits that firmware chose when it was made, and 8 that software chooses
-//! with each use. So that peers cannot tell the next key from those that they know, it is drawn from those that are
-//! spare, and its 8 bits from the values that it did not have lately.
+//! The pool of memory keys. A key of the card has 24 bits that the firmware chose when it was made, and 8 bits that
+//! software chooses at each use. A key is drawn at random from the spare keys, and its 8 bits from the values that it
+//! did not have recently, so that peers cannot predict the next key from those that they know.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use rand_core::RngCore;
 use verbs::{MrId, PdId};
 
-/// Where a key is.
+/// State of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In a pool.
+    /// In a list of spare keys.
     Spare,
-    /// It was drawn, and given to the chunk of a region.
-    Given(MrId, u16),
-    /// It is being taken back, or no chunk's any more.
-    Dying,
+    /// Granted to the chunk of a region.
+    Granted(MrId, u16),
+    /// Drawn but not granted, or being revoked.
+    Revoking,
 }
 
-/// Uses after which the values of a key that were taken count as former ones, and the former ones may come again: of the
-/// 256 values at least 64 can be drawn at any time.
-const LATELY: u8 = 96;
+/// Number of uses after which the recent values of a key become its former values, and the former values may recur: at
+/// least 64 of the 256 values can be drawn at any time.
+const RECENT_VALUES: u8 = 96;
 
 /// A set of values of 8 bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,34 +44,34 @@ struct Key {
     /// The card's number of it, and its 8 bits.
     number: u32,
     variant: u8,
-    /// How many values it had lately, and which; those that it had before these.
+    /// Number and set of its recent values, and the set of its former values.
     count: u8,
-    lately: Values,
-    before: Values,
-    /// The domain that it belongs to; None: the provider's own.
+    recent: Values,
+    former: Values,
+    /// The domain of the key; None for the provider's own.
     domain: Option<PdId>,
     state: State,
 }
 
 impl Key {
-    /// As peers name it.
+    /// The key on the wire.
     #[inline]
     fn value(&self) -> u32 {
         self.number << 8 | u32::from(self.variant)
     }
 
-    /// Gives it a value that it did not have lately: the first free one from a random start on, in random steps. A quarter of
-    /// them is free at least, and an odd step reaches all 256.
+    /// Chooses a value that it did not have recently: the first free one from a random start, in random steps. At least
+    /// a quarter of the values is free, and an odd step reaches all 256.
     #[inline]
     fn vary(&mut self, start: u8, step: u8) {
-        if self.count == LATELY {
-            (self.before, self.lately, self.count) = (self.lately, Values::default(), 0);
+        if self.count == RECENT_VALUES {
+            (self.former, self.recent, self.count) = (self.recent, Values::default(), 0);
         }
         let mut value = start;
-        while self.lately.has(value) || self.before.has(value) {
+        while self.recent.has(value) || self.former.has(value) {
             value = value.wrapping_add(step | 1);
         }
-        self.lately.add(value);
+        self.recent.add(value);
         (self.variant, self.count) = (value, self.count + 1);
     }
 }
@@ -80,35 +80,34 @@ impl Key {
 #[derive(Debug, Default)]
 pub struct Pool {
     keys: Vec<Key>,
-    /// Their places by number.
+    /// Indexes of the keys by number.
     places: BTreeMap<u32, u32>,
-    /// Those that belong to no user's domain.
+    /// Spare keys of no user's domain.
     spare: Vec<u32>,
 }
 
 impl Pool {
-    /// Forgets all.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         *self = Pool::default();
     }
 
-    /// Adds a key that was made.
+    /// Adds a new key.
     pub fn add(&mut self, number: u32) {
         let place = self.keys.len() as u32;
         let state = State::Spare;
-        let (lately, before) = (Values::default(), Values::default());
-        self.keys.push(Key { number, variant: 0, count: 0, lately, before, domain: None, state });
+        let (recent, former) = (Values::default(), Values::default());
+        self.keys.push(Key { number, variant: 0, count: 0, recent, former, domain: None, state });
         self.places.insert(number, place);
         self.spare.push(place);
     }
 
-    /// How many belong to no user's domain.
+    /// Number of spare keys of no user's domain.
     pub fn spare(&self) -> usize {
         self.spare.len()
     }
 
-    /// Draws a key of those that are spare in a domain, or, if there are none, or fewer than `least`, of those that belong
-    /// to none.
+    /// Draws a spare key of a domain, or, if it has fewer than `least`, one of no domain.
     pub fn draw(&mut self, own: &mut Vec<u32>, least: usize, rng: &mut dyn RngCore) -> Option<u32> {
         let few = own.len() < least && !self.spare.is_empty();
         if !(own.is_empty() || few) {
@@ -120,7 +119,7 @@ impl Pool {
         drawn.map(|(place, _)| place)
     }
 
-    /// Draws one of these; its value too.
+    /// Draws one of `spare`; returns its place and its key on the wire.
     #[inline(always)]
     pub fn draw_of(&mut self, spare: &mut Vec<u32>, rng: &mut dyn RngCore) -> Option<(u32, u32)> {
         if spare.is_empty() {
@@ -134,37 +133,37 @@ impl Pool {
         Some((place, key.value()))
     }
 
-    /// The key at a place, as peers name it.
+    /// The key on the wire at a place.
     pub fn value(&self, place: u32) -> u32 {
         self.keys.get(place as usize).map_or(0, Key::value)
     }
 
-    /// It is given to a chunk of a region in a domain.
+    /// Grants a key to a chunk of a region in a domain.
     #[inline]
-    pub fn give(&mut self, place: u32, domain: PdId, region: MrId, chunk: u16) {
+    pub fn grant(&mut self, place: u32, domain: PdId, region: MrId, chunk: u16) {
         if let Some(key) = self.keys.get_mut(place as usize) {
-            (key.domain, key.state) = (Some(domain), State::Given(region, chunk));
+            (key.domain, key.state) = (Some(domain), State::Granted(region, chunk));
         }
     }
 
-    /// It belongs to a domain from now on, or to none.
-    pub fn belongs_to(&mut self, place: u32, domain: Option<PdId>) {
+    /// Sets the domain of a key, or none.
+    pub fn set_domain(&mut self, place: u32, domain: Option<PdId>) {
         if let Some(key) = self.keys.get_mut(place as usize) {
             key.domain = domain;
         }
     }
 
-    /// It is being taken back; its value.
+    /// Marks a key as being revoked; returns the key on the wire.
     #[inline]
-    pub fn dies(&mut self, place: u32) -> u32 {
+    pub fn revoke(&mut self, place: u32) -> u32 {
         let Some(key) = self.keys.get_mut(place as usize) else { return 0 };
-        key.state = State::Dying;
+        key.state = State::Revoking;
         key.value()
     }
 
-    /// It was taken back: its value, and the domain that it is spare in, if it is one's.
+    /// Makes a revoked key spare; returns the key on the wire, and its domain, if it is a user's.
     #[inline]
-    pub fn dead(&mut self, place: u32) -> (u32, Option<PdId>) {
+    pub fn revoked(&mut self, place: u32) -> (u32, Option<PdId>) {
         let Some(key) = self.keys.get_mut(place as usize) else { return (0, None) };
         key.state = State::Spare;
         if key.domain.is_none() {
@@ -173,26 +172,26 @@ impl Pool {
         (key.value(), key.domain)
     }
 
-    /// Puts a spare key to those that belong to no domain.
+    /// Makes a spare key one of no domain.
     pub fn put_back(&mut self, place: u32) {
-        self.belongs_to(place, None);
+        self.set_domain(place, None);
         self.spare.push(place);
     }
 
-    /// Takes one out of those that belong to no domain, for one.
-    pub fn take_any(&mut self, rng: &mut dyn RngCore) -> Option<u32> {
+    /// Takes out a spare key of no domain, for use in a domain.
+    pub fn take_spare(&mut self, rng: &mut dyn RngCore) -> Option<u32> {
         if self.spare.is_empty() {
             return None;
         }
         Some(self.spare.swap_remove(below(self.spare.len(), rng.next_u32())))
     }
 
-    /// The place of a key that a peer has taken back, and whose it was; None if that is known already.
-    pub fn taken_by_peer(&self, value: u32) -> Option<(u32, MrId, u16)> {
+    /// The place of a key that a peer has invalidated, and its chunk; None if the key is not granted.
+    pub fn invalidated_by_peer(&self, value: u32) -> Option<(u32, MrId, u16)> {
         let place = *self.places.get(&(value >> 8))?;
         let key = self.keys.get(place as usize)?;
         match key.state {
-            State::Given(region, chunk) if u32::from(key.variant) == value & 0xff => {
+            State::Granted(region, chunk) if u32::from(key.variant) == value & 0xff => {
                 Some((place, region, chunk))
             }
             _ => None,
@@ -200,8 +199,8 @@ impl Pool {
     }
 }
 
-/// A number below `end`, which is not 0; each as likely as any other, but for 1 in 2^32 / `end`, or 2^16 / `end` if but the
-/// upper half of the bits is random.
+/// A number below `end`, which is not 0. All are equally likely except for 1 in 2^32 / `end`, or 2^16 / `end` if only
+/// the upper half of the bits is random.
 fn below(end: usize, random: u32) -> usize {
     ((u64::from(random) * end as u64) >> 32) as usize
 }
@@ -211,10 +210,10 @@ mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
 
-    /// Numbers that are good enough here.
-    struct Chance(u64);
+    /// A simple random number generator for tests.
+    struct TestRng(u64);
 
-    impl RngCore for Chance {
+    impl RngCore for TestRng {
         fn next_u32(&mut self) -> u32 {
             self.next_u64() as u32
         }
@@ -227,40 +226,43 @@ mod tests {
         }
     }
 
-    /// Draws a key, which is given and taken back; its value.
-    fn use_one(pool: &mut Pool, rng: &mut dyn RngCore) -> u32 {
+    /// Draws a key, grants and revokes it; returns the key on the wire.
+    fn use_key(pool: &mut Pool, rng: &mut dyn RngCore) -> u32 {
         let place = pool.draw(&mut Vec::new(), 0, rng).unwrap();
         let value = pool.value(place);
-        pool.give(place, PdId(1), MrId(2), 3);
-        pool.dies(place);
-        assert_eq!(pool.dead(place), (value, Some(PdId(1))));
+        pool.grant(place, PdId(1), MrId(2), 3);
+        pool.revoke(place);
+        assert_eq!(pool.revoked(place), (value, Some(PdId(1))));
         pool.put_back(place);
         value
     }
 
     #[test]
-    fn no_key_comes_again_soon() {
-        let (mut pool, mut rng) = (Pool::default(), Chance(1));
+    fn key_values_do_not_recur_soon() {
+        let (mut pool, mut rng) = (Pool::default(), TestRng(1));
         (100..108).for_each(|number| pool.add(number));
-        let mut lately: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut recent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         for _ in 0..8 * 4000 {
-            let value = use_one(&mut pool, &mut rng);
+            let value = use_key(&mut pool, &mut rng);
             seen.insert(value);
-            let of_it = lately.entry(value >> 8).or_default();
-            assert!(!of_it.iter().rev().take(LATELY.into()).any(|old| *old == value), "{value:x}");
+            let of_it = recent.entry(value >> 8).or_default();
+            assert!(
+                !of_it.iter().rev().take(RECENT_VALUES.into()).any(|old| *old == value),
+                "{value:x}"
+            );
             of_it.push(value);
         }
-        // In the end all come, of all, about as often as others.
-        assert_eq!((seen.len(), lately.len()), (8 * 256, 8));
+        // In the end all values occur, about equally often.
+        assert_eq!((seen.len(), recent.len()), (8 * 256, 8));
         let mut counts = [0; 256];
-        lately.values().flatten().for_each(|value| counts[*value as usize & 0xff] += 1);
+        recent.values().flatten().for_each(|value| counts[*value as usize & 0xff] += 1);
         assert!(counts.iter().all(|count| (100..150).contains(count)), "{counts:?}");
     }
 
-    /// Whatever numbers there are: a value is found.
+    /// A value is found with any random numbers.
     #[test]
-    fn bad_numbers_end() {
+    fn key_is_drawn_with_any_random_numbers() {
         struct Same(u64);
         impl RngCore for Same {
             fn next_u32(&mut self) -> u32 {
@@ -276,22 +278,22 @@ mod tests {
         for number in [0, u64::MAX, 0x0102_0304_0506_0708] {
             let mut pool = Pool::default();
             (1..4).for_each(|number| pool.add(number));
-            (0..2000).for_each(|_| _ = use_one(&mut pool, &mut Same(number)));
+            (0..2000).for_each(|_| _ = use_key(&mut pool, &mut Same(number)));
         }
     }
 
     #[test]
-    fn a_key_that_a_peer_takes_back_is_known_once() {
+    fn key_invalidated_by_a_peer_is_found_once() {
         let mut pool = Pool::default();
         pool.add(9);
-        let place = pool.draw(&mut Vec::new(), 0, &mut Chance(3)).unwrap();
+        let place = pool.draw(&mut Vec::new(), 0, &mut TestRng(3)).unwrap();
         let value = pool.value(place);
-        assert_eq!(pool.taken_by_peer(value), None, "it is not given");
-        pool.give(place, PdId(1), MrId(2), 3);
-        assert_eq!(pool.taken_by_peer(value ^ 1), None);
-        assert_eq!(pool.taken_by_peer(value), Some((place, MrId(2), 3)));
-        pool.dies(place);
-        assert_eq!(pool.taken_by_peer(value), None);
-        assert_eq!(pool.draw(&mut Vec::new(), 0, &mut Chance(3)), None);
+        assert_eq!(pool.invalidated_by_peer(value), None, "the key is not granted");
+        pool.grant(place, PdId(1), MrId(2), 3);
+        assert_eq!(pool.invalidated_by_peer(value ^ 1), None);
+        assert_eq!(pool.invalidated_by_peer(value), Some((place, MrId(2), 3)));
+        pool.revoke(place);
+        assert_eq!(pool.invalidated_by_peer(value), None);
+        assert_eq!(pool.draw(&mut Vec::new(), 0, &mut TestRng(3)), None);
     }
 }

@@ -5,7 +5,7 @@ use super::commands::Job;
 use super::context;
 use super::pair::Pair;
 use super::requests::{self, MAX_INLINE};
-use super::send_queue::{LONGEST, Success, Then};
+use super::send_queue::{LONGEST, OnCompletion, Success};
 use cm::Transport;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
@@ -17,9 +17,9 @@ use verbs::{
     Region, SendRequest, UnderWay, VerbsError,
 };
 
-/// When it is looked again for what the firmware was asked: soon, and more and more seldom.
-const LOOK_AGAIN: Duration = Duration::from_micros(50);
-const LOOK_SELDOM: Duration = Duration::from_millis(10);
+/// Bounds of the polling interval while the firmware executes a command: it grows with the time waited.
+const MIN_POLL: Duration = Duration::from_micros(50);
+const MAX_POLL: Duration = Duration::from_millis(10);
 
 /// EUI-64 of a MAC address.
 fn guid([a, b, c, d, e, f]: [u8; 6]) -> u64 {
@@ -31,21 +31,21 @@ impl ConnectX {
         1 << self.log_most_reads
     }
 
-    /// Whether the requests of a queue pair are done, up to that which was posted as this one.
+    /// Whether the requests of a queue pair are done, up to number `posted`.
     pub fn has_done(&self, qp: QpId, posted: u32) -> bool {
         match self.pairs.get(qp.0) {
             Some(pair) => pair.sends.has_done(posted),
-            None => !self.leaving.contains(&qp),
+            None => !self.destroying.contains(&qp),
         }
     }
 
-    /// Posts a request that is not short, to a queue pair that sends and has room.
+    /// Posts a request that is not short, to a queue pair that can send and has room.
     #[inline(never)]
     fn post_long(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let datagram = match (pair.kind, &request.datagram) {
             (QpType::Rc, _) => None,
-            (QpType::Ud { .. }, Some(to)) if context::is_way(&to.address) => {
+            (QpType::Ud { .. }, Some(to)) if context::is_valid_path(&to.address) => {
                 let local = to.address.local;
                 let index = self.addresses.iter().position(|known| *known == Some(local));
                 Some((to, index.ok_or(VerbsError::Invalid)? as u8))
@@ -53,15 +53,15 @@ impl ConnectX {
             (QpType::Ud { .. }, _) => return Err(VerbsError::Invalid),
         };
         let mut words = [0; LONGEST];
-        let control = requests::build(request, pair.key, &pair.most, datagram, &mut words)?;
-        let then = Then::User { id: request.id, success: Success::of(request) };
+        let control = requests::build(request, pair.key, &pair.limits, datagram, &mut words)?;
+        let then = OnCompletion::User { id: request.id, success: Success::of(request) };
         pair.sends.write(&mut words, control, then);
         self.awaited += u32::from(then.is_awaited());
-        pair.list(&mut self.news);
+        pair.list(&mut self.unflushed);
         Ok(())
     }
 
-    /// The index of the GID of an address of ours.
+    /// The index of the GID of one of our addresses.
     fn index_of(&self, address: core::net::IpAddr) -> Option<u8> {
         let index = self.addresses.iter().position(|known| *known == Some(address))?;
         u8::try_from(index).ok()
@@ -192,34 +192,34 @@ impl Provider for ConnectX {
     }
 
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.pairs.get(qp.0).map(|pair| pair.reached).ok_or(VerbsError::NoSuchObject)
+        self.pairs.get(qp.0).map(|pair| pair.state).ok_or(VerbsError::NoSuchObject)
     }
 
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
         let (most_mtu, most_reads) = (self.path_mtu(0), self.most_reads());
         let index = self.index_of(peer.address.local);
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        if pair.asked != QpState::Init {
+        if pair.requested != QpState::Init {
             return Err(VerbsError::WrongState);
         }
         let index = index.ok_or(VerbsError::Invalid)?;
         if peer.path_mtu > most_mtu
             || peer.max_dest_rd_atomic > most_reads
             || peer.min_rnr_timer > 31
-            || !context::is_way(&peer.address)
+            || !context::is_valid_path(&peer.address)
         {
             return Err(VerbsError::Invalid);
         }
-        (pair.peer, pair.index, pair.asked) = (Some(*peer), index, QpState::Rtr);
+        (pair.peer, pair.index, pair.requested) = (Some(*peer), index, QpState::Rtr);
         self.jobs.push_back(Job::Connect(qp));
-        self.go_on();
+        self.run_jobs();
         Ok(())
     }
 
     fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError> {
         let most_reads = self.most_reads();
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        if pair.asked != QpState::Rtr {
+        if pair.requested != QpState::Rtr {
             return Err(VerbsError::WrongState);
         }
         if to.max_rd_atomic > most_reads
@@ -229,31 +229,31 @@ impl Provider for ConnectX {
         {
             return Err(VerbsError::Invalid);
         }
-        (pair.to, pair.asked) = (Some(*to), QpState::Rts);
+        (pair.to, pair.requested) = (Some(*to), QpState::Rts);
         self.jobs.push_back(Job::Ready(qp));
-        self.go_on();
+        self.run_jobs();
         Ok(())
     }
 
     fn failed_by_itself(&self, qp: QpId) -> bool {
-        let itself = |pair: &Pair| pair.reached == QpState::Error && !pair.fails_on_request;
+        let itself = |pair: &Pair| pair.state == QpState::Error && !pair.fails_on_request;
         self.pairs.get(qp.0).is_some_and(itself)
     }
 
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        // Whoever asks for it need not be told.
-        pair.error_told = true;
-        if pair.asked == QpState::Error {
+        // Caller-initiated: no `QpError` event.
+        pair.error_reported = true;
+        if pair.requested == QpState::Error {
             return Ok(());
         }
-        (pair.asked, pair.fails_on_request) = (QpState::Error, true);
+        (pair.requested, pair.fails_on_request) = (QpState::Error, true);
         let connection = pair.connection;
         self.jobs.push_back(Job::Fail(qp));
         if let Some(connection) = connection {
             self.cm.qp_failed(connection);
         }
-        self.go_on();
+        self.run_jobs();
         Ok(())
     }
 
@@ -265,28 +265,29 @@ impl Provider for ConnectX {
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let mut pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if !pair.sends.has_room() {
-            // Perhaps requests are done that nobody wants to hear of.
+            // Unsignaled requests may be done.
             self.reap();
             pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         }
-        if pair.asked != QpState::Rts {
+        if pair.requested != QpState::Rts {
             return Err(VerbsError::WrongState);
         }
         if !pair.sends.has_room() {
             return Err(VerbsError::QueueFull);
         }
-        let then = Then::User { id: request.id, success: Success::of(request) };
+        let then = OnCompletion::User { id: request.id, success: Success::of(request) };
         if pair.kind == QpType::Rc
-            && let Some((control, rest)) = requests::short(request, pair.key, &pair.most)
+            && let Some((control, rest)) = requests::short(request, pair.key, &pair.limits)
         {
             let [a, b, c, d, e, f] = rest;
             pair.sends.put([[0, 0, a, b, c, d, e, f]], control);
             pair.sends.end(then, 1);
             self.awaited += u32::from(then.is_awaited());
-            pair.list(&mut self.news);
+            pair.list(&mut self.unflushed);
             return Ok(());
         }
-        // A copy: as the address of the request itself goes nowhere, the compiler keeps a short one in registers.
+        // A copy: the address of the request itself does not escape, so the compiler keeps a short request in
+        // registers.
         self.post_long(qp, &{ *request })
     }
 
@@ -298,20 +299,20 @@ impl Provider for ConnectX {
         send: &SendRequest<'_>,
     ) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        if pair.asked == QpState::Rts
+        if pair.requested == QpState::Rts
             && pair.kind == QpType::Rc
             && pair.sends.has_room_for(2)
-            && let Some((first, rest)) = requests::short(write, pair.key, &pair.most)
-            && let Some((second, behind)) = requests::short(send, pair.key, &pair.most)
+            && let Some((first, rest)) = requests::short(write, pair.key, &pair.limits)
+            && let Some((second, behind)) = requests::short(send, pair.key, &pair.limits)
         {
-            let then = Then::User { id: send.id, success: Success::of(send) };
+            let then = OnCompletion::User { id: send.id, success: Success::of(send) };
             let [a, b, c, d, e, f] = rest;
             pair.sends.put([[0, 0, a, b, c, d, e, f]], first);
             let [a, b, c, d, e, f] = behind;
             pair.sends.put([[0, 0, a, b, c, d, e, f]], second);
             pair.sends.end(then, 2);
             self.awaited += u32::from(then.is_awaited());
-            pair.list(&mut self.news);
+            pair.list(&mut self.unflushed);
             return Ok(());
         }
         verbs::post_both(self, qp, &{ *write }, &{ *send })
@@ -320,7 +321,7 @@ impl Provider for ConnectX {
     #[inline]
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        if pair.asked == QpState::Error {
+        if pair.requested == QpState::Error {
             return Err(VerbsError::WrongState);
         }
         pair.receives.post(request, pair.key)
@@ -329,14 +330,14 @@ impl Provider for ConnectX {
     #[inline]
     fn repost_recv(&mut self, qp: QpId, id: u64) -> bool {
         match self.pairs.get_mut(qp.0) {
-            Some(pair) if pair.asked != QpState::Error => pair.receives.post_again(id),
+            Some(pair) if pair.requested != QpState::Error => pair.receives.repost(id),
             _ => false,
         }
     }
 
     fn post_empty_recvs(&mut self, qp: QpId, id: u64, count: u32) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        if pair.asked == QpState::Error {
+        if pair.requested == QpState::Error {
             return Err(VerbsError::WrongState);
         }
         pair.receives.post_empty(id, count)
@@ -359,9 +360,9 @@ impl Provider for ConnectX {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let waited = match &self.doing {
-            Some(doing) => Some(self.now.since(doing.since)),
-            None if self.life.is_none() => Some(LOOK_SELDOM),
+        let waited = match &self.current_job {
+            Some(current_job) => Some(self.now.since(current_job.since)),
+            None if self.life.is_none() => Some(MAX_POLL),
             None => {
                 let idle = self.jobs.is_empty()
                     && self.keys_missing == 0
@@ -369,7 +370,7 @@ impl Provider for ConnectX {
                 (!idle).then_some(Duration::ZERO)
             }
         };
-        let again = waited.map(|waited| self.now + (waited / 8).clamp(LOOK_AGAIN, LOOK_SELDOM));
+        let again = waited.map(|waited| self.now + (waited / 8).clamp(MIN_POLL, MAX_POLL));
         Instant::first([again, self.cm.deadline()])
     }
 

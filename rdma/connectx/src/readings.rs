@@ -1,5 +1,5 @@
-//! What the card counts of RoCE by itself, and how flow control is set at its port. Both are read by commands that nobody
-//! waits for: counters once a second, settings when the card has come up. The layouts are those of `mlx5_ifc.h`.
+//! RoCE counters of the card, and the flow control settings of its port. Both are read by commands that no caller waits
+//! for: counters once a second, settings when the card has come up. The layouts are those of `mlx5_ifc.h`.
 
 use super::ConnectX;
 use super::commands::Job;
@@ -18,20 +18,20 @@ const ACCESS_REG: Command = Command(0x805, "ACCESS_REG");
 const QUERY_CONG_STATUS: Command = Command(0x822, "QUERY_CONG_STATUS");
 const QUERY_CONG_STATISTICS: Command = Command(0x826, "QUERY_CONG_STATISTICS");
 
-/// Registers of the port: flow control, and by what of a packet its priority is told.
+/// Registers of the port: flow control, and the source of a packet's priority.
 const FLOW_CONTROL: u32 = 0x5007;
 const TRUST: u32 = 0x4002;
 const EVERY: Duration = Duration::from_secs(1);
 const NOT_LOSSLESS: &str = "lossless is not configured: neither priority flow control nor pause is on at the card's port in both \
-     directions, so what the network drops is sent again, slowly; set it for RoCE's class here and at the switch, or mark \
-     with ECN (docs/hardware.md)";
-const NOT_MARKED: &str = "ECN is not configured: there is no priority for which the card both tells of marks and slows down because \
-     of them, so that a switch which marks is not heeded; turn it on for RoCE's class (docs/hardware.md)";
-/// Who heeds congestion: who sends, and who receives and tells; of each of eight priorities.
+    directions, so packets that the network drops are retransmitted, slowly; enable it for RoCE's class here and at the \
+    switch, or enable ECN (docs/hardware.md)";
+const NOT_MARKED: &str = "ECN is not configured: for no priority does the card both notify senders of congestion and slow down when \
+    notified, so congestion marks of a switch have no effect; enable it for RoCE's class (docs/hardware.md)";
+/// Roles in congestion control (sender, receiver), each for eight priorities.
 const NODES: [u8; 2] = [1, 2];
 const PRIORITIES: u8 = 8;
 
-/// What is read next.
+/// A value to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// Counters of queue pairs, of the port, of congestion.
@@ -41,63 +41,63 @@ pub enum Reading {
     /// Settings.
     FlowControl,
     Trust,
-    /// Whether a node heeds congestion for a priority.
+    /// Whether a role of congestion control is on for a priority.
     Marks(u8, u8),
 }
 
-/// What the card has counted since it was set up, resets included.
+/// Counters of the card since its setup, resets included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardCounters {
-    /// Packets that came and found no receive posted (RNR NAKs that were sent).
+    /// Packets that found no receive posted (RNR NAKs sent).
     pub out_of_buffer: u64,
-    /// Packets that came out of sequence: some before them were lost.
+    /// Packets received out of sequence, because earlier ones were lost.
     pub out_of_sequence: u64,
-    /// Requests that came a second time.
+    /// Duplicate requests received.
     pub duplicate_request: u64,
-    /// RNR NAKs that came: the peer had no receive posted.
+    /// RNR NAKs received: the peer had no receive posted.
     pub rnr_nak_retry_err: u64,
-    /// NAKs that came because packets of ours were lost.
+    /// Sequence NAKs received: packets of ours were lost.
     pub packet_seq_err: u64,
-    /// Answers that came out of sequence.
+    /// Answers received out of sequence.
     pub implied_nak_seq_err: u64,
-    /// Requests that were not acknowledged in time.
+    /// ACK timeouts of requests.
     pub local_ack_timeout_err: u64,
-    /// Frames that were dropped on their way in because of an error.
+    /// Received frames dropped because of an error.
     pub rx_discards: u64,
-    /// Congestion notifications that were sent, heeded, and passed over; packets that came marked. 0 where the firmware
-    /// does not tell.
+    /// Congestion notifications sent. 0 without congestion counters in the firmware, like the next three.
     pub cnp_sent: u64,
-    /// See `cnp_sent`.
+    /// Congestion notifications handled.
     pub cnp_handled: u64,
-    /// See `cnp_sent`.
+    /// Congestion notifications ignored.
     pub cnp_ignored: u64,
-    /// See `cnp_sent`.
+    /// Packets received with a congestion mark.
     pub ecn_marked: u64,
 }
 
-/// Flow control of the port. What the firmware does not tell (a virtual function may not ask) is None.
+/// Flow control of the port. None for values that the firmware does not report (to a virtual function, for example).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowControl {
-    /// Priorities that are held back (PFC) when the other side says so, and that it is told of: a bit for each.
+    /// Priority flow control: priorities that the card pauses on request of the other side, and priorities for which it
+    /// sends such requests; a bit for each.
     pub priorities: Option<(u8, u8)>,
-    /// Pause for all, the same.
+    /// Global pause, likewise.
     pub pause: Option<(bool, bool)>,
-    /// Priorities are told by DSCP, and not by VLAN tags.
+    /// Whether priorities come from DSCP, and not from VLAN tags.
     pub by_dscp: Option<bool>,
-    /// Priorities for which congestion (ECN) is heeded as sender, and is told of as receiver: a bit for each.
+    /// Congestion control (ECN): priorities with it on as sender, and as receiver; a bit for each.
     pub marks: Option<[u8; 2]>,
 }
 
 impl FlowControl {
-    /// Whether something is lossless. None if it is not known.
+    /// Whether any class is lossless. None if unknown.
     pub fn is_lossless(&self) -> Option<bool> {
         let (both, pause) = (self.priorities?, self.pause?);
         Some(both.0 & both.1 != 0 || pause.0 && pause.1)
     }
 
-    /// For the operator. None if it is not known.
+    /// Text for the operator. None if unknown.
     pub fn in_words(&self) -> Option<String> {
-        let ((held, told), pause) = (self.priorities?, self.pause?);
+        let ((rx, tx), pause) = (self.priorities?, self.pause?);
         let trust = match self.by_dscp {
             Some(true) => ", by DSCP",
             Some(false) => ", by VLAN priority",
@@ -112,7 +112,7 @@ impl FlowControl {
             Some(0) => ", no ECN".into(),
             Some(both) => format!(", ECN on {}", list(both)),
         };
-        Some(match (held & told, pause) {
+        Some(match (rx & tx, pause) {
             (0, (true, true)) => format!("pause{marks}"),
             (0, _) => format!("off{trust}{marks}"),
             (both, _) => format!("priorities {}{trust}{marks}", list(both)),
@@ -120,27 +120,27 @@ impl FlowControl {
     }
 }
 
-/// Places of counters of queue pairs in the answer, in the order of [`CardCounters`].
+/// Offsets of the counters of queue pairs in the answer, in the order of [`CardCounters`].
 const PAIRS: [usize; 7] = [0x30, 0x38, 0x40, 0x48, 0x50, 0x58, 0x60];
 
-/// What was read.
+/// Values read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readings {
     /// The counter set of all queue pairs.
     pub set: u32,
-    /// The firmware tells of congestion.
+    /// Whether the firmware has congestion counters.
     pub congestion: bool,
     pub counters: CardCounters,
     pub flow_control: FlowControl,
-    /// Counters of queue pairs as they were read last: 32 bits, which go on from 0.
+    /// Last values of the counters of queue pairs, which have 32 bits and wrap.
     last: [u32; PAIRS.len()],
-    /// The others, since the card came up, and before.
+    /// The other counters at the last reset of the card.
     base: CardCounters,
     due: Option<Instant>,
 }
 
 impl Readings {
-    /// The card was reset: it begins to count anew.
+    /// Begins after a reset of the card, with counters at 0.
     pub fn begin(&mut self, set: u32, congestion: bool) {
         (self.set, self.congestion, self.last) = (set, congestion, [0; PAIRS.len()]);
         (self.base, self.due) = (self.counters, None);
@@ -182,24 +182,24 @@ impl Readings {
             return;
         }
         let [sends, receives] = [0x40, 0x60].map(|bit| get(register, bit, 1) == 1);
-        let [held, told] = [0x68, 0x48].map(|bit| get(register, bit, 8) as u8);
-        self.flow_control.priorities = Some((held, told));
+        let [rx, tx] = [0x68, 0x48].map(|bit| get(register, bit, 8) as u8);
+        self.flow_control.priorities = Some((rx, tx));
         self.flow_control.pause = Some((receives, sends));
     }
 }
 
 impl ConnectX {
-    /// What the card has counted by itself, as it was read within the last second or so.
+    /// Counters of the card, as read within about the last second.
     pub fn card_counters(&self) -> &CardCounters {
         &self.readings.counters
     }
 
-    /// How flow control was set at its port when the card came up.
+    /// Flow control settings of the port when the card came up.
     pub fn flow_control(&self) -> &FlowControl {
         &self.readings.flow_control
     }
 
-    /// Has settings read.
+    /// Schedules the reading of settings.
     pub(super) fn read_settings(&mut self) {
         self.readings.flow_control = FlowControl::default();
         self.jobs.extend([Reading::FlowControl, Reading::Trust].map(Job::Read));
@@ -209,16 +209,16 @@ impl ConnectX {
         }
     }
 
-    /// Has counters read when it is time.
+    /// Schedules the reading of counters when it is due.
     #[inline]
     pub(super) fn read_counters(&mut self) {
         if self.readings.due.is_none_or(|due| due <= self.now) && self.is_up() {
-            self.have_counters_read();
+            self.schedule_counters();
         }
     }
 
     #[cold]
-    fn have_counters_read(&mut self) {
+    fn schedule_counters(&mut self) {
         self.readings.due = Some(self.now + EVERY);
         self.jobs.extend([Reading::Pairs, Reading::Port].map(Job::Read));
         if self.readings.congestion {
@@ -226,12 +226,12 @@ impl ConnectX {
         }
     }
 
-    /// The command that reads something: what it is, its operation, input, and bytes of the answer.
+    /// The command for a reading: command, operation, input, and bytes of the answer.
     pub(super) fn reading(&self, reading: Reading) -> (Command, u16, Vec<u8>, usize) {
         let register = |register, bytes: usize| {
             let mut input = alloc::vec![0; 0x10 - 8 + bytes];
             put(&mut input, 0, register);
-            // Of port 1.
+            // Port 1.
             input[9] = 1;
             (ACCESS_REG, 1, input, 0x10 + bytes)
         };
@@ -253,8 +253,8 @@ impl ConnectX {
         }
     }
 
-    /// The answer to it.
-    pub(super) fn is_read(&mut self, reading: Reading, answer: &[u8]) {
+    /// Handles the answer to a reading.
+    pub(super) fn take_reading(&mut self, reading: Reading, answer: &[u8]) {
         let readings = &mut self.readings;
         match reading {
             Reading::Pairs => readings.take_pairs(answer),
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_go_on_over_resets_and_laps() {
+    fn counters_continue_over_resets_and_wraps() {
         let mut readings = Readings::default();
         let mut pairs = [0; 0x100];
         let mut read = |readings: &mut Readings, value: u32| {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_said_in_words() {
+    fn flow_control_is_described_in_words() {
         let mut settings = FlowControl { pause: Some((false, false)), ..FlowControl::default() };
         assert_eq!(settings.in_words(), None);
         settings.priorities = Some((8, 12));
@@ -328,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn flow_control_is_on_in_both_directions_or_it_is_not() {
-        let lossless = |told: u8, held: u8, pauses: u8| {
+    fn lossless_needs_flow_control_in_both_directions() {
+        let lossless = |tx: u8, rx: u8, pauses: u8| {
             let mut readings = Readings::default();
             let mut answer = [0; 0x30];
-            (answer[0x10 + 9], answer[0x10 + 13]) = (told, held);
+            (answer[0x10 + 9], answer[0x10 + 13]) = (tx, rx);
             (answer[0x10 + 8], answer[0x10 + 12]) = (pauses & 1 << 7, pauses << 7);
             readings.take_flow_control(&answer);
             readings.flow_control.is_lossless()

@@ -1,5 +1,5 @@
-//! A receive queue: an entry of segments for each receive, and the counter in the doorbell record, which is all that the
-//! card is told of it: there is no doorbell for receives.
+//! A receive queue: an entry of segments for each receive, and a counter in the doorbell record. The card reads only
+//! that counter: receives have no doorbell register.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -8,28 +8,28 @@ use drivers::hal::{Cells, Window};
 use softverbs::sges::{MAX_SGE, Sges};
 use verbs::{RecvRequest, VerbsError};
 
-/// The key that ends a list of segments.
+/// The key that terminates a list of segments.
 const TERMINATE: u64 = 0x100;
 /// Bytes of a segment.
 const SEGMENT: usize = 16;
 
-/// How large a queue is.
+/// Size of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Log2 of receives, and of the bytes of each.
+    /// Log2 of the number of receives, and of the bytes of each.
     pub log: u32,
     pub log_bytes: u32,
 }
 
 impl Shape {
-    /// For so many receives of up to `windows` windows. With 64 bytes at least: the send queue is behind it.
+    /// For `receives` receives of up to `windows` windows. At least 64 bytes, because the send queue follows it.
     pub fn new(receives: u32, windows: usize) -> Shape {
         let log_bytes = (windows.max(1) * SEGMENT).next_power_of_two().ilog2();
         let log = receives.max(1).next_power_of_two().ilog2();
         Shape { log: log.max(6u32.saturating_sub(log_bytes)), log_bytes }
     }
 
-    /// Bytes in all.
+    /// Total bytes.
     pub fn bytes(self) -> usize {
         1 << (self.log + self.log_bytes)
     }
@@ -44,15 +44,15 @@ pub struct ReceiveQueue {
     limit: u32,
     posted: u32,
     done: u32,
-    /// Each entry of the ring was written once at least.
-    went_round: bool,
+    /// Whether each entry of the ring was written at least once.
+    has_wrapped: bool,
     ids: Box<[u64]>,
-    /// Of datagrams: where each goes, because what is in front of it is looked at.
+    /// Destinations of datagrams, whose headers are read from there.
     places: Box<[Sges]>,
 }
 
 impl ReceiveQueue {
-    /// At the beginning of the memory, for up to `limit` receives of up to `windows` windows.
+    /// A queue at the beginning of the memory, for up to `limit` receives of up to `windows` windows.
     pub fn new(
         memory: &Window,
         record: Window,
@@ -72,13 +72,13 @@ impl ReceiveQueue {
             limit,
             posted: 0,
             done: 0,
-            went_round: false,
+            has_wrapped: false,
             ids: vec![0; count].into(),
             places: places.into(),
         })
     }
 
-    /// Whether there is room for so many more.
+    /// Whether there is room for `count` more receives.
     fn check_room(&self, count: u32) -> Result<(), VerbsError> {
         match self.posted.wrapping_sub(self.done).checked_add(count) {
             Some(all) if all <= self.limit => Ok(()),
@@ -86,14 +86,14 @@ impl ReceiveQueue {
         }
     }
 
-    /// Posts a receive into memory of a domain whose key for all memory is `key`.
+    /// Posts a receive; `key` is the domain's key for all memory.
     pub fn post(&mut self, request: &RecvRequest<'_>, key: u32) -> Result<(), VerbsError> {
         self.check_room(1)?;
         if request.into.len() > self.windows {
             return Err(VerbsError::Invalid);
         }
         let (index, mut at, end) = self.next();
-        // A length of 0 would stand for 2 GiB.
+        // A length of 0 means 2 GiB.
         for window in request.into.iter().filter(|window| !window.is_empty()) {
             let first = (window.len() as u64) << 32 | u64::from(key);
             self.words.store(at, first.swap_bytes());
@@ -107,16 +107,16 @@ impl ReceiveQueue {
             *place = Sges::new(request.into)?;
         }
         self.count(index, request.id);
-        self.tell();
+        self.update_record();
         Ok(())
     }
 
-    /// Posts a receive of this id again, into the memory that it had, if the next entry of the ring was its last time: then
-    /// it still holds that. So it is where the queue is full but for this one.
+    /// Posts a receive with this id again, into the same memory, if the next entry of the ring is its last one and so
+    /// still has its segments. That is the case if the queue is full except for it.
     #[inline]
-    pub fn post_again(&mut self, id: u64) -> bool {
+    pub fn repost(&mut self, id: u64) -> bool {
         let index = self.posted as usize & (self.ids.len() - 1);
-        if !self.went_round
+        if !self.has_wrapped
             || !self.places.is_empty()
             || self.ids.get(index) != Some(&id)
             || self.check_room(1).is_err()
@@ -124,16 +124,16 @@ impl ReceiveQueue {
             return false;
         }
         self.posted = self.posted.wrapping_add(1);
-        self.tell();
+        self.update_record();
         true
     }
 
-    /// Posts so many without memory, with an id that no other receive has.
+    /// Posts `count` receives without memory, with an id that no other receive has.
     pub fn post_empty(&mut self, id: u64, count: u32) -> Result<(), VerbsError> {
         self.check_room(count)?;
         for _ in 0..count {
             let (index, at, _) = self.next();
-            if self.went_round && self.ids.get(index) == Some(&id) {
+            if self.has_wrapped && self.ids.get(index) == Some(&id) {
                 self.posted = self.posted.wrapping_add(1);
                 continue;
             }
@@ -143,11 +143,11 @@ impl ReceiveQueue {
             }
             self.count(index, id);
         }
-        self.tell();
+        self.update_record();
         Ok(())
     }
 
-    /// The index of the next receive, and its words, from the first to behind the last.
+    /// The index of the next receive, and the range of its words.
     #[inline]
     fn next(&self) -> (usize, usize, usize) {
         let index = self.posted as usize & (self.ids.len() - 1);
@@ -155,7 +155,7 @@ impl ReceiveQueue {
         (index, index << log_words, (index + 1) << log_words)
     }
 
-    /// Ends the list of segments of a receive.
+    /// Terminates the list of segments of a receive.
     #[inline]
     fn terminate(&self, at: usize) {
         self.words.store(at, TERMINATE.swap_bytes());
@@ -168,22 +168,22 @@ impl ReceiveQueue {
             *place = id;
         }
         self.posted = self.posted.wrapping_add(1);
-        self.went_round |= index + 1 == self.ids.len();
+        self.has_wrapped |= index + 1 == self.ids.len();
     }
 
-    /// Tells the card how many were posted.
+    /// Writes the number of posted receives to the doorbell record.
     #[inline]
-    fn tell(&self) {
+    fn update_record(&self) {
         self.record.store32(0, (self.posted & 0xffff).swap_bytes());
     }
 
-    /// Where the receive with this counter goes, if it is for a datagram.
+    /// Destination of the receive with this counter, if it is for a datagram.
     pub fn place(&self, counter: u16) -> Option<&Sges> {
         self.places.get(usize::from(counter) & (self.ids.len() - 1))
     }
 
-    /// The receive that is done, as a completion with this counter says: its id. They are done in order; None if this is
-    /// not the next one.
+    /// Takes out the next receive, given a completion with this counter; returns its id. Receives complete in order;
+    /// None if this is not the next one.
     #[inline(always)]
     pub fn retire(&mut self, counter: u16) -> Option<u64> {
         if self.posted == self.done || counter != self.done as u16 {
@@ -194,8 +194,8 @@ impl ReceiveQueue {
         self.ids.get(index).copied()
     }
 
-    /// Takes a receive out that will never be done.
-    pub fn give_up(&mut self) -> Option<u64> {
+    /// Takes out the oldest receive, which will never complete.
+    pub fn drop_oldest(&mut self) -> Option<u64> {
         self.retire(self.done as u16)
     }
 }
@@ -207,15 +207,15 @@ mod tests {
     use drivers::hal::Arena;
 
     #[test]
-    fn the_send_queue_has_its_alignment() {
+    fn receive_queue_keeps_the_send_queue_aligned() {
         assert_eq!(Shape::new(0, 0), Shape { log: 2, log_bytes: 4 });
         assert_eq!(Shape::new(64, 4), Shape { log: 6, log_bytes: 6 });
         assert_eq!(Shape::new(65, 3).bytes(), 128 * 64);
     }
 
-    /// What is posted again is what the card finds, though something else was at the place in the queue meanwhile.
+    /// A reposted entry has the memory of its id, even if the entry was used for another receive meanwhile.
     #[test]
-    fn receives_are_posted_again() {
+    fn reposted_receive_keeps_its_memory() {
         let mut arena = Arena::on_heap(1 << 16);
         let shape = Shape::new(4, 1);
         let memory = arena.alloc(shape.bytes(), 64).unwrap();
@@ -224,20 +224,20 @@ mod tests {
         let into: Vec<Window> = (0..4).map(|_| arena.alloc(100, 64).unwrap()).collect();
         let request = |n: usize| RecvRequest { id: n as u64, into: &into[n..n + 1] };
         for n in 0..4 {
-            // Nothing was there yet, and the id of the first is that of an empty place.
-            assert!(!queue.post_again(n as u64));
+            // The entries were never written, and the first id equals that of an empty entry.
+            assert!(!queue.repost(n as u64));
             queue.post(&request(n), 7).unwrap();
         }
-        assert!(!queue.post_again(0), "there is no room");
+        assert!(!queue.repost(0), "no room");
         let mut posted = 4u16;
         let mut expected = [0usize, 1, 2, 3];
         for order in [[0, 1, 2, 3], [1, 0, 3, 2], [1, 0, 3, 2], [0, 1, 2, 3]] {
             for _ in 0..4 {
-                queue.give_up().unwrap();
+                queue.drop_oldest().unwrap();
             }
             for n in order {
                 let place = usize::from(posted) % 4;
-                let was_there = queue.post_again(n as u64);
+                let was_there = queue.repost(n as u64);
                 assert_eq!(was_there, expected[place] == n);
                 if !was_there {
                     queue.post(&request(n), 7).unwrap();
@@ -275,7 +275,7 @@ mod tests {
             }
             assert_eq!(post(&mut queue, 9, &[]), Err(VerbsError::QueueFull));
             if round == 0 {
-                // The first has one segment, and an end behind it.
+                // The first entry has one segment and a terminator.
                 assert_eq!(memory.load64(0).swap_bytes(), 100 << 32 | 0x4500);
                 assert_eq!(memory.load64(8).swap_bytes(), into.bus_address());
                 assert_eq!(memory.load64(16).swap_bytes(), TERMINATE);

@@ -6,7 +6,7 @@ use super::domains::Domain;
 use super::mkey::{self, Grant};
 use super::pair::Pair;
 use super::pool::Pool;
-use super::send_queue::{Change, FENCE_SMALL, SendQueue, Then};
+use super::send_queue::{Change, FENCE_SMALL, OnCompletion, SendQueue};
 use alloc::vec::Vec;
 use drivers::hal::Window;
 use rand_core::RngCore;
@@ -18,11 +18,11 @@ use verbs::{
 /// The key of a chunk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// The place in the pool of the key that it has, or will have when what was posted is done.
+    /// Place in the pool of its key, after all posted changes.
     latest: Option<u32>,
-    /// The key that is in force; 0: none.
+    /// The key in effect; 0 for none.
     rkey: u32,
-    /// Changes that were posted and are not done.
+    /// Number of posted changes that are not done.
     posted: u32,
 }
 
@@ -31,7 +31,7 @@ struct Slot {
 pub struct Registration {
     pd: PdId,
     memory: Window,
-    /// What keys are given for, as the card is told: rights, and log2 of the bytes of a page.
+    /// Parameters of its keys for the card: access rights, and log2 of the bytes of a page.
     rights: u64,
     shift: u32,
     address: u64,
@@ -41,7 +41,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// What a key is given for: a chunk. None if there is no such.
+    /// The grant of a chunk. None if there is no such chunk.
     #[inline(always)]
     fn grant(&self, chunk: u16, key: u32, domain: Option<u32>) -> Option<Grant> {
         let offset = usize::from(chunk) * self.chunk;
@@ -54,20 +54,20 @@ impl Registration {
         self.pd
     }
 
-    /// All keys are dead, with the card.
-    pub fn forget_keys(&mut self) {
+    /// Drops all keys after a reset of the card.
+    pub fn drop_keys(&mut self) {
         self.slots.fill(Slot::default());
     }
 }
 
-/// Where peers address memory: from a random page on, of the size that the card's is.
+/// Remote address of memory: in a random page, with the card's page size.
 fn address_of(memory: Window, chunk: usize, rng: &mut dyn RngCore) -> u64 {
     let page = 1u64 << mkey::shift(chunk);
     rng.next_u64() & 0x0000_7fff_ffff_ffff & !(page - 1) | memory.bus_address() & (page - 1)
 }
 
-/// Puts a change of keys into a queue that has room for it, of whose requests those behind it find it done. The domain is
-/// the card's number of it, which is told where the key may be of another.
+/// Writes a change of keys into a queue that has room for it; later requests of the queue execute after it. `domain` is
+/// the card's number of the domain, set if the key may belong to another one.
 fn put(
     sends: &mut SendQueue,
     (id, change): (u64, Change),
@@ -76,7 +76,7 @@ fn put(
     fence: u8,
     pool: &Pool,
 ) -> Result<(), VerbsError> {
-    let grant = match change.gives {
+    let grant = match change.granted {
         None => None,
         Some(place) => {
             let region = region.ok_or(VerbsError::NoSuchObject)?;
@@ -84,22 +84,23 @@ fn put(
             Some(grant.ok_or(VerbsError::Invalid)?)
         }
     };
-    if let Some(place) = change.takes {
-        let (blocks, control) = mkey::take(pool.value(place), fence);
+    if let Some(place) = change.revoked {
+        let (blocks, control) = mkey::revoke(pool.value(place), fence);
         sends.put(blocks, control);
     }
     if let Some(grant) = grant {
-        let (blocks, control) = mkey::give(&grant, fence);
+        let (blocks, control) = mkey::grant(&grant, fence);
         sends.put(blocks, control);
     }
-    sends.end(Then::Key { id, change }, 1);
+    sends.end(OnCompletion::Key { id, change }, 1);
     Ok(())
 }
 
-/// Whether a change of so many blocks can be posted to a queue pair: one of the same domain, which sends, and has room.
+/// Whether a change of `blocks` blocks can be posted to a queue pair: it must be of the same domain, able to send, and
+/// have room.
 #[inline]
 fn check_change(pair: &Pair, pd: PdId, blocks: u32) -> Result<(), VerbsError> {
-    if pair.asked != QpState::Rts {
+    if pair.requested != QpState::Rts {
         return Err(VerbsError::WrongState);
     }
     if pair.pd != pd || pair.service() != Service::Reliable {
@@ -108,17 +109,17 @@ fn check_change(pair: &Pair, pd: PdId, blocks: u32) -> Result<(), VerbsError> {
     if pair.sends.has_blocks(blocks) { Ok(()) } else { Err(VerbsError::QueueFull) }
 }
 
-/// Keys of a chunk of a region, if that is still there, were changed.
+/// Applies a completed change of a chunk's keys, if the region still exists.
 #[inline(always)]
-fn is_changed(
+fn apply_change(
     region: Option<&mut Registration>,
     domains: &mut HandleTable<Domain>,
     pool: &mut Pool,
     change: &Change,
 ) {
     let mut slot = region.and_then(|region| region.slots.get_mut(usize::from(change.chunk)));
-    if let Some(place) = change.takes {
-        let (value, pd) = pool.dead(place);
+    if let Some(place) = change.revoked {
+        let (value, pd) = pool.revoked(place);
         if let Some(slot) = slot.as_mut().filter(|slot| slot.rkey == value) {
             slot.rkey = 0;
         }
@@ -129,14 +130,14 @@ fn is_changed(
             domain.spare.push(place);
         }
     }
-    if let (Some(place), Some(slot)) = (change.gives, slot) {
+    if let (Some(place), Some(slot)) = (change.granted, slot) {
         slot.rkey = pool.value(place);
     }
 }
 
-/// A change that was posted to a queue pair is done.
+/// Applies a completed change that was posted to a queue pair.
 #[inline]
-pub fn posted_is_done(
+pub fn finish_posted_change(
     regions: &mut HandleTable<Registration>,
     domains: &mut HandleTable<Domain>,
     pool: &mut Pool,
@@ -148,59 +149,59 @@ pub fn posted_is_done(
     {
         slot.posted = slot.posted.saturating_sub(1);
     }
-    is_changed(region, domains, pool, change);
+    apply_change(region, domains, pool, change);
 }
 
 impl ConnectX {
     /// Changes the keys of a chunk by the key queue.
     pub(super) fn change_keys(&mut self, change: Change) -> Result<(), VerbsError> {
-        if change.takes.is_none() && change.gives.is_none() {
+        if change.revoked.is_none() && change.granted.is_none() {
             return Ok(());
         }
-        self.make_key_room(mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS)?;
+        self.make_key_room(mkey::GRANT_BLOCKS + mkey::REVOKE_BLOCKS)?;
         let region = self.regions.get(change.region.0);
         let domain = region.and_then(|region| self.domains.get(region.pd.0));
         let domain = domain.map(|domain| domain.number);
-        if change.gives.is_some() && domain.is_none() {
+        if change.granted.is_some() && domain.is_none() {
             return Err(VerbsError::NoSuchObject);
         }
         put(&mut self.key_queue.sends, (0, change), region, domain, 0, &self.pool)
     }
 
-    /// Keys of a chunk were changed.
-    pub(super) fn key_is_changed(&mut self, change: &Change) {
+    /// Applies a completed change of the key queue.
+    pub(super) fn finish_change(&mut self, change: &Change) {
         let ConnectX { regions, domains, pool, .. } = self;
-        is_changed(regions.get_mut(change.region.0), domains, pool, change);
+        apply_change(regions.get_mut(change.region.0), domains, pool, change);
     }
 
-    /// A change that was posted to a queue pair has come to nothing.
-    pub(super) fn posted_change_is_over(&mut self, change: &Change) {
+    /// Forgets a posted change that was not executed.
+    pub(super) fn drop_posted_change(&mut self, change: &Change) {
         let slots = self.regions.get_mut(change.region.0).map(|found| &mut found.slots);
         if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(change.chunk))) {
             slot.posted = slot.posted.saturating_sub(1);
         }
     }
 
-    /// A peer has taken back a key of ours.
-    pub(super) fn key_is_invalidated(&mut self, value: u32) {
-        let Some((place, id, chunk)) = self.pool.taken_by_peer(value) else { return };
+    /// Handles the invalidation of a key by a peer.
+    pub(super) fn handle_remote_invalidate(&mut self, value: u32) {
+        let Some((place, id, chunk)) = self.pool.invalidated_by_peer(value) else { return };
         let slots = self.regions.get_mut(id.0).map(|found| &mut found.slots);
         let slot = slots.and_then(|slots| slots.get_mut(usize::from(chunk)));
         if let Some(slot) = slot.filter(|slot| slot.latest == Some(place)) {
             (slot.latest, slot.rkey) = (None, 0);
-            self.pool.dies(place);
-            self.key_is_changed(&Change {
+            self.pool.revoke(place);
+            self.finish_change(&Change {
                 region: id,
                 chunk,
-                takes: Some(place),
-                gives: None,
-                tells: false,
+                revoked: Some(place),
+                granted: None,
+                has_completion: false,
                 is_awaited: false,
             });
         }
     }
 
-    /// A fresh key for a chunk, in force when this returns, with the one before dead.
+    /// Gives a chunk a fresh key and revokes the old one; both are in effect after `settle_keys`.
     fn rekey(&mut self, id: MrId, chunk: u16, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
         self.check_up()?;
         let region = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?;
@@ -211,17 +212,24 @@ impl ConnectX {
         }
         let old = old.latest;
         let new = self.draw(pd, rng)?;
-        self.pool.give(new, pd, id, chunk);
+        self.pool.grant(new, pd, id, chunk);
         if let Some(region) = self.regions.get_mut(id.0)
             && let Some(slot) = region.slots.get_mut(usize::from(chunk))
         {
             slot.latest = Some(new);
         }
         if let Some(old) = old {
-            self.pool.dies(old);
+            self.pool.revoke(old);
         }
-        let (takes, gives, tells, is_awaited) = (old, Some(new), false, false);
-        self.change_keys(Change { region: id, chunk, takes, gives, tells, is_awaited })?;
+        let (revoked, granted, has_completion, is_awaited) = (old, Some(new), false, false);
+        self.change_keys(Change {
+            region: id,
+            chunk,
+            revoked,
+            granted,
+            has_completion,
+            is_awaited,
+        })?;
         Ok(self.pool.value(new))
     }
 
@@ -277,7 +285,7 @@ impl ConnectX {
     ) -> Result<ChunkedRegion, VerbsError> {
         self.domains.get(pd.0).ok_or(VerbsError::NoSuchObject)?;
         let (chunk, access) = (size as usize, Access::REMOTE_WRITE);
-        // Not on demand.
+        // On-demand memory is not supported.
         let memory = memory.ok_or(VerbsError::Invalid)?;
         if memory.len() < usize::from(count) * chunk {
             return Err(VerbsError::Invalid);
@@ -341,23 +349,30 @@ impl ConnectX {
         }
     }
 
-    /// The keys that a region has, which are none of its any more.
+    /// Detaches the keys of a region; returns chunks and places in the pool.
     fn take_keys(&mut self, id: MrId) -> Result<Vec<(u16, u32)>, VerbsError> {
         let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let slots = region.slots.iter_mut().enumerate();
         let taken = slots.filter_map(|(chunk, slot)| Some((chunk as u16, slot.latest.take()?)));
         let taken: Vec<_> = taken.collect();
         for (_, place) in &taken {
-            self.pool.dies(*place);
+            self.pool.revoke(*place);
         }
         Ok(taken)
     }
 
     pub(super) fn revoke(&mut self, id: MrId) -> Result<(), VerbsError> {
         for (chunk, place) in self.take_keys(id)? {
-            // While the card is down there are none.
-            let (takes, gives, tells, is_awaited) = (Some(place), None, false, false);
-            self.change_keys(Change { region: id, chunk, takes, gives, tells, is_awaited })?;
+            // While the card is down a region has no keys.
+            let (revoked, granted, has_completion, is_awaited) = (Some(place), None, false, false);
+            self.change_keys(Change {
+                region: id,
+                chunk,
+                revoked,
+                granted,
+                has_completion,
+                is_awaited,
+            })?;
         }
         Ok(())
     }
@@ -366,7 +381,7 @@ impl ConnectX {
         let revoked = self.revoke(id);
         let region = self.regions.remove(id.0).ok_or(VerbsError::NoSuchObject)?;
         self.release(region.pd);
-        // Its memory is somebody else's next: no peer may write to it any more. A card that does not do it is reset.
+        // The owner reuses the memory: no peer may write to it any more. A card that does not revoke the keys is reset.
         if self.is_up() {
             let _ = self.settle_keys();
         }
@@ -381,13 +396,14 @@ impl ConnectX {
         let region = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?;
         let live = region.slots.iter().filter(|slot| slot.latest.is_some()).count() as u32;
         let pair = self.pairs.get(request.qp.0).ok_or(VerbsError::NoSuchObject)?;
-        check_change(pair, region.pd, live * mkey::TAKE_BLOCKS)?;
+        check_change(pair, region.pd, live * mkey::REVOKE_BLOCKS)?;
         let taken = self.take_keys(id)?;
         let Some(&(last, _)) = taken.last() else { return Ok(KeyChange::Done(())) };
         for (chunk, place) in taken {
-            let tells = chunk == last;
-            let (takes, gives, is_awaited) = (Some(place), None, tells && request.signaled);
-            let change = Change { region: id, chunk, takes, gives, tells, is_awaited };
+            let has_completion = chunk == last;
+            let (revoked, granted, is_awaited) =
+                (Some(place), None, has_completion && request.signaled);
+            let change = Change { region: id, chunk, revoked, granted, has_completion, is_awaited };
             self.post_change(request.qp, request.id, change)?;
         }
         Ok(if request.signaled { KeyChange::Posted } else { KeyChange::Promised(()) })
@@ -406,7 +422,7 @@ impl ConnectX {
         }
     }
 
-    /// The same where there was no room, or too few keys were spare.
+    /// Retries `rotate_chunk` after lack of room or of spare keys.
     #[cold]
     fn rotate_late(
         &mut self,
@@ -416,19 +432,19 @@ impl ConnectX {
         rng: &mut dyn RngCore,
     ) -> Result<KeyChange<u32>, VerbsError> {
         let few = self.limits.spare_keys / 2;
-        // Perhaps requests are done that nobody wants to hear of.
+        // Unsignaled requests may be done.
         self.reap_sent();
         match self.try_to_rotate(id, chunk, by, 1 + few, rng) {
             Err(VerbsError::NoRoom) => {}
             done => return done,
         }
-        // More keys may belong to the domain.
+        // The domain may get more keys.
         let pd = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?.pd;
         self.stock(pd, rng)?;
         self.try_to_rotate(id, chunk, by, few.max(1), rng)
     }
 
-    /// Posts it. `NoRoom` if fewer than so many keys are spare in the region's domain.
+    /// Posts the rotation. `NoRoom` if fewer than `least` keys are spare in the region's domain.
     #[inline(always)]
     fn try_to_rotate(
         &mut self,
@@ -438,11 +454,11 @@ impl ConnectX {
         least: usize,
         rng: &mut dyn RngCore,
     ) -> Result<KeyChange<u32>, VerbsError> {
-        let ConnectX { regions, domains, pairs, pool, news, awaited, fence, .. } = self;
+        let ConnectX { regions, domains, pairs, pool, unflushed, awaited, fence, .. } = self;
         let region = regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let old = region.slots.get(usize::from(chunk)).ok_or(VerbsError::Invalid)?.latest;
         let pair = pairs.get_mut(by.qp.0).ok_or(VerbsError::NoSuchObject)?;
-        check_change(pair, region.pd, mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS)?;
+        check_change(pair, region.pd, mkey::GRANT_BLOCKS + mkey::REVOKE_BLOCKS)?;
         let domain = domains.get_mut(region.pd.0).ok_or(VerbsError::NoSuchObject)?;
         if domain.spare.len() < least {
             return Err(VerbsError::NoRoom);
@@ -450,26 +466,26 @@ impl ConnectX {
         let mut grant = region.grant(chunk, 0, None).ok_or(VerbsError::Invalid)?;
         let (new, rkey) = pool.draw_of(&mut domain.spare, rng).ok_or(VerbsError::NoRoom)?;
         grant.key = rkey;
-        // Until it is taken back.
+        // Until the key is revoked.
         domain.users += 1;
-        pool.give(new, region.pd, id, chunk);
+        pool.grant(new, region.pd, id, chunk);
         if let Some(old) = old {
-            let (blocks, control) = mkey::take(pool.dies(old), *fence);
+            let (blocks, control) = mkey::revoke(pool.revoke(old), *fence);
             pair.sends.put(blocks, control);
         }
-        let (blocks, control) = mkey::give(&grant, *fence);
+        let (blocks, control) = mkey::grant(&grant, *fence);
         pair.sends.put(blocks, control);
-        let (takes, gives, tells, is_awaited) = (old, Some(new), true, by.signaled);
-        let change = Change { region: id, chunk, takes, gives, tells, is_awaited };
-        pair.sends.end(Then::Key { id: by.id, change }, 1);
-        // Those behind it find it done.
+        let (revoked, granted, has_completion, is_awaited) = (old, Some(new), true, by.signaled);
+        let change = Change { region: id, chunk, revoked, granted, has_completion, is_awaited };
+        pair.sends.end(OnCompletion::Key { id: by.id, change }, 1);
+        // Later requests wait for the change.
         pair.sends.fence = FENCE_SMALL;
         *awaited += u32::from(by.signaled);
         if let Some(slot) = region.slots.get_mut(usize::from(chunk)) {
             slot.latest = Some(new);
             slot.posted += 1;
         }
-        pair.list(news);
+        pair.list(unflushed);
         Ok(if by.signaled { KeyChange::Posted } else { KeyChange::Promised(rkey) })
     }
 
@@ -478,13 +494,13 @@ impl ConnectX {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let region = self.regions.get_mut(change.region.0).ok_or(VerbsError::NoSuchObject)?;
         put(&mut pair.sends, (id, change), Some(region), None, self.fence, &self.pool)?;
-        // Those behind it find it done.
+        // Later requests wait for the change.
         pair.sends.fence = FENCE_SMALL;
         self.awaited += u32::from(change.is_awaited);
         if let Some(slot) = region.slots.get_mut(usize::from(change.chunk)) {
             slot.posted += 1;
         }
-        pair.list(&mut self.news);
+        pair.list(&mut self.unflushed);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Work requests as they lie in a send queue (Linux: `drivers/infiniband/hw/mlx5/wr.c`): segments of 16 bytes, the control
-//! segment first, whose words are left to the queue.
+//! Work requests in the format of a send queue (Linux: `drivers/infiniband/hw/mlx5/wr.c`): segments of 16 bytes. The
+//! control segment comes first; the queue fills it in.
 
 use super::context::gid;
 use super::send_queue::{Control, LONGEST};
@@ -15,21 +15,21 @@ const READ: u8 = 0x10;
 const COMPARE_SWAP: u8 = 0x11;
 const FETCH_ADD: u8 = 0x12;
 
-/// In the length of a segment: bytes follow it.
+/// Flag in the length of a segment: inline bytes follow.
 const INLINE: u64 = 1 << 31;
-/// Words of a segment, of an address of datagrams.
+/// Words of a segment, and of the address of a datagram.
 const SEGMENT: usize = 2;
 const ADDRESS: usize = 6;
 
-/// A payload inline is at most so long.
+/// Longest inline payload.
 pub const MAX_INLINE: usize = 96;
-/// Longest message.
+/// Log2 of the longest message.
 pub const LOG_MAX_MESSAGE: u32 = 30;
 
-/// What a request may have.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Most {
-    /// Windows, bytes inline, and bytes in all.
+pub struct RequestLimits {
+    /// Windows, inline bytes, and total bytes.
     pub windows: usize,
     pub inline: usize,
     pub message: usize,
@@ -43,7 +43,7 @@ pub fn blocks(windows: usize, inline: usize, datagrams: bool) -> u32 {
     (1 + address + data).max(4).div_ceil(4) as u32
 }
 
-/// Where the next segment goes.
+/// Writes segments one after another.
 struct Writer<'a> {
     words: &'a mut [u64; LONGEST],
     at: usize,
@@ -58,21 +58,26 @@ impl Writer<'_> {
         self.at += SEGMENT;
     }
 
-    /// Segments of data; `key` is that of all memory in the domain.
+    /// Writes data segments; `key` is the domain's key for all memory.
     #[inline]
-    fn data(&mut self, payload: &Payload<'_>, key: u32, most: &Most) -> Result<(), VerbsError> {
+    fn data(
+        &mut self,
+        payload: &Payload<'_>,
+        key: u32,
+        limits: &RequestLimits,
+    ) -> Result<(), VerbsError> {
         match payload {
             Payload::Windows(windows) => {
-                if windows.len() > most.windows || payload.len() > most.message {
+                if windows.len() > limits.windows || payload.len() > limits.message {
                     return Err(VerbsError::Invalid);
                 }
-                // A length of 0 would stand for 2 GiB.
+                // A length of 0 means 2 GiB.
                 for window in windows.iter().filter(|window| !window.is_empty()) {
                     self.put((window.len() as u64) << 32 | u64::from(key), window.bus_address());
                 }
             }
             Payload::Inline(bytes) => {
-                if bytes.len() > most.inline || bytes.len() > most.message {
+                if bytes.len() > limits.inline || bytes.len() > limits.message {
                     return Err(VerbsError::Invalid);
                 }
                 if bytes.is_empty() {
@@ -99,18 +104,18 @@ impl Writer<'_> {
         self.put(to.address, u64::from(to.rkey) << 32);
     }
 
-    /// Where a datagram goes; `index` is that of the own GID.
+    /// Writes the address of a datagram; `index` is that of the own GID.
     fn address(&mut self, to: &DatagramTo, index: u8) {
-        let way = &to.address;
-        let [a, b, c, d, e, f] = way.remote_mac.map(u64::from);
-        let bytes = u128::from_be_bytes(gid(way.remote));
+        let path = &to.address;
+        let [a, b, c, d, e, f] = path.remote_mac.map(u64::from);
+        let bytes = u128::from_be_bytes(gid(path.remote));
         self.put(
             u64::from(to.remote_qkey) << 32,
-            (u64::from(to.remote_qpn & 0xff_ffff) | 1 << 31) << 32 | u64::from(way.source_port),
+            (u64::from(to.remote_qpn & 0xff_ffff) | 1 << 31) << 32 | u64::from(path.source_port),
         );
         self.put(
             a << 24 | b << 16 | c << 8 | d,
-            (e << 24 | f << 16 | u64::from(way.traffic_class) << 8 | u64::from(way.hop_limit))
+            (e << 24 | f << 16 | u64::from(path.traffic_class) << 8 | u64::from(path.hop_limit))
                 << 32
                 | 1 << 30
                 | u64::from(index) << 20,
@@ -119,10 +124,14 @@ impl Writer<'_> {
     }
 }
 
-/// What most requests are that a user posts: WRITEs, SENDs and READs of one block, not to be told apart by [`build`] from
-/// others: what follows the control segment. None if it is not such a one.
+/// The fast path for most requests of users: WRITEs and SENDs of one block. Returns the words behind the control
+/// segment, the same as those of [`build`]; None for any other request.
 #[inline(always)]
-pub fn short(request: &SendRequest<'_>, key: u32, most: &Most) -> Option<(Control, [u64; 6])> {
+pub fn short(
+    request: &SendRequest<'_>,
+    key: u32,
+    limits: &RequestLimits,
+) -> Option<(Control, [u64; 6])> {
     let mut control = Control { solicited: request.solicited, ..Control::default() };
     let mut rest = [0; 6];
     let (payload, at) = match &request.operation {
@@ -148,23 +157,23 @@ pub fn short(request: &SendRequest<'_>, key: u32, most: &Most) -> Option<(Contro
     match *payload {
         Payload::Windows([]) => {}
         Payload::Windows([window]) if !window.is_empty() => {
-            if most.windows == 0 || window.len() > most.message {
+            if limits.windows == 0 || window.len() > limits.message {
                 return None;
             }
             rest[at] = (window.len() as u64) << 32 | u64::from(key);
             rest[at + 1] = window.bus_address();
             control.segments += 1;
         }
-        // A length, and up to 12 bytes behind it; of 8, which is what RTRS sends, without a loop.
-        Payload::Inline(&[a, b, c, d, e, f, g, h]) if most.inline >= 8 => {
+        // A length, and up to 12 bytes behind it. RTRS sends 8 bytes: without a loop.
+        Payload::Inline(&[a, b, c, d, e, f, g, h]) if limits.inline >= 8 => {
             let first = u64::from(u32::from_be_bytes([a, b, c, d]));
             rest[at] = (INLINE | 8) << 32 | first;
             rest[at + 1] = u64::from(u32::from_be_bytes([e, f, g, h])) << 32;
             control.segments += 1;
         }
-        // Behind the length, in what is left of the block: 44 bytes of a SEND, as SMC-R's messages have.
+        // Behind the length, in the rest of the block: 44 bytes of a SEND, as SMC-R's messages have.
         Payload::Inline(bytes)
-            if !bytes.is_empty() && bytes.len() <= most.inline.min(8 * (rest.len() - at) - 4) =>
+            if !bytes.is_empty() && bytes.len() <= limits.inline.min(8 * (rest.len() - at) - 4) =>
         {
             let mut segments = [0u8; 48];
             segments[..4].copy_from_slice(&((INLINE | bytes.len() as u64) as u32).to_be_bytes());
@@ -179,12 +188,12 @@ pub fn short(request: &SendRequest<'_>, key: u32, most: &Most) -> Option<(Contro
     Some((control, rest))
 }
 
-/// Writes what a user posts, into words that are 0; `datagram` is where it goes and the index of the own GID.
+/// Writes a user's request into words that are 0; `datagram` has its destination and the index of the own GID.
 #[inline]
 pub fn build(
     request: &SendRequest<'_>,
     key: u32,
-    most: &Most,
+    limits: &RequestLimits,
     datagram: Option<(&DatagramTo, u8)>,
     words: &mut [u64; LONGEST],
 ) -> Result<Control, VerbsError> {
@@ -207,7 +216,7 @@ pub fn build(
                 SendWith::Immediate(value) => (SEND_IMMEDIATE, *value),
                 SendWith::Invalidate(rkey) => (SEND_INVALIDATE, *rkey),
             };
-            writer.data(payload, key, most)?;
+            writer.data(payload, key, limits)?;
         }
         SendOperation::Write { payload, to, immediate } => {
             (control.opcode, control.immediate) = match immediate {
@@ -215,31 +224,31 @@ pub fn build(
                 Some(value) => (WRITE_IMMEDIATE, *value),
             };
             writer.remote(*to);
-            writer.data(payload, key, most)?;
+            writer.data(payload, key, limits)?;
         }
         SendOperation::Read { into, from } => {
             control.opcode = READ;
             writer.remote(*from);
-            writer.data(&Payload::Windows(into), key, most)?;
+            writer.data(&Payload::Windows(into), key, limits)?;
         }
         SendOperation::CompareSwap { into, at, compare, swap } => {
             control.opcode = COMPARE_SWAP;
             writer.remote(*at);
             writer.put(*swap, *compare);
-            writer.data(&Payload::Windows(&[eight(into)?]), key, most)?;
+            writer.data(&Payload::Windows(&[eight(into)?]), key, limits)?;
         }
         SendOperation::FetchAdd { into, at, add } => {
             control.opcode = FETCH_ADD;
             writer.remote(*at);
             writer.put(*add, 0);
-            writer.data(&Payload::Windows(&[eight(into)?]), key, most)?;
+            writer.data(&Payload::Windows(&[eight(into)?]), key, limits)?;
         }
     }
     control.segments = writer.at / SEGMENT;
     Ok(control)
 }
 
-/// Where the value before an atomic operation goes.
+/// The destination of the old value of an atomic operation.
 fn eight(into: &drivers::hal::Window) -> Result<drivers::hal::Window, VerbsError> {
     if into.len() == 8 { Ok(*into) } else { Err(VerbsError::Invalid) }
 }
@@ -250,10 +259,10 @@ mod tests {
     use drivers::hal::Arena;
 
     #[test]
-    fn short_requests_are_as_others() {
+    fn short_requests_equal_built_ones() {
         let mut arena = Arena::on_heap(1 << 16);
         let window = arena.alloc(100, 64).unwrap();
-        let most = Most { windows: 2, inline: 44, message: 1000 };
+        let limits = RequestLimits { windows: 2, inline: 44, message: 1000 };
         let to = RemoteAddress { address: 0x1234_5678_9abc, rkey: 0x700 };
         let empty = window.slice(0, 0).unwrap();
         let payloads = [
@@ -289,15 +298,15 @@ mod tests {
                     ack_lazily: false,
                 };
                 let mut words = [0; LONGEST];
-                let built = build(&request, 0x4500, &most, None, &mut words);
-                let Some((control, rest)) = short(&request, 0x4500, &most) else { continue };
+                let built = build(&request, 0x4500, &limits, None, &mut words);
+                let Some((control, rest)) = short(&request, 0x4500, &limits) else { continue };
                 short_ones += 1;
                 assert_eq!(Ok(control), built);
                 assert_eq!(rest[..], words[2..8]);
                 assert!(words[8..].iter().all(|word| *word == 0));
             }
         }
-        // The longest but in SENDs.
+        // All but the longest payloads; those only in SENDs.
         assert_eq!(short_ones, 6 * 5 + 2 * 3);
     }
 

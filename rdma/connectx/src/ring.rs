@@ -1,29 +1,29 @@
-//! A completion queue: a ring of 64 bytes each, told apart by what the queue pair said to be called (`user_index`), and its
-//! number. There are two: what users send completes in the one, and everything else in the other.
+//! A completion queue: a ring of entries of 64 bytes. Entries are assigned to a queue pair by its identifier
+//! (`user_index`) and its number. There are two rings: one for users' sends, one for everything else.
 
 use super::memory::Buffer;
 use drivers::ethernet::mlx5::Completions;
 use drivers::hal::{Arena, Window};
 use verbs::{Status, VerbsError};
 
-/// What an entry is about.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A request was carried out.
+    /// A request succeeded.
     Requested,
     /// A receive was consumed by a WRITE with an immediate.
     WriteImmediate,
-    /// By a SEND.
+    /// A receive was consumed by a SEND.
     Send,
-    /// By one with an immediate.
+    /// A receive was consumed by a SEND with an immediate.
     SendImmediate,
-    /// By one that has invalidated a key of ours.
+    /// A receive was consumed by a SEND that invalidated a key of ours.
     SendInvalidate,
     /// A request failed, with this syndrome.
     RequestFailed(u8),
     /// A receive failed.
     ReceiveFailed(u8),
-    /// Something else.
+    /// Any other entry.
     Unknown,
 }
 
@@ -31,21 +31,21 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub kind: Kind,
-    /// What the queue pair is called here, and its number.
+    /// Identifier of the queue pair (`user_index`), and its number.
     pub user: u32,
     pub number: u32,
     /// The counter of the work request.
     pub counter: u16,
     pub length: u32,
-    /// An immediate, or a key that was invalidated.
+    /// An immediate, or an invalidated key.
     pub immediate: u32,
-    /// Of a datagram: the sender's queue pair, and whether it has an IPv4 header.
+    /// For a datagram: the sender's queue pair, and whether it has an IPv4 header.
     pub source: u32,
     pub is_ipv4: bool,
 }
 
-/// A receive that a WRITE with an immediate, or a SEND without one, has consumed: of which queue pair, as it is called here
-/// and by its number, the counter of the work request, bytes that came, and the immediate.
+/// A receive that was consumed by a WRITE with an immediate or by a SEND without one: identifier and number of the
+/// queue pair, counter of the work request, bytes received, and the immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     pub is_write: bool,
@@ -63,7 +63,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of 2^`log` entries, with a record of 8 bytes.
+    /// A ring of 2^`log` entries, with a record of 8 bytes.
     pub fn new(log: u32, record: Window, arena: &mut Arena) -> Result<Ring, VerbsError> {
         let buffer = Buffer::new(Completions::bytes(log), arena)?;
         let completions = Completions::new(buffer.window, record, log);
@@ -72,15 +72,15 @@ impl Ring {
         Ok(Ring { buffer, completions })
     }
 
-    /// A queue of this number has told of something.
+    /// Notes an event of the completion queue with this number.
     #[inline]
-    pub fn has_told(&mut self, queue: u32) {
+    pub fn note_event(&mut self, queue: u32) {
         if queue == self.completions.number() {
             self.completions.has_told();
         }
     }
 
-    /// Whose receive the next entry is of, if a WRITE with an immediate or a SEND without one has consumed it.
+    /// The next entry, if it is of a receive that was consumed by a WRITE with an immediate or a SEND without one.
     #[inline(always)]
     pub fn next_received(&self) -> Option<Received> {
         let (at, last) = self.completions.next_words()?;
@@ -95,7 +95,7 @@ impl Ring {
         })
     }
 
-    /// Takes the entry that was looked at.
+    /// Takes the entry that `next_received` returned.
     #[inline(always)]
     pub fn skip(&mut self) {
         self.completions.skip();
@@ -132,19 +132,19 @@ impl Ring {
     }
 }
 
-/// What a syndrome means. `Flushed` is no failure of its own.
+/// The status of a syndrome. `Flushed` is not a failure of the request itself.
 pub fn status(syndrome: u8) -> Status {
     match syndrome {
         0x01 => Status::LocalLength,
-        // Of the queue pair, protection, a change of a key, access.
+        // Error of the queue pair, of protection, of a key change, of access.
         0x02 | 0x04 | 0x06 | 0x11 => Status::LocalProtection,
-        // Aborted: with the queue pair.
+        // Aborted with the queue pair.
         0x05 | 0x22 => Status::Flushed,
         0x12 => Status::RemoteInvalidRequest,
         0x13 => Status::RemoteAccess,
         0x15 => Status::RetryExceeded,
         0x16 => Status::RnrRetryExceeded,
-        // A bad response, or that the peer could not.
+        // A bad response, or a remote operation error.
         _ => Status::RemoteOperation,
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn syndromes_are_those_of_verbs() {
+    fn syndromes_map_to_verbs_statuses() {
         let of = |syndromes: &[u8]| syndromes.iter().map(|n| status(*n)).collect::<Vec<_>>();
         use Status::*;
         assert_eq!(of(&[1, 2, 4, 5]), [LocalLength, LocalProtection, LocalProtection, Flushed]);

@@ -1,6 +1,6 @@
-//! A send queue: blocks of 64 bytes, which a work request takes one to three of. Nothing is told to the card before
-//! [`SendQueue::flush`], which has a completion written for the last request in any case: so all that was done is known
-//! a batch later, whatever its user wants to hear of.
+//! A send queue: blocks of 64 bytes, of which a work request takes one to three. [`SendQueue::flush`] rings the
+//! doorbell for all requests written before, and requests a completion of the last one in any case. So the end of every
+//! request is known a batch later, whether or not its user wants a completion.
 
 use super::function::Function;
 use alloc::boxed::Box;
@@ -13,20 +13,20 @@ pub const BLOCK: usize = 64;
 /// Words of a block, and of the longest request.
 pub const WORDS: usize = BLOCK / 8;
 pub const LONGEST: usize = 3 * WORDS;
-/// A request waits for those before it that change keys.
+/// Fence mode: a request waits for earlier changes of keys.
 pub const FENCE_SMALL: u8 = 1;
-/// A completion is wanted.
+/// Requests a completion.
 const SIGNALED: u8 = 2 << 2;
 const SOLICITED: u8 = 1 << 1;
 
-/// What comes of a request once it is done.
+/// The action when a request completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// It is a user's, who hears of its success, or not.
+pub enum OnCompletion {
+    /// Completion of a user's request.
     User { id: u64, success: Success },
-    /// A chunk of a region has lost a key, or been given one, or both in this order. A user who is told calls it so.
+    /// A chunk of a region has lost a key, or got one, or both in this order. A completion for the user has this id.
     Key { id: u64, change: Change },
-    /// A spare key has come to a domain.
+    /// A spare key was moved to a domain.
     Moved { key: u32 },
 }
 
@@ -35,89 +35,89 @@ pub enum Then {
 pub struct Change {
     pub region: MrId,
     pub chunk: u16,
-    /// Places in the pool of the keys that it loses, and that it gets.
-    pub takes: Option<u32>,
-    pub gives: Option<u32>,
-    /// Whether a user is told, and whether he is though nothing goes wrong, and waits for it.
-    pub tells: bool,
+    /// Places in the pool of the keys that are revoked and granted.
+    pub revoked: Option<u32>,
+    pub granted: Option<u32>,
+    /// Whether the user gets a completion on failure, and whether also on success and waits for it.
+    pub has_completion: bool,
     pub is_awaited: bool,
 }
 
-/// What is kept of a request about keys.
+/// The details of a key request that is not done.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum KeyWork {
     Key(Change),
     Moved(u32),
 }
 
-/// Whether the user of a request hears of its success.
+/// Whether the user of a request gets a completion on success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Success {
-    Untold,
-    /// Once something else gives cause to look, and perhaps of a later one alone: nobody is woken for it
-    /// ([`SendRequest::ack_lazily`]).
-    Told,
+    Unsignaled,
+    /// A completion when the queue is polled for another reason, perhaps only that of a later request: it raises no
+    /// interrupt ([`SendRequest::ack_lazily`]).
+    Lazy,
     Awaited,
 }
 
 impl Success {
     pub fn of(request: &SendRequest<'_>) -> Success {
         match (request.signaled, request.ack_lazily) {
-            (false, _) => Success::Untold,
-            (true, true) => Success::Told,
+            (false, _) => Success::Unsignaled,
+            (true, true) => Success::Lazy,
             (true, false) => Success::Awaited,
         }
     }
 }
 
-impl Then {
-    /// Whether somebody waits for its success.
+impl OnCompletion {
+    /// Whether the user waits for its success.
     pub fn is_awaited(self) -> bool {
         match self {
-            Then::User { success, .. } => success == Success::Awaited,
-            Then::Key { change, .. } => change.is_awaited,
-            Then::Moved { .. } => true,
+            OnCompletion::User { success, .. } => success == Success::Awaited,
+            OnCompletion::Key { change, .. } => change.is_awaited,
+            OnCompletion::Moved { .. } => true,
         }
     }
 }
 
-/// A request that the card has, or will be told of. It begins where the one before it ends.
+/// A request in the queue. It begins where the one before it ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
-    /// What its user calls it.
+    /// The user's id.
     id: u64,
-    /// The block behind it.
+    /// The number of the block behind it.
     end: u32,
     kind: WorkKind,
-    /// How many requests of the user's it is.
+    /// Number of user requests in it.
     count: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum WorkKind {
-    /// The user's, who wants to hear of it if it fails.
+    /// A user's request that completes only on failure.
     #[default]
-    Quiet,
-    /// The user's, who hears of it.
-    Told,
-    /// The user's, who waits for it.
+    Unsignaled,
+    /// A user's request whose completion may be late.
+    Lazy,
+    /// A user's request that the user waits for.
     Awaited,
-    /// Something of a key: the next one of those that are kept of these.
+    /// A key request; its details are the next entry of `changes`.
     Key,
-    /// The same, which somebody waits for.
+    /// A key request that the user waits for.
     AwaitedKey,
 }
 
-/// What a request says in its control segment, beside what the queue knows.
+/// Fields of the control segment that the queue does not know itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
     pub opcode: u8,
-    /// Segments of 16 bytes, with this one.
+    /// Number of segments of 16 bytes, including this one.
     pub segments: usize,
     /// An immediate, or a key.
     pub immediate: u32,
     pub solicited: bool,
-    /// How it waits for those before it.
+    /// Fence mode towards earlier requests.
     pub fence: u8,
 }
 
@@ -128,35 +128,36 @@ pub struct SendQueue {
     record: Window,
     entries: u32,
     number: u32,
-    /// Blocks that were written, that the card was told of, and that came back, in all.
+    /// Numbers of blocks written, rung by the doorbell, and retired, since the start.
     written: u32,
-    told: u32,
-    back: u32,
-    /// The last request: its block, and its first two words.
+    flushed: u32,
+    retired: u32,
+    /// The last request: its block number, and its first two words.
     last: u32,
     control: [u64; 2],
-    /// Works that are not done: from the first to behind the last, in all.
+    /// Requests that are not done, and the numbers of the first one and behind the last one.
     works: Box<[Work]>,
     first_work: u32,
     end_work: u32,
-    /// Those of keys among them, of which none takes less than two blocks; the blocks of the last one that was taken out,
-    /// from the first to behind the last.
-    changes: Box<[Kept]>,
+    /// Details of the key requests among them, each of at least two blocks, with the numbers of the first one and
+    /// behind the last one; and the block range of the last one taken out.
+    changes: Box<[KeyWork]>,
     first_change: u32,
     end_change: u32,
     changed: (u32, u32),
-    /// Requests of the user that may be outstanding, that are, and that ever were posted, modulo 2^32.
+    /// User requests: their limit, those outstanding, and those posted so far, modulo 2^32.
     limit: u32,
     outstanding: u32,
     pub posted: u32,
-    /// Blocks that each of them takes at most.
+    /// Most blocks of each user request.
     blocks_each: u32,
-    /// How the next request waits for the one before it.
+    /// Fence mode of the next request.
     pub fence: u8,
 }
 
 impl SendQueue {
-    /// Of 2^`log` blocks from `offset` of the memory on, for up to `limit` requests of its user, of `blocks_each` at most.
+    /// A queue of 2^`log` blocks in `memory` from `offset` on, for up to `limit` user requests of at most `blocks_each`
+    /// blocks.
     pub fn new(
         memory: &Window,
         offset: usize,
@@ -173,14 +174,14 @@ impl SendQueue {
             entries: entries as u32,
             number: 0,
             written: 0,
-            told: 0,
-            back: 0,
+            flushed: 0,
+            retired: 0,
             last: 0,
             control: [0; 2],
             works: vec![Work::default(); entries].into(),
             first_work: 0,
             end_work: 0,
-            changes: vec![Kept::Moved(0); (entries / 2).max(1)].into(),
+            changes: vec![KeyWork::Moved(0); (entries / 2).max(1)].into(),
             first_change: 0,
             end_change: 0,
             changed: (0, 0),
@@ -192,36 +193,36 @@ impl SendQueue {
         })
     }
 
-    /// The card calls its queue pair so.
-    pub fn named(&mut self, number: u32) {
+    /// Sets the card's number of the queue pair.
+    pub fn set_number(&mut self, number: u32) {
         self.number = number;
     }
 
-    /// Whether its user may post one more.
+    /// Whether the user may post one more request.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.has_room_for(1)
     }
 
-    /// Whether its user may post so many more.
+    /// Whether the user may post `count` more requests.
     #[inline]
     pub fn has_room_for(&self, count: u32) -> bool {
         self.outstanding + count <= self.limit
     }
 
-    /// Whether there is room for so many blocks that are not the user's.
+    /// Whether there is room for `count` blocks that are not the user's.
     #[inline]
     pub fn has_blocks(&self, count: u32) -> bool {
-        let kept = (self.limit - self.outstanding.min(self.limit)) * self.blocks_each;
-        self.written.wrapping_sub(self.back) + count + kept <= self.entries
+        let reserved = (self.limit - self.outstanding.min(self.limit)) * self.blocks_each;
+        self.written.wrapping_sub(self.retired) + count + reserved <= self.entries
     }
 
-    /// Requests of the user that are not done.
+    /// Number of user requests that are not done.
     pub fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// Requests that are not done and of which somebody is to hear.
+    /// Number of requests that are not done and that a user waits for.
     pub fn awaited(&self) -> u32 {
         let count = self.end_work.wrapping_sub(self.first_work);
         let all = (0..count).map(|n| self.first_work.wrapping_add(n) & (self.entries - 1));
@@ -229,23 +230,23 @@ impl SendQueue {
         kinds.filter(|kind| matches!(kind, WorkKind::Awaited | WorkKind::AwaitedKey)).count() as u32
     }
 
-    /// Whether nothing is outstanding.
+    /// Whether no request is outstanding.
     pub fn is_idle(&self) -> bool {
         self.first_work == self.end_work
     }
 
-    /// Whether there is something that the card was not told of.
+    /// Whether there are requests whose doorbell is not rung yet.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.written != self.told
+    pub fn has_unflushed(&self) -> bool {
+        self.written != self.flushed
     }
 
-    /// Whether the user's requests up to that number are done.
+    /// Whether the user's requests up to number `posted` are done.
     pub fn has_done(&self, posted: u32) -> bool {
         self.outstanding <= self.posted.wrapping_sub(posted)
     }
 
-    /// The first two words of the next request, which has a completion written if it is the last one.
+    /// The first two words of the next request. `flush` requests a completion for the last one.
     #[inline(always)]
     fn begin(&mut self, control: &Control) -> [u64; 2] {
         let counter = u64::from(self.written as u16);
@@ -262,34 +263,35 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn keep(&mut self, kept: Kept) {
+    fn push_change(&mut self, work: KeyWork) {
         let index = self.end_change as usize & (self.changes.len() - 1);
         if let Some(place) = self.changes.get_mut(index) {
-            *place = kept;
+            *place = work;
         }
         self.end_change = self.end_change.wrapping_add(1);
     }
 
     #[inline(always)]
-    fn take_kept(&mut self) -> Option<Kept> {
+    fn pop_change(&mut self) -> Option<KeyWork> {
         let index = self.first_change as usize & (self.changes.len() - 1);
         self.first_change = self.first_change.wrapping_add(1);
         self.changes.get(index).copied()
     }
 
-    /// What was written since the last end, `count` requests of the user's, or several that are one to him, was this.
+    /// Ends a request that consists of everything written since the last call. It counts as `count` requests of the
+    /// user.
     #[inline(always)]
-    pub fn end(&mut self, then: Then, count: u8) {
+    pub fn end(&mut self, then: OnCompletion, count: u8) {
         let (id, kind) = match then {
-            Then::User { id, success: Success::Untold } => (id, WorkKind::Quiet),
-            Then::User { id, success: Success::Told } => (id, WorkKind::Told),
-            Then::User { id, success: Success::Awaited } => (id, WorkKind::Awaited),
-            Then::Key { id, change } => {
-                self.keep(Kept::Key(change));
+            OnCompletion::User { id, success: Success::Unsignaled } => (id, WorkKind::Unsignaled),
+            OnCompletion::User { id, success: Success::Lazy } => (id, WorkKind::Lazy),
+            OnCompletion::User { id, success: Success::Awaited } => (id, WorkKind::Awaited),
+            OnCompletion::Key { id, change } => {
+                self.push_change(KeyWork::Key(change));
                 (id, if change.is_awaited { WorkKind::AwaitedKey } else { WorkKind::Key })
             }
-            Then::Moved { key } => {
-                self.keep(Kept::Moved(key));
+            OnCompletion::Moved { key } => {
+                self.push_change(KeyWork::Moved(key));
                 (0, WorkKind::AwaitedKey)
             }
         };
@@ -303,9 +305,9 @@ impl SendQueue {
         self.end_work = self.end_work.wrapping_add(1);
     }
 
-    /// Writes a request, of which `words` has all but the control segment. There is room for it.
+    /// Writes a request; `words` has all but the control segment. There must be room for it.
     #[inline]
-    pub fn write(&mut self, words: &mut [u64; LONGEST], control: Control, then: Then) {
+    pub fn write(&mut self, words: &mut [u64; LONGEST], control: Control, then: OnCompletion) {
         [words[0], words[1]] = self.begin(&control);
         for block in words.as_chunks::<WORDS>().0.iter().take(control.segments.div_ceil(4)) {
             self.store(block);
@@ -313,7 +315,7 @@ impl SendQueue {
         self.end(then, 1);
     }
 
-    /// Writes a request of so many blocks, of which these have all but the control segment, and does not end it.
+    /// Writes a request of `BLOCKS` blocks, which have all but the control segment, without ending it.
     #[inline(always)]
     pub fn put<const BLOCKS: usize>(
         &mut self,
@@ -338,13 +340,13 @@ impl SendQueue {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Has the card do what was written, by one write to a register, if there is anything.
+    /// Rings the doorbell for all requests written, by one register write, if there are any.
     #[inline]
     pub fn flush(&mut self, function: &Function) {
-        if self.written == self.told {
+        if self.written == self.flushed {
             return;
         }
-        self.told = self.written;
+        self.flushed = self.written;
         let index = (self.last & (self.entries - 1)) as usize * WORDS + 1;
         self.words.store(index, (self.control[1] | u64::from(SIGNALED) << 32).swap_bytes());
         self.record.store32(4, (self.written & 0xffff).swap_bytes());
@@ -352,14 +354,18 @@ impl SendQueue {
         function.ring(self.control[0]);
     }
 
-    /// Takes out requests that are done, up to the one with this counter, as long as nobody waits for them; what has become
-    /// of keys is for `changed`. Whether that one was among them, and the last that its user hears of: he knows by it that
-    /// those before it are done.
+    /// Takes out completed requests up to the one with this counter, as long as no user waits for them; changes of keys
+    /// are passed to `changed`. Returns whether the request with the counter was among them, and the id of the last
+    /// lazy one: its completion implies those before it.
     #[inline]
-    pub fn pass(&mut self, counter: u16, mut changed: impl FnMut(&Change)) -> (bool, Option<u64>) {
-        let mut told = None;
+    pub fn retire_unawaited(
+        &mut self,
+        counter: u16,
+        mut changed: impl FnMut(&Change),
+    ) -> (bool, Option<u64>) {
+        let mut last_lazy = None;
         if !self.is_outstanding(counter) {
-            return (false, told);
+            return (false, last_lazy);
         }
         while self.first_work != self.end_work {
             let index = self.first_work & (self.entries - 1);
@@ -367,82 +373,82 @@ impl SendQueue {
                 break;
             };
             match kind {
-                WorkKind::Quiet => {}
-                WorkKind::Told => told = Some(id),
+                WorkKind::Unsignaled => {}
+                WorkKind::Lazy => last_lazy = Some(id),
                 WorkKind::Key => {
-                    self.changed = (self.back, end);
-                    if let Some(Kept::Key(change)) = self.take_kept() {
+                    self.changed = (self.retired, end);
+                    if let Some(KeyWork::Key(change)) = self.pop_change() {
                         changed(&change);
                     }
                 }
                 WorkKind::Awaited | WorkKind::AwaitedKey => break,
             }
             self.outstanding -= u32::from(count);
-            let is_it = Self::is_of(counter, self.back, end);
-            self.back = end;
+            let is_last = Self::is_of(counter, self.retired, end);
+            self.retired = end;
             self.first_work = self.first_work.wrapping_add(1);
-            if is_it {
-                return (true, told);
+            if is_last {
+                return (true, last_lazy);
             }
         }
-        (false, told)
+        (false, last_lazy)
     }
 
     /// Whether a request that is not done may have this counter.
     #[inline]
     fn is_outstanding(&self, counter: u16) -> bool {
-        let ahead = counter.wrapping_sub(self.back as u16);
-        u32::from(ahead) < self.written.wrapping_sub(self.back)
+        let ahead = counter.wrapping_sub(self.retired as u16);
+        u32::from(ahead) < self.written.wrapping_sub(self.retired)
     }
 
-    /// Whether a counter is that of a request from a block to before another.
+    /// Whether a counter is within a range of blocks.
     #[inline]
     fn is_of(counter: u16, first: u32, end: u32) -> bool {
         u32::from(counter.wrapping_sub(first as u16)) < end.wrapping_sub(first)
     }
 
-    /// Whether a counter is of the change that was taken out last: of the two requests of one, each may have failed.
+    /// Whether a counter is of the change that was taken out last: each of its two requests may have failed.
     pub fn is_of_last_change(&self, counter: u16) -> bool {
         let (first, end) = self.changed;
         Self::is_of(counter, first, end)
     }
 
-    /// The next request that is done, as a completion of the one with this counter says; and whether it is that one.
-    /// None if there is none, or if no request has that counter.
+    /// Takes out the next request, given a completion with this counter; the flag is true if it is the one with the
+    /// counter. None if no request is outstanding with it.
     #[inline]
-    pub fn retire(&mut self, counter: u16) -> Option<(Then, bool)> {
+    pub fn retire(&mut self, counter: u16) -> Option<(OnCompletion, bool)> {
         if !self.is_outstanding(counter) {
             return None;
         }
-        let first = self.back;
-        let then = self.give_up()?;
-        Some((then, Self::is_of(counter, first, self.back)))
+        let first = self.retired;
+        let then = self.drop_oldest()?;
+        Some((then, Self::is_of(counter, first, self.retired)))
     }
 
-    /// Takes a request out that will never be done, the oldest first.
+    /// Takes out the oldest request, which will never complete.
     #[inline]
-    pub fn give_up(&mut self) -> Option<Then> {
+    pub fn drop_oldest(&mut self) -> Option<OnCompletion> {
         if self.first_work == self.end_work {
             return None;
         }
         let Work { id, end, kind, count } =
             *self.works.get((self.first_work & (self.entries - 1)) as usize)?;
-        let first = core::mem::replace(&mut self.back, end);
+        let first = core::mem::replace(&mut self.retired, end);
         self.first_work = self.first_work.wrapping_add(1);
         let success = match kind {
             WorkKind::Key | WorkKind::AwaitedKey => {
                 self.changed = (first, end);
-                return self.take_kept().map(|kept| match kept {
-                    Kept::Key(change) => Then::Key { id, change },
-                    Kept::Moved(key) => Then::Moved { key },
+                return self.pop_change().map(|work| match work {
+                    KeyWork::Key(change) => OnCompletion::Key { id, change },
+                    KeyWork::Moved(key) => OnCompletion::Moved { key },
                 });
             }
-            WorkKind::Quiet => Success::Untold,
-            WorkKind::Told => Success::Told,
+            WorkKind::Unsignaled => Success::Unsignaled,
+            WorkKind::Lazy => Success::Lazy,
             WorkKind::Awaited => Success::Awaited,
         };
         self.outstanding -= u32::from(count);
-        Some(Then::User { id, success })
+        Some(OnCompletion::User { id, success })
     }
 }
 
@@ -451,68 +457,75 @@ mod tests {
     use super::*;
     use drivers::hal::Arena;
 
-    fn change(takes: u32) -> Then {
-        let id = takes.into();
-        let (takes, gives, tells, is_awaited) = (Some(takes), Some(9), true, true);
-        Then::Key {
+    fn change(revoked: u32) -> OnCompletion {
+        let id = revoked.into();
+        let (revoked, granted, has_completion, is_awaited) = (Some(revoked), Some(9), true, true);
+        OnCompletion::Key {
             id,
-            change: Change { region: MrId(1), chunk: 2, takes, gives, tells, is_awaited },
+            change: Change {
+                region: MrId(1),
+                chunk: 2,
+                revoked,
+                granted,
+                has_completion,
+                is_awaited,
+            },
         }
     }
 
-    /// Of several that nobody waits for the last is told of, and what is waited for is not passed.
+    /// Of several lazy requests only the last is reported, and an awaited request is not passed over.
     #[test]
-    fn one_is_told_of_for_those_before_it() {
+    fn last_lazy_request_is_reported_for_earlier_ones() {
         let mut arena = Arena::on_heap(1 << 16);
         let (memory, record) = (arena.alloc(64 << 6, 64).unwrap(), arena.alloc(8, 64).unwrap());
         let mut queue = SendQueue::new(&memory, 0, 6, record, 8, 1).unwrap();
         let one = Control { segments: 4, ..Control::default() };
         let post = |queue: &mut SendQueue, id, success| {
             queue.put([[1; WORDS]], one);
-            queue.end(Then::User { id, success }, 1);
+            queue.end(OnCompletion::User { id, success }, 1);
         };
         for round in 0..40_000u32 {
             let at = queue.written as u16;
-            post(&mut queue, 1, Success::Told);
-            post(&mut queue, 2, Success::Untold);
-            post(&mut queue, 3, Success::Told);
-            post(&mut queue, 4, Success::Untold);
+            post(&mut queue, 1, Success::Lazy);
+            post(&mut queue, 2, Success::Unsignaled);
+            post(&mut queue, 3, Success::Lazy);
+            post(&mut queue, 4, Success::Unsignaled);
             if round % 2 == 0 {
-                assert_eq!(queue.pass(at.wrapping_add(3), |_| ()), (true, Some(3)));
+                assert_eq!(queue.retire_unawaited(at.wrapping_add(3), |_| ()), (true, Some(3)));
             } else {
-                assert_eq!(queue.pass(at.wrapping_add(1), |_| ()), (true, Some(1)));
+                assert_eq!(queue.retire_unawaited(at.wrapping_add(1), |_| ()), (true, Some(1)));
                 post(&mut queue, 5, Success::Awaited);
                 let last = at.wrapping_add(4);
-                assert_eq!(queue.pass(last, |_| ()), (false, Some(3)));
-                let awaited = Then::User { id: 5, success: Success::Awaited };
+                assert_eq!(queue.retire_unawaited(last, |_| ()), (false, Some(3)));
+                let awaited = OnCompletion::User { id: 5, success: Success::Awaited };
                 assert_eq!(queue.retire(last), Some((awaited, true)));
             }
             assert!(queue.is_idle() && queue.outstanding() == 0);
         }
     }
 
-    /// A change of two requests, of 2 and 3 blocks, is done with the second; if they fail, each of them says so.
+    /// A change of two requests, of 2 and 3 blocks, is done with the second. If they fail, each has a completion.
     #[test]
-    fn two_requests_are_one_change() {
+    fn change_of_two_requests_is_retired_once() {
         let mut arena = Arena::on_heap(1 << 16);
         let (memory, record) = (arena.alloc(64 << 6, 64).unwrap(), arena.alloc(8, 64).unwrap());
         let mut queue = SendQueue::new(&memory, 0, 6, record, 4, 1).unwrap();
         let two = Control { segments: 8, ..Control::default() };
         let three = Control { segments: 12, ..Control::default() };
-        // Counters go round, and so do blocks.
+        // Counters and block numbers wrap.
         for round in 0..40_000u32 {
             let at = queue.written as u16;
             queue.put([[1; WORDS]; 2], two);
             queue.put([[2; WORDS]; 3], three);
             queue.end(change(round), 1);
-            assert!(!queue.is_idle() && queue.pass(at, |_| ()) == (false, None));
+            assert!(!queue.is_idle() && queue.retire_unawaited(at, |_| ()) == (false, None));
             let after = at.wrapping_add(5);
-            assert_eq!(queue.retire(after), None, "of none that there is");
-            // One of both is heard of, or both are.
-            let heard = [at, at.wrapping_add(2)];
-            assert_eq!(queue.retire(heard[round as usize % 2]), Some((change(round), true)));
+            assert_eq!(queue.retire(after), None, "no request has this counter");
+            // A completion of one of them, or of both.
+            let reported = [at, at.wrapping_add(2)];
+            assert_eq!(queue.retire(reported[round as usize % 2]), Some((change(round), true)));
             assert!(queue.is_idle());
-            for counter in heard {
+            for counter in reported {
                 assert_eq!(queue.retire(counter), None);
                 assert!(queue.is_of_last_change(counter));
             }

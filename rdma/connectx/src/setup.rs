@@ -1,5 +1,5 @@
-//! What the provider needs of the card before anything else, at first and after each reset: RoCE turned on, GIDs, a domain, the
-//! completion queue, the queue pair that changes keys, spare keys, queue pair 1.
+//! Setup of the card, at first and after each reset: RoCE, GIDs, a domain, completion queues, the queue pair that
+//! changes keys, spare keys, queue pair 1.
 
 use super::commands::{BRIEF, Job};
 use super::context::{self, Make, Service};
@@ -32,17 +32,17 @@ const INIT2RTR_QP: Command = Command(0x503, "INIT2RTR_QP");
 const RTR2RTS_QP: Command = Command(0x504, "RTR2RTS_QP");
 const MODIFY_NIC_VPORT_CONTEXT: Command = Command(0x755, "MODIFY_NIC_VPORT_CONTEXT");
 
-/// What completions of the key queue are called, and of no other queue pair.
+/// Identifier of the key queue in completions (`user_index`).
 pub const KEYS: u32 = 0xff_fffe;
 /// Blocks of the key queue, as log2.
 pub const KEY_LOG: u32 = 10;
 
-/// Types of capabilities, and bytes of those of a type.
+/// Types of capabilities, and bytes of the capabilities of a type.
 const GENERAL: u16 = 0;
 const ROCE: u16 = 4;
 const CAPABILITIES: usize = 0x1010;
 
-/// Requires a field of capabilities to be at least so much.
+/// Requires a field of capabilities to be at least `least`.
 fn require(bytes: &[u8], field: (&'static str, usize, usize), least: u32) -> Result<u32, Error> {
     let (name, bit, width) = field;
     match get(bytes, bit, width) {
@@ -51,7 +51,7 @@ fn require(bytes: &[u8], field: (&'static str, usize, usize), least: u32) -> Res
     }
 }
 
-/// The queue pair that changes keys, which no peer has.
+/// The provider's queue pair for changes of keys, which has no peer.
 pub struct KeyQueue {
     pub number: u32,
     pub sends: SendQueue,
@@ -73,7 +73,7 @@ impl KeyQueue {
     }
 }
 
-/// Sets RDMA up on a card.
+/// Sets up RDMA on a card.
 pub fn open(
     function: Function,
     mut arena: Arena,
@@ -101,54 +101,54 @@ pub fn open(
         limits,
         now: Instant::ZERO,
         life: None,
-        useless: None,
-        has_begun: false,
+        unusable_life: None,
+        is_rdma_set_up: false,
         keys_missing: 0,
         abilities: Abilities { page: 0, events: 0, atomics: false },
         log_most_reads: 0,
         fence: 0,
-        moderates: false,
+        can_moderate: false,
         moderation: Moderation::default(),
-        tells_congestion: false,
+        has_congestion_counters: false,
         link,
         most_addresses: 0,
         addresses: addresses.iter().copied().map(Some).collect(),
         own_domain: (0, 0),
-        promised: 0,
+        reserved: 0,
         pool: super::Pool::default(),
         domains: HandleTable::new(limits.pds),
         regions: HandleTable::new(limits.regions),
         pairs: HandleTable::new(limits.qps),
         numbers: BTreeMap::new(),
-        leaving: Vec::new(),
+        destroying: Vec::new(),
         cqs: CompletionQueues::new(limits.cqs),
         has_completions: false,
-        news: Vec::new(),
+        unflushed: Vec::new(),
         jobs: VecDeque::new(),
-        doing: None,
+        current_job: None,
         events: VecDeque::new(),
         cm: Cm::new(&limits.connections, rng),
         counters: Counters::default(),
         readings: Readings::default(),
     };
     let life = opened.function.life().ok_or(Error::Reset)?;
-    opened.come_up()?;
+    opened.set_up()?;
     opened.make_first_keys()?;
     opened.life = Some(life);
     Ok(opened)
 }
 
 impl ConnectX {
-    /// Has the card ready, but for spare keys, which jobs make.
-    pub(super) fn come_up(&mut self) -> Result<(), Error> {
+    /// Sets up the card, except for spare keys, which jobs make.
+    pub(super) fn set_up(&mut self) -> Result<(), Error> {
         self.abilities = self.function.abilities().ok_or(Error::Reset)?;
-        self.look_at_capabilities()?;
-        self.has_begun = true;
-        self.turn_roce_on()?;
+        self.check_capabilities()?;
+        self.is_rdma_set_up = true;
+        self.enable_roce()?;
         for index in 0..self.addresses.len() {
             self.jobs.push_back(Job::SetGid(index as u16));
         }
-        self.do_jobs()?;
+        self.run_all_jobs()?;
         self.own_domain = self.make_card_domain()?;
         self.ring.completions.clear();
         self.sent.completions.clear();
@@ -158,9 +158,9 @@ impl ConnectX {
         self.ring.completions.named(number);
         let number = self.create(CREATE_CQ, &inputs[1])?;
         self.sent.completions.named(number);
-        self.promised = 0;
+        self.reserved = 0;
         let set = self.create(ALLOC_Q_COUNTER, &[0; 8])? & 0xff;
-        self.readings.begin(set, self.tells_congestion);
+        self.readings.begin(set, self.has_congestion_counters);
         self.make_key_queue()?;
         self.make_management()?;
         for place in 0..self.domains.places() {
@@ -177,12 +177,12 @@ impl ConnectX {
     }
 
     fn capabilities(&mut self, kind: u16) -> Result<Vec<u8>, Error> {
-        let mut answer = self.ask(QUERY_HCA_CAP, kind << 1 | 1, &[0; 8], CAPABILITIES)?;
+        let mut answer = self.run_command(QUERY_HCA_CAP, kind << 1 | 1, &[0; 8], CAPABILITIES)?;
         answer.drain(..16);
         Ok(answer)
     }
 
-    fn look_at_capabilities(&mut self) -> Result<(), Error> {
+    fn check_capabilities(&mut self) -> Result<(), Error> {
         let general = self.capabilities(GENERAL)?;
         for one in
             [("roce", 0x21d, 1), ("rc", 0x23f, 1), ("ud", 0x23d, 1), ("cqe_version", 0x1fc, 4)]
@@ -193,15 +193,15 @@ impl ConnectX {
         require(&general, ("log_max_cq_sz", 0xc8, 8), self.ring.completions.log())?;
         require(&general, ("log_max_msg", 0x1c3, 5), super::requests::LOG_MAX_MESSAGE)?;
         require(&general, ("max_wqe_sz_sq", 0x290, 16), 192)?;
-        // Keys stand for pages of the size of what they are given for.
+        // The page size of a key depends on the granted memory.
         if get(&general, 0x207, 1) == 1 {
             return Err(Error::Lacks("umr_modify_entity_size"));
         }
         let reads = [(0x14a, 6), (0x15a, 6)].map(|(bit, width)| get(&general, bit, width));
         self.log_most_reads = reads[0].min(reads[1]).min(4);
-        self.tells_congestion = get(&general, 0x161, 1) == 1;
+        self.has_congestion_counters = get(&general, 0x161, 1) == 1;
         // cq_moderation, cq_period_start_from_cqe.
-        self.moderates = get(&general, 0x222, 1) == 1 && get(&general, 0x22b, 1) == 1;
+        self.can_moderate = get(&general, 0x222, 1) == 1 && get(&general, 0x22b, 1) == 1;
         self.fence = match get(&general, 0x20a, 2) {
             0 => 3,
             1 => 1,
@@ -221,20 +221,20 @@ impl ConnectX {
         Ok(())
     }
 
-    fn turn_roce_on(&mut self) -> Result<(), Error> {
+    fn enable_roce(&mut self) -> Result<(), Error> {
         let mut change = alloc::vec![0; 0x200 - 8];
         put(&mut change, 4, 1 << 1);
         set(&mut change[0x100 - 8..], 0x1f, 1, 1);
-        self.ask(MODIFY_NIC_VPORT_CONTEXT, 0, &change, BRIEF)?;
+        self.run_command(MODIFY_NIC_VPORT_CONTEXT, 0, &change, BRIEF)?;
         Ok(())
     }
 
-    /// What makes a completion queue.
+    /// The input that makes a completion queue.
     fn ring_input(&self, ring: &Ring) -> Vec<u8> {
         let mut input = alloc::vec![0; 0x110 - 8];
         let context = &mut input[0x10 - 8..];
-        // A period begins with each completion.
-        set(context, 0xf, 2, self.moderates.into());
+        // Each completion restarts the moderation period.
+        set(context, 0xf, 2, self.can_moderate.into());
         set(context, 0x63, 5, ring.completions.log());
         set(context, 0x68, 24, self.abilities.page);
         set(context, 0xa0, 32, self.abilities.events);
@@ -244,11 +244,11 @@ impl ConnectX {
         input
     }
 
-    /// Makes a queue pair of the provider's own, which sends at once.
-    pub(super) fn make_own(&mut self, make: &Make, qkey: u32) -> Result<u32, Error> {
+    /// Makes a queue pair of the provider itself, ready to send.
+    pub(super) fn make_own_pair(&mut self, make: &Make, qkey: u32) -> Result<u32, Error> {
         let number = self.create(CREATE_QP, &context::create(make))?;
-        self.ask(RST2INIT_QP, 0, &context::init(number, make, qkey), BRIEF)?;
-        self.ask(INIT2RTR_QP, 0, &context::receive(number, make.service), BRIEF)?;
+        self.run_command(RST2INIT_QP, 0, &context::init(number, make, qkey), BRIEF)?;
+        self.run_command(INIT2RTR_QP, 0, &context::receive(number, make.service), BRIEF)?;
         let first = ReadyToSend {
             sq_psn: 0,
             max_rd_atomic: 0,
@@ -256,7 +256,7 @@ impl ConnectX {
             retry_count: 0,
             rnr_retry: 0,
         };
-        self.ask(RTR2RTS_QP, 0, &context::send(number, &first), BRIEF)?;
+        self.run_command(RTR2RTS_QP, 0, &context::send(number, &first), BRIEF)?;
         Ok(number)
     }
 
@@ -277,9 +277,9 @@ impl ConnectX {
             receives: None,
             send_log: KEY_LOG,
         };
-        let number = self.make_own(&make, 0)?;
+        let number = self.make_own_pair(&make, 0)?;
         self.key_queue.number = number;
-        self.key_queue.sends.named(number);
+        self.key_queue.sends.set_number(number);
         Ok(())
     }
 }

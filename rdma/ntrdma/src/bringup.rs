@@ -1,52 +1,52 @@
-//! How the link comes up, as a table: from what is seen of the peer to the next state.
+//! State table of the bring-up: from observations of the peer to the next state.
 //!
-//! The scratchpads carry what cannot be taken for anything older:
+//! The scratchpads carry values that cannot be confused with older ones:
 //!
-//! | scratchpad | the peer says |
+//! | scratchpad | written by the peer |
 //! |---|---|
-//! | 0 | my nonce, drawn anew each time |
-//! | 1 | `greeting(yours, mine)`: I have seen you, and nothing that I wrote before is under way |
-//! | 2 | `cleared(yours, mine)`: my memory is ready to be written by you |
+//! | 0 | its nonce, a new one each time |
+//! | 1 | `greeting(local nonce, peer's nonce)`: the peer has read the local nonce, and none of its older writes is in flight |
+//! | 2 | `cleared(local nonce, peer's nonce)`: the peer's memory is ready to be written |
 //!
-//! Both nonces are in each greeting, so that one of an earlier life of either side fits no other.
-//! After `cleared` introductions go through memory, and scratchpads are not looked at any more.
+//! Each greeting depends on both nonces, so a greeting from an earlier session of either side does not match.
+//! After `cleared`, introductions go through memory, and scratchpads are not read any more.
 //!
-//! A peer that was wrong may have written over any of it, also over what we have written. Who greets
-//! says it again, therefore, and who waits for more than a greeting does not do so for ever.
+//! A faulty peer may have overwritten all of this, including local writes. So a greeting is
+//! repeated, and the wait for each later step has a timeout.
 
-/// Where the link stands.
+/// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The bridge is down, or what we wrote is still under way.
+    /// The bridge is down, or local writes are still in flight.
     Down,
-    /// Our nonce is out; the peer's greeting is awaited.
+    /// The local nonce is written; waiting for the peer's greeting.
     Greeting,
-    /// Our memory is cleared; the peer's is awaited.
+    /// Local memory is cleared; waiting until the peer's is.
     Clearing,
-    /// Our introduction is out; the peer's is awaited.
+    /// The local introduction is written; waiting for the peer's.
     Introducing,
-    /// Up.
+    /// The link is up.
     Up,
 }
 
-/// What is seen.
+/// Observations of the bridge and the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The bridge's link is there.
+    /// The bridge's link is up.
     pub link: bool,
-    /// All that we wrote has arrived, and a pause after a mistake of the peer's is over.
+    /// All local writes have arrived, and the delay after a fault of the peer is over.
     pub settled: bool,
-    /// The peer's nonce is another than it was.
-    pub stranger: bool,
-    /// The peer greets us.
+    /// The peer's nonce has changed.
+    pub new_nonce: bool,
+    /// The peer has sent its greeting.
     pub greeted: bool,
     /// The peer has cleared its memory.
     pub cleared: bool,
-    /// The peer has introduced itself.
+    /// The peer has sent its introduction.
     pub introduced: bool,
-    /// Its introduction is wrong, or what it writes.
+    /// The peer's introduction is invalid, or it has violated the protocol.
     pub wrong: bool,
-    /// It has shown no sign of life for too long, or has said farewell.
+    /// The peer has timed out, or has sent its last heartbeat.
     pub silent: bool,
 }
 
@@ -58,8 +58,8 @@ impl State {
             _ if !seen.link => Down,
             Down if seen.settled => Greeting,
             Greeting if seen.greeted => Clearing,
-            // Greetings of a stranger are taken only from the beginning.
-            Clearing | Introducing if seen.stranger || seen.wrong || seen.silent => Down,
+            // A peer with a new nonce has to begin with a greeting.
+            Clearing | Introducing if seen.new_nonce || seen.wrong || seen.silent => Down,
             Clearing if seen.cleared => Introducing,
             Introducing if seen.introduced => Up,
             Up if seen.silent || seen.wrong => Down,
@@ -68,12 +68,12 @@ impl State {
     }
 }
 
-/// What greets the peer of nonce `to`, from nonce `from`. Never 0.
+/// The greeting for the peer with nonce `to`, from nonce `from`. Never 0.
 pub fn greeting(to: u32, from: u32) -> u32 {
     mix(to, from) | 1
 }
 
-/// What tells the peer of nonce `to` that memory is cleared. Never a greeting, nor 0.
+/// The value that reports to the peer with nonce `to` that memory is cleared. Never a greeting, nor 0.
 pub fn cleared(to: u32, from: u32) -> u32 {
     mix(to, from) & !1 | 1 << 31
 }
@@ -111,7 +111,7 @@ mod tests {
             ("cleared", Seen { cleared: true, ..link }),
             ("introduced", Seen { introduced: true, ..link }),
             ("wrong", Seen { introduced: true, wrong: true, ..link }),
-            ("stranger", Seen { cleared: true, introduced: true, stranger: true, ..link }),
+            ("stranger", Seen { cleared: true, introduced: true, new_nonce: true, ..link }),
             ("silent", Seen { silent: true, ..link }),
         ];
         let mut text = String::new();
@@ -141,7 +141,7 @@ silent     .           .           Down        Down        Down
     }
 
     #[test]
-    fn greetings_fit_nobody_else() {
+    fn greetings_of_other_nonces_do_not_match() {
         let nonces = [1, 2, 3, 0x9e37_79b9, u32::MAX];
         let mut all = std::vec::Vec::new();
         for a in nonces {

@@ -1,6 +1,6 @@
-//! The connection manager: requests, answers and ends of connections as commands between the two
-//! machines. Commands arrive once and in order, so there is nothing to repeat; what is lost with the
-//! link ends all connections.
+//! The connection manager: requests, responses and ends of connections as commands between the two
+//! machines. Commands arrive once and in order, so there are no retransmissions; if they are lost with the
+//! link, all connections end.
 
 use super::provider::MAX_RD_ATOMIC;
 use super::wire::{Command, Proposal};
@@ -18,31 +18,34 @@ use verbs::{
     QpId, QpState, RejectReason, VerbsError,
 };
 
-/// How long a peer's user may take to answer a request.
+/// Timeout for the response of the peer's user to a request.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Private data of a request and of a rejection, as with RoCE.
+/// Most bytes of private data in a request, as with RoCE.
 const REQUEST_DATA: usize = 56;
+/// Most bytes of private data in a rejection, as with RoCE.
 const REJECT_DATA: usize = 148;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// We have asked.
-    Asked,
-    /// The peer has asked; our user has not answered.
+    /// The local user has requested it; the peer has not responded.
+    Requested,
+    /// The peer has requested it; the local user has not responded.
     Offered,
-    /// We have granted it; the peer has not said yet that it uses it.
+    /// The local user has accepted it; the peer has not confirmed it.
     Accepted,
-    /// It stands.
+    /// It is established.
     Established,
 }
 
 #[derive(Debug)]
 struct Connection {
     state: State,
-    /// The peer's name for it, its queue pair, and what it offers.
+    /// Its id at the peer.
     remote: u32,
+    /// Number of the peer's queue pair.
     remote_qpn: u32,
+    /// Parameters that the peer offers.
     parameters: ConnectionParameters,
     qp: Option<QpId>,
     deadline: Option<Instant>,
@@ -53,7 +56,7 @@ struct Connection {
 pub struct Cm {
     connections: HandleTable<Connection>,
     limit: usize,
-    /// Those that the peer asked for, by its names for connection and queue pair.
+    /// Connections that the peer has requested, by its ids of connection and queue pair.
     offered: BTreeMap<(u32, u32), ConnectionId>,
     listening: Listening,
     events: VecDeque<ConnectionEvent>,
@@ -61,7 +64,7 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// For up to `limit` connections.
+    /// State for up to `limit` connections.
     pub fn new(limit: usize) -> Self {
         Cm {
             connections: HandleTable::new(limit),
@@ -73,12 +76,12 @@ impl Cm {
         }
     }
 
-    /// No timer expires before this.
+    /// No timer expires before this time.
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first()
     }
 
-    /// Adds a connection, if there is room.
+    /// Adds a connection; None if the table is full.
     fn insert(&mut self, connection: Connection) -> Option<ConnectionId> {
         let (state, deadline) = (connection.state, connection.deadline);
         let names = (connection.remote, connection.remote_qpn);
@@ -88,30 +91,30 @@ impl Cm {
         if let Some(at) = deadline {
             self.timers.put(place, at);
         }
-        if state != State::Asked {
+        if state != State::Requested {
             self.offered.insert(names, id);
         }
         Some(id)
     }
 
-    /// Takes a connection out.
+    /// Removes a connection.
     fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
-        let gone = self.connections.remove(id.0)?;
+        let removed = self.connections.remove(id.0)?;
         self.timers.forget(HandleTable::<Connection>::index(id.0));
-        let names = (gone.remote, gone.remote_qpn);
+        let names = (removed.remote, removed.remote_qpn);
         if self.offered.get(&names) == Some(&id) {
             self.offered.remove(&names);
         }
-        Some(gone)
+        Some(removed)
     }
 
-    /// Whether its user does not take events, while the peer makes more and more.
-    fn is_choked(&self) -> bool {
+    /// Whether the user does not take events while the peer causes more and more.
+    fn is_backlogged(&self) -> bool {
         self.events.len() >= 4 * self.limit
     }
 
-    /// Tells that a connection is over, or takes back that it is asked for.
-    fn tell_end(&mut self, connection: ConnectionId) {
+    /// Reports the end of a connection, or withdraws the event of its request.
+    fn report_end(&mut self, connection: ConnectionId) {
         let before = self.events.len();
         self.events.retain(|event| {
             !matches!(event, ConnectionEvent::Request { connection: c, .. } if *c == connection)
@@ -123,27 +126,27 @@ impl Cm {
 }
 
 impl Ntrdma {
-    /// Number of connections, made and being made.
+    /// Number of connections, established and pending.
     pub fn connections(&self) -> usize {
         self.cm.connections.len()
     }
 
-    /// A connection's queue pair went to error.
+    /// Ends a connection whose queue pair went to error.
     pub(super) fn connection_lost(&mut self, id: ConnectionId) {
         if self.cm.remove(id).is_some() {
             self.cm.events.push_back(ConnectionEvent::Disconnected { connection: id });
         }
     }
 
-    /// A connection's queue pair is destroyed, and with it our user's interest.
+    /// Ends a connection whose queue pair is destroyed. The user gets no event.
     pub(super) fn connection_abandoned(&mut self, id: ConnectionId) {
         let Some(connection) = self.cm.remove(id) else { return };
-        if connection.state == State::Asked {
+        if connection.state == State::Requested {
             self.cancel(id, &connection);
         }
     }
 
-    /// Withdraws a request; the peer answers that it leaves the queue pair alone.
+    /// Withdraws a request; the peer responds with `Detach`.
     fn cancel(&mut self, id: ConnectionId, connection: &Connection) {
         let qpn = connection.qp.and_then(|qp| self.qps.get(qp.0)).map(|qp| qp.identity.number);
         if let Some(qpn) = qpn {
@@ -151,7 +154,7 @@ impl Ntrdma {
         }
     }
 
-    /// The link went down, and all connections with it.
+    /// Ends all connections after the link went down.
     pub(super) fn end_connections(&mut self) {
         for place in 0..self.cm.connections.places() {
             let Some(name) = self.cm.connections.name_at(place) else { continue };
@@ -161,21 +164,28 @@ impl Ntrdma {
                 qp.connection = None;
             }
             match connection.state {
-                State::Asked => self.tell_refusal(id, RejectReason::TIMEOUT, PrivateData::empty()),
-                _ => self.cm.tell_end(id),
+                State::Requested => {
+                    self.report_rejection(id, RejectReason::TIMEOUT, PrivateData::empty())
+                }
+                _ => self.cm.report_end(id),
             }
         }
     }
 
-    fn tell_refusal(&mut self, connection: ConnectionId, reason: RejectReason, said: PrivateData) {
-        let event = ConnectionEvent::Rejected { connection, reason, private_data: said };
+    fn report_rejection(
+        &mut self,
+        connection: ConnectionId,
+        reason: RejectReason,
+        private_data: PrivateData,
+    ) {
+        let event = ConnectionEvent::Rejected { connection, reason, private_data };
         self.cm.events.push_back(event);
     }
 
     pub(super) fn run_connection_timers(&mut self, now: Instant) {
         while let Some(place) = self.cm.timers.take_due(now) {
             let Some(name) = self.cm.connections.name_at(place) else { continue };
-            // It may have been answered since.
+            // The peer may have responded since.
             if self.cm.connections.get(name).is_none_or(|c| c.deadline.is_none()) {
                 continue;
             }
@@ -185,7 +195,7 @@ impl Ntrdma {
             if let Some(qp) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
                 qp.connection = None;
             }
-            self.tell_refusal(id, RejectReason::TIMEOUT, PrivateData::empty());
+            self.report_rejection(id, RejectReason::TIMEOUT, PrivateData::empty());
         }
     }
 
@@ -194,14 +204,14 @@ impl Ntrdma {
             Command::Request(proposal) => self.handle_request(proposal),
             Command::Accept { to, proposal } => self.handle_accept(*to, proposal),
             Command::Reject { to, reason, private_data } => {
-                let asked = |c: &&Connection| c.state == State::Asked;
-                if self.cm.connections.get(*to).filter(asked).is_some()
+                let requested = |c: &&Connection| c.state == State::Requested;
+                if self.cm.connections.get(*to).filter(requested).is_some()
                     && let Some(connection) = self.cm.remove(ConnectionId(*to))
                 {
                     if let Some(qp) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
                         (qp.connection, qp.known_to_peer) = (None, false);
                     }
-                    self.tell_refusal(ConnectionId(*to), *reason, *private_data);
+                    self.report_rejection(ConnectionId(*to), *reason, *private_data);
                 }
             }
             Command::Ready { to } => {
@@ -227,7 +237,7 @@ impl Ntrdma {
             return self.outbox.push_back(refuse(RejectReason::INVALID_SERVICE_ID));
         }
         let p = &proposal.parameters;
-        // What is its resources is our depth.
+        // The peer's responder resources limit the local initiator depth, and vice versa.
         let parameters = ConnectionParameters {
             responder_resources: p.initiator_depth,
             initiator_depth: p.responder_resources,
@@ -241,7 +251,7 @@ impl Ntrdma {
             qp: None,
             deadline: None,
         };
-        let made = if self.cm.is_choked() { None } else { self.cm.insert(connection) };
+        let made = if self.cm.is_backlogged() { None } else { self.cm.insert(connection) };
         let Some(id) = made else {
             return self.outbox.push_back(refuse(RejectReason::NO_RESOURCES));
         };
@@ -258,19 +268,19 @@ impl Ntrdma {
 
     fn handle_accept(&mut self, to: u32, proposal: &Proposal) {
         let Some(connection) = self.cm.connections.get_mut(to) else {
-            // It was withdrawn, and nothing was ever written to the peer's queue pair.
+            // The request was withdrawn, and the peer's queue pair was never written to.
             return self.outbox.push_back(Command::Detach {
                 to: proposal.qpn,
                 from: 0,
                 refused: None,
             });
         };
-        let (State::Asked, Some(qp)) = (connection.state, connection.qp) else { return };
+        let (State::Requested, Some(qp)) = (connection.state, connection.qp) else { return };
         connection.state = State::Established;
         connection.remote = proposal.connection;
         connection.deadline = None;
         if self.attach(qp, proposal.qpn).is_err() {
-            // A number that cannot be: nobody honest has it.
+            // The number of the queue pair is impossible.
             return self.violation(Wrong::Command);
         }
         if let Some(found) = self.qps.get_mut(qp.0) {
@@ -286,16 +296,16 @@ impl Ntrdma {
     fn handle_cancel(&mut self, remote: u32, qpn: u32) {
         if let Some(&id) = self.cm.offered.get(&(remote, qpn)) {
             if let Some(qp) = self.cm.connections.get(id.0).and_then(|c| c.qp) {
-                // It says for itself that it is over.
+                // The failing queue pair sends its own `Detach`.
                 return self.fail(super::qp_place(qp), None);
             }
             self.cm.remove(id);
-            self.cm.tell_end(id);
+            self.cm.report_end(id);
         }
         self.outbox.push_back(Command::Detach { to: qpn, from: 0, refused: None });
     }
 
-    /// The number of a queue pair that can be connected.
+    /// The number of a queue pair, if it can be connected.
     fn connectable(&self, qp: QpId) -> Result<u32, VerbsError> {
         let found = self.qps.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if found.state != QpState::Init || found.connection.is_some() || found.known_to_peer {
@@ -338,11 +348,11 @@ impl ConnectionManager for Ntrdma {
         if to.ip() != self.config.peer || self.link.peer().is_none() {
             return Err(VerbsError::Unreachable);
         }
-        if self.cm.is_choked() {
+        if self.cm.is_backlogged() {
             return Err(VerbsError::NoRoom);
         }
         let connection = Connection {
-            state: State::Asked,
+            state: State::Requested,
             remote: 0,
             remote_qpn: 0,
             parameters: *parameters,
@@ -382,7 +392,7 @@ impl ConnectionManager for Ntrdma {
             return Err(VerbsError::Invalid);
         }
         let (remote, remote_qpn) = (connection.remote, connection.remote_qpn);
-        // How often is tried is the asking side's to say.
+        // The retry counts are those of the requesting side.
         let depth = connection.parameters.initiator_depth.min(MAX_RD_ATOMIC);
         let parameters = ConnectionParameters {
             responder_resources: parameters.responder_resources,
@@ -426,18 +436,18 @@ impl ConnectionManager for Ntrdma {
         match (connection.state, connection.qp) {
             (State::Offered, _) => {
                 self.reject(id, RejectReason::CONSUMER, &[])?;
-                self.cm.tell_end(id);
+                self.cm.report_end(id);
             }
-            (State::Asked, qp) => {
+            (State::Requested, qp) => {
                 if let Some(connection) = self.cm.remove(id) {
                     self.cancel(id, &connection);
                 }
                 if let Some(found) = qp.and_then(|qp| self.qps.get_mut(qp.0)) {
                     found.connection = None;
                 }
-                self.tell_refusal(id, RejectReason::TIMEOUT, PrivateData::empty());
+                self.report_rejection(id, RejectReason::TIMEOUT, PrivateData::empty());
             }
-            (_, Some(qp)) => self.fail_quietly(qp),
+            (_, Some(qp)) => self.fail_without_event(qp),
             (_, None) => (),
         }
         Ok(())
@@ -449,10 +459,10 @@ impl ConnectionManager for Ntrdma {
 }
 
 impl Ntrdma {
-    /// Fails a queue pair whose user asked for it.
-    fn fail_quietly(&mut self, qp: QpId) {
+    /// Fails a queue pair at its user's request, without an event.
+    fn fail_without_event(&mut self, qp: QpId) {
         if let Some(found) = self.qps.get_mut(qp.0) {
-            found.error_told = true;
+            found.error_reported = true;
         }
         self.fail(super::qp_place(qp), None);
     }

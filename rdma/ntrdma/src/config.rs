@@ -1,4 +1,4 @@
-//! What a provider is made with.
+//! Configuration of a provider.
 
 use super::layout::Layout;
 use core::net::IpAddr;
@@ -9,36 +9,35 @@ use core::time::Duration;
 pub struct Config {
     /// EUI-64 of this machine.
     pub guid: u64,
-    /// Addresses by which the connection manager names us and the peer. They are names only: there
-    /// is one peer.
+    /// Local address for the connection manager. It is only a name, because there is one peer.
     pub local: IpAddr,
-    /// The peer's.
+    /// Address of the peer for the connection manager.
     pub peer: IpAddr,
-    /// How our exposed memory is divided.
+    /// Layout of the local exposed memory.
     pub layout: Layout,
     /// Bytes of the ring for Ethernet frames from the peer, a power of two from 4 KiB to 16 MiB; 0
     /// for none.
     pub frames: u32,
-    /// Protection domains.
+    /// Most protection domains.
     pub pds: usize,
-    /// Completion queues.
+    /// Most completion queues.
     pub cqs: usize,
-    /// Memory regions (at most 65536).
+    /// Most memory regions (up to 65536).
     pub regions: usize,
-    /// Keys of memory regions.
+    /// Most keys of memory regions.
     pub keys: usize,
-    /// Work requests in a send or receive queue.
+    /// Most work requests in a send or receive queue.
     pub wr: u32,
-    /// Connections, made and being made.
+    /// Most connections, established and pending.
     pub connections: usize,
-    /// How often the peer is shown that we are alive.
+    /// Interval of heartbeats.
     pub beat: Duration,
-    /// After so long without a sign of life the peer is gone.
+    /// Time without a heartbeat of the peer until the link goes down.
     pub lost: Duration,
 }
 
 impl Config {
-    /// Usual sizes and times, for these addresses.
+    /// Default sizes and times, for these addresses.
     pub fn new(guid: u64, local: IpAddr, peer: IpAddr) -> Self {
         Config {
             guid,

@@ -1,32 +1,32 @@
-//! What the provider counts. Plain numbers since the start.
+//! Counters of the provider, since its start.
 
 use core::fmt;
 
-/// What a peer wrote that no honest one writes.
+/// A protocol violation of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// A bell of commands says more than can be outstanding.
+    /// A command bell exceeds the ring.
     CommandBells,
-    /// A command is none.
+    /// A command is invalid.
     Command,
-    /// A bell of a queue pair says more than fits its ring.
+    /// A bell of a queue pair exceeds its ring.
     EntryBell,
-    /// An entry of a queue pair is none.
+    /// An entry of a queue pair is invalid.
     Entry,
-    /// It says that it has done what it was not sent, or answers what it was not asked.
+    /// It reports requests as done that were not sent, or an invalid response to an atomic.
     Done,
-    /// A frame, or the bell of frames.
+    /// A frame, or the bell of frames, is invalid.
     Frame,
 }
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Wrong::CommandBells => "a count of commands that cannot be",
-            Wrong::Command => "a command that is none",
+            Wrong::CommandBells => "an impossible count of commands",
+            Wrong::Command => "an invalid command",
             Wrong::EntryBell => "a count of a queue pair's entries that does not fit its ring",
-            Wrong::Entry => "an entry of a queue pair that makes no sense",
-            Wrong::Done => "that it has done what it was not sent",
+            Wrong::Entry => "an invalid entry of a queue pair",
+            Wrong::Done => "a completion of requests that were not sent",
             Wrong::Frame => "a frame that does not fit its ring",
         })
     }
@@ -35,47 +35,46 @@ impl fmt::Display for Wrong {
 /// All counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Send entries written to the peer, and taken from it.
+    /// Send entries written to the peer.
     pub entries_sent: u64,
-    /// Taken from the peer.
+    /// Send entries of the peer that were executed.
     pub entries_received: u64,
     /// Batches announced to the peer.
     pub batches: u64,
-    /// Bytes of payload that were left for the peer to read where they lie.
+    /// Bytes of payload that the peer reads in place.
     pub bytes_lent: u64,
-    /// Bytes of payload that were written where they belong.
+    /// Bytes of payload written directly to their destination.
     pub bytes_placed: u64,
-    /// Bytes of payload that were written to the peer's memory for payload.
+    /// Bytes of payload written to the peer's staging memory.
     pub bytes_staged: u64,
-    /// Bytes of payload of SENDs and WRITEs that were copied here from where the peer has put them.
+    /// Bytes of payload of the peer's SENDs and WRITEs that were copied here.
     pub bytes_copied: u64,
-    /// Times that an entry waited for a receive, or for memory.
+    /// Times that an entry waited for a receive, or for memory on demand.
     pub not_ready: u64,
-    /// What peers wrote that is no honest peer's: indices out of bounds, entries and commands that
-    /// are none.
+    /// Protocol violations of peers: indices out of bounds, invalid entries and commands.
     pub violations: u64,
-    /// The last of these.
+    /// The last violation.
     pub last_violation: Option<Wrong>,
     /// Ethernet frames written to the peer.
     pub frames_sent: u64,
-    /// Taken from it.
+    /// Ethernet frames received from the peer.
     pub frames_received: u64,
-    /// Not written, because the link was down or the peer takes none.
+    /// Ethernet frames dropped, because the link was down or the peer has no ring for frames.
     pub frames_lost: u64,
     /// Times that the link came up.
     pub link_up: u64,
-    /// Times that it went down.
+    /// Times that the link went down.
     pub link_down: u64,
-    /// Completions for which their queue had no room.
+    /// Completions dropped because their queue was full.
     pub completions_lost: u64,
-    /// Times that the engine that carries payload failed, so that the link was taken down.
+    /// Failures of the copy engine, after which the link was taken down.
     pub engines_lost: u64,
     /// Queue pairs that went to error.
     pub qp_errors: u64,
 }
 
 impl Counters {
-    /// Counts what a peer wrote.
+    /// Counts a violation.
     #[cold]
     pub(crate) fn wrong(&mut self, what: Wrong) {
         self.violations += 1;

@@ -1,9 +1,9 @@
-//! Ethernet frames across the bridge: for the control plane, which wants no verbs.
+//! Ethernet frames across the bridge, for the control plane.
 //!
-//! Whoever receives exposes a ring of bytes behind its queue pairs. The sender writes a frame there,
-//! after a word with its length, and then how far it has got; the receiver copies it out, and says
-//! how far it has got. Both indices count bytes modulo 2^32 and are bells. A full ring takes no
-//! more, and nothing is lost while the link is up; what was under way when it went down is.
+//! The receiver exposes a ring of bytes after its queue pairs. The sender writes a word with the length of
+//! a frame, the frame, and then its produced index. The receiver copies the frame and writes
+//! its consumed index. Both indices count bytes modulo 2^32 and are bells. The sender waits if the ring is full, so no
+//! frame is lost while the link is up. Frames in flight when it goes down are lost.
 
 use super::layout;
 use super::{Ntrdma, State, Wrong};
@@ -13,25 +13,26 @@ use drivers::ntb::Bridge;
 
 /// Longest frame in bytes, without FCS.
 pub const LONGEST: usize = 65_535;
-/// Bytes of a length.
+/// Bytes of the length word.
 const HEAD: usize = 8;
-/// Words that are written at a time.
+/// Words written at a time.
 const PIECE: usize = 32;
 
-/// Whether a ring can be that large; 0 is none.
+/// Whether a ring may have that size; 0 means no ring.
 pub const fn is_valid(ring: u32) -> bool {
     ring == 0 || (ring.is_power_of_two() && ring >= 4096 && ring <= 16 << 20)
 }
 
-/// The device's books.
+/// State of the device.
 #[derive(Debug)]
 pub(super) struct Ethernet {
-    /// Our ring; empty if there is none.
+    /// The local ring; empty if there is none.
     ring: Window,
-    /// How far we have written into the peer's ring, and read in ours.
+    /// Bytes written to the peer's ring.
     produced: u32,
+    /// Bytes read from the local ring.
     consumed: u32,
-    /// The peer has not been told of one of them.
+    /// An index has changed, and its bell at the peer was not written yet.
     pub(super) dirty: bool,
 }
 
@@ -40,25 +41,25 @@ impl Ethernet {
         Ethernet { ring, produced: 0, consumed: 0, dirty: false }
     }
 
-    /// The link went down.
+    /// Resets the indices after the link went down.
     pub fn reset(&mut self) {
         (self.produced, self.consumed, self.dirty) = (0, 0, false);
     }
 
-    /// What is to be told.
+    /// The bells and their values.
     pub fn bells(&self) -> [(usize, u32); 2] {
         [(layout::FRAMES_PRODUCED, self.produced), (layout::FRAMES_CONSUMED, self.consumed)]
     }
 }
 
-/// Bytes that a frame takes in a ring.
+/// Bytes of a frame in a ring, with its length.
 fn record(len: usize) -> u32 {
     (HEAD + len.next_multiple_of(8)) as u32
 }
 
 impl Ntrdma {
-    /// Writes a frame to the peer; the next `poll` tells it. A link that is down, or a peer that
-    /// takes no frames, is a cable that leads nowhere.
+    /// Writes a frame to the peer; the next `poll` announces it. If the link is down, or the peer
+    /// accepts no frames, the frame is dropped.
     pub fn transmit_frame(
         &mut self,
         bridge: &mut dyn Bridge,
@@ -112,7 +113,7 @@ impl Ntrdma {
         Ok(())
     }
 
-    /// Takes the next frame of the peer's; false if there is none.
+    /// Receives the next frame of the peer; false if there is none.
     pub fn receive_frame(&mut self, into: &mut Vec<u8>) -> bool {
         let ring = self.ethernet.ring;
         let size = ring.len() as u32;
@@ -120,18 +121,18 @@ impl Ntrdma {
             return false;
         }
         let produced = self.exposed.load32(layout::FRAMES_PRODUCED);
-        let there = produced.wrapping_sub(self.ethernet.consumed);
-        if there == 0 {
+        let available = produced.wrapping_sub(self.ethernet.consumed);
+        if available == 0 {
             return false;
         }
         let place = |at: u32| (at & (size - 1)) as usize;
         let mut length = [0];
-        // Both are multiples of 8 unless the peer lies, which is found out before anything is read.
-        let honest = there <= size && there.is_multiple_of(8) && {
+        // A correct peer keeps both indices multiples of 8. That is checked before the ring is read.
+        let valid = available <= size && available.is_multiple_of(8) && {
             ring.load_words(place(self.ethernet.consumed), &mut length);
-            length[0] <= LONGEST as u64 && record(length[0] as usize) <= there
+            length[0] <= LONGEST as u64 && record(length[0] as usize) <= available
         };
-        if !honest {
+        if !valid {
             self.violation(Wrong::Frame);
             return false;
         }
@@ -140,7 +141,7 @@ impl Ntrdma {
         into.resize(length, 0);
         let first = place(self.ethernet.consumed.wrapping_add(HEAD as u32));
         let (head, tail) = into.split_at_mut(length.min(size as usize - first));
-        // Both lie in the ring.
+        // Both parts are inside of the ring.
         let _ = ring.read(first, head);
         let _ = ring.read(0, tail);
         self.ethernet.consumed = self.ethernet.consumed.wrapping_add(record(length));

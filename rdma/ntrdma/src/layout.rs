@@ -1,39 +1,39 @@
-//! How the exposed memory of a machine is divided: what the peer writes, and where.
+//! Layout of a machine's exposed memory, which the peer writes.
 //!
-//! | from | what |
+//! | from | contents |
 //! |---|---|
 //! | 0 | the peer's introduction ([`super::wire::Info`]), and the cell that announces it |
 //! | `BELLS` | the bells: batch, heartbeat, both of the command ring and of frames, two of each queue pair |
 //! | page | commands |
-//! | page | queue pairs: sends of the peer, its answers to our atomics, payload of its sends, answers to our READs |
+//! | page | queue pairs: sends of the peer, its responses to local atomics, payload of its sends, responses to local READs |
 //! | [`Layout::size`] | the ring of Ethernet frames, if there is one |
-//! | page | the rest is not this provider's: what lies there can be lent to the peer |
+//! | page | the rest, which the provider does not use, and which can be lent to the peer |
 
 use core::sync::atomic::AtomicU64;
 use drivers::hal::{Cells, Window};
 
 /// Offset of the cell that announces the introduction.
 pub const READY: usize = 0xc0;
-/// Offset of the first bell. A bell is a 32-bit index that only grows (modulo 2^32): its value is
-/// its sequence number, and says how far a ring has got.
+/// Offset of the first bell. A bell is a 32-bit index into a ring that only increases (modulo 2^32): its value is
+/// its sequence number.
 const BELLS: usize = 0x100;
-/// Bell of batches: changes after all other bells of a batch.
+/// Bell of batches: written after all other bells of a batch.
 pub const BATCH: usize = BELLS;
-/// Bell that shows that the peer is alive. It is loaded together with that of batches.
+/// The peer's heartbeat. It is loaded together with the bell of batches.
 pub const BEAT: usize = BELLS + 4;
 /// Commands that the peer has written.
 pub const COMMANDS_PRODUCED: usize = BELLS + 8;
-/// Commands of ours that the peer has taken.
+/// Local commands that the peer has taken.
 pub const COMMANDS_CONSUMED: usize = BELLS + 12;
 /// Bytes of frames that the peer has written.
 pub const FRAMES_PRODUCED: usize = BELLS + 16;
-/// Bytes of our frames that the peer has taken.
+/// Bytes of local frames that the peer has taken.
 pub const FRAMES_CONSUMED: usize = BELLS + 20;
 const QP_BELLS: usize = BELLS + 24;
 
-/// Bells side by side, by their place among all pairs of them: those of a batch and of life, and those of commands.
+/// Index of the pair of bells for batch and heartbeat.
 pub const SIGNS: usize = pair_of(BATCH);
-/// See [`SIGNS`].
+/// Index of the pair of command bells.
 pub const COMMAND_BELLS: usize = pair_of(COMMANDS_PRODUCED);
 
 const fn pair_of(bell: usize) -> usize {
@@ -46,24 +46,24 @@ pub const COMMANDS: u32 = 16;
 pub const COMMAND: usize = 256;
 /// Bytes of a send entry, of which [`INLINE`] are payload.
 pub const ENTRY: usize = 128;
-/// Bytes of payload that a send entry holds itself.
+/// Bytes of payload in a send entry.
 pub const INLINE: usize = 64;
-/// Bytes of an answer to an atomic.
+/// Bytes of a response to an atomic.
 pub const ANSWER: usize = 16;
 
 const PAGE: usize = 4096;
 
-/// Sizes, which each side chooses for its own memory and tells the other.
+/// Sizes, which each side chooses for its own memory and sends to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Queue pairs (1 to 4096).
     pub qps: u32,
     /// Entries of a send ring, a power of two (2 to 4096).
     pub ring: u32,
-    /// Bytes for the payload of what the peer sends on a queue pair: a multiple of 4 KiB, up to
+    /// Bytes for the payload of the peer's sends on a queue pair: a multiple of 4 KiB, up to
     /// 16 MiB.
     pub staging: u32,
-    /// Bytes for answers to READs of a queue pair; likewise.
+    /// Bytes for responses to READs of a queue pair: a multiple of 4 KiB, up to 16 MiB.
     pub landing: u32,
 }
 
@@ -74,9 +74,8 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// The sizes of choice for so many bytes of exposed memory: the default, or where it is too
-    /// large for them, fewer queue pairs first, then less memory for each. None if not even a few
-    /// fit.
+    /// The best layout for so many bytes of exposed memory: the default, or if that is too
+    /// large, fewer queue pairs first, then less memory for each. None if not even the smallest fits.
     pub fn within(bytes: usize) -> Option<Layout> {
         let usual = Layout::default();
         let less = |qps, by: u32| Layout {
@@ -89,7 +88,7 @@ impl Layout {
         choice.into_iter().find(|layout| layout.size() <= bytes)
     }
 
-    /// Whether all sizes are within their bounds. The rest relies on it: no sum overflows.
+    /// Whether all sizes are within their bounds. The other methods rely on it: then no sum overflows.
     pub fn is_valid(&self) -> bool {
         let bytes = |n: u32| (4096..=16 << 20).contains(&n) && n.is_multiple_of(4096);
         (1..=4096).contains(&self.qps)
@@ -99,18 +98,18 @@ impl Layout {
             && bytes(self.landing)
     }
 
-    /// The bells of a queue pair, side by side: what the peer has sent, and what it has done of ours.
+    /// Offset of a queue pair's pair of bells: entries that the peer has written, and local entries that it has done.
     pub const fn bells(slot: u32) -> usize {
         QP_BELLS + 8 * slot as usize
     }
 
-    /// The place of a queue pair's bells among all pairs of bells.
+    /// Index of a queue pair's pair of bells.
     #[inline]
     pub const fn pair(slot: u32) -> usize {
         pair_of(Self::bells(slot))
     }
 
-    /// All pairs of bells in what is exposed, and perhaps more behind them. None if they do not fit.
+    /// All pairs of bells in exposed memory, and perhaps further cells after them. None if they do not fit.
     pub fn pairs(&self, exposed: &Window) -> Option<Cells<AtomicU64>> {
         Cells::new(exposed, BELLS, Self::pair(self.qps).next_power_of_two())
     }
@@ -119,7 +118,7 @@ impl Layout {
         (QP_BELLS + 8 * self.qps as usize).next_multiple_of(PAGE)
     }
 
-    /// Where command number `index` lies.
+    /// Offset of command number `index`.
     pub fn command(&self, index: u32) -> usize {
         self.commands() + (index % COMMANDS) as usize * COMMAND
     }
@@ -132,13 +131,13 @@ impl Layout {
         self.rings() + self.staging as usize + self.landing as usize
     }
 
-    /// Where the memory of a queue pair begins.
+    /// Offset of the memory of a queue pair.
     pub fn slot(&self, slot: u32) -> usize {
         let first = (self.commands() + COMMANDS as usize * COMMAND).next_multiple_of(PAGE);
         first + slot as usize * self.slot_len()
     }
 
-    /// Where everything of a queue pair lies.
+    /// Offsets of the parts of a queue pair's memory.
     pub fn places(&self, slot: u32) -> Places {
         let entries = self.slot(slot);
         let staging = entries + self.rings();
@@ -152,40 +151,40 @@ impl Layout {
         }
     }
 
-    /// Bytes of exposed memory that it takes.
+    /// Bytes of the whole layout.
     pub fn size(&self) -> usize {
         self.slot(self.qps)
     }
 
-    /// Bits of a queue pair's number that say which slot is its own.
+    /// Bits of a queue pair's number that are its slot.
     pub fn slot_mask(&self) -> u32 {
         self.qps.next_power_of_two() - 1
     }
 }
 
-/// Where in exposed memory everything of a queue pair lies.
+/// Offsets in exposed memory of the parts of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     mask: u32,
-    /// What the peer has sent, and what it has done of ours.
+    /// Pair of bells: entries that the peer has written, and local entries that it has done.
     pub bells: usize,
     entries: usize,
     answers: usize,
-    /// The payload of the peer's sends.
+    /// Payload of the peer's sends.
     pub staging: usize,
-    /// Answers to our READs.
+    /// Responses to local READs.
     pub landing: usize,
 }
 
 impl Places {
-    /// Send entry number `index`.
+    /// Offset of send entry number `index`.
     #[inline]
     pub fn entry(&self, index: u32) -> usize {
         self.entries + (index & self.mask) as usize * ENTRY
     }
 
-    /// Place of the answer to entry number `index`. There is one for each entry that we send; both
-    /// sides use no more of their rings than the smaller of the two.
+    /// Offset of the response to entry number `index`. There is one for each local entry; both
+    /// sides use only as much of their rings as the smaller of the two has.
     pub fn answer(&self, index: u32) -> usize {
         self.answers + (index & self.mask) as usize * ANSWER
     }
@@ -196,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps() {
+    fn parts_of_the_layout_do_not_overlap() {
         for layout in [
             Layout::default(),
             Layout { qps: 1, ring: 2, staging: 4096, landing: 4096 },
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_memory_there_is_is_made_use_of() {
+    fn layout_uses_any_amount_of_memory() {
         let mut last = 0;
         for shift in 12..31 {
             let bytes = 1 << shift;
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_out_of_bounds_are_refused() {
+    fn layout_with_sizes_out_of_bounds_is_invalid() {
         let good = Layout::default();
         for bad in [
             Layout { qps: 0, ..good },

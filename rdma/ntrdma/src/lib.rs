@@ -52,19 +52,19 @@ use softverbs::pool::Block;
 use verbs::{AsyncEvent, QpId, QpState, Status, VerbsError};
 use wire::{COMMAND_WORDS, Command};
 
-/// This bit is set in addresses of memory that is lent, and in no others ([`Memory::lend`]).
+/// Bit that is set only in addresses of lent memory ([`Memory::lend`]).
 const LENT: u64 = 1 << 47;
 
-/// The place of a queue pair in exposed memory.
+/// A slot for a queue pair in exposed memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     qp: Option<QpId>,
-    /// Number of the queue pair that has it, or had it last.
+    /// Number of the current or last queue pair.
     number: u32,
-    /// It was destroyed, and the peer has not yet said that it writes there no more.
+    /// The queue pair was destroyed, and the peer has not yet sent `Detach`, so it may still write there.
     lingers: bool,
-    /// What its bells said when they were last listened to.
-    heard: u64,
+    /// Value of its bells when they were last handled.
+    bells_seen: u64,
 }
 
 /// The provider.
@@ -72,11 +72,12 @@ struct Slot {
 pub struct Ntrdma {
     config: Config,
     exposed: Window,
-    /// Our bells, in pairs ([`Layout::pair`]).
+    /// Local bells, in pairs ([`Layout::pair`]).
     bells: Cells<AtomicU64>,
     lent: Window,
-    /// Its books, once something of it was lent, and what is.
+    /// Allocator of `lent`, created by the first `lend`.
     lending: Option<Arena>,
+    /// Parts of it that are lent.
     lent_out: Vec<Window>,
     link: Link,
     session: Option<Session>,
@@ -85,36 +86,40 @@ pub struct Ntrdma {
     cqs: CompletionQueues,
     qps: HandleTable<Qp>,
     slots: Vec<Slot>,
-    /// Slots below this were used at least once.
+    /// Slots below this number were used at least once.
     slots_used: u32,
-    /// Places of queue pairs that have something to do.
+    /// Indices of queue pairs with work.
     work: Vec<u32>,
     outbox: VecDeque<Command>,
-    /// What the bells of commands said last.
-    commands_heard: u64,
-    /// Commands written, and taken by the peer; commands of the peer that were taken here.
+    /// Value of the command bells when they were last handled.
+    command_bells_seen: u64,
+    /// Commands written to the peer.
     commands_produced: u32,
+    /// Commands that the peer has taken.
     commands_consumed: u32,
+    /// Commands of the peer that were taken here.
     commands_taken: u32,
-    /// The commands' bells have to be rung.
+    /// The command bells have to be written.
     command_bells: bool,
-    /// Our last batch, and the last one seen of the peer's.
+    /// Number of the last local batch.
     batch: u32,
+    /// Number of the peer's last batch that was handled.
     seen: u32,
     cm: Cm,
     events: VecDeque<AsyncEvent>,
     counters: Counters,
-    /// Copies that were submitted, and that are complete: of the others the engine may still read the source.
+    /// Last copy that was submitted.
     submitted: Ticket,
+    /// Last copy that is complete. The engine may still read the sources of later ones.
     copied: Ticket,
-    /// Places of queue pairs in error whose requests end when their copies are complete, and memory of destroyed
-    /// ones that goes back to the pool then.
+    /// Indices of queue pairs in error whose requests end when their copies are complete.
     ending: Vec<u32>,
+    /// Memory of destroyed queue pairs that returns to the pool when these copies are complete.
     lingering: Vec<(Ticket, Block)>,
 }
 
 impl Ntrdma {
-    /// A provider over the memory that a bridge exposes. `Invalid` if the layout makes no sense,
+    /// A provider over the memory that a bridge exposes. `Invalid` if the layout is invalid,
     /// `NoRoom` if it does not fit.
     pub fn new(config: Config, exposed: Window, rng: &mut dyn RngCore) -> Result<Self, VerbsError> {
         let layout = config.layout;
@@ -145,10 +150,10 @@ impl Ntrdma {
             qps: HandleTable::new(layout.qps as usize),
             slots: alloc::vec![Slot::default(); layout.qps as usize],
             slots_used: 0,
-            // Those that are served, and those among them that have more to do.
+            // Queue pairs that are served in a turn, and those among them that are queued again.
             work: Vec::with_capacity(2 * layout.qps as usize),
             outbox: VecDeque::new(),
-            commands_heard: 0,
+            command_bells_seen: 0,
             commands_produced: 0,
             commands_consumed: 0,
             commands_taken: 0,
@@ -169,30 +174,30 @@ impl Ntrdma {
         })
     }
 
-    /// Exposed memory that this provider does not use itself, for whoever wants to lend it to the peer: WRITEs go
-    /// straight to regions in it, without a copy here. The peer can read all of it and write to it at any time,
-    /// whatever keys say, and what it was writing when its connection ended may arrive until the link was down: it
-    /// is for what nobody but this peer has to do with.
+    /// Exposed memory that the provider does not use itself, so that it can be lent to the peer: WRITEs go
+    /// directly to regions in it, without a local copy. The peer can read and write all of it at any time,
+    /// regardless of keys, and its writes in flight at the end of a connection may arrive until the link was down. So
+    /// it must hold only data of this peer.
     pub fn lent(&self) -> Window {
         self.lent
     }
 
-    /// What was counted so far.
+    /// Counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The address by which connections name us.
+    /// Local address of connections.
     pub fn local(&self) -> IpAddr {
         self.config.local
     }
 
-    /// The peer's.
+    /// Address of the peer.
     pub fn remote(&self) -> IpAddr {
         self.config.peer
     }
 
-    /// Where the link stands.
+    /// State of the link.
     pub fn link(&self) -> State {
         self.link.state()
     }
@@ -202,7 +207,7 @@ impl Ntrdma {
         self.link.refused()
     }
 
-    /// Takes the link down, with all that uses it; it comes up again by itself. False if it is not up.
+    /// Takes the link down, which ends all connections; it comes up again automatically. False if it is not up.
     pub fn reset_link(&mut self) -> bool {
         let up = self.link.state() == State::Up;
         if up {
@@ -211,25 +216,26 @@ impl Ntrdma {
         up
     }
 
-    /// Takes the link down for good, with all that uses it, and tells the peer: the machine is about to end.
+    /// Takes the link down for good, which ends all connections, and notifies the peer. For the shutdown of the
+    /// machine.
     pub fn shut_down<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
         if self.link.close(bridge) {
             self.reset();
         }
     }
 
-    /// Number of queue pairs, and of places for them that are free.
+    /// Number of queue pairs, and of free slots.
     pub fn queue_pairs(&self) -> (usize, usize) {
         let free = self.slots.iter().filter(|slot| slot.qp.is_none() && !slot.lingers).count();
         (self.qps.len(), free)
     }
 
-    /// Takes what the peer has written, and writes to it what is due. Returns whether there is more
-    /// to do at once. (Compiled for the bridge at hand, or for any.)
+    /// Handles writes of the peer, and writes to it. Returns whether there is more work now. (Generic so that it can be
+    /// compiled for one bridge, or for any.)
     pub fn poll<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> bool {
         let asynchronous = bridge.is_asynchronous();
         if asynchronous {
-            self.hear_engine(bridge.complete(now));
+            self.handle_engine_progress(bridge.complete(now));
         }
         let mut more = self.turn(bridge, now);
         if asynchronous {
@@ -239,8 +245,8 @@ impl Ntrdma {
         more
     }
 
-    /// Takes note of how far the engine has got, and ends what has waited for copies that are complete now.
-    fn hear_engine(&mut self, progress: Progress) {
+    /// Records the progress of the engine, and ends requests that waited for copies that are complete now.
+    fn handle_engine_progress(&mut self, progress: Progress) {
         if progress.lost {
             self.counters.engines_lost += 1;
             self.link.fail();
@@ -264,8 +270,8 @@ impl Ntrdma {
         }
     }
 
-    /// What peers write may be sent on to others, through `ports` ports that read payload where it lies: memory is
-    /// used for something else only when they have sent what they have of it ([`Ntrdma::note_progress`]).
+    /// Sets that data of the peer may be forwarded through `ports` ports, which read payload in place: memory is
+    /// reused only when the ports have sent their frames that refer to it ([`Ntrdma::note_progress`]).
     pub fn passes_on(&mut self, ports: usize) {
         if self.memory.ports() != ports
             && let Some(lending) = &mut self.lending
@@ -282,7 +288,7 @@ impl Ntrdma {
         self.memory.pool.has_retired() || self.lending.as_ref().is_some_and(Arena::has_retired)
     }
 
-    /// Frees the memory that a port sends no more. To be called for the ports in their order.
+    /// Frees memory that a port no longer refers to. Call it for the ports in their order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         self.memory.pool.note_progress(port, progress);
         if let Some(lending) = &mut self.lending {
@@ -290,7 +296,7 @@ impl Ntrdma {
         }
     }
 
-    /// Takes and writes; whether there is more to do at once.
+    /// Reads bells, serves queue pairs, and writes; returns whether there is more work now.
     #[inline]
     fn turn<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> bool {
         let signs = self.bells.load(layout::SIGNS);
@@ -300,41 +306,42 @@ impl Ntrdma {
             Change::Up => self.start(bridge),
             Change::Down => self.reset(),
         }
-        let heard = batch != self.seen;
-        let idle = !heard && self.work.is_empty() && !self.command_bells && !self.ethernet.dirty;
+        let new_batch = batch != self.seen;
+        let idle =
+            !new_batch && self.work.is_empty() && !self.command_bells && !self.ethernet.dirty;
         if self.session.is_none() || idle && self.outbox.is_empty() {
             return false;
         }
         if !self.outbox.is_empty() {
             self.write_commands(bridge);
         }
-        // The bell of commands before those of queue pairs: a command that ends one is seen after
-        // all that it has done.
+        // Load the command bell before those of queue pairs: then all requests of a queue pair are seen
+        // before the command that ends it.
         let mut commands = self.commands_taken;
-        if heard {
+        if new_batch {
             self.seen = batch;
-            commands = self.hear_commands();
-            self.hear_bells();
+            commands = self.load_command_bells();
+            self.load_bells();
         }
-        let (turns, told) = self.serve(bridge);
+        let (turns, changed) = self.serve(bridge);
         if commands != self.commands_taken {
             self.take_commands(commands);
         }
-        self.announce(bridge, told);
+        self.announce(bridge, changed);
         if turns == self.work.len() {
             self.work.clear();
             return false;
         }
         self.work.drain(..turns);
-        // A bridge without room has to be waited for.
+        // Without room in the bridge, there is no more work now.
         bridge.has_room()
     }
 
-    /// The link came up.
+    /// Starts a session after the link came up.
     fn start<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
         let Some(peer) = self.link.peer() else { return };
         let (own, window) = (self.config.layout, bridge.window());
-        // The link is up through a window that has it.
+        // The link comes up only with a window that contains it.
         let Some(batch) = window.slice(layout::BATCH, 4) else { return };
         self.session = Some(Session {
             window,
@@ -349,17 +356,17 @@ impl Ntrdma {
             info: *peer,
         });
         self.counters.link_up += 1;
-        self.tell_port(AsyncEvent::PortActive(0));
+        self.queue_port_event(AsyncEvent::PortActive(0));
     }
 
-    /// The link went down: nothing of the session is left.
+    /// Ends the session after the link went down.
     fn reset(&mut self) {
         self.session = None;
         self.counters.link_down += 1;
-        self.tell_port(AsyncEvent::PortError(0));
+        self.queue_port_event(AsyncEvent::PortError(0));
         for place in 0..self.qps.places() {
             let Some(qp) = self.qps.at_mut(place) else { continue };
-            qp.listed = false;
+            qp.queued = false;
             if qp.peer.is_some() {
                 let first = qp.requester.in_flight().then_some(Status::RetryExceeded);
                 self.fail(place, first);
@@ -376,44 +383,44 @@ impl Ntrdma {
         self.outbox.clear();
         (self.commands_produced, self.commands_consumed, self.commands_taken) = (0, 0, 0);
         (self.command_bells, self.batch, self.seen) = (false, 0, 0);
-        self.commands_heard = 0;
+        self.command_bells_seen = 0;
         self.ethernet.reset();
     }
 
-    fn tell_port(&mut self, event: AsyncEvent) {
+    fn queue_port_event(&mut self, event: AsyncEvent) {
         self.events.retain(|e| !matches!(e, AsyncEvent::PortActive(_) | AsyncEvent::PortError(_)));
         self.events.push_back(event);
     }
 
-    /// Lists a queue pair that has something to do.
+    /// Queues a queue pair that has work.
     #[inline]
-    fn list(&mut self, place: usize) {
+    fn enqueue(&mut self, place: usize) {
         if let Some(qp) = self.qps.at_mut(place)
-            && !core::mem::replace(&mut qp.listed, true)
+            && !core::mem::replace(&mut qp.queued, true)
         {
             self.work.push(place as u32);
         }
     }
 
-    /// Listens to the bells of all queue pairs.
+    /// Loads the bells of all queue pairs, and handles those that have changed.
     #[inline]
-    fn hear_bells(&mut self) {
+    fn load_bells(&mut self) {
         for slot in 0..self.slots_used {
             let bells = self.bells.load(Layout::pair(slot));
             if let Some(known) = self.slots.get(slot as usize)
-                && known.heard != bells
+                && known.bells_seen != bells
                 && let Some(id) = known.qp
-                && self.hear(qp_place(id), bells)
+                && self.handle_bells(qp_place(id), bells)
                 && let Some(known) = self.slots.get_mut(slot as usize)
             {
-                known.heard = bells;
+                known.bells_seen = bells;
             }
         }
     }
 
-    /// The bells of a queue pair were rung. Whether all that they say was taken note of.
+    /// Handles new values of the bells of a queue pair. False if they have to be handled again later.
     #[inline]
-    fn hear(&mut self, place: usize, bells: u64) -> bool {
+    fn handle_bells(&mut self, place: usize, bells: u64) -> bool {
         let Some(qp) = self.qps.at_mut(place) else { return false };
         if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
             return false;
@@ -436,40 +443,40 @@ impl Ntrdma {
             }
         }
         if waits {
-            // For the engine, which may have to read what it has carried once more.
+            // The engine may have to read the payload again, so these bells are handled again.
             self.seen = batch_not_seen(&self.bells);
         }
-        if touched && !core::mem::replace(&mut qp.listed, true) {
+        if touched && !core::mem::replace(&mut qp.queued, true) {
             self.work.push(place as u32);
         }
         !waits
     }
 
-    /// Gives each listed queue pair its turn, as far as the bridge has room; how many. Those that the
-    /// peer has to be told of stand first in the list afterwards; how many these are.
+    /// Serves the queued queue pairs while the bridge has room. Returns the number of queue pairs served, and of those
+    /// among them whose bells at the peer have to change. The latter are first in the queue afterwards.
     #[inline]
     fn serve<B: Bridge + ?Sized>(&mut self, bridge: &mut B) -> (usize, usize) {
-        let (listed, mut told) = (self.work.len(), 0);
-        for turn in 0..listed {
+        let (turns, mut changed) = (self.work.len(), 0);
+        for turn in 0..turns {
             let (Some(&place), Some(session)) = (self.work.get(turn), &self.session) else { break };
             if !bridge.has_room() {
-                return (turn, told);
+                return (turn, changed);
             }
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
-            qp.listed = false;
+            qp.queued = false;
             let mut env =
                 Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
             let mut wire = Wire { bridge, session };
             let served = qp.serve(&mut wire, &mut env);
             let waits = qp.responder.waits_for_memory;
-            if qp.told != qp.reached() {
-                if let Some(to) = self.work.get_mut(told) {
+            if qp.announced != qp.reached() {
+                if let Some(to) = self.work.get_mut(changed) {
                     *to = place;
                 }
-                told += 1;
+                changed += 1;
             }
             match served {
-                Ok(more) if more || waits => self.list(place as usize),
+                Ok(more) if more || waits => self.enqueue(place as usize),
                 Ok(_) => {}
                 Err(status) => {
                     qp.refused = Some(status);
@@ -477,29 +484,28 @@ impl Ntrdma {
                 }
             }
         }
-        (listed, told)
+        (turns, changed)
     }
 
-    /// Rings the bells of everything that got longer: of the first so many listed queue pairs, and
-    /// others.
+    /// Writes the changed bells: those of the first `changed` queue pairs in the queue, of commands and of frames.
     #[inline]
-    fn announce<B: Bridge + ?Sized>(&mut self, bridge: &mut B, told: usize) {
-        if told == 0 && !self.command_bells && !self.ethernet.dirty {
+    fn announce<B: Bridge + ?Sized>(&mut self, bridge: &mut B, changed: usize) {
+        if changed == 0 && !self.command_bells && !self.ethernet.dirty {
             return;
         }
         let Some(session) = &self.session else { return };
         let mut wire = Wire { bridge, session };
         wire.bridge.order();
-        for &place in self.work.iter().take(told) {
+        for &place in self.work.iter().take(changed) {
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
             let Some(peer) = &qp.peer else { continue };
             let reached = qp.reached();
             for (n, &index) in reached.iter().enumerate() {
-                if index != qp.told[n] {
+                if index != qp.announced[n] {
                     wire.put32(peer.places.bells + 4 * n, index);
                 }
             }
-            qp.told = reached;
+            qp.announced = reached;
         }
         if core::mem::take(&mut self.command_bells) {
             wire.put32(layout::COMMANDS_PRODUCED, self.commands_produced);
@@ -516,8 +522,8 @@ impl Ntrdma {
         self.counters.batches += 1;
     }
 
-    /// Writes commands to the peer's ring, as far as there is room. They are announced behind all
-    /// that was announced before they were thought of.
+    /// Writes commands to the peer's ring, as far as there is room. They are announced one batch after the
+    /// writes that precede them.
     fn write_commands<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
         let (Some(session), Some(peer)) = (&self.session, self.link.peer()) else { return };
         while !self.outbox.is_empty()
@@ -531,10 +537,11 @@ impl Ntrdma {
         }
     }
 
-    /// The peer may have taken commands, and written some: up to which number.
-    fn hear_commands(&mut self) -> u32 {
+    /// Loads the command bells: records which commands the peer has taken, and returns the number of commands that it
+    /// has written.
+    fn load_command_bells(&mut self) -> u32 {
         let bells = self.bells.load(layout::COMMAND_BELLS);
-        if core::mem::replace(&mut self.commands_heard, bells) == bells {
+        if core::mem::replace(&mut self.command_bells_seen, bells) == bells {
             return self.commands_taken;
         }
         let (produced, consumed) = (bells as u32, (bells >> 32) as u32);
@@ -548,7 +555,7 @@ impl Ntrdma {
         produced
     }
 
-    /// Carries out the peer's commands up to number `produced`.
+    /// Executes the peer's commands up to number `produced`.
     fn take_commands(&mut self, produced: u32) {
         if produced.wrapping_sub(self.commands_taken) > COMMANDS {
             return self.violation(Wrong::CommandBells);
@@ -565,13 +572,13 @@ impl Ntrdma {
         }
     }
 
-    /// The peer has written what no honest one writes, and not about one queue pair.
+    /// Counts a protocol violation that does not concern one queue pair, and fails the link.
     fn violation(&mut self, what: Wrong) {
         self.counters.wrong(what);
         self.link.fail();
     }
 
-    /// Fails the queue pair at a place.
+    /// Fails the queue pair at an index.
     fn fail(&mut self, place: usize, first: Option<Status>) {
         let Some(qp) = self.qps.at_mut(place).filter(|qp| qp.state != QpState::Error) else {
             return;
@@ -579,13 +586,13 @@ impl Ntrdma {
         let mut env =
             Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
         qp.fail(first, &mut env, &self.exposed, self.copied);
-        self.failed(place);
+        self.handle_failed_qp(place);
     }
 
-    /// After a queue pair went to error: its user and its peer are told.
-    fn failed(&mut self, place: usize) {
+    /// Notifies the user and the peer of a queue pair that went to error.
+    fn handle_failed_qp(&mut self, place: usize) {
         let Some(qp) = self.qps.at_mut(place) else { return };
-        if !core::mem::replace(&mut qp.error_told, true) {
+        if !core::mem::replace(&mut qp.error_reported, true) {
             self.events.push_back(AsyncEvent::QpError(qp.identity.id));
         }
         if qp.ending.is_some() && !self.ending.contains(&(place as u32)) {
@@ -598,7 +605,7 @@ impl Ntrdma {
         }
     }
 
-    /// Tells the peer, once, that nothing is written to its counterpart of a queue pair any more.
+    /// Notifies the peer, once, that this side no longer writes to its counterpart of a queue pair.
     fn detach(&mut self, place: usize) {
         let Some(qp) = self.qps.at_mut(place) else { return };
         if let Some(peer) = qp.peer
@@ -610,8 +617,8 @@ impl Ntrdma {
         }
     }
 
-    /// The peer writes to a queue pair of ours no more, because it refused its oldest entry or for
-    /// reasons of its own.
+    /// Handles `Detach`: the peer no longer writes to a local queue pair, because it refused the oldest entry or for
+    /// another reason.
     fn handle_detach(&mut self, number: u32, from: u32, refused: Option<Status>) {
         let slot = (number & self.config.layout.slot_mask()) as usize;
         let Some(slot) = self.slots.get_mut(slot).filter(|slot| slot.number == number) else {
@@ -627,7 +634,7 @@ impl Ntrdma {
                 let place = qp.identity.place as usize;
                 let first = refused.filter(|_| qp.requester.in_flight());
                 self.fail(place, first);
-                // Our own word has been given now: whatever is told of it, it is over.
+                // `fail` has sent the local `Detach`, so both sides are done with the slot.
                 if let Some(qp) = self.qps.at_mut(place) {
                     qp.known_to_peer = false;
                 }
@@ -637,7 +644,7 @@ impl Ntrdma {
         }
     }
 
-    /// Connects a queue pair to the one of that number at the peer. Its state is the caller's.
+    /// Connects a queue pair to the one of that number at the peer. The caller sets its state.
     fn attach(&mut self, qp: QpId, number: u32) -> Result<(), VerbsError> {
         let info = self.link.peer().ok_or(VerbsError::Unreachable)?;
         let slot = number & info.layout.slot_mask();
@@ -654,13 +661,13 @@ impl Ntrdma {
         found.peer = Some(RemoteQp { number, places: info.layout.places(slot) });
         found.known_to_peer = true;
         found.requester.start(depth, staging, own.landing);
-        // Its bells may have been rung already.
+        // Its bells may have been written already.
         self.seen = batch_not_seen(&self.bells);
         Ok(())
     }
 }
 
-/// A number of a batch that makes the next poll look at all bells.
+/// A number of a batch that makes the next poll load all bells.
 fn batch_not_seen(bells: &Cells<AtomicU64>) -> u32 {
     (bells.load(layout::SIGNS) as u32).wrapping_sub(1)
 }

@@ -1,5 +1,5 @@
-//! The link to the peer: brings it up through the bridge, keeps it alive, and notices its end.
-//! [`super::bringup`] is the table that it follows.
+//! The link to the peer: bring-up through the bridge, heartbeats, and detection of its end.
+//! [`super::bringup`] has its state table.
 
 use super::bringup::{self, Seen, State};
 use super::config::Config;
@@ -9,21 +9,21 @@ use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Bridge;
 
-/// How often scratchpads are looked at while the link comes up: each look may cost a round trip.
-const LOOK: Duration = Duration::from_millis(1);
-/// How often we say again who we are: a peer that was wrong may have written over what we said.
-const AGAIN: Duration = Duration::from_millis(50);
-/// How long the peer has at least for each step; after that all begins anew.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Interval of reads of the scratchpads while the link comes up, because each may cost a round trip.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Interval at which a greeting is repeated, because a faulty peer may have overwritten it.
+const REPEAT_INTERVAL: Duration = Duration::from_millis(50);
+/// Minimum timeout for each step of the peer; afterwards bring-up restarts.
+const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A heartbeat that is the last one: who says it has taken the link down, and the peer need not find out by the
-/// beats that are missing.
-const FAREWELL: u32 = u32::MAX;
+/// Value of the last heartbeat: the sender has taken the link down, so the peer need not wait for a
+/// timeout.
+const LAST_BEAT: u32 = u32::MAX;
 
-/// What became of the link.
+/// Change of the link's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is as it was.
+    /// No change.
     None,
     /// It came up.
     Up,
@@ -45,27 +45,31 @@ pub struct Link {
     peer_nonce: u32,
     greeted: u32,
     peer: Option<Info>,
-    /// Why the last introduction of the peer was not taken.
+    /// Why the peer's last introduction was refused.
     refused: Option<BadInfo>,
-    /// The peer has written what no honest one writes.
+    /// The peer has violated the protocol, or the operator resets the link.
     wrong: bool,
-    /// It is not to come up any more: the machine is about to end.
+    /// It must not come up any more, because the machine shuts down.
     closed: bool,
-    look_at: Instant,
-    /// Since when it stands where it does, and when we say again who we are.
+    poll_at: Instant,
+    /// When it entered its state.
     since: Instant,
-    again_at: Instant,
+    /// When the greeting is repeated.
+    repeat_at: Instant,
     beat_at: Instant,
-    /// Our heartbeat, the last one seen of the peer's, and when it changed.
+    /// Value of the local heartbeat.
     beats: u32,
-    heard: u32,
-    heard_at: Instant,
-    /// Until then nothing has to be done while the peer's heartbeat is as it was.
+    /// Last value of the peer's heartbeat.
+    peer_beat: u32,
+    /// When the peer's heartbeat last changed.
+    peer_beat_at: Instant,
+    /// Until then `run` has no work while the peer's heartbeat does not change.
     quiet_until: Instant,
 }
 
 impl Link {
-    /// Down. `exposed` holds at least the layout and the ring of frames. `lent_at` is what the introduction says.
+    /// A link that is down. `exposed` contains at least the layout and the ring of frames. `lent_at` is for the
+    /// introduction.
     pub fn new(config: &Config, exposed: Window, lent_at: u64, nonce: u32) -> Self {
         Link {
             layout: config.layout,
@@ -82,18 +86,18 @@ impl Link {
             refused: None,
             wrong: false,
             closed: false,
-            look_at: Instant::ZERO,
+            poll_at: Instant::ZERO,
             since: Instant::ZERO,
-            again_at: Instant::ZERO,
+            repeat_at: Instant::ZERO,
             beat_at: Instant::ZERO,
             beats: 0,
-            heard: 0,
-            heard_at: Instant::ZERO,
+            peer_beat: 0,
+            peer_beat_at: Instant::ZERO,
             quiet_until: Instant::ZERO,
         }
     }
 
-    /// Where it stands.
+    /// Its state.
     pub fn state(&self) -> State {
         self.state
     }
@@ -109,44 +113,44 @@ impl Link {
         self.refused
     }
 
-    /// The peer has written what no honest one writes, or the operator wants it: the link goes down, and
-    /// comes up again.
+    /// Takes the link down after a protocol violation, or on the operator's request; it comes up
+    /// again.
     pub fn fail(&mut self) {
         self.wrong = true;
         self.quiet_until = Instant::ZERO;
     }
 
-    /// Takes the link down for good, and tells the peer; whether it was up.
+    /// Takes the link down for good, and notifies the peer; returns whether it was up.
     pub fn close<B: Bridge + ?Sized>(&mut self, bridge: &mut B) -> bool {
         let up = self.state == State::Up;
         if up {
-            say_farewell(bridge);
+            send_last_beat(bridge);
         }
         (self.state, self.peer, self.closed) = (State::Down, None, true);
         self.quiet_until = Instant::ZERO;
         up
     }
 
-    /// When `run` wants to be called.
+    /// Deadline of the next call of `run`.
     pub fn deadline(&self) -> Instant {
         match self.state {
-            State::Up => self.beat_at.min(self.heard_at + self.lost),
-            _ => self.look_at,
+            State::Up => self.beat_at.min(self.peer_beat_at + self.lost),
+            _ => self.poll_at,
         }
     }
 
-    /// Looks at the bridge, and does what is due; `heard` is what the peer's heartbeat says now.
+    /// Advances the link; `beat` is the current value of the peer's heartbeat.
     #[inline]
-    pub fn run<B: Bridge + ?Sized>(&mut self, bridge: &mut B, heard: u32, now: Instant) -> Change {
-        // What is wrong, and each change of state, ends the quiet.
-        if now < self.quiet_until && heard == self.heard && bridge.link() {
+    pub fn run<B: Bridge + ?Sized>(&mut self, bridge: &mut B, beat: u32, now: Instant) -> Change {
+        // `fail`, and each change of state, clears `quiet_until`.
+        if now < self.quiet_until && beat == self.peer_beat && bridge.link() {
             return Change::None;
         }
-        self.attend(bridge, heard, now)
+        self.advance(bridge, beat, now)
     }
 
     #[inline(never)]
-    fn attend<B: Bridge + ?Sized>(&mut self, bridge: &mut B, heard: u32, now: Instant) -> Change {
+    fn advance<B: Bridge + ?Sized>(&mut self, bridge: &mut B, beat: u32, now: Instant) -> Change {
         self.quiet_until = Instant::ZERO;
         if self.closed {
             return Change::None;
@@ -154,30 +158,30 @@ impl Link {
         if self.state == State::Up {
             if now >= self.beat_at {
                 self.beat_at = now + self.beat;
-                self.beats = (self.beats + 1) % FAREWELL;
+                self.beats = (self.beats + 1) % LAST_BEAT;
                 put32(bridge, layout::BEAT, self.beats);
                 bridge.renew();
             }
-            if heard != self.heard {
-                (self.heard, self.heard_at) = (heard, now);
+            if beat != self.peer_beat {
+                (self.peer_beat, self.peer_beat_at) = (beat, now);
             }
             let alive = bridge.link() && !self.wrong && !self.is_silent(now);
             if alive {
                 self.quiet_until = self.deadline();
                 return Change::None;
             }
-        } else if now < self.look_at {
+        } else if now < self.poll_at {
             return Change::None;
         } else {
-            self.look_at = now + LOOK;
+            self.poll_at = now + POLL_INTERVAL;
         }
-        let seen = self.look(bridge, now);
+        let seen = self.observe(bridge, now);
         let next = self.state.next(seen);
         let before = core::mem::replace(&mut self.state, next);
         if before != next {
             self.since = now;
             if before == State::Up && seen.wrong {
-                say_farewell(bridge);
+                send_last_beat(bridge);
             }
             self.enter(bridge, now);
         }
@@ -189,10 +193,10 @@ impl Link {
         }
     }
 
-    fn look<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> Seen {
-        let again = now >= self.again_at;
+    fn observe<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> Seen {
+        let again = now >= self.repeat_at;
         if again {
-            self.again_at = now + AGAIN;
+            self.repeat_at = now + REPEAT_INTERVAL;
             bridge.renew();
         }
         let mut seen = Seen {
@@ -222,16 +226,16 @@ impl Link {
                     bridge.scratchpad(1) == bringup::greeting(self.nonce, self.peer_nonce);
             }
             State::Clearing => {
-                seen.silent = self.waits_in_vain(now);
-                seen.stranger = bridge.scratchpad(0) != self.peer_nonce;
+                seen.silent = self.is_step_overdue(now);
+                seen.new_nonce = bridge.scratchpad(0) != self.peer_nonce;
                 seen.cleared =
                     bridge.scratchpad(2) == bringup::cleared(self.nonce, self.peer_nonce);
             }
             State::Introducing => {
-                seen.silent = self.waits_in_vain(now);
-                seen.stranger = bridge.scratchpad(0) != self.peer_nonce;
+                seen.silent = self.is_step_overdue(now);
+                seen.new_nonce = bridge.scratchpad(0) != self.peer_nonce;
                 let session = bringup::session(self.nonce, self.peer_nonce);
-                if !seen.stranger && self.exposed.load32(layout::READY) == session {
+                if !seen.new_nonce && self.exposed.load32(layout::READY) == session {
                     let mut words = [0; INFO_WORDS];
                     self.exposed.load_words(0, &mut words);
                     seen.introduced = true;
@@ -249,23 +253,24 @@ impl Link {
         seen
     }
 
-    /// Whether the peer of a link that is up has said farewell, or nothing for too long.
+    /// Whether the peer of a link that is up has sent its last heartbeat, or none for too long.
     fn is_silent(&self, now: Instant) -> bool {
-        self.heard == FAREWELL || now.since(self.heard_at) >= self.lost
+        self.peer_beat == LAST_BEAT || now.since(self.peer_beat_at) >= self.lost
     }
 
-    /// Whether the next step of the peer's does not come.
-    fn waits_in_vain(&self, now: Instant) -> bool {
-        now.since(self.since) >= self.lost.max(PATIENCE)
+    /// Whether the peer's next step timed out.
+    fn is_step_overdue(&self, now: Instant) -> bool {
+        now.since(self.since) >= self.lost.max(STEP_TIMEOUT)
     }
 
-    /// What is done on entering the present state.
+    /// Actions on entering the current state.
     fn enter<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) {
         match self.state {
             State::Down => {
-                // A peer that is wrong is not worth more than a few attempts a second.
-                let pause = if self.wrong || self.refused.is_some() { self.lost } else { LOOK };
-                self.look_at = now + pause;
+                // After a fault of the peer, bring-up is attempted only a few times a second.
+                let pause =
+                    if self.wrong || self.refused.is_some() { self.lost } else { POLL_INTERVAL };
+                self.poll_at = now + pause;
                 self.wrong = false;
                 self.peer = None;
             }
@@ -299,22 +304,22 @@ impl Link {
             }
             State::Up => {
                 self.refused = None;
-                (self.heard, self.heard_at) = (self.exposed.load32(layout::BEAT), now);
+                (self.peer_beat, self.peer_beat_at) = (self.exposed.load32(layout::BEAT), now);
                 self.beat_at = now;
             }
         }
     }
 }
 
-/// Tells the peer that the link is down, behind all that was written before.
-fn say_farewell<B: Bridge + ?Sized>(bridge: &mut B) {
+/// Notifies the peer that the link is down, after all earlier writes.
+fn send_last_beat<B: Bridge + ?Sized>(bridge: &mut B) {
     bridge.order();
-    put32(bridge, layout::BEAT, FAREWELL);
+    put32(bridge, layout::BEAT, LAST_BEAT);
     bridge.order();
     bridge.ring();
 }
 
-/// Writes a cell of the peer's.
+/// Writes a cell of the peer's exposed memory.
 #[inline]
 fn put32<B: Bridge + ?Sized>(bridge: &mut B, offset: usize, value: u32) {
     if let Some(place) = bridge.window().slice(offset, 4) {

@@ -1,23 +1,24 @@
-//! WRITEs that go straight to where they belong in the peer's memory: how much of them in a batch, and their order.
+//! Placed WRITEs, which go directly to their destination in the peer's memory: their limit in a batch, and their order.
 
-/// Bytes that a queue pair may place in a batch, so that the others have their turn. When the peer has done the first of
-/// them there is a next turn.
+/// Bytes that a queue pair may place in a batch, so that other queue pairs get their turn. It continues when the peer
+/// has done the first of them.
 const BUDGET: usize = 512 << 10;
 
-/// What a queue pair has placed in a batch.
+/// WRITEs that a queue pair has placed in a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Placing {
-    /// The batch.
+    /// Number of the batch.
     batch: u64,
     bytes: usize,
-    /// From where to where in the peer's memory it lies; empty at first.
+    /// Start of the range in the peer's memory.
     from: usize,
+    /// End of the range; 0 at first.
     end: usize,
 }
 
 impl Placing {
-    /// Takes note of `length` bytes that are placed at `offset` in a batch: whether a fence has to be before them, because
-    /// what is written in a batch is seen in any order. None if that is too much for this batch.
+    /// Adds a WRITE of `length` bytes at `offset` to a batch. True if it needs a fence before it, because
+    /// writes of a batch become visible in any order. None if the batch is full.
     pub fn add(&mut self, batch: u64, offset: usize, length: usize) -> Option<bool> {
         if self.batch != batch {
             *self = Placing { batch, ..Placing::default() };
@@ -42,12 +43,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_overlaps_has_a_fence_and_a_batch_has_an_end() {
+    fn overlapping_writes_need_a_fence_and_a_batch_is_limited() {
         let mut placing = Placing::default();
         assert_eq!(placing.add(7, 1000, 100), Some(false));
         assert_eq!([placing.add(7, 1100, 100), placing.add(7, 900, 100)], [Some(false); 2]);
         assert_eq!(placing.add(7, 1199, 1), Some(true));
-        assert_eq!(placing.add(7, 900, 100), Some(false), "the fence was between");
+        assert_eq!(placing.add(7, 900, 100), Some(false), "a fence came between");
         assert_eq!(placing.add(7, 899, 2), Some(true));
         assert_eq!(placing.add(8, 900, 100), Some(false), "another batch");
         for piece in 0..4 {

@@ -1,4 +1,4 @@
-//! The verbs of the provider.
+//! Implementation of the verbs.
 
 use super::layout::{INLINE, Layout};
 use super::qp::{Identity, Qp};
@@ -15,17 +15,17 @@ use verbs::{
     ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
-/// RDMA READs and atomics that a queue pair may have outstanding. They are served at once, so that
+/// Most outstanding RDMA READs and atomics of a queue pair, as advertised. They are executed at once, so
 /// only the ring limits them.
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 impl Ntrdma {
-    /// Whether a queue pair has done its requests up to that number, or is gone.
+    /// Whether a queue pair's requests up to that number have ended, or it does not exist any more.
     pub fn has_done(&self, qp: QpId, requests: u32) -> bool {
         self.qps.get(qp.0).is_none_or(|qp| qp.requester.has_done(requests))
     }
 
-    /// Whether the copies up to that number are complete: their source is not read any more.
+    /// Whether the copies up to that number are complete, so that their sources are not read any more.
     pub fn has_copied(&self, copies: u64) -> bool {
         copies <= self.copied
     }
@@ -36,7 +36,7 @@ impl Ntrdma {
         Some(free as u32)
     }
 
-    /// The next number of a slot: its generation is in the other bits.
+    /// The next queue pair number for a slot. Its upper bits are a generation.
     fn next_number(&self, slot: u32) -> u32 {
         let mask = self.config.layout.slot_mask();
         let last = self.slots.get(slot as usize).map_or(0, |slot| slot.number) & !mask;
@@ -175,7 +175,7 @@ impl Provider for Ntrdma {
     }
 
     fn failed_by_itself(&self, _qp: QpId) -> bool {
-        // What fails here ends with its requests' errors, which say why.
+        // The requests of a failed queue pair end with a status that names the cause.
         false
     }
 
@@ -236,10 +236,10 @@ impl Provider for Ntrdma {
         };
         let id = QpId(name);
         if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = super::Slot { qp: Some(id), number, lingers: false, heard: 0 };
+            *place = super::Slot { qp: Some(id), number, lingers: false, bells_seen: 0 };
         }
         self.slots_used = self.slots_used.max(slot + 1);
-        // The peer knows of it only later, and has promised to leave alone what was here before.
+        // The peer does not know the new queue pair yet, and has sent `Detach` for the former one.
         self.exposed.store64(Layout::bells(slot), 0);
         self.cqs.hold(init.send_cq);
         self.cqs.hold(init.recv_cq);
@@ -273,8 +273,8 @@ impl Provider for Ntrdma {
 
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        // Whoever asks for it need not be told.
-        found.error_told = true;
+        // The caller fails it, so there is no `QpError` event.
+        found.error_reported = true;
         self.fail(qp_place(qp), None);
         Ok(())
     }
@@ -286,17 +286,17 @@ impl Provider for Ntrdma {
         if let Some(connection) = connection {
             self.connection_abandoned(connection);
         }
-        let mut gone = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        let copying = gone.requester.copying(self.copied);
-        for block in gone.requester.blocks() {
+        let mut removed = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let copying = removed.requester.copying(self.copied);
+        for block in removed.requester.blocks() {
             match copying {
                 Some(copy) => self.lingering.push((copy, block)),
                 None => self.memory.pool.free(block),
             }
         }
-        let Identity { place, slot, pd, send_cq, recv_cq, .. } = gone.identity;
+        let Identity { place, slot, pd, send_cq, recv_cq, .. } = removed.identity;
         if let Some(slot) = self.slots.get_mut(slot as usize) {
-            (slot.qp, slot.lingers) = (None, gone.known_to_peer);
+            (slot.qp, slot.lingers) = (None, removed.known_to_peer);
         }
         self.events.retain(|event| !matches!(event, AsyncEvent::QpError(id) if *id == qp));
         self.work.retain(|&other| other != place);
@@ -313,7 +313,7 @@ impl Provider for Ntrdma {
             return Err(VerbsError::WrongState);
         };
         found.requester.post(request, peer, &mut self.memory)?;
-        self.list(qp_place(qp));
+        self.enqueue(qp_place(qp));
         Ok(())
     }
 
@@ -325,7 +325,7 @@ impl Provider for Ntrdma {
         }
         found.receives.post(request)?;
         if found.responder.produced != found.responder.consumed {
-            self.list(qp_place(qp));
+            self.enqueue(qp_place(qp));
         }
         Ok(())
     }

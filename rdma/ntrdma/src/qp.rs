@@ -1,4 +1,4 @@
-//! A queue pair, and its counterpart at the peer.
+//! A queue pair, its counterpart at the peer, and the session.
 
 use super::counters::Counters;
 use super::layout::Places;
@@ -17,7 +17,7 @@ use verbs::{
     Status,
 };
 
-/// What a queue pair touches outside of itself.
+/// State of the provider that queue pairs use.
 #[derive(Debug)]
 pub struct Env<'a> {
     pub memory: &'a mut Memory,
@@ -25,31 +25,32 @@ pub struct Env<'a> {
     pub counters: &'a mut Counters,
 }
 
-/// What both sides have agreed on, while the link is up.
+/// Parameters of a session, which both sides have agreed on while the link is up.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
-    /// What the peer exposes, as far as its bridge says.
+    /// Window to the peer's exposed memory.
     pub window: Window,
     /// The peer's bell of batches.
     pub batch: Window,
-    /// What we expose.
+    /// Local exposed memory.
     pub exposed: Window,
-    /// Entries that may be outstanding in a ring, either way.
+    /// Most outstanding entries of a ring, in each direction.
     pub depth: u32,
-    /// Bytes for the payload of what the peer sends on a queue pair, and for our answers to its
-    /// READs there.
+    /// Bytes of local staging memory for the payload of the peer's sends on a queue pair.
     pub staging: u32,
+    /// Bytes of the peer's landing memory for responses to its READs.
     pub landing: u32,
-    /// Whether the peer can load from what we expose, and we from what it exposes.
+    /// Whether the peer can load from local exposed memory.
     pub peer_loads: bool,
+    /// Whether this side can load from the peer's exposed memory.
     pub we_load: bool,
-    /// Whether the bridge makes one of writes to neighbouring memory ([`drivers::dma::Dma::gathers`]).
+    /// Whether the bridge merges writes to adjacent memory ([`drivers::dma::Dma::gathers`]).
     pub gathers: bool,
     /// The peer's introduction.
     pub info: Info,
 }
 
-/// The way to the peer.
+/// The bridge and the session, for writes to the peer.
 pub struct Wire<'a, B: ?Sized> {
     pub bridge: &'a mut B,
     pub session: &'a Session,
@@ -63,7 +64,7 @@ impl<B: ?Sized> Deref for Wire<'_, B> {
 }
 
 impl<B: Bridge + ?Sized> Wire<'_, B> {
-    /// Writes a cell of the peer's.
+    /// Writes a cell of the peer's exposed memory.
     #[inline]
     pub fn put32(&mut self, offset: usize, value: u32) {
         if let Some(place) = self.session.window.slice(offset, 4) {
@@ -76,19 +77,19 @@ impl<B: Bridge + ?Sized> Wire<'_, B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteQp {
     pub number: u32,
-    /// Where it lies in what the peer exposes.
+    /// Offsets of its parts in the peer's exposed memory.
     pub places: Places,
 }
 
-/// What a queue pair is and never changes.
+/// Immutable properties of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     pub id: QpId,
-    /// Its place in the table.
+    /// Its index in the table.
     pub place: u32,
-    /// Its number, of which some bits are the slot.
+    /// Its number; some bits are the slot.
     pub number: u32,
-    /// Its place in the exposed memory.
+    /// Its slot in exposed memory.
     pub slot: u32,
     pub places: Places,
     pub pd: PdId,
@@ -100,24 +101,24 @@ pub struct Identity {
 pub struct Completer<'a> {
     pub identity: &'a Identity,
     pub cqs: &'a mut CompletionQueues,
-    /// Counts those for which there is no room.
+    /// Counts completions dropped because their queue is full.
     pub lost: &'a mut u64,
 }
 
 impl Completer<'_> {
-    /// A send ended.
+    /// Completes a send.
     #[inline]
     pub fn send(&mut self, id: u64, status: Status) {
         self.complete(self.identity.send_cq, id, status, CompletedOperation::Send);
     }
 
-    /// A receive succeeded.
+    /// Completes a receive with success.
     #[inline]
     pub fn receive(&mut self, id: u64, operation: CompletedOperation) {
         self.complete(self.identity.recv_cq, id, Status::Success, operation);
     }
 
-    /// A receive did not.
+    /// Completes a receive with an error.
     pub fn fail_receive(&mut self, id: u64, status: Status) {
         let operation = CompletedOperation::Recv { length: 0, with: SendWith::Nothing };
         self.complete(self.identity.recv_cq, id, status, operation);
@@ -144,25 +145,25 @@ pub struct Qp {
     pub receives: ReceiveQueue,
     /// The connection that it belongs to.
     pub connection: Option<ConnectionId>,
-    /// The peer has been told of it, and may write to its slot.
+    /// The peer was notified of it, and may write to its slot.
     pub known_to_peer: bool,
-    /// The peer has been told that we write to its slot no more.
+    /// The peer was notified that this side no longer writes to its counterpart.
     pub detached: bool,
-    /// It stands in the list of those that have something to do.
-    pub listed: bool,
-    /// What the bells at the peer say: entries that we have produced, and consumed.
-    pub told: [u32; 2],
-    /// Why an entry of the peer's was refused, of which it has not been told.
+    /// It is in the queue of queue pairs with work.
+    pub queued: bool,
+    /// Values of its bells at the peer: local entries produced, and entries of the peer consumed.
+    pub announced: [u32; 2],
+    /// Why an entry of the peer was refused, until `Detach` reports it.
     pub refused: Option<Status>,
-    /// Its user was told that it went to error.
-    pub error_told: bool,
-    /// It went to error and its requests have not ended: an engine may still read what they send. How the oldest
-    /// is to end.
+    /// The user was notified that it went to error, or requested it.
+    pub error_reported: bool,
+    /// Set while it is in error and its requests have not ended, because an engine may still read their payload: the
+    /// status for the oldest one.
     pub ending: Option<Option<Status>>,
 }
 
 impl Qp {
-    /// In the state Init. All memory that it will ever need is taken here.
+    /// A queue pair in the state Init. This allocates all its memory.
     pub fn new(identity: Identity, init: &QpInit) -> Self {
         Qp {
             identity,
@@ -174,16 +175,16 @@ impl Qp {
             connection: None,
             known_to_peer: false,
             detached: false,
-            listed: false,
-            told: [0; 2],
+            queued: false,
+            announced: [0; 2],
             refused: None,
-            error_told: false,
+            error_reported: false,
             ending: None,
         }
     }
 
-    /// To the error state: everything posted is flushed. `first` is how the oldest send ended, if
-    /// that is what failed.
+    /// Moves it to the error state, and flushes all posted requests. `first` is the status of the oldest send, if
+    /// that one failed.
     pub fn fail(
         &mut self,
         first: Option<Status>,
@@ -205,8 +206,8 @@ impl Qp {
         }
     }
 
-    /// Ends the requests of a queue pair in error, once nothing of them is read any more: copies up to `copied` are
-    /// complete. Whether that is so. `exposed` is what we expose.
+    /// Ends the requests of a queue pair in error once no engine reads them any more; copies up to `copied` are
+    /// complete. False if that is not the case yet. `exposed` is the local exposed memory.
     pub fn end_requests(&mut self, env: &mut Env<'_>, exposed: &Window, copied: Ticket) -> bool {
         let Some(first) = self.ending else { return true };
         if self.requester.copying(copied).is_some() {
@@ -219,14 +220,14 @@ impl Qp {
         true
     }
 
-    /// What the bells at the peer should say.
+    /// Current values for its bells at the peer.
     #[inline]
     pub fn reached(&self) -> [u32; 2] {
         [self.requester.produced, self.responder.consumed]
     }
 
-    /// Does what the peer has sent, then sends what is posted. Returns whether there is more to do
-    /// at once; or why the queue pair has to fail, which the peer is to be told.
+    /// Executes entries of the peer, then writes posted requests. Returns whether there is more work now; an error is
+    /// the status with which the queue pair fails, to be reported to the peer.
     #[inline]
     pub fn serve<B: Bridge + ?Sized>(
         &mut self,

@@ -1,8 +1,8 @@
-//! The sending side of a queue pair: cuts what is posted into entries, puts their payload where the
-//! peer finds it, and completes what the peer has done.
+//! The sending side of a queue pair: splits posted requests into entries, writes their payload to the
+//! peer, and completes requests that the peer has done.
 //!
 //! Its indices are those of NTRDMA: posted (`queue`), produced (written to the peer), consumed (done
-//! by it), completed (in its queue).
+//! by the peer), completed (in the completion queue).
 
 use super::layout::{ENTRY, INLINE};
 use super::placing::Placing;
@@ -25,13 +25,13 @@ use verbs::{
 /// Longest message in bytes.
 pub const MAX_MESSAGE: usize = 1 << 30;
 
-/// Bytes of an entry at most: so that no message keeps a loop busy for long.
+/// Most bytes of an entry, so that no message occupies a loop for long.
 pub const PIECE: usize = 128 << 10;
 
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Windows(Sges),
-    /// In the entry: what was posted so, and what is short.
+    /// In the entry: payload posted inline, or short.
     Inline,
 }
 
@@ -42,27 +42,28 @@ struct Work {
     template: Template,
     payload: Stored,
     signaled: bool,
-    /// Memory on demand that goes back to the pool with it.
+    /// Memory on demand that returns to the pool when the request ends.
     block: Option<Block>,
 }
 
-/// An entry that is at the peer.
+/// An entry in flight at the peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Piece {
-    /// What its stretch of memory for payload, or for the answer, cost.
+    /// Cost of its range of staging or landing memory.
     cost: u32,
-    /// Of a READ: where the answer lands, and where in the request's windows it belongs.
+    /// READ: offset of the response in landing memory.
     landing: u32,
+    /// READ: offset of the response in the request's windows.
     at: u32,
     length: u32,
     last: bool,
-    /// It was written straight to where it belongs.
+    /// Its payload was written directly to its destination.
     placed: bool,
-    /// The last copy of its payload; 0 without any.
+    /// The last copy of its payload; 0 without a copy.
     copy: Ticket,
 }
 
-/// The peer says of our requests what makes no sense.
+/// The peer reported an impossible result of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
@@ -75,14 +76,15 @@ pub struct Requester {
     requests: u32,
     max_sge: usize,
     max_inline: usize,
-    /// Place in the queue of the request that is cut next, and how much of it was.
+    /// Index in the queue of the request that is split next.
     next: usize,
+    /// Bytes of it that are in entries.
     cut: usize,
     pub produced: u32,
     pub consumed: u32,
-    /// As the peer says: ahead of `consumed` while an engine is behind.
+    /// Entries that the peer reported as done: ahead of `consumed` while an engine may still read their payload.
     reported: u32,
-    /// Of the entries that are at the peer, each in the place of its number.
+    /// Entries in flight, each at its number modulo the depth.
     flight: Vec<Piece>,
     staging: ByteRing,
     landing: ByteRing,
@@ -92,7 +94,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// As `init` says.
+    /// A requester for a queue pair with these limits.
     pub fn new(init: &QpInit) -> Self {
         Requester {
             queue: VecDeque::with_capacity(init.max_send_wr as usize),
@@ -113,30 +115,30 @@ impl Requester {
         }
     }
 
-    /// The peer is known: so many entries may be outstanding, and so much memory is there for
-    /// payload (at the peer) and for answers (here).
+    /// Sets the most outstanding entries, and the bytes of memory for
+    /// payload (at the peer) and for responses (local).
     pub fn start(&mut self, depth: u32, staging: u32, landing: u32) {
         self.flight = alloc::vec![Piece::default(); depth as usize];
         self.staging = ByteRing::new(staging as usize);
         self.landing = ByteRing::new(landing as usize);
     }
 
-    /// Number of requests that were ever posted, modulo 2^32; None if none of them is under way.
+    /// Number of requests ever posted, modulo 2^32; None if all have ended.
     pub fn under_way(&self) -> Option<u32> {
         (!self.queue.is_empty()).then_some(self.requests)
     }
 
-    /// Whether the requests up to that number are done.
+    /// Whether the requests up to that number have ended.
     pub fn has_done(&self, requests: u32) -> bool {
         self.queue.len() <= self.requests.wrapping_sub(requests) as usize
     }
 
-    /// Whether anything is at the peer that it has not done.
+    /// Whether the peer has entries that it has not done.
     pub fn in_flight(&self) -> bool {
         self.produced != self.reported
     }
 
-    /// Posts a request. What is short is read now.
+    /// Posts a request. Short payload is copied now.
     #[inline]
     pub fn post(
         &mut self,
@@ -213,19 +215,19 @@ impl Requester {
         Ok(())
     }
 
-    /// Place of entry number `index` among those at the peer, of which there are a power of two.
+    /// Index of entry number `index` in `flight`, whose length is a power of two.
     #[inline]
     fn flight_of(&self, index: u32) -> usize {
         index as usize & self.flight.len().wrapping_sub(1)
     }
 
-    /// Whether something posted waits to be written to the peer.
+    /// Whether posted requests wait to be written to the peer.
     #[inline]
     pub fn has_more(&self) -> bool {
         self.next < self.queue.len()
     }
 
-    /// Writes entries for as much of what is posted as there is room for.
+    /// Writes entries of posted requests while there is room.
     #[inline]
     pub fn push<B: Bridge + ?Sized>(
         &mut self,
@@ -239,10 +241,11 @@ impl Requester {
         {}
     }
 
-    /// Where in the peer's exposed memory a piece of the next request may be written straight to: it is a WRITE to what
-    /// the peer lends, and nothing is under way that the peer has to carry out before it, and that would be seen later.
+    /// Offset in the peer's exposed memory to which a piece of the next request may be written directly. It has to be a
+    /// WRITE to lent memory, and no earlier request may be in flight that the peer has to execute, because that would
+    /// take effect later.
     #[inline(never)]
-    fn place_of(
+    fn direct_offset(
         &self,
         template: &Template,
         at: usize,
@@ -253,7 +256,7 @@ impl Requester {
         if !is_write || wire.info.lent_at == 0 {
             return None;
         }
-        // Only behind others that were placed is one placed, so that it is enough to look at the last.
+        // A piece is placed only after placed ones, so checking the last one is sufficient.
         let mut index = self.produced;
         while index != self.consumed {
             index = index.wrapping_sub(1);
@@ -283,7 +286,7 @@ impl Requester {
         let (mut length, mut cost, mut landing, mut copy) = (rest.min(PIECE), 0, 0, 0);
         let to = peer.places.entry(self.produced);
         let (mut place, mut placed) = (Place::Inline, false);
-        // Its neighbours join an entry that is whole.
+        // A bridge that gathers merges whole entries with adjacent ones.
         let mut whole = wire.session.gathers;
         match &work.payload {
             Stored::Inline => whole = true,
@@ -303,7 +306,7 @@ impl Requester {
                     }
                     None => {
                         let mut to;
-                        if let Some(offset) = self.place_of(&work.template, at, length, wire) {
+                        if let Some(offset) = self.direct_offset(&work.template, at, length, wire) {
                             if self.placing.add(counters.batches, offset, length)? {
                                 wire.bridge.order();
                             }
@@ -348,14 +351,14 @@ impl Requester {
         Some(())
     }
 
-    /// The copy that has to be complete before what was posted may be given to others; None if none is under
-    /// way, those up to `copied` being complete.
+    /// The copy that has to complete before the memory of posted requests may be reused; None if all copies
+    /// are complete. Copies up to `copied` are.
     pub fn copying(&self, copied: Ticket) -> Option<Ticket> {
         Some(self.copy).filter(|&copy| copy > copied && !self.queue.is_empty())
     }
 
-    /// The peer says that it has done all before `upto`. An error if that makes no sense. What an engine may still
-    /// read (the copies behind `copied`) is not taken as done yet: false if there is such.
+    /// Handles the peer's report that all entries before `upto` are done; an error if that is impossible. Entries whose
+    /// payload an engine may still read (copies after `copied`) do not count as done yet: false if there are any.
     #[inline]
     pub fn consumed(
         &mut self,
@@ -376,7 +379,7 @@ impl Requester {
                 Stored::Windows(into) if work.template.opcode == Opcode::Read => {
                     let from = completer.identity.places.landing + piece.landing as usize;
                     if let Some(from) = exposed.slice(from, piece.length as usize) {
-                        // It was cut to fit.
+                        // The piece was cut to fit.
                         let _ = into.write_window(piece.at as usize, &from);
                     }
                     self.landing.give_back(piece.cost as usize);
@@ -386,7 +389,7 @@ impl Requester {
                     let at = completer.identity.places.answer(self.consumed);
                     exposed.load_words(at, &mut words);
                     let answer = Answer::parse(&words).filter(|a| a.index == self.consumed);
-                    // 8 bytes: that was checked when it was posted.
+                    // The window has 8 bytes, which `post` checked.
                     let _ = into.write(0, &answer.ok_or(Violation)?.value.to_ne_bytes());
                 }
                 Stored::Windows(_) if piece.copy > copied => return Ok(false),
@@ -409,7 +412,8 @@ impl Requester {
         Ok(true)
     }
 
-    /// Ends everything that is posted: what the peer has done with success, and then the oldest as `first` says.
+    /// Ends all posted requests: those that the peer has done with success, then the oldest with `first`, the others as
+    /// flushed.
     pub fn flush(
         &mut self,
         mut first: Option<Status>,
@@ -417,7 +421,7 @@ impl Requester {
         exposed: &Window,
         memory: &mut Memory,
     ) {
-        // What makes no sense of it is not done.
+        // After a violation, the remaining requests count as not done.
         let _ = self.consumed(self.reported, completer, exposed, memory, Ticket::MAX);
         for work in self.queue.drain(..) {
             if let Some(block) = work.block {
@@ -429,13 +433,13 @@ impl Requester {
         (self.consumed, self.reported) = (self.produced, self.produced);
     }
 
-    /// Takes the memory on demand that requests carry: the queue pair is destroyed.
+    /// Takes the memory on demand of all requests, because the queue pair is destroyed.
     pub fn blocks(&mut self) -> impl Iterator<Item = Block> {
         self.queue.drain(..).filter_map(|work| work.block)
     }
 }
 
-/// Where in the exposed memory a payload lies, if the peer can read it there.
+/// Offset of a payload in exposed memory, if the peer can read it there.
 fn lendable(part: &Sges, wire: &Session) -> Option<u64> {
     match part.as_slice() {
         [only] if wire.peer_loads && wire.exposed.contains(only) => {

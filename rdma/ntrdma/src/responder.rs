@@ -1,9 +1,9 @@
-//! The receiving side of a queue pair: does what the peer's entries say, within what their keys
-//! grant here.
+//! The receiving side of a queue pair: executes the peer's entries, within the access that their keys
+//! grant.
 //!
-//! An entry is loaded once, into private words. All that it names is checked: the place of its
-//! payload against the memory that is for that, its key by `Memory`, its length against both. The
-//! payload itself may change while it is copied, which only concerns the peer that wrote it.
+//! An entry is loaded once, into private words. All its fields are checked: the location of its
+//! payload against the memory for payload, its key by `Memory`, its length against both. The
+//! payload itself may change while it is copied, which only affects the peer that wrote it.
 
 use super::counters::Wrong;
 use super::layout::{ANSWER, ENTRY, INLINE};
@@ -16,10 +16,10 @@ use softverbs::memory::{Memory, Refusal};
 use softverbs::receive_queue::ReceiveQueue;
 use verbs::{Access, CompletedOperation, RemoteAddress, SendWith, Status};
 
-/// Bytes that one queue pair may move before the others have their turn.
+/// Bytes that one queue pair may move before other queue pairs get their turn.
 const BUDGET: usize = 512 << 10;
 
-/// Message that is arriving.
+/// The message that is arriving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Incoming {
     None,
@@ -27,14 +27,14 @@ enum Incoming {
     Write { to: RemoteAddress, left: u32 },
 }
 
-/// An entry that cannot be done.
+/// Why an entry was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Not now: no receive is posted.
+    /// No receive is posted; retried later.
     NotReady,
-    /// Not now: there is no memory on demand.
+    /// There is no memory on demand; retried later.
     NoMemory,
-    /// Never; the peer is told so.
+    /// The entry is refused, which is reported to the peer.
     Refused(Status),
 }
 
@@ -55,16 +55,16 @@ impl From<Refusal> for Fault {
 pub struct Responder {
     /// Entries that the peer has written.
     pub produced: u32,
-    /// Entries that were done.
+    /// Entries that were executed.
     pub consumed: u32,
     incoming: Incoming,
-    /// Whether it waits for memory on demand, which nobody announces.
+    /// Whether it waits for memory on demand, for which there is no event.
     pub waits_for_memory: bool,
-    /// Bytes that were copied, and not counted yet.
+    /// Bytes that were copied and not counted yet.
     copied: u64,
 }
 
-/// What an entry needs beside itself.
+/// Context for executing an entry.
 struct Context<'a, 'w, 'c, B: ?Sized> {
     peer: &'a RemoteQp,
     receives: &'a mut ReceiveQueue,
@@ -74,7 +74,7 @@ struct Context<'a, 'w, 'c, B: ?Sized> {
 }
 
 impl Responder {
-    /// One that has received nothing.
+    /// A responder that has received no entry.
     pub fn new() -> Self {
         Responder {
             produced: 0,
@@ -85,8 +85,8 @@ impl Responder {
         }
     }
 
-    /// Does what has arrived, up to a budget. Whether there is more that can be done; an error, which
-    /// is for the peer, if the queue pair fails by it.
+    /// Executes entries that have arrived, up to a budget. Returns whether more can be executed now; an error is the
+    /// status to report to the peer if the queue pair fails.
     #[inline]
     pub fn serve<B: Bridge + ?Sized>(
         &mut self,
@@ -110,9 +110,9 @@ impl Responder {
             if budget == 0 {
                 return Ok(true);
             }
-            let taken = self.take(&mut context);
+            let executed = self.execute_next(&mut context);
             counters.bytes_copied += core::mem::take(&mut self.copied);
-            match taken {
+            match executed {
                 Ok(length) => budget = budget.saturating_sub(length as usize),
                 Err(Fault::Refused(status)) => {
                     if status == Status::RemoteInvalidRequest {
@@ -132,9 +132,9 @@ impl Responder {
         Ok(false)
     }
 
-    /// Takes the next entry, and does what it says; bytes that it moved.
+    /// Loads and executes the next entry; returns the bytes that it moved.
     #[inline]
-    fn take<B: Bridge + ?Sized>(
+    fn execute_next<B: Bridge + ?Sized>(
         &mut self,
         context: &mut Context<'_, '_, '_, B>,
     ) -> Result<u32, Fault> {
@@ -150,7 +150,7 @@ impl Responder {
         Ok(entry.length)
     }
 
-    /// Does what an entry says.
+    /// Executes an entry.
     #[inline]
     fn perform<B: Bridge + ?Sized>(
         &mut self,
@@ -246,10 +246,10 @@ impl Responder {
             context.memory.begin_write(pd, to, entry.total)?;
         }
         if entry.length > 0 {
-            // Every piece is checked anew: a key that is revoked meanwhile stops the rest.
+            // Every piece is checked, so that a key that is revoked meanwhile stops the rest.
             let window = context.memory.write(pd, to, entry.length)?;
             match entry.place {
-                // It is there already, if it belongs there.
+                // The payload is in place if its location is the destination.
                 Place::Placed(_) if window.as_ptr() == payload.as_ptr() => {}
                 Place::Placed(_) => return Err(INVALID),
                 _ => {
@@ -275,7 +275,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Every piece of a READ is a request of its own.
+    /// Every piece of a READ is executed as a separate request.
     fn read<B: Bridge + ?Sized>(
         &self,
         entry: &Entry,
@@ -330,14 +330,14 @@ impl Responder {
     }
 }
 
-/// The oldest receive ends so.
+/// Completes the oldest receive with an error.
 fn fail_receive<B: Bridge + ?Sized>(context: &mut Context<'_, '_, '_, B>, status: Status) {
     if let Some(id) = context.receives.pop() {
         context.completer.fail_receive(id, status);
     }
 }
 
-/// The payload of an entry, wherever it says it is, if that is where payload may be.
+/// The payload of an entry, if its location is valid.
 #[inline(always)]
 fn payload<B: Bridge + ?Sized>(
     entry: &Entry,
@@ -357,7 +357,7 @@ fn payload<B: Bridge + ?Sized>(
             usize::try_from(offset).ok().and_then(|offset| wire.window.slice(offset, length))
         }
         Place::Lent(_) => None,
-        // Of a WRITE; that it is where the key says is checked by whoever looks at the key.
+        // For a WRITE. `write` checks that this is the destination that the key grants.
         Place::Placed(offset) if matches!(entry.opcode, Opcode::Write | Opcode::WriteImmediate) => {
             usize::try_from(offset).ok().and_then(|offset| wire.exposed.slice(offset, length))
         }

@@ -1,9 +1,9 @@
-//! Memory for payload, given out and taken back in order.
+//! Allocator for payload memory that is freed in the order of allocation.
 
-/// Every stretch begins at a multiple of this, so that no two share a cache line.
+/// Alignment of every range, so that no two share a cache line.
 const GRAIN: usize = 64;
 
-/// The books of a ring of bytes. The bytes lie elsewhere.
+/// Allocation state of a ring of bytes. The bytes are elsewhere.
 #[derive(Debug, Default)]
 pub struct ByteRing {
     size: usize,
@@ -12,18 +12,18 @@ pub struct ByteRing {
 }
 
 impl ByteRing {
-    /// Of `size` bytes (a multiple of 64).
+    /// A ring of `size` bytes (a multiple of 64).
     pub fn new(size: usize) -> Self {
         ByteRing { size, head: 0, used: 0 }
     }
 
-    /// The longest stretch that is ever asked for: so that one can be filled while another is
+    /// Longest range that callers allocate: half of the ring, so that one can be filled while another is
     /// emptied.
     pub fn longest(&self) -> usize {
         self.size / 2
     }
 
-    /// `len` bytes in one stretch: where they begin, and what to give back for them. None if there
+    /// Allocates a contiguous range of `len` bytes: its offset, and its cost for [`ByteRing::give_back`]. None if there
     /// is no room now.
     #[inline]
     pub fn take(&mut self, len: usize) -> Option<(usize, usize)> {
@@ -42,7 +42,7 @@ impl ByteRing {
         Some((at, cost))
     }
 
-    /// Takes back the oldest stretch, which cost so much.
+    /// Frees the oldest range, with its cost.
     #[inline]
     pub fn give_back(&mut self, cost: usize) {
         self.used -= cost.min(self.used);
@@ -56,9 +56,9 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
-        /// Stretches that are out never overlap, and all of the ring can be had again.
+        /// Allocated ranges never overlap, and the whole ring can be allocated once all are freed.
         #[test]
-        fn stretches_are_apart(
+        fn allocated_ranges_do_not_overlap(
             pages in 1..8usize, steps in proptest::collection::vec((0..5000usize, any::<bool>()), 0..300),
         ) {
             let size = pages * 4096;

@@ -1,4 +1,4 @@
-//! For tests: two providers on a bridge whose writes arrive in any order, or that is a stream.
+//! Test support: two providers on a bridge whose writes arrive in any order, or on a stream.
 
 use super::{Config, Layout, Ntrdma, State};
 use core::net::{IpAddr, Ipv4Addr};
@@ -23,16 +23,16 @@ pub struct Node {
     pub arena: Arena,
     /// All of the arena.
     pub memory: Window,
-    /// What its queue pair belongs to.
+    /// Protection domain of its queue pair.
     pub pd: PdId,
-    /// Where both its queues complete.
+    /// Completion queue of both queues.
     pub cq: CqId,
     /// Its queue pair.
     pub qp: QpId,
 }
 
 impl Node {
-    /// All completions that are there.
+    /// Polls all completions.
     pub fn completions(&mut self) -> Vec<Completion> {
         core::iter::from_fn(|| self.ntrdma.poll_cq(self.cq)).collect()
     }
@@ -43,27 +43,27 @@ impl Node {
 pub struct Pair {
     /// Both ends.
     pub nodes: [Node; 2],
-    /// The time.
+    /// Current time.
     pub now: Instant,
-    /// What decides in which order writes arrive.
+    /// Random numbers, which decide the order in which writes arrive.
     pub rng: Rng,
 }
 
-/// What joins two nodes.
+/// Kind of link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A bridge, over which loads cost a lot.
+    /// A bridge over which loads are expensive.
     Posted,
     /// A bridge; the nodes' arenas are exposed and lent to each other.
     Lent,
-    /// A bridge over which engines carry payload, which read it late.
+    /// A bridge with engines that copy payload, and read it late.
     Engine,
     /// A stream of bytes.
     Stream,
 }
 
 impl Way {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Way; 4] = [Way::Posted, Way::Lent, Way::Engine, Way::Stream];
 }
 
@@ -116,7 +116,7 @@ impl Pair {
         Ipv4Addr::new(10, 0, 0, node).into()
     }
 
-    /// Configuration of node 1 or 2, whose link is lost soon.
+    /// Configuration of node 1 or 2, with short timeouts of the link.
     pub fn config(node: u8, layout: Layout) -> Config {
         let (local, peer) = (Self::address(node), Self::address(3 - node));
         Config {
@@ -129,7 +129,7 @@ impl Pair {
         }
     }
 
-    /// A queue pair with everything.
+    /// A queue pair with large limits.
     pub fn init(pd: PdId, cq: CqId) -> QpInit {
         QpInit {
             kind: QpType::Rc,
@@ -144,7 +144,7 @@ impl Pair {
         }
     }
 
-    /// Lends a node to an engine, with other chance at every moment.
+    /// Runs `act` with an engine context of a node, whose random numbers depend on the time.
     pub fn context<T>(
         &mut self,
         node: usize,
@@ -156,7 +156,7 @@ impl Pair {
         act(&mut EngineContext { provider, arena, now, rng: &mut rng })
     }
 
-    /// Polls both nodes, lets some writes arrive, and moves the clock.
+    /// Advances the clock, polls both nodes, and delivers some writes.
     pub fn step(&mut self) {
         self.now = self.now + Duration::from_micros(50);
         for node in &mut self.nodes {
@@ -166,7 +166,7 @@ impl Pair {
         }
     }
 
-    /// Runs until `done`, for at most so long; whether it was done.
+    /// Runs until `done`, for at most so long; returns whether it was done.
     pub fn run(&mut self, limit: Duration, done: impl Fn(&mut Pair) -> bool) -> bool {
         let end = self.now + limit;
         while self.now < end {
@@ -222,7 +222,7 @@ impl Pair {
         }
     }
 
-    /// Memory of a node, exactly `len` bytes.
+    /// Allocates exactly `len` bytes of a node's memory.
     pub fn memory(&mut self, node: usize, len: usize) -> Window {
         self.nodes[node].arena.alloc(len, 64).unwrap().slice(0, len).unwrap()
     }

@@ -1,9 +1,9 @@
-//! What lies in exposed memory: the introduction, commands, send entries and answers to atomics, as
-//! little-endian 64-bit words. The layouts are this project's own, version 3 (the NTRDMA of Linux
-//! lets the writer check keys, and has no place for atomics or generations).
+//! Formats in exposed memory: the introduction, commands, send entries and responses to atomics, as
+//! little-endian 64-bit words. The formats are this project's own, version 3 (in Linux's NTRDMA the
+//! writer checks keys, and there are no fields for atomics or generations).
 //!
-//! Words are loaded once, into private memory, and parsed from there. What does not parse is the
-//! peer's mistake.
+//! Words are loaded once, into private memory, and parsed from there. A parse error is a
+//! protocol violation of the peer.
 
 use super::ethernet;
 use super::layout::{ANSWER, COMMAND, ENTRY, INLINE, Layout};
@@ -19,10 +19,10 @@ pub const COMMAND_WORDS: usize = COMMAND / 8;
 pub const ENTRY_WORDS: usize = (ENTRY - INLINE) / 8;
 /// Words of a send entry with payload.
 pub const WHOLE_WORDS: usize = ENTRY / 8;
-/// Words of an answer to an atomic.
+/// Words of a response to an atomic.
 pub const ANSWER_WORDS: usize = ANSWER / 8;
 
-/// Versions that we speak, from and to.
+/// Lowest and highest supported version.
 const VERSIONS: (u32, u32) = (3, 3);
 /// "NTRDMAis".
 const MAGIC: u64 = u64::from_le_bytes(*b"NTRDMAis");
@@ -39,34 +39,34 @@ const fn high(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
-/// How a machine introduces itself, once per session of the link.
+/// Introduction of a machine, sent once per session of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Number of the session, which both sides' nonces give.
+    /// Number of the session, computed from the nonces of both sides.
     pub session: u32,
-    /// How its exposed memory is divided.
+    /// Layout of its exposed memory.
     pub layout: Layout,
     /// Bytes that it exposes.
     pub exposed: u64,
-    /// Whether it can load from what we expose as cheaply as from its own memory.
+    /// Whether it can load from the peer's exposed memory as cheaply as from its own.
     pub loads: bool,
-    /// Bytes of its ring for Ethernet frames, which lies behind the layout; 0 if it takes none.
+    /// Bytes of its ring for Ethernet frames, which follows the layout; 0 if it accepts no frames.
     pub frames: u32,
-    /// At which address of its regions the first byte that it exposes is, so that a WRITE to what it lends can go
-    /// straight there; 0 if it lends nothing (as a peer that knows nothing of this says).
+    /// Address in regions of its first exposed byte, so that a WRITE to lent memory can go directly
+    /// there; 0 if it lends no memory (as from a peer that does not support it).
     pub lent_at: u64,
 }
 
-/// What is wrong with a peer's introduction.
+/// Why a peer's introduction was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadInfo {
-    /// It is not NTRDMA of this kind.
+    /// The peer does not run this NTRDMA.
     NotNtrdma,
-    /// It speaks only versions from and to these.
+    /// The peer supports only versions from the first to the second number.
     Version(u32, u32),
-    /// It is of another session.
+    /// It is for another session.
     Session,
-    /// It divides its memory in no possible way, or exposes less than that takes.
+    /// Its layout is invalid, or larger than its exposed memory.
     Layout,
 }
 
@@ -79,9 +79,9 @@ impl core::fmt::Display for BadInfo {
             }
             BadInfo::Version(min, max) => write!(
                 f,
-                "the peer speaks NTRDMA versions {min} to {max}, and this one {from} to {to}: update the older side"
+                "the peer supports NTRDMA versions {min} to {max}, this appliance {from} to {to}: update the older side"
             ),
-            BadInfo::Session => f.write_str("the peer introduces itself for another session"),
+            BadInfo::Session => f.write_str("the peer's introduction is for another session"),
             BadInfo::Layout => f.write_str(
                 "the peer's rings do not fit into the memory that its bridge exposes: it needs a larger window or fewer queue pairs",
             ),
@@ -90,7 +90,7 @@ impl core::fmt::Display for BadInfo {
 }
 
 impl Info {
-    /// As words.
+    /// Encodes it as words.
     pub fn emit(&self) -> [u64; INFO_WORDS] {
         let layout = &self.layout;
         [
@@ -105,7 +105,7 @@ impl Info {
         ]
     }
 
-    /// From words, for `session`, with a window of `window` bytes to the peer.
+    /// Parses words, for `session`, with a window of `window` bytes to the peer.
     pub fn parse(words: &[u64; INFO_WORDS], session: u32, window: usize) -> Result<Info, BadInfo> {
         let [magic, versions, about, rings, bytes, exposed, frames, lent_at] = *words;
         if magic != MAGIC {
@@ -136,7 +136,7 @@ impl Info {
         Ok(Info { session, layout, exposed, loads, frames, lent_at })
     }
 
-    /// Where in its exposed memory the `length` bytes from `address` of its regions on lie, if it lends them and a
+    /// Offset in its exposed memory of the `length` bytes at `address` in its regions, if it lends them and a
     /// window of `window` bytes covers them.
     #[inline]
     pub fn lent(&self, address: u64, length: usize, window: usize) -> Option<usize> {
@@ -148,21 +148,21 @@ impl Info {
     }
 }
 
-/// What a command says of.
+/// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Asks for a connection.
+    /// Requests a connection.
     Request(Proposal),
-    /// Grants it.
+    /// Accepts a connection.
     Accept { to: u32, proposal: Proposal },
-    /// Refuses it.
+    /// Rejects a connection.
     Reject { to: u32, reason: RejectReason, private_data: PrivateData },
-    /// The granted connection is used.
+    /// Confirms an accepted connection.
     Ready { to: u32 },
-    /// The request of that name, for that queue pair of ours, is withdrawn.
+    /// Withdraws the request for `connection` with the sender's queue pair `qpn`.
     Cancel { connection: u32, qpn: u32 },
-    /// Nothing is written to queue pair `to` of the peer any more. It was connected to `from`; 0 if
-    /// it was not. `refused` says why the oldest entry that is not done was refused, if that is the
+    /// The sender no longer writes to the receiver's queue pair `to`, which was connected to `from`, or 0 if
+    /// it was not connected. `refused` is why the oldest pending entry was refused, if that is the
     /// reason.
     Detach { to: u32, from: u32, refused: Option<Status> },
 }
@@ -170,15 +170,15 @@ pub enum Command {
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// Its name there.
+    /// Its id at the sender.
     pub connection: u32,
-    /// Number of its queue pair there.
+    /// Number of its queue pair at the sender.
     pub qpn: u32,
-    /// Port that is asked for.
+    /// Port of the listener.
     pub port: u16,
-    /// Port it is asked from.
+    /// Port of the requester.
     pub from_port: u16,
-    /// As who writes it sees them.
+    /// Parameters from the sender's point of view.
     pub parameters: ConnectionParameters,
     pub private_data: PrivateData,
 }
@@ -186,7 +186,7 @@ pub struct Proposal {
 const PRIVATE_WORDS: usize = MAX_PRIVATE_DATA.div_ceil(8);
 
 impl Command {
-    /// As words.
+    /// Encodes it as words.
     pub fn emit(&self) -> [u64; COMMAND_WORDS] {
         let mut words = [0; COMMAND_WORDS];
         match self {
@@ -224,7 +224,7 @@ impl Command {
         words
     }
 
-    /// From words; None if they are no command.
+    /// Parses words; None if they are not a command.
     pub fn parse(words: &[u64; COMMAND_WORDS]) -> Option<Command> {
         let to = high(words[1]);
         Some(match words[0] as u8 {
@@ -299,7 +299,7 @@ fn proposal(words: &[u64; COMMAND_WORDS]) -> Option<Proposal> {
     })
 }
 
-/// What a send entry does.
+/// Operation of a send entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -322,7 +322,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// Whether it is answered by what was there before.
+    /// Whether its response is the former value.
     #[inline]
     pub fn is_atomic(self) -> bool {
         matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
@@ -345,34 +345,34 @@ impl Opcode {
     }
 }
 
-/// Where the payload of an entry is.
+/// Location of an entry's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the entry.
     Inline,
-    /// In the memory for payload of the queue pair that it is sent to, from that offset. Of a READ:
-    /// where the answer goes, in the memory for answers of who sends it.
+    /// Offset in the staging memory of the destination queue pair. For a READ: offset of the response in the
+    /// sender's landing memory.
     Staged(u32),
-    /// In the memory that the sender exposes, from that offset.
+    /// Offset in the sender's exposed memory.
     Lent(u64),
-    /// Of a WRITE: where it belongs, which lies in the memory that its receiver exposes, from that offset.
+    /// For a WRITE: offset of the destination in the receiver's exposed memory.
     Placed(u64),
 }
 
-/// The entries of a message as words. What differs between its pieces is written before each is sent.
+/// The entries of a message as words. Fields that differ between its pieces are set before each is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     pub opcode: Opcode,
     pub solicited: bool,
     /// Bytes of the message.
     pub total: u32,
-    /// Where a WRITE goes, as the peer names it.
+    /// Remote address of a WRITE.
     pub address: u64,
     words: [u64; WHOLE_WORDS],
 }
 
 impl Template {
-    /// Of a message to queue pair `qpn`; the rest as [`Entry`] has it.
+    /// A template for a message to queue pair `qpn`; the other arguments are fields of [`Entry`].
     #[inline]
     pub fn new(opcode: Opcode, qpn: u32, total: u32, to: RemoteAddress, extra: u32) -> Self {
         let mut words = [0; WHOLE_WORDS];
@@ -380,12 +380,12 @@ impl Template {
         Template { opcode, solicited: false, total, address: to.address, words }
     }
 
-    /// With what an atomic compares or adds, and swaps.
+    /// Sets the operands of an atomic.
     pub fn operands(&mut self, compare_add: u64, swap: u64) {
         (self.words[6], self.words[7]) = (compare_add, swap);
     }
 
-    /// With payload in the entry.
+    /// Sets payload in the entry.
     #[inline]
     pub fn payload(&mut self, bytes: &[u8; INLINE]) {
         for (word, chunk) in self.words[ENTRY_WORDS..].iter_mut().zip(bytes.as_chunks().0) {
@@ -393,8 +393,8 @@ impl Template {
         }
     }
 
-    /// Entry number `index`: the `length` bytes from `at`, whose payload is at `place`. Without payload in it, all behind
-    /// the first [`ENTRY_WORDS`] is 0.
+    /// Entry number `index`: the `length` bytes from `at`, whose payload is at `place`. Without payload in the entry,
+    /// all words after the first [`ENTRY_WORDS`] are 0.
     #[inline]
     pub fn entry(&mut self, index: u32, at: u32, length: u32, place: Place) -> &[u64; WHOLE_WORDS] {
         let (kind, place) = match place {
@@ -417,31 +417,34 @@ impl Template {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub opcode: Opcode,
-    /// Whether it is a message's first, and last.
+    /// Whether it is the first of its message.
     pub first: bool,
+    /// Whether it is the last of its message.
     pub last: bool,
     pub solicited: bool,
-    /// Its number in the ring.
+    /// Number of the entry.
     pub index: u32,
-    /// Number of the queue pair that it is for.
+    /// Number of the destination queue pair.
     pub qpn: u32,
     /// Bytes of this piece.
     pub length: u32,
     /// Bytes of the message.
     pub total: u32,
     pub place: Place,
-    /// Remote address and key.
+    /// Remote address.
     pub address: u64,
+    /// Remote key.
     pub rkey: u32,
     /// Immediate, or key to invalidate.
     pub extra: u32,
-    /// Atomics: what is compared with, or added.
+    /// Atomics: the value to compare or add.
     pub compare_add: u64,
+    /// Atomics: the value to swap in.
     pub swap: u64,
 }
 
 impl Entry {
-    /// From words; None if they are no entry. Nothing is said of whether offsets are within bounds.
+    /// Parses words; None if they are not an entry. Offsets are not checked against bounds.
     #[inline]
     pub fn parse(words: &[u64; ENTRY_WORDS]) -> Option<Entry> {
         let [opcode, flags, kind, _] = low(words[0]).to_le_bytes();
@@ -470,22 +473,22 @@ impl Entry {
     }
 }
 
-/// The answer to an atomic. Other entries have none: that they are done says the bell.
+/// The response to an atomic. Other entries have none: the bell reports that they are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Number of the entry.
     pub index: u32,
-    /// What was there before.
+    /// The former value.
     pub value: u64,
 }
 
 impl Answer {
-    /// As words.
+    /// Encodes it as words.
     pub fn emit(&self) -> [u64; ANSWER_WORDS] {
         [self.index.into(), self.value]
     }
 
-    /// From words; None if they are no answer.
+    /// Parses words; None if they are not a response.
     pub fn parse(words: &[u64; ANSWER_WORDS]) -> Option<Answer> {
         Some(Answer { index: u32::try_from(words[0]).ok()?, value: words[1] })
     }

@@ -1,5 +1,4 @@
-//! The control connection of `perftest -R`: a queue pair whose SENDs are the messages of the
-//! conversation, one under way at a time.
+//! The control connection of `perftest -R`: a queue pair that carries each control message as a SEND, one at a time.
 
 use alloc::vec::Vec;
 use drivers::hal::Window;
@@ -10,8 +9,9 @@ use verbs::{
     VerbsError,
 };
 
-/// Longest message, and how many receives are kept posted.
+/// Bytes of the longest message.
 const MESSAGE: usize = 64;
+/// Receives kept posted.
 const RECEIVES: u32 = 4;
 
 /// The queue pair and its memory.
@@ -46,18 +46,18 @@ impl Channel {
             max_inline: MESSAGE,
         };
         let memory = ctx.arena.alloc(RECEIVES as usize * MESSAGE, 64).ok_or(VerbsError::NoRoom);
-        let made = memory.and_then(|memory| {
+        let created = memory.and_then(|memory| {
             let qp = ctx.provider.create_qp(&init, ctx.rng);
             qp.map(|qp| (memory, qp)).inspect_err(|_| ctx.arena.free(memory))
         });
-        let (memory, qp) = made.inspect_err(|_| {
+        let (memory, qp) = created.inspect_err(|_| {
             let _ = ctx.provider.destroy_cq(cq);
         })?;
         let channel = Channel { connection, qp, cq, memory };
-        let begun = (0..u64::from(RECEIVES))
+        let accepted = (0..u64::from(RECEIVES))
             .try_for_each(|n| channel.post_receive(n, ctx.provider))
             .and_then(|()| ctx.provider.accept(connection, qp, offered, &[], ctx.now));
-        match begun {
+        match accepted {
             Ok(()) => Ok(channel),
             Err(error) => {
                 channel.give_back(ctx);
@@ -78,7 +78,7 @@ impl Channel {
         provider.post_recv(self.qp, &RecvRequest { id: n, into: &[self.slot(n)?] })
     }
 
-    /// Appends the next message to `into`; false if there is none.
+    /// Appends the next received message to `into`; false if there is none.
     pub fn receive<P: Provider + ?Sized>(
         &self,
         into: &mut Vec<u8>,
@@ -120,9 +120,9 @@ impl Channel {
         provider.post_send(self.qp, &request)
     }
 
-    /// Gives everything back; a connection that stands is ended.
+    /// Frees all resources; an established connection is disconnected.
     pub fn give_back<P: Provider + ?Sized>(&self, ctx: &mut EngineContext<'_, P>) {
-        // They are ours, and nobody else uses them.
+        // Cannot fail: only this channel uses them.
         let _ = ctx.provider.destroy_qp(self.qp);
         let _ = ctx.provider.destroy_cq(self.cq);
         ctx.arena.free(self.memory);

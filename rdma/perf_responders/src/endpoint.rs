@@ -1,7 +1,6 @@
-//! The server's end of one measured queue pair: keeps receives posted, and sends back what a test
-//! of latency wants back.
+//! The local end of one measured queue pair: keeps receives posted, and echoes messages if the test measures latency.
 //!
-//! All messages of a session go to and come from the same memory, as in the tools themselves.
+//! All messages of a session share one buffer, as in the tools themselves.
 
 use super::session::MAX_MESSAGE;
 use super::write_latency::{Arrivals, PAGE, Write, WriteLatency};
@@ -18,36 +17,37 @@ use verbs::{
 
 /// READs and atomics that a peer may have outstanding.
 pub const MAX_RD_ATOMIC: u8 = 16;
-/// Receives that are kept posted.
+/// Receives kept posted.
 const RECEIVES: u32 = 512;
-/// Messages of ours that are not acknowledged.
+/// Local sends that may be outstanding.
 const SENDS: u32 = 16;
-/// ACK timeout: 1.07 s. The tools' own 67 ms (14) is less than a busy host takes to look at what it has
-/// received; they repeat themselves for ever then (Linux's soft-RoCE takes 7 retries for that), we do not.
+/// ACK timeout: 1.07 s. The tools' own 67 ms (14) is shorter than a busy host may take to process a received packet.
+/// The tools then retransmit without end (Linux's soft-RoCE treats 7 retries as unlimited); this endpoint does not.
 const ACK_TIMEOUT: u8 = 18;
-/// Completions handled at a time.
+/// Completions handled per poll.
 const BATCH: usize = 128;
-/// How long a first message has to stay alone to be the first of a test of latency.
-const ALONE: Duration = Duration::from_millis(4);
-/// And so much longer for each KiB of it, which the next takes to arrive.
-const ALONE_PER_KIB: Duration = Duration::from_micros(200);
-/// A test of latency has one message under way, and perhaps one whose acknowledgement was lost.
-const UNANSWERED: u32 = 3;
+/// A first message without a second for this long starts a latency test; a second one before means a bandwidth test.
+const ECHO_DELAY: Duration = Duration::from_millis(4);
+/// Added to [`ECHO_DELAY`] for each KiB of the first message: the second message takes that long to arrive.
+const ECHO_DELAY_PER_KIB: Duration = Duration::from_micros(200);
+/// Outstanding sends from which the test is one of bandwidth: a latency test has one message in flight, and perhaps one
+/// whose acknowledgement was lost.
+const BURST: u32 = 3;
 
-/// What the peer's messages are answered with.
+/// Which messages of the peer are echoed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echo {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// Each SEND with a SEND of the same bytes.
+    /// Each SEND, by a SEND of the same bytes.
     Sends,
-    /// SENDs with SENDs if they come one by one; a burst is a test of bandwidth.
+    /// SENDs, by SENDs, if they arrive one by one; a burst is a bandwidth test and is not echoed.
     Guess,
-    /// Each WRITE with immediate with such a WRITE of the same bytes.
+    /// Each WRITE with immediate, by such a WRITE of the same bytes.
     WritesWithImmediate,
 }
 
-/// The peer's end, as it says it.
+/// The peer's end, from its control message.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteEnd {
     /// Number of its queue pair.
@@ -56,7 +56,7 @@ pub struct RemoteEnd {
     pub psn: u32,
     /// Its address.
     pub ip: IpAddr,
-    /// Our address that it is to know us by.
+    /// Local address that the peer sends to.
     pub local: IpAddr,
     /// MAC address of the next hop.
     pub mac: [u8; 6],
@@ -64,20 +64,22 @@ pub struct RemoteEnd {
     pub path_mtu: PathMtu,
 }
 
-/// What has gone through an endpoint.
+/// Messages and bytes of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Messages that took a receive, and their bytes.
+    /// Messages that consumed a receive.
     pub received: u64,
+    /// Bytes of these messages.
     pub received_bytes: u64,
-    /// Messages sent back, and their bytes.
+    /// Messages sent.
     pub sent: u64,
+    /// Bytes of these messages.
     pub sent_bytes: u64,
 }
 
-/// How long a first message of so many bytes has to stay alone.
-fn alone(length: u32) -> Duration {
-    ALONE + ALONE_PER_KIB * (length >> 10)
+/// How long the endpoint waits for a second message after a first one of `length` bytes.
+fn echo_delay(length: u32) -> Duration {
+    ECHO_DELAY + ECHO_DELAY_PER_KIB * (length >> 10)
 }
 
 /// One queue pair with its completion queue.
@@ -85,31 +87,31 @@ fn alone(length: u32) -> Duration {
 pub struct Endpoint {
     pub qp: QpId,
     cq: CqId,
-    /// The connection that it belongs to, if the connection manager made it.
+    /// The connection of the queue pair, if the connection manager set it up.
     pub connection: Option<ConnectionId>,
-    /// Number of the peer's queue pair, as far as it was told.
+    /// Number of the peer's queue pair; 0 until the peer sent it.
     pub remote_qpn: u32,
-    /// PSN of our first packet.
+    /// PSN of the first packet sent.
     pub psn: u32,
-    /// Where the peer wants WRITEs.
+    /// Address and key for WRITEs to the peer.
     pub remote: RemoteAddress,
     pub echo: Echo,
-    /// It takes part in a test of the latency of WRITE.
+    /// State of a WRITE latency test, while one may run.
     write_latency: Option<(WriteLatency, Arrivals)>,
-    /// The provider does not tell what the peer does.
-    is_blind: bool,
+    /// The provider does not count received requests: memory has to be polled for WRITEs.
+    must_poll_memory: bool,
     pub traffic: Traffic,
-    /// A message that waits for [`ALONE`] to pass: since when, and its length.
-    alone: Option<(Instant, u32)>,
+    /// The first message, while its echo is delayed: its time and its length.
+    delayed_echo: Option<(Instant, u32)>,
     outstanding: u32,
-    /// Packets of the peer's that were seen.
+    /// Packets received when [`Endpoint::has_progress`] was last called.
     packets: u32,
-    /// And how many had been when its WRITEs were looked for.
-    looked_at: u32,
+    /// Packets received when the memory was last searched for the peer's WRITEs.
+    searched_at: u32,
 }
 
 impl Endpoint {
-    /// A queue pair in state Init, its receives posted into `memory`.
+    /// Creates a queue pair in state Init, with receives posted into `memory`.
     pub fn new<P: Provider + ?Sized>(
         provider: &mut P,
         pd: PdId,
@@ -128,8 +130,8 @@ impl Endpoint {
             max_recv_sge: 1,
             max_inline: 1,
         };
-        let made = provider.create_qp(&init, rng);
-        let qp = made.inspect_err(|_| {
+        let created = provider.create_qp(&init, rng);
+        let qp = created.inspect_err(|_| {
             let _ = provider.destroy_cq(cq);
         })?;
         let endpoint = Endpoint {
@@ -141,12 +143,12 @@ impl Endpoint {
             remote: RemoteAddress { address: 0, rkey: 0 },
             echo: Echo::Nothing,
             write_latency: None,
-            is_blind: provider.requests_seen(qp).is_none(),
+            must_poll_memory: provider.requests_seen(qp).is_none(),
             traffic: Traffic::default(),
-            alone: None,
+            delayed_echo: None,
             outstanding: 0,
             packets: 0,
-            looked_at: 0,
+            searched_at: 0,
         };
         for _ in 0..RECEIVES {
             if let Err(error) = provider.post_recv(qp, &RecvRequest { id: 0, into: &[memory] }) {
@@ -157,15 +159,15 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Gives queue pair and completion queue back.
+    /// Destroys queue pair and completion queue.
     pub fn destroy<P: Provider + ?Sized>(&self, provider: &mut P) {
-        // They are ours, and nobody else uses the completion queue.
+        // Cannot fail: only this endpoint uses them.
         let _ = provider.destroy_qp(self.qp);
         let _ = provider.destroy_cq(self.cq);
     }
 
-    /// Connects it as the tools do without the connection manager: 7 retries, for ever where the peer
-    /// is not ready; but for [`ACK_TIMEOUT`].
+    /// Connects the queue pair with the attributes of the tools without the connection manager: 7 retries, unlimited
+    /// RNR retries. Only the ACK timeout differs ([`ACK_TIMEOUT`]).
     pub fn connect<P: Provider + ?Sized>(
         &mut self,
         provider: &mut P,
@@ -200,7 +202,7 @@ impl Endpoint {
         provider.ready_to_send(self.qp, &send)
     }
 
-    /// Handles what has completed; how much. An error is the end of the queue pair.
+    /// Handles completions and returns how many. An error ends the queue pair.
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         region: &Region,
@@ -219,7 +221,7 @@ impl Endpoint {
                     self.outstanding = self.outstanding.saturating_sub(1);
                     continue;
                 }
-                // Nobody here asks for that.
+                // No endpoint posts operations that change keys.
                 CompletedOperation::KeyChanged { .. } => continue,
                 CompletedOperation::Recv { length, .. }
                 | CompletedOperation::RecvWriteImmediate { length, .. } => length,
@@ -233,14 +235,14 @@ impl Endpoint {
                     self.send_back(length, region, ctx.provider)?;
                 }
                 (Echo::Guess, CompletedOperation::Recv { .. }) => {
-                    let burst = self.alone.is_some() || self.outstanding >= UNANSWERED;
+                    let burst = self.delayed_echo.is_some() || self.outstanding >= BURST;
                     if burst {
                         self.echo = Echo::Nothing;
-                        self.alone = None;
+                        self.delayed_echo = None;
                     } else if self.traffic.sent > 0 {
                         self.send_back(length, region, ctx.provider)?;
                     } else {
-                        self.alone = Some((ctx.now, length));
+                        self.delayed_echo = Some((ctx.now, length));
                     }
                 }
                 (
@@ -253,37 +255,37 @@ impl Endpoint {
                 _ => {}
             }
         }
-        if let Some((since, length)) = self.alone
-            && ctx.now >= since + alone(length)
+        if let Some((since, length)) = self.delayed_echo
+            && ctx.now >= since + echo_delay(length)
         {
-            self.alone = None;
+            self.delayed_echo = None;
             self.send_back(length, region, ctx.provider)?;
         }
         Ok(handled + self.poll_writes(region, ctx)?)
     }
 
-    /// Whether anything is under way since this was asked last, though nothing need have completed: on a
-    /// slow host a message of 8 MiB takes many seconds.
-    pub fn is_moving<P: Provider + ?Sized>(&mut self, provider: &P) -> bool {
+    /// Whether packets arrived since the last call, or sends are outstanding, even without completions: on a slow host
+    /// a message of 8 MiB takes many seconds.
+    pub fn has_progress<P: Provider + ?Sized>(&mut self, provider: &P) -> bool {
         let packets = self.packets_seen(provider);
         let before = core::mem::replace(&mut self.packets, packets);
-        // A message of ours arrives, or fails by the timers of the queue pair.
+        // An outstanding send completes, or fails by the timers of the queue pair.
         packets != before || self.outstanding > 0
     }
 
-    /// The peer may be waiting for us to begin a test of the latency of WRITE.
+    /// Expects a WRITE latency test if the peer has sent nothing yet: there the server has to begin.
     pub fn expect_write_latency<P: Provider + ?Sized>(&mut self, ctx: &EngineContext<'_, P>) {
         if self.packets_seen(ctx.provider) == 0 {
             self.write_latency = Some((WriteLatency::new(ctx.now), Arrivals::new(ctx.now)));
         }
     }
 
-    /// Packets that the peer has sent, or messages at least, as far as can be seen.
+    /// Packets received from the peer, or only messages if the provider does not count packets.
     fn packets_seen<P: Provider + ?Sized>(&self, provider: &P) -> u32 {
         provider.requests_seen(self.qp).unwrap_or(self.traffic.received as u32)
     }
 
-    /// Goes on with a test of the latency of WRITE.
+    /// Advances a WRITE latency test; returns how many writes were handled.
     fn poll_writes<P: Provider + ?Sized>(
         &mut self,
         region: &Region,
@@ -315,17 +317,17 @@ impl Endpoint {
             }
         }
         let is_due = match ctx.provider.requests_seen(self.qp) {
-            Some(seen) => core::mem::replace(&mut self.looked_at, seen) != seen,
-            None => arrivals.next_look() <= ctx.now,
+            Some(seen) => core::mem::replace(&mut self.searched_at, seen) != seen,
+            None => arrivals.next_search() <= ctx.now,
         };
         if test.has_begun()
             && is_due
-            && let Some((size, round)) = arrivals.look(&region.memory, ctx.now)
+            && let Some((size, round)) = arrivals.search(&region.memory, ctx.now)
         {
-            test.answered(size);
-            // The number of the next round is in the last byte, where no message of the peer reaches.
-            let noted = region.memory.write(MAX_MESSAGE, &[round.wrapping_add(1)]);
-            noted.map_err(|_| VerbsError::Invalid)?;
+            test.record_answer(size);
+            // The number of the next round is in the last byte of the message. This byte is beyond the peer's messages.
+            let stored = region.memory.write(MAX_MESSAGE, &[round.wrapping_add(1)]);
+            stored.map_err(|_| VerbsError::Invalid)?;
             let from = region.memory.slice(MAX_MESSAGE + 1 - size as usize, size as usize);
             self.write_back(from, None, ctx.provider)?;
             handled += 1;
@@ -334,20 +336,20 @@ impl Endpoint {
         Ok(handled)
     }
 
-    /// When [`Endpoint::poll`] has something to do though nothing arrives.
+    /// When [`Endpoint::poll`] is due without a completion.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let alone = self.alone.map(|(since, length)| since + alone(length));
-        let Some((test, arrivals)) = &self.write_latency else { return alone };
-        let look = (self.is_blind && test.has_begun()).then(|| arrivals.next_look());
-        Instant::first([alone, test.poll_timeout(), look])
+        let echo = self.delayed_echo.map(|(since, length)| since + echo_delay(length));
+        let Some((test, arrivals)) = &self.write_latency else { return echo };
+        let search = (self.must_poll_memory && test.has_begun()).then(|| arrivals.next_search());
+        Instant::first([echo, test.poll_timeout(), search])
     }
 
-    /// Whether another message of ours can be sent.
+    /// Whether another send can be posted.
     pub fn has_room(&self) -> bool {
         self.outstanding < SENDS
     }
 
-    /// Messages of ours that have completed.
+    /// Sends that have completed.
     pub fn completed(&self) -> u64 {
         self.traffic.sent.saturating_sub(self.outstanding.into())
     }
@@ -375,7 +377,7 @@ impl Endpoint {
         self.post(write, from.len() as u32, provider)
     }
 
-    /// Sends a message of so many bytes.
+    /// Posts a send request of `length` bytes.
     #[inline(never)]
     pub fn post<P: Provider + ?Sized>(
         &mut self,

@@ -1,10 +1,9 @@
-//! Peers that the appliance offers for measurement: the tools with which operators prove a network.
+//! Responders for network benchmarks: the appliance answers the tools with which operators measure a network.
 //!
-//! [`rping`] stands alone, and so does [`ntb_perf`], by which two appliances measure their bridge.
-//! `ibv_rc_pingpong`, perftest and qperf are [`tools::Server`]: each client is a session with memory of
-//! its own, and a conversation in which both sides tell their queue pairs, over TCP ([`tcp_control`] has the
-//! listeners) or over a queue pair. What the tools exchange is in [`pingpong`], [`perftest`] and [`qperf`];
-//! what then goes to and fro, in `endpoint`.
+//! [`rping`] and [`ntb_perf`] (two appliances measure the NTB bridge between them) are independent modules.
+//! `ibv_rc_pingpong`, perftest and qperf share [`tools::Server`]: each client has a session with its own memory. Client
+//! and server exchange queue pair numbers over TCP ([`tcp_control`] has the listeners) or over a queue pair.
+//! [`pingpong`], [`perftest`] and [`qperf`] hold these control protocols; `endpoint` moves the measured data.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

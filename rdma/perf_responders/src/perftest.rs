@@ -1,16 +1,15 @@
 //! perftest (linux-rdma/perftest 4.5): `ib_send_bw`, `ib_send_lat`, `ib_write_bw`, `ib_write_lat`,
 //! `ib_read_bw`, `ib_read_lat`, from `src/perftest_communication.c` and the tools' `main`s.
 //!
-//! The client asks and the server answers with as many bytes: version (16 bytes of text), cycle
-//! buffer and cache line (4 each), path MTU (2 bytes of text), then keys as often as the tool
-//! likes, between them a report of bandwidth (5 numbers of 8 bytes), at last `done`. Over TCP keys
-//! are text of 108 bytes, over a queue pair (`-R`) a struct of 56, numbers big-endian.
+//! The client sends messages, and the server answers each with a message of the same length: version (16 bytes of
+//! text), cycle buffer and cache line (4 each), path MTU (2 bytes of text), then any number of keys, with bandwidth
+//! reports (5 numbers of 8 bytes) between them, finally `done`. Over TCP a key is text of 108 bytes; over a queue pair
+//! (`-R`) it is a struct of 56 bytes with big-endian numbers.
 //!
-//! Nobody says which test it is. READ and WRITE need no help of ours, but for `ib_write_lat`, which
-//! shakes hands once more than `ib_write_bw` and then waits for us to begin (`write_latency`; sizes
-//! above 4096 must be powers of two). `ib_send_lat` wants its SENDs back, and is told from
-//! `ib_send_bw` by what arrives ([`Echo::Guess`]). Reliable connections only, messages to 8 MiB;
-//! both directions at once (`-b`) are not served.
+//! No message names the test. READ and WRITE tests need no responder, except `ib_write_lat`: it sends one key more than
+//! `ib_write_bw`, then waits for the server's first WRITE (`write_latency`; sizes above 4096 must be powers of two).
+//! `ib_send_lat` needs its SENDs echoed; its traffic distinguishes it from `ib_send_bw` ([`Echo::Guess`]). Only
+//! reliable connections and messages up to 8 MiB are served, in one direction (no `-b`).
 
 use super::endpoint::{Echo, MAX_RD_ATOMIC};
 use super::gid;
@@ -21,24 +20,25 @@ use net::Neighbours;
 use verbs::EngineContext;
 use verbs::{PathMtu, Provider, RemoteAddress};
 
-/// The port of TCP, and of the connection manager.
+/// Port of the TCP listener and of the connection manager.
 pub const PORT: u16 = 18515;
-/// Bytes of a version.
+/// Bytes of the version message.
 const VERSION: usize = 16;
-/// Bytes of a key in text, and as a struct.
+/// Bytes of a key in text form.
 const KEY_TEXT: usize = 108;
+/// Bytes of a key in struct form.
 const KEY_STRUCT: usize = 56;
-/// Keys that `ib_write_lat` exchanges before its first WRITE; `ib_write_bw` one less.
-const LATENCY_KEYS: usize = 4;
-/// Numbers of a report.
+/// Keys that `ib_write_lat` exchanges before its first WRITE; `ib_write_bw` exchanges one less.
+const WRITE_LATENCY_KEYS: usize = 4;
+/// Numbers in a bandwidth report.
 const REPORT: u8 = 5;
 
-/// How messages are told apart on the control connection.
+/// Where messages end on the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// By what they look like: TCP.
+    /// TCP: the stage and the first bytes give the length.
     Stream,
-    /// They are given one by one: SENDs.
+    /// Queue pair: each SEND is a message.
     Messages,
 }
 
@@ -49,22 +49,22 @@ enum Stage {
     CacheLine,
     PathMtu,
     Keys,
-    /// So many numbers of a report are to come.
+    /// A report of which this many numbers are to come.
     Report(u8),
     Over,
 }
 
-/// A conversation.
+/// State of the control protocol.
 #[derive(Debug)]
 pub struct Talk {
     framing: Framing,
     stage: Stage,
     path_mtu: PathMtu,
-    /// Keys of queue pairs that were exchanged.
+    /// Queue pair keys exchanged so far.
     keys: usize,
 }
 
-/// What a key says (`struct pingpong_dest`).
+/// A key: the description of a queue pair and its memory (`struct pingpong_dest`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Key {
     out_reads: u32,
@@ -87,8 +87,8 @@ impl Key {
             *byte = fields.next()??.try_into().ok()?;
         }
         let _srqn = fields.next()??;
-        let small = qpn <= 0xff_ffff && psn <= 0xff_ffff && fields.next().is_none();
-        small.then_some(Key { out_reads, qpn, psn, rkey, address, gid })
+        let in_range = qpn <= 0xff_ffff && psn <= 0xff_ffff && fields.next().is_none();
+        in_range.then_some(Key { out_reads, qpn, psn, rkey, address, gid })
     }
 
     fn emit_text(&self) -> Vec<u8> {
@@ -122,12 +122,12 @@ impl Key {
 }
 
 impl Talk {
-    /// The beginning.
+    /// Starts with the version message.
     pub fn new(framing: Framing) -> Self {
         Talk { framing, stage: Stage::Version, path_mtu: PathMtu::Mtu256, keys: 0 }
     }
 
-    /// Bytes of the message that `input` begins with, as far as that can be told.
+    /// Length of the message at the start of `input`; None if it is not known yet.
     fn length(&self, input: &[u8]) -> Option<usize> {
         Some(match (self.stage, input) {
             (Stage::Version, _) => VERSION,
@@ -147,7 +147,7 @@ impl Talk {
         })
     }
 
-    /// Goes one step on with what has arrived.
+    /// Handles the next message of `input`.
     pub fn advance<P: Provider + ?Sized>(
         &mut self,
         input: &[u8],
@@ -160,7 +160,7 @@ impl Talk {
         let Some(message) = input.get(..length) else { return Ok(Progress::Wait) };
         self.stage = match self.stage {
             Stage::Version => {
-                // What is said is what we speak, as far as it goes.
+                // Every version is accepted: the messages are the same.
                 let number = message.split(|b| !b.is_ascii_digit()).next();
                 number.filter(|digits| !digits.is_empty()).ok_or(Refused)?;
                 output.extend(message);
@@ -176,10 +176,10 @@ impl Talk {
             }
             Stage::PathMtu => {
                 let code = message.first().map_or(0, |digit| digit.wrapping_sub(b'0'));
-                let theirs = PathMtu::from_code(code).ok_or(Refused)?;
-                let ours = ctx.provider.attributes().max_path_mtu;
-                self.path_mtu = theirs.min(ours);
-                output.extend([b'0' + ours as u8, 0]);
+                let remote = PathMtu::from_code(code).ok_or(Refused)?;
+                let local = ctx.provider.attributes().max_path_mtu;
+                self.path_mtu = remote.min(local);
+                output.extend([b'0' + local as u8, 0]);
                 Stage::Keys
             }
             Stage::Keys if length == 8 => {
@@ -214,7 +214,7 @@ impl Talk {
         Ok(Progress::Took(length))
     }
 
-    /// Takes the peer's key and gives ours; None as long as the way to the peer is looked for.
+    /// Handles the peer's key and returns the local one; None while the neighbour is being resolved.
     fn exchange<P: Provider + ?Sized>(
         &mut self,
         key: &Key,
@@ -223,13 +223,13 @@ impl Talk {
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<Key>, Refused> {
         if key.qpn == 0 {
-            // Before and after queue pairs are connected by the connection manager: a barrier.
+            // A barrier: the peer sends it before and after it connects queue pairs through the connection manager.
             bench.managed = true;
             bench.expects_connections = !bench.expects_connections;
             return Ok(Some(Key { gid: gid::bytes(bench.local), ..Key::default() }));
         }
         let known = bench.endpoints.iter().position(|e| e.remote_qpn == key.qpn);
-        // Those that the connection manager has made are not told apart yet.
+        // Queue pairs of the connection manager have no remote number yet: take the first of them.
         let known = known.or_else(|| bench.endpoints.iter().position(|e| e.remote_qpn == 0));
         let (address, rkey) = (bench.region.address, bench.region.rkey);
         let mut local = bench.local;
@@ -254,12 +254,12 @@ impl Talk {
         let endpoint = bench.endpoints.get_mut(at).ok_or(Refused)?;
         endpoint.remote_qpn = key.qpn;
         endpoint.remote = RemoteAddress { address: key.address, rkey: key.rkey };
-        // Tests of latency have one queue pair. What was found out by its traffic stays.
+        // Latency tests have one queue pair. Later keys keep the echo mode that its traffic has set.
         match (pairs, self.keys) {
             (1, 1) => endpoint.echo = Echo::Guess,
-            // Tests of READ are told by what they have outstanding, others by their traffic. Where hardware does
-            // the READs, these with one outstanding look silent.
-            (1, LATENCY_KEYS) if key.out_reads <= 1 => endpoint.expect_write_latency(ctx),
+            // READ tests are recognised by `out_reads`, other tests by their traffic. Where hardware executes the
+            // READs, a READ test with one outstanding READ looks silent.
+            (1, WRITE_LATENCY_KEYS) if key.out_reads <= 1 => endpoint.expect_write_latency(ctx),
             _ => {}
         }
         if pairs > 1 {
@@ -287,7 +287,7 @@ mod tests {
         00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:02:00000000:\0";
 
     #[test]
-    fn a_key_of_the_tools() {
+    fn key_of_the_tool_round_trips() {
         assert_eq!(TEXT.len(), KEY_TEXT);
         let key = Key::parse_text(TEXT).unwrap();
         assert_eq!((key.out_reads, key.qpn, key.psn, key.rkey), (1, 0x11, 0x7c_e4e5, 0x3_a2f1));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_key_is_another_or_none() {
+    fn key_parser_rejects_malformed_keys() {
         for at in 0..KEY_TEXT {
             let mut text = TEXT.to_vec();
             text[at] = b'x';
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_reports_and_the_end_are_told_apart() {
+    fn message_lengths_of_keys_reports_and_done_are_distinguished() {
         let mut talk = Talk::new(Framing::Stream);
         talk.stage = Stage::Keys;
         assert_eq!(talk.length(TEXT), Some(KEY_TEXT));

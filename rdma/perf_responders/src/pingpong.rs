@@ -1,6 +1,6 @@
-//! `ibv_rc_pingpong` (rdma-core, `libibverbs/examples/rc_pingpong.c`): one line of text each way
-//! over TCP, `LID:QPN:PSN:GID` in hexadecimal with a zero at its end, then `done` from the client;
-//! then SENDs to and fro. Neither size nor path MTU is said: the size is that of what arrives, the
+//! The control protocol of `ibv_rc_pingpong` (rdma-core, `libibverbs/examples/rc_pingpong.c`): each side sends one line
+//! of text over TCP, `LID:QPN:PSN:GID` in hexadecimal with a terminating zero, then the client sends `done`. After that
+//! SENDs go back and forth. The tool sends neither size nor path MTU: the size is that of each received message, the
 //! path MTU is the tool's default, 1024.
 
 use super::endpoint::Echo;
@@ -14,21 +14,21 @@ use verbs::{PathMtu, Provider};
 
 /// Bytes of an address line.
 pub const LINE: usize = 52;
-/// The client's last word.
+/// Bytes of the client's `done`.
 const DONE: usize = 5;
 
-/// Where the conversation is.
+/// State of the control protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Talk {
-    /// The client's line is awaited.
+    /// Waiting for the client's line.
     Line,
-    /// `done` is awaited.
+    /// Waiting for `done`.
     Done,
-    /// All is said.
+    /// The exchange is complete.
     Over,
 }
 
-/// What a line says.
+/// The fields of an address line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     qpn: u32,
@@ -45,8 +45,8 @@ impl Line {
         let psn = u32::try_from(gid::hex(fields.next()?)?).ok().filter(|psn| *psn <= 0xff_ffff)?;
         let (high, low) = fields.next()?.split_at_checked(16)?;
         let whole = u128::from(gid::hex(high)?) << 64 | u128::from(gid::hex(low)?);
-        let nothing_more = low.len() == 16 && fields.next().is_none();
-        nothing_more.then_some(Line { qpn, psn, gid: whole.to_be_bytes() })
+        let complete = low.len() == 16 && fields.next().is_none();
+        complete.then_some(Line { qpn, psn, gid: whole.to_be_bytes() })
     }
 
     fn emit(&self) -> Vec<u8> {
@@ -56,7 +56,7 @@ impl Line {
 }
 
 impl Talk {
-    /// Goes one step on with what has arrived.
+    /// Handles the next message of `input`.
     pub fn advance<P: Provider + ?Sized>(
         &mut self,
         input: &[u8],
@@ -97,7 +97,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn a_line_of_the_tool() {
+    fn line_of_the_tool_round_trips() {
         let text = b"0000:000011:7ce4e5:00000000000000000000ffff0a000002\0";
         let line = Line::parse(text).unwrap();
         assert_eq!((line.qpn, line.psn), (0x11, 0x7c_e4e5));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_refused() {
+    fn malformed_lines_are_refused() {
         for text in [
             &b"0000:000011:7ce4e5:00000000000000000000ffff0a000002x"[..],
             b"0000:000011:7ce4e5:00000000000000000000ffff0a0002:\0",

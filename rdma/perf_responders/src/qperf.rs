@@ -1,11 +1,11 @@
-//! qperf 0.4 (linux-rdma/qperf, `src/qperf.c` and `src/rdma.c`): `rc_bw`, `rc_lat`,
-//! `rc_rdma_write_bw`, `rc_rdma_write_lat`, `rc_rdma_read_bw`, `rc_rdma_read_lat`, each with
-//! `--use_cm 1`, without which qperf does not do RoCE.
+//! The control protocol of qperf 0.4 (linux-rdma/qperf, `src/qperf.c` and `src/rdma.c`): `rc_bw`, `rc_lat`,
+//! `rc_rdma_write_bw`, `rc_rdma_write_lat`, `rc_rdma_read_bw`, `rc_rdma_read_lat`, each with `--use_cm 1`. Without that
+//! option qperf does not support RoCE.
 //!
-//! Over TCP, numbers little-endian: the client's request (200 bytes); the port of our connection
-//! manager (4); when the queue pair is connected, what each has to know of the other's memory (40)
-//! and a text that both say; after the time that the request names, our statistics (256) and the
-//! client's last word. No processor times are reported.
+//! Messages over TCP, numbers little-endian: the client's request (200 bytes); the port of the server's connection
+//! manager (4); once the queue pair is connected, each side's description of its memory (40) and a text from both;
+//! after the time of the request, the server's statistics (256) and a last text from the client. Processor times are
+//! reported as 0.
 
 use super::endpoint::{Echo, Traffic};
 use super::session::{Bench, MAX_MESSAGE, Progress, Refused};
@@ -15,26 +15,28 @@ use drivers::hal::Instant;
 use verbs::EngineContext;
 use verbs::{Provider, RemoteAddress};
 
-/// The port of TCP; the connection manager listens on the same number.
+/// Port of the TCP listener; the connection manager listens on the same number.
 pub const PORT: u16 = 19765;
-/// Bytes of a request, of a description of memory, and of statistics.
+/// Bytes of a request.
 const REQUEST: usize = 200;
+/// Bytes of a memory description.
 const NODE: usize = 40;
+/// Bytes of the statistics.
 const STATISTICS: usize = 256;
-/// The version whose protocol this is.
+/// Protocol version.
 const VERSION: [u16; 2] = [0, 4];
 const BEFORE: &[u8] = b"synchronization before test";
 const AFTER: &[u8] = b"synchronization after test";
-/// Longest test.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Units of the times in statistics.
+/// Longest test that is accepted.
+const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
+/// Unit of the times in statistics.
 const TICKS_PER_SECOND: u32 = 100;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
     Request,
-    /// The queue pair is being connected, then the client describes its memory.
+    /// Waiting for the queue pair's connection, then for the client's memory description.
     Node,
     Before,
     Running,
@@ -42,7 +44,7 @@ enum Stage {
     Over,
 }
 
-/// A conversation.
+/// State of the control protocol.
 #[derive(Debug, Default)]
 pub struct Talk {
     stage: Stage,
@@ -50,14 +52,14 @@ pub struct Talk {
     started: Instant,
 }
 
-/// What is asked for.
+/// The client's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Request {
     /// Number of the test in the tool's table.
     test: u16,
     /// Messages after which the test ends, or 0.
     messages: u32,
-    /// After which the test ends, or 0.
+    /// Time after which the test ends, or 0.
     time: Duration,
 }
 
@@ -69,12 +71,12 @@ impl Request {
         let time = Duration::from_secs(time.into());
         let good = [half(0)?, half(2)?] == VERSION
             && size as usize <= MAX_MESSAGE
-            && time <= LONGEST
+            && time <= MAX_TIME
             && use_cm == 1;
         good.then_some(Request { test: half(6)?, messages, time })
     }
 
-    /// What the client's messages are answered with; None if the test is not served.
+    /// How the client's messages are echoed; None if the test is not served.
     const fn echo(&self) -> Option<Echo> {
         match self.test {
             // rc_bw, rc_rdma_read_bw, rc_rdma_read_lat, rc_rdma_write_bw
@@ -89,7 +91,7 @@ impl Request {
 }
 
 impl Talk {
-    /// Goes one step on with what has arrived, or because it is time.
+    /// Handles the next message of `input`, or the end of the test's time.
     pub fn advance<P: Provider + ?Sized>(
         &mut self,
         input: &[u8],
@@ -131,7 +133,7 @@ impl Talk {
             }
             Stage::Running => {
                 let traffic = bench.endpoints.first().ok_or(Refused)?.traffic;
-                if !self.has_run(&traffic, ctx.now) {
+                if !self.is_complete(&traffic, ctx.now) {
                     return Ok(Progress::Wait);
                 }
                 output.extend(self.statistics(&traffic, ctx.now));
@@ -144,30 +146,31 @@ impl Talk {
         Ok(Progress::Took(length))
     }
 
-    fn has_run(&self, traffic: &Traffic, now: Instant) -> bool {
+    fn is_complete(&self, traffic: &Traffic, now: Instant) -> bool {
         let Request { messages, time, .. } = self.request;
-        let enough = messages > 0 && traffic.received >= messages.into();
-        enough || time > Duration::ZERO && now >= self.started + time
+        let all_received = messages > 0 && traffic.received >= messages.into();
+        all_received || time > Duration::ZERO && now >= self.started + time
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When the test's time ends.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timed = self.stage == Stage::Running && self.request.time > Duration::ZERO;
         timed.then(|| self.started + self.request.time)
     }
 
-    /// The server's half of the result (`STAT`).
+    /// Emits the server's half of the result (`STAT`).
     fn statistics(&self, traffic: &Traffic, now: Instant) -> Vec<u8> {
-        /// Kinds of time; the first is what has passed.
+        /// Kinds of time; the first is elapsed time.
         const TIMES: usize = 9;
         let mut bytes = Vec::with_capacity(STATISTICS);
         let (cpus, most_completions) = (1u32, 1u32);
         for word in [cpus, TICKS_PER_SECOND, most_completions] {
             bytes.extend(word.to_le_bytes());
         }
-        let ran = now.since(self.started).as_millis() as u64 * u64::from(TICKS_PER_SECOND) / 1000;
-        for passed in [0, ran] {
-            bytes.extend(passed.to_le_bytes());
+        let elapsed =
+            now.since(self.started).as_millis() as u64 * u64::from(TICKS_PER_SECOND) / 1000;
+        for ticks in [0, elapsed] {
+            bytes.extend(ticks.to_le_bytes());
             bytes.extend([0; 8 * (TIMES - 1)]);
         }
         let Traffic { received, received_bytes, sent, sent_bytes } = *traffic;
@@ -179,7 +182,7 @@ impl Talk {
     }
 }
 
-/// The client's memory (`NODE`).
+/// Parses the client's memory description (`NODE`).
 fn node(bytes: &[u8]) -> Option<RemoteAddress> {
     let address = u64::from_le_bytes(*bytes.first_chunk()?);
     let rkey = u32::from_le_bytes(*bytes.get(24..)?.first_chunk()?);
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_served() {
+    fn request_parser_accepts_only_served_requests() {
         let good = Request::parse(&request(13, 65536, 1)).unwrap();
         assert_eq!(good, Request { test: 13, messages: 0, time: Duration::from_secs(2) });
         assert_eq!(Request::parse(&request(13, 65536, 0)), None);
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_lie_where_the_tool_looks() {
+    fn statistics_have_offsets_of_the_tool() {
         let talk = Talk { started: Instant::from_nanos(1_000_000_000), ..Talk::default() };
         let traffic = Traffic { received: 7, received_bytes: 70, ..Traffic::default() };
         let bytes = talk.statistics(&traffic, Instant::from_nanos(3_500_000_000));

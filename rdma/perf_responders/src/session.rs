@@ -1,4 +1,4 @@
-//! One client of a measuring tool: its memory and queue pairs, and the conversation about them.
+//! The session of one benchmark client: its memory and queue pairs, and its control protocol.
 
 use super::endpoint::{Endpoint, RemoteEnd};
 use super::{gid, perftest, pingpong, qperf};
@@ -11,20 +11,20 @@ use net::Resolution;
 use verbs::EngineContext;
 use verbs::{Access, ConnectionId, PathMtu, PdId, Provider, Region, VerbsError};
 
-/// Largest message of the tools that is measured: 8 MiB, the end of `--all`.
+/// Largest message size that is measured: 8 MiB, the last of `--all`.
 pub const MAX_MESSAGE: usize = 8 << 20;
-/// Memory of a session: behind the largest message is a page for what we write ourselves.
+/// Memory of a session: the largest message, then a page for the data of local WRITEs.
 pub const MEMORY: usize = MAX_MESSAGE + super::write_latency::PAGE;
 /// Queue pairs of a session (`--qp`).
 pub const MAX_ENDPOINTS: usize = 16;
-/// What has arrived and was not understood yet; more than any message of the tools.
+/// Bytes of the buffer for unparsed input; larger than any message of the tools.
 pub const INPUT: usize = 512;
-/// A session without its control connection ends when it has been quiet for so long.
-const QUIET: Duration = Duration::from_secs(10);
-/// How long a client may leave its conversation unfinished before the first message.
-const SILENT: Duration = Duration::from_secs(30);
+/// A session without a control connection ends after this time without traffic.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A session without a queue pair ends after this time without a control message.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The conversation is over: the peer does not keep to the protocol, or asks for what we lack.
+/// The session ends: the peer violates the protocol, or requests a feature that is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
@@ -34,16 +34,16 @@ impl From<VerbsError> for Refused {
     }
 }
 
-/// How a step of a conversation went.
+/// Result of one step of a control protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It used so many bytes; there may be more to do.
+    /// This many bytes were consumed; another step may be possible.
     Took(usize),
-    /// It needs more bytes, or somebody else, or time.
+    /// The step needs more input, a resolved neighbour, or a timeout.
     Wait,
 }
 
-/// The peer's queue pair, as the tools tell it.
+/// The peer's queue pair, from the tool's control message.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pub qpn: u32,
@@ -52,23 +52,24 @@ pub struct Peer {
     pub path_mtu: PathMtu,
 }
 
-/// What a session measures with.
+/// Memory and queue pairs of a session.
 #[derive(Debug)]
 pub struct Bench {
     pub pd: PdId,
     pub region: Region,
     pub endpoints: Vec<Endpoint>,
-    /// The peer on the control connection, and our address there.
+    /// The peer's address on the control connection.
     pub peer: IpAddr,
+    /// The local address on the control connection.
     pub local: IpAddr,
-    /// The peer is going to connect queue pairs by the connection manager.
+    /// The peer will connect queue pairs through the connection manager.
     pub expects_connections: bool,
-    /// The connection manager connects its queue pairs.
+    /// The peer connects its queue pairs through the connection manager.
     pub managed: bool,
 }
 
 impl Bench {
-    /// So much memory, and a protection domain.
+    /// Allocates a protection domain, and registers `length` bytes of memory.
     #[inline(never)]
     pub fn new<P: Provider + ?Sized>(
         length: usize,
@@ -77,23 +78,23 @@ impl Bench {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<Self, VerbsError> {
         let memory = ctx.arena.alloc(length, 4096).ok_or(VerbsError::NoRoom)?;
-        // What others left there is not the peer's to read.
+        // The peer must not read data that an earlier user left there.
         memory.fill(0);
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let pd = ctx.provider.alloc_pd();
-        let made = pd.and_then(|pd| {
-            let on = ctx.provider.pd_on(pd, local);
-            let region = ctx.provider.register(on, memory, access, ctx.rng);
+        let registered = pd.and_then(|pd| {
+            let local_pd = ctx.provider.pd_on(pd, local);
+            let region = ctx.provider.register(local_pd, memory, access, ctx.rng);
             region.map(|region| (pd, region)).inspect_err(|_| {
                 let _ = ctx.provider.dealloc_pd(pd);
             })
         });
-        let (pd, region) = made.inspect_err(|_| ctx.arena.free(memory))?;
+        let (pd, region) = registered.inspect_err(|_| ctx.arena.free(memory))?;
         let endpoints = Vec::with_capacity(MAX_ENDPOINTS);
         Ok(Bench { pd, region, endpoints, peer, local, expects_connections: false, managed: false })
     }
 
-    /// A new endpoint in state Init.
+    /// Creates an endpoint in state Init.
     pub fn add<P: Provider + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
@@ -106,8 +107,8 @@ impl Bench {
         Ok(self.endpoints.push_mut(endpoint))
     }
 
-    /// A new endpoint, connected with the peer's, and the address that we have there. None as
-    /// long as the way to the peer is being looked for.
+    /// Creates an endpoint and connects it to the peer's queue pair; returns it with the local address. None while the
+    /// neighbour is being resolved.
     pub fn connect<P: Provider + ?Sized>(
         &mut self,
         peer: &Peer,
@@ -127,7 +128,7 @@ impl Bench {
         Ok(Some((local, endpoint)))
     }
 
-    /// Handles what has completed; how much. An error is the end of a queue pair.
+    /// Handles completions and returns how many. An error ends a queue pair.
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
@@ -139,20 +140,20 @@ impl Bench {
         Ok(handled)
     }
 
-    /// Gives everything back.
+    /// Frees all resources.
     #[inline(never)]
     pub fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         for endpoint in self.endpoints.drain(..) {
             endpoint.destroy(ctx.provider);
         }
-        // Nobody uses them any more.
+        // Cannot fail: all queue pairs are destroyed.
         let _ = ctx.provider.deregister(self.region.id);
         let _ = ctx.provider.dealloc_pd(self.pd);
         ctx.arena.free(self.region.memory);
     }
 }
 
-/// The language that a client speaks.
+/// The control protocol of a client.
 #[derive(Debug)]
 enum Talk {
     /// Not known yet: `ibv_rc_pingpong` or perftest, which share a port.
@@ -162,25 +163,25 @@ enum Talk {
     Qperf(qperf::Talk),
 }
 
-/// A client.
+/// The session of one client.
 #[derive(Debug)]
 pub struct Session {
     pub bench: Bench,
     talk: Talk,
-    /// What has arrived and was not understood yet.
+    /// Received bytes that are not parsed yet.
     pub input: Vec<u8>,
-    /// What is to be sent.
+    /// Bytes to be sent.
     pub output: Vec<u8>,
-    /// The control connection is there.
-    pub attended: bool,
-    /// Refused, or at its end.
-    pub over: bool,
-    /// When anything happened last.
-    pub last: Instant,
+    /// The control connection is open.
+    pub has_control: bool,
+    /// Refused or finished: the server removes the session.
+    pub ended: bool,
+    /// Time of the last message or traffic.
+    pub last_activity: Instant,
 }
 
 impl Session {
-    /// A client that has connected to `port`.
+    /// Creates the session of a client that has connected to `port`.
     pub fn new<P: Provider + ?Sized>(
         port: u16,
         peer: IpAddr,
@@ -196,24 +197,24 @@ impl Session {
             talk,
             input: Vec::with_capacity(INPUT),
             output: Vec::with_capacity(INPUT),
-            attended: true,
-            over: false,
-            last: ctx.now,
+            has_control: true,
+            ended: false,
+            last_activity: ctx.now,
         })
     }
 
-    /// Answers what has arrived, as far as it can be.
+    /// Answers the messages in the input buffer, up to the first that is incomplete.
     pub fn advance<P: Provider + ?Sized>(
         &mut self,
         messages: perftest::Framing,
         ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
-        while !self.over {
+        while !self.ended {
             let (input, output, bench) = (&self.input[..], &mut self.output, &mut self.bench);
             let step = match &mut self.talk {
                 Talk::Unknown => match input.get(4) {
-                    // A line begins with four digits and a colon, a version with a number.
+                    // A pingpong line begins with four digits and a colon, a perftest version with a number.
                     Some(b':') => {
                         self.talk = Talk::Pingpong(pingpong::Talk::Line);
                         continue;
@@ -231,62 +232,62 @@ impl Session {
             match step {
                 Ok(Progress::Took(count)) => {
                     self.input.drain(..count.min(self.input.len()));
-                    self.last = ctx.now;
+                    self.last_activity = ctx.now;
                 }
                 Ok(Progress::Wait) => break,
-                Err(Refused) => self.over = true,
+                Err(Refused) => self.ended = true,
             }
         }
     }
 
-    /// Handles what has completed; how much.
+    /// Handles completions and returns how many.
     pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
         let polled = self.bench.poll(ctx);
-        self.over |= polled.is_err();
+        self.ended |= polled.is_err();
         let handled = polled.unwrap_or(0);
         let mut endpoints = self.bench.endpoints.iter_mut();
-        if handled > 0 || !self.attended && endpoints.any(|end| end.is_moving(ctx.provider)) {
-            self.last = ctx.now;
+        if handled > 0 || !self.has_control && endpoints.any(|end| end.has_progress(ctx.provider)) {
+            self.last_activity = ctx.now;
         }
-        self.over |= self.quiet_since().is_some_and(|(since, limit)| since + limit <= ctx.now);
+        self.ended |= self.idle_since().is_some_and(|(since, limit)| since + limit <= ctx.now);
         handled
     }
 
-    /// The quiet that ends it, if any does.
-    fn quiet_since(&self) -> Option<(Instant, Duration)> {
-        match self.attended {
-            false => Some((self.last, QUIET)),
-            true if self.bench.endpoints.is_empty() => Some((self.last, SILENT)),
+    /// The time of the last activity, and the idle time that ends the session; None if none does.
+    fn idle_since(&self) -> Option<(Instant, Duration)> {
+        match self.has_control {
+            false => Some((self.last_activity, IDLE_TIMEOUT)),
+            true if self.bench.endpoints.is_empty() => Some((self.last_activity, SETUP_TIMEOUT)),
             true => None,
         }
     }
 
-    /// The control connection is gone. Only `ibv_rc_pingpong` measures without it.
-    pub fn hang_up(&mut self) {
-        self.attended = false;
-        self.over |= !matches!(self.talk, Talk::Pingpong(pingpong::Talk::Over));
+    /// Handles the end of the control connection. Only `ibv_rc_pingpong` measures without it.
+    pub fn control_closed(&mut self) {
+        self.has_control = false;
+        self.ended |= !matches!(self.talk, Talk::Pingpong(pingpong::Talk::Over));
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When [`Session::poll`] or [`Session::advance`] is due without an event.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.over {
-            return Some(self.last);
+        if self.ended {
+            return Some(self.last_activity);
         }
         let talk = match &self.talk {
             Talk::Qperf(talk) => talk.poll_timeout(),
             _ => None,
         };
         let endpoints = self.bench.endpoints.iter().filter_map(Endpoint::poll_timeout).min();
-        let quiet = self.quiet_since().map(|(since, limit)| since + limit);
-        Instant::first([talk, endpoints, quiet])
+        let idle = self.idle_since().map(|(since, limit)| since + limit);
+        Instant::first([talk, endpoints, idle])
     }
 
-    /// The endpoint that a connection carries.
+    /// The index of the endpoint of a connection.
     pub fn position(&self, connection: ConnectionId) -> Option<usize> {
         self.bench.endpoints.iter().position(|e| e.connection == Some(connection))
     }
 
-    /// Gives everything back.
+    /// Ends the session and frees its resources.
     pub fn end<P: Provider + ?Sized>(mut self, ctx: &mut EngineContext<'_, P>) {
         self.bench.give_back(ctx);
     }

@@ -1,4 +1,4 @@
-//! The TCP side of [`super::tools`]: listeners on one interface, and bytes to and from sessions.
+//! TCP listeners of one interface for [`super::tools`]: they move bytes between connections and sessions.
 
 use super::tools::{Server, SessionId};
 use super::{perftest, qperf};
@@ -10,18 +10,18 @@ use net::tcp::{Closed, Limits, Listener, Stream};
 use verbs::EngineContext;
 use verbs::Provider;
 
-/// Clients that are served at a time on each port.
+/// Limits of each port: clients at a time, buffer sizes.
 const LIMITS: Limits = Limits { connections: 4, receive: 512, transmit: 512 };
-/// How often a way to a peer that is being looked for is asked for again.
+/// Retry interval while a peer's neighbour entry is being resolved.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// The listeners of one interface.
 #[derive(Debug)]
 pub struct TcpControl {
     ports: [Listener; 2],
-    /// Connections: on which listener, and whose.
+    /// Connections: index of the listener, stream, session.
     streams: Vec<(usize, Stream, SessionId)>,
-    /// Somebody waits for a neighbour.
+    /// When to retry, if a session waits for a neighbour.
     retry: Option<Instant>,
 }
 
@@ -33,8 +33,8 @@ impl TcpControl {
         TcpControl { ports, streams: Vec::new(), retry: None }
     }
 
-    /// Moves bytes; to be called after each poll of the interface in which anything happened, and
-    /// when [`TcpControl::poll_timeout`] or the server's timeout has come.
+    /// Accepts connections and moves bytes. The caller polls after each poll of the interface that handled anything,
+    /// and when [`TcpControl::poll_timeout`] or the server's timeout has come.
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         interface: &mut Interface,
@@ -43,7 +43,7 @@ impl TcpControl {
     ) {
         for (at, listener) in self.ports.iter_mut().enumerate() {
             if interface.is_ready(listener.owner()) {
-                // There are few: all are looked at when one has news.
+                // There are few connections: all are served when one is ready.
                 while listener.next_news(interface).is_some() {}
             }
             while let Some(stream) = listener.accept(interface, ctx.now) {
@@ -60,21 +60,20 @@ impl TcpControl {
         let (ports, retry) = (&mut self.ports, &mut self.retry);
         self.streams.retain(|&(at, stream, id)| {
             let Some(listener) = ports.get_mut(at) else { return false };
-            let goes_on = serve(listener, stream, id, interface, server, ctx);
-            match goes_on {
-                Ok(waits) => {
-                    if waits {
+            match serve(listener, stream, id, interface, server, ctx) {
+                Ok(waiting) => {
+                    if waiting {
                         *retry = Some(ctx.now + RETRY);
                     }
                     true
                 }
                 Err(Closed::Finished) => {
-                    server.hang_up(id);
+                    server.control_closed(id);
                     listener.close(interface, stream, ctx.now);
                     false
                 }
                 Err(Closed::Gone) => {
-                    server.hang_up(id);
+                    server.control_closed(id);
                     listener.abort(interface, stream, ctx.now);
                     false
                 }
@@ -82,16 +81,16 @@ impl TcpControl {
         });
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When [`TcpControl::poll`] is due without an event of the interface.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let listeners = self.ports.iter().filter_map(Listener::poll_timeout);
         listeners.chain(self.retry).min()
     }
 
-    /// Ends everything.
+    /// Closes all connections and listeners.
     pub fn stop(self, interface: &mut Interface, server: &mut Server) {
         for (_, _, id) in self.streams {
-            server.hang_up(id);
+            server.control_closed(id);
         }
         for listener in self.ports {
             listener.stop(interface);
@@ -99,7 +98,7 @@ impl TcpControl {
     }
 }
 
-/// Moves the bytes of one connection; whether something that has arrived is not answered yet.
+/// Moves the bytes of one connection; returns whether received bytes wait for an answer.
 fn serve<P: Provider + ?Sized>(
     listener: &Listener,
     stream: Stream,
@@ -109,7 +108,7 @@ fn serve<P: Provider + ?Sized>(
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<bool, Closed> {
     let mut bytes = [0; 512];
-    // The socket's and the session's buffers bound how often this goes round.
+    // The buffers of socket and session bound the number of rounds.
     loop {
         let room = server.room(id).min(bytes.len());
         let (read, end) = match listener.read(interface, stream, &mut bytes[..room]) {
@@ -118,7 +117,7 @@ fn serve<P: Provider + ?Sized>(
         };
         server.receive(id, bytes.get(..read).unwrap_or_default());
         server.advance(id, ctx, interface);
-        if server.is_over(id) {
+        if server.has_ended(id) {
             return Err(Closed::Gone);
         }
         let written = match server.output(id) {
@@ -128,7 +127,7 @@ fn serve<P: Provider + ?Sized>(
         server.sent(id, written);
         match end {
             Some(end) => return Err(end),
-            None if read == 0 && written == 0 => return Ok(server.has_unanswered(id)),
+            None if read == 0 && written == 0 => return Ok(server.has_pending_input(id)),
             None => {}
         }
     }

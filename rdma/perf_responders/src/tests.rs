@@ -1,4 +1,4 @@
-//! How long a session lasts, over RoCE in virtual time.
+//! Lifetime of a session, over RoCE in virtual time.
 
 use super::perftest;
 use super::tools::Server;
@@ -16,7 +16,7 @@ use verbs::{
     SendRequest, SendWith,
 };
 
-/// The client of `ibv_rc_pingpong` is node 1, and known.
+/// Neighbour table with the client of `ibv_rc_pingpong`, node 1.
 struct Known([u8; 6]);
 
 impl Neighbours for Known {
@@ -28,7 +28,7 @@ impl Neighbours for Known {
     }
 }
 
-fn served<T>(
+fn with_server<T>(
     pair: &mut Pair,
     server: &mut Server,
     act: impl FnOnce(&mut Server, &mut EngineContext<'_, roce::Roce>) -> T,
@@ -36,7 +36,7 @@ fn served<T>(
     pair.context(0, |ctx| act(server, ctx))
 }
 
-/// Steps until `done`, while the server does what it has to.
+/// Steps until `done`, and polls the server in each step.
 fn run(
     pair: &mut Pair,
     server: &mut Server,
@@ -44,24 +44,25 @@ fn run(
     mut done: impl FnMut(&mut Pair) -> bool,
 ) -> bool {
     pair.run(Duration::from_secs(seconds), |pair| {
-        served(pair, server, |server, ctx| server.poll(ctx));
+        with_server(pair, server, |server, ctx| server.poll(ctx));
         done(pair)
     })
 }
 
-/// Connects node 1 as the tool does, and hangs up; the message that goes to and fro.
+/// Runs the client of `ibv_rc_pingpong` on node 1 up to the end of its control connection, and posts one message of
+/// `length` bytes; returns its buffer.
 fn pingpong(pair: &mut Pair, server: &mut Server, length: usize) -> Window {
     let (peer, local, mac) = (pair.nodes[1].ip, pair.nodes[0].ip, pair.nodes[1].mac);
     let qpn = pair.nodes[1].roce.qp_number(pair.nodes[1].qp).unwrap();
     let line = format!("0000:{qpn:06x}:123456:00000000000000000000ffff0a000002\0");
-    let answer = served(pair, server, |server, ctx| {
+    let answer = with_server(pair, server, |server, ctx| {
         let id = server.open(perftest::PORT, peer, local, ctx).unwrap();
         server.receive(id, line.as_bytes());
         server.advance(id, ctx, &mut Known(mac));
         let answer = String::from_utf8(server.output(id).to_vec()).unwrap();
         server.receive(id, b"done\0");
         server.advance(id, ctx, &mut Known(mac));
-        server.hang_up(id);
+        server.control_closed(id);
         answer
     });
     let number =
@@ -98,16 +99,16 @@ fn pingpong(pair: &mut Pair, server: &mut Server, length: usize) -> Window {
     message
 }
 
-/// On a slow host a large message takes longer than a session may be quiet.
+/// On a slow host a large message takes longer than the idle timeout of a session.
 #[test]
-fn a_message_under_way_is_not_quiet() {
+fn session_with_message_in_flight_outlives_idle_timeout() {
     let mut pair = Pair::new(7, 1500, false);
     let mut server = Server::new(&mut pair.nodes[0].roce).unwrap();
     pingpong(&mut pair, &mut server, 1 << 20);
     for packets in [200, 400, 600] {
         netsim::label!(packets);
-        let some = |pair: &mut Pair| pair.nodes[0].roce.counters().received.sends >= packets;
-        assert!(run(&mut pair, &mut server, 5, some));
+        let received = |pair: &mut Pair| pair.nodes[0].roce.counters().received.sends >= packets;
+        assert!(run(&mut pair, &mut server, 5, received));
         for node in 0..2 {
             pair.network.mute(node, true);
         }
@@ -116,19 +117,19 @@ fn a_message_under_way_is_not_quiet() {
             pair.network.mute(node, false);
         }
     }
-    // The message has arrived, and the one that came back.
+    // The message and its echo have arrived.
     let mut completions = 0;
     let done = |pair: &mut Pair| {
         completions += pair.nodes[1].completions().len();
         completions == 2
     };
     assert!(run(&mut pair, &mut server, 30, done));
-    // Nothing is under way any more, as it notices by the second time.
+    // Nothing is in flight any more; the server notices that at the second poll.
     run(&mut pair, &mut server, 1, |_| false);
     assert_eq!(server.sessions(), 1);
     for _ in 0..2 {
         pair.network.now = pair.network.now + Duration::from_secs(11);
-        served(&mut pair, &mut server, |server, ctx| server.poll(ctx));
+        with_server(&mut pair, &mut server, |server, ctx| server.poll(ctx));
     }
     assert_eq!(server.sessions(), 0);
 }

@@ -1,4 +1,4 @@
-//! The server of `ibv_rc_pingpong`, perftest and qperf: sessions, and what belongs to which.
+//! The server of `ibv_rc_pingpong`, perftest and qperf: manages the sessions, and routes connection events to them.
 
 use super::channel::Channel;
 use super::endpoint::MAX_RD_ATOMIC;
@@ -16,24 +16,24 @@ use verbs::{
     VerbsError,
 };
 
-/// Sessions at a time; each has 8 MiB of memory and more.
+/// Sessions at a time; each takes a little more than 8 MiB of memory.
 const MAX_SESSIONS: usize = 8;
 
-/// Name of a session.
+/// Identifier of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId(u32);
 
-/// What was counted.
+/// Event counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Sessions begun.
+    /// Sessions opened.
     pub opened: u64,
-    /// Clients turned away for want of room.
+    /// Clients refused because sessions, memory or queue pairs were exhausted.
     pub refused: u64,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Entry {
     id: SessionId,
     port: u16,
     session: Session,
@@ -44,29 +44,29 @@ struct Place {
 /// The server.
 #[derive(Debug)]
 pub struct Server {
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     next: u32,
-    /// What was counted.
+    /// Event counters.
     pub counters: Counters,
 }
 
 impl Server {
-    /// Listens for connections of the connection manager on [`perftest::PORT`] and
-    /// [`qperf::PORT`]; the TCP listeners are the caller's.
+    /// Listens with the connection manager on [`perftest::PORT`] and [`qperf::PORT`]; the caller runs the TCP
+    /// listeners.
     pub fn new<P: ConnectionManager + ?Sized>(provider: &mut P) -> Result<Self, VerbsError> {
         provider.listen(perftest::PORT)?;
         provider.listen(qperf::PORT)?;
-        let places = Vec::with_capacity(MAX_SESSIONS);
-        Ok(Server { places, next: 0, counters: Counters::default() })
+        let entries = Vec::with_capacity(MAX_SESSIONS);
+        Ok(Server { entries, next: 0, counters: Counters::default() })
     }
 
-    /// Sessions at present.
+    /// Number of sessions.
     pub fn sessions(&self) -> usize {
-        self.places.len()
+        self.entries.len()
     }
 
-    /// A client at `peer` has connected to TCP port `port` of our address `local`; None if there
-    /// is no room for it.
+    /// Opens a session for a client at `peer` that has connected to TCP port `port` of the local address `local`; None
+    /// if no session or memory is free.
     pub fn open<P: Provider + ?Sized>(
         &mut self,
         port: u16,
@@ -75,7 +75,7 @@ impl Server {
         ctx: &mut EngineContext<'_, P>,
     ) -> Option<SessionId> {
         self.make_room(ctx);
-        if self.places.len() >= MAX_SESSIONS {
+        if self.entries.len() >= MAX_SESSIONS {
             self.counters.refused += 1;
             return None;
         }
@@ -84,81 +84,81 @@ impl Server {
         self.counters.opened += 1;
         self.next = self.next.wrapping_add(1);
         let id = SessionId(self.next);
-        self.places.push(Place { id, port, session, channel: None });
+        self.entries.push(Entry { id, port, session, channel: None });
         Some(id)
     }
 
-    /// If there is no room, ends the session that nobody attends and that was quiet for longest.
+    /// If all sessions are in use, ends the one without a control connection that has been idle for longest.
     fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        if self.places.len() < MAX_SESSIONS {
+        if self.entries.len() < MAX_SESSIONS {
             return;
         }
-        let left = self.places.iter_mut().filter(|place| !place.session.attended);
-        if let Some(oldest) = left.min_by_key(|place| place.session.last) {
-            oldest.session.over = true;
+        let idle = self.entries.iter_mut().filter(|entry| !entry.session.has_control);
+        if let Some(oldest) = idle.min_by_key(|entry| entry.session.last_activity) {
+            oldest.session.ended = true;
             self.sweep(ctx);
         }
     }
 
-    fn find(&mut self, id: SessionId) -> Option<&mut Place> {
-        self.places.iter_mut().find(|place| place.id == id)
+    fn find(&mut self, id: SessionId) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.id == id)
     }
 
-    /// Takes bytes that have arrived over TCP; how many of them.
+    /// Takes bytes received over TCP; returns how many fit.
     pub fn receive(&mut self, id: SessionId, bytes: &[u8]) -> usize {
-        let Some(Place { session, .. }) = self.find(id) else { return 0 };
+        let Some(Entry { session, .. }) = self.find(id) else { return 0 };
         let room = INPUT.saturating_sub(session.input.len()).min(bytes.len());
         session.input.extend_from_slice(bytes.get(..room).unwrap_or_default());
         room
     }
 
-    /// How many bytes [`Server::receive`] takes at present.
+    /// Number of bytes that [`Server::receive`] takes now.
     pub fn room(&mut self, id: SessionId) -> usize {
-        self.find(id).map_or(0, |place| INPUT.saturating_sub(place.session.input.len()))
+        self.find(id).map_or(0, |entry| INPUT.saturating_sub(entry.session.input.len()))
     }
 
-    /// Answers what has arrived over TCP.
+    /// Answers the messages received over TCP.
     pub fn advance<P: Provider + ?Sized>(
         &mut self,
         id: SessionId,
         ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
-        if let Some(Place { session, .. }) = self.find(id) {
+        if let Some(Entry { session, .. }) = self.find(id) {
             session.advance(Framing::Stream, ctx, neighbours);
         }
     }
 
-    /// Whether something that has arrived is not answered yet.
-    pub fn has_unanswered(&mut self, id: SessionId) -> bool {
-        self.find(id).is_some_and(|place| !place.session.input.is_empty())
+    /// Whether received bytes wait for an answer.
+    pub fn has_pending_input(&mut self, id: SessionId) -> bool {
+        self.find(id).is_some_and(|entry| !entry.session.input.is_empty())
     }
 
-    /// What is to be sent over TCP.
+    /// Bytes to be sent over TCP.
     pub fn output(&mut self, id: SessionId) -> &[u8] {
-        self.find(id).map_or(&[], |place| &place.session.output)
+        self.find(id).map_or(&[], |entry| &entry.session.output)
     }
 
     /// The first `count` bytes of [`Server::output`] were sent.
     pub fn sent(&mut self, id: SessionId, count: usize) {
-        if let Some(Place { session, .. }) = self.find(id) {
+        if let Some(Entry { session, .. }) = self.find(id) {
             session.output.drain(..count.min(session.output.len()));
         }
     }
 
-    /// The TCP connection is over.
-    pub fn hang_up(&mut self, id: SessionId) {
-        if let Some(Place { session, .. }) = self.find(id) {
-            session.hang_up();
+    /// Handles the end of the TCP connection.
+    pub fn control_closed(&mut self, id: SessionId) {
+        if let Some(Entry { session, .. }) = self.find(id) {
+            session.control_closed();
         }
     }
 
-    /// Whether a session is over, so that its TCP connection is to be ended.
-    pub fn is_over(&mut self, id: SessionId) -> bool {
-        self.find(id).is_none_or(|place| place.session.over)
+    /// Whether the session has ended, so that the caller has to close its TCP connection.
+    pub fn has_ended(&mut self, id: SessionId) -> bool {
+        self.find(id).is_none_or(|entry| entry.session.ended)
     }
 
-    /// Takes an event of the connection manager; false if it is not about this server.
+    /// Handles an event of the connection manager; false if its connection is not of this server.
     pub fn handle_connection_event<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
@@ -174,41 +174,41 @@ impl Server {
                 ..
             } => {
                 let (id, peer) = (*connection, from.ip());
-                let expecting = self.places.iter_mut().find(|place| {
-                    let bench = &place.session.bench;
-                    place.port == *port && bench.expects_connections && bench.peer == peer
+                let waiting = self.entries.iter_mut().find(|entry| {
+                    let bench = &entry.session.bench;
+                    entry.port == *port && bench.expects_connections && bench.peer == peer
                 });
-                let accepted = match expecting {
-                    Some(place) => place.add_endpoint(id, parameters, ctx),
+                let accepted = match waiting {
+                    Some(entry) => entry.add_endpoint(id, parameters, ctx),
                     None if *port == perftest::PORT => {
                         self.open_channel(id, (peer, *to), parameters, ctx)
                     }
                     None => Err(VerbsError::WrongState),
                 };
                 if accepted.is_err() {
-                    // It may be gone already, which is as good as refused.
+                    // An error means that the peer has already dropped the connection.
                     let _ = ctx.provider.reject(id, RejectReason::NO_RESOURCES, &[]);
                 }
                 true
             }
             ConnectionEvent::Disconnected { connection } => {
-                let place = self.places.iter_mut().find(|place| place.has(*connection));
-                let Some(Place { session, channel, .. }) = place else { return false };
+                let entry = self.entries.iter_mut().find(|entry| entry.has_connection(*connection));
+                let Some(Entry { session, channel, .. }) = entry else { return false };
                 if channel.as_ref().is_some_and(|channel| channel.connection == *connection) {
-                    session.over = true;
+                    session.ended = true;
                 } else if let Some(at) = session.position(*connection) {
                     session.bench.endpoints.swap_remove(at).destroy(ctx.provider);
                 }
                 true
             }
             ConnectionEvent::Established { connection, .. } => {
-                self.places.iter().any(|place| place.has(*connection))
+                self.entries.iter().any(|entry| entry.has_connection(*connection))
             }
             _ => false,
         }
     }
 
-    /// A session whose control connection is a queue pair.
+    /// Opens a session whose control connection is a queue pair.
     fn open_channel<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         connection: ConnectionId,
@@ -217,37 +217,37 @@ impl Server {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), VerbsError> {
         let id = self.open(perftest::PORT, peer, local, ctx).ok_or(VerbsError::NoRoom)?;
-        let Some(place) = self.find(id) else { return Err(VerbsError::NoRoom) };
-        let pd = ctx.provider.pd_on(place.session.bench.pd, local);
-        match Channel::accept(connection, &agreed(parameters), pd, ctx) {
+        let Some(entry) = self.find(id) else { return Err(VerbsError::NoRoom) };
+        let pd = ctx.provider.pd_on(entry.session.bench.pd, local);
+        match Channel::accept(connection, &accepted_parameters(parameters), pd, ctx) {
             Ok(channel) => {
-                place.channel = Some(channel);
+                entry.channel = Some(channel);
                 Ok(())
             }
             Err(error) => {
-                place.session.over = true;
+                entry.session.ended = true;
                 Err(error)
             }
         }
     }
 
-    /// Handles what has completed, and ends what is over; how much was done.
+    /// Handles completions and removes ended sessions; returns how much was done.
     pub fn poll<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) -> usize {
         let mut handled = 0;
-        for place in &mut self.places {
-            handled += place.session.poll(ctx);
-            handled += place.poll_channel(ctx);
+        for entry in &mut self.entries {
+            handled += entry.session.poll(ctx);
+            handled += entry.poll_channel(ctx);
         }
         self.sweep(ctx);
         handled
     }
 
     fn sweep<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        while let Some(at) = self.places.iter().position(|place| place.session.over) {
-            let Place { session, channel, .. } = self.places.swap_remove(at);
+        while let Some(at) = self.entries.iter().position(|entry| entry.session.ended) {
+            let Entry { session, channel, .. } = self.entries.swap_remove(at);
             if let Some(channel) = channel {
                 channel.give_back(ctx);
             }
@@ -255,14 +255,14 @@ impl Server {
         }
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When [`Server::poll`] or [`Server::advance`] is due without an event.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.places.iter().filter_map(|place| place.session.poll_timeout()).min()
+        self.entries.iter().filter_map(|entry| entry.session.poll_timeout()).min()
     }
 }
 
-/// What we agree to of what a peer offers: tests of READ offer all that their device has.
-fn agreed(offered: &ConnectionParameters) -> ConnectionParameters {
+/// The connection parameters that are accepted. READ tests offer the maximum of their device, so the offer is capped.
+fn accepted_parameters(offered: &ConnectionParameters) -> ConnectionParameters {
     ConnectionParameters {
         responder_resources: offered.responder_resources.min(MAX_RD_ATOMIC),
         initiator_depth: offered.initiator_depth.min(MAX_RD_ATOMIC),
@@ -270,13 +270,13 @@ fn agreed(offered: &ConnectionParameters) -> ConnectionParameters {
     }
 }
 
-impl Place {
-    fn has(&self, connection: ConnectionId) -> bool {
+impl Entry {
+    fn has_connection(&self, connection: ConnectionId) -> bool {
         let channel = self.channel.as_ref().is_some_and(|c| c.connection == connection);
         channel || self.session.position(connection).is_some()
     }
 
-    /// Accepts a queue pair that is to be measured.
+    /// Accepts the connection of a measured queue pair.
     fn add_endpoint<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         connection: ConnectionId,
@@ -287,9 +287,9 @@ impl Place {
         let endpoint = bench.add(ctx)?;
         endpoint.connection = Some(connection);
         let qp = endpoint.qp;
-        // qperf has one queue pair; perftest says when it has them all.
+        // qperf has one queue pair; perftest sends a barrier after the last one.
         bench.expects_connections &= self.port == perftest::PORT;
-        let parameters = &agreed(parameters);
+        let parameters = &accepted_parameters(parameters);
         ctx.provider.accept(connection, qp, parameters, &[], ctx.now).inspect_err(|_| {
             if let Some(endpoint) = bench.endpoints.pop() {
                 endpoint.destroy(ctx.provider);
@@ -297,32 +297,32 @@ impl Place {
         })
     }
 
-    /// Answers the messages on the channel.
+    /// Answers the messages on the control queue pair.
     fn poll_channel<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
         let (Some(channel), session) = (&self.channel, &mut self.session) else { return 0 };
         let mut handled = 0;
-        // What was not understood is an error here: messages are whole.
-        while !session.over {
+        // A SEND carries a whole message, so unparsed input is an error.
+        while !session.ended {
             match channel.receive(&mut session.input, ctx.provider) {
                 Ok(true) => {
                     handled += 1;
-                    session.advance(Framing::Messages, ctx, &mut Nowhere);
+                    session.advance(Framing::Messages, ctx, &mut NoNeighbours);
                     let sent = channel.send(&session.output, ctx.provider);
-                    session.over |= !session.input.is_empty() || sent.is_err();
+                    session.ended |= !session.input.is_empty() || sent.is_err();
                     session.output.clear();
                 }
                 Ok(false) => break,
-                Err(_) => session.over = true,
+                Err(_) => session.ended = true,
             }
         }
         handled
     }
 }
 
-/// Where the connection manager connects, nobody asks for the way.
-struct Nowhere;
+/// Neighbour table for sessions with a control queue pair: the connection manager resolves the addresses itself.
+struct NoNeighbours;
 
-impl Neighbours for Nowhere {
+impl Neighbours for NoNeighbours {
     fn address_towards(&self, _: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
         Some(preferred)
     }

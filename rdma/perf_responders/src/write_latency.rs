@@ -1,69 +1,69 @@
-//! The server's part in `ib_write_lat` (perftest, `run_iter_lat_write`): each side waits for the
-//! last byte of its memory to become the number of the round, and answers by a WRITE of the same
-//! size. The server begins, and has to find out the size, which nobody has told it.
+//! The server's side of `ib_write_lat` (perftest, `run_iter_lat_write`): each side waits until the last byte of its
+//! memory becomes the number of the round, then answers with a WRITE of the same size. The server begins without
+//! knowing the size: the client does not send it.
 //!
-//! The peer's memory holds at least its cycle buffer, a page: a page full of ones begins every
-//! test up to that size. A larger message is looked for at powers of two, upwards and with time to
-//! react between, because what lies beyond its end is not ours to touch. With `--all` sizes go from
-//! 2 to 8 MiB in memory for all of them, so that the ones can be laid out in advance.
+//! The peer's memory holds at least its cycle buffer, one page. So the server writes a page full of ones, which starts
+//! every test up to that size. For larger sizes it writes a one at the end of each power of two, upwards, and leaves
+//! the peer time to react in between, because the server must not write beyond the peer's message. With `--all` the
+//! sizes go from 2 bytes to 8 MiB in memory that holds all of them, so the ones can be written in advance.
 //!
-//! What arrives is found in our memory, which nobody else writes to ([`Arrivals`]): the peer sends zeros, and behind
-//! them the number of the round (perftest, `create_single_mr`).
+//! [`Arrivals`] finds the peer's WRITEs in local memory, which only the peer writes: each WRITE holds zeros and, as its
+//! last byte, the number of the round (perftest, `create_single_mr`).
 
 use super::session::MAX_MESSAGE;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
-/// The page of ones.
+/// Bytes of the page of ones.
 pub const PAGE: usize = 4096;
-/// How long a peer is silent that waits for us to begin. Those of other tests are not: but on a busy host
-/// `ib_send_lat` was seen to take half a second for its first message, and what is not its test ends it.
-const SILENCE: Duration = Duration::from_secs(2);
-/// How long the peer may take to see that it is its turn.
-const REACTION: Duration = Duration::from_millis(250);
-/// The largest size is 2 to the power of this.
+/// A peer that sends nothing for this long waits for the server to begin. Peers of other tests send at once. But on a
+/// busy host `ib_send_lat` was seen to take half a second for its first message, and a wrong guess ends its test.
+const START_DELAY: Duration = Duration::from_secs(2);
+/// How long the peer may take to notice the server's WRITE.
+const RESPONSE_TIME: Duration = Duration::from_millis(250);
+/// The largest message size, as a power of two.
 const LARGEST: u32 = 23;
 
-/// For how long the memory is looked at all the time, where nobody tells that something was written.
-const ATTENTION: Duration = Duration::from_secs(1);
-/// And how often from then on.
-const LOOK: Duration = Duration::from_millis(1);
+/// After an arrival the memory is searched on every poll for this long, if the provider does not count requests.
+const BUSY_SEARCH: Duration = Duration::from_secs(1);
+/// Interval of the searches after that.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What is to be written into the peer's memory.
+/// A WRITE into the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// A page of ones, at the beginning of the memory.
+    /// A page of ones, at the start of the memory.
     Page,
-    /// A one, so many bytes from the beginning.
+    /// A byte of one, at this offset.
     One(u64),
 }
 
-/// How far it is.
+/// State of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteLatency {
-    /// When the test begins.
+    /// Since when the peer is silent, until the test has begun.
     begin: Option<Instant>,
-    /// Power of two of the size that is looked for next, and when; before the first answer.
+    /// Before the first answer: the next size to try, as a power of two, and when.
     search: Option<(u32, Instant)>,
-    /// Ones that are still to be laid out: power of two of the next size.
+    /// With `--all`: the next size whose one is to be written in advance, as a power of two.
     layout: Option<u32>,
-    /// Size of the last message.
+    /// Bytes of the last message.
     size: u32,
 }
 
 impl WriteLatency {
-    /// All is said, and the peer is silent since `now`.
+    /// Starts when the keys are exchanged: the peer is silent since `now`.
     pub fn new(now: Instant) -> Self {
         WriteLatency { begin: Some(now), search: None, layout: None, size: 0 }
     }
 
-    /// Whether anything was written.
+    /// Whether the server has written the first page.
     pub const fn has_begun(&self) -> bool {
         self.begin.is_none()
     }
 
-    /// A message of so many bytes has arrived.
-    pub fn answered(&mut self, size: u32) {
+    /// Records the peer's answer of `size` bytes.
+    pub fn record_answer(&mut self, size: u32) {
         self.search = None;
         // Only `--all` changes the size.
         if (self.size, size) == (2, 4) {
@@ -72,16 +72,16 @@ impl WriteLatency {
         self.size = size;
     }
 
-    /// The next write that is due.
+    /// Returns the next WRITE that is due.
     pub fn poll(&mut self, now: Instant) -> Option<Write> {
-        if self.begin.is_some_and(|since| since + SILENCE <= now) {
+        if self.begin.is_some_and(|since| since + START_DELAY <= now) {
             self.begin = None;
-            self.search = Some((PAGE.ilog2() + 1, now + REACTION));
+            self.search = Some((PAGE.ilog2() + 1, now + RESPONSE_TIME));
             return Some(Write::Page);
         }
         let power = match (self.search, self.layout) {
             (Some((power, due)), _) if due <= now => {
-                self.search = (power < LARGEST).then_some((power + 1, now + REACTION));
+                self.search = (power < LARGEST).then_some((power + 1, now + RESPONSE_TIME));
                 power
             }
             (None, Some(power)) => {
@@ -93,34 +93,35 @@ impl WriteLatency {
         Some(Write::One((1 << power) - 1))
     }
 
-    /// When a write is due.
+    /// When the next WRITE is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.begin.map(|since| since + SILENCE).or(self.search.map(|(_, due)| due))
+        self.begin.map(|since| since + START_DELAY).or(self.search.map(|(_, due)| due))
     }
 }
 
-/// Messages in memory that was zeros before them.
+/// Detects messages in memory that held zeros before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
-    /// Bytes of the last message; none has come while it is 0.
+    /// Bytes of the last message; 0 before the first.
     size: usize,
-    /// Its last byte: the number of its round, modulo 256.
+    /// Last byte of that message: the number of its round, modulo 256.
     round: u8,
-    /// When it came, and when it was looked for another.
+    /// When that message arrived.
     since: Instant,
-    looked: Instant,
+    /// Time of the last search.
+    searched: Instant,
 }
 
 impl Arrivals {
-    /// Nothing has come; it may from `now` on.
+    /// Expects the first message from `now` on.
     pub fn new(now: Instant) -> Self {
-        Arrivals { since: now, looked: now, ..Arrivals::default() }
+        Arrivals { since: now, searched: now, ..Arrivals::default() }
     }
 
-    /// The size of a message that has come, and the number of its round.
-    pub fn look(&mut self, memory: &Window, now: Instant) -> Option<(u32, u8)> {
+    /// Searches for a new message; returns its size and the number of its round.
+    pub fn search(&mut self, memory: &Window, now: Instant) -> Option<(u32, u8)> {
         let byte = |size: usize| memory.read_array(size - 1).map_or(0, |[byte]| byte);
-        self.looked = now;
+        self.searched = now;
         let (size, round) = match self.size {
             0 => {
                 let large = (PAGE.ilog2() + 1..=LARGEST).map(|power| 1 << power);
@@ -135,13 +136,17 @@ impl Arrivals {
             size if size <= MAX_MESSAGE / 2 && byte(2 * size) != 0 => (2 * size, byte(2 * size)),
             _ => return None,
         };
-        *self = Arrivals { size, round, since: now, looked: now };
+        *self = Arrivals { size, round, since: now, searched: now };
         Some((size as u32, round))
     }
 
-    /// When to look for the next.
-    pub fn next_look(&self) -> Instant {
-        if self.looked < self.since + ATTENTION { self.looked } else { self.looked + LOOK }
+    /// When to search for the next message.
+    pub fn next_search(&self) -> Instant {
+        if self.searched < self.since + BUSY_SEARCH {
+            self.searched
+        } else {
+            self.searched + SEARCH_INTERVAL
+        }
     }
 }
 
@@ -158,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_size_is_looked_for_upwards_until_it_answers() {
+    fn large_sizes_are_tried_upwards_until_answer() {
         let mut now = Instant::from_nanos(1);
         let mut test = WriteLatency::new(now);
         assert_eq!(test.poll(now), None);
@@ -169,42 +174,45 @@ mod tests {
             assert_eq!(test.poll(now), Some(Write::One((1 << power) - 1)));
             assert_eq!(test.poll(now), None);
         }
-        test.answered(65536);
-        assert_eq!((test.poll_timeout(), test.poll(now + REACTION * 2)), (None, None));
+        test.record_answer(65536);
+        assert_eq!((test.poll_timeout(), test.poll(now + RESPONSE_TIME * 2)), (None, None));
     }
 
     #[test]
-    fn a_message_is_its_last_byte_and_the_next_another() {
+    fn arrivals_are_detected_by_last_byte() {
         let now = Instant::from_nanos(1);
         for size in [1, 2, 63, 64, PAGE, 2 * PAGE, MAX_MESSAGE] {
             let memory = zeros();
             let mut arrivals = Arrivals::new(now);
             for round in (1..=600).map(|round| round as u8) {
-                assert_eq!(arrivals.look(&memory, now), None);
+                assert_eq!(arrivals.search(&memory, now), None);
                 memory.write(size - 1, &[round]).unwrap();
-                assert_eq!(arrivals.look(&memory, now), Some((size as u32, round)));
+                assert_eq!(arrivals.search(&memory, now), Some((size as u32, round)));
             }
         }
     }
 
     #[test]
-    fn all_sizes_follow_each_other() {
+    fn growing_sizes_are_detected() {
         let memory = zeros();
         let mut now = Instant::from_nanos(1);
         let mut arrivals = Arrivals::new(now);
         for power in 1..=LARGEST {
             for round in 1..=5 {
                 memory.write((1 << power) - 1, &[round]).unwrap();
-                assert_eq!(arrivals.look(&memory, now), Some((1 << power, round)));
-                assert_eq!((arrivals.look(&memory, now), arrivals.next_look()), (None, now));
+                assert_eq!(arrivals.search(&memory, now), Some((1 << power, round)));
+                assert_eq!((arrivals.search(&memory, now), arrivals.next_search()), (None, now));
             }
         }
-        now = now + ATTENTION;
-        assert_eq!((arrivals.look(&memory, now), arrivals.next_look()), (None, now + LOOK));
+        now = now + BUSY_SEARCH;
+        assert_eq!(
+            (arrivals.search(&memory, now), arrivals.next_search()),
+            (None, now + SEARCH_INTERVAL)
+        );
     }
 
     #[test]
-    fn the_search_ends_at_8_mib() {
+    fn search_for_size_ends_at_8_mib() {
         let mut now = Instant::from_nanos(1);
         let mut test = WriteLatency::new(now);
         let mut found = Vec::new();
@@ -217,15 +225,15 @@ mod tests {
     }
 
     #[test]
-    fn all_sizes_are_laid_out_when_the_size_changes() {
+    fn ones_are_written_in_advance_when_size_changes() {
         let mut test = WriteLatency::new(Instant::from_nanos(1));
         let now = test.poll_timeout().unwrap();
         assert_eq!(test.poll(now), Some(Write::Page));
         for _ in 0..3 {
-            test.answered(2);
+            test.record_answer(2);
             assert_eq!(test.poll(now), None);
         }
-        test.answered(4);
+        test.record_answer(4);
         let all: Vec<Write> = core::iter::from_fn(|| test.poll(now)).collect();
         assert_eq!(all.len(), 11);
         assert_eq!(all[0], Write::One(8191));

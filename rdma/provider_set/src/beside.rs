@@ -1,5 +1,5 @@
-//! A device beside the ports' own, with the names that others know its objects by. Nothing of it is inlined into the users
-//! of verbs, who mostly use the ports' device.
+//! A secondary device, with a mapping from the set's handles to its own. None of its code is inlined into users of
+//! verbs, because they mostly use the ports' device.
 
 use super::names;
 use alloc::vec::Vec;
@@ -10,59 +10,59 @@ use verbs::{
     RdmaDevice, RecvRequest, SendRequest, VerbsError,
 };
 
-/// A domain of the ports' device, and that of this one which stands beside it, once something was made in it.
+/// A domain of the ports' device, and the corresponding domain of this device, made with its first object.
 #[derive(Clone, Copy, Debug)]
 struct Domain {
     of: PdId,
     own: Option<PdId>,
 }
 
-/// The device, and its names of what all devices have.
+/// A secondary device, and its handles of objects that all devices have.
 #[derive(Debug)]
-pub struct Beside<D> {
+pub struct SecondaryDevice<D> {
     pub device: D,
-    /// What its names have that others know them by: see [`names`].
+    /// The bits of the set's handles that select this device: see [`names`].
     pub mark: u32,
-    /// By the places of their names at the ports' device.
+    /// Indexed by the places of the ports' device's handles, like `cqs`.
     domains: Vec<Option<Domain>>,
     cqs: Vec<Option<CqId>>,
 }
 
-/// Notes what stands beside a name of the ports' device.
-fn note<T: Copy>(noted: &mut Vec<Option<T>>, other: u32, own: Option<T>) {
+/// Sets the own handle for a handle of the ports' device.
+fn set_handle<T: Copy>(handles: &mut Vec<Option<T>>, other: u32, own: Option<T>) {
     let place = HandleTable::<T>::index(other);
-    if place >= noted.len() {
-        noted.resize(place + 1, None);
+    if place >= handles.len() {
+        handles.resize(place + 1, None);
     }
-    if let Some(name) = noted.get_mut(place) {
+    if let Some(name) = handles.get_mut(place) {
         *name = own;
     }
 }
 
-fn find<T: Copy>(noted: &[Option<T>], other: u32) -> Option<T> {
-    noted.get(HandleTable::<T>::index(other)).copied().flatten()
+fn find<T: Copy>(handles: &[Option<T>], other: u32) -> Option<T> {
+    handles.get(HandleTable::<T>::index(other)).copied().flatten()
 }
 
-/// A device of whichever kind, for what is done with each.
-pub trait Neighbour {
+/// The calls that are the same for all secondary devices.
+pub trait Secondary {
     /// The ports' device has made a domain.
-    fn know_pd(&mut self, of: PdId);
-    /// Ends the domain that stands beside one, if there is any.
+    fn add_pd(&mut self, of: PdId);
+    /// Destroys the domain that corresponds to `of`, if there is any.
     fn dealloc_pd(&mut self, of: PdId) -> Result<(), VerbsError>;
-    /// Makes the completion queue that stands beside one, of this depth.
+    /// Makes the completion queue that corresponds to `other`, of this depth.
     fn create_cq(&mut self, other: CqId, depth: u32) -> Result<(), VerbsError>;
-    /// Ends it.
+    /// Destroys the completion queue that corresponds to `other`.
     fn destroy_cq(&mut self, other: CqId) -> Result<(), VerbsError>;
     /// See [`verbs::Provider::watch_cq`].
     fn watch_cq(&mut self, other: CqId, number: u32);
 }
 
-impl<D: RdmaDevice> Beside<D> {
+impl<D: RdmaDevice> SecondaryDevice<D> {
     pub fn new(device: D, mark: u32) -> Self {
-        Beside { device, mark, domains: Vec::new(), cqs: Vec::new() }
+        SecondaryDevice { device, mark, domains: Vec::new(), cqs: Vec::new() }
     }
 
-    /// The domain that stands beside one of the ports' device. It is made when it is first asked for, so that a card does
+    /// The domain that corresponds to a domain of the ports' device. It is made on first use, so that a card does
     /// nothing for users that it does not have.
     pub fn pd(&mut self, of: PdId) -> Result<PdId, VerbsError> {
         let domain = find(&self.domains, of.0).filter(|domain| domain.of == of);
@@ -70,7 +70,7 @@ impl<D: RdmaDevice> Beside<D> {
             Some(own) => Ok(own),
             None => {
                 let own = self.device.alloc_pd()?;
-                note(&mut self.domains, of.0, Some(Domain { of, own: Some(own) }));
+                set_handle(&mut self.domains, of.0, Some(Domain { of, own: Some(own) }));
                 Ok(own)
             }
         }
@@ -81,10 +81,10 @@ impl<D: RdmaDevice> Beside<D> {
         self.next_completion(other)
     }
 
-    /// The same, inlined into users.
+    /// As `poll_cq`, inlined into users.
     #[inline(always)]
     pub fn next_completion(&mut self, other: CqId) -> Option<Completion> {
-        // Changed where it lies.
+        // Changed in place.
         let mut completion = self.device.poll_cq(find(&self.cqs, other.0)?);
         if let Some(completion) = &mut completion {
             completion.qp.0 |= self.mark;
@@ -92,7 +92,7 @@ impl<D: RdmaDevice> Beside<D> {
         completion
     }
 
-    /// Makes a queue pair in the domain that stands beside `init.pd`.
+    /// Makes a queue pair in the domain that corresponds to `init.pd`.
     pub fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
         let cq = |other: CqId| find(&self.cqs, other.0).ok_or(VerbsError::NoSuchObject);
         let (send_cq, recv_cq) = (cq(init.send_cq)?, cq(init.recv_cq)?);
@@ -106,7 +106,7 @@ impl<D: RdmaDevice> Beside<D> {
         self.send(qp, request)
     }
 
-    /// The same, inlined into users: of what is known of their requests there is nothing to be found out then.
+    /// As `post_send`, inlined into users, so that the compiler uses their constants in the request.
     #[inline(always)]
     pub fn send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         match request.carries {
@@ -115,7 +115,7 @@ impl<D: RdmaDevice> Beside<D> {
         }
     }
 
-    /// A request that carries a chunk on demand.
+    /// Posts a request that carries a chunk on demand.
     #[inline(never)]
     fn send_chunk(
         &mut self,
@@ -136,7 +136,7 @@ impl<D: RdmaDevice> Beside<D> {
         self.device.post_recv(qp, request)
     }
 
-    /// What happened, of which the link is port number `port`.
+    /// The next event; the device's link is port number `port`.
     pub fn poll_event(&mut self, port: usize) -> Option<AsyncEvent> {
         let named = |qp: QpId| QpId(qp.0 | self.mark);
         Some(match self.device.poll_event()? {
@@ -149,7 +149,7 @@ impl<D: RdmaDevice> Beside<D> {
         })
     }
 
-    /// The next event of a connection, as others know it.
+    /// The next connection event, with the set's handle of the connection.
     pub fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
         let mut event = self.device.poll_connection_event()?;
         let (ConnectionEvent::Request { connection, .. }
@@ -161,9 +161,9 @@ impl<D: RdmaDevice> Beside<D> {
     }
 }
 
-impl<D: RdmaDevice> Neighbour for Beside<D> {
-    fn know_pd(&mut self, of: PdId) {
-        note(&mut self.domains, of.0, Some(Domain { of, own: None }));
+impl<D: RdmaDevice> Secondary for SecondaryDevice<D> {
+    fn add_pd(&mut self, of: PdId) {
+        set_handle(&mut self.domains, of.0, Some(Domain { of, own: None }));
     }
 
     fn dealloc_pd(&mut self, of: PdId) -> Result<(), VerbsError> {
@@ -172,21 +172,21 @@ impl<D: RdmaDevice> Neighbour for Beside<D> {
         };
         if let Some(own) = domain.own {
             self.device.dealloc_pd(own)?;
-            self.know_pd(of);
+            self.add_pd(of);
         }
         Ok(())
     }
 
     fn create_cq(&mut self, other: CqId, depth: u32) -> Result<(), VerbsError> {
         let own = self.device.create_cq(depth)?;
-        note(&mut self.cqs, other.0, Some(own));
+        set_handle(&mut self.cqs, other.0, Some(own));
         Ok(())
     }
 
     fn destroy_cq(&mut self, other: CqId) -> Result<(), VerbsError> {
         let own = find(&self.cqs, other.0).ok_or(VerbsError::NoSuchObject)?;
         self.device.destroy_cq(own)?;
-        note(&mut self.cqs, other.0, None);
+        set_handle(&mut self.cqs, other.0, None);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
-//! Cards that do RoCE themselves.
+//! Cards with RoCE in hardware.
 
-use super::beside::Beside;
+use super::beside::SecondaryDevice;
 use super::{ProviderSet, names};
 use connectx::ConnectX;
 use core::net::IpAddr;
@@ -8,9 +8,9 @@ use drivers::hal::Instant;
 use net::refusal::Refusals;
 use verbs::Provider;
 
-/// A card, and the place of its port among those of the loop.
+/// A card, and the place of its port in the loop.
 pub struct Card {
-    pub beside: Beside<ConnectX>,
+    pub secondary: SecondaryDevice<ConnectX>,
     pub port: usize,
 }
 
@@ -18,102 +18,100 @@ impl ProviderSet {
     /// Most cards.
     pub const MOST_CARDS: usize = names::CARDS.len();
 
-    /// Adds the card of the port at a place, before anything is made. False if there are as many as there can be.
+    /// Adds the card of the port at a place, before any object is made. False if the number of cards is at its limit.
     pub fn add_card(&mut self, device: ConnectX, port: usize) -> bool {
         let mark = names::CARDS.get(self.cards.len());
         if let Some(&mark) = mark {
-            self.cards.push(Card { beside: Beside::new(device, mark), port });
+            self.cards.push(Card { secondary: SecondaryDevice::new(device, mark), port });
         }
         mark.is_some()
     }
 
-    /// The place of the port whose card has an address of ours.
+    /// The place of the port whose card has a local address.
     pub(super) fn card_of(&self, local: IpAddr) -> Option<usize> {
-        self.cards.iter().find(|card| card.beside.device.has(local)).map(|card| card.port)
+        self.cards.iter().find(|card| card.secondary.device.has(local)).map(|card| card.port)
     }
 
     /// The card of the port at a place, if it has one.
     pub fn card(&self, port: usize) -> Option<&ConnectX> {
-        self.cards.iter().find(|card| card.port == port).map(|card| &card.beside.device)
+        self.cards.iter().find(|card| card.port == port).map(|card| &card.secondary.device)
     }
 
     /// See [`ProviderSet::card`].
     pub fn card_mut(&mut self, port: usize) -> Option<&mut ConnectX> {
-        self.cards.iter_mut().find(|card| card.port == port).map(|card| &mut card.beside.device)
+        self.cards.iter_mut().find(|card| card.port == port).map(|card| &mut card.secondary.device)
     }
 
-    /// A round of all cards: takes in what they have done.
+    /// One round of all cards: handles their completions and events.
     #[inline]
     pub fn poll_cards(&mut self, now: Instant) {
-        self.cards.iter_mut().for_each(|card| card.beside.device.poll(now));
+        self.cards.iter_mut().for_each(|card| card.secondary.device.poll(now));
     }
 
-    /// Takes in what cards tell of beside completions. False if it is more than that there are some, which is for
-    /// [`ProviderSet::poll_cards`].
+    /// Handles the cards' events other than completions. False if a card needs [`ProviderSet::poll_cards`].
     #[inline]
     pub fn mind_cards(&mut self, now: Instant) -> bool {
-        self.cards.iter_mut().all(|card| card.beside.device.mind(now))
+        self.cards.iter_mut().all(|card| card.secondary.device.mind(now))
     }
 
-    /// Whether users of cards, who have taken all completions out, have left nothing to anybody else.
+    /// Whether the users of cards, who have taken all completions, have left no work for the rest of the loop.
     #[inline]
     pub fn cards_are_calm(&self) -> bool {
-        self.cards.iter().all(|card| card.beside.device.is_calm())
+        self.cards.iter().all(|card| card.secondary.device.is_calm())
     }
 
-    /// Tells the cards what was posted.
+    /// Rings the doorbells for all posted requests.
     #[inline]
     pub fn flush_cards(&mut self) {
-        self.cards.iter_mut().for_each(|card| card.beside.device.flush());
+        self.cards.iter_mut().for_each(|card| card.secondary.device.flush());
     }
 
-    /// Has the cards raise an interrupt when something completes.
+    /// Arms the cards to raise an interrupt at the next completion.
     pub fn arm_cards(&mut self) {
-        self.cards.iter_mut().for_each(|card| card.beside.device.arm());
+        self.cards.iter_mut().for_each(|card| card.secondary.device.arm());
     }
 
-    /// The same again, after a halt that one has ended, with the cards' ports.
+    /// Arms the cards again after a halt that an interrupt has ended, together with their ports.
     #[inline]
     pub fn rearm_cards(&mut self) {
-        self.cards.iter_mut().for_each(|card| card.beside.device.rearm());
+        self.cards.iter_mut().for_each(|card| card.secondary.device.rearm());
     }
 
-    /// Whether there are completions that were not taken in.
+    /// Whether there are completions that were not handled yet.
     #[inline]
     pub fn cards_have_completed(&self) -> bool {
-        self.cards.iter().any(|card| card.beside.device.has_completed())
+        self.cards.iter().any(|card| card.secondary.device.has_completed())
     }
 
-    /// When cards have something to do though nothing comes.
+    /// When a card next needs a call without an event.
     #[inline]
     pub fn cards_timeout(&self) -> Option<Instant> {
-        self.cards.iter().filter_map(|card| card.beside.device.poll_timeout()).min()
+        self.cards.iter().filter_map(|card| card.secondary.device.poll_timeout()).min()
     }
 
-    /// Whether something has completed or happened that was not taken in.
+    /// Whether there are completions or events that were not handled yet.
     #[inline]
     pub fn cards_pending(&self) -> bool {
-        self.cards.iter().any(|card| card.beside.device.pending())
+        self.cards.iter().any(|card| card.secondary.device.pending())
     }
 
-    /// The next host that has sent something to a card and whose hardware address is not known, with the place of the
-    /// port.
+    /// The next host that has sent a message to a card and whose MAC address is not known, with the place of the port.
     pub(super) fn next_stranger_of_cards(&mut self) -> Option<(usize, IpAddr)> {
         self.cards
             .iter_mut()
-            .find_map(|card| Some((card.port, card.beside.device.next_stranger()?)))
+            .find_map(|card| Some((card.port, card.secondary.device.next_stranger()?)))
     }
 
-    /// Requests of connections that cards have refused, to be taken out.
+    /// Connection requests that cards have refused, for the caller to take out.
     pub fn card_refusals(&mut self) -> impl Iterator<Item = &mut Refusals> {
-        self.cards.iter_mut().map(|card| card.beside.device.refusals())
+        self.cards.iter_mut().map(|card| card.secondary.device.refusals())
     }
 
     pub(super) fn cards_disconnect_all(&mut self, now: Instant) {
-        self.cards.iter_mut().for_each(|card| card.beside.device.disconnect_all(now));
+        self.cards.iter_mut().for_each(|card| card.secondary.device.disconnect_all(now));
     }
 
     pub(super) fn cards_are_disconnected(&self) -> bool {
-        self.cards.iter().all(|card| card.beside.device.is_disconnected())
+        self.cards.iter().all(|card| card.secondary.device.is_disconnected())
     }
 }

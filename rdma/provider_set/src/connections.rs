@@ -1,5 +1,4 @@
-//! The connection manager over all devices: it listens on each, and connects by the one that the
-//! queue pair is of.
+//! The connection manager over all devices: it listens on each, and connects by the device of the queue pair.
 
 use super::ProviderSet;
 use super::names::{self, Owner};
@@ -12,7 +11,7 @@ use verbs::{
 };
 
 impl ProviderSet {
-    /// The connection manager that has a connection or queue pair, and its name there.
+    /// The connection manager of a connection or queue pair, and its handle there.
     fn manager(&mut self, name: u32) -> Result<(&mut dyn ConnectionManager, u32), VerbsError> {
         Ok(match names::owner(name) {
             Owner::Ports => (&mut self.roce, name),
@@ -23,7 +22,7 @@ impl ProviderSet {
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
                 let card = self.cards.get_mut(number).ok_or(VerbsError::NoSuchObject)?;
-                (&mut card.beside.device, own)
+                (&mut card.secondary.device, own)
             }
         })
     }
@@ -40,7 +39,7 @@ impl ProviderSet {
         let all = all.chain(
             self.cards
                 .iter_mut()
-                .map(|card| -> &mut dyn ConnectionManager { &mut card.beside.device }),
+                .map(|card| -> &mut dyn ConnectionManager { &mut card.secondary.device }),
         );
         all
     }
@@ -79,7 +78,7 @@ impl ConnectionManager for ProviderSet {
         now: Instant,
         rng: &mut dyn RngCore,
     ) -> Result<ConnectionId, VerbsError> {
-        self.pass_on();
+        self.enable_forwarding();
         let (manager, own) = self.manager(qp.0)?;
         let made = manager.connect(QpId(own), from, to, parameters, private_data, now, rng)?;
         Ok(ConnectionId(made.0 | names::mark(qp.0)))
@@ -121,7 +120,7 @@ impl ConnectionManager for ProviderSet {
             Owner::Bridge(number, own) => self.ntrdma(number)?.peer_id(ConnectionId(own)),
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
-                self.cards.get(number)?.beside.device.peer_id(ConnectionId(own))
+                self.cards.get(number)?.secondary.device.peer_id(ConnectionId(own))
             }
         }
     }
@@ -133,7 +132,7 @@ impl ConnectionManager for ProviderSet {
         }
         #[cfg(feature = "connectx")]
         for card in &mut self.cards {
-            if let Some(event) = card.beside.poll_connection_event() {
+            if let Some(event) = card.secondary.poll_connection_event() {
                 return Some(event);
             }
         }

@@ -1,7 +1,7 @@
-//! Which device a verb is for, by the name of the object that it is about.
+//! Dispatch of a verb to the device of its object, by the object's handle.
 
-/// Calls the device that has an object: `name` is the object's name there, `device` the device, and `none` what there is
-/// without it.
+/// Calls the device of an object: `$device` is the device, `$own` its handle of the object. Evaluates to `$none`
+/// without that device.
 macro_rules! by_name {
     ($self:ident, $name:expr, $kind:ident, |$device:ident, $own:ident| $call:expr, $none:expr) => {
         match names::owner($name.0) {
@@ -19,7 +19,7 @@ macro_rules! by_name {
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => match $self.cards.get_mut(number) {
                 Some(card) => {
-                    let ($device, $own) = (&mut card.beside.device, $kind(own));
+                    let ($device, $own) = (&mut card.secondary.device, $kind(own));
                     $call
                 }
                 None => $none,
@@ -28,8 +28,8 @@ macro_rules! by_name {
     };
 }
 
-/// The same to look at.
-macro_rules! seen_by_name {
+/// As `by_name`, for calls that change nothing.
+macro_rules! by_name_ref {
     ($self:ident, $name:expr, $kind:ident, |$device:ident, $own:ident| $call:expr, $none:expr) => {
         match names::owner($name.0) {
             Owner::Ports => {
@@ -46,7 +46,7 @@ macro_rules! seen_by_name {
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => match $self.cards.get(number) {
                 Some(card) => {
-                    let ($device, $own) = (&card.beside.device, $kind(own));
+                    let ($device, $own) = (&card.secondary.device, $kind(own));
                     $call
                 }
                 None => $none,
@@ -55,15 +55,15 @@ macro_rules! seen_by_name {
     };
 }
 
-/// Calls what stands beside the ports' device: `beside` is that of whose domain `pd` names, `pd` the domain of the ports'
-/// device that it stands beside.
+/// Calls the secondary device of the domain `pd`: `$secondary` is that device, `$of` the domain of the ports' device
+/// that corresponds to `pd`. Evaluates to `$ports` for a domain of the ports' device itself.
 macro_rules! in_domain {
-    ($self:ident, $pd:expr, |$beside:ident, $of:ident| $call:expr, $ports:expr) => {
+    ($self:ident, $pd:expr, |$secondary:ident, $of:ident| $call:expr, $ports:expr) => {
         match names::owner($pd.0) {
             Owner::Ports => $ports,
             Owner::Bridge(number, of) => match $self.bridged.get_mut(number) {
                 Some(bridged) => {
-                    let ($beside, $of) = (bridged, PdId(of));
+                    let ($secondary, $of) = (bridged, PdId(of));
                     $call
                 }
                 None => Err(NO_OBJECT),
@@ -71,7 +71,7 @@ macro_rules! in_domain {
             #[cfg(feature = "connectx")]
             Owner::Card(number, of) => match $self.cards.get_mut(number) {
                 Some(card) => {
-                    let ($beside, $of) = (&mut card.beside, PdId(of));
+                    let ($secondary, $of) = (&mut card.secondary, PdId(of));
                     $call
                 }
                 None => Err(NO_OBJECT),
@@ -80,4 +80,4 @@ macro_rules! in_domain {
     };
 }
 
-pub(crate) use {by_name, in_domain, seen_by_name};
+pub(crate) use {by_name, by_name_ref, in_domain};

@@ -1,19 +1,20 @@
 //! All RDMA devices of a loop as one provider: RoCE in software over its ports, cards that do RoCE (at most two
 //! ConnectX), and NTRDMA over bridges. A user listens once, gets the completions of all devices in one queue, and may
-//! have connections over all of them. So one server has sessions over all devices, and no protocol is in the image twice.
+//! have connections over all of them. So one server has sessions over all devices, and each protocol is in the image
+//! once.
 //!
 //! # Names
 //!
-//! Queue pairs, regions and connections belong to one device. Two bits of their names select it (`names`). So there are
-//! three devices beside RoCE: three bridges, or in an image with ConnectX two cards and a bridge. Completion queues
-//! belong to all. A protection domain is RoCE's by its own name, and another device's by `pd_on` (the device that has a
-//! local address); it is made there with its first object.
+//! Queue pairs, regions and connections belong to one device. Two bits of their handles select it (`names`). So there
+//! are three devices beside RoCE: three bridges, or in an image with ConnectX two cards and a bridge. Completion queues
+//! belong to all devices. A protection domain has RoCE's handle; `pd_on` returns its handle on another device (the one
+//! with a given local address), where it is made with its first object.
 //!
-//! Nothing of the other devices is inlined into the data path of RoCE, which costs a test of a bit per verb.
+//! No code of the other devices is inlined into the data path of RoCE; the selection costs a test of a bit per verb.
 //!
 //! # Cards
 //!
-//! The function of a ConnectX is shared between its Ethernet port, which the loop has as any other, and its provider
+//! The function of a ConnectX is shared between its Ethernet port, which the loop uses as any other, and its provider
 //! (`connectx::Function`), each for one call at a time. It belongs to one core: the port goes to that core before the
 //! provider is made. A card that several cores share does no RoCE: it has one queue pair 1, and one owner of commands,
 //! events and doorbells. Further owners (`ethernet::mlx5::split`) have a pair of queues, an event queue for completions
@@ -43,40 +44,40 @@ mod no_cards;
 mod provider;
 
 use alloc::vec::Vec;
-use beside::Beside;
+use beside::SecondaryDevice;
 use core::net::IpAddr;
 use drivers::hal::{Hold, Instant, TransmitProgress};
 use drivers::ntb::Bridge;
 use ntrdma::Ntrdma;
 use roce::Roce;
 
-/// What holds the bridge's device, in a build that has one.
+/// Owner of the bridge's device, in a build that has one.
 #[cfg(feature = "ntrdma")]
-type OfBridge<T> = alloc::boxed::Box<T>;
-/// What holds the bridge's device, in a build that has one.
+type BridgeBox<T> = alloc::boxed::Box<T>;
+/// Owner of the bridge's device, in a build that has none.
 #[cfg(not(feature = "ntrdma"))]
-type OfBridge<T> = drivers::hal::Absent<T>;
+type BridgeBox<T> = drivers::hal::Absent<T>;
 
-/// All devices.
+/// All RDMA devices of a loop.
 pub struct ProviderSet {
-    /// The ports' device.
+    /// The device of the ports.
     pub roce: Roce,
-    bridged: Vec<OfBridge<Beside<Ntrdma>>>,
+    bridged: Vec<BridgeBox<SecondaryDevice<Ntrdma>>>,
     #[cfg(feature = "connectx")]
     cards: Vec<cards::Card>,
 }
 
 impl ProviderSet {
-    /// Bridges over which NTRDMA can go.
+    /// Most bridges with NTRDMA.
     pub const BRIDGES: usize = names::BRIDGES.len();
 
-    /// The ports' device, and those of bridges, of which there are [`ProviderSet::BRIDGES`] at most. None has objects yet.
+    /// A set of the ports' device and at most [`ProviderSet::BRIDGES`] devices of bridges. None has objects yet.
     pub fn new(roce: Roce, ntrdma: impl IntoIterator<Item = Ntrdma>) -> Self {
         let bridged = ntrdma.into_iter().zip(names::BRIDGES);
         ProviderSet {
             roce,
             bridged: bridged
-                .filter_map(|(ntrdma, mark)| OfBridge::hold(|| Beside::new(ntrdma, mark)))
+                .filter_map(|(ntrdma, mark)| BridgeBox::hold(|| SecondaryDevice::new(ntrdma, mark)))
                 .collect(),
             #[cfg(feature = "connectx")]
             cards: Vec::new(),
@@ -88,7 +89,7 @@ impl ProviderSet {
         self.bridged.iter().map(|bridged| &bridged.device)
     }
 
-    /// The device of the bridge with this number, to look at.
+    /// The device of the bridge with this number.
     pub fn ntrdma(&self, number: usize) -> Option<&Ntrdma> {
         self.bridged.get(number).map(|bridged| &bridged.device)
     }
@@ -98,8 +99,8 @@ impl ProviderSet {
         self.bridged.get_mut(number).map(|bridged| &mut bridged.device)
     }
 
-    /// From now on memory is used for something else only when the ports have sent what they have of it
-    /// ([`ProviderSet::note_progress`]): for ports that read payload where it lies.
+    /// From now on memory is reused only when the ports have finished sending from it ([`ProviderSet::note_progress`]):
+    /// for ports that read payload in place.
     pub fn wait_for_ports(&mut self) {
         self.roce.wait_for_ports();
     }
@@ -110,7 +111,7 @@ impl ProviderSet {
         self.roce.has_retired() || self.bridges().any(Ntrdma::has_retired)
     }
 
-    /// Frees the memory that a port sends no more. To be called for the ports in their order.
+    /// Frees the memory that a port has finished sending. Call it for the ports in their order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         self.roce.note_progress(port, progress);
         for bridged in &mut self.bridged {
@@ -118,7 +119,7 @@ impl ProviderSet {
         }
     }
 
-    /// Takes note of the addresses that the port at a place has now. False if its card has no room for all.
+    /// Sets the addresses of the port at a place. False if its card has no room for all.
     pub fn set_addresses(&mut self, port: usize, addresses: Vec<IpAddr>) -> bool {
         #[cfg(feature = "connectx")]
         if let Some(card) = self.card_mut(port) {
@@ -128,7 +129,7 @@ impl ProviderSet {
         true
     }
 
-    /// Takes the answer of the neighbour table of the port that has the address `local` of ours, as
+    /// Takes an answer of the neighbour table of the port with the local address `local`, as
     /// [`ProviderSet::learn_neighbour_at`].
     pub fn learn_neighbour(&mut self, local: IpAddr, ip: IpAddr, mac: [u8; 6], routed: bool) {
         #[cfg(feature = "connectx")]
@@ -140,7 +141,7 @@ impl ProviderSet {
         }
     }
 
-    /// Takes the answer of the neighbour table of the port at a place: the next hop to a host, and whether that is a
+    /// Takes an answer of the neighbour table of the port at a place: the next hop to a host, and whether that is a
     /// router.
     pub fn learn_neighbour_at(&mut self, port: usize, ip: IpAddr, mac: [u8; 6], routed: bool) {
         #[cfg(feature = "connectx")]
@@ -150,7 +151,7 @@ impl ProviderSet {
         self.roce.learn_neighbour(port, ip, mac, routed);
     }
 
-    /// The neighbour table of the port at a place has no way to a host.
+    /// The neighbour table of the port at a place failed to resolve a host.
     pub fn lose_neighbour_at(&mut self, port: usize, ip: IpAddr, now: Instant) {
         #[cfg(feature = "connectx")]
         if let Some(card) = self.card_mut(port) {
@@ -159,24 +160,24 @@ impl ProviderSet {
         self.roce.lose_neighbour(port, ip, now);
     }
 
-    /// The next host that a neighbour table is to be asked for, with the place of the port.
+    /// The next host that a neighbour table is to resolve, with the place of its port.
     pub fn next_stranger(&mut self) -> Option<(usize, IpAddr)> {
         self.roce.next_stranger().or_else(|| self.next_stranger_of_cards())
     }
 
-    /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then.
+    /// Limits the path to `ip` to packets of `mtu` bytes (layer 3), until `until`.
     pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
         self.roce.limit_path(ip, mtu, until);
     }
 
-    /// Disconnects every connection of the network in order.
+    /// Disconnects all connections of the network in order.
     pub fn disconnect_all(&mut self, now: Instant) {
         self.roce.disconnect_all(now);
         #[cfg(feature = "connectx")]
         self.cards_disconnect_all(now);
     }
 
-    /// Whether every peer has answered that, or does not need to.
+    /// Whether all peers have answered, or need not answer.
     pub fn is_disconnected(&self) -> bool {
         #[cfg(feature = "connectx")]
         if !self.cards_are_disconnected() {
@@ -185,8 +186,8 @@ impl ProviderSet {
         self.roce.is_disconnected()
     }
 
-    /// What peers write may be sent on to others from now on.
-    fn pass_on(&mut self) {
+    /// From now on bytes that peers write may be forwarded to other peers.
+    fn enable_forwarding(&mut self) {
         self.roce.passes_on();
         let ports = self.roce.waits_for();
         for bridged in &mut self.bridged {
@@ -194,8 +195,8 @@ impl ProviderSet {
         }
     }
 
-    /// Takes what the machine at the other end of the bridge with this number has written, and writes to it what is
-    /// due. Returns whether there is more to do at once.
+    /// Handles what the machine at the other end of the bridge with this number has written, and writes what is due to
+    /// it. Returns whether there is more to do at once.
     pub fn poll_bridge(&mut self, number: usize, bridge: &mut dyn Bridge, now: Instant) -> bool {
         self.bridged.get_mut(number).is_some_and(|bridged| bridged.device.poll(bridge, now))
     }

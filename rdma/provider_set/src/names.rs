@@ -1,21 +1,21 @@
-//! Names of objects that only one device has say by their two highest bits whose they are; [`HandleTable`] leaves these to
-//! us.
+//! Handles of objects that belong to one device: their two highest bits, which [`HandleTable`] leaves free, select the
+//! device.
 //!
 //! [`HandleTable`]: softverbs::handle_table::HandleTable
 
-/// The bits.
+/// Mask of these bits.
 const MARK: u32 = 3 << 30;
-/// The devices behind bridges.
+/// The bits of the bridges' devices.
 #[cfg(not(feature = "connectx"))]
 pub const BRIDGES: [u32; 3] = [1 << 30, 2 << 30, 3 << 30];
-/// The device behind the bridge.
+/// The bits of the bridge's device.
 #[cfg(feature = "connectx")]
 pub const BRIDGES: [u32; 1] = [2 << 30];
-/// Cards that do RoCE themselves.
+/// The bits of the cards.
 #[cfg(feature = "connectx")]
 pub const CARDS: [u32; 2] = [1 << 30, 3 << 30];
 
-/// Whose object a name is of, and its name there.
+/// The device of a handle, and the device's own handle.
 pub enum Owner {
     /// The ports' device.
     Ports,
@@ -26,7 +26,7 @@ pub enum Owner {
     Card(usize, u32),
 }
 
-/// Whose object a name is of.
+/// The device of a handle.
 #[inline(always)]
 pub fn owner(name: u32) -> Owner {
     #[cfg(feature = "connectx")]
@@ -39,13 +39,13 @@ pub fn owner(name: u32) -> Owner {
     }
 }
 
-/// What a name has of whose it is.
+/// The bits of a handle that select the device.
 #[inline(always)]
 pub fn mark(name: u32) -> u32 {
     name & MARK
 }
 
-/// The name that its device knows.
+/// The device's own handle.
 #[inline(always)]
 pub fn own(name: u32) -> u32 {
     name & !MARK
@@ -55,28 +55,28 @@ pub fn own(name: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The largest name that a table gives.
+    /// The largest handle of a table.
     const LARGEST: u32 = u32::MAX >> 2;
 
     #[test]
-    fn names_say_whose_they_are() {
+    fn owner_is_derived_from_the_handle() {
         for name in [0, 1, 0x1234_5678 & LARGEST, LARGEST] {
             assert!(matches!(owner(name), Owner::Ports));
             for (number, bridge) in BRIDGES.into_iter().enumerate() {
-                let is_it = matches!(
+                let is_found = matches!(
                     owner(name | bridge),
                     Owner::Bridge(is, own) if (is, own) == (number, name)
                 );
-                assert!(is_it, "{name:#x} {bridge:#x}");
+                assert!(is_found, "{name:#x} {bridge:#x}");
                 assert_eq!((mark(name | bridge), own(name | bridge)), (bridge, name));
             }
             #[cfg(feature = "connectx")]
             for (number, mark) in CARDS.into_iter().enumerate() {
-                let is_it = matches!(
+                let is_found = matches!(
                     owner(name | mark),
                     Owner::Card(card, own) if (card, own) == (number, name)
                 );
-                assert!(is_it, "{name:#x} {mark:#x}");
+                assert!(is_found, "{name:#x} {mark:#x}");
             }
         }
     }

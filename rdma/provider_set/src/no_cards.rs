@@ -1,4 +1,4 @@
-//! What there is of cards in a build without them: nothing.
+//! The calls for cards in a build without them: they do nothing.
 
 use super::ProviderSet;
 use core::net::IpAddr;
@@ -6,31 +6,31 @@ use drivers::hal::Instant;
 use net::refusal::Refusals;
 
 impl ProviderSet {
-    /// Takes in what cards have done.
+    /// Handles completions and events of cards.
     #[inline(always)]
     pub fn poll_cards(&mut self, _now: Instant) {}
 
-    /// Takes in what cards tell of.
+    /// Handles the cards' events other than completions.
     #[inline(always)]
     pub fn mind_cards(&mut self, _now: Instant) -> bool {
         false
     }
 
-    /// Whether users of cards have left nothing to anybody else.
+    /// Whether the users of cards have left no work for the rest of the loop.
     #[inline(always)]
     pub fn cards_are_calm(&self) -> bool {
         true
     }
 
-    /// Tells the cards what was posted.
+    /// Rings the doorbells for all posted requests.
     #[inline(always)]
     pub fn flush_cards(&mut self) {}
 
-    /// Has the cards raise an interrupt when something completes.
+    /// Arms the cards to raise an interrupt at the next completion.
     #[inline(always)]
     pub fn arm_cards(&mut self) {}
 
-    /// The same again.
+    /// Arms the cards again.
     #[inline(always)]
     pub fn rearm_cards(&mut self) {}
 
@@ -40,25 +40,25 @@ impl ProviderSet {
         false
     }
 
-    /// When cards have something to do.
+    /// When a card next needs a call.
     #[inline(always)]
     pub fn cards_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether something has completed that was not taken in.
+    /// Whether there are completions or events that were not handled yet.
     #[inline(always)]
     pub fn cards_pending(&self) -> bool {
         false
     }
 
-    /// The next host whose hardware address a card wants to know.
+    /// The next host that a card wants to be resolved.
     #[inline(always)]
     pub(super) fn next_stranger_of_cards(&mut self) -> Option<(usize, IpAddr)> {
         None
     }
 
-    /// Requests of connections that cards have refused.
+    /// Connection requests that cards have refused.
     #[inline(always)]
     pub fn card_refusals(&mut self) -> impl Iterator<Item = &mut Refusals> {
         core::iter::empty()

@@ -1,8 +1,8 @@
 //! The verbs over all devices.
 
 use super::ProviderSet;
-use super::beside::Neighbour;
-use super::dispatch::{by_name, in_domain, seen_by_name};
+use super::beside::Secondary;
+use super::dispatch::{by_name, by_name_ref, in_domain};
 use super::names::{self, Owner};
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
@@ -15,30 +15,30 @@ use verbs::{
 
 const NO_OBJECT: VerbsError = VerbsError::NoSuchObject;
 
-/// The request, as the device knows it that has its queue pair.
+/// The request with the device's own handle of the queue pair.
 #[inline]
 fn own_request(request: KeyRequest) -> KeyRequest {
     KeyRequest { qp: QpId(names::own(request.qp.0)), ..request }
 }
 
-/// A region as others know it, in a domain or in place of a region with this mark.
+/// A region with the mark of its device in its handle.
 #[inline]
 fn marked(region: Region, mark: u32) -> Region {
     Region { id: MrId(region.id.0 | mark), ..region }
 }
 
 impl ProviderSet {
-    /// Has every device beside the ports' do something that may fail.
-    fn each_beside(
+    /// Calls every secondary device; stops at the first error.
+    fn each_secondary(
         &mut self,
-        mut does: impl FnMut(&mut dyn Neighbour) -> Result<(), VerbsError>,
+        mut does: impl FnMut(&mut dyn Secondary) -> Result<(), VerbsError>,
     ) -> Result<(), VerbsError> {
         for bridged in &mut self.bridged {
             does(&mut **bridged)?;
         }
         #[cfg(feature = "connectx")]
         for card in &mut self.cards {
-            does(&mut card.beside)?;
+            does(&mut card.secondary)?;
         }
         Ok(())
     }
@@ -46,7 +46,7 @@ impl ProviderSet {
     /// Posts a request to a queue pair of the ports or of a bridge.
     #[cfg_attr(feature = "connectx", inline(never))]
     #[cfg_attr(not(feature = "connectx"), inline(always))]
-    fn post_elsewhere(
+    fn post_on_other_device(
         &mut self,
         owner: Owner,
         qp: QpId,
@@ -65,7 +65,7 @@ impl ProviderSet {
 }
 
 impl Provider for ProviderSet {
-    /// What every device can do.
+    /// The common capabilities of all devices.
     fn attributes(&self) -> DeviceAttributes {
         let mut all = self.roce.attributes();
         let mut also = |other: DeviceAttributes| {
@@ -82,22 +82,22 @@ impl Provider for ProviderSet {
         };
         self.bridges().for_each(|bridge| also(bridge.attributes()));
         #[cfg(feature = "connectx")]
-        self.cards.iter().for_each(|card| also(card.beside.device.attributes()));
+        self.cards.iter().for_each(|card| also(card.secondary.device.attributes()));
         all
     }
 
     fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
         let pd = self.roce.alloc_pd()?;
-        self.each_beside(|beside| {
-            beside.know_pd(pd);
+        self.each_secondary(|secondary| {
+            secondary.add_pd(pd);
             Ok(())
         })?;
         Ok(pd)
     }
 
     fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        // One that is busy keeps its domain; the others make theirs again if they are asked to.
-        self.each_beside(|beside| beside.dealloc_pd(pd))?;
+        // A busy device keeps its domain; the others make theirs again on demand.
+        self.each_secondary(|secondary| secondary.dealloc_pd(pd))?;
         self.roce.dealloc_pd(pd)
     }
 
@@ -113,8 +113,8 @@ impl Provider for ProviderSet {
 
     fn pd_on(&self, pd: PdId, local: IpAddr) -> PdId {
         #[cfg(feature = "connectx")]
-        if let Some(card) = self.cards.iter().find(|card| card.beside.device.has(local)) {
-            return PdId(pd.0 | card.beside.mark);
+        if let Some(card) = self.cards.iter().find(|card| card.secondary.device.has(local)) {
+            return PdId(pd.0 | card.secondary.mark);
         }
         let bridged = self.bridged.iter().find(|one| one.device.local() == local);
         bridged.map_or(pd, |one| PdId(pd.0 | one.mark))
@@ -130,10 +130,10 @@ impl Provider for ProviderSet {
         in_domain!(
             self,
             pd,
-            |beside, of| {
-                let own = beside.pd(of)?;
-                let region = beside.device.register(own, memory, access, rng)?;
-                Ok(marked(region, beside.mark))
+            |secondary, of| {
+                let own = secondary.pd(of)?;
+                let region = secondary.device.register(own, memory, access, rng)?;
+                Ok(marked(region, secondary.mark))
             },
             self.roce.register(pd, memory, access, rng)
         )
@@ -222,10 +222,10 @@ impl Provider for ProviderSet {
         in_domain!(
             self,
             pd,
-            |beside, of| {
-                let own = beside.pd(of)?;
-                let made = beside.device.register_chunks(own, count, size, memory, rng)?;
-                Ok(ChunkedRegion { id: MrId(made.id.0 | beside.mark), ..made })
+            |secondary, of| {
+                let own = secondary.pd(of)?;
+                let made = secondary.device.register_chunks(own, count, size, memory, rng)?;
+                Ok(ChunkedRegion { id: MrId(made.id.0 | secondary.mark), ..made })
             },
             self.roce.register_chunks(pd, count, size, memory, rng)
         )
@@ -252,7 +252,7 @@ impl Provider for ProviderSet {
         )
     }
 
-    /// RoCE has it; chunks on demand are not for the bridge.
+    /// RoCE has it; bridges have no chunks on demand.
     fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
         self.roce.give_memory(memory, largest)
     }
@@ -281,14 +281,14 @@ impl Provider for ProviderSet {
     }
 
     fn failed_by_itself(&self, qp: QpId) -> bool {
-        seen_by_name!(self, qp, QpId, |device, own| device.failed_by_itself(own), false)
+        by_name_ref!(self, qp, QpId, |device, own| device.failed_by_itself(own), false)
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         let cq = self.roce.create_cq(depth)?;
-        if let Err(error) = self.each_beside(|beside| beside.create_cq(cq, depth)) {
-            // Those that have none say so.
-            let _ = self.each_beside(|beside| beside.destroy_cq(cq));
+        if let Err(error) = self.each_secondary(|secondary| secondary.create_cq(cq, depth)) {
+            // Devices without the queue return an error.
+            let _ = self.each_secondary(|secondary| secondary.destroy_cq(cq));
             self.roce.destroy_cq(cq)?;
             return Err(error);
         }
@@ -296,18 +296,18 @@ impl Provider for ProviderSet {
     }
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        // All or none: queue pairs of one device may use it still.
+        // All or none: queue pairs of one device may still use it.
         let mut destroyed = 0u32;
-        let ended = self.each_beside(|beside| {
-            beside.destroy_cq(cq)?;
+        let ended = self.each_secondary(|secondary| {
+            secondary.destroy_cq(cq)?;
             destroyed += 1;
             Ok(())
         });
         ended.and_then(|()| self.roce.destroy_cq(cq)).or_else(|error| {
-            self.each_beside(|beside| {
+            self.each_secondary(|secondary| {
                 let was = destroyed > 0;
                 destroyed = destroyed.saturating_sub(1);
-                if was { beside.create_cq(cq, 0) } else { Ok(()) }
+                if was { secondary.create_cq(cq, 0) } else { Ok(()) }
             })?;
             Err(error)
         })
@@ -321,7 +321,7 @@ impl Provider for ProviderSet {
         }
         #[cfg(feature = "connectx")]
         for card in &mut self.cards {
-            if let Some(completion) = card.beside.next_completion(cq) {
+            if let Some(completion) = card.secondary.next_completion(cq) {
                 return Some(completion);
             }
         }
@@ -330,8 +330,8 @@ impl Provider for ProviderSet {
 
     fn watch_cq(&mut self, cq: CqId, number: u32) {
         self.roce.watch_cq(cq, number);
-        let _ = self.each_beside(|beside| {
-            beside.watch_cq(cq, number);
+        let _ = self.each_secondary(|secondary| {
+            secondary.watch_cq(cq, number);
             Ok(())
         });
     }
@@ -343,7 +343,7 @@ impl Provider for ProviderSet {
         }
         #[cfg(feature = "connectx")]
         for card in &mut self.cards {
-            if let Some(number) = card.beside.device.next_watched() {
+            if let Some(number) = card.secondary.device.next_watched() {
                 return Some(number);
             }
         }
@@ -354,17 +354,17 @@ impl Provider for ProviderSet {
         in_domain!(
             self,
             init.pd,
-            |beside, of| beside.create_qp(&QpInit { pd: of, ..*init }, rng),
+            |secondary, of| secondary.create_qp(&QpInit { pd: of, ..*init }, rng),
             self.roce.create_qp(init, rng)
         )
     }
 
     fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError> {
-        seen_by_name!(self, qp, QpId, |device, own| device.qp_number(own), Err(NO_OBJECT))
+        by_name_ref!(self, qp, QpId, |device, own| device.qp_number(own), Err(NO_OBJECT))
     }
 
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        seen_by_name!(self, qp, QpId, |device, own| device.qp_state(own), Err(NO_OBJECT))
+        by_name_ref!(self, qp, QpId, |device, own| device.qp_state(own), Err(NO_OBJECT))
     }
 
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
@@ -390,13 +390,13 @@ impl Provider for ProviderSet {
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
                 let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
-                card.beside.send(QpId(own), request)
+                card.secondary.send(QpId(own), request)
             }
-            // A copy: for a card, whose posts are inlined, the compiler keeps the request in registers.
+            // A copy, so that the compiler can keep the request of a card, whose posts are inlined, in registers.
             #[cfg(feature = "connectx")]
-            owner => self.post_elsewhere(owner, qp, &{ *request }),
+            owner => self.post_on_other_device(owner, qp, &{ *request }),
             #[cfg(not(feature = "connectx"))]
-            owner => self.post_elsewhere(owner, qp, request),
+            owner => self.post_on_other_device(owner, qp, request),
         }
     }
 
@@ -412,7 +412,7 @@ impl Provider for ProviderSet {
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
                 let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
-                card.beside.device.post_recv(QpId(own), request)
+                card.secondary.device.post_recv(QpId(own), request)
             }
         }
     }
@@ -430,7 +430,7 @@ impl Provider for ProviderSet {
             && send.carries.is_none()
         {
             let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
-            return card.beside.device.post_announced(QpId(own), write, send);
+            return card.secondary.device.post_announced(QpId(own), write, send);
         }
         verbs::post_both(self, qp, &{ *write }, &{ *send })
     }
@@ -463,12 +463,12 @@ impl Provider for ProviderSet {
     }
 
     fn requests_seen(&self, qp: QpId) -> Option<u32> {
-        seen_by_name!(self, qp, QpId, |device, own| device.requests_seen(own), None)
+        by_name_ref!(self, qp, QpId, |device, own| device.requests_seen(own), None)
     }
 
     fn under_way(&self) -> UnderWay {
         let mut all = self.roce.under_way();
-        // Only added to: none is done.
+        // Moves all entries: `settle` removes them from `theirs`.
         let mut add = |mut theirs: UnderWay, mark: u32| {
             theirs.settle(|qp, posted| {
                 all.add(QpId(qp.0 | mark), posted);
@@ -477,7 +477,7 @@ impl Provider for ProviderSet {
         };
         #[cfg(feature = "connectx")]
         for card in &self.cards {
-            add(card.beside.device.under_way(), card.beside.mark);
+            add(card.secondary.device.under_way(), card.secondary.mark);
         }
         let mut copies = [0; names::BRIDGES.len()];
         for (bridged, copies) in self.bridged.iter().zip(&mut copies) {
@@ -491,20 +491,20 @@ impl Provider for ProviderSet {
 
     fn is_done(&self, under_way: &mut UnderWay) -> bool {
         let posted = under_way.settle(|qp, posted| {
-            seen_by_name!(self, qp, QpId, |device, own| device.has_done(own, posted), true)
+            by_name_ref!(self, qp, QpId, |device, own| device.has_done(own, posted), true)
         });
         let mut bridges = self.bridges().enumerate();
         posted && bridges.all(|(number, bridge)| bridge.has_copied(under_way.copies(number)))
     }
 
-    /// The links of bridges are the ports after those of the network.
+    /// The links of bridges are numbered after the ports of the network.
     fn poll_event(&mut self) -> Option<AsyncEvent> {
         if let Some(event) = self.roce.poll_event() {
             return Some(event);
         }
         #[cfg(feature = "connectx")]
         for card in &mut self.cards {
-            if let Some(event) = card.beside.poll_event(card.port) {
+            if let Some(event) = card.secondary.poll_event(card.port) {
                 return Some(event);
             }
         }
@@ -519,10 +519,9 @@ impl Provider for ProviderSet {
     fn poll_timeout(&self) -> Option<Instant> {
         let first = self.roce.poll_timeout();
         #[cfg(feature = "connectx")]
-        let first = self
-            .cards
-            .iter()
-            .fold(first, |first, card| Instant::first([first, card.beside.device.poll_timeout()]));
+        let first = self.cards.iter().fold(first, |first, card| {
+            Instant::first([first, card.secondary.device.poll_timeout()])
+        });
         self.bridges().fold(first, |first, bridge| Instant::first([first, bridge.poll_timeout()]))
     }
 

@@ -1,9 +1,9 @@
-//! What a provider is made with.
+//! Configuration of a provider.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// The port that the provider sends and receives on.
+/// A port that the provider sends and receives on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// Its MAC address.
@@ -14,7 +14,7 @@ pub struct PortConfig {
     pub mtu: usize,
 }
 
-/// Limits. Memory of the tables is taken as objects are made, never beyond these.
+/// Limits of the provider. Its tables grow as objects are made, never beyond these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs (at most 2^20).
@@ -25,19 +25,19 @@ pub struct Limits {
     pub pds: usize,
     /// Memory regions (at most 65536).
     pub regions: usize,
-    /// Keys of memory regions; their table is taken at once, 16 bytes each.
+    /// Keys of memory regions. Their table is allocated at once, 16 bytes each.
     pub keys: usize,
     /// Work requests in a send or receive queue.
     pub wr: u32,
-    /// Connections, made and being made.
+    /// Connections, established and being made.
     pub connections: usize,
-    /// Of these, those that one host may have asked for, at most half of all. A host is an address at a port;
-    /// over IPv6 all of a /64.
+    /// Of these, connections that one host requested; at most half of all. A host is an address at a port, or a /64 in
+    /// IPv6.
     pub connections_per_host: usize,
-    /// Of these, those of peers that have not shown yet that they receive; the oldest gives way. One host
-    /// has half of them at most.
+    /// Of these, connections of peers that have not yet proved that they receive; the oldest is evicted. One host has
+    /// at most half of them.
     pub half_open: usize,
-    /// Packets that a queue pair may have sent and not acknowledged.
+    /// Unacknowledged packets of a queue pair.
     pub unacknowledged: u32,
 }
 
@@ -59,7 +59,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Those of the connection manager.
+    /// The limits of the connection manager.
     pub(crate) fn cm(&self) -> cm::Limits {
         cm::Limits {
             connections: self.connections,

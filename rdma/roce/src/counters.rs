@@ -1,9 +1,9 @@
-//! What the provider counts. Plain numbers since the start, for metrics and the console.
+//! Statistics of the provider: numbers since the start, for metrics and the console.
 
 use super::wire::extended::Nak;
 use super::wire::opcode::Class;
 
-/// Packets by what they are part of.
+/// Packets by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packets {
     /// SEND, reliable or datagram.
@@ -40,17 +40,17 @@ impl Packets {
 /// Packets that were dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// Headers that do not fit together, unknown versions or opcodes, wrong IP or UDP checksums.
+    /// Inconsistent headers, unknown versions or opcodes, wrong IP or UDP checksums.
     pub malformed: u64,
     /// For another MAC or IP address.
     pub not_ours: u64,
     /// For a queue pair that does not exist.
     pub unknown_qp: u64,
-    /// The queue pair is of another service, or not in a state to take it.
+    /// The queue pair has another service, or its state does not allow the packet.
     pub wrong_state: u64,
-    /// Not from the queue pair's peer, or not from the station that has the source address.
+    /// Not from the queue pair's peer, or not from the MAC address that the neighbour table has for it.
     pub wrong_peer: u64,
-    /// Connection manager messages that waited for the neighbour table in vain.
+    /// Connection manager messages whose sender the neighbour table did not resolve.
     pub no_way_back: u64,
     /// Wrong partition, or wrong key of a datagram.
     pub wrong_key: u64,
@@ -60,9 +60,9 @@ pub struct Drops {
     pub out_of_sequence: u64,
     /// Behind the expected PSN (acknowledged again).
     pub duplicate: u64,
-    /// Answers to nothing that is outstanding.
+    /// Answers to no outstanding request.
     pub unexpected_answer: u64,
-    /// Datagrams for which no receive was posted, or one that is too small.
+    /// Datagrams without a posted receive, or with one that is too small.
     pub no_receive: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct Naks {
     pub invalid_request: u64,
     /// Access refused.
     pub remote_access: u64,
-    /// Could not be done.
+    /// The request could not be executed.
     pub remote_operation: u64,
     /// No receive posted.
     pub receiver_not_ready: u64,
@@ -96,7 +96,7 @@ impl Naks {
 /// All counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets received and taken.
+    /// Packets received and accepted.
     pub received: Packets,
     /// Packets sent.
     pub sent: Packets,
@@ -106,19 +106,19 @@ pub struct Counters {
     pub naks_sent: Naks,
     /// NAKs that we received.
     pub naks_received: Naks,
-    /// Times that packets were sent again, from the oldest unacknowledged on.
+    /// Retransmissions, each from the oldest unacknowledged packet on.
     pub retries: u64,
     /// Of these, because the ACK timer expired.
     pub timeouts: u64,
-    /// ACKs that were said again after a while of quiet, in case the first was lost, or at last: nothing came
-    /// behind an announced WRITE.
+    /// ACKs repeated after a pause, in case the first was lost, and ACKs held for the message behind an announced WRITE
+    /// that did not come.
     pub acks_repeated: u64,
-    /// Connections refused because the host that asked has as many as it may have.
+    /// Connections refused because the requesting host is at its limit.
     pub refused_of_host: u64,
-    /// Connections that were not made yet, or over, and gave way to a new request.
+    /// Connections being made or ending that were evicted for a new request.
     pub gave_way: u64,
     /// Queue pairs that went to error by themselves.
     pub qp_errors: u64,
-    /// Completions that found their queue full (our user made it too small).
+    /// Completions lost because their queue was full (the user made it too small).
     pub completions_lost: u64,
 }

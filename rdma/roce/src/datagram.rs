@@ -1,6 +1,6 @@
-//! Unreliable datagrams (vol. 1, 9.8.3): one packet each, sent once. A request is complete when its
-//! packet is on its way. The port may read its memory for a moment longer; if it is changed in
-//! that moment, the receiver drops the datagram for its ICRC.
+//! Unreliable datagrams (vol. 1, 9.8.3): one packet each, sent once. A request completes when its packet is passed on
+//! for transmission. The port may read its memory for a moment longer; if the memory changes in that moment, the
+//! receiver drops the datagram because of its ICRC.
 
 use super::psn::Psn;
 use super::qp::{Env, Identity};
@@ -33,18 +33,18 @@ struct Work {
     solicited: bool,
 }
 
-/// Datagrams that are waiting to be sent.
+/// Datagrams that wait to be sent.
 #[derive(Debug)]
 pub struct Datagrams {
     queue: VecDeque<Work>,
     limit: usize,
-    /// Those ever posted, modulo 2^32.
+    /// Number of datagrams posted so far, modulo 2^32.
     requests: u32,
     psn: Psn,
 }
 
 impl Datagrams {
-    /// For up to `limit`.
+    /// For up to `limit` datagrams.
     pub fn new(limit: usize) -> Self {
         Datagrams { queue: VecDeque::with_capacity(limit), limit, requests: 0, psn: Psn::default() }
     }
@@ -84,13 +84,13 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Whether there is one to send.
+    /// Whether a datagram waits to be sent.
     #[inline]
     pub fn has_send(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Puts the next one into `tx`.
+    /// Puts the next datagram into `tx`.
     #[inline(never)]
     pub fn poll_transmit(
         &mut self,
@@ -131,7 +131,7 @@ impl Datagrams {
         Some(opcode)
     }
 
-    /// Takes all out, as flushed.
+    /// Completes all datagrams as flushed.
     pub fn flush(&mut self, identity: &Identity, env: &mut Env<'_>) {
         while let Some(work) = self.queue.pop_front() {
             identity.complete_send(env, work.id, Status::Flushed, true);
@@ -139,7 +139,7 @@ impl Datagrams {
     }
 }
 
-/// Takes a datagram that has arrived from queue pair `from_qp`.
+/// Handles a datagram from queue pair `from_qp`.
 pub fn receive(
     request: &Request<'_>,
     frame: &Frame<'_>,

@@ -1,13 +1,14 @@
-//! RoCEv2 (and RoCEv1) in software, over any Ethernet port: the first verbs provider (InfiniBand Architecture vol. 1, ch.
-//! 9 to 12, annexes A16, A17; stock peer: Linux rdma_rxe).
+//! RoCEv2 (and RoCEv1) in software, over any Ethernet port: the first verbs provider (InfiniBand Architecture vol. 1,
+//! ch. 9 to 12, annexes A16, A17; stock peer: Linux rdma_rxe).
 //!
 //! [`Roce`] is a state machine. Its loop passes received frames (`handle_frame`), takes packets to transmit
-//! (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it through the traits of [`verbs`]. It
-//! does not resolve link-layer addresses (it asks, `next_stranger`, and is told, `learn_neighbour`), does not fragment, and offers neither UC, RD, XRC nor shared receive queues.
+//! (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it through the traits of [`verbs`].
+//! The loop resolves link-layer addresses: it takes the requests (`next_stranger`) and passes the answers
+//! (`learn_neighbour`). [`Roce`] does not fragment, and offers neither UC, RD, XRC nor shared receive queues.
 //!
 //! The work per packet does not depend on the number of queue pairs: a queue pair with data to send is on its port's
-//! list, timers are in a heap (`softverbs::timers`), connections are found in maps by their names and by host. Only rare
-//! operations look at all queue pairs: a link that goes down, and [`verbs::Provider::under_way`].
+//! list, timers are in a heap (`softverbs::timers`), connections are found in maps by their handles and by host. Only
+//! rare operations look at all queue pairs: a link that goes down, and [`verbs::Provider::under_way`].
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -59,45 +60,46 @@ use verbs::{AsyncEvent, QpState};
 use wire::icrc::Icrc;
 use wire::opcode::Opcode;
 
-/// Packets that a queue pair sends in its turn, before others get theirs.
+/// Most packets that a queue pair sends in one turn.
 const MAX_BURST: u8 = 8;
 
-/// The provider, over one or more ports. A port is named by its place, counted from 0. Queue
-/// pairs and regions belong to none: a queue pair sends through the port that has its local
-/// address.
+/// The provider, over one or more ports. A port is named by its index, from 0. Queue pairs and regions belong to no
+/// port: a queue pair sends through the port that has its local address.
 #[derive(Debug)]
 pub struct Roce {
     ports: Vec<Port>,
     limits: Limits,
     icrc: Icrc,
-    /// Port and queue pair of the message that a packet was received of last, if that did not end it.
+    /// Port and queue pair of the last received packet, if its message continues.
     arriving: Option<(usize, usize)>,
     emitter: Emitter,
     memory: Memory,
     cqs: CompletionQueues,
     qps: HandleTable<Qp>,
-    /// Numbers of queue pairs are their place in the table, scrambled with this at each boot, …
+    /// Mask of queue pair numbers, drawn at each boot: a number is the queue pair's place in the table, with random
+    /// bits above it, XORed with this.
     qpn_mask: u32,
-    /// … and random bits above it. These are the bits of the place.
+    /// The bits of the place in a queue pair number.
     qpn_slots: u32,
     cm: Cm,
-    /// Slots of queue pairs, with port and peer, that packets came for from another MAC address than the peer's.
-    doubts: VecDeque<(usize, usize, IpAddr)>,
-    /// PSN of its next MAD.
+    /// Queue pairs (slot, port, peer) that received packets from another MAC address than the peer's. The neighbour
+    /// table is to confirm the peer's address.
+    address_checks: VecDeque<(usize, usize, IpAddr)>,
+    /// PSN of the next MAD.
     mad_psn: u32,
     events: VecDeque<AsyncEvent>,
-    /// Of queue pairs, by their places.
+    /// Timers of queue pairs, by their places.
     timers: Timers,
     counters: Counters,
 }
 
 impl Roce {
-    /// A provider on `port`, which is number 0. Numbers that peers see begin at random.
+    /// A provider on `port`, which gets index 0. Numbers that peers see begin at random.
     pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn RngCore) -> Self {
         let icrc = Icrc::new();
         let limits = Limits {
             qps: limits.qps.clamp(1, handle_table::MAX),
-            // Half of all PSNs is what the specification allows; a quarter is plenty.
+            // The specification allows half of all PSNs; a quarter is plenty.
             unacknowledged: limits.unacknowledged.clamp(1, 1 << 22),
             ..limits
         };
@@ -112,9 +114,9 @@ impl Roce {
             qpn_mask: rng.next_u32() & 0xff_ffff,
             qpn_slots,
             cm: Cm::new(&limits.cm(), rng),
-            doubts: VecDeque::new(),
+            address_checks: VecDeque::new(),
             mad_psn: rng.next_u32() & 0xff_ffff,
-            // Each queue pair has at most two events, a port one of each kind: room is made with them.
+            // Grows with the queue pairs, of at most two events each, and the ports, of one of each kind.
             events: VecDeque::new(),
             timers: Timers::default(),
             counters: Counters::default(),
@@ -123,7 +125,7 @@ impl Roce {
         }
     }
 
-    /// Adds a port; returns its place.
+    /// Adds a port; returns its index.
     pub fn add_port(&mut self, port: PortConfig) -> usize {
         let mut port = Port::new(port);
         port.make_room(self.qps.places());
@@ -131,21 +133,20 @@ impl Roce {
         self.ports.len() - 1
     }
 
-    /// The port at a place.
+    /// The port with this index.
     pub fn port(&self, port: usize) -> Option<&PortConfig> {
         self.ports.get(port).map(|port| &port.config)
     }
 
-    /// Changes a port's addresses (as DHCP does). Connections of addresses that are gone die of
-    /// their timers.
+    /// Changes a port's addresses (as DHCP does). Connections of removed addresses time out.
     pub fn set_addresses(&mut self, port: usize, addresses: Vec<IpAddr>) {
         if let Some(port) = self.ports.get_mut(port) {
             port.set_addresses(addresses);
         }
     }
 
-    /// Takes note of a port's link, which is taken to be up at first. If it changed, an event tells
-    /// the users; of several changes that nobody has heard of yet, the last.
+    /// Sets the state of a port's link, which is initially up. An event reports a change; of several unread ones only
+    /// the last stays.
     pub fn set_link(&mut self, port: usize, up: bool) {
         let Some(found) = self.ports.get_mut(port).filter(|found| found.link != up) else { return };
         found.link = up;
@@ -155,31 +156,30 @@ impl Roce {
         self.events.push_back(event);
     }
 
-    /// A port has another MAC address: queue pairs that are connected keep the former one, with which nobody reaches
-    /// them any more.
+    /// Changes a port's MAC address. Connected queue pairs keep the former one, so their peers no longer reach them.
     pub fn set_mac(&mut self, port: usize, mac: [u8; 6]) {
         if let Some(found) = self.ports.get_mut(port) {
             found.config.mac = mac;
         }
     }
 
-    /// The port that has an address.
+    /// The port with this address.
     pub fn port_of(&self, address: IpAddr) -> Option<usize> {
         self.ports.iter().position(|port| port.config.addresses.contains(&address))
     }
 
-    /// From now on memory is used for something else only when the ports have sent what they have of it
-    /// ([`Roce::note_progress`]): for ports that read payload where it lies.
+    /// From now on memory is reused only when the ports have finished sending from it ([`Roce::note_progress`]): for
+    /// ports that read payload in place.
     pub fn wait_for_ports(&mut self) {
         self.memory.wait_for_ports(self.ports.len());
     }
 
-    /// How many ports memory waits for.
+    /// Number of ports that memory waits for.
     pub fn waits_for(&self) -> usize {
         self.memory.ports()
     }
 
-    /// Says that what peers write may be sent on to others.
+    /// Declares that bytes written by peers may be forwarded to other peers.
     pub fn passes_on(&mut self) {
         self.memory.passes_on();
     }
@@ -190,12 +190,12 @@ impl Roce {
         self.memory.pool.has_retired()
     }
 
-    /// Frees the memory that a port sends no more. To be called for the ports in their order.
+    /// Frees the memory that a port has finished sending. Call it for the ports in their order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         self.memory.pool.note_progress(port, progress);
     }
 
-    /// What was counted so far.
+    /// Statistics.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -205,15 +205,15 @@ impl Roce {
         self.qps.len()
     }
 
-    /// Puts the next packet to be sent through a port into `tx`; false if there is none. ACKs go
-    /// first, then the connection manager, then queue pairs in turn, a few packets each.
+    /// Puts the next packet to be sent through a port into `tx`; false if there is none. ACKs go first, then messages
+    /// of the connection manager, then queue pairs in turn, a few packets each.
     pub fn poll_transmit(&mut self, port: usize, now: Instant, tx: &mut TxBuffer) -> bool {
         let Some(found) = self.ports.get_mut(port) else { return false };
         if found.has_replies() {
             if self.poll_reply(port, tx) {
                 return true;
             }
-        } else if tx.goes_on.is_some()
+        } else if tx.continues.is_some()
             && (1..MAX_BURST).contains(&found.burst)
             && let Some(&place) = found.sends.front()
             && let Some(qp) = self.qps.at_mut(place as usize)
@@ -221,7 +221,7 @@ impl Roce {
             && let Some(opcode) =
                 qp.requester.poll_middle(peer, self.limits.unacknowledged, now, &self.emitter, tx)
         {
-            // Answers to READs have their turn when the burst is over.
+            // Answers to READs follow when the burst is over.
             found.burst += 1;
             return self.sent(opcode);
         }
@@ -249,11 +249,11 @@ impl Roce {
                 self.settle(place);
                 continue;
             };
-            // But for a timer that was set just now there is nothing to see to.
+            // Only the timer needs attention: the rest of `settle` is done here.
             let deadline = qp.deadline();
             let more = qp.has_send(window);
             if more && found.burst < MAX_BURST {
-                // Its turn goes on.
+                // Its turn continues.
                 found.burst += 1;
             } else {
                 found.burst = 0;
@@ -286,8 +286,8 @@ impl Roce {
             }
         }
         match self.ports.get_mut(port).and_then(|p| p.final_naks.pop_front()) {
-            Some((peer, word)) => {
-                let opcode = word.emit(&peer, &self.emitter, tx);
+            Some((peer, nak)) => {
+                let opcode = nak.emit(&peer, &self.emitter, tx);
                 self.sent(opcode)
             }
             None => false,
@@ -339,8 +339,7 @@ impl Roce {
         }
     }
 
-    /// After a queue pair was touched: lists it where it belongs, notes when it wants to be woken,
-    /// and tells of its failure.
+    /// After a change of a queue pair: puts it on its port's lists, sets its timer, and reports its failure.
     #[inline]
     fn settle(&mut self, place: usize) {
         let Some(qp) = self.qps.at_mut(place) else { return };
@@ -353,8 +352,8 @@ impl Roce {
             qp.listed_send = true;
             port.sends.push_back(place as u32);
         }
-        if qp.state == QpState::Error && !qp.error_told {
-            qp.error_told = true;
+        if qp.state == QpState::Error && !qp.error_reported {
+            qp.error_reported = true;
             self.events.push_back(AsyncEvent::QpError(qp.identity.id));
             if let Some(connection) = qp.connection {
                 self.cm.qp_failed(connection);
@@ -365,38 +364,38 @@ impl Roce {
         }
     }
 
-    /// When `handle_timeout` wants to be called, if ever (perhaps a little early).
+    /// Deadline by which `handle_timeout` is to be called, if any (perhaps a little early).
     fn next_timeout(&self) -> Option<Instant> {
         Instant::first([self.timers.first(), self.cm.deadline()])
     }
 
-    /// Before a halt: timers that were moved back since they were set end none.
+    /// Before a halt: removes outdated timer entries, so that postponed timers do not end the halt.
     pub fn set_timers_right(&mut self) {
         let qps = &self.qps;
         self.timers.first_due(|place| qps.at(place).and_then(Qp::deadline));
     }
 
-    /// Runs the timers that have expired; whether that leaves its users anything to do. There may be
-    /// something to transmit in any case.
+    /// Runs the expired timers; returns whether users have anything to do. There may be packets to transmit in any
+    /// case.
     pub fn run_due(&mut self, now: Instant) -> bool {
         let awaited = self.cqs.awaited;
         self.run_timers(now);
         self.cqs.awaited != awaited || !self.events.is_empty() || self.cm.has_events()
     }
 
-    /// Whether there may be anything to transmit.
+    /// Whether there may be packets to transmit.
     pub fn wants_transmit(&self) -> bool {
         self.has_mads()
             || self.ports.iter().any(|port| port.has_replies() || !port.sends.is_empty())
     }
 
-    /// Runs the timers that have expired.
+    /// Runs the expired timers.
     fn run_timers(&mut self, now: Instant) {
-        // One that is set anew may be due at once, and has its turn the next time.
+        // A timer that is set anew may be due at once; it runs at the next call.
         for _ in 0..self.timers.len() {
             let Some(place) = self.timers.take_due(now) else { break };
             let Some(qp) = self.qps.at_mut(place) else { continue };
-            // Most were moved back since.
+            // Most were postponed.
             if qp.deadline().is_some_and(|at| at <= now) {
                 let mut env = Env {
                     memory: &mut self.memory,

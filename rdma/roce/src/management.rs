@@ -1,4 +1,4 @@
-//! The connection manager over queue pairs of this provider: its MADs are packets of queue pair 1.
+//! The connection manager of this provider: its MADs are packets of queue pair 1.
 
 use super::Roce;
 use super::qp::Qp;
@@ -18,8 +18,8 @@ use verbs::{
     QpType, RejectReason, VerbsError,
 };
 
-/// Queue pairs whose peers may have moved, until the neighbour table has said so.
-const DOUBTS: usize = 64;
+/// Most queue pairs peer peer's MAC address waits for the neighbour table.
+const MAX_ADDRESS_CHECKS: usize = 64;
 
 impl Transport for Roce {
     fn cm(&self) -> &Cm {
@@ -80,57 +80,57 @@ impl Transport for Roce {
 }
 
 impl Roce {
-    /// Takes the answer of the neighbour table of a port: the MAC address of the next hop to a host, and whether that is a
-    /// router. `connect` needs to know, and so does what came from the host. Nothing is learned from what peers send.
+    /// Takes an answer of a port's neighbour table: the MAC address of the next hop to a host, and whether that is a
+    /// router. `connect` and messages of the host wait for it. Nothing is learned from packets of peers.
     pub fn learn_neighbour(&mut self, port: usize, host: IpAddr, mac: [u8; 6], routed: bool) {
         Manager::of(self).learn_neighbour(port, host, mac, routed);
-        for _ in 0..self.doubts.len() {
-            let Some(doubt @ (slot, at, whose)) = self.doubts.pop_front() else { break };
-            if (at, whose) != (port, host) {
-                self.doubts.push_back(doubt);
+        for _ in 0..self.address_checks.len() {
+            let Some(check @ (slot, at, peer)) = self.address_checks.pop_front() else { break };
+            if (at, peer) != (port, host) {
+                self.address_checks.push_back(check);
                 continue;
             }
-            let is_it = |qp: &&mut Qp| qp.port == port && qp.remote() == Some(host);
-            if let Some(qp) = self.qps.at_mut(slot).filter(is_it) {
+            let is_peer = |qp: &&mut Qp| qp.port == port && qp.remote() == Some(host);
+            if let Some(qp) = self.qps.at_mut(slot).filter(is_peer) {
                 qp.routed = routed;
                 qp.readdress(mac);
             }
         }
     }
 
-    /// Enters a host at a port that stays where it is, as a permanent entry of a neighbour table.
+    /// Adds a host at a port, like a permanent entry of a neighbour table.
     pub fn pin_neighbour(&mut self, port: usize, host: IpAddr, mac: [u8; 6]) {
         self.cm.pin_neighbour(port, host, mac);
     }
 
-    /// The neighbour table of a port has no way to a host.
+    /// The neighbour table of a port failed to resolve a host.
     pub fn lose_neighbour(&mut self, port: usize, host: IpAddr, now: Instant) {
-        self.doubts.retain(|&(_, at, whose)| (at, whose) != (port, host));
+        self.address_checks.retain(|&(_, at, peer)| (at, peer) != (port, host));
         Manager::of(self).lose_neighbour(port, host, now);
     }
 
-    /// The next host that a neighbour table is to be asked for, and the port. What it has sent waits for the answer.
+    /// The next host that a neighbour table is to resolve, with its port. Messages of the host wait for the answer.
     pub fn next_stranger(&mut self) -> Option<(usize, IpAddr)> {
         self.cm.next_wanted()
     }
 
-    /// A packet for the queue pair in `slot` has its peer's IP address and came from another MAC address. The peer may
-    /// have moved, or be behind several routers: the neighbour table knows.
+    /// Handles a packet for the queue pair in `slot` with its peer's IP address and another MAC address. The peer may
+    /// have moved, or be behind several routers: requests its address from the neighbour table.
     #[cold]
-    pub(super) fn doubt(&mut self, slot: usize, port: usize, now: Instant) {
+    pub(super) fn check_address(&mut self, slot: usize, port: usize, now: Instant) {
         let Some(host) = self.qps.at_mut(slot).and_then(|qp| qp.remote()) else { return };
-        let doubt = (slot, port, host);
-        if self.doubts.contains(&doubt) {
+        let check = (slot, port, host);
+        if self.address_checks.contains(&check) {
             return self.cm.ask_for(port, host, now);
         }
-        if self.doubts.len() == DOUBTS {
-            self.doubts.pop_front();
+        if self.address_checks.len() == MAX_ADDRESS_CHECKS {
+            self.address_checks.pop_front();
         }
-        self.doubts.push_back(doubt);
+        self.address_checks.push_back(check);
         self.cm.ask_for(port, host, now);
     }
 
-    /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then.
+    /// Limits the path to `ip` to packets of `mtu` bytes (layer 3), until `until`.
     pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
         self.cm.limit_path(ip, mtu, until);
     }
@@ -141,28 +141,28 @@ impl Roce {
         self.cm.has_messages()
     }
 
-    /// Number of connections, made, being made and ending.
+    /// Number of connections: being made, established and ending.
     pub fn connections(&self) -> usize {
         self.cm.connections()
     }
 
-    /// Requests of connections that were refused, to be taken out.
+    /// Refused connection requests, for the caller to take out.
     pub fn refusals(&mut self) -> &mut Refusals {
         self.cm.refusals()
     }
 
-    /// Disconnects every connection in order: each peer gets a DREQ (or a REJ where it is not made yet), again
-    /// and again as usual until it has answered.
+    /// Disconnects all connections in order: each peer gets a DREQ (or a REJ while its connection is being made),
+    /// retransmitted as usual until it answers.
     pub fn disconnect_all(&mut self, now: Instant) {
         Manager::of(self).disconnect_all(now);
     }
 
-    /// Whether every peer has answered that, or does not need to.
+    /// Whether all peers have answered, or need not answer.
     pub fn is_disconnected(&self) -> bool {
         self.cm.is_disconnected()
     }
 
-    /// Takes a MAD that has arrived on queue pair 1, at the port at `place`.
+    /// Handles a MAD that arrived on queue pair 1 of the port at `place`.
     pub(crate) fn handle_mad(&mut self, place: usize, frame: &Frame<'_>, mad: &[u8], now: Instant) {
         let source = frame.source().address();
         let arrival = Arrival {
@@ -177,7 +177,7 @@ impl Roce {
         Manager::of(self).handle_mad(&arrival, mad, now);
     }
 
-    /// Puts the connection manager's next message through a port into `tx`; false if there is none.
+    /// Puts the connection manager's next message for a port into `tx`; false if there is none.
     #[inline(never)]
     pub(super) fn poll_mad(&mut self, port: usize, tx: &mut TxBuffer) -> bool {
         let Some(mac) = self.ports.get(port).map(|port| port.config.mac) else { return false };
@@ -202,7 +202,7 @@ impl Roce {
         true
     }
 
-    /// Runs the timers of connections that have expired.
+    /// Runs the expired timers of connections.
     pub(crate) fn run_connection_timers(&mut self, now: Instant) {
         Manager::of(self).run_timers(now);
     }
@@ -260,7 +260,7 @@ impl ConnectionManager for Roce {
 
     #[inline]
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        // Hardly ever is there any.
+        // Events are rare.
         if self.cm.has_events() { Manager::of(self).next_event() } else { None }
     }
 }

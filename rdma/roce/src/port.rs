@@ -1,4 +1,4 @@
-//! A port of the provider: its addresses, and the queue pairs that want to send through it.
+//! A port of the provider: its addresses, and its queue pairs that have packets to send.
 
 use super::PortConfig;
 use super::qp::Peer;
@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use verbs::PathMtu;
 
-/// NAKs and ACKs of queue pairs that are gone, which wait to be sent.
-const LAST_WORDS: usize = 16;
+/// Most NAKs and ACKs of destroyed queue pairs that wait to be sent.
+const MAX_FINAL_NAKS: usize = 16;
 
 /// A port.
 #[derive(Debug)]
@@ -18,22 +18,22 @@ pub struct Port {
     pub config: PortConfig,
     /// Whether its link is up.
     pub link: bool,
-    /// Its addresses, as they stand in packets.
+    /// Its addresses, in wire format.
     pub gids: Vec<Gid>,
     /// Places of queue pairs that have an ACK or NAK to send.
     pub replies: VecDeque<u32>,
-    /// NAKs and ACKs of queue pairs that are gone.
+    /// NAKs and ACKs of destroyed queue pairs.
     pub final_naks: VecDeque<(Peer, FinalNak)>,
-    /// Places of queue pairs that have anything else to send, the one whose turn it is first.
+    /// Places of queue pairs that have anything else to send, in the order of their turns.
     pub sends: VecDeque<u32>,
-    /// Packets that it has sent in this turn.
+    /// Packets sent in the present turn.
     pub burst: u8,
 }
 
 impl Port {
-    /// With room for no queue pair.
+    /// A port with room for no queue pair.
     pub fn new(config: PortConfig) -> Self {
-        let final_naks = VecDeque::with_capacity(LAST_WORDS);
+        let final_naks = VecDeque::with_capacity(MAX_FINAL_NAKS);
         let (replies, sends) = (VecDeque::new(), VecDeque::new());
         let gids = gids(&config.addresses);
         Port { gids, link: true, replies, final_naks, sends, burst: 0, config }
@@ -62,14 +62,14 @@ impl Port {
         !self.replies.is_empty() || !self.final_naks.is_empty()
     }
 
-    /// Keeps the NAK or ACK of a queue pair that goes; if there are too many, its peer runs into a timer.
-    pub fn keep_final_nak(&mut self, peer: Peer, word: FinalNak) {
-        if self.final_naks.len() < LAST_WORDS {
-            self.final_naks.push_back((peer, word));
+    /// Keeps the NAK or ACK of a queue pair that is destroyed. If there are too many, its peer times out.
+    pub fn keep_final_nak(&mut self, peer: Peer, nak: FinalNak) {
+        if self.final_naks.len() < MAX_FINAL_NAKS {
+            self.final_naks.push_back((peer, nak));
         }
     }
 
-    /// Forgets a queue pair.
+    /// Removes a queue pair from the lists.
     pub fn forget(&mut self, place: u32) {
         self.replies.retain(|&p| p != place);
         self.sends.retain(|&p| p != place);

@@ -18,7 +18,7 @@ use verbs::{
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 impl Roce {
-    /// The window of what a peer alleges to be granted to it in domain `pd`, or a refusal.
+    /// The window that domain `pd` grants for a peer's claim, or a refusal.
     pub fn check(
         &self,
         pd: PdId,
@@ -29,12 +29,12 @@ impl Roce {
         self.memory.check(pd, access, alleged, length)
     }
 
-    /// Whether a queue pair has done its requests up to that number, or is gone.
+    /// Whether the requests of a queue pair up to number `requests` are done, or the queue pair is gone.
     pub fn has_done(&self, qp: QpId, requests: u32) -> bool {
         self.qps.get(qp.0).is_none_or(|qp| qp.has_done(requests))
     }
 
-    /// Makes room in all lists of queue pairs for the one at `place`.
+    /// Makes room for the queue pair at `place` in all lists.
     fn make_room(&mut self, place: usize) {
         self.timers.make_room(place);
         let places = self.qps.places();
@@ -185,7 +185,7 @@ impl Provider for Roce {
     }
 
     fn failed_by_itself(&self, qp: QpId) -> bool {
-        // Who ends a connection parts its queue pair from it first.
+        // Ending a connection detaches its queue pair first.
         self.qps.get(qp.0).is_some_and(|qp| qp.state == QpState::Error && qp.connection.is_some())
     }
 
@@ -314,11 +314,11 @@ impl Provider for Roce {
             memory: &mut self.memory,
             cqs: &mut self.cqs,
             counters: &mut self.counters,
-            // Failing looks at no clock.
+            // `fail` does not use the time.
             now: Instant::ZERO,
         };
-        // Whoever asks for it need not be told.
-        found.error_told = true;
+        // Caller-initiated: no `QpError` event.
+        found.error_reported = true;
         found.fail(None, &mut env);
         if let Some(connection) = found.connection {
             self.cm.qp_failed(connection);
@@ -328,7 +328,7 @@ impl Provider for Roce {
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let mut gone = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        gone.requester.give_back(&mut self.memory);
+        gone.requester.release_memory(&mut self.memory);
         if let Some(connection) = gone.connection {
             self.cm.qp_destroyed(connection);
         }
@@ -336,14 +336,14 @@ impl Provider for Roce {
             !matches!(event, AsyncEvent::QpError(id) | AsyncEvent::CommunicationEstablished(id)
                 if *id == qp)
         });
-        if let (Some(peer), Some(word)) = (gone.peer, gone.responder.final_nak())
+        if let (Some(peer), Some(nak)) = (gone.peer, gone.responder.final_nak())
             && let Some(port) = self.ports.get_mut(gone.port)
         {
-            port.keep_final_nak(peer, word);
+            port.keep_final_nak(peer, nak);
         }
         let place = handle_table::HandleTable::<Qp>::index(qp.0);
         self.timers.forget(place);
-        // It is listed only where it sends.
+        // Only its own port lists it.
         if let Some(port) = self.ports.get_mut(gone.port) {
             port.forget(place as u32);
         }

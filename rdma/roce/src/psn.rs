@@ -46,9 +46,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Everything about every pair of numbers of 6 bits, against plain integers.
+    /// All pairs of 6-bit numbers, against plain integers.
     #[test]
-    fn all_of_a_small_one() {
+    fn six_bit_serials_match_plain_integers() {
         type Small = Serial<6>;
         for start in 0..64 {
             let a = Small::new(start + 64 * 1000);

@@ -1,4 +1,4 @@
-//! A queue pair: what its requester and its responder share.
+//! A queue pair: the common state of its requester and its responder.
 
 use super::completion::CompletionQueues;
 use super::counters::Counters;
@@ -17,7 +17,7 @@ use verbs::{
     QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
 };
 
-/// What a queue pair touches outside of itself.
+/// The provider's state that a queue pair works on.
 #[derive(Debug)]
 pub struct Env<'a> {
     pub memory: &'a mut Memory,
@@ -34,7 +34,7 @@ pub struct Peer {
     pub path_mtu: PathMtu,
 }
 
-/// What a queue pair is and never changes.
+/// Constant properties of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     pub id: QpId,
@@ -49,8 +49,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Puts a completion into the queue for sends; counts it if it is lost. Whoever posted it may not wait
-    /// for it ([`SendRequest::ack_lazily`](verbs::SendRequest::ack_lazily)).
+    /// Adds a completion to the send completion queue; counts it if it is lost. `awaited` is false if the user does not
+    /// wait for it ([`SendRequest::ack_lazily`](verbs::SendRequest::ack_lazily)).
     #[inline(never)]
     pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status, awaited: bool) {
         let operation = CompletedOperation::Send;
@@ -60,7 +60,7 @@ impl Identity {
         }
     }
 
-    /// Puts a completion into the queue for receives; counts it if it is lost.
+    /// Adds a completion to the receive completion queue; counts it if it is lost.
     #[inline(always)]
     pub fn complete_receive(&self, env: &mut Env<'_>, completion: Completion) {
         if !env.cqs.push(self.recv_cq, completion, true) {
@@ -75,31 +75,31 @@ pub struct Qp {
     pub identity: Identity,
     pub state: QpState,
     pub peer: Option<Peer>,
-    /// What the headers of the peer's packets have in common, where that is known.
+    /// The headers that the peer's packets have in common, if known.
     pub expected: Option<HeaderPrediction>,
-    /// Place of the port that it sends through.
+    /// Index of the port that it sends through.
     pub port: usize,
-    /// The peer is behind a router, and what it sends may come through another one.
+    /// Whether the peer is behind a router; its packets may come through another router.
     pub routed: bool,
     pub requester: Requester,
     pub responder: Responder,
     pub receives: ReceiveQueue,
-    /// Of an unreliable datagram queue pair.
+    /// For an unreliable datagram queue pair.
     pub datagrams: Datagrams,
-    /// The connection that it belongs to.
+    /// Its connection.
     pub connection: Option<ConnectionId>,
     /// Whether a valid packet of the peer has arrived.
-    pub heard: bool,
-    /// Whether it stands in the engine's list of those that have an ACK or NAK to send.
+    pub peer_seen: bool,
+    /// Whether it is in `Port::replies`.
     pub listed_reply: bool,
-    /// Whether it stands in the engine's list of those that have anything else to send.
+    /// Whether it is in `Port::sends`.
     pub listed_send: bool,
-    /// Whether its user was told that it went to error.
-    pub error_told: bool,
+    /// Whether its error was reported to the user.
+    pub error_reported: bool,
 }
 
 impl Qp {
-    /// In the state Init. All memory that it will ever need, but for RDMA READ, is taken here.
+    /// A queue pair in state Init. All memory that it will ever need, except for RDMA READ, is allocated here.
     pub fn new(identity: Identity, init: &QpInit) -> Self {
         let (sends, datagrams) = match init.kind {
             QpType::Rc => (init.max_send_wr, 0),
@@ -117,10 +117,10 @@ impl Qp {
             receives: ReceiveQueue::new(init),
             datagrams: Datagrams::new(datagrams as usize),
             connection: None,
-            heard: false,
+            peer_seen: false,
             listed_reply: false,
             listed_send: false,
-            error_told: false,
+            error_reported: false,
         }
     }
 
@@ -149,7 +149,7 @@ impl Qp {
         self.peer.as_ref().map(|peer| peer.template.remote().address())
     }
 
-    /// The peer is at that MAC address now.
+    /// Changes the MAC address of the peer.
     pub fn readdress(&mut self, mac: [u8; 6]) {
         if let Some(peer) = &mut self.peer {
             peer.template.readdress(mac);
@@ -170,8 +170,8 @@ impl Qp {
         Ok(())
     }
 
-    /// To the error state: everything posted is flushed. `first` is how the oldest send request
-    /// ended, if that is what failed.
+    /// To the error state: all work requests are flushed. `first` is the status of the oldest send request, if that
+    /// caused the failure.
     pub fn fail(&mut self, first: Option<Status>, env: &mut Env<'_>) {
         if self.state == QpState::Error {
             return;
@@ -184,13 +184,13 @@ impl Qp {
         self.responder.stop();
     }
 
-    /// Whether there is an ACK or NAK to send before anything else.
+    /// Whether it has an ACK or NAK to send before anything else.
     #[inline]
     pub fn has_reply(&self) -> bool {
         self.responder.has_reply()
     }
 
-    /// Whether there is anything else to send.
+    /// Whether it has anything else to send.
     #[inline]
     pub fn has_send(&self, window: u32) -> bool {
         self.responder.has_answer()
@@ -198,7 +198,8 @@ impl Qp {
                 && (self.requester.can_send(window) || self.datagrams.has_send())
     }
 
-    /// Whether a request packet that asked for no ACK leaves anything to see to that is not listed yet.
+    /// Whether a request packet without an ACK request leaves nothing to do: no failure, and no reply or answer that is
+    /// not listed yet.
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.state != QpState::Error
@@ -206,19 +207,19 @@ impl Qp {
             && (self.listed_send || !self.responder.has_answer())
     }
 
-    /// Whether it has nothing to send, and nothing to be told of.
+    /// Whether it is ready to send and has nothing to send.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.state == QpState::Rts && !self.listed_reply && !self.listed_send
     }
 
-    /// Number of requests that were ever posted, modulo 2^32; None if none of them is under way.
+    /// Number of requests posted so far, modulo 2^32; None if none is in flight.
     pub fn under_way(&self) -> Option<u32> {
-        // Only one of them has any.
+        // A queue pair has requests in only one of them.
         self.requester.under_way().or_else(|| self.datagrams.under_way())
     }
 
-    /// Whether the requests up to that number are done.
+    /// Whether the requests up to number `requests` are done.
     pub fn has_done(&self, requests: u32) -> bool {
         match self.identity.kind {
             QpType::Rc => self.requester.has_done(requests),
@@ -226,7 +227,7 @@ impl Qp {
         }
     }
 
-    /// When it wants to be woken.
+    /// When its next timer expires.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         Instant::first([self.requester.deadline(), self.responder.deadline()])

@@ -1,5 +1,5 @@
-//! A packet on its way in: the checks of vol. 1, 9.6 in the order of Linux (`rxe_recv.c`), then to
-//! the queue pair. What fails a check is dropped and counted.
+//! Handling of received packets: the checks of vol. 1, 9.6 in the order of Linux (`rxe_recv.c`), then delivery to the
+//! queue pair. Packets that fail a check are dropped and counted.
 
 use super::Roce;
 use super::datagram;
@@ -21,11 +21,11 @@ use verbs::{AsyncEvent, QpState, QpType};
 /// Whether a frame was for the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was taken, and nobody has anything to do for it: no completion, nothing to be sent.
+    /// RoCE, and nothing is left to do: no completion, nothing to send.
     Absorbed,
-    /// It was RoCE: taken, or dropped and counted.
+    /// RoCE: handled, or dropped and counted.
     Consumed,
-    /// It is for somebody else.
+    /// Not RoCE.
     NotRoce,
 }
 
@@ -49,8 +49,8 @@ impl From<Error> for DropReason {
 }
 
 impl Roce {
-    /// Takes a frame that a port received, from its destination MAC on. The payload is copied
-    /// once, to where it belongs.
+    /// Handles a frame that a port received, from its destination MAC on. The payload is copied once, to its
+    /// destination.
     pub fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) -> Verdict {
         let taken = match self.handle_expected(port, frame, now) {
             Some(taken) => taken,
@@ -78,7 +78,8 @@ impl Roce {
         Verdict::Consumed
     }
 
-    /// A packet with the headers that its queue pair expects. None for any other, and for one that is wrong.
+    /// Handles a packet with the headers that its queue pair expects. None for any other packet, and for one that fails
+    /// a check.
     #[inline(always)]
     fn handle_expected(
         &mut self,
@@ -94,7 +95,7 @@ impl Roce {
         }
         let headers = qp.expected.as_ref()?.matches(frame)?;
         check_icrc(&self.icrc, Network::Ipv4, headers).ok()?;
-        // Most of all are these.
+        // The most frequent packets.
         if let Some((psn, payload)) = header_prediction::middle_of_write(headers) {
             let mtu = qp.peer.as_ref()?.path_mtu.bytes();
             let (memory, cqs) = (&mut self.memory, &mut self.cqs);
@@ -109,7 +110,7 @@ impl Roce {
         Some(self.deliver(port, slot, &request, None, now))
     }
 
-    /// Any frame.
+    /// Handles any frame.
     #[inline(never)]
     fn handle_any(
         &mut self,
@@ -150,7 +151,7 @@ impl Roce {
             addressed()?;
             return Err(DropReason::UnknownQp);
         };
-        // A connected queue pair knows its own address, and its port.
+        // A connected queue pair checks its own address, and its port.
         if qp.peer.is_none() {
             addressed()?;
             if !net::is_host(frame.source().address()) {
@@ -166,14 +167,14 @@ impl Roce {
             if qp.routed {
                 qp.expected = HeaderPrediction::new(&peer.template, frame.source_mac());
             } else if frame.source_mac() != *peer.template.remote_mac() {
-                self.doubt(slot, number, now);
+                self.check_address(slot, number, now);
                 return Err(DropReason::WrongPeer);
             }
         }
         self.deliver(number, slot, &request, Some(frame), now)
     }
 
-    /// A packet that has passed all checks, at the queue pair in `slot`. A datagram comes with its frame.
+    /// Delivers a packet that has passed all checks to the queue pair in `slot`. A datagram comes with its frame.
     #[inline(never)]
     fn deliver(
         &mut self,
@@ -198,24 +199,24 @@ impl Roce {
             }
             (QpType::Ud { .. }, None) => Err(DropReason::WrongState),
         };
-        // Most packets are of a long message, and change nothing that is seen to here.
+        // Most packets are of a long message, and change nothing that is handled here.
         let passing =
-            qp.heard && opcode.is_request() && !request.bth.ack_request && qp.is_settled();
-        // A packet that is not the next one may be anybody's who does not hear our answers.
+            qp.peer_seen && opcode.is_request() && !request.bth.ack_request && qp.is_settled();
+        // A packet with an unexpected PSN may be from an attacker that does not receive our answers.
         let proof = taken.is_ok() && (!opcode.is_request() || qp.responder.requests_seen() > 0);
-        let idle = if passing { qp.is_idle() } else { self.see_to(slot, proof) };
+        let idle = if passing { qp.is_idle() } else { self.finish_packet(slot, proof) };
         taken?;
         let nothing = idle && self.cqs.awaited == awaited;
         Ok(if nothing { Verdict::Absorbed } else { Verdict::Consumed })
     }
 
-    /// After a packet for the queue pair in `slot` that may have changed more than a message, and may be
-    /// proof that the peer receives: whether it has nothing to do.
-    fn see_to(&mut self, slot: usize, proof: bool) -> bool {
+    /// Completes the handling of a packet for the queue pair in `slot` that may have changed more than a message.
+    /// `proof` is true if the packet proves that the peer receives. Returns whether the queue pair has nothing to do.
+    fn finish_packet(&mut self, slot: usize, proof: bool) -> bool {
         let Some(qp) = self.qps.at_mut(slot) else { return true };
-        let heard = qp.heard;
-        if !heard && proof {
-            qp.heard = true;
+        let peer_seen = qp.peer_seen;
+        if !peer_seen && proof {
+            qp.peer_seen = true;
             if qp.state == QpState::Rtr {
                 let event = AsyncEvent::CommunicationEstablished(qp.identity.id);
                 self.events.push_back(event);
@@ -225,18 +226,18 @@ impl Roce {
             }
         }
         self.settle(slot);
-        heard && self.qps.at(slot).is_some_and(Qp::is_idle)
+        peer_seen && self.qps.at(slot).is_some_and(Qp::is_idle)
     }
 
-    /// Where frames of a message that is under way are about to arrive, by what was received last: at
-    /// which port, and how many. Said once for each such frame.
+    /// Port and number of frames that are about to arrive for the message in progress, by the last received packet.
+    /// Each such packet is reported once.
     pub fn expected(&mut self) -> Option<(usize, usize)> {
         let (port, slot) = self.arriving.take()?;
         let qp = self.qps.at(slot)?;
         Some((port, qp.responder.under_way(qp.peer.as_ref()?.path_mtu.bytes())))
     }
 
-    /// A packet for queue pair 1, the general services interface.
+    /// Handles a packet for queue pair 1, the general services interface.
     fn handle_gsi(
         &mut self,
         place: usize,
@@ -257,7 +258,7 @@ impl Roce {
         Ok(())
     }
 
-    /// Place in the table of the queue pair with a number.
+    /// Place in the table of the queue pair with this number.
     pub(super) fn slot_of(&self, number: u32) -> usize {
         HandleTable::<Qp>::index((number ^ self.qpn_mask) & self.qpn_slots)
     }
@@ -315,7 +316,7 @@ fn check_icrc(icrc: &icrc::Icrc, network: Network, headers: &[u8]) -> Result<(),
     if computed == *stored { Ok(()) } else { Err(DropReason::Icrc) }
 }
 
-/// A packet for a connected queue pair.
+/// Handles a packet for a connected queue pair.
 #[inline]
 fn handle_connected(
     qp: &mut Qp,

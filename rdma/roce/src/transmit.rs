@@ -1,4 +1,4 @@
-//! A packet on its way out: headers in a buffer, payload by reference, pad and ICRC behind.
+//! A packet to transmit: headers in a buffer, payload by reference, then pad and ICRC.
 
 use super::psn::Psn;
 use super::sges::Sges;
@@ -9,18 +9,18 @@ use super::wire::icrc::{self, Icrc};
 use super::wire::mad;
 use drivers::hal::{Packet, Window};
 
-/// Most bytes that a work request can carry inline: with all headers they stay within what a port
-/// sends cheapest.
+/// Most inline bytes of a work request: with all headers the packet stays within the size that ports send at the lowest
+/// cost.
 pub const MAX_INLINE: usize = 96;
 
 /// Longest head: a MAD is sent as part of it.
 const MAX_HEAD: usize = frame::MAX_LEN + bth::LEN + Deth::LEN + mad::LEN;
 
-/// One packet to transmit, made by `poll_transmit`. The loop keeps it and hands it to the port;
-/// if the port has no room, it hands the same packet over later. Each port has one of its own.
+/// One packet to transmit, filled by `poll_transmit`. The loop passes it to the port; while the port has no room, the
+/// loop keeps it for later. Each port has a buffer of its own.
 ///
-/// It is made in the order of the wire: [`TxBuffer::begin`], extended headers, payload, and then
-/// `Emitter::emit`, which fills in what stands before them and puts pad and ICRC behind.
+/// It is filled in wire order: [`TxBuffer::begin`], extended headers, payload, and then `Emitter::emit`, which
+/// completes the headers before them and appends pad and ICRC.
 #[derive(Debug)]
 pub struct TxBuffer {
     head: [u8; MAX_HEAD],
@@ -28,9 +28,9 @@ pub struct TxBuffer {
     payload: Sges,
     trailer: [u8; 8],
     trailer_len: usize,
-    /// Queue pair of the peer, and PSN, of the packet that goes on with the message of this one, if it does
-    /// not end with it.
-    pub goes_on: Option<(u32, Psn)>,
+    /// If the message does not end with this packet: queue pair of the peer, and PSN, of the next packet of the
+    /// message.
+    pub continues: Option<(u32, Psn)>,
 }
 
 impl Default for TxBuffer {
@@ -40,7 +40,7 @@ impl Default for TxBuffer {
 }
 
 impl TxBuffer {
-    /// An empty one.
+    /// An empty buffer.
     pub const fn new() -> Self {
         TxBuffer {
             head: [0; MAX_HEAD],
@@ -48,11 +48,11 @@ impl TxBuffer {
             payload: Sges::empty(),
             trailer: [0; 8],
             trailer_len: 0,
-            goes_on: None,
+            continues: None,
         }
     }
 
-    /// The frame, for a port. Its payload lies in the memory of the work request.
+    /// The frame, for a port. Its payload stays in the memory of the work request.
     #[inline]
     pub fn packet(&self) -> Packet<'_> {
         Packet {
@@ -70,18 +70,24 @@ impl TxBuffer {
         }
         self.head_len = template.len() + bth::LEN;
         self.payload.clear();
-        self.goes_on = None;
+        self.continues = None;
     }
 
-    /// Begins a packet without extended headers that goes on with the message of the one in here, with
-    /// `len` bytes of a window, a multiple of 4, as payload.
+    /// Begins the next packet of the message whose packet is in the buffer: no extended headers, and `len` bytes of a
+    /// window, a multiple of 4, as payload.
     #[inline]
-    pub fn go_on(&mut self, template: &Template, window: &Window, offset: usize, len: usize) {
+    pub fn continue_message(
+        &mut self,
+        template: &Template,
+        window: &Window,
+        offset: usize,
+        len: usize,
+    ) {
         let front = template.len() + bth::LEN;
         if self.head_len != front
             && let Some(place) = self.head.first_chunk_mut()
         {
-            // The first packet of a WRITE says where to.
+            // The first packet of a WRITE has a RETH.
             template.begin(place);
             template.complete(place, bth::LEN + len + icrc::LEN);
             self.head_len = front;
@@ -100,7 +106,7 @@ impl TxBuffer {
         }
     }
 
-    /// Adds payload by copy: at most a MAD in all.
+    /// Appends payload by copy: at most a MAD in all.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         if let Some(place) = self.head.get_mut(self.head_len..self.head_len + bytes.len()) {
@@ -109,18 +115,18 @@ impl TxBuffer {
         }
     }
 
-    /// Adds as payload the first `len` bytes of these.
+    /// Appends the first `len` bytes of `bytes` as payload.
     #[inline]
     pub fn copy_short(&mut self, bytes: [u8; 8], len: usize) {
         let rest = self.head.get_mut(self.head_len..).unwrap_or_default();
         if let Some(place) = rest.first_chunk_mut() {
-            // What stands behind the payload is not looked at.
+            // The bytes behind the payload are not sent.
             *place = bytes;
             self.head_len += len.min(bytes.len());
         }
     }
 
-    /// Makes `len` bytes of a window, from `offset` on, the payload: by reference.
+    /// Appends `len` bytes of a window, from `offset` on, as payload by reference.
     #[inline]
     pub fn refer(&mut self, window: &Window, offset: usize, len: usize) {
         if len > 0
@@ -130,13 +136,13 @@ impl TxBuffer {
         }
     }
 
-    /// Makes `len` bytes of several windows, from `offset` on, the payload: by reference.
+    /// Sets `len` bytes of several windows, from `offset` on, as payload by reference.
     pub fn refer_part(&mut self, windows: &Sges, offset: usize, len: usize) {
         windows.part(offset, len, &mut self.payload);
     }
 }
 
-/// Puts packets together.
+/// Assembles packets.
 #[derive(Debug)]
 pub struct Emitter {
     icrc: Icrc,
@@ -148,11 +154,10 @@ impl Emitter {
         Emitter { icrc }
     }
 
-    /// Completes the packet in `tx`, which was begun with the same template, with `bth`, whose pad
-    /// count is filled in here.
+    /// Completes the packet in `tx`, which was begun with `template`, with `bth`. Its pad count is filled in here.
     #[inline(always)]
     pub fn emit(&self, tx: &mut TxBuffer, template: &Template, bth: Bth) {
-        // Extended headers are of whole words, so that they do not change the pad.
+        // Extended headers are whole words, so they do not change the pad.
         let behind = tx.head_len - template.len() + tx.payload.len();
         let pad = behind.wrapping_neg() & 3;
         if let Some(place) = tx.head.get_mut(template.len()..).and_then(|h| h.first_chunk_mut()) {
@@ -164,7 +169,7 @@ impl Emitter {
         self.close(tx, template, pad);
     }
 
-    /// Completes a packet in `tx` that goes on with a message (see [`TxBuffer::go_on`]).
+    /// Completes a packet in `tx` that was begun by [`TxBuffer::continue_message`].
     #[inline(always)]
     pub fn emit_middle(&self, tx: &mut TxBuffer, template: &Template, bth: Bth) {
         if let Some(place) = tx.head.get_mut(template.len()..).and_then(|h| h.first_chunk_mut()) {
@@ -173,7 +178,7 @@ impl Emitter {
         self.close(tx, template, 0);
     }
 
-    /// Puts pad and ICRC behind a packet.
+    /// Appends pad and ICRC to a packet.
     #[inline(always)]
     fn close(&self, tx: &mut TxBuffer, template: &Template, pad: usize) {
         let headers = tx.head.get(ETHERNET_LEN..tx.head_len).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Linux error numbers, as far as they travel in RTRS (positive, at most 9 bits in an immediate).
+//! Linux error numbers that RTRS transmits (positive, at most 9 bits in an immediate).
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ macro_rules! errnos {
         impl Errno {
             $($(#[$doc])* pub const $name: Errno = Errno($number);)*
 
-            /// Linux's name of the number, if this side ever uses it.
+            /// Linux's name of the number, if this side uses it.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($number => Some(stringify!($name)),)*
@@ -54,7 +54,7 @@ errnos! {
 }
 
 impl Errno {
-    /// From a positive number; None for 0 and for what does not fit into 9 bits.
+    /// Creates an error from a positive number; None for 0 and numbers of more than 9 bits.
     pub const fn new(number: u16) -> Option<Self> {
         if number == 0 || number > 511 { None } else { Some(Errno(number)) }
     }

@@ -1,14 +1,14 @@
-//! Heartbeats of a path (rtrs.c, `hb_work`): a side asks at every tick at which its last question has been
-//! answered; whatever arrives counts as an answer.
+//! Heartbeats of a path (rtrs.c, `hb_work`): a side sends a heartbeat at every tick at which its last one has been
+//! answered. Any received message counts as an answer.
 //!
-//! Both sides of Linux do so. A server of ours asks when it has heard nothing since its last tick: a client that
-//! asks by itself has shown that it is there, and four packets and as many wake-ups are saved.
+//! Both sides of Linux do so. Our server sends one only if nothing was received since its last tick: the heartbeats of
+//! an active client already prove that it is alive, which saves four packets and as many wake-ups.
 
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Ticks that a server does without a question, while its client is heard: it asks once in a minute.
-const SPARED: u8 = 11;
+/// Ticks that a server skips while messages of its client arrive: it sends one heartbeat a minute.
+const SKIPPED_TICKS: u8 = 11;
 
 /// The heartbeat of one path.
 #[derive(Clone, Copy, Debug)]
@@ -16,21 +16,22 @@ pub struct Heartbeat {
     interval: Duration,
     allowed_misses: u8,
     missed: u8,
-    /// Ticks between two questions to a peer that is heard, and how many of them are left.
-    spared: u8,
-    quiet: u8,
-    /// When something arrived last.
-    heard_at: Instant,
+    /// Ticks to skip after a heartbeat while messages arrive.
+    skip_after_send: u8,
+    /// Ticks still to skip.
+    ticks_to_skip: u8,
+    /// When the last message was received.
+    last_rx: Instant,
     next: Instant,
-    asked: Instant,
+    last_tx: Instant,
 }
 
-/// What a tick asks for.
+/// Result of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tick {
-    /// Nothing (yet).
+    /// Nothing to do.
     Nothing,
-    /// A heartbeat message.
+    /// Send a heartbeat.
     Send,
     /// The peer has been silent for too long.
     Dead,
@@ -43,36 +44,39 @@ impl Heartbeat {
             interval,
             allowed_misses,
             missed: 0,
-            spared: 0,
-            quiet: 0,
-            heard_at: now,
+            skip_after_send: 0,
+            ticks_to_skip: 0,
+            last_rx: now,
             next: now + interval,
-            asked: now,
+            last_tx: now,
         }
     }
 
-    /// As [`Heartbeat::new`], for a side whose peer asks by itself: a peer that was heard since the last tick is
-    /// asked only at the first, and then once in a while, for the time that its answer takes.
-    pub fn of_server(interval: Duration, allowed_misses: u8, now: Instant) -> Self {
-        Heartbeat { spared: SPARED, ..Heartbeat::new(interval, allowed_misses, now) }
+    /// As [`Heartbeat::new`], for a side whose peer sends heartbeats by itself: while messages arrive, a heartbeat is
+    /// sent only at the first tick, and then once in a while to measure the latency.
+    pub fn for_server(interval: Duration, allowed_misses: u8, now: Instant) -> Self {
+        Heartbeat {
+            skip_after_send: SKIPPED_TICKS,
+            ..Heartbeat::new(interval, allowed_misses, now)
+        }
     }
 
-    /// Something arrived on any connection of the path.
+    /// Records a message received on any connection of the path.
     #[inline]
-    pub fn heard(&mut self, now: Instant) {
+    pub fn record_rx(&mut self, now: Instant) {
         self.missed = 0;
-        self.heard_at = now;
+        self.last_rx = now;
     }
 
-    /// Whether the last question was not answered (yet), or the peer, who asks as often as we do, has not asked
-    /// when it should have.
+    /// Whether the last heartbeat is unanswered, or the peer, which has the same interval, has missed its own
+    /// heartbeat.
     pub fn is_silent(&self, now: Instant) -> bool {
-        self.missed > 0 || now.since(self.heard_at) > self.interval + self.interval / 4
+        self.missed > 0 || now.since(self.last_rx) > self.interval + self.interval / 4
     }
 
-    /// A question was asked between two ticks.
-    pub fn ask(&mut self, now: Instant) {
-        self.asked = now;
+    /// Records a heartbeat sent between two ticks.
+    pub fn record_tx(&mut self, now: Instant) {
+        self.last_tx = now;
     }
 
     /// When the next tick is due.
@@ -85,11 +89,11 @@ impl Heartbeat {
         if now < self.next {
             return Tick::Nothing;
         }
-        // Who comes a little late does not put off those that follow.
+        // A small delay does not shift the following ticks.
         let late = now.since(self.next) >= self.interval;
         self.next = if late { now } else { self.next } + self.interval;
-        if self.quiet > 0 && now.since(self.heard_at) <= self.interval {
-            self.quiet -= 1;
+        if self.ticks_to_skip > 0 && now.since(self.last_rx) <= self.interval {
+            self.ticks_to_skip -= 1;
             return Tick::Nothing;
         }
         if self.missed > self.allowed_misses {
@@ -99,14 +103,14 @@ impl Heartbeat {
         if self.missed > 1 {
             return Tick::Nothing;
         }
-        self.quiet = self.spared;
-        self.asked = now;
+        self.ticks_to_skip = self.skip_after_send;
+        self.last_tx = now;
         Tick::Send
     }
 
-    /// The answer arrived: the time since the question.
-    pub fn answered(&self, now: Instant) -> Duration {
-        now.since(self.asked)
+    /// Time from the last heartbeat to its answer at `now`.
+    pub fn latency(&self, now: Instant) -> Duration {
+        now.since(self.last_tx)
     }
 }
 
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_dead_after_seven_ticks_and_a_talking_one_never() {
+    fn silent_peer_is_dead_after_seven_ticks_and_active_one_never() {
         let mut silent = Heartbeat::new(Duration::from_secs(5), 5, at(0));
         assert_eq!(silent.tick(at(4)), Tick::Nothing);
         let ticks: std::vec::Vec<Tick> = (1..=7).map(|n| silent.tick(at(5 * n))).collect();
@@ -131,13 +135,13 @@ mod tests {
         let mut talking = Heartbeat::new(Duration::from_secs(5), 5, at(0));
         for n in 1..100 {
             assert_eq!(talking.tick(at(5 * n)), Tick::Send);
-            assert_eq!(talking.answered(at(5 * n + 1)), Duration::from_secs(1));
-            talking.heard(at(5 * n + 1));
+            assert_eq!(talking.latency(at(5 * n + 1)), Duration::from_secs(1));
+            talking.record_rx(at(5 * n + 1));
         }
     }
 
     #[test]
-    fn ticks_keep_their_interval_though_somebody_is_late() {
+    fn ticks_keep_their_interval_after_a_late_one() {
         let mut heartbeat = Heartbeat::new(Duration::from_secs(5), 5, at(0));
         let next = [6, 10, 19, 30].map(|n| {
             heartbeat.tick(at(n));
@@ -147,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn a_server_asks_a_client_that_is_heard_once_in_a_minute() {
-        let mut heartbeat = Heartbeat::of_server(Duration::from_secs(5), 5, at(0));
-        let ticks = |heartbeat: &mut Heartbeat, from: u64, to: u64, heard: bool| {
-            let asked = |n: &u64| {
-                if heard {
-                    heartbeat.heard(at(5 * n - 2));
+    fn server_sends_to_an_active_client_once_a_minute() {
+        let mut heartbeat = Heartbeat::for_server(Duration::from_secs(5), 5, at(0));
+        let ticks = |heartbeat: &mut Heartbeat, from: u64, to: u64, active: bool| {
+            let sends = |n: &u64| {
+                if active {
+                    heartbeat.record_rx(at(5 * n - 2));
                 }
                 heartbeat.tick(at(5 * n)) == Tick::Send
             };
-            (from..=to).filter(asked).collect::<std::vec::Vec<u64>>()
+            (from..=to).filter(sends).collect::<std::vec::Vec<u64>>()
         };
         assert_eq!(ticks(&mut heartbeat, 1, 30, true), [1, 13, 25]);
-        // One that falls silent is asked at the next tick, and is dead after as many ticks as with Linux.
+        // A client that falls silent gets a heartbeat at the next tick, and is dead after as many ticks as with Linux.
         assert!(!heartbeat.is_silent(at(154)) && heartbeat.is_silent(at(155)));
         assert_eq!(ticks(&mut heartbeat, 31, 36, false), [31]);
         assert_eq!(heartbeat.tick(at(5 * 37)), Tick::Dead);

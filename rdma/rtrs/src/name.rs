@@ -1,4 +1,4 @@
-//! Names as RTRS and RNBD carry them: up to 254 bytes in a field of 255, padded with zeroes.
+//! Names in RTRS and RNBD messages: up to 254 bytes in a field of 255, padded with zeroes.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ pub struct Name {
     len: u8,
 }
 
-/// Bytes that are no name: too long, not UTF-8, or with control characters.
+/// Invalid name: too long, not UTF-8, or with control characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadName;
 
@@ -29,7 +29,7 @@ impl Name {
     /// Size of the field that carries a name.
     pub const FIELD: usize = 255;
 
-    /// From a string.
+    /// Creates a name from a string.
     pub fn new(name: &str) -> Result<Self, BadName> {
         if name.chars().any(char::is_control) {
             return Err(BadName);
@@ -40,7 +40,7 @@ impl Name {
         Ok(Name { bytes, len: name.len() as u8 })
     }
 
-    /// From a field: what stands before the first zero (there must be one).
+    /// Parses a field: the bytes before the first zero (which must exist).
     pub fn parse(field: &[u8; Name::FIELD]) -> Result<Self, BadName> {
         let len = field.iter().position(|&b| b == 0).ok_or(BadName)?;
         Name::new(core::str::from_utf8(&field[..len]).map_err(|_| BadName)?)
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_round_trip_and_lies_are_refused() {
+    fn fields_round_trip_and_invalid_names_are_refused() {
         let name = Name::new("blå/ram0").unwrap();
         assert_eq!(Name::parse(name.field()).unwrap(), name);
         assert_eq!(Name::parse(&[b'a'; 255]), Err(BadName), "no terminator");

@@ -1,9 +1,8 @@
-//! Connections to servers, over SMC-R or TCP: connector and engine together, so that their user
-//! need not know which of the two carries them. A server that does not offer SMC, or declines, is
-//! spoken to over TCP.
+//! Connections to servers over SMC-R or TCP: joins a TCP connector and the engine, so that the user handles connections
+//! regardless of their transport. Without SMC in the server's SYN-ACK, or after a Decline, TCP carries the connection.
 
 pub use super::connections::{Carrier, Connected, ConnectionId, Connections, Event};
-use super::connections::{NEWS, State};
+use super::connections::{READY_BATCH, State};
 use super::engine::{Engine, Role};
 use core::net::SocketAddr;
 use core::ops::{Deref, DerefMut};
@@ -21,28 +20,28 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Without any connection. `seed` as in [`TcpConnector::new`]; `owner`: how the engine's sockets say that they
-    /// are of this connector ([`Engine::poll_event`]); `cost`: bytes of the engine's books that a connection takes, which
-    /// somebody else may have paid for.
+    /// Creates a connector without connections. `seed` as in [`TcpConnector::new`]. `owner`: tag that the engine
+    /// returns with the events of this connector's sockets ([`Engine::poll_event`]). `cost`: bytes charged per
+    /// connection in [`Engine::admission`]; 0 if the caller accounts for them elsewhere.
     pub fn new(limits: Limits, cost: u64, seed: u16, owner: u32) -> Self {
         Connector {
             connections: Connections::new(TcpConnector::new(limits, seed), owner, cost, false),
         }
     }
 
-    /// Has other limits from the next connection on.
+    /// Changes the limits for future connections.
     pub fn adjust(&mut self, limits: Limits, cost: u64, interface: &mut Interface) {
         self.connections.tcp.set_limits(interface, limits);
         self.connections.set_cost(cost);
     }
 
-    /// Its name among those of [`Interface::ready`]; always of the same interface.
+    /// The connector's name in [`Interface::ready`]. `interface` must be the same in all calls.
     pub fn tcp_owner(&mut self, interface: &mut Interface) -> Owner {
         self.connections.tcp.owner(interface)
     }
 
-    /// Begins to connect; `smc` offers SMC. An [`Event::Opened`], [`Event::Failed`] or [`Event::Broken`] follows. None
-    /// if there is no room or no way.
+    /// Starts a connection; `smc`: with the SMC option. An [`Event::Opened`], [`Event::Failed`] or [`Event::Broken`]
+    /// follows. Returns None without room or without a route.
     pub fn connect(
         &mut self,
         interface: &mut Interface,
@@ -64,24 +63,24 @@ impl Connector {
         Some(self.connections.insert(link, (local, peer), State::Opening, now))
     }
 
-    /// Sees to what is new of connections, some at a time: to be called while [`Interface::ready`] names it.
+    /// Handles TCP readiness, a bounded number of connections per call. To be called while [`Interface::ready`] returns
+    /// this connector's name.
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        for _ in 0..NEWS {
+        for _ in 0..READY_BATCH {
             let Some(id) = self.connections.next_news(interface) else { break };
             if self.connections.is_connecting(id) {
                 self.opened(id, interface, engine, ctx);
             }
-            self.connections.hear(id, interface, engine, ctx);
+            self.connections.handle_tcp_ready(id, interface, engine, ctx);
         }
     }
 
-    /// Something is new of a connection that is being opened: it may be open, for its handshake or for TCP, or
-    /// be gone.
+    /// Checks a connection that is being opened: TCP is still opening, open with or without SMC, or gone.
     fn opened<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
@@ -99,7 +98,7 @@ impl Connector {
                 if let Some(socket) = engine.open(Role::Client, ends, owner, ctx) {
                     self.connections.set_state(id, State::Handshake(socket));
                 } else {
-                    // The server waits for a Proposal that cannot be made: without SMC it may go.
+                    // The server waits for a Proposal that cannot be sent. A retry without SMC may succeed.
                     self.connections.set_state(id, State::Refused);
                     self.connections.fail(id, interface, engine, ctx.now);
                 }
@@ -108,7 +107,7 @@ impl Connector {
         }
     }
 
-    /// Ends everything: connections end by an abort, and handshakes with them.
+    /// Aborts all connections and handshakes.
     pub fn stop<P: Provider + ?Sized>(
         self,
         interface: &mut Interface,
@@ -119,7 +118,7 @@ impl Connector {
     }
 }
 
-/// What its user does with connections.
+/// Gives users the operations on connections.
 impl Deref for Connector {
     type Target = Connections<TcpConnector>;
     fn deref(&self) -> &Self::Target {

@@ -15,15 +15,15 @@ use verbs::Provider;
 pub const ECHO_PORT: u16 = 7;
 /// Port of the discard service.
 pub const DISCARD_PORT: u16 = 9;
-/// Most that is moved at a time.
+/// Most bytes moved at a time.
 const PIECE: usize = 16 << 10;
 
 /// A connection that is served.
 #[derive(Debug, Default)]
 struct Client {
-    /// Read and not written yet, for want of room.
+    /// Bytes read and not yet written back, because the send buffer is full.
     held: Vec<u8>,
-    /// The client has said everything.
+    /// The client has ended its side.
     finished: bool,
 }
 
@@ -32,16 +32,16 @@ struct Client {
 pub struct Echo {
     front: Acceptor,
     discard: bool,
-    /// By their places.
+    /// Clients, indexed by [`ConnectionId::place`].
     clients: Vec<Option<(ConnectionId, Client)>>,
     piece: Vec<u8>,
-    /// Connections that were served, over SMC-R and over TCP.
+    /// Connections served over SMC-R and over TCP.
     pub served: (u64, u64),
 }
 
 impl Echo {
-    /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`], for the hosts of `smc.hosts`; `offers` as in
-    /// [`Acceptor::new`], as is `owner`. A host has `per_host` connections at most.
+    /// Listens on [`ECHO_PORT`] or [`DISCARD_PORT`] for the hosts of `smc.hosts`. `offers` and `owner` as in
+    /// [`Acceptor::new`]. A host has `per_host` connections at most.
     pub fn new(
         interface: &mut Interface,
         discard: bool,
@@ -64,7 +64,7 @@ impl Echo {
         }
     }
 
-    /// Takes an event of the engine; false if it is none of this service's.
+    /// Handles an event of the engine. Returns false if the socket is not one of this service.
     pub fn handle_event<P: Provider + ?Sized>(
         &mut self,
         socket: SocketId,
@@ -139,7 +139,7 @@ impl Echo {
         }
     }
 
-    /// Moves what can be moved; an error when there is nothing more to do for the client.
+    /// Moves as many bytes as possible. Returns an error when the connection is to be closed.
     fn serve<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
@@ -183,12 +183,12 @@ impl Echo {
         }
     }
 
-    /// Its connections, as they are shown.
+    /// The connections, for reports.
     pub fn connected(&self) -> impl Iterator<Item = Connected> + '_ {
         self.front.connected()
     }
 
-    /// Connections that were looked at.
+    /// Number of connection look-ups.
     #[cfg(any(test, feature = "testing"))]
     pub fn looked(&self) -> u64 {
         self.front.looked

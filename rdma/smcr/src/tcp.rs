@@ -1,4 +1,4 @@
-//! TCP connections that were accepted and those that were made, as [`super::connections`] sees both.
+//! Common interface of accepted and outgoing TCP connections, for [`super::connections`].
 
 use core::fmt::Debug;
 use drivers::hal::Instant;
@@ -6,9 +6,9 @@ use net::Interface;
 use net::connector::{ConnectionHandle, Connector};
 use net::tcp::{Closed, Listener, Stream};
 
-/// TCP connections, by their names.
+/// A set of TCP connections.
 pub trait Tcp {
-    /// What names a connection.
+    /// Handle of a connection.
     type Name: Copy + Debug + Ord;
     /// As [`Listener::next_news`].
     fn next_news(&mut self, on: &mut Interface) -> Option<Self::Name>;
@@ -22,9 +22,9 @@ pub trait Tcp {
     fn make_idle(&self, on: &mut Interface, name: Self::Name);
     /// As [`Listener::finish`].
     fn finish(&self, on: &mut Interface, name: Self::Name);
-    /// Gives a connection up, in order or by a reset.
+    /// Closes a connection with FIN, or with RST if `abort`.
     fn leave(&mut self, on: &mut Interface, name: Self::Name, abort: bool, now: Instant);
-    /// Ends all connections that are not given up yet, by a reset; nobody listens any more.
+    /// Resets all connections that are still open, and stops listening.
     fn stop(self, on: &mut Interface);
 }
 

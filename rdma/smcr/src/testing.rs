@@ -1,5 +1,5 @@
-//! Two engines over two soft-RoCE providers with a wire between them, and TCP connections that
-//! lose nothing, in virtual time.
+//! Test world: two engines over two software RoCE providers with a simulated network between them, and lossless TCP
+//! connections, in virtual time.
 
 mod by_hand;
 mod cards;
@@ -22,16 +22,16 @@ use std::vec::Vec;
 use verbs::EngineContext;
 use verbs::{PathMtu, Provider};
 
-/// Whoever is asked for is known once somebody has asked twice.
+/// A neighbour table that resolves an address at the second request.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct TestNeighbours {
     pub asked: u32,
     pub none: bool,
-    /// Nobody answers.
+    /// No neighbour answers.
     pub silent: bool,
 }
 
-impl Neighbours for Way {
+impl Neighbours for TestNeighbours {
     fn address_towards(&self, _: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
         Some(preferred)
     }
@@ -49,38 +49,39 @@ impl Neighbours for Way {
     }
 }
 
-/// A TCP connection: which sockets it has, and the bytes under way to each.
+/// A TCP connection: the sockets at its ends, and the bytes under way to each.
 #[derive(Debug, Default)]
 pub struct Tcp {
     pub ends: [Option<SocketId>; 2],
     pub bytes: [Vec<u8>; 2],
-    /// What becomes of CLC messages on their way to a host.
+    /// Fault injected into CLC messages to one host.
     pub valve: Option<Valve>,
 }
 
-/// What becomes of the message with number `at` on its way to host `to`.
+/// Injects a fault into message number `at` to host `to`.
 #[derive(Debug)]
 pub struct Valve {
     pub to: usize,
     pub at: usize,
     pub what: Fate,
-    /// Messages that came so far, and those that are under way.
+    /// Messages seen so far.
     pub seen: usize,
+    /// Delayed messages, and when they are due.
     pub late: Vec<(Instant, Vec<u8>)>,
 }
 
-/// What becomes of a message.
+/// Fault of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Lost, with all that follow.
+    /// The message and all following ones are lost.
     Lost,
     Late(Duration),
-    /// A Decline comes in its place, and its sender is told nothing.
+    /// A Decline replaces the message, without its sender's knowledge.
     Declined(Reason),
 }
 
 impl Valve {
-    /// What arrives of `bytes`, which are whole messages, at `now`.
+    /// The bytes that arrive at `now` of `bytes`, which are complete messages.
     fn pass(&mut self, mut bytes: &[u8], now: Instant) -> Vec<u8> {
         let mut through = Vec::new();
         while let Ok(Some(length)) = frame_length(bytes) {
@@ -110,23 +111,23 @@ impl Valve {
     }
 }
 
-/// A host: the provider and the engine on it.
+/// A host: provider and engine.
 #[derive(Debug)]
 pub struct Host {
     pub roce: Cards,
-    /// The packets that its ports are sending.
+    /// Transmit buffers of its ports.
     tx: Vec<TxBuffer>,
     pub arena: Arena,
     pub engine: Engine,
-    pub way: Way,
+    pub neighbours: TestNeighbours,
     rng: Rng,
     now: Instant,
-    /// What was told of each socket.
-    pub told: HashMap<SocketId, Ready>,
+    /// Events reported for each socket.
+    pub events: HashMap<SocketId, Ready>,
 }
 
 impl Host {
-    /// Host `n`; its engine uses so many of its ports.
+    /// Creates host `n`; its engine uses `ports` of its ports.
     fn new(
         n: usize,
         seed: u64,
@@ -147,14 +148,14 @@ impl Host {
         let devices = (0..ports).map(|at| device(n, at)).collect();
         let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let engine = Engine::new(config, devices, &mut ctx).unwrap();
-        let way = Way::default();
+        let neighbours = TestNeighbours::default();
         let tx = (0..PORTS).map(|_| TxBuffer::new()).collect();
-        Host { roce, tx, arena, engine, way, rng, now, told: HashMap::new() }
+        Host { roce, tx, arena, engine, neighbours, rng, now, events: HashMap::new() }
     }
 
-    fn ctx(&mut self) -> (&mut Engine, EngineContext<'_, Cards>, &mut Way) {
-        let Host { roce, arena, engine, way, rng, now, .. } = self;
-        (engine, EngineContext { provider: roce, arena, now: *now, rng }, way)
+    fn ctx(&mut self) -> (&mut Engine, EngineContext<'_, Cards>, &mut TestNeighbours) {
+        let Host { roce, arena, engine, neighbours, rng, now, .. } = self;
+        (engine, EngineContext { provider: roce, arena, now: *now, rng }, neighbours)
     }
 }
 
@@ -172,13 +173,13 @@ impl netsim::Node for Host {
     fn work(&mut self, now: Instant) {
         self.now = now;
         self.roce.handle_timeout(now);
-        let (engine, mut ctx, way) = self.ctx();
-        engine.handle_timeout(&mut ctx, way);
+        let (engine, mut ctx, neighbours) = self.ctx();
+        engine.handle_timeout(&mut ctx, neighbours);
         while engine.poll(&mut ctx) > 0 {}
         while let Some((id, ready, _)) = self.engine.poll_event() {
             let ready = ready.difference(Ready::CLC);
             if !ready.is_empty() {
-                *self.told.entry(id).or_default() |= ready;
+                *self.events.entry(id).or_default() |= ready;
             }
         }
         let (engine, mut ctx, _) = self.ctx();
@@ -197,7 +198,7 @@ pub fn ip(n: usize, port: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, port as u8, 1 + n as u8).into()
 }
 
-/// The address of the port that has a GID, of either version.
+/// The address of the port with a GID of either version.
 pub fn ip_of(gid: Ipv6Addr) -> IpAddr {
     let mut places = (0..2).flat_map(|n| [(n, 0), (n, 1)]);
     let found = places.find(|&(n, port)| net::link_local(mac(n, port)) == gid);
@@ -210,25 +211,25 @@ pub fn device(n: usize, port: usize) -> Device {
     Device { ip, address: ip.into(), mac: mac(n, port), path_mtu: PathMtu::Mtu1024, pnet }
 }
 
-/// The subnet of a port, with a prefix of that length.
+/// The subnet of a port.
 pub fn subnet(n: usize, port: usize, prefix: u8) -> Subnet {
     Subnet::new(device(n, port).ip, ip(n, port), prefix)
 }
 
-/// The world. Host 0 is the server of all connections, unless they are opened the other way.
+/// The test world. Host 0 is the server of all connections, unless a test opens them in the other direction.
 #[derive(Debug)]
 pub struct World {
     pub network: Network,
     pub hosts: [Host; 2],
     pub tcp: Vec<Tcp>,
     boots: u64,
-    /// Who speaks version 1, too.
+    /// Hosts with version 1 enabled.
     v1: [bool; 2],
-    /// Between which addresses TCP goes.
+    /// Addresses of the TCP connections.
     pub addresses: [IpAddr; 2],
 }
 
-/// The settings that tests begin with.
+/// Default settings of the tests.
 pub fn config() -> Config {
     let eids = std::vec![Eid::new("LAB.SMC.EID").unwrap()];
     Config { eids, rmb_size: 0, send_buffer: 16 << 10, ..Config::default() }
@@ -243,12 +244,12 @@ impl World {
         Self::with_ports(seed, configs, [1, 1])
     }
 
-    /// Hosts whose engines use so many ports.
+    /// A world whose engines use `ports`.
     pub fn with_ports(seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
         Self::of_kind(Kind::OneDevice, seed, configs, ports)
     }
 
-    /// Hosts with ports of that kind.
+    /// A world with devices of `kind`.
     fn of_kind(kind: Kind, seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
         let mut network = Network::new(seed);
         for n in 0..2 {
@@ -270,12 +271,12 @@ impl World {
         }
     }
 
-    /// Hosts that speak one version alone.
+    /// A world with one version only.
     pub fn of_version(version: u8, seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
         Self::of_version_and_kind((version, Kind::OneDevice), seed, configs, ports)
     }
 
-    /// Likewise, with ports of that kind.
+    /// A world with one version only, and devices of `kind`.
     pub fn of_version_and_kind(
         (version, kind): (u8, Kind),
         seed: u64,
@@ -287,40 +288,40 @@ impl World {
         }
         let configs = configs.map(|config| Config { eids: Vec::new(), ..config });
         let mut world = Self::of_kind(kind, seed, configs, ports);
-        (0..2).for_each(|n| world.speak_v1(n));
+        (0..2).for_each(|n| world.enable_v1(n));
         world
     }
 
-    /// Host `n` speaks version 1 from here on.
-    pub fn speak_v1(&mut self, n: usize) {
+    /// Enables version 1 at host `n`.
+    pub fn enable_v1(&mut self, n: usize) {
         self.v1[n] = true;
         let subnets = (0..PORTS).map(|port| subnet(n, port, 24));
         self.hosts[n].engine.set_subnets(subnets.collect());
     }
 
-    /// Host `n` loses everything that it knew, as after a power cut.
+    /// Host `n` loses all its state, as after a power cut.
     pub fn reboot(&mut self, n: usize) {
         self.boots += 1;
         let config = self.hosts[n].engine.config().clone();
         let ports = (self.hosts[n].engine.devices().len(), self.hosts[n].roce.kind());
         self.hosts[n] = Host::new(n, 7777 + self.boots, config, ports, self.network.now);
         if self.v1[n] {
-            self.speak_v1(n);
+            self.enable_v1(n);
         }
         for tcp in &mut self.tcp {
             tcp.ends[n] = None;
         }
     }
 
-    /// Something with engine `n`.
+    /// Calls `f` with engine `n`.
     pub fn with_engine<R>(
         &mut self,
         n: usize,
-        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Cards>, &mut Way) -> R,
+        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Cards>, &mut TestNeighbours) -> R,
     ) -> R {
         self.hosts[n].now = self.network.now;
-        let (engine, mut ctx, way) = self.hosts[n].ctx();
-        f(engine, &mut ctx, way)
+        let (engine, mut ctx, neighbours) = self.hosts[n].ctx();
+        f(engine, &mut ctx, neighbours)
     }
 
     /// Opens a TCP connection from `client` to the other node, and both sockets.
@@ -336,37 +337,37 @@ impl World {
         self.tcp.len() - 1
     }
 
-    /// An established connection from host 1 to host 0; the sockets, by host.
+    /// Establishes a connection from host 1 to host 0. Returns its sockets, by host.
     pub fn established(&mut self) -> [SocketId; 2] {
         let at = self.connect_from(1);
         let ids = self.tcp[at].ends.map(Option::unwrap);
         self.run(Duration::from_secs(10), |w| {
-            (0..2).all(|n| w.was_told(n, ids[n], Ready::ESTABLISHED))
+            (0..2).all(|n| w.has_event(n, ids[n], Ready::ESTABLISHED))
         });
         for (n, &id) in ids.iter().enumerate() {
             let engine = &mut self.hosts[n].engine;
             let why = (n, engine.fallback(id), engine.poll_notice());
-            assert!(self.was_told(n, id, Ready::ESTABLISHED), "{why:?}");
+            assert!(self.has_event(n, id, Ready::ESTABLISHED), "{why:?}");
         }
         ids
     }
 
-    pub fn was_told(&self, n: usize, id: SocketId, what: Ready) -> bool {
-        self.hosts[n].told.get(&id).is_some_and(|told| told.contains(what))
+    pub fn has_event(&self, n: usize, id: SocketId, what: Ready) -> bool {
+        self.hosts[n].events.get(&id).is_some_and(|events| events.contains(what))
     }
 
-    /// Forgets what was told.
-    pub fn hear_nothing(&mut self) {
-        self.hosts.iter_mut().for_each(|host| host.told.clear());
+    /// Clears the reported events.
+    pub fn clear_events(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.events.clear());
     }
 
-    /// Nothing arrives any more, or does again.
+    /// Stops or resumes delivery of all frames.
     pub fn mute(&mut self, mute: bool) {
         self.network.mute(0, mute);
         self.network.mute(1, mute);
     }
 
-    /// Both hosts do what there is to do, and TCP carries its bytes, without time passing.
+    /// Lets both hosts work and TCP carry its bytes, without time passing.
     pub fn round(&mut self) {
         let now = self.network.now;
         loop {
@@ -386,28 +387,28 @@ impl World {
             for n in 0..2 {
                 let Some(id) = self.tcp[at].ends[n] else { continue };
                 let mut buffer = [0; 100];
-                let mut said = Vec::new();
+                let mut sent = Vec::new();
                 loop {
                     let count = self.hosts[n].engine.poll_clc_bytes(id, &mut buffer);
                     if count == 0 {
                         break;
                     }
-                    said.extend_from_slice(&buffer[..count]);
+                    sent.extend_from_slice(&buffer[..count]);
                     moved = true;
                 }
                 let now = self.network.now;
                 let Tcp { bytes, valve, .. } = &mut self.tcp[at];
                 match valve.as_mut().filter(|valve| valve.to == 1 - n) {
                     Some(valve) => {
-                        let through = valve.pass(&said, now);
+                        let through = valve.pass(&sent, now);
                         moved |= !through.is_empty();
                         bytes[1 - n].extend(through);
                     }
-                    None => bytes[1 - n].extend(said),
+                    None => bytes[1 - n].extend(sent),
                 }
                 let bytes = core::mem::take(&mut self.tcp[at].bytes[n]);
-                let taken = self.with_engine(n, |engine, ctx, way| {
-                    engine.handle_clc_bytes(id, &bytes, ctx, way)
+                let taken = self.with_engine(n, |engine, ctx, neighbours| {
+                    engine.handle_clc_bytes(id, &bytes, ctx, neighbours)
                 });
                 self.tcp[at].bytes[n] = bytes[taken..].to_vec();
                 moved |= taken > 0;
@@ -416,7 +417,7 @@ impl World {
         moved
     }
 
-    /// A round, then time passes to the next thing that happens, at most to `limit`.
+    /// A round, then time passes to the next event, at most to `limit`.
     pub fn step(&mut self, limit: Instant) {
         self.round();
         let late = self.tcp.iter().flat_map(|tcp| &tcp.valve).flat_map(|valve| &valve.late);
@@ -424,7 +425,7 @@ impl World {
         self.network.step_until(&mut self.hosts, Some(limit));
     }
 
-    /// Runs until `done`, or until `limit` has passed; whether it was done.
+    /// Runs until `done` or for `limit`. Returns whether it was done.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut World) -> bool) -> bool {
         let end = self.network.now + limit;
         loop {
@@ -448,7 +449,7 @@ impl World {
         self.with_engine(n, |engine, ctx, _| engine.send(id, bytes, ctx)).unwrap()
     }
 
-    /// Reads what is there.
+    /// Reads all received bytes.
     pub fn recv(&mut self, n: usize, id: SocketId) -> Vec<u8> {
         let mut buffer = std::vec![0; 1 << 17];
         let count = self.hosts[n].engine.recv(id, &mut buffer).unwrap_or(0);
@@ -460,7 +461,7 @@ impl World {
         self.with_engine(n, |engine, ctx, _| engine.close(id, ctx));
     }
 
-    /// All of `bytes` from host `from` to the other, which reads in pieces of up to `piece`.
+    /// Sends all of `bytes` from host `from` to the other, which reads in pieces of up to `piece`.
     pub fn transfer(&mut self, from: usize, ids: [SocketId; 2], bytes: &[u8], piece: usize) {
         let (mut sent, mut got) = (0, Vec::new());
         let end = self.network.now + Duration::from_secs(60);
@@ -476,11 +477,11 @@ impl World {
                 self.step(end);
             }
         }
-        assert!(got == bytes, "what was read is what was written");
+        assert!(got == bytes, "bytes read differ from bytes written");
     }
 }
 
-/// `len` bytes that tell their place.
+/// `len` bytes that depend on their position.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect()
 }

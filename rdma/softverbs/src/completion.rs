@@ -8,11 +8,11 @@ use verbs::{Completion, CqId, QpId, VerbsError};
 struct Queue {
     ring: VecDeque<Completion>,
     depth: usize,
-    /// Send and receive queues that complete here.
+    /// Number of send and receive queues that complete here.
     users: usize,
-    /// What whoever polls it calls it, if that is to be told of completions.
+    /// The user's number for it, returned by `next_watched`; None if it is not watched.
     watched_as: Option<u32>,
-    /// It stands in the list of those that have some.
+    /// Whether it is in `listed`.
     listed: bool,
 }
 
@@ -20,9 +20,9 @@ struct Queue {
 #[derive(Debug)]
 pub struct CompletionQueues {
     queues: HandleTable<Queue>,
-    /// Watched queues that have got completions.
+    /// Watched queues that received completions.
     listed: VecDeque<CqId>,
-    /// Completions ever added for which somebody waits, modulo 2^64.
+    /// Number of completions ever added that a user waits for, modulo 2^64.
     pub awaited: u64,
 }
 
@@ -35,13 +35,13 @@ impl CompletionQueues {
     /// Makes a queue for up to `depth` completions.
     pub fn create(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         let depth = depth as usize;
-        // Beyond that it only grows when many queue pairs fail at once.
+        // Beyond that it grows only when many queue pairs fail at once.
         let ring = VecDeque::with_capacity(depth.min(4096));
         let queue = Queue { ring, depth, users: 0, watched_as: None, listed: false };
         self.queues.insert(|_| queue).map(CqId).ok_or(VerbsError::NoRoom)
     }
 
-    /// Destroys a queue that nothing uses.
+    /// Destroys a queue without users.
     pub fn destroy(&mut self, cq: CqId) -> Result<(), VerbsError> {
         match self.queues.get(cq.0) {
             None => Err(VerbsError::NoSuchObject),
@@ -53,19 +53,19 @@ impl CompletionQueues {
         }
     }
 
-    /// Whether there is such a queue.
+    /// Whether the queue exists.
     pub fn exists(&self, cq: CqId) -> bool {
         self.queues.get(cq.0).is_some()
     }
 
-    /// Counts a user.
+    /// Counts a user of a queue.
     pub fn hold(&mut self, cq: CqId) {
         if let Some(queue) = self.queues.get_mut(cq.0) {
             queue.users += 1;
         }
     }
 
-    /// Takes a user back, and drops what `qp` completed and nobody polled.
+    /// Releases a user, and drops the completions of `qp` that were not polled.
     pub fn release(&mut self, cq: CqId, qp: QpId) {
         if let Some(queue) = self.queues.get_mut(cq.0) {
             queue.users -= 1;
@@ -73,7 +73,7 @@ impl CompletionQueues {
         }
     }
 
-    /// Adds a completion, for which somebody waits or not; false if there is no room for it.
+    /// Adds a completion; `awaited` if a user waits for it. False if the queue is full.
     #[inline(always)]
     pub fn push(&mut self, cq: CqId, completion: Completion, awaited: bool) -> bool {
         match self.queues.get_mut(cq.0) {
@@ -101,20 +101,21 @@ impl CompletionQueues {
         self.queues.iter().all(|queue| queue.ring.is_empty())
     }
 
-    /// Has a queue told of by `number` when it gets completions, instead of being polled all the time.
+    /// Lets `next_watched` report a queue under `number` when it receives completions, so that the user need not poll
+    /// it.
     pub fn watch(&mut self, cq: CqId, number: u32) {
         if let Some(queue) = self.queues.get_mut(cq.0) {
             queue.watched_as = Some(number);
             if !queue.ring.is_empty() && !core::mem::replace(&mut queue.listed, true) {
                 self.listed.push_back(cq);
             }
-            // A queue stands in it once; those that were destroyed may stand in it still.
+            // A queue is listed once; destroyed queues may still be listed.
             self.listed.reserve(self.queues.places());
         }
     }
 
-    /// The number of a watched queue that has got completions since it was told of last. All of them are to be
-    /// polled.
+    /// The number of a watched queue that received completions since its last report. The caller polls it until it is
+    /// empty.
     pub fn next_watched(&mut self) -> Option<u32> {
         while let Some(cq) = self.listed.pop_front() {
             if let Some(queue) = self.queues.get_mut(cq.0) {
@@ -132,7 +133,7 @@ mod tests {
     use verbs::{CompletedOperation, Status};
 
     #[test]
-    fn watched_queues_are_told_of_when_they_get_completions() {
+    fn watched_queues_are_reported_when_they_receive_completions() {
         let mut queues = CompletionQueues::new(4);
         let completion = Completion {
             id: 1,

@@ -1,11 +1,11 @@
-//! A table of objects with a limit. Names carry a generation, so that the name of an object that
-//! is gone does not reach the next one in its place.
+//! A table of objects with a limit. Handles carry a generation, so that the handle of a removed object does not reach
+//! the next one in its place.
 
 use alloc::vec::Vec;
 
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-/// The two highest bits of a name are left to who has to tell names of several tables apart.
+/// The two highest bits of a handle are free: users with several tables distinguish them by these bits.
 const NAME_MASK: u32 = u32::MAX >> 2;
 
 /// Most objects in a table.
@@ -13,7 +13,7 @@ pub const MAX: usize = 1 << INDEX_BITS;
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Name of the object that is or will be here.
+    /// Handle of the present object, or of the next one here.
     name: u32,
     object: Option<T>,
 }
@@ -32,12 +32,12 @@ impl<T> HandleTable<T> {
         HandleTable { slots: Vec::new(), free: Vec::new(), limit: limit.min(MAX) }
     }
 
-    /// Place in the table that a name stands for.
+    /// Place in the table of a handle.
     pub const fn index(name: u32) -> usize {
         (name & INDEX_MASK) as usize
     }
 
-    /// Adds an object; `make` is told its name. None if there is no room.
+    /// Adds an object; `make` gets its handle. None if the table is full.
     pub fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -53,13 +53,13 @@ impl<T> HandleTable<T> {
         Some(slot.name)
     }
 
-    /// The object of that name.
+    /// The object with this handle.
     #[inline]
     pub fn get(&self, name: u32) -> Option<&T> {
         self.slots.get(Self::index(name)).filter(|slot| slot.name == name)?.object.as_ref()
     }
 
-    /// The object of that name, to be changed.
+    /// The object with this handle, mutable.
     #[inline]
     pub fn get_mut(&mut self, name: u32) -> Option<&mut T> {
         self.slots.get_mut(Self::index(name)).filter(|slot| slot.name == name)?.object.as_mut()
@@ -71,18 +71,18 @@ impl<T> HandleTable<T> {
         self.slots.get(index)?.object.as_ref()
     }
 
-    /// The object at a place of the table, to be changed.
+    /// The object at a place of the table, mutable.
     #[inline]
     pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
         self.slots.get_mut(index)?.object.as_mut()
     }
 
-    /// Name of the object at a place of the table.
+    /// Handle of the object at a place of the table.
     pub fn name_at(&self, index: usize) -> Option<u32> {
         self.slots.get(index).filter(|slot| slot.object.is_some()).map(|slot| slot.name)
     }
 
-    /// Takes the object of that name out.
+    /// Removes the object with this handle and returns it.
     pub fn remove(&mut self, name: u32) -> Option<T> {
         let slot = self.slots.get_mut(Self::index(name)).filter(|slot| slot.name == name)?;
         let object = slot.object.take()?;
@@ -96,7 +96,7 @@ impl<T> HandleTable<T> {
         self.slots.iter().filter_map(|slot| slot.object.as_ref())
     }
 
-    /// Number of places that have ever been used.
+    /// Number of places ever used.
     pub fn places(&self) -> usize {
         self.slots.len()
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_dead_reach_nobody() {
+    fn handle_of_a_removed_object_is_invalid() {
         let mut slots = HandleTable::new(2);
         let a = slots.insert(|_| 'a').unwrap();
         let b = slots.insert(|_| 'b').unwrap();

@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 use verbs::VerbsError;
 
-/// Ports, of which there are few.
+/// The ports, a small number.
 #[derive(Debug, Default)]
 pub struct Listening(Vec<u16>);
 
 impl Listening {
-    /// Adds a port; `Busy` if it is there.
+    /// Adds a port; `Busy` if it is already there.
     pub fn add(&mut self, port: u16) -> Result<(), VerbsError> {
         if self.has(port) {
             return Err(VerbsError::Busy);
@@ -17,7 +17,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Takes a port out, if it is there.
+    /// Removes a port, if it is there.
     pub fn remove(&mut self, port: u16) {
         self.0.retain(|&other| other != port);
     }

@@ -1,5 +1,5 @@
-//! Memory for regions on demand: one window, given out in blocks of powers of two (a buddy
-//! allocator). Its books are taken at construction and lie outside of the memory.
+//! Memory for chunks on demand: one window, allocated in blocks of powers of two (a buddy allocator). Its bookkeeping
+//! is allocated at construction, outside of that memory.
 
 use alloc::vec::Vec;
 use drivers::hal::{Retired, Through, TransmitProgress, Window};
@@ -10,24 +10,24 @@ const UNIT: usize = 512;
 const ORDERS: usize = 22;
 /// Blocks that may wait for a port before a list has to grow.
 const RETIRED: usize = 256;
-/// No unit.
+/// No unit: the end of a list.
 const NONE: u32 = u32::MAX;
-/// Not the first unit of a free block.
+/// The unit does not begin a free block.
 const USED: u8 = u8::MAX;
 
-/// A block that was given out. Whoever holds it gives it back once.
+/// An allocated block. Its holder returns it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     first: u32,
     order: u8,
 }
 
-/// What the pool counts.
+/// Statistics of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
-    /// Times that a peer's WRITE found no memory, and was put off.
+    /// Times that a peer's WRITE found no memory and got an RNR NAK.
     pub short: u64,
-    /// Fewest bytes that were ever free.
+    /// Lowest number of free bytes so far.
     pub lowest: usize,
 }
 
@@ -35,18 +35,18 @@ pub struct PoolCounters {
 #[derive(Debug)]
 pub struct Pool {
     all: Window,
-    /// First free block of each order, and which orders have any.
+    /// First free block of each order, and a bit mask of the orders that have one.
     heads: [u32; ORDERS],
     present: u32,
-    /// By unit: order of the free block that begins there, and its neighbours in the list.
+    /// For each unit: order of the free block that begins there, and its neighbours in the list.
     orders: Vec<u8>,
     links: Vec<(u32, u32)>,
     free: usize,
-    /// Blocks that were given back, and that a port may still send from.
+    /// Released blocks from which a port may still send.
     retired: Retired<Block>,
-    /// A block of this order is kept back from peers' WRITEs.
+    /// Order of the block that is reserved: peers' WRITEs may not use it.
     kept: usize,
-    /// What became of it.
+    /// Statistics.
     pub counters: PoolCounters,
 }
 
@@ -56,8 +56,8 @@ impl Pool {
         Self::new(Window::empty(), UNIT)
     }
 
-    /// A pool over `memory`. What peers write leaves room for one block of `largest` bytes, so
-    /// that requests that have arrived can always be served.
+    /// A pool over `memory`. Peers' WRITEs leave room for one block of `largest` bytes, so that requests that have
+    /// arrived can always be served.
     pub fn new(memory: Window, largest: usize) -> Self {
         let units = (memory.len() / UNIT).min(NONE as usize);
         let mut pool = Pool {
@@ -84,17 +84,17 @@ impl Pool {
         pool
     }
 
-    /// Bytes in all.
+    /// Total bytes.
     pub fn capacity(&self) -> usize {
         self.orders.len() * UNIT
     }
 
-    /// Bytes that are free, perhaps in many blocks.
+    /// Free bytes, perhaps in many blocks.
     pub fn available(&self) -> usize {
         self.free
     }
 
-    /// A block of at least `bytes` bytes, for what a peer writes.
+    /// Allocates a block of at least `bytes` bytes for a peer's WRITE.
     pub fn alloc_for_peer(&mut self, bytes: usize) -> Option<Block> {
         let block = self.alloc(bytes)?;
         if self.present >> self.kept == 0 {
@@ -104,7 +104,7 @@ impl Pool {
         Some(block)
     }
 
-    /// A block of at least `bytes` bytes.
+    /// Allocates a block of at least `bytes` bytes.
     pub fn alloc(&mut self, bytes: usize) -> Option<Block> {
         let wanted = order(bytes)?;
         let found = wanted + (self.present >> wanted).trailing_zeros() as usize;
@@ -123,7 +123,7 @@ impl Pool {
         self.retired = Retired::new(ports, RETIRED);
     }
 
-    /// Takes a block back that something may still be sent from.
+    /// Releases a block from which a port may still send.
     #[inline]
     pub fn retire(&mut self, block: Block, through: Through) {
         if let Some(block) = self.retired.put(block, through) {
@@ -137,14 +137,14 @@ impl Pool {
         !self.retired.is_empty()
     }
 
-    /// Frees what a port sends no more. To be called for the ports in their order.
+    /// Frees the blocks that a port has finished sending. Call it for the ports in their order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         let mut retired = core::mem::take(&mut self.retired);
         retired.note(port, progress, |block| self.free(block));
         self.retired = retired;
     }
 
-    /// Takes a block back.
+    /// Frees a block at once.
     pub fn free(&mut self, block: Block) {
         let (mut first, mut order) = (block.first, usize::from(block.order));
         self.free += UNIT << order;
@@ -224,9 +224,9 @@ mod tests {
     }
 
     proptest! {
-        /// Blocks do not overlap, are large enough, and merge again, whatever the size of the pool.
+        /// Blocks do not overlap, are large enough, and merge again, for any size of the pool.
         #[test]
-        fn blocks_are_apart_and_come_together_again(
+        fn blocks_do_not_overlap_and_merge_again(
             units in 1..200usize, steps in proptest::collection::vec((0..5000usize, any::<bool>()), 0..200),
         ) {
             let mut pool = pool(units * UNIT, UNIT);

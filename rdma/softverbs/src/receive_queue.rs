@@ -1,4 +1,4 @@
-//! A receive queue: where SENDs go, in the order of posting.
+//! A receive queue: destinations of SENDs, in the order of posting.
 
 use super::sges::Sges;
 use alloc::collections::VecDeque;
@@ -8,9 +8,9 @@ use verbs::{QpInit, RecvRequest, VerbsError};
 /// A posted receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
-    /// The work request's, for its completion.
+    /// Id of the work request, for its completion.
     pub id: u64,
-    /// Where the message goes.
+    /// Destination of the message.
     pub into: Sges,
 }
 
@@ -20,7 +20,7 @@ struct Posted {
     windows: usize,
 }
 
-/// A receive queue. Windows lie apart from it: receives for WRITEs with immediate have none.
+/// A receive queue. Windows are in a queue of their own, because receives for WRITEs with immediate have none.
 #[derive(Debug)]
 pub struct ReceiveQueue {
     queue: VecDeque<Posted>,
@@ -30,7 +30,7 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// For as many receives, of as many windows, as `init` says.
+    /// Sized by `max_recv_wr` and `max_recv_sge` of `init`.
     pub fn new(init: &QpInit) -> Self {
         let limit = init.max_recv_wr as usize;
         ReceiveQueue {
@@ -57,19 +57,19 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Keeps the windows of a receive.
+    /// Queues the windows of a receive.
     #[inline(never)]
     fn keep(&mut self, windows: &[Window]) {
         self.windows.extend(windows);
     }
 
-    /// Whether there is none.
+    /// Whether no receive is posted.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// The oldest one.
+    /// The oldest receive.
     #[inline]
     pub fn front(&self) -> Option<Receive> {
         let posted = self.queue.front()?;
@@ -80,8 +80,7 @@ impl ReceiveQueue {
         Some(Receive { id: posted.id, into })
     }
 
-    /// Copies all of `from` into the oldest one, from `offset` on; false if it does not fit, or if
-    /// there is none.
+    /// Copies all of `from` into the oldest receive, at `offset`; false if it does not fit, or if no receive is posted.
     #[inline(always)]
     pub fn write(&self, offset: usize, from: &Window) -> bool {
         let Some(posted) = self.queue.front() else { return false };
@@ -94,7 +93,7 @@ impl ReceiveQueue {
             || self.front().is_some_and(|all| all.into.write_window(offset, from).is_ok())
     }
 
-    /// Takes the oldest one out; its id.
+    /// Removes the oldest receive; returns its id.
     #[inline]
     pub fn pop(&mut self) -> Option<u64> {
         let posted = self.queue.pop_front()?;

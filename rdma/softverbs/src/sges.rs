@@ -1,10 +1,9 @@
-//! Scatter/gather elements: the windows of one work request, seen as one stretch of bytes.
+//! Scatter/gather elements: the windows of one work request, as one range of bytes.
 
 use drivers::hal::{OutOfWindow, Packet, Window};
 use verbs::VerbsError;
 
-/// Most windows in a work request: as many as a packet is made of, so that any part of the bytes
-/// fits into one packet.
+/// Most windows in a work request: as many as a packet may have, so that any part of the bytes fits into one packet.
 pub const MAX_SGE: usize = Packet::MAX_PAYLOAD_WINDOWS;
 
 /// Up to [`MAX_SGE`] windows.
@@ -32,7 +31,7 @@ impl Sges {
         Ok(all)
     }
 
-    /// Adds a window, unless there is no room (false).
+    /// Adds a window; false if it is full.
     #[inline]
     pub fn push(&mut self, window: Window) -> bool {
         match self.windows.get_mut(self.count) {
@@ -51,19 +50,19 @@ impl Sges {
         self.windows.get(..self.count).unwrap_or_default()
     }
 
-    /// Bytes in all.
+    /// Total bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.as_slice().iter().map(Window::len).sum()
     }
 
-    /// Takes the windows out.
+    /// Removes all windows.
     #[inline]
     pub fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Makes `part` the `len` bytes from `offset` (as many of them as there are).
+    /// Sets `part` to the `len` bytes from `offset` (or as many as there are).
     #[inline]
     pub fn part(&self, mut offset: usize, mut len: usize, part: &mut Sges) {
         part.clear();
@@ -131,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn windows_are_one_stretch(
+        fn sges_are_one_range_of_bytes(
             sizes in proptest::collection::vec(0..40usize, 0..=MAX_SGE), offset in 0..100usize,
             len in 0..100usize,
         ) {

@@ -1,37 +1,37 @@
-//! Deadlines of the objects in a table: a heap by time, in which each object stands at most once.
+//! Deadlines of the objects in a table: a heap by time, with at most one entry per object.
 //!
-//! Timers are moved back far more often than they expire. An object therefore stays where it was put, until
-//! that moment has come, and is asked for its deadline only then: moving a timer back costs a comparison,
-//! and what is looked at is what may be due, however many objects there are.
+//! Timers are postponed far more often than they expire. So an entry keeps its time until that moment comes, and only
+//! then is the object's deadline checked. Postponing a timer costs a comparison, and only objects that may be due are
+//! looked at, however many objects there are.
 
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 
-/// In the list of places: it does not stand in the heap.
+/// In `heap_places`: the object is not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
-/// Where an object stands.
+/// An entry of the heap.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     at: Instant,
-    /// Its place in its table.
+    /// Place of the object in its table.
     place: u32,
 }
 
-/// The heap. Objects are named by their places in their table.
+/// The heap. Its objects are identified by their places in their table.
 #[derive(Debug, Default)]
 pub struct Timers {
-    /// Each entry is no later than the two below it, at twice its number and one or two.
+    /// A binary heap: the entry at `n` is no later than those at `2n + 1` and `2n + 2`.
     heap: Vec<Entry>,
-    /// By place of the object: where in the heap it stands.
+    /// For each object its index in the heap.
     heap_places: Vec<u32>,
-    /// Objects that were taken out because their moment had come.
+    /// Number of entries taken out because they were due.
     #[cfg(any(test, feature = "testing"))]
     pub taken: u64,
 }
 
 impl Timers {
-    /// Makes room for the object at `place`, so that nothing else allocates.
+    /// Makes room for the object at `place`, so that no other call allocates.
     pub fn make_room(&mut self, place: usize) {
         if place >= self.heap_places.len() {
             self.heap_places.resize(place + 1, NOWHERE);
@@ -39,18 +39,18 @@ impl Timers {
         self.heap.reserve(self.heap_places.len() - self.heap.len());
     }
 
-    /// How many objects stand in it.
+    /// Number of objects in the heap.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// The first moment at which [`Timers::take_due`] may give an object.
+    /// The first moment at which [`Timers::take_due`] may return an object.
     #[inline]
     pub fn first(&self) -> Option<Instant> {
         self.heap.first().map(|entry| entry.at)
     }
 
-    /// Has an object looked at when `at` has come, or before.
+    /// Schedules an object for `at`, or earlier if it has an earlier entry.
     #[inline]
     pub fn put(&mut self, place: usize, at: Instant) {
         let Some(&found) = self.heap_places.get(place) else { return };
@@ -64,9 +64,9 @@ impl Timers {
         }
     }
 
-    /// When the first object is due, by what `deadline` says of the one at a place. What was moved back since it
-    /// was put goes where it belongs now, and what has no deadline any more goes out: who is about to wait
-    /// is not woken for it.
+    /// When the first object is due; `deadline` returns the deadline of the object at a place. Entries of postponed
+    /// timers move to their present place, and those of objects without a deadline are removed, so that they do not
+    /// wake a caller that is about to wait.
     pub fn first_due(&mut self, deadline: impl Fn(usize) -> Option<Instant>) -> Option<Instant> {
         while let Some(first) = self.heap.first_mut() {
             match deadline(first.place as usize) {
@@ -81,7 +81,7 @@ impl Timers {
         None
     }
 
-    /// Takes out an object whose moment has come: its place.
+    /// Takes out an object that is due; returns its place.
     pub fn take_due(&mut self, now: Instant) -> Option<usize> {
         let first = *self.heap.first().filter(|entry| entry.at <= now)?;
         self.take_out(0);
@@ -92,7 +92,7 @@ impl Timers {
         Some(first.place as usize)
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub fn forget(&mut self, place: usize) {
         let found = self.heap_places.get(place).copied().unwrap_or(NOWHERE);
         if found != NOWHERE {
@@ -106,12 +106,12 @@ impl Timers {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Takes out what stands at `number` of the heap.
+    /// Removes the entry at index `number`.
     fn take_out(&mut self, number: usize) {
         let gone = self.heap.swap_remove(number);
         self.note(gone.place, NOWHERE);
         if number < self.heap.len() {
-            // What was last stands there now, and may belong above or below.
+            // The entry moved here from the end may belong higher or lower.
             self.sink(number);
             self.rise(number);
         }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map: objects come out in order, each at the earliest moment that it was put to.
+        /// Against a map: objects come out in order, each at its earliest time.
         #[test]
         fn objects_come_out_in_order(
             steps in proptest::collection::vec((0..4u8, 0..24usize, 0..1000u32), 0..300),
@@ -208,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_back_ends_no_wait() {
+    fn postponed_timer_does_not_end_a_wait() {
         let mut timers = Timers::default();
         (0..6).for_each(|place| timers.make_room(place));
         for (place, time) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 50)] {
             timers.put(place, at(time));
         }
-        // The first was moved back behind the third, the second is done with, the fourth is behind what is due.
+        // Object 0 is postponed behind object 2, object 1 has no deadline, object 3 is behind the first due one.
         let deadlines = [Some(at(35)), None, Some(at(30)), None, Some(at(90))];
         assert_eq!(timers.first_due(|place| deadlines[place]), Some(at(30)));
         let places = core::iter::from_fn(|| timers.take_due(at(100)));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_allocates_once_there_is_room() {
+    fn put_does_not_allocate_after_make_room() {
         let mut timers = Timers::default();
         (0..100).for_each(|place| timers.make_room(place));
         let room = timers.heap.capacity();

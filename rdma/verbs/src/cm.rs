@@ -1,17 +1,16 @@
-//! The connection manager as its users see it (vol. 1, ch. 12, with the RDMA IP CM service of
-//! annex A11): listen, connect, accept, reject, disconnect. It moves the queue pairs itself.
+//! The user interface of the connection manager (vol. 1, ch. 12, with the RDMA IP CM service of annex A11): listen,
+//! connect, accept, reject, disconnect. The connection manager moves the queue pairs through their states itself.
 
 use super::{PathMtu, QpId, VerbsError};
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use rand_core::RngCore;
 
-/// Name of a connection (being made, made, or ending).
+/// Handle of a connection (being made, established, or ending).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// Most private data a message carries to its user: 56 bytes in a REQ (92 less the IP CM header),
-/// 196 in a REP, 148 in a REJ.
+/// Most private data in a message: 56 bytes in a REQ (92 less the IP CM header), 196 in a REP, 148 in a REJ.
 pub const MAX_PRIVATE_DATA: usize = 196;
 
 /// Private data of a connection manager message.
@@ -46,22 +45,22 @@ impl core::fmt::Debug for PrivateData {
     }
 }
 
-/// What both sides of a connection agree on, beside the queue pair itself.
+/// Parameters that both sides of a connection negotiate, in addition to the queue pair's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionParameters {
-    /// READs and atomics that we serve at a time.
+    /// READs and atomics of the peer that we serve at a time.
     pub responder_resources: u8,
     /// READs and atomics that we may have outstanding.
     pub initiator_depth: u8,
     /// Retries after timeouts and NAKs (0 to 7).
     pub retry_count: u8,
-    /// Retries after RNR NAKs (0 to 7; 7 is for ever).
+    /// Retries after RNR NAKs (0 to 7; 7 is unlimited).
     pub rnr_retry_count: u8,
     /// Code of the pause that our RNR NAKs ask for.
     pub min_rnr_timer: u8,
 }
 
-/// Why a connection was refused (vol. 1, 12.6.7.2); the numbers are those on the wire.
+/// Why a connection was refused (vol. 1, 12.6.7.2), by the numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejectReason(pub u16);
 
@@ -70,56 +69,56 @@ impl RejectReason {
     pub const NO_RESOURCES: RejectReason = RejectReason(3);
     /// No answer in time.
     pub const TIMEOUT: RejectReason = RejectReason(4);
-    /// Nobody listens on this service.
+    /// No listener for this service.
     pub const INVALID_SERVICE_ID: RejectReason = RejectReason(8);
     /// The peer's connection is a left-over of an earlier one.
     pub const STALE_CONNECTION: RejectReason = RejectReason(10);
     /// Not our address.
     pub const INVALID_GID: RejectReason = RejectReason(12);
-    /// Refused by the application, which says why in the private data.
+    /// Refused by the application; the private data has its reason.
     pub const CONSUMER: RejectReason = RejectReason(28);
 }
 
-/// What the connection manager tells its user.
+/// Events that the connection manager reports to its user.
 #[derive(Clone, Copy, Debug)]
 pub enum ConnectionEvent {
-    /// A peer wants a connection to a port that is listened on. Answer with `accept` or `reject`.
+    /// A peer requests a connection to a port with a listener. Answer with `accept` or `reject`.
     Request {
         /// The connection.
         connection: ConnectionId,
-        /// The port that was asked for.
+        /// The requested port.
         port: u16,
         /// The peer's address and port.
         from: SocketAddr,
-        /// Our address that was asked for.
+        /// The requested address, one of ours.
         to: IpAddr,
-        /// What the peer offers (seen from our side).
+        /// The peer's offer (seen from our side).
         parameters: ConnectionParameters,
         /// Path MTU.
         path_mtu: PathMtu,
-        /// What the peer says.
+        /// The peer's private data.
         private_data: PrivateData,
     },
-    /// The connection stands; sends may be posted (receives should be posted before).
+    /// The connection is established; sends may be posted (receives should be posted before).
     Established {
         /// The connection.
         connection: ConnectionId,
-        /// Active side: what the peer said when it accepted; empty on the passive side.
+        /// Active side: the private data of the peer's REP; empty on the passive side.
         private_data: PrivateData,
     },
-    /// The peer, or nobody in time, refused our request.
+    /// The peer refused our request, or did not answer in time.
     Rejected {
-        /// The connection, which is gone.
+        /// The connection, whose handle is now invalid.
         connection: ConnectionId,
         /// Why.
         reason: RejectReason,
-        /// What the peer said.
+        /// The peer's private data.
         private_data: PrivateData,
     },
-    /// The connection ended (by either side, or because the peer is gone). Its queue pair is in
-    /// the error state; the user destroys it.
+    /// The connection ended (by either side, or because the peer is gone). Its queue pair is in the error state; the
+    /// user destroys it.
     Disconnected {
-        /// The connection, which is gone.
+        /// The connection, whose handle is now invalid.
         connection: ConnectionId,
     },
 }
@@ -128,9 +127,9 @@ pub enum ConnectionEvent {
 pub trait ConnectionManager {
     /// Listens on a port (TCP port space), on every address.
     fn listen(&mut self, port: u16) -> Result<(), VerbsError>;
-    /// Stops listening; what stands, stands.
+    /// Stops listening. Existing connections stay.
     fn unlisten(&mut self, port: u16);
-    /// Asks the peer at `to` for a connection of `qp` (in state Init).
+    /// Requests a connection of `qp` (in state Init) with the peer at `to`.
     #[allow(clippy::too_many_arguments)]
     fn connect(
         &mut self,
@@ -142,8 +141,8 @@ pub trait ConnectionManager {
         now: Instant,
         rng: &mut dyn RngCore,
     ) -> Result<ConnectionId, VerbsError>;
-    /// Accepts a request with `qp` (in state Init, receives posted): it goes to ready-to-send at
-    /// once, and the peer may send.
+    /// Accepts a request with `qp` (in state Init, receives posted). The queue pair goes to ready-to-send at once, and
+    /// the peer may send.
     fn accept(
         &mut self,
         connection: ConnectionId,
@@ -161,8 +160,8 @@ pub trait ConnectionManager {
     ) -> Result<(), VerbsError>;
     /// Ends a connection (DREQ); `Disconnected` follows.
     fn disconnect(&mut self, connection: ConnectionId, now: Instant) -> Result<(), VerbsError>;
-    /// The number by which the peer's connection manager knows a connection that stands (the local
-    /// communication ID that it told), or None where there is no such thing.
+    /// The peer's identifier of an established connection (the local communication ID that its connection manager
+    /// sent), or None for providers without one.
     fn peer_id(&self, _connection: ConnectionId) -> Option<u32> {
         None
     }

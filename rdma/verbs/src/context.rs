@@ -1,16 +1,16 @@
-//! What the engines work with.
+//! The resources that protocol engines borrow from their loop.
 
 use drivers::hal::{Arena, Instant};
 use rand_core::RngCore;
 
-/// What an engine works with, lent for one call.
+/// Resources of an engine, borrowed for one call.
 pub struct EngineContext<'a, P: ?Sized> {
     /// The verbs provider.
     pub provider: &'a mut P,
-    /// Where the memory of sessions comes from.
+    /// Arena for the memory of sessions.
     pub arena: &'a mut Arena,
-    /// The present.
+    /// Current time.
     pub now: Instant,
-    /// Where keys and UUIDs come from.
+    /// Source of keys and UUIDs.
     pub rng: &'a mut dyn RngCore,
 }

@@ -1,11 +1,11 @@
-//! Keys that are changed while peers hold them. Software does it at once. Hardware is asked by a work request
-//! (a local invalidation, or a UMR), and until that is done the key that was is good: what relies on its end waits for
-//! the completion. What is posted to the same queue pair afterwards finds it done, so that a peer that has heard of
-//! something posted there has lost the key that was, and may use the next one.
+//! Changes of keys that peers hold. Software changes a key at once. Hardware changes it by a work request (a local
+//! invalidation, or a UMR), and the old key stays valid until that is done: a user that relies on its revocation waits
+//! for the completion. Work requests posted later to the same queue pair execute after the change. So a peer that
+//! receives a message posted there has lost the old key and may use the new one.
 
 use super::QpId;
 
-/// The work request that a change of a key is, where it is one: it is done behind what was posted to `qp` before,
+/// The work request for a key change, on providers that need one. It executes after all requests posted to `qp` before,
 /// takes no place of that queue, and completes there under `id` ([`KeyChanged`]).
 ///
 /// [`KeyChanged`]: super::CompletedOperation::KeyChanged
@@ -15,18 +15,18 @@ pub struct KeyRequest {
     pub qp: QpId,
     /// Id of the completion.
     pub id: u64,
-    /// Whether there is one though nothing goes wrong.
+    /// Whether success makes a completion (failure always does).
     pub signaled: bool,
 }
 
-/// How a change of a key was taken.
+/// State of a key change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyChange<T> {
-    /// It is in force.
+    /// In effect.
     Done(T),
-    /// It was posted: its completion tells when it is in force. If the queue pair fails or is destroyed before, it is done
-    /// for the peer as well: nobody reaches the memory by that queue pair.
+    /// Posted; its completion reports when it is in effect. If the queue pair fails or is destroyed before, the change
+    /// holds for the peer as well: nothing reaches the memory through that queue pair.
     Posted,
-    /// The same, and no completion tells of it: this will be in force for what is posted there from now on.
+    /// Posted without a completion: the value is in effect for work requests posted there from now on.
     Promised(T),
 }

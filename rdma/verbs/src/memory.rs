@@ -1,17 +1,17 @@
-//! Memory regions and what peers say about them.
+//! Memory regions, and the remote addresses that peers claim.
 
 use drivers::hal::Window;
 
-/// Name of a protection domain.
+/// Handle of a protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PdId(pub u32);
 
-/// Name of a memory region.
+/// Handle of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MrId(pub u32);
 
 bitflags::bitflags! {
-    /// What peers may do to a region.
+    /// Operations that peers may perform on a region.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Access: u8 {
         /// RDMA WRITE.
@@ -26,44 +26,44 @@ bitflags::bitflags! {
 /// A registered memory region.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Its name here.
+    /// Its handle.
     pub id: MrId,
-    /// The key that a peer has to name.
+    /// The key that peers must present.
     pub rkey: u32,
-    /// The address that a peer has to name for the first byte.
+    /// The remote address of the first byte.
     pub address: u64,
     /// Its memory.
     pub memory: Window,
 }
 
-/// A region of many chunks of one size, each under a key of its own. Peers address chunk `n` from
-/// `address` + `n` × size on.
+/// A region of many chunks of one size, each under its own key. Chunk `n` has the remote addresses from `address` + `n`
+/// × size on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkedRegion {
-    /// Its name here.
+    /// Its handle.
     pub id: MrId,
-    /// The address that a peer has to name for the first byte of chunk 0.
+    /// The remote address of the first byte of chunk 0.
     pub address: u64,
 }
 
-/// How the memory for chunks on demand stands, in bytes.
+/// Use of the memory for chunks on demand, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnDemandStatus {
-    /// In all.
+    /// Total.
     pub capacity: usize,
     /// Free now.
     pub available: usize,
-    /// The least that was ever free.
+    /// Lowest that was ever free.
     pub lowest: usize,
-    /// Times that a peer's WRITE found none and was put off by an RNR NAK.
+    /// Times that a peer's WRITE found no memory and got an RNR NAK.
     pub short: u64,
 }
 
-/// What a peer alleges: that `length` bytes at `address` are granted under `rkey`. It becomes a
-/// window, or a refusal, only by the provider's check.
+/// A peer's claim that `rkey` grants bytes at `address`. Only the provider's check turns it into a window, or refuses
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Address in the owner's numbering.
+    /// Address in the numbering of the memory's owner.
     pub address: u64,
     /// The owner's key.
     pub rkey: u32,

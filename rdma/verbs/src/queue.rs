@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::Window;
 
-/// Name of a queue pair here (not its number on the wire).
+/// Local handle of a queue pair (not its number on the wire).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpId(pub u32);
 
-/// Name of a completion queue.
+/// Handle of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(pub u32);
 
@@ -47,7 +47,7 @@ impl PathMtu {
         128 << self as usize
     }
 
-    /// The largest that fits an Ethernet MTU with all RoCE headers (96 bytes, as Linux reckons).
+    /// The largest that fits an Ethernet MTU with all RoCE headers (96 bytes, as in Linux).
     pub const fn for_ethernet(mtu: usize) -> Option<Self> {
         let room = mtu.saturating_sub(96);
         let mut code = 5;
@@ -68,7 +68,7 @@ pub enum QpType {
     Rc,
     /// Unreliable datagram.
     Ud {
-        /// Key that arriving datagrams have to carry.
+        /// Key that arriving datagrams must carry.
         qkey: u32,
     },
 }
@@ -82,20 +82,20 @@ pub enum QpState {
     Rtr,
     /// Ready to send.
     Rts,
-    /// Everything posted is flushed.
+    /// All posted work requests are flushed.
     Error,
 }
 
-/// How to make a queue pair. Its memory is taken here, once.
+/// Parameters of a new queue pair. Its memory is allocated once, at creation.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
     /// Transport service.
     pub kind: QpType,
     /// Protection domain.
     pub pd: PdId,
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: CqId,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: CqId,
     /// Send work requests that can be outstanding.
     pub max_send_wr: u32,
@@ -109,7 +109,7 @@ pub struct QpInit {
     pub max_inline: usize,
 }
 
-/// What a queue pair has to know of its peer to receive.
+/// Parameters of the peer that a queue pair needs to receive.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadyToReceive {
     /// Number of the peer's queue pair.
@@ -118,7 +118,7 @@ pub struct ReadyToReceive {
     pub rq_psn: u32,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// The way to the peer.
+    /// Path to the peer.
     pub address: AddressVector,
     /// RDMA READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
@@ -126,7 +126,7 @@ pub struct ReadyToReceive {
     pub min_rnr_timer: u8,
 }
 
-/// What a queue pair has to know to send.
+/// Parameters that a queue pair needs to send.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadyToSend {
     /// PSN of our first packet.
@@ -137,11 +137,11 @@ pub struct ReadyToSend {
     pub ack_timeout: u8,
     /// Retries after timeouts and NAKs (0 to 7).
     pub retry_count: u8,
-    /// Retries after RNR NAKs (0 to 6; 7 is for ever).
+    /// Retries after RNR NAKs (0 to 6; 7 is unlimited).
     pub rnr_retry: u8,
 }
 
-/// Encapsulation that a GID stands for.
+/// Encapsulation of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidType {
     /// RoCEv1: a global route header directly over Ethernet.
@@ -150,7 +150,7 @@ pub enum GidType {
     RoceV2,
 }
 
-/// The way to a peer: addresses of both ends, and the link-layer address of the next hop.
+/// Path to a peer: addresses of both ends, and the link-layer address of the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
     /// Our address (the source GID).
@@ -161,7 +161,7 @@ pub struct AddressVector {
     pub gid_type: GidType,
     /// MAC address of the next hop.
     pub remote_mac: [u8; 6],
-    /// UDP source port of what we send (RoCEv2).
+    /// UDP source port of our packets (RoCEv2).
     pub source_port: u16,
     /// Traffic class / type of service.
     pub traffic_class: u8,
@@ -169,17 +169,17 @@ pub struct AddressVector {
     pub hop_limit: u8,
 }
 
-/// What a send work request carries.
+/// Payload of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Windows, read where they lie until the request completes.
+    /// Windows, read in place until the request completes.
     Windows(&'a [Window]),
     /// Bytes copied at posting, at most the device's `max_inline`.
     Inline(&'a [u8]),
 }
 
 impl Payload<'_> {
-    /// Bytes in all.
+    /// Total bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -189,41 +189,41 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether it holds no bytes.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a send work request does.
+/// Operation of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum SendOperation<'a> {
     /// SEND, optionally with an immediate or with invalidation of a key of the peer.
     Send {
-        /// What is sent.
+        /// Bytes to send.
         payload: Payload<'a>,
-        /// What goes with it.
+        /// Immediate data or key to invalidate.
         with: SendWith,
     },
     /// RDMA WRITE.
     Write {
-        /// What is written.
+        /// Bytes to write.
         payload: Payload<'a>,
-        /// Where to, at the peer.
+        /// Destination at the peer.
         to: RemoteAddress,
         /// Immediate: the peer gets a completion.
         immediate: Option<u32>,
     },
     /// RDMA READ into windows.
     Read {
-        /// Where the bytes go.
+        /// Destination of the bytes.
         into: &'a [Window],
-        /// Where they come from, at the peer.
+        /// Source at the peer.
         from: RemoteAddress,
     },
     /// Compare-and-swap of 8 bytes; the old value is written to `into` (8 bytes, CPU order).
     CompareSwap {
-        /// Where the old value goes.
+        /// Destination of the old value.
         into: Window,
         /// The 8 bytes at the peer, aligned.
         at: RemoteAddress,
@@ -234,53 +234,54 @@ pub enum SendOperation<'a> {
     },
     /// Fetch-and-add on 8 bytes; the old value is written to `into` (8 bytes, CPU order).
     FetchAdd {
-        /// Where the old value goes.
+        /// Destination of the old value.
         into: Window,
         /// The 8 bytes at the peer, aligned.
         at: RemoteAddress,
-        /// What is added.
+        /// Addend.
         add: u64,
     },
 }
 
-/// What goes with a SEND.
+/// Data that accompanies a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWith {
     /// Nothing.
     Nothing,
     /// 32 bits of immediate data (CPU byte order here).
     Immediate(u32),
-    /// The key of the peer's that dies.
+    /// Key of the peer to invalidate.
     Invalidate(u32),
 }
 
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// The caller's name for it, given back in its completion.
+    /// The caller's identifier, returned in the completion.
     pub id: u64,
-    /// What to do.
+    /// Operation.
     pub operation: SendOperation<'a>,
     /// Whether success makes a completion (failure always does).
     pub signaled: bool,
     /// Sets the solicited-event bit.
     pub solicited: bool,
-    /// For UD only: where to.
+    /// Destination, for UD only.
     pub datagram: Option<DatagramTo>,
-    /// A chunk on demand whose memory is given back when this request ends: its payload lies there.
+    /// The chunk on demand in which the payload lies; its memory is released when this request ends.
     pub carries: Option<(MrId, u16)>,
-    /// Whoever posts it can wait for its completion, which comes with that of others: where ACKs are shared
-    /// ([`Provider::coalesce_acks`](super::Provider::coalesce_acks)), none is asked for on its account, and a card wakes nobody
-    /// for its success. It may be left to that of a later request of the queue pair, by which this one is known to be done.
+    /// The caller can wait for its completion until others complete. Where ACKs are shared
+    /// ([`Provider::coalesce_acks`](super::Provider::coalesce_acks)), the provider requests no ACK for it, and a card
+    /// raises no event for its success. Its completion may be omitted if a later request of the queue pair completes,
+    /// which implies this one.
     pub ack_lazily: bool,
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct DatagramTo {
-    /// The way.
+    /// Path.
     pub address: AddressVector,
-    /// Queue pair there.
+    /// Destination queue pair.
     pub remote_qpn: u32,
     /// Its Q_Key.
     pub remote_qkey: u32,
@@ -289,80 +290,80 @@ pub struct DatagramTo {
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
-    /// The caller's name for it, given back in its completion.
+    /// The caller's identifier, returned in the completion.
     pub id: u64,
-    /// Where a SEND's payload goes (may be empty, for WRITE with immediate).
+    /// Destination of a SEND's payload (may be empty, for WRITE with immediate).
     pub into: &'a [Window],
 }
 
-/// How a work request ended (vol. 1, 11.6.2).
+/// Outcome of a work request (vol. 1, 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Success,
     /// A SEND arrived that is longer than its receive.
     LocalLength,
     /// Our request made no sense to our side.
     LocalProtection,
-    /// The queue pair went to error before it was done.
+    /// The queue pair went to error before the request was done.
     Flushed,
     /// The peer found the request invalid.
     RemoteInvalidRequest,
     /// The peer refused the access.
     RemoteAccess,
-    /// The peer could not do it.
+    /// The peer failed to execute the request.
     RemoteOperation,
     /// No answer after all retries.
     RetryExceeded,
-    /// The peer had no receive posted after all retries.
+    /// The peer had no receive posted, after all retries.
     RnrRetryExceeded,
 }
 
-/// The send requests that were under way at some moment, and may still be read from memory, perhaps to be
-/// sent again: see [`Provider::under_way`](super::Provider::under_way).
+/// Send requests that were in flight at some moment. Their memory may still be read, perhaps for a retransmission: see
+/// [`Provider::under_way`](super::Provider::under_way).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnderWay {
-    /// By queue pair: how many requests had ever been posted to it, modulo 2^32.
+    /// For each queue pair the number of requests posted to it so far, modulo 2^32.
     left: Vec<(QpId, u32)>,
-    /// Copies that had ever been submitted to engines that carry payload, by device; 0 without one.
+    /// For each device the number of copies submitted so far to its copy engine; 0 without an engine.
     copies: [u64; UnderWay::ENGINES],
 }
 
 impl UnderWay {
-    /// Devices with engines of their own, at most.
+    /// Most devices with a copy engine of their own.
     pub const ENGINES: usize = 3;
 
-    /// Those posted to a queue pair up to its request number `posted`, modulo 2^32.
+    /// Adds the requests of a queue pair up to request number `posted`, modulo 2^32.
     pub fn add(&mut self, qp: QpId, posted: u32) {
         self.left.push((qp, posted));
     }
 
-    /// Those that the engine of the device with this number had been given up to its copy number `copies`.
+    /// Adds the copies submitted to the engine of a device up to copy number `copies`.
     pub fn add_copies(&mut self, device: usize, copies: u64) {
         if let Some(known) = self.copies.get_mut(device) {
             *known = copies.max(*known);
         }
     }
 
-    /// The number of the copy up to which the engine of a device has to have come.
+    /// The copy number that the engine of a device must reach.
     pub fn copies(&self, device: usize) -> u64 {
         self.copies.get(device).copied().unwrap_or(0)
     }
 
-    /// Takes out the queue pairs for which `is_past` says that they have done that many; true if none is left.
+    /// Removes the queue pairs for which `is_past` reports that their requests are done; true if none is left.
     pub fn settle(&mut self, mut is_past: impl FnMut(QpId, u32) -> bool) -> bool {
         self.left.retain(|&(qp, posted)| !is_past(qp, posted));
         self.left.is_empty()
     }
 
-    /// The queue pairs that have not done all of it. Who cannot wait for a peer that acknowledges nothing
-    /// fails or destroys them: then it is done.
+    /// The queue pairs with requests that are not done. A caller that cannot wait for a peer's ACKs fails or destroys
+    /// them, which ends their requests.
     pub fn queue_pairs(&self) -> impl Iterator<Item = QpId> + '_ {
         self.left.iter().map(|&(qp, _)| qp)
     }
 }
 
-/// What a completed work request was.
+/// Operation of a completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletedOperation {
     /// A send work request.
@@ -371,7 +372,7 @@ pub enum CompletedOperation {
     Recv {
         /// Bytes received.
         length: u32,
-        /// What came with it: an immediate, or our key that the peer had invalidated.
+        /// Immediate data, or the key of ours that the peer invalidated.
         with: SendWith,
     },
     /// A receive, consumed by a WRITE with immediate.
@@ -381,9 +382,9 @@ pub enum CompletedOperation {
         /// The immediate (CPU byte order here).
         immediate: u32,
     },
-    /// A change of a key that was posted ([`KeyRequest`](super::KeyRequest)).
+    /// A posted key change ([`KeyRequest`](super::KeyRequest)).
     KeyChanged {
-        /// The key that is good now; 0 if it was a revocation.
+        /// The key that is valid now; 0 after a revocation.
         rkey: u32,
     },
 }
@@ -395,10 +396,10 @@ pub struct Completion {
     pub id: u64,
     /// The queue pair.
     pub qp: QpId,
-    /// How it ended; the rest is only meaningful on success.
+    /// Outcome. The fields below are valid only on success.
     pub status: Status,
-    /// What it was.
+    /// Operation.
     pub operation: CompletedOperation,
-    /// For UD receives: who sent it (address, queue pair number).
+    /// For UD receives: the sender (address, queue pair number).
     pub datagram_from: Option<(IpAddr, u32)>,
 }

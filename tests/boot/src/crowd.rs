@@ -1,5 +1,5 @@
-//! TCP clients on a peer's wire, each with an address and a MAC address of its own, made of single frames:
-//! they know the appliance, and it has never heard of them.
+//! TCP clients on a peer's wire, each with its own IP and MAC address, built from single frames. They know the
+//! appliance's MAC address, but are not in its neighbour table.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use smoltcp::wire::{
 
 use crate::peer::Peer;
 
-/// How long a client waits before it calls again.
+/// Time after which a client repeats its SYN.
 const RETRY: Duration = Duration::from_secs(1);
 const ISN: i32 = 1000;
 
@@ -22,14 +22,17 @@ struct Client {
     ip: Ipv4Addr,
     mac: EthernetAddress,
     port: u16,
-    called: Instant,
-    /// What is to be sent next, and what the server has said.
+    /// Time of the last SYN.
+    syn_sent: Instant,
+    /// Next sequence number.
     next: TcpSeqNumber,
-    greeted: bool,
+    /// Whether the SYN was answered.
+    connected: bool,
+    /// Received data.
     answer: Vec<u8>,
 }
 
-/// The clients, and the server that they talk to.
+/// The clients, and their server.
 pub struct Crowd<'a> {
     peer: &'a mut Peer,
     server: (Ipv4Addr, u16),
@@ -37,14 +40,14 @@ pub struct Crowd<'a> {
 }
 
 impl<'a> Crowd<'a> {
-    /// Clients of a port of the appliance's, which is asked for its MAC address.
+    /// Clients of a port of the appliance. Resolves the appliance's MAC address.
     pub fn new(peer: &'a mut Peer, server: Ipv4Addr, port: u16) -> Result<Crowd<'a>> {
         let (us, mac) = (Ipv4Addr::new(10, 9, 0, 3), EthernetAddress([2, 0, 0, 0, 0, 3]));
         let mut crowd = Crowd { peer, server: (server, port), server_mac: EthernetAddress([0; 6]) };
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut again = Instant::now();
         loop {
-            ensure!(Instant::now() < deadline, "{server} does not say its MAC address");
+            ensure!(Instant::now() < deadline, "no ARP reply from {server}");
             if again <= Instant::now() {
                 again = Instant::now() + RETRY;
                 let question =
@@ -63,47 +66,50 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// Has `count` clients call at once and say `request`; how long it took until each had an answer that
+    /// Lets `count` clients connect at once and send `request`. Returns the time until each has received a reply that
     /// contains `wanted`.
-    pub fn call(&mut self, count: u8, request: &[u8], wanted: &[u8]) -> Result<Duration> {
+    pub fn request(&mut self, count: u8, request: &[u8], wanted: &[u8]) -> Result<Duration> {
         let start = Instant::now();
         let mut clients: Vec<Client> = (0..count)
             .map(|n| Client {
                 ip: Ipv4Addr::new(10, 9, 0, 100 + n),
                 mac: EthernetAddress([2, 0, 0, 0, 1, n]),
                 port: 5000 + (start.elapsed().subsec_nanos() % 10_000) as u16 + u16::from(n),
-                called: start,
+                syn_sent: start,
                 next: TcpSeqNumber(ISN),
-                greeted: false,
+                connected: false,
                 answer: Vec::new(),
             })
             .collect();
         for client in &clients {
-            self.say(client, TcpControl::Syn, None, &[])?;
+            self.send_segment(client, TcpControl::Syn, None, &[])?;
         }
         let has = |client: &Client| {
             wanted.is_empty() || client.answer.windows(wanted.len()).any(|part| part == wanted)
         };
         while !clients.iter().all(has) {
-            ensure!(start.elapsed() < Duration::from_secs(30), "not all are served within 30 s");
+            ensure!(
+                start.elapsed() < Duration::from_secs(30),
+                "not all clients are served within 30 s"
+            );
             for client in &mut clients {
-                if !client.greeted && client.called.elapsed() > RETRY {
-                    client.called = Instant::now();
-                    self.say(client, TcpControl::Syn, None, &[])?;
+                if !client.connected && client.syn_sent.elapsed() > RETRY {
+                    client.syn_sent = Instant::now();
+                    self.send_segment(client, TcpControl::Syn, None, &[])?;
                 }
             }
             let Some(frame) = self.peer.receive_frame(Duration::from_millis(10))? else { continue };
-            self.take(&frame, &mut clients, request)?;
+            self.handle(&frame, &mut clients, request)?;
         }
         let took = start.elapsed();
         for client in &clients {
-            self.say(client, TcpControl::Rst, None, &[])?;
+            self.send_segment(client, TcpControl::Rst, None, &[])?;
         }
         Ok(took)
     }
 
-    /// Deals with what the appliance says.
-    fn take(&mut self, frame: &[u8], clients: &mut [Client], request: &[u8]) -> Result<()> {
+    /// Handles a frame from the appliance.
+    fn handle(&mut self, frame: &[u8], clients: &mut [Client], request: &[u8]) -> Result<()> {
         if let Some((ArpOperation::Request, asker, (_, target))) = parse_arp(frame) {
             if let Some(client) = clients.iter().find(|client| client.ip == target) {
                 let answer = arp(ArpOperation::Reply, (client.mac, client.ip), asker);
@@ -126,14 +132,14 @@ impl<'a> Crowd<'a> {
         if segment.syn() {
             client.next = TcpSeqNumber(ISN) + 1;
             let acknowledged = segment.seq_number() + 1;
-            client.greeted = true;
-            return self.say(client, TcpControl::Psh, Some(acknowledged), request);
+            client.connected = true;
+            return self.send_segment(client, TcpControl::Psh, Some(acknowledged), request);
         }
         let data = segment.payload();
         if !data.is_empty() {
             client.next = segment.ack_number();
             client.answer.extend_from_slice(data);
-            return self.say(
+            return self.send_segment(
                 client,
                 TcpControl::None,
                 Some(segment.seq_number() + data.len()),
@@ -143,8 +149,8 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Sends a segment of a client's.
-    fn say(
+    /// Sends a TCP segment of a client.
+    fn send_segment(
         &mut self,
         client: &Client,
         control: TcpControl,

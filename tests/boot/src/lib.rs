@@ -1,7 +1,7 @@
-//! What the boot tests share: the image under test, a machine to put it in, and a peer on its wire.
+//! Shared parts of the boot tests: the image under test, a machine for it, and a peer on its wire.
 //!
-//! The tests are run by `./isthmus test SUITE`, which builds the image and tells where it is. Each suite
-//! is a file in `tests/`; each case is a story told over the serial console.
+//! `./isthmus test SUITE` builds the image, passes its path in an environment variable, and runs the tests. Each suite
+//! is a module in `suites/`; most cases drive the serial console.
 
 pub mod crowd;
 pub mod peer;
@@ -42,13 +42,13 @@ pub fn spec() -> Result<Spec> {
     Spec::kernel(image()?).as_told()
 }
 
-/// A disk by whose serial number the appliance knows that it keeps the configuration.
+/// A disk with the serial number by which the appliance recognises its configuration disk.
 pub fn keeps_configuration(path: &Path) -> Disk {
     Disk::new(path).serial("isthmus-config")
 }
 
-/// Whether machines have nothing of virtio, because somebody wants to know whether all goes without. Then a case that is
-/// about something of virtio's is left out, and says why.
+/// Whether the machines have no virtio devices (`ISTHMUS_DISK=nvme`). Then a case about a virtio device is skipped, and
+/// recorded with what it is about.
 pub fn without_virtio(case: &str, about: &str) -> Result<bool> {
     let without = disks_are_nvme();
     if without {
@@ -78,10 +78,9 @@ pub fn boot(spec: Spec) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Says that a case could not run here. Only for what needs hardware that few machines have: the
-/// summary of `./isthmus test` lists it.
+/// Records that a case could not run here, for the summary of `./isthmus test`. Only for cases that need rare hardware.
 pub fn skip(case: &str, reason: &str) -> Result<()> {
     let file = std::fs::File::options().append(true).create(true).open(named_file(SKIPPED)?);
-    writeln!(file.context("could not note a skipped case")?, "{case}: {reason}")?;
+    writeln!(file.context("could not record a skipped case")?, "{case}: {reason}")?;
     Ok(())
 }

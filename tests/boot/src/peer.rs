@@ -1,7 +1,6 @@
 //! A host on the appliance's wire, in this process: smoltcp over QEMU's datagram socket.
 //!
-//! It pings, echoes with the appliance over UDP, speaks TCP, and sends raw frames. No privileges and no network of
-//! the machine are involved.
+//! It sends pings, UDP echoes, TCP and raw frames. It needs neither privileges nor a network of the build machine.
 
 mod flood;
 mod tcp;
@@ -33,7 +32,7 @@ const LONGEST_FRAME: usize = 9216 + 14;
 const IDENTIFIER: u16 = 0x1517;
 /// How long a frame waits for room on the wire.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// RFC 862.
+/// UDP echo service (RFC 862).
 const ECHO_PORT: u16 = 7;
 
 /// A host with the addresses it was made with.
@@ -43,7 +42,7 @@ pub struct Peer {
     sockets: SocketSet<'static>,
     icmp: SocketHandle,
     udp: SocketHandle,
-    /// Places of echo servers, and their ports.
+    /// Sockets of echo servers, and their ports.
     servers: Vec<(SocketHandle, u16)>,
     /// Port of the last TCP client.
     last_port: u16,
@@ -89,8 +88,7 @@ impl Peer {
         Nic::Dgram { ours: directory.join("appliance"), peer: directory.join("peer") }
     }
 
-    /// Pings with `length` bytes of data, once a second until an answer comes; returns the time since
-    /// the ping that may have been answered.
+    /// Pings with `length` bytes of data, once a second until a reply arrives. Returns the time since the last ping.
     pub fn ping(&mut self, address: &str, length: usize) -> Result<Duration> {
         let address: IpAddr = address.parse()?;
         let data: Vec<u8> = (0..length).map(|i| i as u8).collect();
@@ -128,8 +126,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends `payload` to the appliance's UDP echo and waits for it to come back; returns the
-    /// round-trip time.
+    /// Sends `payload` to the appliance's UDP echo, waits for the reply, and returns the round-trip time.
     pub fn echo(&mut self, address: &str, payload: &[u8]) -> Result<Duration> {
         let address: IpAddress = address.parse::<IpAddr>()?.into();
         let sent = Instant::now();
@@ -141,7 +138,7 @@ impl Peer {
             let socket = self.sockets.get_mut::<udp::Socket>(self.udp);
             if let Ok((echoed, _)) = socket.recv() {
                 if echoed != payload {
-                    bail!("{address} echoed {} other bytes than were sent", echoed.len());
+                    bail!("{address} echoed {} bytes that differ from those sent", echoed.len());
                 }
                 return Ok(sent.elapsed());
             }
@@ -155,7 +152,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends one Ethernet frame as it is, when the wire has room for it.
+    /// As `send_frame`, but waits for room on the wire.
     pub fn send_frame_soon(&mut self, frame: &[u8]) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -170,8 +167,7 @@ impl Peer {
         }
     }
 
-    /// The next frame from the appliance, which this peer does not see otherwise; None if none comes
-    /// within `limit`.
+    /// The next frame from the appliance, which bypasses this peer's stack; None if none arrives within `limit`.
     pub fn receive_frame(&mut self, limit: Duration) -> Result<Option<Vec<u8>>> {
         let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
         let _ = poll(&mut [PollFd::new(&self.wire.socket, PollFlags::IN)], Some(&wait));
@@ -186,7 +182,7 @@ impl Peer {
         }
     }
 
-    /// Handles what came, sends what is due, and waits up to `limit` for something to come.
+    /// Handles received frames, sends due ones, and waits up to `limit` for further frames.
     fn poll(&mut self, limit: Duration) {
         let now = smoltcp::time::Instant::from_micros(self.started.elapsed().as_micros() as i64);
         self.interface.poll(now, &mut self.wire, &mut self.sockets);
@@ -244,8 +240,7 @@ impl TxToken for Transmit<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
         let mut frame = vec![0; length];
         let result = fill(&mut frame);
-        // A wire loses frames where there is no machine yet. A queue that is full has room soon: this wire is not what
-        // is tried.
+        // Without a machine the frame is lost. If the queue is full, wait for room: the wire is not under test.
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = self.0.socket.send_to(&frame, &self.0.appliance) {
             if error.kind() != std::io::ErrorKind::WouldBlock || Instant::now() >= deadline {

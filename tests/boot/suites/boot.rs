@@ -1,4 +1,4 @@
-//! The image boots, says so, and ends as it should.
+//! Boot, shutdown, faults and panics of the image.
 use anyhow::{Result, ensure};
 use boot_tests::{boot, faulty, image, skip, spec, without_virtio};
 use launch::qemu::{Accelerator, Disk, Nic, Vm, accelerator};
@@ -17,7 +17,7 @@ fn version_is_shown() -> Result<()> {
     Ok(())
 }
 
-/// The console, metrics and HTTP say the same build, which is that of the image.
+/// The console, metrics and HTTP show the build of the image.
 #[test]
 fn the_build_that_is_shown_is_the_images() -> Result<()> {
     let port = launch::qemu::free_port()?;
@@ -30,7 +30,7 @@ fn the_build_that_is_shown_is_the_images() -> Result<()> {
     ensure!(build.len() >= 16 && build == symbols.build, "{build}, not {}", symbols.build);
     let digits = commit.trim_end_matches('+');
     let is_one = digits.len() >= 12 && digits.chars().all(|c| c.is_ascii_hexdigit());
-    // Only what is built outside of a repository does not know.
+    // The commit is unknown only in a build outside of a repository.
     let unknown = digits == "unknown" && launch::build::commit::of_tree() == "unknown";
     ensure!(is_one || unknown, "the commit is {commit:?}");
     let labels = format!("commit=\"{commit}\",build=\"{build}\"}} 1");
@@ -39,9 +39,9 @@ fn the_build_that_is_shown_is_the_images() -> Result<()> {
     ensure!(metrics.contains(&labels), "no {labels} in {metrics}");
     let status: serde_json::Value =
         serde_json::from_str(&launch::http::get(server, "/status")?.body)?;
-    let told = status.to_string();
+    let status = status.to_string();
     for (key, value) in [("commit", &commit), ("build", &build)] {
-        ensure!(told.contains(&format!("\"{key}\":\"{value}\"")), "{key} in {told}");
+        ensure!(status.contains(&format!("\"{key}\":\"{value}\"")), "{key} in {status}");
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn after_a_panic_it_starts_again_and_tells_of_it_from_memory() -> Result<()> {
         ensure!(text.contains(wanted), "{wanted:?} is not in {text}");
     }
     vm.run("show version --json")?.contains("commit")?;
-    // A second one so soon is one of a row, after a wait.
+    // A second panic soon after counts as one in a row, and the restart is delayed.
     panic_now(&mut vm)?;
     let crash = vm.run("show crash --json")?.json()?;
     ensure!(crash[0]["number"] == 2 && crash[0]["in_a_row"] == 2, "{crash}");
@@ -143,14 +143,14 @@ fn a_panic_is_kept_on_the_configuration_disk_and_named_by_its_symbols() -> Resul
     let status = vm.wait_exit()?;
     ensure!(status == (32 + 14 + 0x10) << 1 | 1, "QEMU's status is {status}");
     drop(vm);
-    // Another machine, with other memory.
+    // A new machine, whose memory has no record.
     let port = launch::qemu::free_port()?;
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let mut vm = boot(spec()?.nic(nic).disk(boot_tests::keeps_configuration(disk.path())))?;
     vm.run("show version")?.contains("remembered")?;
     let crash = vm.run("show crash")?;
     crash.contains("page fault")?.contains("cr2 0000200000000000")?.contains("ready")?;
-    // The image that panicked, and its functions: what looked at the key, and the loop that called it.
+    // The record names the build that panicked, and its functions: the console's reader, and the loop that called it.
     let faulty = boot_tests::named_file(boot_tests::FAULTS)?;
     let symbols = std::fs::read(faulty.with_extension("symbols"))?;
     let symbols = launch::symbolize::Symbols::read(&symbols)?;
@@ -169,7 +169,10 @@ fn a_panic_is_kept_on_the_configuration_disk_and_named_by_its_symbols() -> Resul
 
 #[test]
 fn a_panic_is_recorded_on_a_disk_behind_a_scsi_controller() -> Result<()> {
-    if without_virtio("a panic that is recorded behind a SCSI controller", "that is virtio's")? {
+    if without_virtio(
+        "a panic that is recorded behind a SCSI controller",
+        "the controller is virtio",
+    )? {
         return Ok(());
     }
     let disk = tempfile::NamedTempFile::new()?;
@@ -204,22 +207,22 @@ fn pvpanic_tells_whoever_runs_the_machine() -> Result<()> {
     Ok(())
 }
 
-/// Makes the appliance panic, and waits until it is up again.
+/// Makes the appliance panic, and waits until it has restarted.
 fn panic_now(vm: &mut Vm) -> Result<()> {
     vm.serial.send(b"\x1c")?;
-    vm.wait_for("asked for on the command line")?;
+    vm.wait_for("injected by the command line or a key")?;
     vm.wait_ready()?;
     Ok(())
 }
 
-/// A last act that panics itself, and one that never ends: the machine starts again all the same.
+/// The cleanup after a panic panics itself, or never ends: the machine restarts in both cases.
 #[test]
 fn a_last_act_that_goes_wrong_holds_nothing_up() -> Result<()> {
-    for (key, says) in [(b"\x1e", "starts again"), (b"\x1f", "peers could not be told in time")] {
+    for (key, says) in [(b"\x1e", "restarts in"), (b"\x1f", "peers not disconnected in time")] {
         let mut vm = boot(faulty()?.reboots())?;
         panic_now(&mut vm)?;
         vm.serial.send(key)?;
-        vm.wait_for("asked for on the command line")?;
+        vm.wait_for("injected by the command line or a key")?;
         vm.wait_for(says)?;
         vm.wait_ready()?;
         let crash = vm.run("show crash --json")?.json()?;
@@ -237,20 +240,20 @@ fn without_entropy_it_refuses_and_says_why() -> Result<()> {
     Ok(())
 }
 
-/// QEMU's CPU without the bit that says that it is QEMU's is a machine of metal whose counter promises nothing.
+/// QEMU's CPU without the hypervisor bit counts as bare metal, whose time-stamp counter is not invariant.
 #[test]
 fn a_clock_that_changes_its_rate_is_refused_on_metal() -> Result<()> {
     let mut vm = spec()?.cpu("max,-hypervisor").start()?;
     vm.wait_for("cannot start: no clock: this CPU's time-stamp counter changes its rate")?;
     ensure!(vm.wait_exit()? != OK, "QEMU's status is that of success");
-    // That of an emulator is its own.
+    // With the hypervisor bit, the counter is accepted.
     boot(spec()?)?.run("show log")?.lacks("time-stamp counter")?;
     Ok(())
 }
 
 #[test]
 fn virtio_rng_is_a_source_of_entropy() -> Result<()> {
-    if without_virtio("virtio-rng as a source of entropy", "there is none")? {
+    if without_virtio("virtio-rng as a source of entropy", "the machine has no virtio-rng")? {
         return Ok(());
     }
     boot(spec()?.cpu("qemu64,-rdrand,-rdseed").extra(["-device", "virtio-rng-pci"]))?;
@@ -269,7 +272,7 @@ fn it_boots_under_kvm_where_that_works() -> Result<()> {
 /// QEMU's status after an orderly end: the guest writes 0x10 to isa-debug-exit.
 const OK: i32 = 0x10 << 1 | 1;
 
-/// Provokes a fault and checks what is printed (in any case) and that the end is not a success.
+/// Injects a fault, and checks that these words are printed, in any case, and that the status is not success.
 fn fault(name: &str, wanted: &[&str]) -> Result<()> {
     let mut vm = faulty()?.append(&format!("isthmus.test.fault={name}")).start()?;
     let status = vm.wait_exit()?;
@@ -281,16 +284,16 @@ fn fault(name: &str, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The same commit makes the same image in any folder: nothing in it tells where it was built.
+/// The image has no paths of the build machine, so a commit gives the same image in any folder.
 #[test]
 fn the_image_does_not_tell_where_it_was_built() -> Result<()> {
     let bytes = std::fs::read(image()?)?;
     let here = launch::workspace::root().display().to_string();
-    // What all are called instead is "/isthmus".
+    // The build replaces the path by "/isthmus".
     let here = Some(here.as_str()).filter(|here| *here != "/isthmus");
     for path in here.into_iter().chain(["/registry/src/", "/.cargo/"]) {
-        let told = bytes.windows(path.len()).any(|window| window == path.as_bytes());
-        ensure!(!told, "the image holds {path:?}");
+        let found = bytes.windows(path.len()).any(|window| window == path.as_bytes());
+        ensure!(!found, "the image holds {path:?}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The configuration: every source, which one wins, and documents with mistakes.
+//! The configuration: all sources, their precedence, and invalid documents.
 use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, image, keeps_configuration, spec};
 use launch::image::{bare_config_area, config_disk, configured};
@@ -88,7 +88,7 @@ fn a_misspelled_restriction_admits_nobody() -> Result<()> {
     Ok(())
 }
 
-/// A restriction where there is none of that name: what it stands in is closed, and the appliance is not ready.
+/// A misspelt or misplaced restriction closes its section, and the appliance is not ready.
 #[test]
 fn a_restriction_in_another_place_closes_what_it_stands_in() -> Result<()> {
     let open = "[[export]]\nname = \"mine\"\nvolume = \"ram0\"\n";
@@ -122,7 +122,7 @@ fn a_document_that_cannot_be_used_leaves_nothing_open() -> Result<()> {
         vm.run("show log")?
             .contains("ERROR configuration: fw_cfg")?
             .contains("nothing is exported")?;
-        // The console, the network and the rest are there.
+        // The console, the network and the rest work.
         hostname_is(&mut vm, "reached")?;
         vm.run("show exports")?.contains("(none)")?;
         vm.run("show config")?.contains("rule = []")?;
@@ -133,7 +133,8 @@ fn a_document_that_cannot_be_used_leaves_nothing_open() -> Result<()> {
     Ok(())
 }
 
-/// What was saved has restricted what the VMM's document leaves open, and the disk that it is on is gone, or fails.
+/// The saved document restricts an export that the VMM's document leaves open, and its disk is missing, failing or
+/// ambiguous.
 #[test]
 fn a_config_disk_that_cannot_be_read_leaves_nothing_open() -> Result<()> {
     let saved = "[http]\nhosts = \"10.0.2.2\"\n[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n[[export]]\nname = \"a\"\nvolume = \"ledger\"\nhosts = \"10.0.0.7\"\n";
@@ -144,7 +145,7 @@ fn a_config_disk_that_cannot_be_read_leaves_nothing_open() -> Result<()> {
     let fault = Fault { event: "read_aio", sector: None, once: false };
     let other = disk_with(saved)?;
     let twice = Disk::new(other.path()).serial("mine");
-    for (disks, told) in [
+    for (disks, reason) in [
         (vec![], "the machine has no such disk"),
         (vec![mine().fault(fault)], "I/O error"),
         (vec![mine(), twice], "the same serial number"),
@@ -152,13 +153,13 @@ fn a_config_disk_that_cannot_be_read_leaves_nothing_open() -> Result<()> {
         let spec = spec()?.config(open).extra(named);
         let spec = disks.into_iter().fold(spec, |spec, disk| spec.disk(disk));
         let (mut vm, server) = with_http(spec)?;
-        vm.run("show log")?.contains(told)?.contains("nothing is exported")?;
-        vm.run("show config")?.contains("# Closed")?.contains(told)?;
+        vm.run("show log")?.contains(reason)?.contains("nothing is exported")?;
+        vm.run("show config")?.contains("# Closed")?.contains(reason)?;
         vm.run("show exports")?.contains("(none)")?;
         let ready = launch::http::get(server, "/readyz")?;
-        ensure!(ready.status == 503 && ready.body.contains(told), "/readyz: {}", ready.body);
+        ensure!(ready.status == 503 && ready.body.contains(reason), "/readyz: {}", ready.body);
         let status = launch::http::get(server, "/status")?;
-        ensure!(status.status == 503, "who may read reports is not known: {}", status.body);
+        ensure!(status.status == 503, "/status: {}", status.body);
     }
     let (mut vm, _) = with_http(spec()?.config(open).extra(named).disk(mine()))?;
     vm.run("show exports")?.contains("10.0.0.7/32")?.lacks("everybody")?;
@@ -179,7 +180,7 @@ fn the_image_s_document_names_the_config_disk() -> Result<()> {
 #[test]
 fn the_copy_saved_before_is_in_force_while_the_newest_cannot_be_used() -> Result<()> {
     let mut area = bare_config_area(Some("[system]\nhostname = \"first\"\n"))?;
-    // The second slot has a later document, whole and wrong.
+    // The second slot has a later document, which is intact but invalid.
     let later = bare_config_area(Some("[http]\nport = 65535\n"))?;
     let slot = &mut area[32 << 10..48 << 10];
     slot.copy_from_slice(&later[16 << 10..32 << 10]);
@@ -235,7 +236,7 @@ fn mistakes_are_told_in_status_too() -> Result<()> {
     Ok(())
 }
 
-/// Boots with an interface that HTTP can be reached by, and waits for its address.
+/// Boots with an interface that is reachable for HTTP, and waits for its address.
 fn with_http(spec: Spec) -> Result<(Vm, std::net::SocketAddr)> {
     let port = launch::qemu::free_port()?;
     let mut vm = boot(spec.nic(Nic::User { forwards: vec![("tcp", port, 80)] }))?;
@@ -266,8 +267,8 @@ fn disk_with(text: &str) -> Result<tempfile::NamedTempFile> {
     Ok(file)
 }
 
-/// The first and the last of sixty-four rules, on the 128 MiB that `./isthmus run` gives, relay to a server of
-/// this host's; each of the others listens.
+/// Sixty-four rules fit into 128 MiB, the default of `./isthmus run`. The first and the last relay to a server of this
+/// host.
 #[test]
 fn sixty_four_rules_fit_into_128_mib() -> Result<()> {
     use std::io::{Read, Write};
@@ -318,7 +319,7 @@ fn sixty_four_rules_fit_into_128_mib() -> Result<()> {
     Ok(())
 }
 
-/// Whoever finds all places of a rule taken is refused, and that is told, and counted.
+/// A client above the connection limit of a rule is refused, reported and counted.
 #[test]
 fn who_finds_all_places_of_a_rule_taken_is_told_of() -> Result<()> {
     use std::io::{Read, Write};
@@ -340,16 +341,16 @@ fn who_finds_all_places_of_a_rule_taken_is_told_of() -> Result<()> {
     let mut refused = String::new();
     let deadline = Instant::now() + Duration::from_secs(30);
     while !refused.contains("rule.N.connections") {
-        ensure!(Instant::now() < deadline, "it is not told of: {refused}");
+        ensure!(Instant::now() < deadline, "the refusal is not reported: {refused}");
         let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         second.set_read_timeout(Some(Duration::from_secs(10)))?;
-        ensure!(matches!(second.read(&mut [0]), Ok(0) | Err(_)), "it was let in");
+        ensure!(matches!(second.read(&mut [0]), Ok(0) | Err(_)), "a second client was accepted");
         refused = vm.run("show refused")?.text;
     }
     ensure!(refused.contains("10.0.2.2"), "{refused}");
     let metrics = vm.run("show refused --json")?.json()?;
     ensure!(metrics.to_string().contains("connections"), "{metrics}");
-    // The one that is there goes on.
+    // The first connection continues.
     first.write_all(b"y")?;
     behind.read_exact(&mut [0])?;
     Ok(())

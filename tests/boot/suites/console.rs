@@ -1,4 +1,4 @@
-//! The console as a person, a script and a mad sender use it.
+//! The console with a person, a script and random input.
 use std::io::Write;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn an_unknown_command_is_answered_with_the_nearest() -> Result<()> {
     Ok(())
 }
 
-/// What README and docs type at the console, on an appliance without what some of it names: nothing is misspelt.
+/// All console commands of README and docs are known, even if the appliance lacks the objects that they name.
 #[test]
 fn commands_of_the_pages_are_known() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
@@ -69,7 +69,7 @@ fn control_keys_edit_the_line() -> Result<()> {
     Ok(())
 }
 
-/// What was refused is not logged as done, and a secret is nowhere to be seen.
+/// Refused commands are logged as refused, and secrets are never shown.
 #[test]
 fn refused_commands_are_audited_as_refused_and_secrets_are_hidden() -> Result<()> {
     let mut vm = boot(spec()?)?;
@@ -83,10 +83,10 @@ fn refused_commands_are_audited_as_refused_and_secrets_are_hidden() -> Result<()
         format!("set http.key -----BEGIN PRIVATE KEY----- {secret} -----END PRIVATE KEY-----");
     vm.press(&format!("{key}\r"))?.lacks(secret)?;
     vm.press("\x1b[A\r")?.contains("unsaved changes")?.lacks(secret)?;
-    // Line by line, to the wrong place.
+    // A key pasted line by line at the prompt.
     vm.press("-----BEGIN PRIVATE KEY-----\r")?.lacks("error")?;
     vm.press(&format!("{secret}\r"))?.lacks(secret)?;
-    vm.press("-----END PRIVATE KEY-----\r")?.contains("takes one line")?;
+    vm.press("-----END PRIVATE KEY-----\r")?.contains("on one line")?;
     vm.press("\x1b[A\r")?.contains("unsaved changes")?;
     let log = vm.run("show log audit")?;
     for line in [
@@ -170,7 +170,7 @@ fn a_long_paste_does_not_disturb_the_data_path() -> Result<()> {
     while !paste.is_finished() {
         slowest = slowest.max(peer.echo(APPLIANCE, &[7; 64])?);
         echoes += 1;
-        // What the console answers must be taken, or it would wait for us.
+        // The console's replies must be read, or its output would block.
         vm.serial.take(Duration::ZERO);
     }
     paste.join().ok().context("the paste ended early")??;
@@ -179,7 +179,7 @@ fn a_long_paste_does_not_disturb_the_data_path() -> Result<()> {
     usable(&mut vm)
 }
 
-/// Ends whatever line there is, then asks something.
+/// Discards the current line, and checks that a command works.
 fn usable(vm: &mut Vm) -> Result<()> {
     vm.serial.send(b"\x03\r")?;
     while vm.serial.take(Duration::from_millis(500)).is_some_and(|text| !text.is_empty()) {}

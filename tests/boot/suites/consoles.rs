@@ -1,4 +1,4 @@
-//! Machines without COM1: the console is another serial port, or a hypervisor's, and the screen shows it as well.
+//! Consoles of machines without COM1: another serial port, a hypervisor's console, and output on the screen.
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -8,26 +8,26 @@ use launch::http;
 use launch::qemu::{Boot, Firmware, Machine, Nic, Spec, Vm, free_port};
 use serde_json::json;
 
-/// Commands and answers pass, long ones and at once; what is typed ends a halt.
+/// Commands and replies pass, also long ones, without delay, and input wakes a halted machine.
 fn works(mut vm: Vm) -> Result<()> {
     vm.run("show version --json")?.contains("commit")?;
     vm.run(&format!("set system.hostname {}", "n".repeat(60)))?.lacks("error")?;
     vm.run("show config")?.contains(&"n".repeat(60))?;
     for _ in 0..20 {
-        let asked = Instant::now();
+        let start = Instant::now();
         vm.run("show version")?.contains(env!("CARGO_PKG_VERSION"))?;
-        ensure!(asked.elapsed() < Duration::from_secs(5), "{:?} for an answer", asked.elapsed());
+        ensure!(start.elapsed() < Duration::from_secs(5), "{:?} for a reply", start.elapsed());
     }
     vm.run("show log")?.contains("console: ")?.lacks("ERROR")?;
     Ok(())
 }
 
-/// As a management controller passes it on over the network: firmware says where it is.
+/// The serial port in the firmware's SPCR table, as for a management controller's serial over LAN.
 #[test]
 fn the_serial_port_that_firmware_names_is_the_console() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let table = directory.path().join("spcr");
-    // SPCR behind the header: a 16550 at the I/O port 0x3e8.
+    // SPCR after the header: a 16550 at I/O port 0x3e8.
     let mut spcr = vec![0; 44];
     spcr[4..14].copy_from_slice(&[1, 8, 0, 1, 0xe8, 3, 0, 0, 0, 0]);
     std::fs::write(&table, spcr)?;
@@ -53,7 +53,7 @@ fn a_virtio_console_is_the_console_where_there_is_no_serial_port() -> Result<()>
         let console = ["-device", &controller, "-device", "virtconsole,chardev=serial0"];
         let spec = spec()?.machine(machine).console_on(console);
         let spec = match machine {
-            // It has a COM1 unless it is told not to.
+            // microvm has a COM1 unless it is switched off.
             Machine::Microvm => spec.extra(["-machine", "isa-serial=off"]),
             _ => spec,
         };
@@ -62,7 +62,7 @@ fn a_virtio_console_is_the_console_where_there_is_no_serial_port() -> Result<()>
     Ok(())
 }
 
-/// Nothing but a screen and a network: the address is on the screen, and the appliance answers there.
+/// A machine with only a screen and a network. The address is on the screen, and the appliance answers there.
 #[test]
 fn the_screen_of_uefi_shows_messages_and_the_address() -> Result<()> {
     let port = free_port()?;
@@ -70,11 +70,11 @@ fn the_screen_of_uefi_shows_messages_and_the_address() -> Result<()> {
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let mut vm = iso.memory(512).nic(nic).console_on([""; 0]).extra(["-device", "VGA"]).start()?;
     let shown = until(&mut vm, "10.0.2.15", pixels)?;
-    for wanted in ["ready", "net0: ", "console: the machine has no serial port", "isthmus>"] {
+    for wanted in ["ready", "net0: ", "console: no serial port", "isthmus>"] {
         ensure!(shown.contains(wanted), "{wanted:?} is not on the screen:\n{shown}");
     }
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    ensure!(http::get(server, "/healthz")?.status == 200, "it does not answer");
+    ensure!(http::get(server, "/healthz")?.status == 200, "the appliance does not answer");
     Ok(())
 }
 
@@ -87,7 +87,7 @@ fn the_screen_of_a_bios_shows_messages_and_the_address() -> Result<()> {
     Ok(())
 }
 
-/// What goes to the serial port goes to the screen, more than it has rows, and lines longer than it is wide.
+/// The screen shows the output of the serial port, with scrolling and wrapped lines.
 #[test]
 fn the_screen_goes_round_and_shows_the_last_lines() -> Result<()> {
     let iso = Spec::new(Boot::Iso(named_file("ISTHMUS_ISO")?)).firmware(Firmware::Ovmf);
@@ -100,7 +100,7 @@ fn the_screen_goes_round_and_shows_the_last_lines() -> Result<()> {
     vm.run("show version")?;
     let shown = until(&mut vm, env!("CARGO_PKG_VERSION"), pixels)?;
     ensure!(shown.replace('\n', "").contains(&long), "{shown}");
-    // Ctrl-L clears it.
+    // Ctrl-L clears the screen.
     vm.serial.send(b"\x0c")?;
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -112,7 +112,7 @@ fn the_screen_goes_round_and_shows_the_last_lines() -> Result<()> {
     }
 }
 
-/// Looks at the screen until it shows `wanted`.
+/// Reads the screen until it shows `wanted`.
 fn until(vm: &mut Vm, wanted: &str, look: fn(&mut Vm) -> Result<String>) -> Result<String> {
     let deadline = Instant::now() + Duration::from_secs(90);
     loop {
@@ -125,12 +125,12 @@ fn until(vm: &mut Vm, wanted: &str, look: fn(&mut Vm) -> Result<String>) -> Resu
     }
 }
 
-/// What can be read on a screen of pixels: characters of 8 by 16, in the same font.
+/// Recognises the text on a graphical screen: characters of 8 by 16 pixels in the appliance's font.
 fn pixels(vm: &mut Vm) -> Result<String> {
     let file = vm.directory().join("screen.ppm");
     vm.qmp.execute("screendump", json!({"filename": file}))?;
     let dump = std::fs::read(file)?;
-    // P6, width and height, 255: a line each.
+    // Header lines: P6, width and height, 255.
     let mut lines = dump.splitn(4, |&byte| byte == b'\n');
     let mut header = || lines.next().and_then(|line| std::str::from_utf8(line).ok());
     ensure!(header() == Some("P6"), "no PPM");
@@ -155,7 +155,7 @@ fn pixels(vm: &mut Vm) -> Result<String> {
     Ok(text)
 }
 
-/// What is in the memory of a PC's text mode.
+/// Reads the text from the memory of a PC's text mode.
 fn text_mode(vm: &mut Vm) -> Result<String> {
     let file = vm.directory().join("text");
     let arguments = json!({"val": 0xb_8000, "size": 80 * 25 * 2, "filename": file});

@@ -1,4 +1,4 @@
-//! One loop per core: ports on several of them, as their neighbours and the console see it.
+//! One loop per core: ports on several cores, tested from the network and from the console.
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -31,7 +31,7 @@ fn a_port_of_the_second_core_answers_as_any_other() -> Result<()> {
     Ok(())
 }
 
-/// The interfaces, when so many echoes are told of one. Another loop tells of itself now and then.
+/// Waits until an interface reports this many echoes. Another core's loop publishes its counters periodically.
 fn until_echoed(vm: &mut Vm, interface: usize, echoes: u64) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -61,7 +61,7 @@ fn both_cores_work_at_once() -> Result<()> {
 fn idle_loops_halt_and_cores_without_ports_sleep() -> Result<()> {
     let (mut vm, _first, mut second) = two(4, "isthmus.net.1.core=3")?;
     let before = loops(&mut vm)?;
-    // What is measured: four idle seconds.
+    // The measurement: four idle seconds.
     std::thread::sleep(Duration::from_secs(4));
     let after = loops(&mut vm)?;
     for core in [0, 3] {
@@ -77,7 +77,7 @@ fn idle_loops_halt_and_cores_without_ports_sleep() -> Result<()> {
     for core in [1, 2] {
         ensure!(after[core]["state"] == "no loop: it has no port", "{after}");
     }
-    // Waking up from the halt.
+    // A frame wakes the halted loop.
     second.ping(SECOND, 56)?;
     second.echo(SECOND, b"awake")?;
     Ok(())
@@ -97,7 +97,7 @@ fn a_fault_on_another_core_is_told_and_ends_the_machine() -> Result<()> {
     let status = vm.wait_exit()?;
     let printed = vm.serial.tail().to_lowercase();
     ensure!(printed.contains("page fault") && printed.contains("cr2"), "{printed}");
-    // Exit code 32 plus the vector, as isa-debug-exit tells it.
+    // Exit code 32 plus the vector, as isa-debug-exit encodes it.
     ensure!(status == (32 + 14 + 0x10) << 1 | 1, "QEMU's status is {status}:\n{printed}");
     Ok(())
 }

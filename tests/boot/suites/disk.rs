@@ -1,4 +1,4 @@
-//! Disks: what is seen of them, and disks that fail.
+//! Disks: detection, names, and failures.
 use anyhow::{Result, ensure};
 use boot_tests::{boot, disks_are_nvme, keeps_configuration, spec, without_virtio};
 use launch::image::config_disk;
@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 
 #[test]
 fn several_disks_are_shown_with_their_properties() -> Result<()> {
-    if without_virtio("disks that are read-only", "QEMU's NVMe drives cannot be")? {
+    if without_virtio("read-only disks", "QEMU has no read-only NVMe drives")? {
         return Ok(());
     }
     let (small, large) = (empty(8)?, empty(64)?);
@@ -23,7 +23,7 @@ fn several_disks_are_shown_with_their_properties() -> Result<()> {
 
 #[test]
 fn disks_are_found_on_every_bus() -> Result<()> {
-    if without_virtio("disks behind a SCSI controller, and without PCI", "those are virtio's")? {
+    if without_virtio("disks behind a SCSI controller, and without PCI", "they are virtio")? {
         return Ok(());
     }
     for machine in [Machine::Pc, Machine::Q35, Machine::Microvm] {
@@ -41,7 +41,7 @@ fn disks_are_found_on_every_bus() -> Result<()> {
 
 #[test]
 fn disks_behind_a_scsi_controller_have_shapes_and_names_of_their_own() -> Result<()> {
-    if without_virtio("disks behind a SCSI controller", "the controller is virtio's")? {
+    if without_virtio("disks behind a SCSI controller", "the controller is virtio")? {
         return Ok(());
     }
     let (one, two, three) = (empty(8)?, empty(16)?, config()?);
@@ -114,11 +114,11 @@ fn save_without_a_config_disk_says_what_to_do() -> Result<()> {
     vm.run("save")?.contains("error")?.contains("config-disk")?;
     drop(vm);
     let untouched = std::fs::read(disk.path())?.iter().all(|byte| *byte == 0);
-    ensure!(untouched, "a disk that is no config disk was written to");
+    ensure!(untouched, "a disk without the configuration serial number was written to");
     Ok(())
 }
 
-/// A document where clients could have written it: on a disk that is a volume as a whole.
+/// A document that a client has written to a disk that is exported as a whole.
 #[test]
 fn what_a_client_writes_to_a_whole_disk_is_no_configuration() -> Result<()> {
     const DOCUMENT: &str = "[system]\nhostname = \"owned\"\n";
@@ -136,7 +136,7 @@ fn what_a_client_writes_to_a_whole_disk_is_no_configuration() -> Result<()> {
         hostname_is(&mut vm, "isthmus")?;
         vm.run("export list")?.contains("data")?;
         drop(vm);
-        // As a client with the volume would.
+        // Writes as a client of the volume would.
         let file = std::fs::File::options().write(true).open(disk.path())?;
         std::os::unix::fs::FileExt::write_all_at(&file, forged, 0)?;
         let spec = spec()?.nic(Nic::user()).append(&format!("{whole}{name}"));
@@ -144,7 +144,7 @@ fn what_a_client_writes_to_a_whole_disk_is_no_configuration() -> Result<()> {
         hostname_is(&mut vm, "isthmus")?;
         vm.run("export list")?.contains("data")?;
     }
-    // Nor beside the real one.
+    // The forged document is ignored beside the real one, too.
     let (disk, real) = (empty(8)?, config()?);
     std::fs::write(disk.path(), &partition)?;
     let disks = [Disk::new(disk.path()), Disk::new(real.path()).serial("isthmus-config")];
@@ -214,7 +214,7 @@ fn a_disk_is_named_by_what_stays_the_same() -> Result<()> {
     vm.run("show log")?.contains("is a position")?.contains(name)?;
     drop(vm);
     boot_with("serial:none")?.run("show log")?.contains("there is no disk serial:none")?;
-    if without_virtio("disks without PCI", "those are virtio's")? {
+    if without_virtio("disks without PCI", "they are virtio")? {
         return Ok(());
     }
     let spec =
@@ -266,8 +266,8 @@ fn empty(mib: u64) -> Result<NamedTempFile> {
     Ok(disk)
 }
 
-/// The caches of disks with volumes are written down before the machine ends, and a disk that cannot is told of and holds
-/// nothing up.
+/// The write caches of disks with volumes are flushed before the machine ends. A failed flush is reported, and does not
+/// delay the end.
 #[test]
 fn before_it_ends_a_disk_writes_its_cache_down() -> Result<()> {
     let words = "isthmus.volume.0.name=data isthmus.volume.0.disk=0";
@@ -275,14 +275,14 @@ fn before_it_ends_a_disk_writes_its_cache_down() -> Result<()> {
         let disk = empty(8)?;
         let fault = Fault { event: "flush_to_disk", sector: None, once: false };
         let mut vm = boot(spec()?.disk(Disk::new(disk.path()).fault(fault)).append(words))?;
-        // As a client does: QEMU flushes nothing where nothing was written.
+        // Writes as a client does, because QEMU skips the flush without writes.
         let device = match disks_are_nvme() {
             true => "/machine/peripheral/disk0",
             false => "/machine/peripheral/disk0/virtio-backend",
         };
         let write = format!("qemu-io -d {device} \"write 0 512\"");
-        let said = vm.qmp.execute("human-monitor-command", json!({"command-line": write}))?;
-        ensure!(!said.to_string().contains("Error"), "{said}");
+        let reply = vm.qmp.execute("human-monitor-command", json!({"command-line": write}))?;
+        ensure!(!reply.to_string().contains("Error"), "{reply}");
         vm.serial.send(keys)?;
         vm.wait_for("ending: disk0: its write cache was not flushed")?;
         vm.wait_exit()?;

@@ -1,11 +1,11 @@
-//! An image without the families that can be left out (`./isthmus build --without ntb,smc,remote,mirror,measure`): it
-//! says what it has not to whoever wants it, and does the rest.
+//! An image without the optional families (`./isthmus build --without ntb,smc,remote,mirror,measure`): it reports
+//! requests for them, and everything else works.
 
 use anyhow::{Result, ensure};
 use boot_tests::{boot, image, spec};
 use launch::qemu::Nic;
 
-/// Something of every family, and a volume, which is of none.
+/// Settings of every family, and a volume without any.
 const WANTED: &str = "isthmus.smc.services=true isthmus.roce.services=true \
     isthmus.ntb.0.address=10.9.0.2 isthmus.ntb.0.peer=10.9.0.1 \
     isthmus.volume.0.name=one isthmus.volume.0.size=1MiB isthmus.export.0.name=three isthmus.export.0.volume=three \
@@ -36,7 +36,7 @@ fn what_is_left_out_is_told_and_the_rest_works() -> Result<()> {
     Ok(())
 }
 
-/// All that makes the five of them is more than half a mebibyte.
+/// The five families together are larger than half a mebibyte.
 #[test]
 fn it_is_smaller() -> Result<()> {
     let bytes = std::fs::metadata(image()?)?.len();

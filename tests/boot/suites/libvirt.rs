@@ -1,5 +1,5 @@
-//! The recipe for libvirt, with a libvirtd of its own: in namespaces where /etc/libvirt, /run and the network are not the
-//! host's. As root.
+//! The libvirt recipe on a private libvirtd, in namespaces that hide the host's /etc/libvirt, /run and network. Needs
+//! root.
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -15,24 +15,24 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What docs/libvirt.md has the operator write.
+/// The document of docs/libvirt.md.
 const DOCUMENT: &str =
     "[system]\nhostname = \"virtual\"\n\n[[volume]]\nname = \"data\"\ndisk = \"serial:data\"\n";
 
-/// Directories of the host's that are hidden, and the gateway's own.
+/// Directories of the host that are hidden, and the gateway's directory.
 const HIDDEN: &str = "/etc/libvirt/qemu /var/lib/libvirt /var/cache/libvirt /var/log/libvirt /run/libvirt \
                       /var/lib/isthmus";
 
-/// A host with libvirt.
+/// Namespaces with a private libvirt.
 struct Host {
     unshare: Child,
     files: TempDir,
 }
 
 impl Host {
-    /// Starts one, with the gateway's files where the recipe has them.
+    /// Starts the namespaces, with the gateway's files in the recipe's directory.
     fn start() -> Result<Host> {
-        ensure!(is_root(), "libvirt's own daemons are run by root");
+        ensure!(is_root(), "libvirt's daemons need root");
         let files = tempfile::tempdir()?;
         let path = |name: &str| files.path().join(name);
         fs::copy(image()?, path("isthmus.elf"))?;
@@ -47,7 +47,7 @@ impl Host {
              cp --sparse=always {}/* /var/lib/isthmus
              ip link set lo up
              virtlogd -d -p /run/libvirt/virtlogd.pid
-             # Also who waits for orphans, which libvirt leaves when it asks QEMU what it can.
+             # This shell also reaps orphans, which libvirt leaves when it probes QEMU.
              while sleep 1; do :; done",
             files.path().display()
         );
@@ -60,13 +60,13 @@ impl Host {
         Ok(host)
     }
 
-    /// Starts the daemon, as when the host boots.
+    /// Starts libvirtd as after a boot of the host.
     fn libvirtd(&mut self) -> Result<()> {
         self.sh("rm -f /run/libvirt/qemu/autostarted; libvirtd -d -p /run/libvirt/own.pid")?;
         self.until("virsh -q list --all")
     }
 
-    /// The first process in there, once it is there.
+    /// Waits for the first process in the namespaces, and returns its ID.
     fn inside(&self) -> Result<String> {
         let id = self.unshare.id();
         let deadline = Instant::now() + LIMIT;
@@ -77,7 +77,7 @@ impl Host {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        bail!("nothing runs in the namespaces")
+        bail!("no process runs in the namespaces")
     }
 
     fn command(&self, script: &str) -> Result<Command> {
@@ -86,13 +86,13 @@ impl Host {
         Ok(enter)
     }
 
-    /// What a shell command prints; an error unless it ends with 0.
+    /// Runs a shell command, which must succeed, and returns its output.
     fn sh(&self, script: &str) -> Result<String> {
         let output = self.command(script)?.stdin(Stdio::null()).output()?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        ensure!(output.status.success(), "`{script}`: {}\n{said}", output.status);
-        Ok(said)
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        ensure!(output.status.success(), "`{script}`: {}\n{printed}", output.status);
+        Ok(printed)
     }
 
     fn until(&self, script: &str) -> Result<()> {
@@ -107,7 +107,7 @@ impl Host {
     }
 
     /// Waits until the domain is in this state.
-    fn is(&self, state: &str) -> Result<()> {
+    fn wait_for_state(&self, state: &str) -> Result<()> {
         self.until(&format!("test \"$(virsh -q domstate isthmus)\" = '{state}'"))
     }
 
@@ -132,7 +132,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Its first process goes with it, and so do all the others.
+        // The kernel kills all processes of the namespaces with their first process.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
         debug_assert!(Path::new(self.files.path()).exists());
@@ -150,20 +150,20 @@ struct Console {
 }
 
 impl Console {
-    /// Types a line, again until an answer has this text; all of the answer.
+    /// Enters a line repeatedly until the output contains this text, and returns the output.
     fn run(&mut self, line: &str, wanted: &str) -> Result<String> {
         let deadline = Instant::now() + LIMIT;
-        let mut said = String::new();
+        let mut output = String::new();
         loop {
             write!(self.virsh.stdin.as_mut().context("a pipe")?, "{line}\r")?;
             let again = Instant::now() + Duration::from_secs(5);
             while let Some(left) = again.checked_duration_since(Instant::now()) {
-                said.push_str(&self.printed.recv_timeout(left).unwrap_or_default());
-                if said.contains(wanted) {
-                    return Ok(said);
+                output.push_str(&self.printed.recv_timeout(left).unwrap_or_default());
+                if output.contains(wanted) {
+                    return Ok(output);
                 }
             }
-            ensure!(Instant::now() < deadline, "`{line}` did not print {wanted:?} but:\n{said}");
+            ensure!(Instant::now() < deadline, "`{line}` did not print {wanted:?} but:\n{output}");
         }
     }
 }
@@ -175,7 +175,7 @@ impl Drop for Console {
     }
 }
 
-/// Defined, started, asked by its console, switched off; started by itself with the host.
+/// The domain is defined, started, used over its console and powered off, and starts with the host.
 #[test]
 fn the_recipe_is_defined_started_and_starts_with_the_host() -> Result<()> {
     let mut host = Host::start()?;
@@ -189,16 +189,16 @@ fn the_recipe_is_defined_started_and_starts_with_the_host() -> Result<()> {
     console.run("save", "saved")?;
     console.run("poweroff", "")?;
     drop(console);
-    host.is("shut off")?;
+    host.wait_for_state("shut off")?;
 
-    // What was saved is laid over by the document, so that is taken away.
+    // The document is emptied, so that the saved settings apply.
     host.sh("echo > /var/lib/isthmus/config.toml && virsh autostart isthmus")?;
     host.sh("cp /run/libvirt/own.pid /run/libvirt/last.pid && kill $(cat /run/libvirt/own.pid)")?;
     host.until("! kill -0 $(cat /run/libvirt/last.pid)")?;
     host.libvirtd()?;
-    host.is("running")?;
+    host.wait_for_state("running")?;
     host.console()?.run("show version", "hostname        saved")?;
-    // It does not hear of the button, so this is pulling the plug.
+    // `destroy`, because the appliance ignores the ACPI power button.
     host.sh("virsh destroy isthmus && virsh undefine isthmus")?;
     Ok(())
 }

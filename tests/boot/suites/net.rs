@@ -233,7 +233,7 @@ fn ping_takes_a_size() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
     wait_for_lease(&mut vm)?;
     vm.run("ping 10.0.2.2 1 1400")?.lacks("no answer")?.lacks("error")?;
-    vm.run("ping 10.0.2.2 1 1473")?.contains("larger than the interface's MTU")?;
+    vm.run("ping 10.0.2.2 1 1473")?.contains("exceed the interface's MTU")?;
     Ok(())
 }
 
@@ -244,7 +244,7 @@ fn a_client_without_a_server_is_in_show_refused() -> Result<()> {
                  isthmus.rule.0.backend=10.9.0.77:7777 isthmus.rule.0.connect_timeout_ms=500";
     let (mut vm, mut peer) = pair(words)?;
     let server = SocketAddr::new(APPLIANCE.parse()?, 7000);
-    ensure!(peer.call(1, server, b"hello", b"hello").is_err(), "somebody answers");
+    ensure!(peer.request(1, server, b"hello", b"hello").is_err(), "somebody answers");
     let refused = vm.run("show refused --json")?.json()?;
     let row = &refused[0];
     ensure!(row["reason"] == "no_server" && row["from"] == "10.9.0.2", "{refused:#}");
@@ -312,7 +312,7 @@ fn noise_on_the_wire_does_no_harm() -> Result<()> {
 fn thirty_two_unknown_clients_are_served_within_a_second() -> Result<()> {
     let (mut vm, mut peer) = pair("isthmus.smc.services=true")?;
     let mut crowd = Crowd::new(&mut peer, APPLIANCE.parse()?, 7)?;
-    let took = crowd.call(32, b"hello", b"hello")?;
+    let took = crowd.request(32, b"hello", b"hello")?;
     ensure!(took < Duration::from_secs(1), "it took {took:?}");
     vm.run("show interfaces")?.contains(APPLIANCE)?;
     Ok(())
@@ -346,7 +346,7 @@ fn eight_cold_servers_are_reached_within_a_second() -> Result<()> {
         clients.ping(appliance, 0)?;
         let servers = servers.work()?;
         let server = SocketAddr::new(appliance.parse()?, 7000);
-        let took = clients.call(8, server, b"hello", b"hello");
+        let took = clients.request(8, server, b"hello", b"hello");
         servers.end()?;
         let rules = vm.run("show smc rules --json")?.json()?;
         let took = took.with_context(|| {
@@ -403,11 +403,11 @@ fn honest_clients_come_through_a_flood_of_syns() -> Result<()> {
         for address in [APPLIANCE, APPLIANCE_6] {
             let server = SocketAddr::new(address.parse()?, port);
             // A server that is down is given time.
-            peer.call(1, server, request, wanted)?;
+            peer.request(1, server, request, wanted)?;
             let flood = Flood::start(&peer, server, APPLIANCE_MAC, 10_000.0)?;
             let (start, mut slowest, mut calls, mut late) = (Instant::now(), Duration::ZERO, 0, 0);
             while calls < 30 || start.elapsed() < Duration::from_secs(3) {
-                let took = peer.call(1, server, request, wanted)?;
+                let took = peer.request(1, server, request, wanted)?;
                 slowest = slowest.max(took);
                 // A frame was lost, and sent again after a second.
                 late += u32::from(took > Duration::from_millis(900));

@@ -154,8 +154,8 @@ fn jumbo_frames_pass(model: NicModel) -> Result<()> {
     Ok(())
 }
 
-/// RDMA reads and writes of their memory, in packets of 4 KiB that the cards send from where it lies; what comes back is
-/// compared.
+/// RDMA reads and writes of their memory, in packets of 4 KiB that the cards send from where it lies; what comes back
+/// is compared.
 fn jumbo_frames_pass_between_two_appliances(model: NicModel) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("wire");
@@ -304,7 +304,7 @@ fn a_card_without_so_many_queues_is_served_by_fewer_cores() -> Result<()> {
     for (model, words, told) in [
         (NicModel::Virtio, "0,1", "net0: its device has no queues for cores [1]"),
         (NicModel::E1000e, "0,1,2", "net0: its device has no queues for cores [2]"),
-        (NicModel::E1000e, "0,5", "net0: not all cores of its list are there; accepted: 0 to 2"),
+        (NicModel::E1000e, "0,5", "net0: some cores of its list do not exist; accepted: 0 to 2"),
     ] {
         let mut peer = Peer::new(&["10.9.0.2/24"])?;
         let mut vm = boot(

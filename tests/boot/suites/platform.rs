@@ -232,7 +232,7 @@ fn an_iommu_that_was_left_on_is_turned_off() -> Result<()> {
     ensure!(on.contains("c3000000") || on.contains("C3000000"), "{on}");
     vm.qmp.execute("cont", json!({}))?;
     vm.wait_ready()?;
-    vm.run("show log")?.contains("IOMMU at 0xfed90000: firmware had left it on; it is off now")?;
+    vm.run("show log")?.contains("IOMMU at 0xfed90000: firmware left it enabled: disabled now")?;
     peer.ping(FIRST, 1000)?;
     let off = ask(format!("readl {STATUS:#x}"))?;
     ensure!(off.contains("0x0000000041000000"), "{off}");

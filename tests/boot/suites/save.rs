@@ -87,7 +87,7 @@ fn save_refuses_what_cannot_start() -> Result<()> {
     std::fs::write(disk.path(), config_disk(None)?)?;
     let mut vm = boot(spec()?.disk(keeps_configuration(disk.path())).reboots())?;
     vm.run("set volume.0.size 1TiB")?.lacks("error")?;
-    vm.run("save")?.contains("error")?.contains("volumes in memory take 1TiB")?;
+    vm.run("save")?.contains("error")?.contains("volumes in memory need 1TiB")?;
     vm.run("set volume.0.size 1MiB")?.lacks("error")?;
     vm.run("set volume.1.name x")?.lacks("error")?;
     vm.run("set volume.1.disk 0")?.lacks("error")?;

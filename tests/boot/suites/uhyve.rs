@@ -16,7 +16,8 @@ const APPLIANCE_6: &str = "fd09::1";
 /// What the first line of a console that is ready says.
 const READY: &str = "isthmus> ";
 
-/// A machine at 10.9.0.1 and fd09::1, by what stands behind `--` or by the file that is mapped, and a peer that knows it.
+/// A machine at 10.9.0.1 and fd09::1, by what stands behind `--` or by the file that is mapped, and a peer that knows
+/// it.
 fn pair(machine: Machine, config: Option<&str>) -> Result<(Pretended, Peer)> {
     let peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
     let image = named_file("ISTHMUS_UHYVE")?;
@@ -37,7 +38,7 @@ fn addresses() -> String {
 /// Waits until HTTP's answer to a request has a text in it.
 fn http(peer: &mut Peer, request: &str, wanted: &str) -> Result<()> {
     let server: SocketAddr = format!("{APPLIANCE}:80").parse()?;
-    peer.call(1, server, request.as_bytes(), wanted.as_bytes())?;
+    peer.request(1, server, request.as_bytes(), wanted.as_bytes())?;
     Ok(())
 }
 

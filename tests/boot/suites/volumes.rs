@@ -178,16 +178,17 @@ fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
         if said.contains("is not in sync") && said.contains("are not copied to it") {
             break;
         }
-        ensure!(said.contains("has not been read yet"), "{said}");
+        ensure!(said.contains("is not known yet"), "{said}");
         ensure!(SystemTime::now() < deadline, "{}", vm.run("mirror list")?.text);
     }
     let deadline = SystemTime::now() + Duration::from_secs(60);
     while vm.run("mirror list csv")?.text.matches("in sync").count() < 2 {
         ensure!(SystemTime::now() < deadline, "{}", vm.run("mirror list")?.text);
     }
-    vm.run("volume delete a")?.contains("a member of mirror safe; `mirror remove safe` first")?;
+    vm.run("volume delete a")?
+        .contains("a member of mirror safe; run `mirror remove safe` first")?;
     vm.run("volume delete safe")?.contains("error")?.lacks("built-in default")?;
-    vm.run(REMEDY)?.contains("mirror safe is there, and runs")?;
+    vm.run(REMEDY)?.contains("mirror safe exists and runs")?;
     vm.run("mirror force safe")?.contains("nothing to force")?;
     vm.run("mirror remove nobody")?.contains("there is no mirror")?.lacks("built-in default")?;
     vm.run("set mirror.0.timeout_ms 10")?.contains("error")?.lacks("built-in default")?;
@@ -228,7 +229,7 @@ fn a_mirror_grows_after_its_members_and_is_so_large_after_a_power_cut() -> Resul
     }
     vm.run("mirror create m pa pb force")?.contains("in force now")?;
     wait_for(&mut vm, "in sync", &in_sync)?;
-    vm.run("mirror grow m")?.contains("error")?.contains("let both grow first")?;
+    vm.run("mirror grow m")?.contains("error")?.contains("grow both members first")?;
     vm.run("volume grow m size=20MiB")?.contains("error")?.contains("mirror grow m")?;
     vm.run("volume grow pa size=20MiB")?.lacks("error")?;
     vm.run("mirror grow m")?.contains("error")?;

@@ -1,4 +1,4 @@
-//! What the appliance has captured: downloaded from it, and read with other programs' eyes.
+//! Downloads the appliance's packet captures, and reads them with independent programs.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,13 +14,13 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 pub struct Frame {
     /// Number of the appliance's port.
     pub port: u32,
-    /// Its bytes.
+    /// Content.
     pub bytes: Vec<u8>,
 }
 
-/// The token with which captures are downloaded, and what lets an appliance know it.
+/// The HTTP token that captures are downloaded with.
 pub const TOKEN: &str = "test-token";
-/// The command for the appliance's console.
+/// The console command that sets [`TOKEN`].
 pub const SET_TOKEN: &str = "set http.token_sha256 \
     4c5dc9b7708905f77f5e5d16316b5dfb425e68cb326dcd55a860e90a7707031e";
 
@@ -52,11 +52,10 @@ pub fn frames(file: &[u8]) -> Result<Vec<Frame>> {
     Ok(frames)
 }
 
-/// The frames of the file that tshark finds its display filter to let through: number, length, what it
-/// makes of them.
+/// The frames of the file that match a display filter of tshark: number, length and summary of each.
 pub fn tshark(file: &Path, filter: &str) -> Result<Vec<String>> {
     let mut tshark = Command::new("tshark");
-    // It takes a few bytes of data for RPC over RDMA, and then finds them malformed.
+    // The dissector mistakes some data for RPC over RDMA, and then reports it as malformed.
     tshark.args(["--disable-protocol", "rpcordma"]);
     tshark.args(["-n", "-T", "fields", "-e", "frame.number", "-e", "frame.len"]);
     tshark.args(["-e", "_ws.col.Info", "-Y", filter, "-r"]).arg(file);

@@ -1,6 +1,6 @@
-//! A station that sends what it likes: packets made byte by byte on a network of its own with the appliance,
-//! 10.0.1.0/24. It speaks as much of the connection manager and of `perftest -R` as it takes to be let in
-//! and to be told of a region, and then does harm. There is no engine behind it that keeps to any rule.
+//! A malicious station, which builds its packets byte by byte, on a network of its own with the appliance, 10.0.1.0/24.
+//! It implements just enough of the connection manager and of `perftest -R` to connect and to learn a region's key.
+//! No engine keeps it to the protocol.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,27 +21,28 @@ use tempfile::TempDir;
 use crate::packet::{Packet, opcode, reth};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// Of the appliance's second interface, whose first has 01.
+/// The appliance's second interface; the first ends in 01.
 const APPLIANCE_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 2];
-/// Our address.
+/// The station's address.
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
-/// The appliance's.
+/// The appliance's address.
 pub const APPLIANCE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
-/// PSN of the appliance's first packet to us.
+/// PSN of the appliance's first packet to the station.
 const FIRST_PSN: u32 = 1000;
-/// How long an answer may take.
+/// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Payload of a full packet.
 pub const PATH_MTU: usize = 1024;
-/// Bytes of the messages of `perftest -R`.
+/// The version message of `perftest -R`.
 const VERSION: &[u8; 16] = b"6.11\0\0\0\0\0\0\0\0\0\0\0\0";
+/// Bytes of a key message of `perftest -R`.
 const KEY: usize = 56;
 
 /// Operations of ARP.
 pub const ARP_REQUEST: [u8; 2] = [0, 1];
 const ARP_REPLY: [u8; 2] = [0, 2];
 
-/// An ARP packet in its frame: to everybody if the target's MAC address is not known.
+/// An ARP frame: broadcast if the target's MAC address is zero.
 pub fn arp(operation: [u8; 2], from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
     let destination = if to.0 == [0; 6] { [0xff; 6] } else { to.0 };
     let mut frame = [destination, from.0].concat();
@@ -61,44 +62,45 @@ pub struct Crafter {
     directory: TempDir,
 }
 
-/// A queue pair of the appliance that is connected to one of ours.
+/// A connection between a queue pair of the station and one of the appliance.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// Number of ours, and of theirs.
+    /// QPN of the station.
     pub ours: u32,
-    /// See `ours`.
+    /// QPN of the appliance.
     pub theirs: u32,
-    /// PSN of our next packet, and of their next.
+    /// PSN of the station's next packet.
     pub psn: u32,
-    heard: u32,
+    /// PSN of the appliance's next packet.
+    expected: u32,
     ids: [u32; 2],
 }
 
-/// What a victim grants: a queue pair, and a region that it may be reached by.
+/// The connections and the region that an attack works on.
 #[derive(Clone, Copy, Debug)]
 pub struct Victim {
     control: Link,
-    /// The queue pair to do harm to.
+    /// The connection to attack.
     pub link: Link,
-    /// Its region: 8 MiB.
+    /// Address of the region, which is 8 MiB long.
     pub address: u64,
     /// The region's key.
     pub rkey: u32,
 }
 
-/// What came back for a request.
+/// The appliance's response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was done.
+    /// Acknowledged.
     Ack,
-    /// NAK with this syndrome.
+    /// NAK, with its syndrome.
     Nak(u8),
-    /// Nothing, for a while.
+    /// No response in time.
     Silence,
 }
 
 impl Crafter {
-    /// A station whose choices come from `seed`.
+    /// A station whose random numbers come from `seed`.
     pub fn new(seed: u64) -> Result<Crafter> {
         let directory = tempfile::Builder::new().prefix("isthmus-crafter-").tempdir()?;
         let socket = UnixDatagram::bind(directory.path().join("ours"))?;
@@ -124,7 +126,7 @@ impl Crafter {
         packet.frame(MAC, APPLIANCE_MAC, APPLIANCE)
     }
 
-    /// Asks for the appliance's address, by which our own becomes known there.
+    /// Sends an ARP request, from which the appliance learns the station's address.
     pub fn meet(&self) -> Result<()> {
         self.send_frame(&arp(ARP_REQUEST, (MAC, OURS), ([0; 6], APPLIANCE)))
     }
@@ -134,7 +136,7 @@ impl Crafter {
         self.send_frame(&self.frame(packet))
     }
 
-    /// A good request on a link, which asks for an ACK.
+    /// A valid request on a link, with the AckReq bit set.
     pub fn request(&self, link: &Link, opcode: u8, body: Vec<u8>) -> Packet {
         let (qpn, psn) = (link.theirs, link.psn);
         Packet { source: OURS, opcode, pkey: 0xffff, qpn, ack_request: true, psn, pad: 0, body }
@@ -151,27 +153,27 @@ impl Crafter {
         self.request(link, opcode::READ_REQUEST, reth(address, rkey, length))
     }
 
-    /// Sends a packet and waits for what is said to it.
+    /// Sends a packet, and waits for the response.
     pub fn try_packet(&mut self, link: &Link, packet: &Packet) -> Result<Answer> {
         self.send(packet)?;
         self.answer(link)
     }
 
-    /// What is said next on a link.
+    /// The next response on a link.
     pub fn answer(&mut self, link: &Link) -> Result<Answer> {
         let ours = link.ours;
-        let heard = self.wait(Duration::from_millis(700), |packet| {
-            let response = packet.opcode == opcode::READ_RESPONSE_ONLY;
-            packet.qpn == ours && (response || packet.opcode == opcode::ACKNOWLEDGE)
+        let response = self.wait(Duration::from_millis(700), |packet| {
+            let read = packet.opcode == opcode::READ_RESPONSE_ONLY;
+            packet.qpn == ours && (read || packet.opcode == opcode::ACKNOWLEDGE)
         })?;
-        Ok(match heard.map(|packet| packet.body[0]) {
+        Ok(match response.map(|packet| packet.body[0]) {
             None => Answer::Silence,
             Some(syndrome) if syndrome & 0xe0 == 0 => Answer::Ack,
             Some(syndrome) => Answer::Nak(syndrome),
         })
     }
 
-    /// A connection from the connection manager.
+    /// Connects through the connection manager.
     pub fn connect(&mut self, port: u16) -> Result<Link> {
         let (req, link) = self.req(port);
         let rep = self.ask(&req)?;
@@ -182,7 +184,7 @@ impl Crafter {
         Ok(Link { theirs: rep.qpn, psn: rep.starting_psn, ids, ..link })
     }
 
-    /// Sends a request for a connection; the reply, or the reason of the reject.
+    /// Sends a REQ, and returns the REP, or the reason of the REJ.
     pub fn ask(&mut self, req: &Req) -> Result<std::result::Result<Rep, u16>> {
         self.meet()?;
         self.send_mad(u64::from(req.qpn), &Message::Req(*req))?;
@@ -193,7 +195,7 @@ impl Crafter {
         })
     }
 
-    /// A good request for a connection, and what is known of the link before the answer.
+    /// A valid REQ, and the link without the fields that the REP sets.
     pub fn req(&mut self, port: u16) -> (Req, Link) {
         self.next += 1;
         let (qpn, id) = (self.next, self.rng.random());
@@ -227,10 +229,10 @@ impl Crafter {
             ack_timeout: 17,
             private_data,
         };
-        (req, Link { ours: qpn, theirs: 0, psn: 0, heard: FIRST_PSN, ids: [id, 0] })
+        (req, Link { ours: qpn, theirs: 0, psn: 0, expected: FIRST_PSN, ids: [id, 0] })
     }
 
-    /// The datagram that carries a management message.
+    /// The MAD packet of a management message.
     pub fn mad(&self, transaction: u64, message: &Message) -> Packet {
         let mut data = [0; mad::DATA_LEN];
         let attribute = message.emit(&mut data);
@@ -254,27 +256,27 @@ impl Crafter {
         self.send(&self.mad(transaction, message))
     }
 
-    /// Connects as `ib_write_bw -R` does, and is told of a region.
+    /// Connects as `ib_write_bw -R` does, and learns a region's address and key.
     pub fn victim(&mut self) -> Result<Victim> {
         let mut control = self.connect(perftest::PORT)?;
         for message in [&VERSION[..], &[0, 0, 0x10, 0], &[0, 0, 0, 64], b"3\0"] {
-            self.say(&mut control, message)?;
+            self.exchange(&mut control, message)?;
         }
-        self.say(&mut control, &[0; KEY])?;
+        self.exchange(&mut control, &[0; KEY])?;
         let link = self.connect(perftest::PORT)?;
-        self.say(&mut control, &[0; KEY])?;
+        self.exchange(&mut control, &[0; KEY])?;
         let mut key = [0; KEY];
         key[8..12].copy_from_slice(&link.ours.to_be_bytes());
         key[32..48].copy_from_slice(&OURS.to_ipv6_mapped().octets());
-        let said = self.say(&mut control, &key)?;
+        let said = self.exchange(&mut control, &key)?;
         let word = |at: usize| Some(u32::from_be_bytes(*said.get(at..)?.first_chunk()?));
         let address = said.get(24..).and_then(|rest| rest.first_chunk());
-        let (Some(address), Some(rkey)) = (address, word(16)) else { bail!("no key: {said:x?}") };
-        ensure!(word(8) == Some(link.theirs), "a key of another queue pair: {said:x?}");
+        let (Some(address), Some(rkey)) = (address, word(16)) else { bail!("no key in {said:x?}") };
+        ensure!(word(8) == Some(link.theirs), "the key is of another queue pair: {said:x?}");
         Ok(Victim { control, link, address: u64::from_be_bytes(*address), rkey })
     }
 
-    /// Ends a victim's session.
+    /// Disconnects from a victim.
     pub fn leave(&mut self, victim: &Victim) -> Result<()> {
         for link in [&victim.link, &victim.control] {
             let kind = BriefKind::Dreq { remote_qpn: link.theirs };
@@ -288,25 +290,25 @@ impl Crafter {
         Ok(())
     }
 
-    /// Sends a message and returns the message that answers it.
-    fn say(&mut self, link: &mut Link, message: &[u8]) -> Result<Vec<u8>> {
+    /// Sends a message, and returns the reply.
+    fn exchange(&mut self, link: &mut Link, message: &[u8]) -> Result<Vec<u8>> {
         let pad = message.len().next_multiple_of(4) - message.len();
         let body = [message, &[0; 4][..pad]].concat();
         let packet = self.request(link, opcode::SEND_ONLY, body);
         self.send(&Packet { pad: pad as u8, ..packet })?;
         link.psn = (link.psn + 1) & 0xff_ffff;
-        let Link { ours, heard, .. } = *link;
-        let send = |p: &Packet| (p.qpn, p.psn, p.opcode) == (ours, heard, opcode::SEND_ONLY);
+        let Link { ours, expected, .. } = *link;
+        let send = |p: &Packet| (p.qpn, p.psn, p.opcode) == (ours, expected, opcode::SEND_ONLY);
         let said = self.wait(PATIENCE, send)?;
-        let said = said.with_context(|| format!("nothing is said to {message:x?}"))?;
+        let said = said.with_context(|| format!("no reply to {message:x?}"))?;
         let ack = self.request(link, opcode::ACKNOWLEDGE, vec![0x1f, 0, 0, 1]);
-        self.send(&Packet { psn: heard, ack_request: false, ..ack })?;
-        link.heard += 1;
+        self.send(&Packet { psn: expected, ack_request: false, ..ack })?;
+        link.expected += 1;
         let length = said.body.len() - said.pad as usize;
         Ok(said.body[..length].to_vec())
     }
 
-    /// Waits for a management message that `wanted` takes.
+    /// Waits for a management message that `wanted` accepts. Replies to a DREQ in between.
     fn wait_mad<T>(&mut self, mut wanted: impl FnMut(Message) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -328,10 +330,10 @@ impl Crafter {
                 return Ok(found);
             }
         }
-        bail!("the connection manager does not answer")
+        bail!("no reply from the connection manager")
     }
 
-    /// The next packet that is `wanted`, if it comes in time; others are kept.
+    /// The next packet that is `wanted`, if it arrives in time. Other packets stay queued.
     fn wait(
         &mut self,
         limit: Duration,
@@ -363,14 +365,14 @@ impl Crafter {
         }
     }
 
-    /// Forgets everything that has come.
-    pub fn forget(&mut self) -> Result<()> {
+    /// Discards all received packets.
+    pub fn discard_received(&mut self) -> Result<()> {
         while self.wait(Duration::from_millis(20), |_| true)?.is_some() {}
         Ok(())
     }
 
-    /// Any number.
-    pub fn any(&mut self) -> &mut StdRng {
+    /// The station's random numbers.
+    pub fn rng(&mut self) -> &mut StdRng {
         &mut self.rng
     }
 }

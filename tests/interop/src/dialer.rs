@@ -1,5 +1,5 @@
-//! The engines as a client: they connect to an echo service of the guest, over SMC-R if it offers that,
-//! and look at what comes back.
+//! A client on the engines: it connects to the guest's echo service, over SMC-R if the guest offers it, and verifies
+//! the echo.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,11 +10,12 @@ use roce::Roce;
 use smcr::engine::{Engine, Ready, Role, SocketId};
 use verbs::EngineContext;
 
+/// Time between two attempts.
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(300);
-/// What is sent and has to come back, of each connection.
+/// Bytes that each connection sends and must receive again.
 const BYTES: usize = 300_000;
 
-/// Connects again and again until an echo was right.
+/// Connects repeatedly until an echo is correct.
 pub struct Dialer {
     connector: Connector,
     peer: SocketAddr,
@@ -23,7 +24,7 @@ pub struct Dialer {
     socket: Option<SocketId>,
     sent: usize,
     got: usize,
-    /// What came of it.
+    /// Result of the last attempt.
     pub outcome: String,
 }
 
@@ -32,15 +33,15 @@ fn byte(at: usize) -> u8 {
 }
 
 impl Dialer {
-    /// Will connect to `peer`.
+    /// A dialer that connects to `peer`.
     pub fn new(peer: SocketAddr) -> Dialer {
         let limits = Limits { connections: 8, receive: 4096, transmit: 4096 };
         let connector = Connector::new(limits, 7);
-        let outcome = "dialer: nothing".to_string();
+        let outcome = "dialer: no attempt yet".to_string();
         Dialer { connector, peer, again: None, link: None, socket: None, sent: 0, got: 0, outcome }
     }
 
-    /// Does what can be done.
+    /// Advances the connection: TCP connect, then the CLC handshake.
     pub fn poll(
         &mut self,
         interface: &mut Interface,
@@ -66,7 +67,7 @@ impl Dialer {
                 Progress::Open { smc: false } | Progress::Gone => {
                     self.connector.close(interface, link, true);
                     self.link = None;
-                    self.outcome = "dialer: no SMC there".into();
+                    self.outcome = "dialer: the peer does not offer SMC".into();
                 }
             },
             (Some(link), Some(socket)) => self.shake(link, socket, interface, engine, context),
@@ -88,7 +89,7 @@ impl Dialer {
         assert_eq!(written, Ok(count), "handshakes are shorter than the buffer");
         let count = self.connector.read(interface, link, &mut bytes).unwrap_or(0);
         let mut taken = 0;
-        // Not held for long, and nothing follows what is held.
+        // The engine holds back bytes only briefly, and no further bytes follow those.
         while taken < count {
             taken += engine.handle_clc_bytes(socket, &bytes[taken..count], context, interface);
             if engine.sockets().any(|status| status.id == socket && status.established) {
@@ -97,7 +98,7 @@ impl Dialer {
         }
     }
 
-    /// Takes an event of the engine; false if it is of another socket.
+    /// Handles an event of the engine. Returns false if the event is of another socket.
     pub fn handle_event(
         &mut self,
         id: SocketId,

@@ -1,6 +1,5 @@
-//! The appliance's own engines in this process, on a wire to a Linux guest: the same code as in the image
-//! (RoCE, RTRS, RNBD, the control plane), without its kernel and its drivers. What fails here is a matter
-//! of protocol, and can be looked at with a debugger.
+//! The appliance's engines in this process, on a wire to a Linux guest: the image's own code (RoCE, RTRS, RNBD, the
+//! control plane) without its kernel and drivers. A failure here is a protocol fault, which a debugger can inspect.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -50,19 +49,19 @@ pub struct Engines {
     _directory: TempDir,
 }
 
-/// What the engines have come to, as a client of the guest's.
+/// Progress of the engines as clients of the guest.
 #[derive(Debug, Default)]
 struct Reached {
     /// The guest's disk is open.
     mapped: AtomicBool,
-    /// The guest's echo over SMC-R was right.
+    /// An echo from the guest over SMC-R was correct.
     dialed: AtomicBool,
 }
 
-/// How long the guest's servers are waited for.
+/// How long the guest's servers may take to respond.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the engines are set up with.
+/// Configuration of the engines.
 #[derive(Clone, Copy)]
 pub struct Setup {
     /// Ethernet MTU.
@@ -71,14 +70,14 @@ pub struct Setup {
     pub storage: Config,
     /// Size of the volume `ram0` in bytes.
     pub volume: usize,
-    /// One of how many frames to the guest is lost; 0 for none. (Frames from the guest are never lost:
-    /// rdma_rxe as a requester does not survive that with several requests in flight.)
+    /// One of this many frames to the guest is lost; 0: none. Frames from the guest are never lost, because rdma_rxe as
+    /// a requester does not survive that with several requests in flight.
     pub loss: u32,
-    /// Code of the size of SMC-R receive buffers, see `SmcConfig`.
+    /// Size code of SMC-R receive buffers, see `SmcConfig`.
     pub rmb_size: u8,
-    /// Where the engines connect to as an SMC-R client.
+    /// Address that the engines connect to as an SMC-R client.
     pub dial: Option<SocketAddr>,
-    /// `ram0` is not a RAM volume, but `/dev/ram0` of the guest's own rnbd-server.
+    /// `ram0` is not a RAM volume, but `/dev/ram0` of the guest's rnbd-server.
     pub remote: bool,
 }
 
@@ -97,7 +96,7 @@ impl Default for Setup {
 }
 
 impl Engines {
-    /// Starts them at 10.0.0.1 and fd00::1, with a RAM volume that is exported as `ram0`.
+    /// Starts the engines at 10.0.0.1 and fd00::1, with a volume exported as `ram0`.
     pub fn start(setup: Setup) -> Result<Engines> {
         let directory = tempfile::Builder::new().prefix("isthmus-engines-").tempdir()?;
         let (ours, theirs) = (directory.path().join("ours"), directory.path().join("theirs"));
@@ -137,12 +136,12 @@ impl Engines {
         Ok(())
     }
 
-    /// Whether every frame is lost from now on, both ways.
+    /// Drops all frames in both directions from now on, or stops doing so.
     pub fn mute(&self, mute: bool) {
         self.mute.store(mute, Ordering::Relaxed);
     }
 
-    /// Ends the engines without a word to the guest, and starts them anew with nothing remembered.
+    /// Stops the engines without notifying the guest, and starts them without any previous state.
     pub fn restart(&mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("not running")?;
@@ -152,18 +151,18 @@ impl Engines {
         self.run()
     }
 
-    /// Waits until the guest's disk is mapped, if it is to be.
+    /// Waits until the engines have mapped the guest's disk.
     pub fn wait_mapped(&self) -> Result<()> {
         ensure!(self.setup.remote, "the engines map nothing");
         wait_for(&self.reached.mapped).context("the engines have not mapped the guest's disk")
     }
 
-    /// Waits until the engines have had their echo of the guest, if they are to.
+    /// Waits until the engines have received their echo from the guest, if `dial` is set.
     pub fn wait_dialed(&self) -> Result<()> {
         if self.setup.dial.is_none() {
             return Ok(());
         }
-        wait_for(&self.reached.dialed).context("the engines have had no echo of the guest")
+        wait_for(&self.reached.dialed).context("the engines have received no echo from the guest")
     }
 
     /// The interface of the guest at the other end.
@@ -171,7 +170,7 @@ impl Engines {
         Nic::Dgram { ours: self.theirs.clone(), peer: self.ours.clone() }
     }
 
-    /// Stops the engines and returns what they had to say.
+    /// Stops the engines, and returns their report.
     pub fn stop(mut self) -> Result<Vec<String>> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("stopped twice")?;
@@ -194,7 +193,7 @@ impl Drop for Engines {
     }
 }
 
-/// All of the engines, and one round of their loop.
+/// The engines, which one loop drives.
 struct World {
     port: DgramPort,
     start: std::time::Instant,
@@ -226,7 +225,7 @@ impl World {
         let mut interface = Interface::new(MAC, setup.mtu, [1; 32], Instant::ZERO);
         let addresses = ["10.0.0.1/24".parse(), "fd00::1/64".parse()];
         let addresses = addresses.into_iter().collect::<Result<Vec<net::Cidr>, _>>();
-        let addresses = addresses.map_err(|()| anyhow!("an address of ours is none"))?;
+        let addresses = addresses.map_err(|()| anyhow!("an invalid address"))?;
         let addressing = Addressing { addresses, ..Addressing::default() };
         interface.set_addressing(addressing, Instant::ZERO).map_err(|error| anyhow!("{error}"))?;
         let addresses: Vec<IpAddr> = vec!["10.0.0.1".parse()?, "fd00::1".parse()?];
@@ -234,7 +233,7 @@ impl World {
         let mut roce = Roce::new(config, Limits::default(), &mut rng);
         let mut arena = Arena::on_heap(setup.volume + (384 << 20));
         let mut volumes = Volumes::new();
-        let name = || Name::new("ram0").map_err(|_| anyhow!("ram0 is no name"));
+        let name = || Name::new("ram0").map_err(|_| anyhow!("ram0 is not a valid name"));
         let memory = arena.alloc(setup.volume, 4096).context("no memory for the volume")?;
         let mut remote = None;
         let mut volume: Box<dyn Volume> = Box::new(RamVolume::new(memory, false));
@@ -258,9 +257,9 @@ impl World {
         let rping = rping::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
         let tools = tools::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
         let front = TcpControl::new(&mut interface);
-        let eid = Eid::new("LAB.SMC.EID").context("the EID is none")?;
+        let eid = Eid::new("LAB.SMC.EID").context("an invalid EID")?;
         let smc = SmcConfig { eids: vec![eid], rmb_size: setup.rmb_size, ..SmcConfig::default() };
-        let path_mtu = PathMtu::for_ethernet(setup.mtu).context("no MTU for RoCE")?;
+        let path_mtu = PathMtu::for_ethernet(setup.mtu).context("the MTU is too small for RoCE")?;
         let ip: std::net::Ipv4Addr = "10.0.0.1".parse()?;
         let device = Device { ip, address: ip.into(), mac: MAC, path_mtu, pnet: None };
         let now = Instant::ZERO;
@@ -342,7 +341,7 @@ impl World {
                 }
                 self.report.push(format!("remote: {notice}"));
             }
-            // What has come back from there is answered in the same round.
+            // Completions of the remote volume are answered in the same round.
             worked |= self.storage.poll(&mut self.volumes, &mut context);
         }
         worked |= self.rping.poll(context.provider, now) > 0;
@@ -412,7 +411,7 @@ impl World {
     }
 }
 
-/// Where the guest is.
+/// The guest's address.
 const GUEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
 /// A client that maps the guest's volume.
@@ -422,7 +421,7 @@ fn map_remote(
     rng: &mut StdRng,
 ) -> Result<(Client, Box<dyn Volume>)> {
     let mut context = EngineContext { provider: roce, arena, now: Instant::ZERO, rng };
-    let name = |name| Name::new(name).map_err(|_| anyhow!("{name} is no name"));
+    let name = |name| Name::new(name).map_err(|_| anyhow!("{name} is not a valid name"));
     let (devices, session) = (client::Config::default(), transport::Config::default());
     let mut client = Client::new(devices, session, name("isthmus")?, &mut context)
         .map_err(|error| anyhow!("{error:?}"))?;
@@ -438,7 +437,7 @@ fn map_remote(
     Ok((client, Box::new(volume)))
 }
 
-/// For [`DgramPort`]: a frame's bytes, gathered.
+/// Gathers the bytes of a frame, for [`DgramPort`].
 pub(crate) fn gather(packet: &Packet<'_>, into: &mut Vec<u8>) {
     into.clear();
     into.extend_from_slice(packet.header);

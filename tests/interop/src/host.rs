@@ -1,5 +1,5 @@
-//! A host in this process: the project's own RoCE and IP engines, on a network of their own with the
-//! appliance. What is said above them is its owner's affair.
+//! A host in this process: the project's RoCE and IP engines, on a network of their own with the appliance. The owner
+//! implements the protocols above them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(crate) const MTU: usize = 1500;
 /// Bytes of memory for messages.
 const MEMORY: usize = 64 << 20;
 
-/// 10.0.N.2 on network N, where 10.0.N.1 is the appliance.
+/// The host, 10.0.N.2 on network N, where 10.0.N.1 is the appliance.
 pub struct Host {
     pub(crate) address: Ipv4Addr,
     pub(crate) server: Ipv4Addr,
@@ -34,12 +34,12 @@ pub struct Host {
     started: Instant,
     tx: TxBuffer,
     tx_waits: bool,
-    /// Frames for the RoCE engine are lost.
+    /// Received RoCE frames are dropped.
     pub(crate) deaf: bool,
 }
 
 impl Host {
-    /// On network N, at a port whose other end is the appliance's.
+    /// A host on network N. The appliance is at the other end of `port`.
     pub(crate) fn new(network: usize, port: DgramPort) -> Result<Host> {
         let address: Ipv4Addr = format!("10.0.{network}.2").parse()?;
         let mut rng = StdRng::from_os_rng();
@@ -76,18 +76,18 @@ impl Host {
         drivers::hal::Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// Where a service of the appliance's is.
+    /// The address of a service of the appliance.
     pub(crate) fn service(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.server.into(), port)
     }
 
-    /// Begins with a new engine, as after a start.
-    pub(crate) fn forget(&mut self) -> Result<()> {
+    /// Replaces the RoCE engine by a new one, as after a restart.
+    pub(crate) fn restart_engine(&mut self) -> Result<()> {
         (self.roce, self.pd, self.cq) = engine(self.mac(), self.address, &mut self.rng)?;
         Ok(())
     }
 
-    /// One round of the loop.
+    /// Runs one round of the loop.
     pub(crate) fn round(&mut self) {
         let now = self.now();
         let mut worked = false;
@@ -120,7 +120,7 @@ impl Host {
     }
 }
 
-/// An engine as after a start, with a protection domain and a completion queue.
+/// A new engine with a protection domain and a completion queue.
 fn engine(mac: [u8; 6], address: Ipv4Addr, rng: &mut StdRng) -> Result<(Roce, PdId, CqId)> {
     let config = PortConfig { mac, addresses: vec![IpAddr::V4(address)], mtu: MTU };
     let mut roce = Roce::new(config, Limits::default(), rng);
@@ -129,20 +129,20 @@ fn engine(mac: [u8; 6], address: Ipv4Addr, rng: &mut StdRng) -> Result<(Roce, Pd
     Ok((roce, pd, cq))
 }
 
-/// Somebody who lives on a host.
-pub trait Resident: Sized {
-    /// How long an answer may take.
+/// A protocol implementation that runs on a [`Host`], and drives its loop.
+pub trait HostLoop: Sized {
+    /// How long a reply may take.
     const PATIENCE: Duration;
 
     /// The host.
     fn host(&mut self) -> &mut Host;
 
-    /// One round of the loop.
+    /// Runs one round of the loop.
     fn round(&mut self) {
         self.host().round();
     }
 
-    /// Runs the loop until `done` says what came of it.
+    /// Runs the loop until `done` returns a result.
     fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + Self::PATIENCE;
         loop {
@@ -150,11 +150,11 @@ pub trait Resident: Sized {
             if let Some(result) = done(self) {
                 return Ok(result);
             }
-            ensure!(Instant::now() < deadline, "{what}: nothing within {:?}", Self::PATIENCE);
+            ensure!(Instant::now() < deadline, "{what}: timed out after {:?}", Self::PATIENCE);
         }
     }
 
-    /// Goes on for a while without wanting anything.
+    /// Runs the loop for a while.
     fn idle(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -162,10 +162,10 @@ pub trait Resident: Sized {
         }
     }
 
-    /// Asks who has the appliance's address.
+    /// Resolves the appliance's MAC address.
     fn find_server(&mut self) -> Result<[u8; 6]> {
-        self.until("looking for the appliance", |resident| {
-            let host = resident.host();
+        self.until("looking for the appliance", |this| {
+            let host = this.host();
             match host.interface.resolve(host.server.into(), host.now()) {
                 Resolution::Known(mac) => Some(mac),
                 _ => None,

@@ -1,5 +1,5 @@
-//! A network of more than two machines: a thread for each cable, which gives every frame to whoever has its address, or to
-//! all. Nothing is lost: who does not take frames is waited for.
+//! A learning Ethernet switch for more than two machines: a thread for each cable forwards frames to the port of their
+//! destination address, or floods them. It loses nothing: it waits for a machine whose socket is full.
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixDatagram;
@@ -12,14 +12,14 @@ use tempfile::TempDir;
 
 const LONGEST_FRAME: usize = 9216 + 18;
 
-/// The network. Cut when it is dropped.
+/// The switch. Dropping it disconnects the machines.
 pub struct Hub {
     directory: TempDir,
     ports: usize,
 }
 
 impl Hub {
-    /// With so many cables.
+    /// A switch with this many cables.
     pub fn new(ports: usize) -> Result<Hub> {
         let directory = tempfile::Builder::new().prefix("isthmus-hub-").tempdir()?;
         let hub = Hub { directory, ports };
@@ -32,7 +32,7 @@ impl Hub {
             let (sockets, ends, known) = (sockets.clone(), ends.clone(), known.clone());
             std::thread::spawn(move || {
                 let mut frame = vec![0; LONGEST_FRAME];
-                // What is shorter than a header ends it.
+                // A datagram shorter than an Ethernet header ends the thread.
                 while let Ok(length @ 14..) = sockets[port].recv(&mut frame) {
                     let frame = &frame[..length];
                     let address = |at: usize| -> [u8; 6] { std::array::from_fn(|i| frame[at + i]) };
@@ -43,7 +43,7 @@ impl Hub {
                     };
                     for (other, end) in ends.iter().enumerate() {
                         if other != port && to.is_none_or(|to| to == other) {
-                            // Where there is no machine yet, or any more, it is lost.
+                            // Without a machine at that end the frame is lost.
                             _ = sockets[port].send_to(frame, end);
                         }
                     }
@@ -57,7 +57,7 @@ impl Hub {
         self.directory.path().join(format!("{name}{port}"))
     }
 
-    /// The end of a cable.
+    /// A machine's interface at the end of a cable.
     pub fn nic(&self, port: usize) -> Nic {
         Nic::Dgram { ours: self.path("end", port), peer: self.path("hub", port) }
     }

@@ -1,5 +1,5 @@
-//! What the interoperability tests share: Linux guests on a wire, and the words in which Linux maps a
-//! volume.
+//! Shared parts of the interoperability tests: Linux guests on a wire, the appliance's machine, and the commands with
+//! which Linux maps a volume.
 //!
 //! Run by `./isthmus test SUITE`, which makes the guest's system and builds the image.
 
@@ -34,7 +34,7 @@ use launch::qemu::{Nic, Spec};
 pub use launch::guest::programs;
 pub use site::{SERVICES, Site, evidence};
 
-/// The system that guests boot; made by the first test that wants it.
+/// The system that guests boot, made by the first test that uses it.
 pub fn system() -> Result<&'static System> {
     static SYSTEM: OnceLock<Result<System, String>> = OnceLock::new();
     let system = SYSTEM.get_or_init(|| guest::prepare().map_err(|error| format!("{error:#}")));
@@ -70,7 +70,7 @@ impl Pair {
     }
 }
 
-/// The addresses of a host on a network, with their prefixes.
+/// The addresses of a host on a network, with prefix lengths.
 pub fn address(network: usize, host: u8) -> String {
     format!("10.0.{network}.{host}/24,fd00:0:0:{network}::{host}/64")
 }
@@ -80,7 +80,7 @@ pub fn gateway_spec(mtu: u16, words: &str) -> Result<Spec> {
     networked_gateway_spec(1, mtu, words)
 }
 
-/// The machine of the appliance, configured for as many network interfaces, without them.
+/// The machine of the appliance, configured for this many network interfaces, without the interfaces.
 pub fn networked_gateway_spec(networks: usize, mtu: u16, words: &str) -> Result<Spec> {
     let spec = (0..networks).fold(image_spec()?, |spec, n| {
         let address = address(n, 1);
@@ -89,24 +89,24 @@ pub fn networked_gateway_spec(networks: usize, mtu: u16, words: &str) -> Result<
     Ok(spec.append(words))
 }
 
-/// The machine of the appliance, configured for nothing.
+/// The machine of the appliance, without a configuration.
 pub fn image_spec() -> Result<Spec> {
     let image = std::env::var_os("ISTHMUS_IMAGE");
     let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test")?;
     Spec::kernel(image).memory(512).as_told()
 }
 
-/// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, where 10.0.0.1 (fd00::1) answers.
+/// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, as a client of 10.0.0.1 (fd00::1).
 pub fn client(nic: Nic, mtu: u16) -> Result<Guest> {
     client_of(mtu, |spec| spec.nic(nic))
 }
 
-/// As [`client`], on a machine with `more`.
+/// As [`client`], on a machine that `more` extends.
 pub fn client_of(mtu: u16, more: impl FnOnce(Spec) -> Spec) -> Result<Guest> {
     boot_client(more(system()?.spec("client", &[&address(0, 2)], mtu).first_mac(2)))
 }
 
-/// Boots a guest, and makes soft-RoCE devices of its interfaces.
+/// Boots a guest, and creates soft-RoCE devices on its interfaces.
 pub fn boot_client(spec: Spec) -> Result<Guest> {
     let mut guest = Guest::start("client", spec)?;
     guest.wait_up()?;

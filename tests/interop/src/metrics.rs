@@ -1,15 +1,15 @@
-//! The appliance's metrics, as a guest on its network reads them over HTTP.
+//! The appliance's metrics, read by a guest over HTTP.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use launch::guest::Guest;
 
-/// All samples of one moment, by name and labels as they are written.
+/// All samples of one scrape, by name with labels as in the text.
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    /// Asks the appliance at 10.0.0.1.
+    /// Scrapes the appliance at 10.0.0.1.
     pub fn read(guest: &mut Guest) -> Result<Metrics> {
         let text = guest.sh("wget -q -O - http://10.0.0.1/metrics")?;
         let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -18,26 +18,26 @@ impl Metrics {
         Ok(Metrics(values.collect::<Result<_>>()?))
     }
 
-    /// A sample. `roce_dropped_total{reason="icrc"}` is asked for as it stands, without `isthmus_`.
+    /// A sample by name and labels, without the prefix `isthmus_`: `roce_dropped_total{reason="icrc"}`.
     pub fn get(&self, name: &str) -> Result<f64> {
         let value = self.0.get(&format!("isthmus_{name}"));
         value.copied().with_context(|| format!("there is no metric {name}"))
     }
 
-    /// Bytes that the appliance uses: heap, and what is not free of the arena.
+    /// Bytes that the appliance uses: the heap, and the used part of the arena.
     pub fn memory(&self) -> Result<f64> {
         let arena = self.get("arena_size_bytes")? - self.get("arena_free_bytes")?;
         Ok(arena + self.get("memory_heap_bytes")?)
     }
 
-    /// Fails unless a counter is at least `by` more than it was.
+    /// Fails unless a counter has grown by at least `by`.
     pub fn grew(&self, before: &Metrics, name: &str, by: f64) -> Result<()> {
         let (was, is) = (before.get(name)?, self.get(name)?);
-        ensure!(is >= was + by, "{name} was {was} and is {is}, which is not {by} more");
+        ensure!(is >= was + by, "{name} was {was} and is {is}, which is less than {by} more");
         Ok(())
     }
 
-    /// Fails unless a value is what it was.
+    /// Fails unless a value is unchanged.
     pub fn same(&self, before: &Metrics, name: &str) -> Result<()> {
         let (was, is) = (before.get(name)?, self.get(name)?);
         ensure!(is == was, "{name} was {was} and is {is}");

@@ -1,12 +1,12 @@
-//! Cases that need MOVDIR64B in a guest, which few hosts give.
+//! Support for cases that need MOVDIR64B in a guest, which few hosts offer.
 
 use anyhow::{Context, Result};
 use launch::qemu::{Accelerator, accelerator};
 use std::io::Write;
 use std::path::Path;
 
-/// Why guests do not have the instruction here; None if they do: QEMU's TCG does not know it, so it takes KVM, and a
-/// CPU that has it.
+/// Why guests on this machine lack the instruction; None if they have it. It takes KVM and a CPU with MOVDIR64B,
+/// because QEMU's TCG does not implement it.
 pub fn without_movdir64b() -> Result<Option<String>> {
     let cpus = std::fs::read_to_string("/proc/cpuinfo")?;
     if !has_movdir64b(&cpus) {
@@ -17,18 +17,18 @@ pub fn without_movdir64b() -> Result<Option<String>> {
     Ok((!works).then(|| "KVM does not work on this machine".into()))
 }
 
-/// Whether the first CPU of `/proc/cpuinfo` has it.
+/// Whether the first CPU of `/proc/cpuinfo` has MOVDIR64B.
 fn has_movdir64b(cpus: &str) -> bool {
     let flags = cpus.lines().find_map(|line| line.strip_prefix("flags"));
     flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "movdir64b"))
 }
 
-/// Says that a case could not run here: the summary of `./isthmus test` lists it.
+/// Records that a case could not run here, for the summary of `./isthmus test`.
 pub fn skip(case: &str, reason: &str) -> Result<()> {
     let path = std::env::var_os("ISTHMUS_SKIPPED");
     let path = path.context("ISTHMUS_SKIPPED is not set: run ./isthmus test")?;
     let file = std::fs::File::options().append(true).create(true).open(path);
-    writeln!(file.context("could not note a skipped case")?, "{case}: {reason}")?;
+    writeln!(file.context("could not record a skipped case")?, "{case}: {reason}")?;
     Ok(())
 }
 
@@ -37,7 +37,7 @@ mod tests {
     use super::has_movdir64b;
 
     #[test]
-    fn the_flag_is_a_word_of_its_own() {
+    fn movdir64b_flag_is_matched_as_a_whole_word() {
         assert!(has_movdir64b("processor\t: 0\nflags\t\t: fpu movdiri movdir64b fsrm\n"));
         assert!(!has_movdir64b("flags\t\t: fpu movdiri fsrm\nbugs\t\t: movdir64b\n"));
         assert!(!has_movdir64b(""));

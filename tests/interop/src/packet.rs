@@ -1,5 +1,5 @@
-//! RoCEv2 packets byte by byte, so that any of them can be wrong, and their ICRC computed apart from the
-//! appliance's own code (InfiniBand vol. 1, 7.8.1; annex A17.3.3). What is sent here is IPv4 only.
+//! RoCEv2 packets byte by byte, so that any field can be invalid. The ICRC is computed independently of the appliance's
+//! code (InfiniBand vol. 1, 7.8.1; annex A17.3.3). Packets are sent over IPv4 only.
 
 use std::net::Ipv4Addr;
 
@@ -12,48 +12,48 @@ const PORT: u16 = 4791;
 
 /// Opcodes of reliable connections (vol. 1, table 38).
 pub mod opcode {
-    /// SEND.
+    /// First packet of a SEND.
     pub const SEND_FIRST: u8 = 0x00;
-    /// SEND.
+    /// Middle packet of a SEND.
     pub const SEND_MIDDLE: u8 = 0x01;
-    /// SEND.
+    /// SEND of one packet.
     pub const SEND_ONLY: u8 = 0x04;
-    /// RDMA WRITE.
+    /// First packet of an RDMA WRITE.
     pub const WRITE_FIRST: u8 = 0x06;
-    /// RDMA WRITE.
+    /// Middle packet of an RDMA WRITE.
     pub const WRITE_MIDDLE: u8 = 0x07;
-    /// RDMA WRITE.
+    /// Last packet of an RDMA WRITE.
     pub const WRITE_LAST: u8 = 0x08;
-    /// RDMA WRITE.
+    /// RDMA WRITE of one packet.
     pub const WRITE_ONLY: u8 = 0x0a;
     /// RDMA READ request.
     pub const READ_REQUEST: u8 = 0x0c;
-    /// RDMA READ response.
+    /// RDMA READ response of one packet.
     pub const READ_RESPONSE_ONLY: u8 = 0x10;
     /// ACK or NAK.
     pub const ACKNOWLEDGE: u8 = 0x11;
     /// Fetch and add.
     pub const FETCH_ADD: u8 = 0x14;
-    /// Datagram.
+    /// Datagram, an unreliable one.
     pub const UD_SEND_ONLY: u8 = 0x64;
 }
 
 /// A packet from BTH to payload.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// From whom it claims to be.
+    /// Source address in the IPv4 header.
     pub source: Ipv4Addr,
     /// See [`opcode`].
     pub opcode: u8,
-    /// Partition.
+    /// Partition key.
     pub pkey: u16,
     /// Destination queue pair.
     pub qpn: u32,
-    /// Whether it asks for an ACK.
+    /// AckReq bit.
     pub ack_request: bool,
-    /// Number.
+    /// Packet sequence number.
     pub psn: u32,
-    /// Bytes of padding that it claims at its end.
+    /// Pad count in the BTH.
     pub pad: u8,
     /// Extended headers and payload, padded.
     pub body: Vec<u8>,
@@ -65,7 +65,7 @@ pub fn reth(address: u64, rkey: u32, length: u32) -> Vec<u8> {
 }
 
 impl Packet {
-    /// The frame, with the right checksums and ICRC.
+    /// The frame, with correct checksums and ICRC.
     pub fn frame(&self, from: [u8; 6], to: [u8; 6], destination: Ipv4Addr) -> Vec<u8> {
         let udp_length = (UDP + BTH + self.body.len() + 4) as u16;
         let mut ip = vec![0x45, 0];
@@ -112,20 +112,20 @@ impl Packet {
     }
 }
 
-/// Puts the right ICRC at the end of a RoCEv2 frame.
+/// Puts the correct ICRC at the end of a RoCEv2 frame.
 pub fn sign(frame: &mut [u8]) {
     if let (Some(icrc), Some(at)) = (icrc(frame), frame.len().checked_sub(4)) {
         frame[at..].copy_from_slice(&icrc);
     }
 }
 
-/// Whether a frame is RoCEv2, and if so, whether its ICRC is right.
-pub fn icrc_is_right(frame: &[u8]) -> Option<bool> {
+/// Whether the ICRC of a frame is correct; None unless the frame is RoCEv2.
+pub fn icrc_is_correct(frame: &[u8]) -> Option<bool> {
     let computed = icrc(frame)?;
     Some(frame.ends_with(&computed))
 }
 
-/// The ICRC of a RoCEv2 frame that ends with one, as it is stored.
+/// Computes the ICRC of a RoCEv2 frame that has room for it at its end, in wire order.
 fn icrc(frame: &[u8]) -> Option<[u8; 4]> {
     let mut covered = frame.get(ETHERNET..frame.len().checked_sub(4)?)?.to_vec();
     let (ip, ones): (usize, &[usize]) = match frame.get(12..14)? {
@@ -162,10 +162,10 @@ fn checksum(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// A SEND from 10.0.0.2 to 10.0.0.1, and an ACK: made by hand from roce.md's vectors, which other
-    /// formulations of the ICRC gave.
+    /// A SEND and its ACK between 192.168.0.1 and 192.168.0.2, made by hand from the vectors of roce.md, which other
+    /// implementations of the ICRC produced.
     #[test]
-    fn the_icrc_of_known_packets() {
+    fn icrc_of_known_packets_is_checked() {
         for (bytes, right) in [
             (
                 "45000034123440004011a731c0a80001c0a80002c00012b7002000000400ffff0000001180000001\
@@ -187,12 +187,12 @@ mod tests {
                 bytes.chars().filter_map(|c| Some(c.to_digit(16)? as u8)).collect();
             let ip: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
             let frame = [&[0; 12][..], &[8, 0], &ip].concat();
-            assert_eq!(icrc_is_right(&frame), Some(right));
+            assert_eq!(icrc_is_correct(&frame), Some(right));
         }
     }
 
     #[test]
-    fn a_packet_is_read_as_it_was_made() {
+    fn packet_round_trips_through_a_frame() {
         let packet = Packet {
             source: Ipv4Addr::new(10, 0, 1, 2),
             opcode: opcode::WRITE_ONLY,
@@ -204,7 +204,7 @@ mod tests {
             body: [&reth(1, 2, 3)[..], b"abc\0"].concat(),
         };
         let frame = packet.frame([2; 6], [4; 6], Ipv4Addr::new(10, 0, 1, 1));
-        assert_eq!(icrc_is_right(&frame), Some(true));
+        assert_eq!(icrc_is_correct(&frame), Some(true));
         assert_eq!(checksum(&frame[14..34]), 0);
         assert_eq!(format!("{packet:?}"), format!("{:?}", Packet::parse(&frame).unwrap()));
     }

@@ -1,5 +1,4 @@
-//! An Ethernet port that is a Unix datagram socket: one datagram is one frame, as in QEMU's
-//! `-netdev dgram`.
+//! An Ethernet port on a Unix datagram socket: one datagram is one frame, as in QEMU's `-netdev dgram`.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
@@ -27,7 +26,7 @@ pub struct DgramPort {
 }
 
 impl DgramPort {
-    /// Binds `ours`; frames go to `peer`, which need not be there yet.
+    /// Binds `ours`; frames go to `peer`, which need not exist yet.
     pub fn new(ours: &Path, peer: &Path, mac: [u8; 6], mtu: usize) -> Result<DgramPort> {
         let socket = UnixDatagram::bind(ours)?;
         socket.set_nonblocking(true)?;
@@ -43,7 +42,7 @@ impl DgramPort {
         })
     }
 
-    /// Waits until there is something to receive.
+    /// Waits until a frame is available, at most for `limit`.
     pub fn wait(&self, limit: Duration) {
         let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
         // An error (a signal) only shortens the wait.
@@ -88,7 +87,7 @@ impl Port for DgramPort {
                 self.counters.tx_full += 1;
                 return Err(TransmitError::Full);
             }
-            // No machine is there (yet): an unplugged wire loses frames.
+            // Without a machine at the peer socket the frame is lost, as on an unplugged wire.
             Err(_) => {}
             Ok(_) => {
                 self.counters.tx_frames += 1;

@@ -1,6 +1,6 @@
-//! A cable that loses frames on their way to the client: a thread between the sockets of two machines.
-//! Frames from the client are never lost, because rdma_rxe as a requester does not survive that with several
-//! requests in flight. Another cable loses all of RoCEv2, as a firewall does that drops its UDP port.
+//! A lossy cable: a thread between the sockets of two machines, which drops or delays frames to the client. It never
+//! drops frames from the client, because rdma_rxe as a requester does not survive that with several requests in flight.
+//! Another cable drops all RoCEv2 frames, as a firewall does that blocks the UDP port.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 const LONGEST_FRAME: usize = 9216 + 14;
 
-/// The cable. Cut when it is dropped.
+/// The cable. Dropping it disconnects the machines.
 pub struct Relay {
     directory: TempDir,
     stop: Arc<AtomicBool>,
@@ -26,17 +26,17 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A cable that loses one of `loss` frames from the first end to the second.
+    /// A cable that loses one in `loss` frames from the first end to the second.
     pub fn new(loss: u32) -> Result<Relay> {
         Relay::rough(loss, u32::MAX)
     }
 
-    /// A cable over which no RoCEv2 goes, and all else does.
+    /// A cable that drops RoCEv2 frames and passes all others.
     pub fn without_roce() -> Result<Relay> {
         Relay::make(u32::MAX, u32::MAX, false)
     }
 
-    /// As `new`, and one of `late` frames that way comes behind the next.
+    /// As `new`, and one in `late` frames in that direction is swapped with the next.
     pub fn rough(loss: u32, late: u32) -> Result<Relay> {
         Relay::make(loss, late, true)
     }
@@ -55,7 +55,7 @@ impl Relay {
                 for (from, to, address, lossy) in
                     [(&first, &second, &ends[1], true), (&second, &first, &ends[0], false)]
                 {
-                    if !waits(from)? {
+                    if !has_frame(from)? {
                         continue;
                     }
                     let length = from.recv(&mut frame)?;
@@ -70,7 +70,7 @@ impl Relay {
                         held = Some(frame[..length].to_vec());
                         continue;
                     }
-                    // Waits while the machine takes no frames; where there is none, frames are lost.
+                    // Blocks while the machine's socket is full; without a machine the frame is lost.
                     let _ = to.send_to(&frame[..length], address);
                     if lossy && let Some(late) = held.take() {
                         let _ = to.send_to(&late, address);
@@ -86,7 +86,7 @@ impl Relay {
         Ok(Relay { directory, stop, lost, thread: Some(thread) })
     }
 
-    /// The two ends.
+    /// The interfaces at both ends.
     pub fn ends(&self) -> (Nic, Nic) {
         let end = |side: Side, relay| Nic::Dgram {
             ours: side.of(&self.directory),
@@ -95,7 +95,7 @@ impl Relay {
         (end(Side::First, "relay-first"), end(Side::Second, "relay-second"))
     }
 
-    /// Cuts the cable; how many frames it has lost.
+    /// Disconnects the cable, and returns the number of lost frames.
     pub fn stop(mut self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("stopped twice")?;
@@ -132,8 +132,8 @@ fn is_roce(frame: &[u8]) -> bool {
     is(12, &[0x08, 0x00]) && is(23, &[17]) && is(36, &4791u16.to_be_bytes())
 }
 
-/// Whether a frame is there.
-fn waits(socket: &impl AsFd) -> Result<bool> {
+/// Whether a frame is available.
+fn has_frame(socket: &impl AsFd) -> Result<bool> {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&at_once))? > 0)
 }

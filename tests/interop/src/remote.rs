@@ -1,5 +1,5 @@
-//! The appliance as a client of a stock Linux server. One guest is both: it serves `/dev/ram0` to the
-//! appliance, and maps what the appliance makes of it.
+//! The appliance as a client of a stock Linux server. One guest plays both roles: it serves `/dev/ram0` to the
+//! appliance, and maps the volume that the appliance exports from it.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use launch::qemu::Vm;
 use crate::metrics::Metrics;
 use crate::{Site, map, storage, unmap};
 
-/// The session of the appliance with the guest.
+/// The appliance's session with the guest, in its object tree.
 pub const SESSION: &str = "/rtrs-client/gw";
 
-/// A path of the appliance's to the guest on a network.
+/// The appliance's path to the guest on a network.
 pub fn path(network: usize) -> String {
     format!("ip:10.0.{network}.1@ip:10.0.{network}.2")
 }
 
-/// The words of the command line that have the appliance map the guest's `/dev/ram0` as `far`, over the
-/// networks from `first` to `last`.
+/// Command-line settings with which the appliance maps the guest's `/dev/ram0` as `far`, over the networks from `first`
+/// to `last`.
 pub fn words(first: usize, last: usize, more: &str) -> String {
     let paths: Vec<String> = (first..=last).map(path).collect();
     let remote = [
@@ -33,7 +33,7 @@ pub fn words(first: usize, last: usize, more: &str) -> String {
     format!("{} {more}", words.join(" "))
 }
 
-/// Has the guest serve a RAM disk of 64 MiB, which is there before the server is: who opens it at once gets it.
+/// Makes the guest serve a RAM disk of 64 MiB. The disk exists before the server, so that a client may open it at once.
 pub fn serve(guest: &mut Guest, parameters: &str) -> Result<()> {
     guest.sh(&format!(
         "modprobe brd rd_nr=1 rd_size=65536 && modprobe -a rnbd-client ext4 && \
@@ -42,7 +42,7 @@ pub fn serve(guest: &mut Guest, parameters: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until an answer of the console contains `wanted`.
+/// Repeats a console command until its reply contains `wanted`.
 pub fn wait_for(gateway: &mut Vm, line: &str, wanted: &str, limit: Duration) -> Result<String> {
     let deadline = Instant::now() + limit;
     loop {
@@ -51,13 +51,13 @@ pub fn wait_for(gateway: &mut Vm, line: &str, wanted: &str, limit: Duration) -> 
             return Ok(reply.text);
         }
         if Instant::now() > deadline {
-            bail!("`{line}` does not come to say {wanted:?}, but:\n{}", reply.text);
+            bail!("`{line}`: no {wanted:?} within {limit:?} in the reply:\n{}", reply.text);
         }
         std::thread::sleep(Duration::from_millis(300));
     }
 }
 
-/// Boots both, with so many networks; the guest serves, and the appliance has its disk open.
+/// Boots both machines with this many networks, and waits until the appliance has opened the guest's disk.
 pub fn site(networks: usize, parameters: &str, words: &str) -> Result<Site> {
     let mut site = Site::with_networks(networks, 1500, words)?;
     serve(&mut site.client, parameters)?;
@@ -65,29 +65,29 @@ pub fn site(networks: usize, parameters: &str, words: &str) -> Result<Site> {
     Ok(site)
 }
 
-/// Tells a story of a site, with the appliance's log if it goes wrong.
-pub fn tell(mut site: Site, story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
-    let told = story(&mut site);
+/// Runs a scenario on a site. If it fails, the error has the appliance's log.
+pub fn run_scenario(mut site: Site, scenario: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+    let result = scenario(&mut site);
     let log =
         site.gateway.run("show log").map_or_else(|error| format!("{error:#}"), |log| log.text);
-    told.with_context(|| format!("the appliance's log:\n{log}"))
+    result.with_context(|| format!("the appliance's log:\n{log}"))
 }
 
-/// What an object of the appliance's tree holds.
+/// Reads an object of the appliance's tree.
 pub fn object(gateway: &mut Vm, path: &str) -> Result<serde_json::Value> {
     gateway.run(&format!("cat {path} --json"))?.json()
 }
 
-/// Waits until a path of the appliance's is in a state.
+/// Waits until the appliance's path on a network is in a state.
 pub fn wait_for_state(gateway: &mut Vm, network: usize, state: &str, seconds: u64) -> Result<()> {
     let line = format!("cat {SESSION}/paths/{}/state", path(network));
     wait_for(gateway, &line, state, Duration::from_secs(seconds)).map(|_| ())
 }
 
-/// A stock client, the appliance, a stock server: checksums hold, and the server's disk holds what the
-/// client wrote.
+/// A stock client behind the appliance behind a stock server: checksums match, and the server's disk holds the client's
+/// data.
 pub fn chain(parameters: &str) -> Result<()> {
-    tell(site(1, parameters, &words(0, 0, ""))?, |site| {
+    run_scenario(site(1, parameters, &words(0, 0, ""))?, |site| {
         let guest = &mut site.client;
         map(guest, "s1", storage::PATH, "far", "")?;
         storage::fio_verifies(guest, 16, 32)?;
@@ -100,7 +100,7 @@ pub fn chain(parameters: &str) -> Result<()> {
         let count = |key: &str| stats[key].as_u64().unwrap_or(0);
         ensure!(count("rd_cnt") > 100 && count("wr_cnt") > 100, "{stats}");
         ensure!(count("wr_bytes") > 16 << 20 && count("errors") == 0, "{stats}");
-        // The same over HTTP.
+        // Session attributes and metrics over HTTP.
         let guest = &mut site.client;
         let policy = guest.sh("wget -q -O - http://10.0.0.1/api/rtrs-client/gw/mp_policy")?;
         ensure!(policy.contains("min-inflight"), "{policy}");

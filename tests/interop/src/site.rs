@@ -1,4 +1,4 @@
-//! The appliance's image and a stock Linux client beside it, and stories that are told of the two.
+//! The appliance's image and a stock Linux client beside it, and scenarios that run on both.
 
 use anyhow::{Context, Result};
 use launch::guest::{Guest, Wire};
@@ -6,7 +6,7 @@ use launch::qemu::{Nic, Spec, Vm};
 
 use crate::{address, boot_client, networked_gateway_spec, storage, system, unmap};
 
-/// Switches the peers of measuring tools on.
+/// Enables the responders of measuring tools.
 pub const SERVICES: &str = "isthmus.roce.services=true";
 
 /// The appliance's image in QEMU at 10.0.0.1 (fd00::1), and a guest as its client.
@@ -31,7 +31,7 @@ impl Site {
         Site::with_client(networks, mtu, words, |spec| spec)
     }
 
-    /// As `with_networks`, with a client that has `more`.
+    /// As `with_networks`, with a client that `more` extends.
     pub fn with_client(
         networks: usize,
         mtu: u16,
@@ -45,7 +45,7 @@ impl Site {
         Ok(site)
     }
 
-    /// As `with_client`, at the ends of wires that the caller keeps, with an MTU and `more` for each.
+    /// As `with_client`, on wires that the caller keeps, with an MTU and an extension for each machine.
     pub fn between(
         nics: Vec<(Nic, Nic)>,
         mtus: (u16, u16),
@@ -65,12 +65,13 @@ impl Site {
         Ok(Site::of(gateway, client))
     }
 
-    /// Both, as they run, on wires that the caller keeps.
+    /// A site of two running machines, on wires that the caller keeps.
     pub fn of(gateway: Vm, client: Guest) -> Site {
         Site { gateway, client, _wires: Vec::new() }
     }
 
-    /// Boots both with a wire between them, the appliance with `others` on networks of their own behind it.
+    /// Boots both with a wire between them. Each of `others` is a further interface of the appliance, with its own
+    /// network.
     pub fn beside(
         wire: (Nic, Nic),
         others: impl ExactSizeIterator<Item = Nic>,
@@ -83,30 +84,33 @@ impl Site {
         Ok(Site::of(gateway, boot_client(client.nic(wire.1))?))
     }
 
-    /// Boots both and tells `story`. When it goes wrong, the error has the appliance's log, and what it
-    /// counted on the fabric.
-    pub fn tell(mtu: u16, words: &str, story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+    /// Boots both and runs `scenario`. If it fails, the error has the appliance's log and fabric metrics.
+    pub fn run_scenario(
+        mtu: u16,
+        words: &str,
+        scenario: impl FnOnce(&mut Site) -> Result<()>,
+    ) -> Result<()> {
         let mut site = Site::boot(mtu, words)?;
-        let told = story(&mut site);
-        told.with_context(|| evidence(&mut site.gateway, &mut site.client))
+        let result = scenario(&mut site);
+        result.with_context(|| evidence(&mut site.gateway, &mut site.client))
             .with_context(|| format!("with an MTU of {mtu}"))
     }
 
-    /// As [`Site::tell`], with /dev/rnbd0 mapped before and unmapped after.
-    pub fn tell_mapped(
+    /// As [`Site::run_scenario`], with /dev/rnbd0 mapped before and unmapped after.
+    pub fn run_mapped(
         mtu: u16,
         words: &str,
-        story: impl FnOnce(&mut Guest) -> Result<()>,
+        scenario: impl FnOnce(&mut Guest) -> Result<()>,
     ) -> Result<()> {
-        Site::tell(mtu, words, |site| {
+        Site::run_scenario(mtu, words, |site| {
             storage::map_ram0(&mut site.client)?;
-            story(&mut site.client)?;
+            scenario(&mut site.client)?;
             unmap(&mut site.client, 0)
         })
     }
 }
 
-/// What an appliance, and its client, tell of themselves when something went wrong.
+/// Diagnostics of an appliance and its client, for the error of a failed scenario.
 pub fn evidence(gateway: &mut Vm, client: &mut Guest) -> String {
     let counted = "timeout 10 wget -q -O - http://10.0.0.1/metrics | \
                    grep -E '^isthmus_(roce|port)' | grep -v ' 0$'

@@ -1,4 +1,4 @@
-//! Stock AF_SMC clients at the other end of the engines' wire.
+//! Stock AF_SMC guests as clients of the engines, and helpers for SMC-R in a guest.
 
 use std::fs;
 use std::time::Duration;
@@ -10,59 +10,61 @@ use launch::workspace;
 use crate::engines::{Engines, Setup};
 use crate::{client, programs};
 
-/// Runs `story` on a guest that speaks SMC-R, at the other end of the engines' wire.
-pub fn tell(setup: Setup, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<String> {
+/// Runs `scenario` on a guest that speaks SMC-R, at the other end of the engines' wire. Returns the engines' report.
+pub fn run_scenario(
+    setup: Setup,
+    scenario: impl FnOnce(&mut Guest) -> Result<()>,
+) -> Result<String> {
     let directory = workspace::target().join("interop");
     fs::create_dir_all(&directory)?;
     let test = std::thread::current().name().unwrap_or("test").to_string();
     let capture = directory.join(format!("{test}.pcap"));
     let engines = Engines::start(setup)?;
-    let told = client(engines.nic(), setup.mtu as u16).and_then(|mut guest| {
+    let result = client(engines.nic(), setup.mtu as u16).and_then(|mut guest| {
         guest.capture(0, &capture)?;
         prepare(&mut guest)?;
-        story(&mut guest)?;
+        scenario(&mut guest)?;
         engines.wait_dialed()
     });
     let report = engines.stop()?;
-    told.with_context(|| format!("see {}; the engines said {report:#?}", capture.display()))?;
+    result.with_context(|| format!("see {}; the engines report {report:#?}", capture.display()))?;
     fs::remove_file(capture)?;
     Ok(report.join("\n"))
 }
 
-/// Has a guest speak SMC-R, as one of the enterprise LAB.SMC.EID.
+/// Enables SMC-R in a guest, with the EID LAB.SMC.EID.
 pub fn prepare(guest: &mut Guest) -> Result<()> {
     programs::install(guest, "smc")?;
     guest.sh("modprobe -a smc smc_diag && smc eid LAB.SMC.EID")?;
     Ok(())
 }
 
-/// Starts an echo server of the guest's, with TCP only if `words` say so, and waits until it listens.
+/// Starts an echo server in the guest, over TCP only if `words` has `tcp`, and waits until it listens.
 pub fn serve(guest: &mut Guest, port: u16, words: &str) -> Result<()> {
     guest.sh(&format!("smc serve {port} {words} >/dev/null 2>&1 &"))?;
     wait_listening(guest, port)
 }
 
-/// Waits until somebody in the guest listens on a TCP port (AF_SMC sockets do too).
+/// Waits until a socket in the guest listens on a TCP port, which AF_SMC sockets do too.
 pub fn wait_listening(guest: &mut Guest, port: u16) -> Result<()> {
     let listens = format!("netstat -ltn | grep -q ':{port} '");
     guest.wait_until(&listens, Duration::from_secs(30))
 }
 
-/// The shell's words that wait until so many sockets of the guest speak SMC-R. Whoever runs them limits
-/// the time.
+/// A shell command that waits until this many sockets of the guest speak SMC-R. It has no timeout of its own.
 pub fn until_active(sockets: usize) -> String {
     format!("until [ $(smc sockets | grep -c '^ACTIVE SMCR ') = {sockets} ]; do sleep 0.1; done")
 }
 
-/// Echoes over SMC-R, and looks while it does that no socket has fallen back.
+/// Runs an echo against port 7, and checks that it succeeds.
 pub fn echo(guest: &mut Guest, words: &str) -> Result<()> {
     let command = format!("timeout 100 smc echo 10.0.0.1 7 {words}");
-    let said = guest.sh(&command)?;
-    ensure!(said.trim() == "fine", "`{command}` said {said}");
+    let output = guest.sh(&command)?;
+    ensure!(output.trim() == "fine", "`{command}` printed {output}");
     Ok(())
 }
 
-/// Whether all sockets of the guest that are in use speak SMC-R.
+/// Checks that this many echo connections all use SMC-R.
 pub fn speaks_smc(guest: &mut Guest, connections: usize) -> Result<()> {
     guest.sh(&format!("smc echo 10.0.0.1 7 64 1 {connections} hold=4 > /tmp/held 2>&1 &"))?;
     let active = format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {connections} ]");

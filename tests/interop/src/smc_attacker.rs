@@ -1,5 +1,5 @@
-//! SMC-R clients that keep to no protocol: the project's own RoCE and IP engines in this process, on a
-//! network of their own with the appliance, and above them CLC, LLC and CDC of any content.
+//! Malicious SMC-R clients: the project's RoCE and IP engines in this process, on a network of their own with the
+//! appliance, with CLC, LLC and CDC messages of any content above them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -20,33 +20,35 @@ use verbs::{
     SendRequest, SendWith, Status,
 };
 
-use crate::host::{Host, Resident};
+use crate::host::{Host, HostLoop};
 use crate::port::DgramPort;
 
-/// Receives of a queue pair, and bytes of each: some messages are longer than 44.
+/// Receives of a queue pair.
 const RECEIVES: usize = 128;
+/// Bytes of a receive, because some messages are longer than 44.
 const RECEIVE: usize = 128;
-/// Code and bytes of the receive buffer.
+/// Size code of the receive buffer, and its bytes.
 const RMB: (u8, usize) = (0, 16 << 10);
+/// Alert token of the client's RMB element.
 const TOKEN: u32 = 0x11a1;
 
-/// What a client does all the time.
+/// An attack that a client repeats.
 #[derive(Clone, Copy, Debug)]
-pub enum Habit {
-    /// Bytes that are no CLC, and Proposals with a few bytes changed.
+pub enum Attack {
+    /// Bytes that are not CLC, and Proposals with a few bytes changed.
     Garbage,
-    /// Handshakes that go no further, at any place.
-    Halves,
-    /// Cursors that cannot be.
+    /// Handshakes that stop at any stage.
+    HalfHandshakes,
+    /// CDC messages with impossible cursors.
     Cursors,
-    /// WRITEs with the key of a connection that is over, and beyond one that is not.
+    /// RDMA WRITEs with the key of a closed connection, and beyond the buffer of an open one.
     StaleKeys,
-    /// LLC requests, good, bad and unknown, as fast as they go.
+    /// LLC requests, valid, invalid and unknown, as fast as possible.
     Floods,
 }
 
 /// The client, 10.0.N.2 on network N.
-pub struct Liar {
+pub struct Attacker {
     host: Host,
     server_mac: [u8; 6],
 }
@@ -60,16 +62,16 @@ struct Pair {
     rmb: Region,
 }
 
-/// A connection that stands.
+/// An established connection.
 struct Session {
     link: ConnectionHandle,
     pair: Pair,
-    /// The appliance's side.
+    /// The appliance's receive buffer.
     to: RemoteAddress,
     token: u32,
 }
 
-impl Resident for Liar {
+impl HostLoop for Attacker {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn host(&mut self) -> &mut Host {
@@ -77,41 +79,41 @@ impl Resident for Liar {
     }
 }
 
-impl Liar {
-    /// On network N, at a port whose other end is the appliance's.
-    pub fn new(network: usize, port: DgramPort) -> Result<Liar> {
-        let mut liar = Liar { host: Host::new(network, port)?, server_mac: [0; 6] };
-        liar.server_mac = liar.find_server()?;
-        Ok(liar)
+impl Attacker {
+    /// A client on network N. The appliance is at the other end of `port`.
+    pub fn new(network: usize, port: DgramPort) -> Result<Attacker> {
+        let mut attacker = Attacker { host: Host::new(network, port)?, server_mac: [0; 6] };
+        attacker.server_mac = attacker.find_server()?;
+        Ok(attacker)
     }
 
-    /// Keeps to a habit for a while; how often it did.
-    pub fn live(&mut self, habit: Habit, time: Duration) -> Result<u32> {
+    /// Repeats an attack for a while, and returns how often it was carried out.
+    pub fn repeat(&mut self, attack: Attack, time: Duration) -> Result<u32> {
         let end = Instant::now() + time;
         let mut times = 0;
         while Instant::now() < end {
-            let done = match habit {
-                Habit::Garbage => self.talk_garbage(),
-                Habit::Halves => self.break_off(),
-                Habit::Cursors => self.lie_about_cursors(),
-                Habit::StaleKeys => self.use_stale_keys(),
-                Habit::Floods => self.flood(),
+            let done = match attack {
+                Attack::Garbage => self.send_garbage(),
+                Attack::HalfHandshakes => self.stop_handshake(),
+                Attack::Cursors => self.send_invalid_cursor(),
+                Attack::StaleKeys => self.use_stale_keys(),
+                Attack::Floods => self.flood(),
             };
-            // Who behaves like that may be refused at any place.
+            // The appliance may refuse this client at any stage.
             times += u32::from(done.is_ok());
             self.idle(Duration::from_millis(5));
         }
-        ensure!(times > 0, "{habit:?}: it never came so far");
+        ensure!(times > 0, "{attack:?}: no attempt was carried out");
         Ok(times)
     }
 
-    /// A TCP connection to the echo service, on which both offer SMC.
+    /// Opens a TCP connection to the echo service, on which both sides offer SMC.
     fn connect(&mut self) -> Result<ConnectionHandle> {
         let to = self.host.service(7);
         let link =
             self.host.connector.connect(&mut self.host.interface, to, true).context("no room")?;
-        let open = self.until("connecting", |liar| {
-            match liar.host.connector.progress(&liar.host.interface, link) {
+        let open = self.until("connecting", |this| {
+            match this.host.connector.progress(&this.host.interface, link) {
                 Progress::Opening => None,
                 Progress::Open { smc } => Some(smc),
                 Progress::Gone => Some(false),
@@ -128,17 +130,17 @@ impl Liar {
         self.host.connector.close(&mut self.host.interface, link, true);
     }
 
-    fn say(&mut self, link: ConnectionHandle, bytes: &[u8]) {
-        // There is room, or the connection is gone, which is heard.
+    fn write(&mut self, link: ConnectionHandle, bytes: &[u8]) {
+        // The buffer has room. If the connection is gone, the next read fails.
         let _ = self.host.connector.write(&mut self.host.interface, link, bytes);
     }
 
-    /// The next CLC message.
-    fn hear(&mut self, link: ConnectionHandle) -> Result<Vec<u8>> {
+    /// Reads the next CLC message.
+    fn read_clc(&mut self, link: ConnectionHandle) -> Result<Vec<u8>> {
         let mut message = Vec::new();
-        self.until("a CLC message", |liar| {
+        self.until("a CLC message", |this| {
             let mut piece = [0; 512];
-            match liar.host.connector.read(&mut liar.host.interface, link, &mut piece) {
+            match this.host.connector.read(&mut this.host.interface, link, &mut piece) {
                 Ok(count) => message.extend_from_slice(&piece[..count]),
                 Err(_) => return Some(()),
             }
@@ -148,7 +150,7 @@ impl Liar {
         Ok(message)
     }
 
-    /// A Proposal of somebody new.
+    /// A Proposal with a new peer ID.
     fn proposal(&mut self) -> Vec<u8> {
         let proposal = Proposal {
             version: 2,
@@ -210,8 +212,8 @@ impl Liar {
         while self.host.roce.poll_cq(self.host.cq).is_some() {}
     }
 
-    /// Connects a queue pair with the one of an Accept.
-    fn join(&mut self, pair: &Pair, accept: &AcceptConfirm) -> Result<()> {
+    /// Connects a queue pair to the one in an Accept.
+    fn connect_pair(&mut self, pair: &Pair, accept: &AcceptConfirm) -> Result<()> {
         let to = ReadyToReceive {
             remote_qpn: accept.qpn,
             rq_psn: accept.psn,
@@ -266,11 +268,11 @@ impl Liar {
         Ok(confirm.emit())
     }
 
-    /// An honest handshake.
-    fn shake_hands(&mut self) -> Result<Session> {
+    /// Performs a valid handshake.
+    fn handshake(&mut self) -> Result<Session> {
         let link = self.connect()?;
         let pair = self.make_pair()?;
-        match self.shake_with(link, &pair) {
+        match self.handshake_on(link, &pair) {
             Ok(accept) => {
                 let to = RemoteAddress { address: accept.address, rkey: accept.rkey };
                 Ok(Session { link, pair, to, token: accept.token })
@@ -283,17 +285,17 @@ impl Liar {
         }
     }
 
-    fn shake_with(&mut self, link: ConnectionHandle, pair: &Pair) -> Result<AcceptConfirm> {
+    fn handshake_on(&mut self, link: ConnectionHandle, pair: &Pair) -> Result<AcceptConfirm> {
         let proposal = self.proposal();
-        self.say(link, &proposal);
-        let accept = self.hear(link)?;
+        self.write(link, &proposal);
+        let accept = self.read_clc(link)?;
         let accept = AcceptConfirm::parse(&accept).map_err(|error| anyhow!("{error}"))?;
-        self.join(pair, &accept)?;
+        self.connect_pair(pair, &accept)?;
         let confirm = self.confirm(pair, &accept)?;
-        self.say(link, &confirm);
-        let asked = self.until("CONFIRM_LINK", |liar| liar.arrived(pair))??;
-        let asked = Llc::parse(&asked[..44]).map_err(|error| anyhow!("{error}"))?;
-        let Body::ConfirmLink { link, uid, max_links, max_conns, .. } = asked.body else {
+        self.write(link, &confirm);
+        let request = self.until("CONFIRM_LINK", |this| this.next_message(pair))??;
+        let request = Llc::parse(&request[..44]).map_err(|error| anyhow!("{error}"))?;
+        let Body::ConfirmLink { link, uid, max_links, max_conns, .. } = request.body else {
             return Err(anyhow!("not CONFIRM_LINK"));
         };
         let gid = self.host.address.to_ipv6_mapped();
@@ -303,8 +305,8 @@ impl Liar {
         Ok(accept)
     }
 
-    /// The next message that has arrived, or that the queue pair has failed.
-    fn arrived(&mut self, pair: &Pair) -> Option<Result<Vec<u8>>> {
+    /// The next received message, or the error of the queue pair.
+    fn next_message(&mut self, pair: &Pair) -> Option<Result<Vec<u8>>> {
         loop {
             let done = self.host.roce.poll_cq(self.host.cq)?;
             if done.qp != pair.qp {
@@ -340,13 +342,13 @@ impl Liar {
         self.post(pair, SendOperation::Send { payload, with: SendWith::Nothing })
     }
 
-    /// Takes what comes until the queue pair has failed; whether it has.
+    /// Discards messages until the queue pair fails. Returns false if it does not fail in time.
     fn fails(&mut self, pair: &Pair, within: Duration) -> bool {
         let end = Instant::now() + within;
         while Instant::now() < end {
             self.round();
-            while let Some(arrived) = self.arrived(pair) {
-                if arrived.is_err() {
+            while let Some(message) = self.next_message(pair) {
+                if message.is_err() {
                     return true;
                 }
             }
@@ -359,7 +361,7 @@ impl Liar {
         self.drop_pair(session.pair);
     }
 
-    fn talk_garbage(&mut self) -> Result<()> {
+    fn send_garbage(&mut self) -> Result<()> {
         let link = self.connect()?;
         let mut bytes = self.proposal();
         match self.host.rng.random_range(0..3) {
@@ -376,29 +378,29 @@ impl Liar {
             }
             _ => bytes.extend((0..200).map(|_| self.host.rng.random::<u8>())),
         }
-        self.say(link, &bytes);
+        self.write(link, &bytes);
         self.idle(Duration::from_millis(20));
         self.hang_up(link);
         Ok(())
     }
 
-    /// Most end without a word; the appliance has to end the rest.
-    fn break_off(&mut self) -> Result<()> {
+    /// Stops a handshake at a random stage. Half of the TCP connections stay open, for the appliance to time out.
+    fn stop_handshake(&mut self) -> Result<()> {
         let link = self.connect()?;
         let proposal = self.proposal();
         match self.host.rng.random_range(0..4) {
             0 => {}
-            1 => self.say(link, &proposal[..50]),
-            2 => self.say(link, &proposal),
+            1 => self.write(link, &proposal[..50]),
+            2 => self.write(link, &proposal),
             _ => {
-                self.say(link, &proposal);
-                let accept = self.hear(link)?;
+                self.write(link, &proposal);
+                let accept = self.read_clc(link)?;
                 let accept = AcceptConfirm::parse(&accept).map_err(|error| anyhow!("{error}"))?;
                 let pair = self.make_pair()?;
-                // CONFIRM_LINK is never answered.
-                let said = self.join(&pair, &accept).and_then(|()| self.confirm(&pair, &accept));
+                // The CONFIRM_LINK of the appliance stays unanswered.
+                let said = self.connect_pair(&pair, &accept).and_then(|()| self.confirm(&pair, &accept));
                 if let Ok(confirm) = said {
-                    self.say(link, &confirm);
+                    self.write(link, &confirm);
                     self.idle(Duration::from_millis(50));
                 }
                 self.drop_pair(pair);
@@ -410,35 +412,35 @@ impl Liar {
         Ok(())
     }
 
-    fn lie_about_cursors(&mut self) -> Result<()> {
-        let session = self.shake_hands()?;
+    fn send_invalid_cursor(&mut self) -> Result<()> {
+        let session = self.handshake()?;
         let cursor = |wrap, count| Cursor { wrap, count };
         let (produced, consumed) = match self.host.rng.random_range(0..5) {
             0 => (cursor(0, 0x7fff_ffff), cursor(0, 0)),
             1 => (cursor(1, 1), cursor(0, 0)),
             2 => (cursor(0x7000, 0), cursor(0, 0)),
             3 => (cursor(0, 0), cursor(0, 1)),
-            // Told of, and never written.
+            // Announces a byte that was never written.
             _ => (cursor(0, 1), cursor(0, 0)),
         };
         let (producer, end) = (Producer::empty(), End::empty());
-        let lie = Cdc { seqno: 1, token: session.token, produced, consumed, producer, end };
-        self.send(&session.pair, &lie.emit());
-        // It is told that its links are at an end, and the queue pair goes a moment later.
-        let told = self.until("the end", |liar| liar.arrived(&session.pair));
+        let invalid = Cdc { seqno: 1, token: session.token, produced, consumed, producer, end };
+        self.send(&session.pair, &invalid.emit());
+        // The appliance announces the end of the links, and drops the queue pair a moment later.
+        let message = self.until("the end", |this| this.next_message(&session.pair));
         self.leave(session);
-        told?.map(drop)
+        message?.map(drop)
     }
 
     fn use_stale_keys(&mut self) -> Result<()> {
-        let session = self.shake_hands()?;
+        let session = self.handshake()?;
         let mut to = session.to;
         if self.host.rng.random() {
             let zero = Cursor::default();
             let (producer, end) = (Producer::empty(), End::CLOSED);
             let token = session.token;
-            let over = Cdc { seqno: 1, token, produced: zero, consumed: zero, producer, end };
-            self.send(&session.pair, &over.emit());
+            let closed = Cdc { seqno: 1, token, produced: zero, consumed: zero, producer, end };
+            self.send(&session.pair, &closed.emit());
             self.idle(Duration::from_millis(50));
         } else {
             to.address += 1 << 20;
@@ -447,12 +449,12 @@ impl Liar {
         self.post(&session.pair, SendOperation::Write { payload, to, immediate: None });
         let failed = self.fails(&session.pair, Self::PATIENCE);
         self.leave(session);
-        ensure!(failed, "it was let in");
+        ensure!(failed, "the appliance accepted the WRITE");
         Ok(())
     }
 
     fn flood(&mut self) -> Result<()> {
-        let session = self.shake_hands()?;
+        let session = self.handshake()?;
         for n in 0..400u32 {
             let key = self.host.rng.random();
             let body = match n % 4 {
@@ -469,8 +471,8 @@ impl Liar {
             }
             while !self.send(&session.pair, &bytes) {
                 self.round();
-                while let Some(arrived) = self.arrived(&session.pair) {
-                    if let Err(error) = arrived {
+                while let Some(message) = self.next_message(&session.pair) {
+                    if let Err(error) = message {
                         self.leave(session);
                         return Err(error);
                     }

@@ -1,4 +1,4 @@
-//! What a Linux host does with a volume: stories that hold whoever serves it.
+//! Scenarios of a Linux host on a volume, independent of the server.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use launch::guest::Guest;
 
 use crate::{map, unmap};
 
-/// A path of the client's at 10.0.0.2 to the server at 10.0.0.1.
+/// The path of the client at 10.0.0.2 to the server at 10.0.0.1.
 pub const PATH: &str = "ip:10.0.0.2@ip:10.0.0.1";
 
 /// Maps `ram0` as /dev/rnbd0.
@@ -16,8 +16,7 @@ pub fn map_ram0(guest: &mut Guest) -> Result<()> {
     map(guest, "s1", PATH, "ram0", "").context("mapping ram0")
 }
 
-/// A file system survives everything but losing the data: made, filled, unmounted, forgotten by the
-/// client's cache, mounted, compared.
+/// An ext4 file system keeps its data: make, fill, unmount, drop the client's cache, mount, compare.
 pub fn ext4_keeps_its_data(guest: &mut Guest, mib: u32) -> Result<()> {
     guest.sh(&format!(
         "set -e
@@ -36,7 +35,7 @@ pub fn ext4_keeps_its_data(guest: &mut Guest, mib: u32) -> Result<()> {
     Ok(())
 }
 
-/// fio writes with checksums at random places, several at once, and reads all of it back.
+/// fio writes checksummed data at random places, several I/Os in flight, and reads all of it back.
 pub fn fio_verifies(guest: &mut Guest, mib: u32, depth: u32) -> Result<()> {
     let fio = format!(
         "fio --name=verify --filename=/dev/rnbd0 --direct=1 --ioengine=libaio --thread --rw=randrw \
@@ -49,14 +48,14 @@ pub fn fio_verifies(guest: &mut Guest, mib: u32, depth: u32) -> Result<()> {
     Ok(())
 }
 
-/// Has fio write with checksums at random places for a while, and read it back, at no great speed; it runs
-/// on when this returns. With a depth of 1 the client survives that its packets are answered late: on a
-/// busy host that may happen to any (rdma_rxe breaks its own queue pair with more).
+/// Starts fio in the background: for a while it writes checksummed data at random places at a limited rate, and reads
+/// it back. On a busy host, ACKs may be late at any time; the client survives that with a depth of 1 only (rdma_rxe
+/// breaks its own queue pair with more).
 pub fn fio_begins(guest: &mut Guest, device: &str, seconds: u32, depth: u32) -> Result<()> {
     fio_begins_in(guest, device, 24, depth, seconds)
 }
 
-/// As `fio_begins`, in the first so many MiB.
+/// As `fio_begins`, in the first `mib` MiB.
 pub fn fio_begins_in(
     guest: &mut Guest,
     device: &str,
@@ -76,20 +75,20 @@ pub fn fio_begins_in(
     Ok(())
 }
 
-/// Waits until that fio has done a good number of I/Os.
+/// Waits until the background fio has completed 200 I/Os.
 pub fn fio_at_work(guest: &mut Guest, device: &str) -> Result<()> {
     let done = ios_done(device);
     let enough = format!("[ $({done}) -ge $(($(cat /tmp/fio.before) + 200)) ]");
     guest.wait_until(&enough, Duration::from_secs(60)).context("fio does not begin")
 }
 
-/// The shell's words that tell how many reads and writes a block device has done.
+/// A shell command that prints the number of completed reads and writes of a block device.
 fn ios_done(device: &str) -> String {
     let name = device.trim_start_matches("/dev/");
     format!("{{ set -- $(cat /sys/block/{name}/stat); echo $(($1 + $5)); }}")
 }
 
-/// Waits until that fio is done: without an error.
+/// Waits until the background fio ends, and fails if it reports an error.
 pub fn fio_ends(guest: &mut Guest, limit: Duration) -> Result<()> {
     guest.wait_until("[ -e /tmp/fio.status ]", limit).context("fio does not end")?;
     let output = guest.sh("cat /tmp/fio.status /tmp/fio.out")?;
@@ -107,7 +106,7 @@ fn fio_error(output: &str) -> Option<&str> {
     output.lines().find_map(|line| line.strip_prefix("3;")?.split(';').nth(3))
 }
 
-/// fsx, which lies on the guest's first disk, uses a file on the volume in every way.
+/// fsx, whose binary is the guest's first disk, finds no fault with a file on the volume.
 pub fn fsx_finds_nothing(guest: &mut Guest, operations: u32) -> Result<()> {
     guest.sh(
         "cat /dev/vda >/tmp/fsx && chmod +x /tmp/fsx
@@ -122,7 +121,7 @@ pub fn fsx_finds_nothing(guest: &mut Guest, operations: u32) -> Result<()> {
     Ok(())
 }
 
-/// Maps and unmaps, again and again.
+/// Maps and unmaps repeatedly.
 pub fn maps_and_unmaps(guest: &mut Guest, times: u32) -> Result<()> {
     guest.sh("modprobe rnbd-client")?;
     for turn in 1..=times {
@@ -138,8 +137,8 @@ pub fn maps_and_unmaps(guest: &mut Guest, times: u32) -> Result<()> {
     Ok(())
 }
 
-/// Connects, again and again, when the host does not know who has the server's address: soon each time.
-/// (Linux misses the answer to its question if it comes at once, and then waits for 30 s.)
+/// Connects repeatedly with empty neighbour tables, without a delay. (Linux misses a neighbour reply that arrives at
+/// once, and then waits for 30 s.)
 pub fn connects_without_delay(guest: &mut Guest, times: u32) -> Result<()> {
     guest.sh("modprobe rnbd-client")?;
     for turn in 1..=times {
@@ -155,20 +154,21 @@ pub fn connects_without_delay(guest: &mut Guest, times: u32) -> Result<()> {
     Ok(())
 }
 
-/// `ro` cannot be written to; the second `rw` is refused, the second `migration` is not, the third is.
-pub fn access_modes_are_linux_s(guest: &mut Guest) -> Result<()> {
+/// Access modes as in Linux: `ro` is not writable; a second `rw` is refused; a second `migration` is accepted, and a
+/// third is refused.
+pub fn access_modes_match_linux(guest: &mut Guest) -> Result<()> {
     guest.sh("modprobe rnbd-client")?;
     map(guest, "s1", PATH, "ram0", "access_mode=ro")?;
     guest.sh("[ $(cat /sys/block/rnbd0/ro) = 1 ] && ! dd if=/dev/zero of=/dev/rnbd0 bs=4k count=1 2>/dev/null")?;
     map(guest, "s2", PATH, "ram0", "access_mode=rw")?;
     ensure!(
         map(guest, "s3", PATH, "ram0", "access_mode=rw").is_err(),
-        "a second writer was let in"
+        "a second writer was accepted"
     );
     map(guest, "s3", PATH, "ram0", "access_mode=migration")?;
     let third = map(guest, "s4", PATH, "ram0", "access_mode=migration");
-    ensure!(third.is_err(), "a third writer was let in");
-    ensure!(map(guest, "s5", PATH, "none", "").is_err(), "a volume that is none was mapped");
+    ensure!(third.is_err(), "a third writer was accepted");
+    ensure!(map(guest, "s5", PATH, "none", "").is_err(), "an unknown volume was mapped");
     ensure!(map(guest, "s5", PATH, "../ram0", "").is_err(), "a path with .. was mapped");
     for number in 0..3 {
         unmap(guest, number)?;
@@ -176,7 +176,7 @@ pub fn access_modes_are_linux_s(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Flush, discard and writing of zeroes arrive, and do what they say.
+/// Flush, discard and write-zeroes reach the volume and take effect.
 pub fn flushes_and_discards(guest: &mut Guest) -> Result<()> {
     guest.sh("set -e
          dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=4 oflag=direct conv=fsync 2>/dev/null

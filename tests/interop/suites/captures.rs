@@ -1,22 +1,22 @@
-//! What operators of a fabric do at the image's console: measure another host, and capture.
+//! Operators at the image's console: measuring another host, and packet captures.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use interop_tests::captured::{SET_TOKEN, TOKEN, download, frames, tshark};
-use interop_tests::packet::icrc_is_right;
+use interop_tests::packet::icrc_is_correct;
 use interop_tests::tools::{BANDWIDTH, Gids, perftest, pingpong, rping};
 use interop_tests::{SERVICES, Site, client, gateway_spec, lab, smc, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::{Nic, free_port};
 
-/// RDMA that tshark calls malformed, but for its own mistake, which it makes with frames between two Linux
-/// hosts as well: SEND Only with Invalidate. (Of a download that was captured while the ring ran over there
-/// are only pieces, which it calls malformed as well.)
+/// RDMA packets that tshark reports as malformed. SEND Only with Invalidate is excluded, because tshark misreads it
+/// between two Linux hosts as well. Other protocols are not checked: when the ring overruns during a download, the
+/// capture has only pieces of that download's TCP stream, which tshark reports as malformed.
 const MALFORMED: &str = "infiniband && _ws.malformed && !(infiniband.bth.opcode == 23)";
 
-/// tshark finds no malformed packet in the file.
+/// Checks that tshark finds no malformed packet in the file.
 fn well_formed(file: &Path) -> Result<()> {
     let found = tshark(file, MALFORMED)?;
     let some = found.iter().take(10).cloned().collect::<Vec<_>>().join("\n");
@@ -28,21 +28,21 @@ fn well_formed(file: &Path) -> Result<()> {
 fn the_appliance_measures_linux() -> Result<()> {
     Site::tell(1500, SERVICES, |site| {
         for address in ["10.0.0.2", "fd00::2"] {
-            // Nobody listens yet.
+            // No server listens yet.
             site.gateway.run(&format!("rping {address} 1"))?.contains("start `rping -s` there")?;
             site.client.sh(&format!("rping -s -P -a {address} -S 65535 >/tmp/rping 2>&1 &"))?;
             let listens = "rdma resource show cm_id | grep -q LISTEN";
             site.client.wait_until(listens, Duration::from_secs(30))?;
             for size in [23, 64, 65535] {
-                let said = site.gateway.run(&format!("rping {address} 5 {size}"))?;
-                said.contains(&format!("ping 5, {size} bytes"))?.contains("5 of 5 came back")?;
+                let reply = site.gateway.run(&format!("rping {address} 5 {size}"))?;
+                reply.contains(&format!("ping 5, {size} bytes"))?.contains("5 of 5 came back")?;
             }
             site.client
                 .sh("killall rping; while killall -0 rping 2>/dev/null; do sleep 0.2; done")?;
         }
         site.gateway
             .run("rping 10.0.0.77 1")?
-            .contains("error: 10.0.0.77: nobody answers there")?;
+            .contains("error: 10.0.0.77: the host does not answer")?;
         site.gateway.run("rping 10.1.1.1 1")?.contains("error: 10.1.1.1: no route")?;
         Ok(())
     })
@@ -64,7 +64,7 @@ fn tshark_reads_what_was_captured() -> Result<()> {
 
     // Only RDMA: connections, datagrams, every kind of request, storage, both address families.
     gateway.run(SET_TOKEN)?.lacks("error")?;
-    // Headers alone, unless payload is asked for.
+    // Headers only, without the option `payload`.
     gateway.run("capture start roce")?.lacks("error")?;
     rping(&mut guest, &[4000], 1)?;
     gateway.run("capture stop")?.lacks("error")?;
@@ -86,7 +86,7 @@ fn tshark_reads_what_was_captured() -> Result<()> {
     let kept = frames(&file)?;
     ensure!(kept.len() as u64 == count && count > 500, "{} frames of {count}", kept.len());
     for (number, frame) in kept.iter().enumerate() {
-        let right = icrc_is_right(&frame.bytes);
+        let right = icrc_is_correct(&frame.bytes);
         let head = &frame.bytes[..frame.bytes.len().min(64)];
         ensure!(right == Some(true), "frame {}: right ICRC {right:?}, {head:02x?}", number + 1);
     }
@@ -102,25 +102,25 @@ fn tshark_reads_what_was_captured() -> Result<()> {
         ensure!(tshark(path.path(), way)?.len() > 10, "hardly a frame with {way}");
     }
 
-    // Only what docs/measure.md asks for, and downloaded as it says.
+    // The capture of docs/measure.md, downloaded as described there.
     gateway.run("capture start roce host 10.0.0.2 payload")?.lacks("error")?;
     rping(&mut guest, &[64], 1)?;
     gateway.run("cat /capture")?.contains("running      yes")?;
     gateway.run("capture stop")?.lacks("error")?;
     ensure!(
         guest.sh("cd /tmp && wget -q http://10.0.0.1/capture.pcapng").is_err(),
-        "without a token"
+        "the download needs a token"
     );
     let login = format!("--header 'Authorization: Bearer {TOKEN}'");
     guest.sh(&format!("cd /tmp && wget -q {login} http://10.0.0.1/capture.pcapng"))?;
     let size: usize = guest.sh("wc -c </tmp/capture.pcapng")?.trim().parse()?;
     let file = download(server)?;
-    ensure!(size == file.len(), "the guest was given {size} bytes, not {}", file.len());
+    ensure!(size == file.len(), "the guest received {size} bytes, not {}", file.len());
     std::fs::write(path.path(), &file)?;
     let ours = tshark(path.path(), "ip.addr == 10.0.0.2 && infiniband")?.len();
     ensure!(ours > 10 && ours == frames(&file)?.len(), "not only frames of 10.0.0.2: {ours}");
 
-    // Everything on both ports, more than the ring holds; read while it goes on.
+    // All frames of both ports, more than the ring holds, downloaded while the capture runs.
     gateway.run("capture start payload")?.lacks("error")?;
     perftest(&mut guest, &["ib_write_bw"], &["-s 65536 -n 100"])?;
     let overwritten = gateway.run("cat /capture --json")?.json()?["overwritten"].as_u64();
@@ -158,12 +158,12 @@ fn tshark_reads_smc_r() -> Result<()> {
     let path = directory.join("smc.pcapng");
     std::fs::write(&path, download(([127, 0, 0, 1], http).into())?)?;
     well_formed(&path)?;
-    // (What Linux says in LLC of version 2 it does not know: Linux writes the length in its CPU's order.)
-    let told = tshark(&path, "smc")?.join("\n");
+    // tshark does not understand Linux's version 2 LLC, because Linux writes the length in the CPU's byte order.
+    let summaries = tshark(&path, "smc")?.join("\n");
     for message in ["Proposal", "Accept", "Confirm", "Confirm Link", "CDC Message"] {
         ensure!(
-            told.contains(message),
-            "tshark finds no {message}, see {}:\n{told}",
+            summaries.contains(message),
+            "tshark finds no {message}, see {}:\n{summaries}",
             path.display()
         );
     }

@@ -1,5 +1,5 @@
-//! Cisco's VIC: the model under the stock driver of Linux, which is what proves the model; models that do something wrong,
-//! which Linux notices; and the image on the same model, with stock Linux at the other end of its wire.
+//! Cisco's VIC: the model under Linux's stock driver, which validates the model; faulty models, which Linux detects;
+//! and the image on the same model, with stock Linux at the other end of its wire.
 mod usnic;
 
 use std::path::PathBuf;
@@ -11,27 +11,29 @@ use launch::guest::{Guest, Wire};
 use launch::models::ModelServer;
 use launch::qemu::{Machine, Nic, Program, Vm};
 
-/// An interface of ours in the model's process; stock Linux; the image.
+/// Address of the project's driver in the model's process.
 const OURS: &str = "10.1.0.9";
+/// Address of stock Linux.
 const LINUX: &str = "10.1.0.2";
+/// Address of the image.
 const IMAGE: &str = "10.1.0.1";
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A model of the interface.
+/// Starts a model of the interface.
 fn model(options: &[&str]) -> Result<ModelServer> {
     let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
     let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test enic")?;
     ModelServer::start(&server, "enic", options)
 }
 
-/// A Linux guest with this interface, whose driver was loaded, or not.
+/// Boots a Linux guest with this interface, and tries to load its driver.
 fn linux(model: &ModelServer) -> Result<Guest> {
     let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
     let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
     guest.wait_up()?;
     let loaded = guest.try_sh("modprobe enic", LIMIT);
-    loaded.with_context(|| format!("the model's server said:\n{}", model.output()))?;
+    loaded.with_context(|| format!("the output of the model server:\n{}", model.output()))?;
     Ok(guest)
 }
 
@@ -46,12 +48,12 @@ fn configure(guest: &mut Guest) -> Result<()> {
     up.with_context(|| messages(guest).unwrap_or_default())
 }
 
-/// What the kernel said of it.
+/// The kernel's messages on the interface.
 fn messages(guest: &mut Guest) -> Result<String> {
     guest.sh("dmesg | grep -i -e enic -e eth0 -e 0000: -e BUG -e WATCHDOG | tail -40 || true")
 }
 
-/// Switches the guest off; what the model counted, and found wrong.
+/// Switches the guest off, and returns the model's counters.
 fn end(mut guest: Guest, model: ModelServer) -> Result<String> {
     guest.vm.qmp.execute("quit", serde_json::json!({}))?;
     guest.vm.wait_exit()?;
@@ -63,8 +65,8 @@ fn counter(counters: &str, name: &str) -> Result<u64> {
     Ok(line.with_context(|| format!("no {name} in:\n{counters}"))?.parse()?)
 }
 
-/// Linux's driver pings ours: each on the model, with the same cable. Small and jumbo frames, commands by ring and by
-/// registers, taken down and up again; nothing that the model complains of.
+/// Linux's driver and the project's, each on the model, ping each other over one cable: small and jumbo frames, the
+/// interface down and up, the driver reloaded. The model reports no complaint.
 fn linux_and_ours_ping_each_other(options: &[&str]) -> Result<()> {
     let options = [&["--own-address", OURS], options].concat();
     let model = model(&options)?;
@@ -72,7 +74,7 @@ fn linux_and_ours_ping_each_other(options: &[&str]) -> Result<()> {
     configure(&mut guest)?;
     guest.sh(&format!("ping -c 20 -i 0.1 -W 5 {OURS}"))?;
     guest.sh(&format!("ping -c 20 -i 0.1 -s 8900 -W 5 {OURS}"))?;
-    // A datagram for the queue that this port is steered to.
+    // A datagram to the UDP port that a filter steers to the second queue.
     guest.sh(&format!("timeout 5 tftp -g -l /tmp/x -r x {OURS} 4000 || true"))?;
     guest.sh("ip link set eth0 down && ip link set eth0 mtu 1500 up")?;
     guest.wait_until("[ $(cat /sys/class/net/eth0/operstate) = up ]", LIMIT)?;
@@ -107,7 +109,7 @@ fn linux_and_ours_ping_each_other_by_devcmd() -> Result<()> {
 }
 
 #[test]
-fn linux_works_with_its_pin_alone() -> Result<()> {
+fn linux_works_with_intx_alone() -> Result<()> {
     let model = model(&["--own-address", OURS, "--vectors", "0"])?;
     let mut guest = linux(&model)?;
     configure(&mut guest)?;
@@ -139,12 +141,12 @@ fn a_model_that_never_opens_is_noticed() -> Result<()> {
 fn a_model_without_interrupts_is_noticed() -> Result<()> {
     let model = model(&["--fault", "no-interrupts", "--own-address", OURS])?;
     let mut guest = linux(&model)?;
-    // Linux hears of the link by an interrupt.
+    // Linux learns of the link by an interrupt.
     guest.sh("ip link set eth0 up && sleep 5 && [ $(cat /sys/class/net/eth0/carrier) = 0 ]")?;
     Ok(())
 }
 
-/// The image, by itself, with this interface.
+/// Boots the image with this interface.
 fn image(model: &ModelServer) -> Result<Vm> {
     let address = format!("isthmus.net.0.address={IMAGE}/24 isthmus.net.0.mtu=9000");
     let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
@@ -153,7 +155,7 @@ fn image(model: &ModelServer) -> Result<Vm> {
     Ok(vm)
 }
 
-/// The image and stock Linux, each with the interface on a model, and a wire between: ping both ways, HTTP.
+/// The image and stock Linux, each on a model, with a wire between the models: ping both ways, HTTP.
 #[test]
 fn the_image_and_linux_reach_each_other() -> Result<()> {
     let wire = Wire::new()?;

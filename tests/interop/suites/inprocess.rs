@@ -1,5 +1,5 @@
-//! Stock Linux against the appliance's engines in this process: what they do on the wire, without the
-//! image's kernel and drivers.
+//! Stock Linux against the appliance's engines in this process: their protocols on the wire, without the image's kernel
+//! and drivers.
 use std::fs;
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use launch::guest::Guest;
 use launch::workspace;
 use rtrs::server::Config;
 
-/// Where the frames of this test go.
+/// The capture file of this test.
 fn capture_path() -> Result<PathBuf> {
     let directory = workspace::target().join("interop");
     fs::create_dir_all(&directory)?;
@@ -18,31 +18,34 @@ fn capture_path() -> Result<PathBuf> {
     Ok(directory.join(format!("{test}.pcap")))
 }
 
-/// Tells a story with `setup` and a guest of the same MTU.
-fn tell(setup: Setup, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-    tell_both(setup, |_, guest| story(guest))
+/// Runs a scenario with `setup` and a guest of the same MTU.
+fn run_scenario(setup: Setup, scenario: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    run_with_engines(setup, |_, guest| scenario(guest))
 }
 
-/// As `tell`, of the engines too.
-fn tell_both(setup: Setup, story: impl FnOnce(&Engines, &mut Guest) -> Result<()>) -> Result<()> {
+/// As `run_scenario`, with access to the engines.
+fn run_with_engines(
+    setup: Setup,
+    scenario: impl FnOnce(&Engines, &mut Guest) -> Result<()>,
+) -> Result<()> {
     let mtu = setup.mtu as u16;
     let engines = Engines::start(setup)?;
     let capture = capture_path()?;
-    let told = client(engines.nic(), mtu).and_then(|mut guest| {
+    let result = client(engines.nic(), mtu).and_then(|mut guest| {
         guest.capture(0, &capture)?;
-        story(&engines, &mut guest)
+        scenario(&engines, &mut guest)
     });
     let report = engines.stop()?;
-    told.with_context(|| format!("see {}; the engines said {report:#?}", capture.display()))?;
-    // What is to be looked at is what went wrong.
+    result.with_context(|| format!("see {}; the engines report {report:#?}", capture.display()))?;
+    // Captures of failed tests are kept.
     Ok(fs::remove_file(capture)?)
 }
 
-/// As `tell`, with /dev/rnbd0 mapped before and unmapped after.
-fn tell_mapped(setup: Setup, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-    tell(setup, |guest| {
+/// As `run_scenario`, with /dev/rnbd0 mapped before and unmapped after.
+fn run_mapped(setup: Setup, scenario: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    run_scenario(setup, |guest| {
         storage::map_ram0(guest)?;
-        story(guest)?;
+        scenario(guest)?;
         unmap(guest, 0)
     })
 }
@@ -57,68 +60,68 @@ fn fixed_keys() -> Setup {
 
 #[test]
 fn ext4_keeps_its_data() -> Result<()> {
-    tell_mapped(Setup::default(), |guest| storage::ext4_keeps_its_data(guest, 16))
+    run_mapped(Setup::default(), |guest| storage::ext4_keeps_its_data(guest, 16))
 }
 
 #[test]
 fn ext4_keeps_its_data_with_jumbo_frames_and_fixed_keys() -> Result<()> {
-    tell_mapped(Setup { mtu: 9000, ..fixed_keys() }, |guest| {
+    run_mapped(Setup { mtu: 9000, ..fixed_keys() }, |guest| {
         storage::ext4_keeps_its_data(guest, 16)
     })
 }
 
 #[test]
 fn fio_verifies() -> Result<()> {
-    tell_mapped(Setup::default(), |guest| storage::fio_verifies(guest, 16, 32))
+    run_mapped(Setup::default(), |guest| storage::fio_verifies(guest, 16, 32))
 }
 
 #[test]
 fn fio_verifies_with_a_short_queue_and_small_chunks() -> Result<()> {
     let storage = Config { queue_depth: 8, chunk_size: 8192, ..Config::default() };
-    tell_mapped(Setup { storage, ..jumbo() }, |guest| storage::fio_verifies(guest, 4, 32))
+    run_mapped(Setup { storage, ..jumbo() }, |guest| storage::fio_verifies(guest, 4, 32))
 }
 
 #[test]
 fn fio_verifies_when_one_frame_in_fifty_is_lost() -> Result<()> {
     let setup = Setup { loss: 50, ..Setup::default() };
-    tell_mapped(setup, |guest| storage::fio_verifies(guest, 4, 32))
+    run_mapped(setup, |guest| storage::fio_verifies(guest, 4, 32))
 }
 
 #[test]
 fn connects_without_delay() -> Result<()> {
-    tell(Setup::default(), |guest| storage::connects_without_delay(guest, 10))
+    run_scenario(Setup::default(), |guest| storage::connects_without_delay(guest, 10))
 }
 
 #[test]
 fn maps_and_unmaps_twenty_times() -> Result<()> {
-    tell(Setup::default(), |guest| storage::maps_and_unmaps(guest, 20))
+    run_scenario(Setup::default(), |guest| storage::maps_and_unmaps(guest, 20))
 }
 
 #[test]
-fn access_modes_are_linux_s() -> Result<()> {
-    tell(Setup::default(), storage::access_modes_are_linux_s)
+fn access_modes_match_linux() -> Result<()> {
+    run_scenario(Setup::default(), storage::access_modes_match_linux)
 }
 
 #[test]
 fn flushes_and_discards() -> Result<()> {
-    tell_mapped(Setup::default(), storage::flushes_and_discards)
+    run_mapped(Setup::default(), storage::flushes_and_discards)
 }
 
-/// The guest's server, with or without keys that die with every use, and its own client behind us.
-fn tell_remote(parameters: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-    tell_both(Setup { remote: true, ..Setup::default() }, |engines, guest| {
+/// Runs a scenario in which the engines export a volume of the guest's server back to the guest's client.
+fn run_remote(parameters: &str, scenario: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    run_with_engines(Setup { remote: true, ..Setup::default() }, |engines, guest| {
         guest.sh(&format!("modprobe rtrs-server {parameters}"))?;
         guest.sh("modprobe rnbd-server && modprobe brd rd_nr=1 rd_size=65536")?;
         engines.wait_mapped()?;
         storage::map_ram0(guest)?;
-        story(guest)?;
+        scenario(guest)?;
         unmap(guest, 0)
     })
 }
 
 #[test]
 fn a_volume_of_linux_is_exported_again() -> Result<()> {
-    tell_remote("always_invalidate=Y", |guest| {
+    run_remote("always_invalidate=Y", |guest| {
         storage::fio_verifies(guest, 16, 32)?;
         storage::ext4_keeps_its_data(guest, 16)
     })
@@ -126,12 +129,12 @@ fn a_volume_of_linux_is_exported_again() -> Result<()> {
 
 #[test]
 fn a_volume_of_linux_with_fixed_keys_is_exported_again() -> Result<()> {
-    tell_remote("always_invalidate=N", |guest| storage::fio_verifies(guest, 16, 32))
+    run_remote("always_invalidate=N", |guest| storage::fio_verifies(guest, 16, 32))
 }
 
 #[test]
 fn rping_is_answered_over_both_address_families() -> Result<()> {
-    tell(Setup::default(), |guest| {
+    run_scenario(Setup::default(), |guest| {
         guest.sh("rping -c -a 10.0.0.1 -C 10 -S 4000 -V")?;
         guest.sh("rping -c -a fd00::1 -C 10 -S 4000 -V")?;
         Ok(())

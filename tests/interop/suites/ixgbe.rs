@@ -1,6 +1,6 @@
-//! Intel's 82599 and its virtual function: the models under the stock drivers of Linux (`ixgbe`, `ixgbevf`), which is what
-//! proves the models; models that do something wrong, which Linux notices; and the image at one function of a model, with
-//! stock Linux at the other.
+//! Intel's 82599 and its virtual function: the models under Linux's stock drivers (`ixgbe`, `ixgbevf`), which validate
+//! the models; faulty models, which Linux detects; and the image at one function of a model, with stock Linux at the
+//! other.
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use launch::models::ModelServer;
 use launch::qemu::{Machine, Program, Vm};
 
 const LIMIT: Duration = Duration::from_secs(240);
-/// The function in the guest, and the one in a network namespace of it, or of the image.
+/// Address of the guest's function.
 const HERE: &str = "10.1.0.1";
+/// Address of the other function, in a network namespace of the guest or in the image.
 const THERE: &str = "10.1.0.2";
-/// What the kernel says when something has gone wrong.
+/// Words in the kernel's messages that report a fault.
 const WRONG: [&str; 9] =
     ["failed", "rror", "BUG", "WARN", "Oops", "imeout", "Hang", "Call Trace", "polling period"];
 
-/// What functions a model has.
+/// Kinds of a model's functions.
 #[derive(Clone, Copy)]
 enum Functions {
     Physical,
@@ -27,7 +28,7 @@ enum Functions {
     Both,
 }
 
-/// A model with two functions on one wire.
+/// Starts a model with two functions on one wire.
 fn model(functions: Functions, options: &[&str]) -> Result<ModelServer> {
     let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
     let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ixgbe")?;
@@ -47,12 +48,12 @@ struct Linux {
 }
 
 impl Linux {
-    /// With these functions, its drivers loaded.
+    /// Boots a guest with these functions, and loads its drivers.
     fn at(model: ModelServer, numbers: &[usize]) -> Result<Linux> {
         Linux::at_with(model, numbers, 1)
     }
 
-    /// Likewise, with so many processors.
+    /// As `at`, with this many processors.
     fn at_with(model: ModelServer, numbers: &[usize], processors: u32) -> Result<Linux> {
         let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
         let mut spec = spec.cpus(processors);
@@ -66,7 +67,7 @@ impl Linux {
         Ok(linux)
     }
 
-    /// With both functions, each with an address, the second in a namespace of its own.
+    /// Boots a guest with both functions configured, the second in a namespace of its own.
     fn boot(functions: Functions, options: &[&str]) -> Result<Linux> {
         let mut linux = Linux::at(model(functions, options)?, &[0, 1])?;
         linux.configure()?;
@@ -97,7 +98,7 @@ impl Linux {
         }
     }
 
-    /// With a function, its interface up with this MTU, while the image has the other.
+    /// Boots a guest with one function, its interface up with this MTU, while the image has the other.
     fn beside_image(model: ModelServer, mtu: u16, number: usize) -> Result<Linux> {
         let mut linux = Linux::at(model, &[number])?;
         linux.guest.wait_until("[ -e /sys/class/net/eth0 ]", LIMIT)?;
@@ -106,15 +107,15 @@ impl Linux {
         Ok(linux)
     }
 
-    /// Runs a command in the guest; if it fails, tells what kernel and model say.
+    /// Runs a command in the guest. If it fails, the error has the messages of kernel and model.
     fn sh(&mut self, command: &str) -> Result<String> {
         match self.guest.try_sh(command, LIMIT)? {
-            (0, said) => Ok(said),
-            (status, said) => self.fail(&format!("`{command}` ended with {status}: {said}")),
+            (0, output) => Ok(output),
+            (status, output) => self.fail(&format!("`{command}` ended with {status}: {output}")),
         }
     }
 
-    /// An error with what kernel and model say.
+    /// Ends the guest, and returns an error with the messages of kernel and model.
     fn fail<T>(&mut self, what: &str) -> Result<T> {
         let said = self.messages()?;
         self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
@@ -123,14 +124,14 @@ impl Linux {
         bail!("{what}\n{said}\n{}", self.model.output())
     }
 
-    /// What the kernel said of them.
+    /// The kernel's messages on the interfaces.
     fn messages(&mut self) -> Result<String> {
         let words = ["ixgbe", "eth[01]", "BUG", "WARN", "Oops", "Call Trace", "RIP"];
         let words = words.map(|word| format!("-e '{word}'")).join(" ");
         self.guest.sh(&format!("dmesg | grep {words} | tail -60 || true"))
     }
 
-    /// Bytes by TCP from the one to the other, and back; they are what was sent.
+    /// Sends a file over TCP in each direction, and compares it.
     fn tcp_both_ways(&mut self) -> Result<()> {
         self.sh("dd if=/dev/urandom of=/tmp/sent bs=64k count=64")?;
         for (server, client, address) in
@@ -150,11 +151,11 @@ impl Linux {
         Ok(())
     }
 
-    /// What counts errors is 0 with both.
+    /// Checks that the error counters of both interfaces are 0.
     fn counts_no_errors(&mut self) -> Result<()> {
         for counters in ["ethtool -S eth0", "ip netns exec there ethtool -S eth1"] {
             let counted = self.sh(counters)?;
-            // What Linux itself drops while a link is taken down is no error (`tx_dropped`).
+            // `tx_dropped` is no error: Linux drops frames while a link goes down.
             let words = ["err", "missed", "timeout", "no_dma", "no_buffer", "rx_dropped"];
             let wrong = counted.lines().filter(|line| {
                 words.iter().any(|word| line.contains(word)) && !line.trim_end().ends_with(": 0")
@@ -165,14 +166,14 @@ impl Linux {
         Ok(())
     }
 
-    /// Switches the guest off; what the model counted, and found wrong.
+    /// Switches the guest off, and returns the model's counters.
     fn end(mut self) -> Result<String> {
         self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
         self.guest.vm.wait_exit()?;
         self.model.counters()
     }
 
-    /// The same, if nobody has found anything wrong.
+    /// As `end`. Fails if the kernel or the model reports a fault.
     fn end_well(mut self) -> Result<String> {
         let said = self.messages()?;
         let counters = self.end()?;
@@ -190,8 +191,8 @@ fn counter(counters: &str, name: &str) -> Result<u64> {
     Ok(line.with_context(|| format!("no {name} in:\n{counters}"))?.parse()?)
 }
 
-/// Two interfaces of Linux ping each other and talk by TCP, with segments and checksums by the card, over plain and jumbo
-/// frames; taken down and up again; the driver goes and comes back.
+/// Two interfaces of Linux exchange pings and TCP, with segmentation and checksum offload, over standard and jumbo
+/// frames, after the link went down and up, and after a reload of the driver.
 fn linux_reaches_itself(functions: Functions, options: &[&str]) -> Result<()> {
     let mut linux = Linux::boot(functions, options)?;
     linux.sh(&format!("ping -c 10 -i 0.2 -W 5 {THERE}"))?;
@@ -239,7 +240,7 @@ fn the_image_at_a_virtual_function_is_reached() -> Result<()> {
     the_image_is_reached(Functions::Both, "ixgbevf", &[])
 }
 
-/// With two processors Linux has two queues, over which frames are spread by the hash of their connections.
+/// With two processors Linux has two queues, and the card spreads frames over them by RSS.
 #[test]
 fn frames_are_spread_over_queues() -> Result<()> {
     let mut linux = Linux::at_with(model(Functions::Physical, &[])?, &[0, 1], 2)?;
@@ -262,7 +263,7 @@ fn frames_are_spread_over_queues() -> Result<()> {
     Ok(())
 }
 
-/// Linux with a model whose first function does something wrong, its drivers loaded; what it said until then.
+/// Boots Linux on a model whose first function is faulty. Returns it with the messages of its drivers.
 fn faulty(functions: Functions, fault: &str) -> Result<(Linux, String)> {
     let mut linux = Linux::at(model(functions, &["--fault", fault])?, &[0, 1])?;
     let said = linux.messages()?;
@@ -286,7 +287,7 @@ fn a_model_that_stays_in_reset_is_noticed() -> Result<()> {
 #[test]
 fn a_model_without_a_module_is_noticed() -> Result<()> {
     let (mut linux, said) = faulty(Functions::Physical, "no-module")?;
-    ensure!(said.contains("SFP+: 3"), "the other has one: {said}");
+    ensure!(said.contains("SFP+: 3"), "no SFP+ of the other function: {said}");
     linux.sh("ip link set eth0 up && ip link set eth1 up")?;
     linux.guest.wait_until("dmesg | grep -q 'eth1: detected SFP'", LIMIT)?;
     linux
@@ -298,10 +299,10 @@ fn a_model_without_a_module_is_noticed() -> Result<()> {
 fn a_model_whose_queues_are_not_enabled_is_noticed() -> Result<()> {
     let (mut linux, _) = faulty(Functions::Physical, "never-enabled")?;
     linux.sh("ip link set eth0 up")?;
-    let told = "dmesg | grep -q 'not set within the polling period'";
-    match linux.guest.wait_until(told, LIMIT) {
+    let reported = "dmesg | grep -q 'not set within the polling period'";
+    match linux.guest.wait_until(reported, LIMIT) {
         Ok(_) => Ok(()),
-        Err(_) => linux.fail("Linux is content with it"),
+        Err(_) => linux.fail("Linux does not report the fault"),
     }
 }
 
@@ -321,13 +322,13 @@ fn a_model_that_does_not_report_is_noticed() -> Result<()> {
     linux.configure()?;
     let hang = "dmesg | grep -q 'Detected Tx Unit Hang'";
     if linux.guest.wait_until(hang, LIMIT).is_err() {
-        return linux.fail("Linux is content with it");
+        return linux.fail("Linux does not report the fault");
     }
-    // It is reset, and works.
+    // Linux resets the function, which works afterwards.
     let reached = format!("ping -c 1 -W 2 {THERE}");
     match linux.guest.wait_until(&reached, LIMIT) {
         Ok(_) => Ok(()),
-        Err(_) => linux.fail("it does not work after its reset"),
+        Err(_) => linux.fail("the function does not work after its reset"),
     }
 }
 
@@ -338,18 +339,18 @@ fn a_physical_function_without_a_driver_is_noticed() -> Result<()> {
     Ok(())
 }
 
-/// Stock `rnbd-client` maps the image's volume, and reads what it wrote.
+/// Stock `rnbd-client` maps the image's volume, and verifies its writes.
 fn maps_and_verifies(linux: &mut Linux) -> Result<()> {
     linux.sh("modprobe rnbd-client")?;
     let path = format!("ip:{HERE}@ip:{THERE}");
     if let Err(why) = map(&mut linux.guest, "s1", &path, "ram0", "") {
-        return linux.fail(&format!("it was not mapped: {why:#}"));
+        return linux.fail(&format!("the volume was not mapped: {why:#}"));
     }
     storage::fio_verifies(&mut linux.guest, 8, 16)?;
     unmap(&mut linux.guest, 0)
 }
 
-/// The image with a function of a model, which so many cores serve.
+/// Boots the image with a function of a model, which this many cores serve.
 fn image(model: &ModelServer, number: usize, cores: u32) -> Result<Vm> {
     let address = format!("isthmus.net.0.address={THERE}/24 isthmus.net.0.mtu=9000");
     let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
@@ -364,13 +365,13 @@ fn image(model: &ModelServer, number: usize, cores: u32) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Ping both ways, frames of all sizes, HTTP; the link goes and comes; stock `rnbd-client` maps a volume.
+/// Ping both ways, frames of all sizes, HTTP, a link that goes down and up, and a volume mapped by stock `rnbd-client`.
 fn the_image_is_reached(functions: Functions, driver: &str, options: &[&str]) -> Result<()> {
     let model = model(functions, options)?;
     let mut vm = image(&model, 1, 1)?;
     let mut linux = Linux::beside_image(model, 9000, 0)?;
     vm.run("show devices")?.contains(driver)?;
-    // Linux may have seen the link first.
+    // Linux may see the link before the image does.
     wait_for_link(&mut vm, "link up")?;
     let interfaces = vm.run("show interfaces --json")?.json()?;
     ensure!(interfaces[0]["mac"] == "90:e2:ba:01:02:02", "{interfaces}");
@@ -383,7 +384,7 @@ fn the_image_is_reached(functions: Functions, driver: &str, options: &[&str]) ->
         let page = linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
         ensure!(page.contains("isthmus_port_resets_total{"), "{page}");
     }
-    // Linux switches its laser off.
+    // Linux switches the laser off.
     linux.sh("ip link set eth0 down")?;
     wait_for_link(&mut vm, "no link")?;
     linux.sh("ip link set eth0 up")?;
@@ -401,7 +402,7 @@ fn the_image_is_reached(functions: Functions, driver: &str, options: &[&str]) ->
     Ok(())
 }
 
-/// Waits until the console says so of the only interface.
+/// Waits until `show devices` shows this state of the link.
 fn wait_for_link(vm: &mut Vm, wanted: &str) -> Result<()> {
     for _ in 0..100 {
         if vm.run("show devices")?.text.contains(wanted) {
@@ -418,15 +419,15 @@ fn the_image_at_a_physical_function_is_reached() -> Result<()> {
     the_image_is_reached(Functions::Physical, "ixgbe", &[])
 }
 
-/// Two cores serve the card, each those hosts whose addresses lead to its queue: one of each maps a volume.
+/// Two cores serve the card, each the hosts whose addresses hash to its queue. One host of each core maps a volume.
 fn two_cores_serve_the_card(options: &[&str], resets: u64) -> Result<()> {
     let model = model(Functions::Physical, options)?;
-    // Faults are the first function's.
+    // Faults affect the first function.
     let mut vm = image(&model, 0, 2)?;
     let mut linux = Linux::beside_image(model, 9000, 1)?;
     let reached = format!("ping -c 1 -W 2 {THERE}");
     if linux.guest.wait_until(&reached, LIMIT).is_err() {
-        return linux.fail("it is not reached");
+        return linux.fail("the image is not reached");
     }
     let received = |vm: &mut Vm| -> Result<[u64; 2]> {
         let loops = vm.run("show loops --json")?.json()?;
@@ -441,7 +442,7 @@ fn two_cores_serve_the_card(options: &[&str], resets: u64) -> Result<()> {
         let before = received(&mut vm)?;
         linux.sh(&format!("ping -c 20 -i 0.05 -W 5 -I {host} {THERE} >/dev/null"))?;
         let after = received(&mut vm)?;
-        // The second core passes pings on to the first, which counts them too.
+        // The second core forwards pings to the first, which counts them as well.
         let core = usize::from(after[1] - before[1] >= 20);
         hosts[core].get_or_insert(host);
     }
@@ -452,7 +453,7 @@ fn two_cores_serve_the_card(options: &[&str], resets: u64) -> Result<()> {
         let before = received(&mut vm)?;
         let path = format!("ip:{host}@ip:{THERE}");
         if let Err(why) = map(&mut linux.guest, &format!("s{core}"), &path, "ram0", "") {
-            return linux.fail(&format!("it was not mapped at {host}: {why:#}"));
+            return linux.fail(&format!("the volume was not mapped from {host}: {why:#}"));
         }
         storage::fio_verifies(&mut linux.guest, 8, 16)?;
         unmap(&mut linux.guest, 0)?;
@@ -474,6 +475,6 @@ fn two_cores_serve_one_card() -> Result<()> {
 }
 
 #[test]
-fn two_cores_go_on_when_their_card_was_reset() -> Result<()> {
+fn two_cores_recover_from_a_reset_of_their_card() -> Result<()> {
     two_cores_serve_the_card(&["--fault", "never-reports"], 1)
 }

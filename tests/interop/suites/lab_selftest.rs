@@ -1,5 +1,4 @@
-//! Two Linux guests with each other: shows that the peers, which the other suites set against the
-//! appliance, are good.
+//! Two Linux guests with each other: checks the peers that the other suites run against the appliance.
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -18,7 +17,7 @@ fn linux_maps_a_volume_of_linux() -> Result<()> {
          cmp /tmp/a /tmp/b")?;
     let written = pair.client.sh("sha256sum < /tmp/a")?;
     let stored = pair.server.sh("dd if=/dev/ram0 bs=126976 count=4 2>/dev/null | sha256sum")?;
-    ensure!(stored == written, "the server has other data than the client wrote");
+    ensure!(stored == written, "the server's data differ from the client's");
     unmap(&mut pair.client, 0)
 }
 
@@ -30,7 +29,7 @@ fn the_rdma_tools_work_between_linux_guests() -> Result<()> {
     pair.server.wait_until(listens, Duration::from_secs(30))?;
     pair.client.sh("rping -c -a 10.0.0.1 -C 10")?;
     pair.server.sh("ibv_rc_pingpong -g 1 -n 100 >/tmp/pingpong 2>&1 &")?;
-    // The port with which it exchanges queue pairs.
+    // The TCP port on which ibv_rc_pingpong exchanges queue pairs.
     wait_listening(&mut pair.server, 18515)?;
     pair.client.sh("ibv_rc_pingpong -g 1 -n 100 10.0.0.1")?;
     Ok(())

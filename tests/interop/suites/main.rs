@@ -1,4 +1,4 @@
-//! Stock Linux guests as peers, a module for each suite, in one program: linked once, and not for each suite.
+//! Stock Linux guests as peers: a module for each suite, all in one program, which is linked only once.
 //! `./isthmus test SUITE` runs the cases of one module.
 
 mod captures;

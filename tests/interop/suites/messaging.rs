@@ -1,5 +1,5 @@
-//! Real applications, unmodified, through the messaging gateway: SMC-R in front (their sockets are made
-//! AF_SMC by a preloaded library), TCP behind. What they get is what they get over TCP directly.
+//! Unmodified applications through the messaging gateway: SMC-R on the client side, where a preloaded library makes
+//! their sockets AF_SMC, and TCP on the server side. The data are the same as over TCP directly.
 
 use std::time::Duration;
 
@@ -18,33 +18,33 @@ const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A site with the rules, and a guest with the applications.
-fn tell(story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+/// Runs a scenario on a site with the rules, and a guest with the applications.
+fn run_scenario(scenario: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
     let disk = Disk::new(applications()?).read_only();
     let mut site = Site::with_client(1, 1500, RULES, |spec| spec.disk(disk))?;
     let guest = &mut site.client;
     prepare(guest)?;
     programs::install_library(guest, "smc_preload")?;
     guest.sh(UNPACK)?;
-    let told = story(guest);
-    let said = ["show smc rules", "show smc stats", "show log"].map(|line| {
-        let said = site.gateway.run(line);
-        said.map_or_else(|error| format!("{error:#}"), |said| said.text)
+    let result = scenario(guest);
+    let report = ["show smc rules", "show smc stats", "show log"].map(|line| {
+        let reply = site.gateway.run(line);
+        reply.map_or_else(|error| format!("{error:#}"), |reply| reply.text)
     });
-    let said = said.join("\n");
-    told.with_context(|| format!("the appliance says:\n{said}"))?;
+    let report = report.join("\n");
+    result.with_context(|| format!("the appliance reports:\n{report}"))?;
     let rules = site.gateway.run("show smc rules --json")?.text;
     let clients = |mode: &str| {
         let key = format!("\"{mode}\":");
         let counts = rules.split(&key).skip(1);
         counts.filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok()).sum::<u64>()
     };
-    ensure!(clients("smc_clients") > 0 && clients("tcp_clients") == 0, "{said}");
-    ensure!(rules.contains("\"connections\":0"), "{said}");
+    ensure!(clients("smc_clients") > 0 && clients("tcp_clients") == 0, "{report}");
+    ensure!(rules.contains("\"connections\":0"), "{report}");
     Ok(())
 }
 
-/// Runs an application's command, over SMC-R or as it is.
+/// Runs an application's command, with AF_SMC sockets if `smc` is set.
 fn run(guest: &mut Guest, smc: bool, command: &str) -> Result<String> {
     let preload = if smc { "LD_PRELOAD=/bin/smc_preload.so" } else { "" };
     let script = format!("export {ENVIRONMENT}; {preload} {command}");
@@ -63,7 +63,7 @@ fn listens(guest: &mut Guest, port: u16) -> Result<()> {
 
 #[test]
 fn redis() -> Result<()> {
-    tell(|guest| {
+    run_scenario(|guest| {
         let serve = "redis-server --port 6380 --save '' --protected-mode no --daemonize yes";
         run(guest, false, serve)?;
         listens(guest, 6380)?;
@@ -74,11 +74,11 @@ fn redis() -> Result<()> {
              --csv",
         )?;
         ensure!(said.contains("\"GET\",") && !said.contains("Error"), "{said}");
-        // Answers that are much longer than their questions.
+        // Replies that are much longer than their requests.
         let lists = "redis-benchmark -h 10.0.0.1 -p 6379 -t lrange_100 -n 200 -c 8 -d 100 --csv";
         let said = run(guest, true, lists)?;
         ensure!(said.contains("LRANGE_100") && !said.contains("Error"), "{said}");
-        // What is written through the gateway is there directly, and the other way round.
+        // A value that is written through the gateway reads the same directly and through the gateway.
         let there = "redis-cli -h 10.0.0.1 -p 6379";
         let here = "redis-cli -h 10.0.0.2 -p 6380";
         guest.sh("head -c 300000 /dev/urandom | busybox base64 > /tmp/value")?;
@@ -93,7 +93,7 @@ fn redis() -> Result<()> {
 
 #[test]
 fn nginx_and_wrk() -> Result<()> {
-    tell(|guest| {
+    run_scenario(|guest| {
         guest.sh("mkdir -p /www /tmp/nginx/logs /var/lib/nginx /var/log/nginx && head -c 1000000 /dev/urandom > /www/file
              cat > /tmp/nginx/conf <<'END'
 user root;
@@ -125,7 +125,7 @@ END")?;
 
 #[test]
 fn iperf3() -> Result<()> {
-    tell(|guest| {
+    run_scenario(|guest| {
         run(guest, false, "iperf3 -s -p 5202 -D")?;
         listens(guest, 5202)?;
         for way in ["", "-R"] {
@@ -143,7 +143,7 @@ fn start_postgres(guest: &mut Guest) -> Result<()> {
         -keyout server.key -out server.crt -days 30 -subj /CN=10.0.0.1 \
         -addext subjectAltName=IP:10.0.0.1,IP:10.0.0.2";
     run(guest, false, make)?;
-    // It does not run as root.
+    // PostgreSQL does not run as root.
     guest.sh(
         "echo postgres:x:100:100::/tmp:/bin/sh >> /etc/passwd && echo postgres:x:100: >> /etc/group
          mkdir -p /pg && chown postgres:postgres /pg /tmp/server.key && chmod 600 /tmp/server.key
@@ -167,7 +167,7 @@ fn start_postgres(guest: &mut Guest) -> Result<()> {
 
 #[test]
 fn psql_with_tls() -> Result<()> {
-    tell(|guest| {
+    run_scenario(|guest| {
         start_postgres(guest)?;
         let psql = |host: &str, port: u16, words: &str| {
             format!(
@@ -180,7 +180,7 @@ fn psql_with_tls() -> Result<()> {
         let ssl = "-c 'select ssl, version from pg_stat_ssl where pid = pg_backend_pid()'";
         let said = run(guest, true, &relayed(ssl))?;
         ensure!(said.trim() == "t|TLSv1.3", "{said}");
-        // Rows go in through the gateway, and come out through it as they do directly.
+        // Rows that are inserted through the gateway read the same directly and through the gateway.
         let rows = "(select g, md5(g::text) from generate_series(1, 30000) g)";
         run(guest, false, &direct(&format!("-c 'copy {rows} to stdout' > /tmp/rows")))?;
         let make = "-c 'create table one (number int primary key, sum text)'";

@@ -1,6 +1,6 @@
-//! ConnectX: the model under the stock drivers of Linux (`mlx5_core`, its netdev, `mlx5_ib`), which is what proves the
-//! model; models that do something wrong, which Linux notices; and the image at one function of a model, with stock Linux
-//! at the other. What the model does on errors is an opinion: no card was seen.
+//! ConnectX: the model under Linux's stock drivers (`mlx5_core`, its netdev, `mlx5_ib`), which validate the model;
+//! faulty models, which Linux detects; and the image at one function of a model, with stock Linux at the other. The
+//! model's behaviour on errors is an assumption, because no real card was available.
 mod console;
 mod cores;
 mod faults;
@@ -19,23 +19,24 @@ use launch::models::ModelServer;
 use launch::qemu::{Machine, Program, Vm};
 
 const LIMIT: Duration = Duration::from_secs(240);
-/// The function in the guest, and the one in a network namespace of it.
+/// Address of the guest's function.
 const HERE: &str = "10.1.0.1";
+/// Address of the other function, in a network namespace of the guest or in the image.
 const THERE: &str = "10.1.0.2";
 
-/// A model with so many functions on one wire.
+/// Starts a model with this many functions on one wire.
 fn model(functions: usize, options: &[&str]) -> Result<ModelServer> {
     let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
     let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test mlx5")?;
     ModelServer::start_several(&server, "mlx5", functions, options)
 }
 
-/// The image with the second function of a model, and `words` on its command line.
+/// Boots the image with the second function of a model, and `words` on its command line.
 fn image(model: &ModelServer, mtu: u16, words: &str) -> Result<Vm> {
     image_on(1, model, mtu, words)
 }
 
-/// The same, with so many processors.
+/// As `image`, with this many processors.
 fn image_on(cpus: u32, model: &ModelServer, mtu: u16, words: &str) -> Result<Vm> {
     let address = format!("isthmus.net.0.address={THERE}/24 isthmus.net.0.mtu={mtu}");
     let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
@@ -45,29 +46,29 @@ fn image_on(cpus: u32, model: &ModelServer, mtu: u16, words: &str) -> Result<Vm>
     Ok(vm)
 }
 
-/// A guest with functions of the model, whose drivers were loaded.
+/// A guest with functions of the model.
 struct Linux {
     model: ModelServer,
     guest: Guest,
 }
 
 impl Linux {
-    /// With so many functions on one wire.
+    /// Boots a guest with this many functions on one wire.
     fn boot(functions: usize, options: &[&str]) -> Result<Linux> {
         Linux::at(model(functions, options)?, functions)
     }
 
-    /// With the first functions of a model.
+    /// Boots a guest with the first functions of a model.
     fn at(model: ModelServer, functions: usize) -> Result<Linux> {
         Linux::with(model, functions, None)
     }
 
-    /// With the first functions of a model, and behind them the first one of another.
+    /// As `at`, and with the first function of another model after them.
     fn with(model: ModelServer, functions: usize, other: Option<&ModelServer>) -> Result<Linux> {
         Linux::of(system()?, model, functions, other)
     }
 
-    /// Which system it is, too.
+    /// As `with`, on this guest system.
     fn of(
         system: &System,
         model: ModelServer,
@@ -86,7 +87,7 @@ impl Linux {
         Ok(Linux { model, guest })
     }
 
-    /// With the first of two functions, its interface up with this MTU, while the image has the other.
+    /// Boots a guest with the first of two functions, its interface up with this MTU, while the image has the other.
     fn beside_image(model: ModelServer, mtu: u16) -> Result<Linux> {
         let mut linux = Linux::at(model, 1)?;
         linux.load()?;
@@ -98,14 +99,14 @@ impl Linux {
         }
     }
 
-    /// Loads the driver of the core and the interface.
+    /// Loads `mlx5_core`, which also drives the interface.
     fn load(&mut self) -> Result<()> {
         let loaded = self.guest.try_sh("modprobe mlx5_core", LIMIT);
-        loaded.with_context(|| format!("the model's server said:\n{}", self.model.output()))?;
+        loaded.with_context(|| format!("the output of the model server:\n{}", self.model.output()))?;
         Ok(())
     }
 
-    /// Gives both functions an address, the second in a namespace of its own.
+    /// Configures addresses on both functions, the second in a namespace of its own.
     fn configure(&mut self) -> Result<()> {
         let there = self
             .guest
@@ -128,15 +129,16 @@ impl Linux {
         }
     }
 
-    /// Runs a command in the guest; if it fails, tells what kernel and model say.
+    /// Runs a command in the guest. If it fails, the error has the messages of kernel and model.
     fn sh(&mut self, command: &str) -> Result<String> {
         match self.guest.try_sh(command, LIMIT)? {
-            (0, said) => Ok(said),
-            (status, said) => self.fail(&format!("`{command}` ended with {status}: {said}")),
+            (0, output) => Ok(output),
+            (status, output) => self.fail(&format!("`{command}` ended with {status}: {output}")),
         }
     }
 
-    /// A tool with its server in the namespace; what the client says. It is tried again until the server is there.
+    /// Runs a tool with its server in the namespace, and returns the client's output. The client retries until the
+    /// server is up.
     fn tool(&mut self, server: &str, client: &str) -> Result<String> {
         self.sh(&format!(
             "ip netns exec there timeout 200 {server} >/tmp/server 2>&1 & server=$!
@@ -149,7 +151,7 @@ impl Linux {
         ))
     }
 
-    /// An error with what kernel and model say.
+    /// Ends the guest, and returns an error with the messages of kernel and model.
     fn fail<T>(&mut self, what: &str) -> Result<T> {
         let said = self.messages()?;
         self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
@@ -158,14 +160,14 @@ impl Linux {
         bail!("{what}\n{said}\n{}", self.model.output())
     }
 
-    /// What the kernel said of them.
+    /// The kernel's messages on the functions.
     fn messages(&mut self) -> Result<String> {
         let words = ["mlx5", "eth[01]", "infiniband", "BUG", "WARN", "Oops", "Call Trace", "RIP"];
         let words = words.map(|word| format!("-e '{word}'")).join(" ");
         self.guest.sh(&format!("dmesg | grep -i {words} | tail -60 || true"))
     }
 
-    /// Switches the guest off; what the model counted, and found wrong.
+    /// Switches the guest off, and returns the model's counters.
     fn end(mut self) -> Result<String> {
         self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
         self.guest.vm.wait_exit()?;
@@ -178,13 +180,13 @@ fn counter(counters: &str, name: &str) -> Result<u64> {
     Ok(line.with_context(|| format!("no {name} in:\n{counters}"))?.parse()?)
 }
 
-/// The two ends of a wire.
+/// The functions at both ends of a wire.
 const BOTH: [&str; 2] = ["function0", "function1"];
-/// What the model counts of a driver that keeps to the card's rules.
+/// The model's counters of driver errors.
 const RULES: [&str; 2] = ["complaints", "refused"];
 
-/// None of these was counted by any of the functions.
-fn are_none(counters: &str, functions: &[&str], names: &[&str]) -> Result<()> {
+/// Checks that these counters of these functions are zero.
+fn are_zero(counters: &str, functions: &[&str], names: &[&str]) -> Result<()> {
     for function in functions {
         for name in names {
             ensure!(counter(counters, &format!("{function}.{name}"))? == 0, "{counters}");
@@ -193,19 +195,19 @@ fn are_none(counters: &str, functions: &[&str], names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The functions have done RoCE, in more packets than these.
-fn have_spoken(counters: &str, functions: &[&str], packets: u64) -> Result<()> {
+/// Checks that each of the functions has sent more than this many RoCE packets.
+fn have_sent_roce(counters: &str, functions: &[&str], packets: u64) -> Result<()> {
     for function in functions {
         ensure!(counter(counters, &format!("{function}.roce_sent"))? > packets, "{counters}");
     }
     Ok(())
 }
 
-/// What the kernel says when something has gone wrong.
+/// Words in the kernel's messages that report a fault.
 const WRONG: [&str; 8] =
     ["failed", "rror", "BUG", "WARNING", "Oops", "timeout", "health compromised", "Call Trace"];
 
-/// The netdevs of two functions ping each other: small frames, and such as are not; TCP by segments that the card makes.
+/// The netdevs of two functions exchange pings of all sizes, and TCP with segmentation offload.
 fn netdevs_reach_each_other(mut linux: Linux) -> Result<()> {
     linux.load()?;
     linux.configure()?;
@@ -228,8 +230,8 @@ fn netdevs_reach_each_other(mut linux: Linux) -> Result<()> {
     let said = linux.messages()?;
     let counters = linux.end()?;
     ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
-    are_none(&counters, &BOTH, &RULES)?;
-    are_none(&counters, &BOTH, &["left", "pages"])
+    are_zero(&counters, &BOTH, &RULES)?;
+    are_zero(&counters, &BOTH, &["left", "pages"])
 }
 
 #[test]
@@ -266,7 +268,7 @@ fn verbs_reach_each_other(options: &[&str]) -> Result<()> {
         let said = linux.tool(&words, &format!("{words} {THERE}"))?;
         ensure!(said.contains("\n 65536 "), "{said}");
     }
-    // Datagrams, and a connection whose peers tell each other over TCP.
+    // Datagrams, and a connection whose parameters are exchanged over TCP.
     for tool in ["ibv_ud_pingpong", "ibv_rc_pingpong"] {
         let said = linux.tool(
             &format!("{tool} -d mlx5_1 -g 1 -n 50"),
@@ -278,9 +280,9 @@ fn verbs_reach_each_other(options: &[&str]) -> Result<()> {
     let said = linux.messages()?;
     let counters = linux.end()?;
     ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
-    are_none(&counters, &BOTH, &RULES)?;
-    are_none(&counters, &BOTH, &["left", "roce_dropped"])?;
-    have_spoken(&counters, &BOTH, 1000)?;
+    are_zero(&counters, &BOTH, &RULES)?;
+    are_zero(&counters, &BOTH, &["left", "roce_dropped"])?;
+    have_sent_roce(&counters, &BOTH, 1000)?;
     // SEND, WRITE, READ, and changes of keys.
     for opcode in ["0a", "08", "10", "25"] {
         ensure!(counter(&counters, &format!("function0.request.{opcode}"))? > 0, "{counters}");
@@ -293,8 +295,8 @@ fn verbs_of_virtual_functions_reach_each_other() -> Result<()> {
     verbs_reach_each_other(&[])
 }
 
-/// Kernel verbs: NVMe over RDMA, whose target and host are behind the same function, by its loopback: keys are changed by
-/// work requests, and taken back by SENDs.
+/// Kernel verbs: NVMe over RDMA with target and host behind the same function, over its loopback. Work requests
+/// register keys, and SENDs invalidate them.
 #[test]
 fn nvme_over_rdma_reaches_oneself() -> Result<()> {
     let mut linux = Linux::boot(1, &[])?;
@@ -338,7 +340,7 @@ fn nvme_over_rdma_reaches_oneself() -> Result<()> {
     Ok(())
 }
 
-/// The driver does not end to load: it waits for the firmware.
+/// The driver's load does not end, because it waits for the firmware.
 #[test]
 fn a_model_that_never_comes_up_is_noticed() -> Result<()> {
     let mut linux = Linux::boot(1, &["--fault", "never-ready"])?;
@@ -364,7 +366,7 @@ fn a_model_whose_completions_have_the_wrong_owner_is_noticed() -> Result<()> {
     let mut linux = Linux::boot(2, &["--no-roce", "--fault", "owner-bit"])?;
     linux.load()?;
     linux.configure()?;
-    // It binds, and its link is up: that proves nothing.
+    // The driver binds and the link comes up all the same.
     linux.sh(&format!("! ping -c 3 -W 2 {THERE}"))?;
     Ok(())
 }
@@ -376,7 +378,7 @@ fn a_model_whose_health_counter_stands_is_noticed() -> Result<()> {
     let compromised = "dmesg | grep -q 'health compromised'";
     match linux.guest.wait_until(compromised, LIMIT) {
         Ok(()) => Ok(()),
-        Err(_) => linux.fail("Linux is content with it"),
+        Err(_) => linux.fail("Linux does not report the fault"),
     }
 }
 
@@ -385,7 +387,7 @@ fn a_model_with_wrong_checksums_is_noticed() -> Result<()> {
     let mut linux = Linux::boot(2, &["--no-roce", "--fault", "checksum"])?;
     linux.load()?;
     linux.configure()?;
-    // Linux believes the sum, finds the packet's wrong, and says so.
+    // Linux finds that the hardware's sum does not match the packet's checksum, and reports it.
     linux.sh(&format!("ping -c 5 -W 2 {THERE}; true"))?;
     let said = linux.sh("dmesg | grep -i 'hw csum failure' || cat /proc/net/snmp")?;
     ensure!(said.contains("hw csum failure"), "{said}");
@@ -407,19 +409,19 @@ fn a_model_with_a_wrong_crc_is_noticed() -> Result<()> {
     Ok(())
 }
 
-/// Stock `rnbd-client` maps the image's volume, and reads what it wrote.
+/// Stock `rnbd-client` maps the image's volume, and verifies its writes.
 fn maps_and_verifies(linux: &mut Linux) -> Result<()> {
     linux.sh("modprobe rnbd-client")?;
     let path = format!("ip:{HERE}@ip:{THERE}");
     if let Err(why) = map(&mut linux.guest, "s1", &path, "ram0", "") {
-        return linux.fail(&format!("it was not mapped: {why:#}"));
+        return linux.fail(&format!("the volume was not mapped: {why:#}"));
     }
     storage::fio_verifies(&mut linux.guest, 8, 16)?;
     unmap(&mut linux.guest, 0)
 }
 
-/// What stands on the Ethernet port of the image: ping both ways, frames of all sizes, HTTP; and soft-RoCE, over which
-/// stock `rnbd-client` maps a volume, and reads what it wrote.
+/// Services over the image's Ethernet port: ping both ways, frames of all sizes, HTTP, and soft-RoCE, over which stock
+/// `rnbd-client` maps a volume, and verifies its writes.
 fn the_image_is_reached(options: &[&str]) -> Result<()> {
     let model = model(2, options)?;
     let words = "isthmus.volume.0.size=32MiB";
@@ -447,7 +449,7 @@ fn the_image_is_reached(options: &[&str]) -> Result<()> {
     let said = linux.messages()?;
     let counters = linux.end()?;
     ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
-    are_none(&counters, &BOTH, &RULES)
+    are_zero(&counters, &BOTH, &RULES)
 }
 
 #[test]
@@ -460,7 +462,7 @@ fn the_image_at_a_physical_function_is_reached() -> Result<()> {
     the_image_is_reached(&["--no-roce", "--device", "1015", "--late", "300", "--out-of-order"])
 }
 
-/// The image and stock Linux with `mlx5_ib`, each at a function of the model, which do RoCE.
+/// The image and stock Linux with `mlx5_ib`, each at a function of the model that does RoCE in hardware.
 struct Cards {
     vm: Vm,
     linux: Linux,
@@ -471,7 +473,7 @@ impl Cards {
         Cards::boot_on(1, options, words)
     }
 
-    /// The same, the image with so many processors.
+    /// As `boot`, with this many processors for the image.
     fn boot_on(cpus: u32, options: &[&str], words: &str) -> Result<Cards> {
         let model = model(2, options)?;
         let mut vm = image_on(cpus, &model, 4200, words)?;
@@ -484,13 +486,13 @@ impl Cards {
         Ok(Cards { vm, linux })
     }
 
-    /// Ends both. Neither of them, nor the model, has found anything wrong, and no packet was software's.
+    /// Ends both, and checks that neither they nor the model report a fault, and that the cards did all of RoCE.
     fn end(self) -> Result<()> {
-        self.end_behind(0)
+        self.end_with_late_packets(0)
     }
 
-    /// The same, where so many packets may have come to queue pairs that Linux had just destroyed.
-    fn end_behind(mut self, late: u64) -> Result<()> {
+    /// As `end`, but this many packets may have arrived for queue pairs that Linux had just destroyed.
+    fn end_with_late_packets(mut self, late: u64) -> Result<()> {
         self.vm.run("show log")?.lacks("ERROR")?;
         let page = self.linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
         ensure!(page.contains("isthmus_roce_card_up{port=\"net0\"} 1"), "{page}");
@@ -507,10 +509,10 @@ impl Cards {
         let said = self.linux.messages()?;
         let counters = self.linux.end()?;
         ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
-        are_none(&counters, &BOTH, &RULES)?;
-        are_none(&counters, &["function1"], &["roce_dropped"])?;
+        are_zero(&counters, &BOTH, &RULES)?;
+        are_zero(&counters, &["function1"], &["roce_dropped"])?;
         ensure!(counter(&counters, "function0.roce_dropped")? <= late, "{counters}");
-        have_spoken(&counters, &BOTH, 20)
+        have_sent_roce(&counters, &BOTH, 20)
     }
 }
 

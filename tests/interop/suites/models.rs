@@ -1,5 +1,5 @@
-//! Device models under stock Linux drivers, which is what proves the models; and models that do something
-//! wrong, which shows that these cases would tell.
+//! Device models under stock Linux drivers, which validate the models; and faulty models, which show that these cases
+//! detect faults.
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,7 @@ use launch::guest::Guest;
 use launch::models::ModelServer;
 use launch::qemu::Program;
 
-/// A guest with an I/OAT engine, whose driver was loaded.
+/// A guest with an I/OAT engine and its driver.
 struct Ioat {
     model: ModelServer,
     guest: Guest,
@@ -22,13 +22,13 @@ impl Ioat {
         let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
         let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
         guest.wait_up()?;
-        // A self-test that fails leaves the module loaded and the device without a driver.
+        // After a failed self-test the module stays loaded, but the device has no driver.
         let loaded = guest.try_sh("modprobe ioatdma", std::time::Duration::from_secs(60));
-        loaded.with_context(|| format!("the model's server said:\n{}", model.output()))?;
+        loaded.with_context(|| format!("the output of the model server:\n{}", model.output()))?;
         Ok(Ioat { model, guest })
     }
 
-    /// What the kernel said of it.
+    /// The kernel's messages on the engine.
     fn messages(&mut self) -> Result<String> {
         self.guest.sh("dmesg | grep -i -e ioat -e 'self-test' -e 'BUG' -e 'hannel' || true")
     }
@@ -38,14 +38,14 @@ impl Ioat {
         Ok(bound.contains("0000:"))
     }
 
-    /// Interrupts that the guest took from it.
+    /// Interrupts of the engine that the guest has counted.
     fn interrupts(&mut self) -> Result<u64> {
         let lines = self.guest.sh("grep ioat /proc/interrupts || true")?;
         let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
         Ok(lines.lines().filter_map(count).sum())
     }
 
-    /// What the model itself counted; the guest is switched off for that. And what QEMU had to say.
+    /// Switches the guest off, and returns the model's counters and QEMU's output.
     fn end(mut self) -> Result<(String, String)> {
         self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
         self.guest.vm.wait_exit()?;
@@ -54,8 +54,7 @@ impl Ioat {
     }
 }
 
-/// Linux's driver finds the namespace, writes, flushes, discards and reads it, and does nothing that the model
-/// complains of.
+/// Linux's driver finds the namespace, writes, flushes, discards and reads it, and the model reports no complaint.
 #[test]
 fn nvme_works_under_the_driver_of_linux() -> Result<()> {
     let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
@@ -67,12 +66,12 @@ fn nvme_works_under_the_driver_of_linux() -> Result<()> {
         guest.wait_up()?;
         let loaded = guest.try_sh("modprobe nvme", std::time::Duration::from_secs(60));
         let (_, loaded) =
-            loaded.with_context(|| format!("the model's server said:\n{}", model.output()))?;
+            loaded.with_context(|| format!("the output of the model server:\n{}", model.output()))?;
         let found = guest.wait_until("[ -b /dev/nvme0n1 ]", std::time::Duration::from_secs(20));
         if found.is_err() {
             let said =
                 guest.sh("lspci -n 2>/dev/null; dmesg | grep -i -e nvme -e 0000: | tail -30")?;
-            anyhow::bail!("no namespace: modprobe said {loaded:?}, the kernel:\n{said}");
+            anyhow::bail!("no namespace: modprobe printed {loaded:?}, the kernel:\n{said}");
         }
         guest.sh("set -e
              [ $(cat /sys/block/nvme0n1/size) = $((64 << 11)) ]
@@ -103,10 +102,10 @@ fn counter(counters: &str, name: &str) -> Result<u64> {
 fn ioat_3_2_passes_the_self_test_of_linux() -> Result<()> {
     let mut ioat = Ioat::boot(&[])?;
     let messages = ioat.messages()?;
-    ensure!(ioat.is_bound()?, "the driver has not taken the device:\n{messages}");
+    ensure!(ioat.is_bound()?, "the driver has not bound the device:\n{messages}");
     ensure!(!messages.contains("fail") && !messages.contains("Reset channel"), "{messages}");
     let interrupts = ioat.interrupts()?;
-    ensure!(interrupts > 0, "no interrupt came");
+    ensure!(interrupts > 0, "no interrupt arrived");
     let (counters, said) = ioat.end()?;
     ensure!(counter(&counters, "function0.channel0.copies")? == 1, "{counters}");
     ensure!(counter(&counters, "function0.channel0.halts")? == 0, "{counters}");
@@ -118,14 +117,14 @@ fn ioat_3_2_passes_the_self_test_of_linux() -> Result<()> {
 fn ioat_3_4_passes_the_xor_self_tests_of_linux() -> Result<()> {
     let mut ioat = Ioat::boot(&["--device", "0b00", "--channels", "4", "--version", "34"])?;
     let messages = ioat.messages()?;
-    ensure!(ioat.is_bound()?, "the driver has not taken the device:\n{messages}");
+    ensure!(ioat.is_bound()?, "the driver has not bound the device:\n{messages}");
     let capabilities = ioat.guest.sh("cat /sys/class/dma/dma0chan0/device/dma/*/quickdata/cap \
          /sys/class/dma/*/quickdata/cap 2>/dev/null | head -1")?;
     ensure!(capabilities.contains("xor"), "{capabilities:?}\n{messages}");
-    ensure!(ioat.interrupts()? > 0, "no interrupt came");
+    ensure!(ioat.interrupts()? > 0, "no interrupt arrived");
     let (counters, _) = ioat.end()?;
     ensure!(counter(&counters, "function0.channel0.xors")? >= 2, "{counters}");
-    // Linux validates a sum that is wrong, too, and wants that to be found.
+    // Linux also validates a wrong sum, which must fail.
     ensure!(counter(&counters, "function0.channel0.halts")? == 1, "{counters}");
     Ok(())
 }
@@ -154,8 +153,8 @@ fn an_interrupt_that_does_not_come_is_found() -> Result<()> {
     Ok(())
 }
 
-/// A guest with PTDMA, whose driver and `dmatest` were loaded; what dmatest and the driver have said, how many interrupts
-/// came, and the model's counters.
+/// Runs `dmatest` in a guest with PTDMA. Returns the messages of dmatest and the driver, the number of interrupts, and
+/// the model's counters.
 fn dmatest(options: &[&str]) -> Result<(String, u64, String)> {
     let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
     let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test models")?;
@@ -169,7 +168,7 @@ fn dmatest(options: &[&str]) -> Result<(String, u64, String)> {
          echo dma0chan0 > channel; echo 1 > run
          for n in $(seq 60); do sleep 0.5; [ $(cat run) = N ] && break; done; true")?;
     let said = guest.sh("dmesg | grep -i -e dmatest -e ptdma -e BUG")?;
-    // The driver's interrupts have the name of the device.
+    // The driver's interrupts are named after the device.
     let lines = guest.sh("grep $(basename /sys/bus/pci/drivers/ptdma/0000:*) /proc/interrupts")?;
     let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
     let interrupts = lines.lines().filter_map(count).sum();
@@ -194,7 +193,7 @@ fn a_corrupt_copy_of_ptdma_is_found() -> Result<()> {
     Ok(())
 }
 
-/// Linux's driver tells nobody of errors but its log.
+/// Linux's driver reports errors only in its log.
 #[test]
 fn an_error_of_ptdma_is_logged() -> Result<()> {
     let (said, ..) = dmatest(&["--fault", "error-once"])?;

@@ -1,6 +1,6 @@
-//! Two images that a hardware bridge joins, on its model, by NTRDMA; beside each side a DMA engine that carries what is
-//! written, or none. A volume of one is used by the other, directly and by a stock client; either is killed; and one of
-//! them is somebody who lies.
+//! Two images that run NTRDMA over a model of a hardware bridge, with or without a DMA engine that does the writes. One
+//! image uses a volume of the other, directly and for a stock client; either machine is killed; and one side is
+//! malicious.
 
 mod hostile;
 
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const DSA: &str = "idxd";
 const OPEN: &str = "far,gw,ram0,open,";
 
-/// A bridge: the model with its options, and the PCI id and driver of the engine beside it.
+/// A bridge: the model with its options, and the PCI device ID and driver of the DMA engine.
 #[derive(Clone, Copy)]
 struct Kind {
     model: &'static str,
@@ -41,7 +41,7 @@ const GEN4: Kind = Kind {
     engine: Some(("0b00", "ioatdma")),
     ..GEN3
 };
-/// For CPUs with MOVDIR64B.
+/// With DSA, which needs a CPU with MOVDIR64B.
 const GEN4_DSA: Kind = Kind { engine: Some(("0b25", DSA)), ..GEN4 };
 const AMD: Kind = Kind {
     model: "amd-ntb",
@@ -49,7 +49,7 @@ const AMD: Kind = Kind {
     options: &["--window", "24"],
     engine: Some(("1498", "ptdma")),
 };
-/// Half of its BAR are windows by lookup.
+/// Half of its BAR are lookup-table windows.
 const SWITCHTEC: Kind = Kind {
     model: "switchtec",
     driver: "ntb_hw_switchtec",
@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// A bridge that is there.
+/// A running bridge model.
 struct Bridge {
     kind: Kind,
     model: ModelServer,
@@ -84,7 +84,7 @@ struct Bridge {
 }
 
 impl Bridge {
-    /// A machine at one side of it.
+    /// Connects a machine to one side of the bridge.
     fn joined(&self, side: usize, spec: Spec) -> Spec {
         let spec = spec.machine(Machine::Q35).program(self.program.clone()).memory(256);
         let spec = spec.vfio_user(&self.model.socket_of(side));
@@ -109,12 +109,12 @@ impl Bridge {
         Ok(self.joined(side, image_spec()?).append(&ends).append(words))
     }
 
-    /// The one that exports 4 MiB.
+    /// Boots the image that exports 4 MiB.
     fn server(&self) -> Result<Vm> {
         boot(self.image(0, "isthmus.volume.0.size=4MiB isthmus.rnbd.queue_depth=64")?)
     }
 
-    /// The one that maps them as `far`, beside as much of its own.
+    /// Boots the image that maps them as `far`, beside an equal volume of its own.
     fn client(&self) -> Result<Vm> {
         let words = "isthmus.volume.0.name=near isthmus.volume.0.size=4MiB \
                      isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
@@ -130,7 +130,7 @@ fn boot(spec: Spec) -> Result<Vm> {
     Ok(vm)
 }
 
-/// `show ntb`.
+/// The first bridge of `show ntb`.
 fn shown(vm: &mut Vm) -> Result<Value> {
     Ok(vm.run("show ntb --json")?.json()?[0].clone())
 }
@@ -143,7 +143,7 @@ fn wait_open(client: &mut Vm) -> Result<()> {
     })
 }
 
-/// Reads, and then writes all of it: a mirror makes it a copy of the volume beside it.
+/// Reads the volume, and then writes all of it: a mirror makes it a copy of the client's own volume.
 fn a_volume_is_used(kind: Kind) -> Result<()> {
     let bridge = kind.start()?;
     let (mut server, mut client) = (bridge.server()?, bridge.client()?);
@@ -163,8 +163,8 @@ fn a_volume_is_used(kind: Kind) -> Result<()> {
             ensure!(shown[key] == 0, "{key}: {shown:#}");
         }
         let [cpu, engine] = ["bytes_by_cpu", "bytes_by_engine"].map(|key| shown[key].as_u64());
-        let carried = [cpu, engine].map(|count| count > Some(3 << 20));
-        ensure!(carried == [kind.engine.is_none(), kind.engine.is_some()], "{shown:#}");
+        let moved = [cpu, engine].map(|count| count > Some(3 << 20));
+        ensure!(moved == [kind.engine.is_none(), kind.engine.is_some()], "{shown:#}");
         let by = match kind.engine {
             Some((_, driver)) => format!("{driver}, pci:0000:00:02.0, channel 0"),
             None => "cpu".into(),
@@ -184,7 +184,7 @@ fn a_volume_is_used(kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// Each is killed under load: link and session come back, and requests go on.
+/// Kills each machine under load. Link and session recover, and requests continue.
 fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { rounds };
     let bridge = kind.start()?;
@@ -201,14 +201,14 @@ fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
         server.kill();
         server = bridge.server()?;
         let read = client.wait_for_within("reads of 4096 bytes in", PATIENCE);
-        read.with_context(|| format!("round {round}: the client does not go on"))?;
+        read.with_context(|| format!("round {round}: the client does not recover"))?;
         client.wait_ready()?;
         wait_open(&mut client)?;
         client.serial.send(b"remote read far count=100000 size=4KiB depth=16\r")?;
         std::thread::sleep(Duration::from_millis(200 + 53 * round % 400));
         client.kill();
         client = bridge.client()?;
-        wait_open(&mut client).with_context(|| format!("round {round}: after the client's end"))?;
+        wait_open(&mut client).with_context(|| format!("round {round}: after the client was killed"))?;
     }
     for vm in [&mut server, &mut client] {
         let shown = shown(vm)?;
@@ -217,7 +217,7 @@ fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
     Ok(())
 }
 
-/// The server's bridge is the second core's, which serves what comes over it.
+/// The second core owns the server's bridge, and serves the requests from it.
 #[test]
 fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
     let bridge = GEN3.start()?;
@@ -227,17 +227,17 @@ fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
     wait_open(&mut client)?;
     let read = client.run("remote read far count=300 size=4KiB depth=16")?;
     read.contains("300 reads of 4096")?;
-    // The other core tells of its bridges now and then.
+    // The other core publishes the state of its bridges periodically.
     let deadline = Instant::now() + PATIENCE;
-    let told = loop {
-        let told = shown(&mut server)?;
-        if told["entries_received"].as_u64() > Some(300) {
-            break told;
+    let ntb = loop {
+        let ntb = shown(&mut server)?;
+        if ntb["entries_received"].as_u64() > Some(300) {
+            break ntb;
         }
-        ensure!(Instant::now() < deadline, "{told:#}");
+        ensure!(Instant::now() < deadline, "{ntb:#}");
     };
-    ensure!(told["core"] == 1 && told["link"] == "up" && told["violations"] == 0, "{told:#}");
-    ensure!(told["doorbell"] == "interrupts", "{told:#}");
+    ensure!(ntb["core"] == 1 && ntb["link"] == "up" && ntb["violations"] == 0, "{ntb:#}");
+    ensure!(ntb["doorbell"] == "interrupts", "{ntb:#}");
     let loops = server.run("show loops --json")?.json()?;
     let served = |core: usize| {
         let stages = loops[core]["stages"].as_array().into_iter().flatten();
@@ -255,14 +255,14 @@ fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
     Ok(())
 }
 
-/// The server lends a session's memory to its client: what the engine has written lies where it belongs, and only headers
-/// are read by a CPU.
+/// The server lends a session's memory to its client, so that the engine writes data to their final place, and the CPU
+/// reads only headers.
 #[test]
 fn a_write_is_touched_by_no_cpu_of_the_server() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     disk.as_file().set_len(4 << 20)?;
     let bridge = GEN3.start()?;
-    // The disk is in front of the bridge.
+    // The disk takes the PCI slot before the bridge's.
     let words = "isthmus.ntb.0.device=pci:0000:00:02.0 isthmus.volume.0.name=ram0 \
                  isthmus.volume.0.disk=0 isthmus.rnbd.queue_depth=16 \
                  isthmus.rnbd.always_invalidate=false";
@@ -274,7 +274,7 @@ fn a_write_is_touched_by_no_cpu_of_the_server() -> Result<()> {
     wait_for(&mut client, "mirror list json", synced, PATIENCE)?;
     client.run("remote read both count=100 size=4KiB depth=8")?.contains("100 reads of 4096")?;
     let (wrote, got) = (shown(&mut client)?, shown(&mut server)?);
-    let count = |told: &Value, key: &str| told[key].as_u64().with_context(|| format!("{told:#}"));
+    let count = |ntb: &Value, key: &str| ntb[key].as_u64().with_context(|| format!("{ntb:#}"));
     let placed = count(&wrote, "bytes_placed")?;
     ensure!(placed > 3 << 20 && count(&wrote, "bytes_by_engine")? >= placed, "{wrote:#}");
     ensure!(count(&wrote, "bytes_by_cpu")? == 0, "{wrote:#}");
@@ -284,7 +284,7 @@ fn a_write_is_touched_by_no_cpu_of_the_server() -> Result<()> {
     Ok(())
 }
 
-/// A core that is not there: the bridge is the first one's, and the log says so.
+/// If the configured core does not exist, the first core owns the bridge, and the log reports it.
 #[test]
 fn a_core_that_is_not_there_is_said_to_be_missing() -> Result<()> {
     let bridge = GEN3.without_engine().start()?;
@@ -334,7 +334,7 @@ fn either_machine_is_killed_over_switchtec() -> Result<()> {
     either_machine_is_killed(SWITCHTEC, 1)
 }
 
-/// A stock client, an image, and across the bridge another one with the disk.
+/// A stock client uses an image, which reaches another image with the disk across the bridge.
 fn data_survives_over(kind: Kind) -> Result<()> {
     let bridge = kind.start()?;
     data_survives(|far, spec| bridge.joined(usize::from(far), spec))
@@ -364,7 +364,7 @@ fn data_survives_the_way_over_intel_gen4_and_dsa_where_the_cpu_has_its_instructi
     data_survives_over(GEN4_DSA)
 }
 
-/// The stock client speaks SMC-R to an image, and that across the bridge to another.
+/// The stock client uses SMC-R to an image, which relays over SMC-R across the bridge to another image.
 fn messages_go_over_smc_r_over(kind: Kind) -> Result<()> {
     let bridge = kind.start()?;
     messages_go_over_smc_r(|far, spec| bridge.joined(usize::from(far), spec), [0, 1])

@@ -1,5 +1,5 @@
-//! A stock client, an appliance, and behind it another one across a bridge, which has the disk, or
-//! the server. The bridge is a device, or TCP.
+//! A chain of a stock client, an appliance, and a second appliance across a bridge, which has the disk or the server.
+//! The bridge is a device, or TCP.
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,7 @@ use launch::qemu::{Disk, Spec, Vm};
 const PATIENCE: Duration = Duration::from_secs(60);
 const OPEN: &str = "far,gw,data,open,";
 
-/// What `show ntb` counts.
+/// A counter of `show ntb`.
 fn count(vm: &mut Vm, key: &str) -> Result<u64> {
     let shown = vm.run("show ntb --json")?.json()?;
     shown[0][key].as_u64().with_context(|| format!("no {key} in {shown}"))
@@ -32,7 +32,7 @@ fn data_survives_the_way_over_tcp() -> Result<()> {
     data_survives(|far, spec| over_tcp(&between, far, spec))
 }
 
-/// Adds TCP over a cable to the machine behind, or to the one before it.
+/// Adds the TCP bridge over a cable to the far machine, or to the near one.
 fn over_tcp(cable: &Wire, far: bool, spec: Spec) -> Spec {
     let (here, there) = cable.datagrams();
     let (words, nic) = if far {
@@ -45,7 +45,8 @@ fn over_tcp(cable: &Wire, far: bool, spec: Spec) -> Spec {
     spec.append(words).nic(nic)
 }
 
-/// `joined` adds the bridge to a machine: the one behind, or the one before it.
+/// Runs storage over the chain, and kills both appliances. `joined` adds the bridge to the far machine if its argument
+/// is true, or else to the near one.
 pub fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     disk.as_file().set_len(64 << 20)?;
@@ -78,7 +79,7 @@ pub fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
     storage::fio_begins(&mut guest, "/dev/rnbd0", 30, 1)?;
     storage::fio_at_work(&mut guest, "/dev/rnbd0")?;
     for round in 0..4 {
-        // Killed at another moment each time.
+        // Each kill is at another moment.
         std::thread::sleep(Duration::from_millis(3000 + 437 * round));
         far.kill();
         far = server.clone().start()?;
@@ -86,8 +87,8 @@ pub fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
         wait_for(&mut middle, "remote list csv", OPEN, PATIENCE)?;
     }
     storage::fio_ends(&mut guest, Duration::from_secs(180))?;
-    ensure!(count(&mut middle, "link_up")? == 5, "the link came up once for each life");
-    ensure!(count(&mut middle, "queue_pairs")? == pairs, "queue pairs are left over");
+    ensure!(count(&mut middle, "link_up")? == 5, "the link came up another number of times than the far machine booted");
+    ensure!(count(&mut middle, "queue_pairs")? == pairs, "queue pairs have leaked");
 
     guest.sh("set -e
          mkfs.ext4 -q -E lazy_itable_init=0 /dev/rnbd0
@@ -101,7 +102,7 @@ pub fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
     middle.wait_ready()?;
     wait_for(&mut middle, "remote list csv", OPEN, PATIENCE)?;
     let answers = "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
-    guest.wait_until(answers, Duration::from_secs(120)).context("the client does not come back")?;
+    guest.wait_until(answers, Duration::from_secs(120)).context("the client does not recover")?;
     guest.sh("set -e
          echo 3 >/proc/sys/vm/drop_caches
          mount -t ext4 /dev/rnbd0 /mnt
@@ -126,9 +127,10 @@ fn messages_go_over_smc_r_over_tcp() -> Result<()> {
     messages_go_over_smc_r(|far, spec| over_tcp(&between, far, spec), [1, 2])
 }
 
-/// The stock client speaks SMC-R, or TCP, to a rule; the rule SMC-R to the server behind the bridge,
-/// with TCP over the bridge's Ethernet and data over its queue pairs. `joined` adds the bridge to a
-/// machine, whose interface on it has this number: of the one behind, and of the one before it.
+/// The stock client connects to a rule over SMC-R, or TCP. The rule connects over SMC-R to the server behind the
+/// bridge: TCP over the bridge's Ethernet, data over its queue pairs. `joined` adds the bridge to the far machine if
+/// its argument is true, or else to the near one. `nets` has the numbers of their interfaces on the bridge, the far
+/// machine's first.
 pub fn messages_go_over_smc_r(joined: impl Fn(bool, Spec) -> Spec, nets: [usize; 2]) -> Result<()> {
     let near = Wire::new()?;
     let (ours, theirs) = near.datagrams();

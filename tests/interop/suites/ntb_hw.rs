@@ -1,5 +1,5 @@
-//! Models of non-transparent bridges under stock Linux drivers: two guests, a bridge between them, and the clients of
-//! Linux's NTB core. It is what proves the models; and models that do something wrong show that these cases would tell.
+//! Models of non-transparent bridges under stock Linux drivers, which validate the models: two guests with a bridge
+//! between them, and the clients of Linux's NTB core. Faulty models show that these cases detect faults.
 
 mod dsa;
 
@@ -13,7 +13,7 @@ use launch::models::ModelServer;
 use launch::qemu::Program;
 
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Where the clients show themselves.
+/// debugfs directories of the NTB clients.
 const TOOL: &str = "/sys/kernel/debug/ntb_tool/0000*";
 const PERF: &str = "/sys/kernel/debug/ntb_perf/0000*";
 const PINGPONG: &str = "/sys/kernel/debug/ntb_pingpong/0000*";
@@ -36,7 +36,7 @@ const AMD_THREE_WINDOWS: Kind = Kind { options: &["--device", "145b"], ..AMD };
 const SWITCHTEC: Kind =
     Kind { model: "switchtec", modules: "switchtec ntb_hw_switchtec", window: 1 << 19, ..GEN3 };
 
-/// The model's server, with so many functions for guests.
+/// Starts the model's server, with this many functions for guests.
 fn serve(kind: Kind, guests: usize, more: &[&str]) -> Result<ModelServer> {
     let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
     let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_hw")?;
@@ -48,8 +48,8 @@ fn start(model: &ModelServer, n: usize) -> Result<Guest> {
     Guest::start(["a", "b"][n], spec.memory(512).vfio_user(&model.socket_of(n)))
 }
 
-/// Loads modules, and waits until each has looked at its devices: `switchtec` has the kernel load `ntb_hw_switchtec` in
-/// the background, and modprobe returns at once for a module that somebody else is loading.
+/// A shell command that loads modules, and waits until each has probed its devices. `switchtec` makes the kernel load
+/// `ntb_hw_switchtec` in the background, and modprobe returns at once for a module that is being loaded already.
 fn load(modules: &str) -> String {
     format!(
         "for module in {modules}; do
@@ -59,7 +59,7 @@ fn load(modules: &str) -> String {
     )
 }
 
-/// Two guests that a bridge joins.
+/// Two guests with a bridge between them.
 struct Hosts {
     kind: Kind,
     model: ModelServer,
@@ -71,7 +71,7 @@ impl Hosts {
         Hosts::with(kind, &[])
     }
 
-    /// With more options for the model.
+    /// As `boot`, with more options for the model.
     fn with(kind: Kind, more: &[&str]) -> Result<Hosts> {
         let model = serve(kind, 2, more)?;
         let mut guests = [start(&model, 0)?, start(&model, 1)?];
@@ -84,7 +84,7 @@ impl Hosts {
     /// Runs a command in both guests.
     fn both(&mut self, script: &str) -> Result<()> {
         for guest in &mut self.guests {
-            guest.sh(script).with_context(|| format!("the model:\n{}", self.model.output()))?;
+            guest.sh(script).with_context(|| format!("the output of the model server:\n{}", self.model.output()))?;
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Hosts {
         self.both(&load(modules))
     }
 
-    /// Waits until it succeeds in both.
+    /// Waits until a command succeeds in both guests.
     fn until(&mut self, script: &str) -> Result<()> {
         for guest in &mut self.guests {
             guest.wait_until(script, PATIENCE)?;
@@ -101,15 +101,15 @@ impl Hosts {
         Ok(())
     }
 
-    /// Bells and scratchpads back and forth.
+    /// Exchanges doorbells and scratchpads with ntb_pingpong.
     fn pings_and_pongs(&mut self) -> Result<()> {
         self.both("modprobe ntb_pingpong delay_ms=1")?;
         self.until(&format!("[ $(cat {PINGPONG}/count) -gt 200 ]"))?;
         self.both("rmmod ntb_pingpong")
     }
 
-    /// Waits some seconds: nobody has got anywhere.
-    fn nobody_pongs(&mut self) -> Result<()> {
+    /// Checks that ntb_pingpong makes no progress within some seconds.
+    fn ping_pong_stalls(&mut self) -> Result<()> {
         self.both("modprobe ntb_pingpong delay_ms=1")?;
         for guest in &mut self.guests {
             let count = guest.sh(&format!("sleep 4; cat {PINGPONG}/count"))?;
@@ -118,10 +118,10 @@ impl Hosts {
         Ok(())
     }
 
-    /// Brings the link up by ntb_tool.
+    /// Brings the link up with ntb_tool.
     fn tool(&mut self) -> Result<()> {
         self.load("ntb_tool")?;
-        // The secondary side of AMD's cannot; its driver says so.
+        // AMD's driver reports an error on the secondary side, which cannot set the link.
         let or = if self.kind.model == "amd-ntb" { "|| true" } else { "" };
         self.both(&format!("echo Y > $(echo {TOOL})/link {or}"))?;
         let up = self.until(&format!("[ $(cat {TOOL}/peer0/link) = Y ]"));
@@ -132,7 +132,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Scratchpads and bells by ntb_tool, one at a time.
+    /// Writes scratchpads and doorbells with ntb_tool, one at a time.
     fn signals_arrive(&mut self) -> Result<()> {
         let [a, b] = &mut self.guests;
         for (n, value) in [(0, "0x12345678"), (3, "0x9abcdef0"), (7, "0x1")] {
@@ -145,14 +145,14 @@ impl Hosts {
         b.sh(&format!("echo 'c 0xff' > $(echo {TOOL})/db"))?;
         a.sh(&format!("echo 's 0x5' > $(echo {TOOL})/peer_db"))?;
         let seen = b.sh(&format!("cat {TOOL}/db"))?;
-        ensure!(seen.trim() == "0x5", "bells are {seen:?}");
+        ensure!(seen.trim() == "0x5", "the doorbells are {seen:?}");
         b.sh(&format!("echo 'c 0x4' > $(echo {TOOL})/db"))?;
         let seen = b.sh(&format!("cat {TOOL}/db"))?;
-        ensure!(seen.trim() == "0x1", "bells are {seen:?}");
+        ensure!(seen.trim() == "0x1", "the doorbells are {seen:?}");
         Ok(())
     }
 
-    /// Sets the first window up, both ways; what came of it.
+    /// Sets up the first window in both directions, and returns the exit statuses.
     fn windows(&mut self) -> Result<[i32; 2]> {
         let window = self.kind.window;
         let script = format!(
@@ -163,8 +163,8 @@ impl Hosts {
         Ok([a.try_sh(&script, PATIENCE)?.0, b.try_sh(&script, PATIENCE)?.0])
     }
 
-    /// Writes into a window, from both sides, and compares it with what is in the other's memory and with what is read
-    /// back; whether it is the same.
+    /// Writes through a window in both directions. Returns whether the peer's memory and the data read back are equal
+    /// to the data written.
     fn windows_carry(&mut self) -> Result<bool> {
         let status = self.windows()?;
         ensure!(status == [0, 0], "the windows cannot be set up: {status:?}");
@@ -185,16 +185,16 @@ impl Hosts {
         Ok(same)
     }
 
-    /// What ntb_perf measures, and that it does.
+    /// Runs ntb_perf, and prints its results.
     fn performs(&mut self) -> Result<()> {
         self.both("modprobe ntb_perf total_order=18 chunk_order=14")?;
         for n in 0..2 {
             self.guests[n].wait_until(&format!("echo 0 > $(echo {PERF})/run"), PATIENCE)?;
-            let said = self.guests[n].sh(&format!("cat {PERF}/run"))?;
-            ensure!(said.contains("MBytes/s"), "{said}");
-            println!("{} {said}", self.kind.model);
+            let result = self.guests[n].sh(&format!("cat {PERF}/run"))?;
+            ensure!(result.contains("MBytes/s"), "{result}");
+            println!("{} {result}", self.kind.model);
         }
-        // Writes are on their way through QEMU for a while, and would end where there is no window any more.
+        // Writes pass through QEMU for a while, and must not arrive after the window is gone.
         self.both("sleep 1")?;
         self.both("rmmod ntb_perf")
     }
@@ -224,19 +224,19 @@ impl Hosts {
             let whole = "[ $(wc -c < /tmp/got) = 1048576 ]";
             self.guests[to].wait_until(whole, PATIENCE)?;
             let got = self.guests[to].sh("sha256sum < /tmp/got")?;
-            ensure!(sent == got, "what was sent is not what was received");
+            ensure!(sent == got, "the received data differ from the sent data");
             self.both("killall nc sleep 2>/dev/null || true")?;
         }
         Ok(())
     }
 
-    /// Everything that Linux has for bridges.
+    /// Runs all of Linux's NTB clients.
     fn works(&mut self) -> Result<()> {
         self.pings_and_pongs()?;
         self.tool()?;
         self.signals_arrive()?;
-        ensure!(self.windows_carry()?, "what was written through a window is not what arrived");
-        // The module takes its files away before its windows, and follows their pointers then.
+        ensure!(self.windows_carry()?, "the data differ after a write through a window");
+        // On unload, ntb_tool frees its debugfs files before its windows, and then uses their pointers.
         self.both(&format!(
             "d=$(echo {TOOL})/peer0 && echo 0 > $d/mw_trans0 && echo 0:0 > $d/peer_mw_trans0 && rmmod ntb_tool"
         ))?;
@@ -246,8 +246,8 @@ impl Hosts {
         self.networks()
     }
 
-    /// Linux has nothing to complain of.
-    fn nobody_complains(&mut self) -> Result<()> {
+    /// Checks that neither kernel reports a fault.
+    fn kernels_report_no_fault(&mut self) -> Result<()> {
         for guest in &mut self.guests {
             let said =
                 guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' -e WARNING || true")?;
@@ -256,9 +256,10 @@ impl Hosts {
         Ok(())
     }
 
-    /// Nobody complains, and the model has done what it was used for; `missed` accesses through windows led nowhere.
+    /// Checks that no fault was reported, and that the model was used. Up to `missed` accesses to a window may have hit
+    /// no memory.
     fn end(mut self, missed: u64) -> Result<()> {
-        self.nobody_complains()?;
+        self.kernels_report_no_fault()?;
         for guest in &mut self.guests {
             guest.vm.qmp.execute("quit", serde_json::json!({}))?;
             guest.vm.wait_exit()?;
@@ -275,7 +276,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// What Linux's drivers have said.
+    /// Messages of Linux's drivers.
     fn messages(&mut self) -> Result<String> {
         let script = "dmesg | grep -i -e ntb -e switchtec -e 0000:00";
         Ok(self.guests[0].sh(script)? + &self.guests[1].sh(script)?)
@@ -291,7 +292,7 @@ fn counter(counters: &str, name: &str) -> Result<u64> {
 fn intel_gen3_works_under_the_driver_of_linux() -> Result<()> {
     let mut hosts = Hosts::boot(GEN3)?;
     hosts.works()?;
-    // The driver is loaded anew at one side, with the other in the middle of it.
+    // One side reloads its driver while the other keeps running.
     hosts.guests[1].sh("ip link set eth0 down; rmmod ntb_netdev ntb_transport ntb_hw_intel")?;
     hosts.guests[0].wait_until("[ $(cat /sys/class/net/eth0/carrier) = 0 ]", PATIENCE)?;
     hosts.guests[1].sh("modprobe -a ntb_hw_intel ntb_transport ntb_netdev
@@ -333,18 +334,19 @@ fn amd_with_three_windows_works_under_the_driver_of_linux() -> Result<()> {
 fn switchtec_works_under_the_driver_of_linux() -> Result<()> {
     let mut hosts = Hosts::boot(SWITCHTEC)?;
     hosts.works()?;
-    // Whether the link is up is asked of the other's memory, before there is any behind the window.
+    // The driver reads the link state from the peer's memory before there is memory behind the window.
     hosts.end(8)
 }
 
-/// Over a Switchtec, `ntb_perf` is not safe from itself: the side that is loaded last reads of the link in memory and
-/// gives its first command at once; the other hears of the link by a message, which is dealt with in the background, and
-/// drops a command whose bell is faster (`perf_spad_cmd_recv`). Both wait for ever then. Here bells are slower.
+/// `ntb_perf` has a race over a Switchtec. The side that is loaded last reads the link state from memory, and sends its
+/// first command at once. The other side learns of the link by a message, which it handles in the background, and drops
+/// a command whose doorbell arrives earlier (`perf_spad_cmd_recv`). Then both wait for ever. This model delays
+/// doorbells.
 #[test]
 fn switchtec_carries_what_ntb_perf_measures() -> Result<()> {
     let mut hosts = Hosts::with(SWITCHTEC, &["--fault", "late-bells"])?;
     hosts.performs()?;
-    hosts.nobody_complains()
+    hosts.kernels_report_no_fault()
 }
 
 #[test]
@@ -353,7 +355,7 @@ fn switchtec_works_with_slow_operations() -> Result<()> {
     hosts.pings_and_pongs()
 }
 
-/// Bells, or their interrupts, that do not arrive.
+/// Doorbells, or their interrupts, that do not arrive.
 #[test]
 fn bells_that_do_not_arrive_are_noticed() -> Result<()> {
     for (kind, fault) in [
@@ -363,7 +365,7 @@ fn bells_that_do_not_arrive_are_noticed() -> Result<()> {
         (SWITCHTEC, "no-bell"),
     ] {
         let mut hosts = Hosts::with(kind, &["--fault", fault])?;
-        hosts.nobody_pongs().with_context(|| format!("{} {fault}", kind.model))?;
+        hosts.ping_pong_stalls().with_context(|| format!("{} {fault}", kind.model))?;
     }
     Ok(())
 }
@@ -373,7 +375,7 @@ fn corrupt_bytes_are_noticed() -> Result<()> {
     for kind in [GEN3, ICE_LAKE, AMD, SWITCHTEC] {
         let mut hosts = Hosts::with(kind, &["--fault", "corrupt"])?;
         hosts.tool()?;
-        ensure!(!hosts.windows_carry()?, "{}: nobody has seen it", kind.model);
+        ensure!(!hosts.windows_carry()?, "{}: the fault was not detected", kind.model);
     }
     Ok(())
 }
@@ -383,12 +385,12 @@ fn scratchpads_that_do_not_arrive_are_noticed() -> Result<()> {
     for kind in [GEN3, AMD] {
         let mut hosts = Hosts::with(kind, &["--fault", "no-scratchpad"])?;
         hosts.tool()?;
-        ensure!(hosts.signals_arrive().is_err(), "{}: nobody has seen it", kind.model);
+        ensure!(hosts.signals_arrive().is_err(), "{}: the fault was not detected", kind.model);
     }
     Ok(())
 }
 
-/// Registers of windows that do not keep what is written.
+/// Window registers that do not keep their values.
 #[test]
 fn windows_that_cannot_be_set_up_are_noticed() -> Result<()> {
     for (kind, fault) in [
@@ -406,8 +408,8 @@ fn windows_that_cannot_be_set_up_are_noticed() -> Result<()> {
     Ok(())
 }
 
-/// Bridges that do not come up at all, or for one side only: who wants a Switchtec's link second reads of the first in
-/// memory, and the first hears of the second by message.
+/// Bridges whose link does not come up, or comes up for one side only. On a Switchtec, the side that enables the link
+/// second reads the first side's state from memory, and the first side learns of the second by a message.
 #[test]
 fn links_that_do_not_come_up_are_noticed() -> Result<()> {
     for (kind, fault, words, links) in [
@@ -434,13 +436,13 @@ fn links_that_do_not_come_up_are_noticed() -> Result<()> {
     Ok(())
 }
 
-/// Stock Linux at one side of a bridge, and at the other our drivers with `ntb_netdev` over them, in the model's process:
-/// pings of all sizes, Linux's interface down and up, its driver loaded anew.
+/// Stock Linux at one side of a bridge, and at the other the project's drivers with `ntb_netdev`, in the model's
+/// process: pings of all sizes, Linux's interface down and up, its driver reloaded.
 fn linux_and_ours_ping_each_other(kind: Kind) -> Result<()> {
     let model = serve(kind, 1, &["--own-address", "10.2.0.9"])?;
     let mut guest = start(&model, 0)?;
     guest.wait_up()?;
-    // AMD's driver repeats what it says of the link a second later, and what has begun by then would begin anew.
+    // AMD's driver reports the link a second time one second later, on which ntb_transport would start again.
     let load = format!(
         "{}; sleep 3
          modprobe -a ntb_transport ntb_netdev && ip addr add 10.2.0.1/24 dev eth0",
@@ -451,7 +453,7 @@ fn linux_and_ours_ping_each_other(kind: Kind) -> Result<()> {
     let up = "ip link set eth0 up mtu 9000";
     let carrier = |guest: &mut Guest| {
         let waited = guest.wait_until("[ $(cat /sys/class/net/eth0/operstate) = up ]", PATIENCE);
-        waited.with_context(|| format!("the model:\n{}", model.output()))
+        waited.with_context(|| format!("the output of the model server:\n{}", model.output()))
     };
     let ping = |guest: &mut Guest| -> Result<()> {
         for size in ["56", "1", "1400", "8972"] {
@@ -459,7 +461,7 @@ fn linux_and_ours_ping_each_other(kind: Kind) -> Result<()> {
                 "ping -c 10 -i 0.05 -W 5 -s {size} 10.2.0.9 || cat /sys/kernel/debug/ntb_transport/*/*/stats"
             ))?;
             if !said.contains(" 0% packet loss") {
-                // What ours has seen, the model's process says when nobody is left.
+                // The model's process prints the counters of the project's driver once its clients are gone.
                 guest.vm.qmp.execute("quit", serde_json::json!({}))?;
                 std::thread::sleep(Duration::from_secs(2));
                 bail!("{said}\n{}", model.output());

@@ -1,5 +1,5 @@
-//! The image at one side of a bridge, by `ntb_transport`, and at the other a stock Linux host, which needs nothing but its
-//! own `ntb_netdev`: pings, pages, a volume over soft-RoCE, either side loaded anew or booted anew.
+//! The image with `ntb_transport` at one side of a bridge, and at the other a stock Linux host with its own
+//! `ntb_netdev`: pings, HTTP, a volume over soft-RoCE, and reloads and reboots of either side.
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ struct Kind {
     modules: &'static str,
 }
 
-/// Intel's third generation, the one that the image has a driver for.
+/// Intel's third generation.
 const GEN3: Kind = Kind { model: "intel-ntb", options: &[], modules: "ntb_hw_intel" };
 
 /// The two machines.
@@ -37,7 +37,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    /// The guest at the upstream side, the image at the other; `words` for the image.
+    /// Boots the guest at the upstream side, and the image at the other, with `words` on its command line.
     fn boot(kind: Kind, words: &str) -> Result<Hosts> {
         let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
         let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_netdev")?;
@@ -59,7 +59,7 @@ impl Hosts {
         Ok(guest)
     }
 
-    /// Loads Linux's modules, with an interface of these packets.
+    /// Loads Linux's modules, and configures the interface with this MTU.
     fn load(&mut self, mtu: u32) -> Result<()> {
         let modules = self.kind.modules;
         self.guest.sh(&format!(
@@ -69,8 +69,8 @@ impl Hosts {
         self.carrier()
     }
 
-    /// Both have a carrier, and Linux sends: it begins up to a second later, a moment after it has said so in
-    /// `operstate` (`linkwatch_do_dev`), and drops until then.
+    /// Waits until both sides have a carrier, and Linux transmits. Linux drops frames for up to a second, until shortly
+    /// after `operstate` changes (`linkwatch_do_dev`).
     fn carrier(&mut self) -> Result<()> {
         let there = "[ $(cat /sys/class/net/eth0/operstate) = up ]";
         let waited = self.guest.wait_until(there, PATIENCE);
@@ -86,7 +86,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// `show ntb` once the link is as wanted.
+    /// Waits until the link is in this state, and returns the bridge of `show ntb`.
     fn until(&mut self, link: &str) -> Result<Value> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -101,18 +101,18 @@ impl Hosts {
         }
     }
 
-    /// How both see it.
+    /// The state of both machines, for errors.
     fn state(&mut self) -> String {
         let shown = ["show ntb", "show interfaces", "show log"].map(|command| {
             self.image.run(command).map(|reply| reply.text).unwrap_or_else(|why| why.to_string())
         });
         let linux = "ip -s link show eth0; ip neigh; dmesg | tail -20;
             cat /sys/kernel/debug/ntb_transport/*/*/stats";
-        let told = self.guest.sh(linux).unwrap_or_else(|why| why.to_string());
-        format!("the image:\n{}\nLinux:\n{told}\n{}", shown.join("\n"), self.model.output())
+        let linux = self.guest.sh(linux).unwrap_or_else(|why| why.to_string());
+        format!("the image:\n{}\nLinux:\n{linux}\n{}", shown.join("\n"), self.model.output())
     }
 
-    /// Both ways, of these sizes.
+    /// Pings in both directions, from Linux with these sizes.
     fn pings(&mut self, sizes: &[u32]) -> Result<()> {
         let answered =
             self.image.run(&format!("ping {LINUX} 3"))?.contains("3 of 3 answered").map(drop);
@@ -125,7 +125,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Pages over TCP, which tell of the bridge.
+    /// Fetches pages over TCP, and checks what they report about the bridge.
     fn http(&mut self) -> Result<()> {
         for _ in 0..3 {
             let page = self.guest.sh(&format!("wget -q -O - http://{IMAGE}/metrics"))?;
@@ -139,7 +139,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// A volume over soft-RoCE, whose bytes are verified.
+    /// Maps a volume over soft-RoCE, and verifies its data.
     fn storage(&mut self, mib: u32, depth: u32) -> Result<()> {
         self.guest.sh("modprobe rnbd-client")?;
         let path = format!("ip:{LINUX}@ip:{IMAGE}");
@@ -150,7 +150,7 @@ impl Hosts {
         interop_tests::unmap(&mut self.guest, 0)
     }
 
-    /// Either side goes and comes back, in the middle of things: the other finds the carrier gone, and frames pass again.
+    /// Restarts either side under the other. The other side loses its carrier, and frames pass again afterwards.
     fn come_and_go(&mut self) -> Result<()> {
         for _ in 0..2 {
             self.unload()?;
@@ -166,7 +166,7 @@ impl Hosts {
         self.image.reboot()?;
         self.carrier()?;
         self.pings(&[56, 8972])?;
-        // It is cut off, and says nothing of it.
+        // A reset, which the image cannot announce.
         self.image.qmp.execute("system_reset", serde_json::json!({}))?;
         self.image.wait_for(" ready")?;
         self.image.wait_ready()?;
@@ -174,7 +174,7 @@ impl Hosts {
         self.pings(&[56, 8972])
     }
 
-    /// Echoes over SMC-R, and nothing falls back to TCP.
+    /// Runs echoes over SMC-R, and checks that none falls back to TCP.
     fn smc_r(&mut self) -> Result<()> {
         prepare(&mut self.guest)?;
         for words in ["64 10 1", "4096 4 8", "200000 2 1"] {
@@ -188,8 +188,8 @@ impl Hosts {
         self.image.run("show log")?.contains(&format!("link group with {LINUX}")).map(drop)
     }
 
-    /// Linux is switched off without a word, and comes back.
-    fn boot_linux_anew(&mut self) -> Result<()> {
+    /// Kills Linux, and boots it again.
+    fn reboot_linux(&mut self) -> Result<()> {
         self.guest.vm.kill();
         self.until("down")?;
         self.guest = Hosts::linux(&self.program, &self.model)?;
@@ -197,19 +197,19 @@ impl Hosts {
         self.guest.soft_roce()
     }
 
-    /// A halted image is woken by what arrives, and has halted.
+    /// Checks that the idle image halts, and that interrupts wake it.
     fn rests(&mut self) -> Result<()> {
         std::thread::sleep(Duration::from_secs(2));
         let loops = self.image.run("show loops --json")?.json()?;
         let halted = loops[0]["halted"].as_f64().with_context(|| format!("{loops}"))?;
-        ensure!(halted > 0.3, "it is halted only {halted} of the time");
+        ensure!(halted > 0.3, "the image halts only {halted} of the time");
         let shown = self.until("up")?;
         ensure!(shown["interrupts"].as_u64() > Some(10), "{shown:#}");
         ensure!(shown["violations"] == 0 && shown["frames_refused"] == 0, "{shown:#}");
         Ok(())
     }
 
-    /// Nobody complains.
+    /// Checks that neither machine reports a fault.
     fn end(mut self) -> Result<()> {
         self.image.run("show log")?.lacks("ERROR")?.lacks("panic")?;
         let said = self.guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' || true")?;
@@ -254,7 +254,7 @@ fn linux_speaks_smc_r_with_the_image_over_intel_gen3() -> Result<()> {
     hosts.end()
 }
 
-/// What was mapped before is mapped again, and every byte is right.
+/// The volume is mapped again after each reboot, and every byte is verified.
 #[test]
 fn both_are_booted_anew_in_turns_over_intel_gen3() -> Result<()> {
     let words =
@@ -268,14 +268,14 @@ fn both_are_booted_anew_in_turns_over_intel_gen3() -> Result<()> {
         hosts.carrier()?;
         hosts.pings(&[56])?;
         hosts.storage(1, 1)?;
-        hosts.boot_linux_anew()?;
+        hosts.reboot_linux()?;
         hosts.pings(&[56])?;
     }
     hosts.storage(1, 1)?;
     hosts.end()
 }
 
-/// What is configured wrongly is named, with what to do, and the rest of the appliance works.
+/// The log names a wrongly configured bridge, and the rest of the appliance works.
 #[test]
 fn the_wrong_bridge_is_named() -> Result<()> {
     let words = "isthmus.ntb.0.device=pci:0000:00:1d.0 isthmus.ntb.0.protocol=ntb_transport isthmus.ntb.0.trust=peer";

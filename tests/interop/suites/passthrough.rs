@@ -1,6 +1,6 @@
-//! Passthrough, nested: a stock Debian guest with an emulated Intel IOMMU, QEMU's `igb` and NVMe drives, in which
-//! `./isthmus` lists devices, tries them, refuses what is in use, and gives them to an appliance in a machine of the
-//! guest's own QEMU; a stock Linux client beside it, on the wire of the card.
+//! Nested device passthrough. In a stock Debian guest with an emulated Intel IOMMU, QEMU's `igb` and NVMe drives,
+//! `./isthmus` lists and probes devices, refuses those in use, and passes them to an appliance in the guest's own QEMU.
+//! A stock Linux client is on the wire of the card.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,18 +12,20 @@ use launch::qemu::{Disk, Nic, NicModel, Program};
 use launch::{command, workspace};
 use tempfile::TempDir;
 
-/// Two emulators on top of each other: everything takes its time.
+/// Long, because nested emulation is slow.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// The guest that is a host, and what it has.
+/// The guest that hosts the appliance, and its devices.
 struct Nest {
     host: Guest,
-    /// The card's virtual function, the drive that is free, the one that is mounted, and the interface with the default
-    /// route.
+    /// The card's virtual function.
     function: String,
     card: String,
+    /// The unused drive.
     free: String,
+    /// The mounted drive.
     mounted: String,
+    /// The interface with the default route.
     uplink: String,
     // Must outlive the machines.
     _files: TempDir,
@@ -80,9 +82,9 @@ impl Nest {
         Ok(Nest { host, function, card, free, mounted, uplink, _files: files, wire })
     }
 
-    /// What `./isthmus` prints with these words, and whether it was content.
+    /// Runs `./isthmus` with these arguments. Returns whether it succeeded, and its output.
     fn isthmus(&mut self, words: &str) -> Result<(bool, String)> {
-        // Not to a terminal, for which it would move.
+        // The output is a file, because on a terminal the program animates its progress.
         let line = format!(
             "{ENTER} /root/isthmus {words} > /tmp/said 2>&1; end=$?; cat /tmp/said; exit $end"
         );
@@ -90,33 +92,36 @@ impl Nest {
         Ok((status == 0, said))
     }
 
-    /// What it prints, with which it is content.
-    fn content(&mut self, words: &str) -> Result<String> {
-        let (content, said) = self.isthmus(words)?;
-        ensure!(content, "`isthmus {words}` failed:\n{said}");
+    /// Runs `./isthmus`, which must succeed, and returns its output.
+    fn succeeds(&mut self, words: &str) -> Result<String> {
+        let (succeeded, said) = self.isthmus(words)?;
+        ensure!(succeeded, "`isthmus {words}` failed:\n{said}");
         Ok(said)
     }
 
-    /// It refuses, and says this.
+    /// Runs `./isthmus`, which must fail with this reason.
     fn refuses(&mut self, words: &str, why: &str) -> Result<()> {
-        let (content, said) = self.isthmus(words)?;
-        ensure!(!content && said.contains(why), "`isthmus {words}` did not say {why:?}:\n{said}");
+        let (succeeded, said) = self.isthmus(words)?;
+        ensure!(
+            !succeeded && said.contains(why),
+            "`isthmus {words}` did not report {why:?}:\n{said}"
+        );
         Ok(())
     }
 
-    /// The driver that a function has; empty if it has none.
+    /// The driver of a function; empty if it has none.
     fn driver(&mut self, function: &str) -> Result<String> {
         let link = format!("/sys/bus/pci/devices/{function}/driver");
         Ok(self.host.sh(&format!("basename $(readlink {link}) || true"))?.trim().to_string())
     }
 
     /// Waits until a function has this driver.
-    fn has(&mut self, function: &str, driver: &str) -> Result<()> {
+    fn wait_for_driver(&mut self, function: &str, driver: &str) -> Result<()> {
         let link = format!("/sys/bus/pci/devices/{function}/driver");
         self.host.wait_until(&format!("[ \"$(basename $(readlink {link}))\" = {driver} ]"), LIMIT)
     }
 
-    /// Starts `./isthmus run` with these words and both devices, in the background; it ends when /tmp/end is there.
+    /// Starts `./isthmus run` with these arguments and both devices in the background. It ends when /tmp/end exists.
     fn start(&mut self, words: &str) -> Result<()> {
         let (function, free) = (&self.function, &self.free);
         self.host.sh(&format!(
@@ -128,13 +133,13 @@ impl Nest {
         Ok(())
     }
 
-    /// What the background has printed.
+    /// The output of the background run.
     fn printed(&mut self) -> Result<String> {
         self.host.sh("cat /tmp/run")
     }
 }
 
-/// An archive with the program behind `./isthmus` and the image.
+/// Packs the program behind `./isthmus` and the image into an archive.
 fn bundle(directory: &Path) -> Result<PathBuf> {
     let image = std::env::var_os("ISTHMUS_IMAGE");
     let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test passthrough")?;
@@ -147,7 +152,7 @@ fn bundle(directory: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// A line of the table, by the function's address.
+/// The line of a function in the table.
 fn row<'a>(table: &'a str, function: &str) -> Result<&'a str> {
     let line = table.lines().find(|line| line.starts_with(function));
     line.with_context(|| format!("no {function} in:\n{table}"))
@@ -159,7 +164,7 @@ fn devices_are_listed_refused_and_tried() -> Result<()> {
     let (function, card) = (nest.function.clone(), nest.card.clone());
     let (free, mounted, uplink) = (nest.free.clone(), nest.mounted.clone(), nest.uplink.clone());
 
-    let table = nest.content("devices")?;
+    let table = nest.succeeds("devices")?;
     let line = row(&table, &free)?;
     ensure!(
         line.contains("nvme") && line.contains("NVMe disk") && line.ends_with("yes"),
@@ -187,29 +192,29 @@ fn devices_are_listed_refused_and_tried() -> Result<()> {
     nest.refuses(&format!("run {image} --device 0000:00:1f.2"), "shares its IOMMU group")?;
     nest.refuses(&format!("run {image} --machine microvm --device {free}"), "microvm has no PCI")?;
 
-    let shown = nest.content(&format!("run {image} --dry-run --device {free}"))?;
+    let shown = nest.succeeds(&format!("run {image} --dry-run --device {free}"))?;
     ensure!(shown.contains("driver_override") && shown.contains("and at the end:"), "{shown}");
     ensure!(shown.contains("vfio-pci") && shown.contains("qemu-system-x86_64"), "{shown}");
     ensure!(nest.driver(&free)? == "nvme", "a dry run has changed something");
 
-    // The drive: read, not written, and given back.
-    let tried = nest.content(&format!("probe {free}"))?;
+    // The drive is read, not written, and returned to its driver.
+    let tried = nest.succeeds(&format!("probe {free}"))?;
     ensure!(tried.contains("serial number \"FREE\"") && tried.contains("256 places"), "{tried}");
-    ensure!(nest.driver(&free)? == "nvme", "not given back:\n{tried}");
+    ensure!(nest.driver(&free)? == "nvme", "the drive was not returned to its driver:\n{tried}");
     nest.host.wait_until("grep -q FREE /sys/class/nvme/*/serial", LIMIT)?;
     let dump = nest.host.sh(&format!("cat /host/root/target/probe/{free}.txt"))?;
     ensure!(dump.contains("Linux version") && dump.contains("\n00: 36 1b 10 00 "), "{dump}");
 
-    // The virtual function, which is bound already, and stays so. What it sends to all, the card gives back to it.
+    // The virtual function is bound to vfio-pci already, and stays bound. The card loops its broadcasts back to it.
     nest.host.sh(&bind(&function))?;
-    let tried = nest.content(&format!("probe {function}"))?;
+    let tried = nest.succeeds(&format!("probe {function}"))?;
     ensure!(tried.contains("driver: igbvf") && tried.contains("52:54:00:77:00:01"), "{tried}");
     ensure!(tried.contains("link: up") && tried.contains("8 frames were sent"), "{tried}");
-    ensure!(nest.driver(&function)? == "vfio-pci", "it was bound before");
+    ensure!(nest.driver(&function)? == "vfio-pci", "the function is not bound to vfio-pci any more");
     Ok(())
 }
 
-/// As an operator binds a function to vfio-pci.
+/// A shell command that binds a function to vfio-pci, as an operator does.
 fn bind(function: &str) -> String {
     format!(
         "{ENTER} modprobe -a vfio-pci vfio_iommu_type1 && cd /sys/bus/pci && \
@@ -218,8 +223,8 @@ fn bind(function: &str) -> String {
     )
 }
 
-/// The inner appliance serves the drive over the virtual function: a stock client makes a file system on it, and when
-/// the drive is given back the guest that lent it finds the same file there.
+/// The inner appliance serves the drive over the virtual function. A stock client makes a file system on it, and the
+/// hosting guest finds the same file there after the drive was returned.
 #[test]
 fn an_appliance_serves_a_drive_over_a_virtual_function() -> Result<()> {
     let mut nest = Nest::boot()?;
@@ -237,11 +242,11 @@ fn an_appliance_serves_a_drive_over_a_virtual_function() -> Result<()> {
         let messages = nest.host.sh("dmesg | tail -n 20")?;
         anyhow::bail!("the inner appliance is not up:\n{}\n{messages}", nest.printed()?);
     }
-    let told = serve(&mut client);
+    let served = serve(&mut client);
     nest.host.sh("touch /tmp/end")?;
-    nest.has(&free, "nvme").with_context(|| format!("{told:?}"))?;
+    nest.wait_for_driver(&free, "nvme").with_context(|| format!("{served:?}"))?;
     let printed = nest.printed()?;
-    let sum = told.with_context(|| format!("the inner appliance said:\n{printed}"))?;
+    let sum = served.with_context(|| format!("the inner appliance printed:\n{printed}"))?;
     ensure!(printed.contains("driver: nvme") || printed.contains("nvme:FREE/1"), "{printed}");
 
     nest.host.wait_until("grep -q FREE /sys/class/nvme/*/serial", LIMIT)?;
@@ -254,11 +259,11 @@ fn an_appliance_serves_a_drive_over_a_virtual_function() -> Result<()> {
     Ok(())
 }
 
-/// How often a client begins anew: on a busy host two emulators on top of each other stand still for longer than it
-/// waits (RTRS gives a path up then, and what is under way on the only path fails with EIO).
+/// Attempts of the client. On a busy host nested emulation stalls for longer than RTRS's timeout. RTRS then drops the
+/// path, and requests on an only path fail with EIO.
 const TRIES: u32 = 4;
 
-/// What a stock client does with the volume; the sum of its file.
+/// Lets a stock client use the volume, and returns the checksum of its file.
 fn serve(client: &mut Guest) -> Result<String> {
     client.wait_until("ping -c 1 -W 5 10.0.0.1", LIMIT)?;
     client.wait_until("wget -q -O - http://10.0.0.1/healthz", LIMIT)?;
@@ -271,7 +276,7 @@ fn serve(client: &mut Guest) -> Result<String> {
             .and_then(|()| write_and_read(client, &format!("/dev/rnbd{number}")));
         match tried {
             Ok(sum) => {
-                println!("the client was content at try {}", number + 1);
+                println!("the client succeeded at attempt {}", number + 1);
                 unmap(client, number)?;
                 return Ok(sum);
             }
@@ -280,10 +285,10 @@ fn serve(client: &mut Guest) -> Result<String> {
         client.sh("umount /mnt || true")?;
     }
     let messages = client.sh("dmesg | tail -n 30")?;
-    anyhow::bail!("no try of {TRIES} went well:\n{}\n{messages}", failed.join("\n"))
+    anyhow::bail!("all {TRIES} attempts failed:\n{}\n{messages}", failed.join("\n"))
 }
 
-/// A file system with a file, which is read again from the volume; the sum of the file.
+/// Makes a file system with a file, reads the file back from the volume, and returns its checksum.
 fn write_and_read(client: &mut Guest, device: &str) -> Result<String> {
     let script = format!(
         "set -e
@@ -303,19 +308,19 @@ fn write_and_read(client: &mut Guest, device: &str) -> Result<String> {
     client.sh("cat /tmp/sum")
 }
 
-/// Whatever ends it, the devices are given back.
+/// The devices return to their drivers, however `./isthmus run` ends.
 #[test]
 fn devices_come_back_when_it_is_killed() -> Result<()> {
     let mut nest = Nest::boot()?;
     let (function, free) = (nest.function.clone(), nest.free.clone());
     for signal in ["TERM", "KILL"] {
         nest.start("--memory 64")?;
-        nest.has(&function, "vfio-pci")?;
-        nest.has(&free, "vfio-pci")?;
+        nest.wait_for_driver(&function, "vfio-pci")?;
+        nest.wait_for_driver(&free, "vfio-pci")?;
         nest.host.wait_until("pidof qemu-system-x86_64", LIMIT)?;
         nest.host.sh(&format!("kill -{signal} $(pidof isthmus)"))?;
         for (device, driver) in [(&function, "igbvf"), (&free, "nvme")] {
-            let back = nest.has(device, driver);
+            let back = nest.wait_for_driver(device, driver);
             back.with_context(|| nest.printed().unwrap_or_default())?;
         }
         nest.host.wait_until("! pidof qemu-system-x86_64", LIMIT)?;
@@ -323,8 +328,8 @@ fn devices_come_back_when_it_is_killed() -> Result<()> {
     }
     // A machine that does not start.
     let words = format!("run --image /root/absent.elf --tcg --device {free}");
-    let (content, said) = nest.isthmus(&words)?;
-    ensure!(!content && said.contains("absent.elf"), "{said}");
-    ensure!(nest.driver(&free)? == "nvme", "not given back:\n{said}");
+    let (succeeded, said) = nest.isthmus(&words)?;
+    ensure!(!succeeded && said.contains("absent.elf"), "{said}");
+    ensure!(nest.driver(&free)? == "nvme", "the drive was not returned to its driver:\n{said}");
     Ok(())
 }

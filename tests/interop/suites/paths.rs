@@ -18,13 +18,13 @@ fn mapped(words: &str) -> Result<Site> {
     Ok(site)
 }
 
-/// Until the paths are, in the order of their names, in these states.
+/// Waits until the paths, in the order of their names, are in these states.
 fn wait_for_states(client: &mut Guest, states: &str, seconds: u64) -> Result<()> {
     let test = format!("[ \"$(cat {SESSION}/paths/*/state | xargs)\" = '{states}' ]");
     client.wait_until(&test, Duration::from_secs(seconds))
 }
 
-/// Reads and writes that the client has sent over each path since the last call.
+/// Reads and writes that the client sent over each path since the previous call.
 fn requests(client: &mut Guest) -> Result<Vec<u64>> {
     let mut counts = Vec::new();
     for path in [storage::PATH, SECOND] {
@@ -58,7 +58,7 @@ fn each_policy_spreads_requests_as_it_says() -> Result<()> {
         let (least, all) = spread(policy)?;
         ensure!(least * 100 > all * share, "{policy}: {least} of {all} requests");
     }
-    // The path that answered its last heartbeat sooner takes all, until the next heartbeat.
+    // All requests go to the path with the lower latency of its last heartbeat, until the next heartbeat.
     for _ in 0..3 {
         if spread("min-latency")?.0 == 0 {
             return unmap(&mut site.client, 0);
@@ -67,14 +67,13 @@ fn each_policy_spreads_requests_as_it_says() -> Result<()> {
     bail!("min-latency spreads requests")
 }
 
-/// Cuts each path in turn while fio writes and verifies: nothing of that fails, and the path comes back by
-/// itself.
+/// Cuts a path while fio writes and verifies. No I/O fails, and the path reconnects by itself.
 fn a_cut_is_survived(words: &str, policy: &str, cut: usize) -> Result<()> {
     let mut site = mapped(words)?;
     site.client.sh(&format!("echo {policy} >{SESSION}/mpath_policy"))?;
     storage::fio_begins(&mut site.client, "/dev/rnbd0", 90, 4)?;
     storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
-    // Silence: the client's carrier stays, nothing comes through.
+    // The client keeps its carrier, but no frames pass.
     let states = ["disconnected connected", "connected disconnected"];
     let link = |up| serde_json::json!({"name": format!("net{cut}"), "up": up});
     site.gateway.qmp.execute("set_link", link(false))?;
@@ -82,14 +81,14 @@ fn a_cut_is_survived(words: &str, policy: &str, cut: usize) -> Result<()> {
     // The other path carries all of it for a while.
     std::thread::sleep(Duration::from_secs(3));
     site.gateway.qmp.execute("set_link", link(true))?;
-    wait_for_states(&mut site.client, "connected connected", 120).context("the path stays away")?;
+    wait_for_states(&mut site.client, "connected connected", 120).context("the path does not reconnect")?;
     requests(&mut site.client)?;
     storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
     let log = site.client.sh("dmesg | grep -i 'i/o error' || true")?;
     ensure!(log.is_empty(), "the client reports I/O errors:\n{log}");
     if policy != "min-latency" {
         let counts = requests(&mut site.client)?;
-        ensure!(counts.iter().all(|&count| count > 0), "after the return: {counts:?} requests");
+        ensure!(counts.iter().all(|&count| count > 0), "after the reconnect: {counts:?} requests");
     }
     unmap(&mut site.client, 0)
 }
@@ -109,7 +108,7 @@ fn a_cut_path_is_survived_by_min_latency() -> Result<()> {
     a_cut_is_survived("", "min-latency", 0)
 }
 
-/// A path that the operator of the appliance ends comes back; one that the client's removes does not.
+/// A path that the appliance's operator disconnects can reconnect; one that the client's operator removes does not.
 #[test]
 fn paths_are_ended_from_both_sides() -> Result<()> {
     let mut site = mapped("")?;

@@ -1,5 +1,5 @@
-//! The tools with which operators measure a network, on stock Linux, against the image: a choice of suite
-//! `perf_tools` that takes half a minute.
+//! Network measuring tools of operators on stock Linux against the image: a selection of suite `perf_tools` that takes
+//! half a minute.
 
 use anyhow::Result;
 use interop_tests::tools::{

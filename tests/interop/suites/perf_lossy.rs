@@ -1,5 +1,5 @@
-//! The fabric in bad times, as stock Linux sees it with the measuring tools: frames lost and out of order, a
-//! link that flaps, a peer whose power goes and comes back, connections again and again.
+//! Measuring tools of stock Linux on a faulty fabric: lost and reordered frames, a flapping link, a peer that loses
+//! power, and many connections in sequence.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use interop_tests::{SERVICES, Site, client, gateway_spec};
 use launch::guest::{Guest, Wire};
 use launch::qemu::Vm;
 
-/// What the appliance's memory is at: bytes free for sessions, bytes of the heap in use, queue pairs.
+/// Memory use of the appliance: free bytes of the arena for sessions, and used bytes of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
     arena_free: u64,
@@ -28,7 +28,7 @@ impl Memory {
     }
 }
 
-/// Waits until every session's memory is back.
+/// Waits until the memory of all sessions is free again.
 fn wait_for_arena(gateway: &mut Vm, before: Memory, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     loop {
@@ -43,7 +43,7 @@ fn wait_for_arena(gateway: &mut Vm, before: Memory, limit: Duration) -> Result<(
     }
 }
 
-/// Waits until memory has been the same for 5 s: what is left then stays.
+/// Waits until memory use has not changed for 5 s.
 fn settled(gateway: &mut Vm) -> Result<Memory> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut last = (Memory::of(gateway)?, Instant::now());
@@ -53,12 +53,12 @@ fn settled(gateway: &mut Vm) -> Result<Memory> {
         if now != last.0 {
             last = (now, Instant::now());
         }
-        ensure!(Instant::now() < deadline, "memory does not come to rest: {now:?}");
+        ensure!(Instant::now() < deadline, "memory use keeps changing: {now:?}");
     }
     Ok(last.0)
 }
 
-/// 2 % of the frames towards Linux are lost, 2 % come behind the next.
+/// Of the frames to Linux, 2 % are lost, and 2 % are swapped with the next.
 #[test]
 fn the_tools_measure_a_bad_cable() -> Result<()> {
     let relay = Relay::rough(50, 50)?;
@@ -72,7 +72,7 @@ fn the_tools_measure_a_bad_cable() -> Result<()> {
     perftest(&mut guest, &BANDWIDTH, &["-s 65536 -n 20", "-R -s 65536 -n 20"])?;
     perftest(&mut guest, &LATENCY, &["-s 4096 -n 50"])?;
     let metrics = Metrics::read(&mut guest)?;
-    ensure!(metrics.get("roce_retries_total")? > 0.0, "nothing had to be sent again");
+    ensure!(metrics.get("roce_retries_total")? > 0.0, "the appliance retransmitted nothing");
     let lost = relay.stop()?;
     ensure!(lost > 20, "only {lost} frames were lost");
     Ok(())
@@ -83,7 +83,7 @@ fn a_link_that_flaps_is_waited_for() -> Result<()> {
     let mut site = Site::boot(1500, SERVICES)?;
     let before = Memory::of(&mut site.gateway)?;
     let guest = &mut site.client;
-    // Lines as long as what rping writes at a time.
+    // 4096 bytes, so that each line is as long as one write of rping.
     guest.sh("rping -c -v -V -a 10.0.0.1 -S 4096 >/tmp/rping 2>&1 & echo $! >/tmp/pid")?;
     let pings = "grep -c '^ping data: rdma-ping-' /tmp/rping";
     guest.wait_until(&format!("[ $({pings}) -ge 20 ]"), Duration::from_secs(60))?;
@@ -91,7 +91,7 @@ fn a_link_that_flaps_is_waited_for() -> Result<()> {
         // The appliance's end: Linux's own RDMA device keeps its port up.
         let name = serde_json::json!({"name": "net0", "up": false});
         site.gateway.qmp.execute("set_link", name)?;
-        // So long it is down, and so long up.
+        // Time down, and then time up.
         std::thread::sleep(Duration::from_millis(1500));
         let name = serde_json::json!({"name": "net0", "up": true});
         site.gateway.qmp.execute("set_link", name)?;
@@ -99,7 +99,7 @@ fn a_link_that_flaps_is_waited_for() -> Result<()> {
     }
     let (guest, more) = (&mut site.client, format!("[ $({pings}) -ge $(($(cat /tmp/n) + 20)) ]"));
     guest.sh(&format!("{pings} >/tmp/n"))?;
-    let stopped = "the same connection did not go on";
+    let stopped = "the connection did not continue";
     guest.wait_until(&more, Duration::from_secs(60)).context(stopped)?;
     guest.sh("! grep -E 'mismatch|failed|DISCONNECT' /tmp/rping; kill $(cat /tmp/pid)")?;
     site.gateway.run("show log")?.contains("net0: link down")?.contains("net0: link up")?;
@@ -127,8 +127,8 @@ fn a_peer_whose_power_goes_comes_back() -> Result<()> {
         guest.vm.kill();
         drop(guest);
         let mut guest = client(second.clone(), 1500)?;
-        // The appliance may still have connections of queue pairs that the peer gives the same numbers
-        // to: they end when the new ones stand.
+        // The appliance may still have connections to queue pairs whose numbers the peer reuses. They end
+        // once the new connections are established.
         let patience = Duration::from_secs(60);
         guest.wait_until(&rping_command("10.0.0.1", 4096, 5), patience)?;
         for words in ["", "-R"] {
@@ -138,7 +138,7 @@ fn a_peer_whose_power_goes_comes_back() -> Result<()> {
         }
         drop(guest);
     }
-    // The appliance has noticed by itself that they are gone.
+    // The appliance has detected by itself that the peers are gone.
     wait_for_arena(&mut gateway, before, Duration::from_secs(300))
 }
 
@@ -156,7 +156,7 @@ fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
         }
         Ok(())
     };
-    // What is taken once and kept (tables) is taken.
+    // The first connections allocate tables that stay allocated.
     connect(&mut site.client, 1)?;
     let before = settled(&mut site.gateway)?;
     let pairs = Metrics::read(&mut site.client)?;
@@ -165,7 +165,7 @@ fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
     let after = settled(&mut site.gateway)?;
     println!("before {before:?}, after {after:?}");
     Metrics::read(&mut site.client)?.same(&pairs, "roce_queue_pairs")?;
-    // The log and the tables' slack breathe; a leak of a hundred bytes a connection would show.
+    // The log and the slack of tables vary; a leak of a hundred bytes for each connection would show.
     let grown = after.heap_used.saturating_sub(before.heap_used);
     ensure!(grown < 64 << 10, "the heap has grown: {before:?}, {after:?}");
     Ok(())

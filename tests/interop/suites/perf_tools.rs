@@ -1,6 +1,5 @@
-//! The tools with which operators measure a network, on stock Linux, against the image: every tool,
-//! both address families, Ethernet MTU 1500 and 9000, messages of 1 byte to 8 MiB. Suite `perf`
-//! has a choice of this that takes a minute.
+//! Network measuring tools of operators on stock Linux against the image: every tool, both address families, Ethernet
+//! MTU 1500 and 9000, messages of 1 byte to 8 MiB. Suite `perf` is a selection that takes a minute.
 
 use anyhow::Result;
 use interop_tests::tools::{
@@ -9,12 +8,15 @@ use interop_tests::tools::{
 use interop_tests::{SERVICES, Site};
 use launch::guest::Guest;
 
-/// Runs `story` on a guest beside the image, once with each MTU.
-fn tell(mtus: &[u16], mut story: impl FnMut(&mut Guest, Gids) -> Result<()>) -> Result<()> {
+/// Runs `scenario` on a guest beside the image, once with each MTU.
+fn run_scenario(
+    mtus: &[u16],
+    mut scenario: impl FnMut(&mut Guest, Gids) -> Result<()>,
+) -> Result<()> {
     for &mtu in mtus {
-        Site::tell(mtu, SERVICES, |site| {
+        Site::run_scenario(mtu, SERVICES, |site| {
             let gids = Gids::of(&mut site.client)?;
-            story(&mut site.client, gids)
+            scenario(&mut site.client, gids)
         })?;
     }
     Ok(())
@@ -25,7 +27,7 @@ const LARGEST: u32 = 8 << 20;
 
 #[test]
 fn rping_and_pingpong() -> Result<()> {
-    tell(BOTH, |guest, gids| {
+    run_scenario(BOTH, |guest, gids| {
         rping(guest, &[23, 4000, 65535], 10)?;
         pingpong(guest, gids, &[1, 1024, 4096, LARGEST])
     })
@@ -33,7 +35,7 @@ fn rping_and_pingpong() -> Result<()> {
 
 #[test]
 fn perftest_over_tcp() -> Result<()> {
-    tell(BOTH, |guest, gids| {
+    run_scenario(BOTH, |guest, gids| {
         let v6 = format!("-s 4096 -n 100 -x {}", gids.v6);
         perftest(guest, &LATENCY, &["-s 1 -n 200", "-s 65536 -n 20", &v6])?;
         let largest = format!("-s {LARGEST} -n 5");
@@ -44,7 +46,7 @@ fn perftest_over_tcp() -> Result<()> {
 
 #[test]
 fn perftest_of_all_sizes() -> Result<()> {
-    tell(&[1500], |guest, _| {
+    run_scenario(&[1500], |guest, _| {
         perftest(guest, &LATENCY, &["-a -n 5"])?;
         perftest(guest, &BANDWIDTH, &["-a -n 5"])
     })
@@ -52,7 +54,7 @@ fn perftest_of_all_sizes() -> Result<()> {
 
 #[test]
 fn perftest_over_the_connection_manager() -> Result<()> {
-    tell(BOTH, |guest, _| {
+    run_scenario(BOTH, |guest, _| {
         perftest(guest, &LATENCY, &["-R -s 1 -n 200", "-R -s 65536 -n 20"])?;
         let largest = format!("-R -s {LARGEST} -n 5");
         perftest(guest, &BANDWIDTH, &["-R -s 1 -n 500", &largest, "-R -s 4096 -n 100 -q 4"])
@@ -61,9 +63,9 @@ fn perftest_over_the_connection_manager() -> Result<()> {
 
 #[test]
 fn qperf_over_the_connection_manager() -> Result<()> {
-    tell(BOTH, |guest, _| {
+    run_scenario(BOTH, |guest, _| {
         qperf(guest, &QPERF_BANDWIDTH, &["1", "64K"], 2)?;
-        // At least one message has to come through in the time, which a busy host makes long.
+        // At least one message must complete in the time, which takes long on a busy host.
         qperf(guest, &QPERF_BANDWIDTH, &["8M"], 40)?;
         qperf(guest, &QPERF_LATENCY, &["1", "64K"], 2)
     })

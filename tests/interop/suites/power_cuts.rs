@@ -1,5 +1,5 @@
-//! Power cuts of a machine with `e1000e` and `nvme` and nothing of virtio, whose drive loses what was not flushed: a stock
-//! client keeps a journal of what it was told is durable, and finds all of it, whenever the power was cut.
+//! Power cuts of a machine with `e1000e` and `nvme` and without virtio, whose drive loses unflushed writes. A stock
+//! client keeps a journal of writes that were acknowledged as durable, and finds all of them after each power cut.
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
@@ -8,8 +8,9 @@ use launch::guest::{Guest, Wire};
 use launch::qemu::{CachedDisk, Disk, NicModel, Spec, Vm};
 
 const CUTS: u32 = 20;
-/// Writers at once, each with so many blocks of its own.
+/// Concurrent writers.
 const WRITERS: u32 = 3;
+/// Blocks of each writer.
 const BLOCKS: u32 = 200;
 
 struct Lab {
@@ -39,28 +40,28 @@ impl Lab {
         gateway.wait_ready()?;
         let disks = gateway.run("show disks --json")?.json()?;
         ensure!(disks[0]["device"] == "nvme:nvme0/1", "the disk is not the drive: {disks}");
-        // On a new drive the volume is made first, and not exported before.
-        let asked = Instant::now();
+        // On a new drive the volume is created first, and exported afterwards.
+        let start = Instant::now();
         while !gateway.run("export list")?.text.contains("data") {
-            ensure!(asked.elapsed() < Duration::from_secs(60), "the volume is not exported");
+            ensure!(start.elapsed() < Duration::from_secs(60), "the volume is not exported");
         }
         Ok(gateway)
     }
 
-    /// Each life of the appliance has a session and a device of its own: those before end when their time has come.
-    fn map(&mut self, life: u32) -> Result<()> {
-        map(&mut self.client, &format!("life{life}"), storage::PATH, "data", "")
-            .with_context(|| format!("in life {life}"))
+    /// Maps the volume after a boot. Each boot has a session and a device of its own; the earlier ones time out.
+    fn map(&mut self, boot: u32) -> Result<()> {
+        map(&mut self.client, &format!("boot{boot}"), storage::PATH, "data", "")
+            .with_context(|| format!("after boot {boot}"))
     }
 
-    /// All that the journals have as durable is there, and nothing that was never written.
-    fn check(&mut self, life: u32) -> Result<()> {
+    /// Checks that all durable writes of the journals are there, and no data that were never written.
+    fn check(&mut self, boot: u32) -> Result<()> {
         for writer in 0..WRITERS {
-            let check = format!("journal check /dev/rnbd{life} /tmp/journal{writer} 2>&1");
-            let (status, told) = self.client.try_sh(&check, Duration::from_secs(120))?;
-            ensure!(status == 0, "life {life}, writer {writer}: {told}");
-            if life == CUTS {
-                println!("{}", told.trim());
+            let check = format!("journal check /dev/rnbd{boot} /tmp/journal{writer} 2>&1");
+            let (status, output) = self.client.try_sh(&check, Duration::from_secs(120))?;
+            ensure!(status == 0, "boot {boot}, writer {writer}: {output}");
+            if boot == CUTS {
+                println!("{}", output.trim());
             }
         }
         Ok(())
@@ -76,24 +77,24 @@ fn what_was_acknowledged_as_durable_is_there_after_twenty_power_cuts() -> Result
         (random >> 33) % limit
     };
     let mut lab = Lab::boot()?;
-    for life in 0..CUTS {
+    for boot in 0..CUTS {
         let gateway = lab.start()?;
-        lab.map(life)?;
-        if life > 0 {
-            lab.check(life)?;
+        lab.map(boot)?;
+        if boot > 0 {
+            lab.check(boot)?;
         }
-        let first = life * 1_000_000;
+        let first = boot * 1_000_000;
         for writer in 0..WRITERS {
             lab.client.sh(&format!(
-                "(journal write /dev/rnbd{life} {} {BLOCKS} /tmp/journal{writer} {first}) \
+                "(journal write /dev/rnbd{boot} {} {BLOCKS} /tmp/journal{writer} {first}) \
                  </dev/null >/dev/null 2>&1 &",
                 writer * BLOCKS
             ))?;
         }
         let some =
-            format!("[ $(cat /tmp/journal* | grep -c '^d [0-9]* {}') -ge 30 ]", life_of(life));
-        lab.client.wait_until(&some, Duration::from_secs(60)).context("nothing is durable")?;
-        // At any moment of what the writers do.
+            format!("[ $(cat /tmp/journal* | grep -c '^d [0-9]* {}') -ge 30 ]", numbers_of(boot));
+        lab.client.wait_until(&some, Duration::from_secs(60)).context("no write became durable")?;
+        // The cut is at a random moment of the writers' work.
         std::thread::sleep(Duration::from_millis(below(700)));
         drop(gateway);
         lab.disk.cut_power(below(1 << 31) | 1);
@@ -103,14 +104,14 @@ fn what_was_acknowledged_as_durable_is_there_after_twenty_power_cuts() -> Result
     lab.check(CUTS)?;
     let counts = lab.disk.counts();
     println!("seed {seed}: {counts:?}");
-    ensure!(counts.lost > u64::from(CUTS) && counts.flushes > 100, "it lost nothing: {counts:?}");
+    ensure!(counts.lost > u64::from(CUTS) && counts.flushes > 100, "the drive lost no writes: {counts:?}");
     Ok(())
 }
 
-/// How the numbers begin that were written in a life.
-fn life_of(life: u32) -> String {
-    match life {
+/// A pattern for the numbers that were written after a boot.
+fn numbers_of(boot: u32) -> String {
+    match boot {
         0 => "[0-9]".to_string(),
-        _ => format!("{life}[0-9]\\{{6\\}}$"),
+        _ => format!("{boot}[0-9]\\{{6\\}}$"),
     }
 }

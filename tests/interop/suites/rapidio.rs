@@ -1,5 +1,5 @@
-//! The image on a RapidIO network, by models of the Tsi721 and of a switch, with a stock Linux 6.12 at another end: Linux
-//! as the host that enumerates, and the image as that. Then Ethernet (rionet), and channels (rio_cm).
+//! The image and a stock Linux 6.12 on a RapidIO network of models of the Tsi721 and of a switch. Linux or the image is
+//! the host that enumerates the network. They communicate over Ethernet (rionet) and channels (rio_cm).
 mod eight;
 mod hosts;
 mod linx;
@@ -21,7 +21,8 @@ use serde_json::Value;
 const TOPOLOGY: &str = "A=s0.5,B=s0.0";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The image's settings but for its role. Its only interface is rionet. A rule leads back to whom it was reached from.
+/// The image's settings without its role. Its only interface is rionet. A rule relays connections of the guest back to
+/// the guest.
 const WORDS: &str = "isthmus.rapidio.0.services=echo isthmus.rapidio.0.echo_channel=10 \
     isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.net.0.address=10.1.0.1/24 isthmus.rule.0.name=back isthmus.rule.0.listen=7000 \
@@ -39,7 +40,7 @@ impl Boards {
         Boards::boot_with(&format!("{WORDS} {role}"), None)
     }
 
-    /// With an image that has these words, and an interface ahead of rionet's if one is given.
+    /// Boots both, the image with `words` and optionally an interface before rionet's.
     fn boot_with(words: &str, nic: Option<Nic>) -> Result<Boards> {
         let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
         let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test rapidio")?;
@@ -64,13 +65,14 @@ impl Boards {
         Ok(guest)
     }
 
-    /// Loads Linux's modules for the bridge and the switch, `hdid` as Linux has it for hosts, and enumerates.
+    /// Loads Linux's modules, and scans the network. `options` may set `hdid`, with which Linux is the enumerating
+    /// host.
     fn enumerate(&mut self, options: &str) -> Result<()> {
         self.guest
             .sh(&format!("modprobe rapidio {options} && modprobe -a idt_gen2 tsi721_mport"))?;
         let (status, said) = self.guest.try_sh("modprobe rio-scan scan=1", PATIENCE)?;
         ensure!(status == 0, "rio-scan: {said}");
-        // It gives up at once where the link is not up yet, and is asked again then.
+        // The scan fails at once while the link is down, and is repeated then.
         let found = "ls /sys/bus/rapidio/devices | grep -q :e: || { echo 0 > /sys/bus/rapidio/scan; false; }";
         let waited = self.guest.wait_until(found, PATIENCE);
         waited.with_context(|| self.state())?;
@@ -80,7 +82,7 @@ impl Boards {
         programs::install(&mut self.guest, "rio_cm")
     }
 
-    /// `show rapidio` once its first port is as wanted.
+    /// Waits until `is` accepts the first port of `show rapidio`, and returns the port.
     fn until(&mut self, is: impl Fn(&Value) -> bool) -> Result<Value> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -90,13 +92,13 @@ impl Boards {
             }
             if Instant::now() > deadline {
                 let log = self.gateway.run("show log")?.text;
-                bail!("not as wanted: {shown:#}\nthe log:\n{log}");
+                bail!("not in the expected state: {shown:#}\nthe log:\n{log}");
             }
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// Both ways, of all sizes, fragments among them.
+    /// Pings in both directions, from Linux with all sizes, including fragments.
     fn pings(&mut self) -> Result<()> {
         self.until(|shown| shown["rionet_peers"] == 1)?;
         let answered = self.gateway.run("ping 10.1.0.2 3")?.contains("3 of 3 answered").map(drop);
@@ -108,15 +110,15 @@ impl Boards {
         Ok(())
     }
 
-    /// How both ends see their network.
+    /// The state of both machines, for errors.
     fn state(&mut self) -> String {
         let shown = self.gateway.run("show rapidio").map(|reply| reply.text).unwrap_or_default();
         let linux = "ip -s link show eth0; ip neigh; dmesg | tail -60; ls /sys/bus/rapidio/devices";
-        let told = self.guest.sh(linux).unwrap_or_default();
-        format!("the image:\n{shown}\nLinux:\n{told}\nthe model:\n{}", self.model.output())
+        let linux = self.guest.sh(linux).unwrap_or_default();
+        format!("the image:\n{shown}\nLinux:\n{linux}\nthe model:\n{}", self.model.output())
     }
 
-    /// Pages over TCP, and what the appliance tells in them.
+    /// Fetches pages over TCP, and checks their contents.
     fn http(&mut self) -> Result<()> {
         let page = self.guest.sh("wget -q -O - http://10.1.0.1/metrics")?;
         for sample in [
@@ -131,7 +133,7 @@ impl Boards {
         Ok(())
     }
 
-    /// TCP from Linux to the image, and on from that to Linux: every byte is checked, and half-closes go across.
+    /// TCP from Linux through the image back to Linux. Every byte is checked, and half-closes are relayed.
     fn tcp(&mut self) -> Result<()> {
         programs::install(&mut self.guest, "smc")?;
         interop_tests::smc::serve(&mut self.guest, 7777, "tcp")?;
@@ -142,7 +144,7 @@ impl Boards {
         Ok(())
     }
 
-    /// Channels of the guest to the image's echo service; `id` is the image's.
+    /// Channels of the guest to the image's echo service. `id` is the image's device ID.
     fn channels(&mut self, id: u64) -> Result<()> {
         let peers = self.guest.sh("rio_cm peers")?;
         ensure!(peers.trim() == id.to_string(), "{peers}");
@@ -155,7 +157,7 @@ impl Boards {
         let said = self.guest.sh(&many)?;
         ensure!(said.matches("35 messages came back as they were").count() == 8, "{said}");
         let said = self.guest.sh(&format!("rio_cm knock {id} 11"))?;
-        ensure!(said.trim() == "Timer expired", "nobody listens there: {said}");
+        ensure!(said.trim() == "Timer expired", "no service listens on channel 11: {said}");
         let shown = self.until(|shown| shown["echo_channels"] == 0)?;
         ensure!(shown["echoed"] == 315 + 8 * 35, "{shown:#}");
         ensure!(shown["rio_cm_overflowed"] == 0 && shown["rio_cm_stray"] == 0, "{shown:#}");
@@ -163,7 +165,7 @@ impl Boards {
         Ok(())
     }
 
-    /// A volume of the image's over soft-RoCE over rionet.
+    /// Maps a volume of the image over soft-RoCE over rionet.
     fn storage(&mut self) -> Result<()> {
         self.guest.sh("ip link set eth0 mtu 4000")?;
         self.guest.soft_roce()?;
@@ -174,7 +176,7 @@ impl Boards {
         interop_tests::unmap(&mut self.guest, 0)
     }
 
-    /// SMC-R over soft-RoCE over rionet: echoes, every byte of which is checked, and nothing falls back to TCP.
+    /// SMC-R over soft-RoCE over rionet: every byte of the echoes is checked, and no connection falls back to TCP.
     fn smc_r(&mut self) -> Result<()> {
         interop_tests::smc::prepare(&mut self.guest)?;
         for words in ["64 10 1", "4096 4 8", "200000 2 1"] {
@@ -187,20 +189,20 @@ impl Boards {
         self.guest.wait_until("grep fine /tmp/held", PATIENCE)
     }
 
-    /// A halted image is woken by what arrives, and has halted.
+    /// Checks that the idle image halts, and that interrupts wake it.
     fn rests(&mut self) -> Result<()> {
         let halts = |vm: &mut Vm| -> Result<f64> {
             let loops = vm.run("show loops --json")?.json()?;
             loops[0]["halted"].as_f64().with_context(|| format!("{loops}"))
         };
         let halted = halts(&mut self.gateway)?;
-        ensure!(halted > 0.3, "it is halted only {halted} of the time");
+        ensure!(halted > 0.3, "the image halts only {halted} of the time");
         let shown = self.until(|_| true)?;
         ensure!(shown["interrupts"].as_u64() > Some(10), "{shown:#}");
         Ok(())
     }
 
-    /// Nobody complains.
+    /// Checks that neither machine reports a fault.
     fn end(mut self) -> Result<()> {
         self.gateway.run("show log")?.lacks("ERROR")?.lacks("panic")?;
         let said = self.guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' || true")?;
@@ -227,7 +229,7 @@ fn linux_enumerates_the_image_and_talks_to_it() -> Result<()> {
     ensure!(shown["state"] == "waits for a host", "{shown:#}");
     boards.enumerate("hdid=1")?;
     let shown = boards.until(|shown| shown["state"] == "ready")?;
-    // Linux gives the lowest id that is free, which is 0.
+    // Linux assigns the lowest free ID, which is 0.
     ensure!(shown["id"] == 0 && shown["role"] == "agent", "{shown:#}");
     let tree = [
         row("", "0", "this appliance"),
@@ -259,7 +261,7 @@ fn the_image_enumerates_linux_and_talks_to_it() -> Result<()> {
         row("0", "1", "board-1 (Tsi721)"),
     ];
     ensure!(rows(&shown) == tree, "{shown:#}");
-    // The switch has 0: it was there first, with nothing behind it.
+    // The image gives the switch ID 0, because it found the switch before any board.
     let id = boards.guest.sh("cat /sys/class/rapidio_port/rapidio0/port_destid")?;
     ensure!(id.trim() == "0x0001", "{id}");
     boards.pings()?;

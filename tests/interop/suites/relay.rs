@@ -8,7 +8,8 @@ use interop_tests::Site;
 use interop_tests::metrics::Metrics;
 use interop_tests::smc::{prepare, serve, wait_listening};
 
-/// Rules to the guest's own servers: over TCP, over SMC-R, with a server that is not there, and with none.
+/// Rules to the guest's servers: over TCP, over SMC-R, with one unreachable server of two, with no reachable server,
+/// and with the PROXY protocol.
 const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.rule.0.name=tcp isthmus.rule.0.listen=7000 isthmus.rule.0.backend=10.0.0.2:7777 \
     isthmus.rule.1.name=smc isthmus.rule.1.listen=7001 isthmus.rule.1.backend=10.0.0.2:7777 \
@@ -19,36 +20,36 @@ const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.rule.4.name=proxy isthmus.rule.4.listen=7004 isthmus.rule.4.backend=10.0.0.2:7779 \
     isthmus.rule.4.proxy_protocol=true isthmus.rule.4.idle_timeout_s=2";
 
-/// A site with the rules, and a guest whose echo server (7777) takes SMC-R and TCP.
-fn tell(story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+/// Runs a scenario on a site with the rules, and a guest whose echo server (7777) accepts SMC-R and TCP.
+fn run_scenario(scenario: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
     let mut site = Site::boot(1500, RULES)?;
     prepare(&mut site.client)?;
     serve(&mut site.client, 7777, "")?;
-    let told = story(&mut site);
-    told.with_context(|| {
-        let said =
+    let result = scenario(&mut site);
+    result.with_context(|| {
+        let replies =
             ["show smc rules", "show smc sockets", "show smc stats", "show log"].map(|line| {
-                let said = site.gateway.run(line);
-                said.map_or_else(|error| format!("{error:#}"), |said| said.text)
+                let reply = site.gateway.run(line);
+                reply.map_or_else(|error| format!("{error:#}"), |reply| reply.text)
             });
-        format!("the appliance says:\n{}", said.join("\n"))
+        format!("the appliance reports:\n{}", replies.join("\n"))
     })
 }
 
 fn echo(site: &mut Site, port: u16, words: &str) -> Result<()> {
     let command = format!("timeout 100 smc echo 10.0.0.1 {port} {words}");
-    let said = site.client.sh(&command)?;
-    ensure!(said.trim() == "fine", "`{command}` said {said}");
+    let output = site.client.sh(&command)?;
+    ensure!(output.trim() == "fine", "`{command}` printed {output}");
     Ok(())
 }
 
 #[test]
 fn smc_and_tcp_on_either_side() -> Result<()> {
-    tell(|site| {
+    run_scenario(|site| {
         for port in [7000, 7001, 7002] {
             echo(site, port, "64 10 1")?;
             echo(site, port, "64 10 1 tcp")?;
-            // Several windows, in parallel; half-closes go across both ways.
+            // Several windows, in parallel; half-closes are relayed in both directions.
             echo(site, port, "300000 2 2")?;
             echo(site, port, "300000 1 2 tcp")?;
             echo(site, port, "64 1 4 early")?;
@@ -57,18 +58,18 @@ fn smc_and_tcp_on_either_side() -> Result<()> {
         ensure!(rules.contains("\"connections\":0"), "{rules}");
         let sockets = site.client.sh("smc sockets")?;
         ensure!(!sockets.contains("ACTIVE"), "{sockets}");
-        // The same, for programs.
+        // The metrics agree.
         let metrics = Metrics::read(&mut site.client)?;
         for (rule, smc) in ["tcp", "smc", "two"].map(|rule| (rule, 7.0)) {
-            let came =
+            let clients =
                 metrics.get(&format!("rule_clients_total{{rule=\"{rule}\",mode=\"smcr\"}}"))?;
-            ensure!(came == smc, "{came} clients of rule {rule} came over SMC-R");
+            ensure!(clients == smc, "{clients} clients of rule {rule} used SMC-R");
             let bytes = metrics.get(&format!("rule_transmit_bytes_total{{rule=\"{rule}\"}}"))?;
             ensure!(bytes > 1_800_000.0, "rule {rule} has sent {bytes} bytes");
         }
         ensure!(metrics.get("smc_sockets")? == 0.0 && metrics.get("smc_violations_total")? == 0.0);
         let page = site.client.sh("wget -q -O - http://10.0.0.1/api/smc/rules")?;
-        // Rule two is asked about all the time, and counts that.
+        // Rule two is excluded, because its health checks keep changing its counters.
         let quiet = rules.split("{\"name\":\"two\"").next().unwrap_or_default();
         ensure!(page.starts_with(quiet), "{page}\nis not\n{rules}");
         let log = site.gateway.run("show log")?.text;
@@ -77,8 +78,8 @@ fn smc_and_tcp_on_either_side() -> Result<()> {
     })
 }
 
-/// A host has a connection to one port, and opens others to a rule, eight at a time, while that is changed, moved and made
-/// anew again and again. All of them are in one link group: the one to the other port lives, and so does the group.
+/// A host has a connection to one port, and opens connections to a rule, eight at a time, while that rule is changed
+/// and moved repeatedly. All of them are in one link group. The connection to the other port and the group survive.
 #[test]
 fn changed_rule_disturbs_no_other_connection() -> Result<()> {
     let words = format!("isthmus.smc.services=true {RULES}");
@@ -109,22 +110,22 @@ fn changed_rule_disturbs_no_other_connection() -> Result<()> {
     guest.wait_until("grep -q . /tmp/other", Duration::from_secs(150))?;
     let said = guest.sh("cat /tmp/other")?;
     ensure!(said.trim() == "fine", "the connection to port 7: {said}");
-    // Those that were cut off in the middle are over on both sides.
+    // Aborted connections are closed on both sides.
     guest.wait_until("! smc sockets | grep ACTIVE", Duration::from_secs(40))?;
     let log = site.gateway.run("show log")?.text;
     ensure!(!log.contains("failed") && !log.contains("ended by"), "a link was lost:\n{log}");
     let metrics = Metrics::read(&mut site.client)?;
-    ensure!(metrics.get("smc_violations_total")? == 0.0, "the host was taken for a liar");
+    ensure!(metrics.get("smc_violations_total")? == 0.0, "the appliance counted violations of the host");
     Ok(())
 }
 
 #[test]
 fn aborts_and_refusals_go_across() -> Result<()> {
-    tell(|site| {
-        // Nobody is there: the client is not left alone with an open connection.
+    run_scenario(|site| {
+        // No server is reachable: the client's connection ends.
         let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7003 64 1 1 2>&1; true")?;
         ensure!(!said.contains("fine"), "{said}");
-        // Clients that vanish, with data under way: their server's connections end, too.
+        // Clients that are killed with data in flight: their server connections end as well.
         for port in [7000, 7001] {
             // Two seconds' worth of data.
             let flood = format!(
@@ -141,8 +142,8 @@ fn aborts_and_refusals_go_across() -> Result<()> {
 
 #[test]
 fn servers_learn_the_address_and_silence_ends() -> Result<()> {
-    tell(|site| {
-        // It says nothing, and does not hang up.
+    run_scenario(|site| {
+        // The server sends nothing, and does not close.
         site.client.sh("(sleep 60 | busybox nc -l -p 7779 > /tmp/got) &")?;
         wait_listening(&mut site.client, 7779)?;
         site.client.sh("(printf hello; sleep 10) | busybox nc 10.0.0.1 7004; true")?;
@@ -156,8 +157,8 @@ fn servers_learn_the_address_and_silence_ends() -> Result<()> {
     })
 }
 
-/// A router between client and gateway takes smaller packets towards the client than both ends believe, whose SYNs say
-/// 1460: first with ICMP, then without.
+/// A router between client and gateway has a smaller MTU towards the client than the MSS of 1460 in both SYNs: first
+/// with ICMP, then without.
 #[test]
 fn large_answers_pass_a_router_with_a_smaller_mtu() -> Result<()> {
     for icmp in [true, false] {
@@ -165,9 +166,9 @@ fn large_answers_pass_a_router_with_a_smaller_mtu() -> Result<()> {
         let mut site = Site::boot(1500, &words)?;
         prepare(&mut site.client)?;
         serve(&mut site.client, 7777, "")?;
-        // Without ICMP: what is longer than the other end of a veth takes is dropped.
+        // Without ICMP, the veth drops packets longer than the MTU of its peer.
         let (router, client) = if icmp { (1400, 1500) } else { (1500, 1400) };
-        // The client's own packets are small: what it says of its MSS is not.
+        // The client sends small packets, but advertises the full MSS.
         site.client.sh(&format!(
             "mkdir -p /var/run/netns && modprobe veth && ethtool -K eth0 gro off && \
              ip netns add far && ip link add vr type veth peer name vc netns far && \

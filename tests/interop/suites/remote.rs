@@ -1,8 +1,8 @@
-//! The appliance as a client of a stock Linux server: what it maps there, it exports again.
+//! The appliance as a client of a stock Linux server, whose volume it exports again.
 use std::time::Duration;
 
 use anyhow::Result;
-use interop_tests::remote::{self, tell, wait_for};
+use interop_tests::remote::{self, run_scenario, wait_for};
 use interop_tests::{map, storage, unmap};
 
 #[test]
@@ -10,11 +10,11 @@ fn a_volume_of_linux_is_exported_again() -> Result<()> {
     remote::chain("always_invalidate=Y")
 }
 
-/// Mapped, read and unmapped from the console.
+/// Maps, reads and unmaps a remote volume from the console.
 #[test]
 fn a_remote_is_added_and_removed_while_it_runs() -> Result<()> {
     let site = interop_tests::Site::boot(1500, "isthmus.volume.0.size=1MiB")?;
-    tell(site, |site| {
+    run_scenario(site, |site| {
         remote::serve(&mut site.client, "")?;
         let gateway = &mut site.gateway;
         let add = "remote add far sessname=gw path=ip:10.0.0.1@ip:10.0.0.2 device_path=/dev/ram0";
@@ -36,7 +36,7 @@ fn a_remote_is_added_and_removed_while_it_runs() -> Result<()> {
             .contains("has a path")?;
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         gateway.run("remote remove far")?.contains("has far open")?;
-        // The console reads beside the client.
+        // The console reads while the client has the volume mapped.
         let reads = "remote read far count=2000 size=4KiB depth=32";
         gateway.run(reads)?.contains("2000 reads of 4096 bytes")?;
         site.client.sh("cmp /dev/rnbd0 /dev/ram0")?;

@@ -1,16 +1,18 @@
-//! The appliance as a client of a stock Linux server that goes, comes back, refuses, grows, and falls
-//! silent; over one path and over two.
+//! The appliance as a client of a stock Linux server that restarts, refuses, grows, and stops answering; over one path
+//! and over two.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use interop_tests::remote::{self, object, path, tell, wait_for, wait_for_state, words};
+use interop_tests::remote::{
+    self, object, path, run_scenario, wait_for, wait_for_state, words,
+};
 use interop_tests::{Site, client_of, gateway_spec, map, networked_gateway_spec, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::Disk;
 
 const OPEN: &str = "/dev/ram0,open,";
 
-/// Requests that the appliance has sent over each of two paths since the last call.
+/// Requests that the appliance sent over each of two paths since the previous call.
 fn requests(site: &mut Site) -> Result<Vec<u64>> {
     let mut counts = Vec::new();
     for network in 0..2 {
@@ -23,13 +25,14 @@ fn requests(site: &mut Site) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// The same as in the suite `remote`, of a server whose keys stay as they are.
+/// As in suite `remote`, with a server that keeps its keys.
 #[test]
 fn a_volume_of_linux_with_fixed_keys_is_exported_again() -> Result<()> {
     remote::chain("always_invalidate=N")
 }
 
-/// The server answers 40 ms later on the second path, and the appliance has seen that by a heartbeat.
+/// Delays the server's frames on the second path by 40 ms, and waits until a heartbeat shows the appliance that
+/// latency.
 fn slow_down_the_second(site: &mut Site) -> Result<()> {
     site.client.sh("tc qdisc replace dev eth1 root netem delay 40ms limit 10000")?;
     let at = format!("{}/paths/{}", remote::SESSION, path(1));
@@ -42,7 +45,7 @@ fn slow_down_the_second(site: &mut Site) -> Result<()> {
 
 #[test]
 fn each_policy_spreads_requests_as_it_says() -> Result<()> {
-    tell(remote::site(2, "", &words(0, 1, ""))?, |site| {
+    run_scenario(remote::site(2, "", &words(0, 1, ""))?, |site| {
         (0..2).try_for_each(|n| wait_for_state(&mut site.gateway, n, "connected", 20))?;
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         for policy in ["round-robin", "min-inflight", "min-latency"] {
@@ -58,11 +61,11 @@ fn each_policy_spreads_requests_as_it_says() -> Result<()> {
                     && match policy {
                         "round-robin" => least * 100 > all * 45,
                         "min-inflight" => least * 100 > all * 15,
-                        // The path that answered its last heartbeat sooner takes all.
+                        // All requests go to the path with the lower latency of its last heartbeat.
                         _ => counts[1] * 10 < all,
                     }
             };
-            // On a busy machine a heartbeat of the first path is late now and then, too: three tries.
+            // Three attempts, because on a busy machine a heartbeat of the first path is sometimes late, too.
             let mut tries = Vec::new();
             while !tries.last().is_some_and(|counts: &Vec<u64>| spreads_well(counts)) {
                 ensure!(tries.len() < 3, "{policy}: {tries:?} requests");
@@ -76,21 +79,21 @@ fn each_policy_spreads_requests_as_it_says() -> Result<()> {
     })
 }
 
-/// One of two paths falls silent under verified load: nothing fails, and it comes back by itself.
+/// One of two paths is cut under verified load. No I/O fails, and the path reconnects by itself.
 fn a_cut_is_survived(policy: &str) -> Result<()> {
     let more = format!("isthmus.remote.0.mp_policy={policy}");
-    tell(remote::site(2, "", &words(0, 1, &more))?, |site| {
+    run_scenario(remote::site(2, "", &words(0, 1, &more))?, |site| {
         (0..2).try_for_each(|n| wait_for_state(&mut site.gateway, n, "connected", 20))?;
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         storage::fio_begins(&mut site.client, "/dev/rnbd0", 40, 4)?;
         storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
         site.client.set_link(1, false)?;
-        // A loaded path is left within a second; an idle one is noticed by its heartbeats.
-        wait_for_state(&mut site.gateway, 1, "reconnecting", 60).context("not noticed")?;
+        // On a loaded path a timeout detects the cut within a second; on an idle one heartbeats do.
+        wait_for_state(&mut site.gateway, 1, "reconnecting", 60).context("the cut is not noticed")?;
         // The other one carries all of it for a while.
         std::thread::sleep(Duration::from_secs(3));
         site.client.set_link(1, true)?;
-        wait_for_state(&mut site.gateway, 1, "connected", 90).context("it stays away")?;
+        wait_for_state(&mut site.gateway, 1, "connected", 90).context("the path does not reconnect")?;
         storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
         unmap(&mut site.client, 0)
     })
@@ -111,10 +114,10 @@ fn a_cut_path_is_survived_by_min_latency() -> Result<()> {
     a_cut_is_survived("min-latency")
 }
 
-/// All paths are silent for a while: requests wait, and go on.
+/// All paths are cut for a while: requests wait, and continue afterwards.
 #[test]
 fn a_silent_outage_is_waited_for() -> Result<()> {
-    tell(remote::site(2, "", &words(1, 1, ""))?, |site| {
+    run_scenario(remote::site(2, "", &words(1, 1, ""))?, |site| {
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         storage::fio_begins(&mut site.client, "/dev/rnbd0", 60, 1)?;
         storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
@@ -128,19 +131,19 @@ fn a_silent_outage_is_waited_for() -> Result<()> {
     })
 }
 
-/// The server's module is unloaded and loaded again, under load; then its operator closes the device.
+/// The server's module is reloaded under load. Then the server's operator closes the device.
 #[test]
 fn a_server_that_is_reloaded_or_closes_the_device() -> Result<()> {
-    tell(remote::site(1, "", &words(0, 0, ""))?, |site| {
+    run_scenario(remote::site(1, "", &words(0, 0, ""))?, |site| {
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         storage::fio_begins(&mut site.client, "/dev/rnbd0", 20, 1)?;
         storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
-        // The module is away for 3 s.
+        // The module is unloaded for 3 s.
         site.client.sh("rmmod rnbd-server && sleep 3 && modprobe rnbd-server")?;
         storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
         let patience = Duration::from_secs(60);
         wait_for(&mut site.gateway, "remote list csv", OPEN, patience)?;
-        // Linux's word for it: I/O fails, and the state says so.
+        // Linux's force_close: I/O fails, and the state is `closed`.
         let close = "for f in /sys/class/rnbd-server/ctl/devices/*/sessions/gw/force_close; do \
                      echo 1 >$f; done";
         site.client.sh(close)?;
@@ -153,17 +156,17 @@ fn a_server_that_is_reloaded_or_closes_the_device() -> Result<()> {
     })
 }
 
-/// Read-only is read-only; who comes second does not write, until the first is gone; migration lets two.
+/// Read-only volumes reject writers. A second writer is refused until the first is gone. Migration mode allows two.
 #[test]
 fn access_modes() -> Result<()> {
     let more = "isthmus.remote.1.name=fixed isthmus.remote.1.sessname=ro \
         isthmus.remote.1.path=ip:10.0.0.1@ip:10.0.0.2 isthmus.remote.1.device_path=/dev/ram0 \
         isthmus.remote.1.access_mode=ro";
-    tell(remote::site(1, "", &words(0, 0, more))?, |site| {
+    run_scenario(remote::site(1, "", &words(0, 0, more))?, |site| {
         let (gateway, guest) = (&mut site.gateway, &mut site.client);
         let patience = Duration::from_secs(20);
         wait_for(gateway, "remote list csv", "fixed,ro,/dev/ram0,open,", patience)?;
-        ensure!(map(guest, "s1", storage::PATH, "fixed", "").is_err(), "rw of what is ro");
+        ensure!(map(guest, "s1", storage::PATH, "fixed", "").is_err(), "a read-only volume was mapped rw");
         map(guest, "s1", storage::PATH, "fixed", "access_mode=ro")?;
         guest.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=10 iflag=direct 2>/dev/null")?;
         unmap(guest, 0)?;
@@ -179,17 +182,17 @@ fn access_modes() -> Result<()> {
     })
 }
 
-/// A server that is not there is tried for ever, or as often as it is wished.
+/// Reconnect attempts to a missing server continue for ever, or up to the configured limit.
 #[test]
 fn reconnecting_with_a_limit_and_without() -> Result<()> {
     let limited = words(0, 0, "isthmus.remote.0.max_reconnect_attempts=3");
-    tell(remote::site(1, "", &limited)?, |site| {
+    run_scenario(remote::site(1, "", &limited)?, |site| {
         site.client.sh("rmmod rnbd-server")?;
         wait_for_state(&mut site.gateway, 0, "closed", 40)?;
         site.client.sh("modprobe rnbd-server")?;
-        // Time in which it could be tried again.
+        // Time for further attempts, which must not happen.
         std::thread::sleep(Duration::from_secs(4));
-        wait_for_state(&mut site.gateway, 0, "closed", 1).context("it was given up")?;
+        wait_for_state(&mut site.gateway, 0, "closed", 1).context("after the last attempt")?;
         let base = format!("{}/paths/{}", remote::SESSION, path(0));
         site.gateway.run(&format!("write {}/max_reconnect_attempts -1", remote::SESSION))?;
         site.gateway.run(&format!("write {base}/reconnect 1"))?.lacks("error")?;
@@ -210,7 +213,7 @@ fn reconnecting_with_a_limit_and_without() -> Result<()> {
     })
 }
 
-/// The server's disk grows; who maps what the appliance makes of it sees that.
+/// The server's disk grows, and a client of the appliance's export sees the new size.
 #[test]
 fn a_disk_of_the_server_grows() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
@@ -236,7 +239,7 @@ fn a_disk_of_the_server_grows() -> Result<()> {
     unmap(&mut guest, 0)
 }
 
-/// A stock client, two appliances behind one another, the second one's memory.
+/// A stock client uses an appliance that exports a RAM volume of a second appliance.
 #[test]
 fn from_appliance_to_appliance() -> Result<()> {
     let (near, far) = (Wire::new()?, Wire::new()?);
@@ -257,7 +260,7 @@ fn from_appliance_to_appliance() -> Result<()> {
     map(&mut guest, "s1", storage::PATH, "far", "")?;
     storage::fio_verifies(&mut guest, 16, 32)?;
     storage::ext4_keeps_its_data(&mut guest, 16)?;
-    // It reboots; the session comes back by itself.
+    // The second appliance reboots, and the session recovers by itself.
     drop(server);
     let mut server = server_spec.start()?;
     server.wait_ready()?;

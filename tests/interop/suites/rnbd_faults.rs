@@ -1,4 +1,4 @@
-//! Stock Linux against the appliance's engines when things go wrong, and with unusual shapes.
+//! Stock Linux against the appliance's engines under faults, and with unusual queue depths and chunk sizes.
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -7,21 +7,21 @@ use interop_tests::{client, storage, system, unmap};
 use launch::guest::Guest;
 use rtrs::server::Config;
 
-/// Runs a story on a client that has mapped the volume; what the engines said goes with an error.
-fn tell(
+/// Runs a scenario on a client that has mapped the volume. An error has the engines' report.
+fn run_scenario(
     setup: Setup,
     cpus: u32,
-    story: impl FnOnce(&mut Engines, &mut Guest) -> Result<()>,
+    scenario: impl FnOnce(&mut Engines, &mut Guest) -> Result<()>,
 ) -> Result<()> {
     let mut engines = Engines::start(setup)?;
-    let told = guest(&engines, setup.mtu as u16, cpus).and_then(|mut guest| {
+    let result = guest(&engines, setup.mtu as u16, cpus).and_then(|mut guest| {
         storage::map_ram0(&mut guest)?;
-        story(&mut engines, &mut guest).with_context(|| {
+        scenario(&mut engines, &mut guest).with_context(|| {
             guest.sh("dmesg | grep -E 'rnbd|rtrs|rxe' | tail -n 20").unwrap_or_default()
         })
     });
     let report = engines.stop()?;
-    told.with_context(|| format!("the engines said {report:#?}"))
+    result.with_context(|| format!("the engines report {report:#?}"))
 }
 
 fn guest(engines: &Engines, mtu: u16, cpus: u32) -> Result<Guest> {
@@ -35,17 +35,17 @@ fn guest(engines: &Engines, mtu: u16, cpus: u32) -> Result<Guest> {
     Ok(guest)
 }
 
-/// Until the client's only path is connected again, and the device does I/O again.
+/// Waits until the client's only path is connected, and the device completes I/O.
 fn wait_until_back(guest: &mut Guest) -> Result<()> {
     let back = "[ $(cat /sys/class/rtrs-client/s1/paths/*/state) = connected ] && \
                 dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
-    guest.wait_until(back, Duration::from_secs(120)).context("the path did not come back")
+    guest.wait_until(back, Duration::from_secs(120)).context("the path did not reconnect")
 }
 
 #[test]
 fn heartbeats_keep_an_idle_session() -> Result<()> {
-    tell(Setup::default(), 1, |_, guest| {
-        // Longer than heartbeats may be missing.
+    run_scenario(Setup::default(), 1, |_, guest| {
+        // Longer than the timeout of heartbeats.
         std::thread::sleep(Duration::from_secs(45));
         guest.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null
              [ \"$(cat /sys/class/rtrs-client/s1/paths/*/stats/reconnects)\" = '0 0' ]")?;
@@ -55,7 +55,7 @@ fn heartbeats_keep_an_idle_session() -> Result<()> {
 
 #[test]
 fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
-    tell(Setup::default(), 1, |engines, guest| {
+    run_scenario(Setup::default(), 1, |engines, guest| {
         guest.sh("dd if=/dev/urandom of=/tmp/a bs=64k count=8 2>/dev/null
              dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null")?;
         engines.mute(true);
@@ -71,7 +71,7 @@ fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
 
 #[test]
 fn the_client_comes_back_to_a_gateway_that_was_started_anew() -> Result<()> {
-    tell(Setup::default(), 1, |engines, guest| {
+    run_scenario(Setup::default(), 1, |engines, guest| {
         engines.restart()?;
         wait_until_back(guest)?;
         storage::ext4_keeps_its_data(guest, 4)?;
@@ -79,13 +79,13 @@ fn the_client_comes_back_to_a_gateway_that_was_started_anew() -> Result<()> {
     })
 }
 
-/// Minutes of it, with every block size at once: an ACK that is lost is said again before the client's
-/// soft-RoCE repeats itself, which it would not survive.
+/// Minutes of load with all block sizes. The appliance sends a lost ACK again before the client's soft-RoCE
+/// retransmits, which soft-RoCE would not survive.
 #[test]
 fn two_percent_of_loss_are_survived_at_depth_32() -> Result<()> {
     for always_invalidate in [true, false] {
         let storage = Config { always_invalidate, ..Config::default() };
-        tell(Setup { storage, loss: 50, ..Setup::default() }, 1, |_, guest| {
+        run_scenario(Setup { storage, loss: 50, ..Setup::default() }, 1, |_, guest| {
             for _ in 0..3 {
                 storage::fio_verifies(guest, 16, 32)?;
             }
@@ -99,7 +99,7 @@ fn two_percent_of_loss_are_survived_at_depth_32() -> Result<()> {
 
 #[test]
 fn a_client_with_two_cpus_uses_three_connections() -> Result<()> {
-    tell(Setup::default(), 2, |_, guest| {
+    run_scenario(Setup::default(), 2, |_, guest| {
         storage::fio_verifies(guest, 8, 32)?;
         unmap(guest, 0)
     })
@@ -109,7 +109,7 @@ fn a_client_with_two_cpus_uses_three_connections() -> Result<()> {
 fn the_shallowest_queue_and_the_largest_chunks() -> Result<()> {
     for (queue_depth, chunk_size) in [(64, 1 << 20), (2, 8192)] {
         let storage = Config { queue_depth, chunk_size, ..Config::default() };
-        tell(Setup { storage, ..Setup::default() }, 1, |_, guest| {
+        run_scenario(Setup { storage, ..Setup::default() }, 1, |_, guest| {
             storage::ext4_keeps_its_data(guest, 4)?;
             unmap(guest, 0)
         })?;

@@ -1,4 +1,4 @@
-//! Stock clients against the image, for as long and in as many shapes as the claims are made for.
+//! Stock clients against the image, for the durations and configurations that the documentation claims.
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,27 +10,27 @@ use interop_tests::{
 use launch::guest::Wire;
 use launch::qemu::{Disk, Vm};
 
-/// Without safe mode: keys stay for as long as a path.
+/// Without safe mode: keys are valid for the lifetime of a path.
 const FIXED_KEYS: &str = "isthmus.rnbd.always_invalidate=false";
 
 #[test]
 fn maps_and_unmaps_a_hundred_times() -> Result<()> {
     for words in ["", FIXED_KEYS] {
-        Site::tell(1500, words, |site| storage::maps_and_unmaps(&mut site.client, 100))?;
+        Site::run_scenario(1500, words, |site| storage::maps_and_unmaps(&mut site.client, 100))?;
     }
     Ok(())
 }
 
 #[test]
 fn connects_fifty_times_without_delay() -> Result<()> {
-    Site::tell(1500, "", |site| storage::connects_without_delay(&mut site.client, 50))
+    Site::run_scenario(1500, "", |site| storage::connects_without_delay(&mut site.client, 50))
 }
 
 #[test]
 fn ext4_keeps_64_mib() -> Result<()> {
     for (mtu, words) in [(1500, ""), (9000, FIXED_KEYS)] {
         let words = format!("isthmus.volume.0.name=ram0 isthmus.volume.0.size=128MiB {words}");
-        Site::tell_mapped(mtu, &words, |guest| storage::ext4_keeps_its_data(guest, 64))?;
+        Site::run_mapped(mtu, &words, |guest| storage::ext4_keeps_its_data(guest, 64))?;
     }
     Ok(())
 }
@@ -38,14 +38,14 @@ fn ext4_keeps_64_mib() -> Result<()> {
 #[test]
 fn fio_verifies_all_of_the_volume_at_depth_32() -> Result<()> {
     for (mtu, words) in [(1500, ""), (1500, FIXED_KEYS), (9000, ""), (9000, FIXED_KEYS)] {
-        Site::tell_mapped(mtu, words, |guest| storage::fio_verifies(guest, 48, 32))?;
+        Site::run_mapped(mtu, words, |guest| storage::fio_verifies(guest, 48, 32))?;
     }
     Ok(())
 }
 
 #[test]
 fn fsx_finds_nothing_in_ten_thousand_operations() -> Result<()> {
-    // It comes into the guest as a disk, whose size is a whole number of sectors.
+    // fsx is passed to the guest as a disk, whose size must be a whole number of sectors.
     let mut program = std::fs::read(env!("CARGO_BIN_EXE_fsx"))?;
     program.resize(program.len().next_multiple_of(512), 0);
     let disk = tempfile::NamedTempFile::new()?;
@@ -81,7 +81,7 @@ fn every_depth_and_chunk_size() -> Result<()> {
         let keys = if turn % 2 == 0 { "" } else { FIXED_KEYS };
         let words =
             format!("isthmus.rnbd.queue_depth={depth} isthmus.rnbd.chunk_size={kib}KiB {keys}");
-        Site::tell_mapped(1500, &words, |guest| {
+        Site::run_mapped(1500, &words, |guest| {
             storage::fio_verifies(guest, 4, 32)?;
             storage::ext4_keeps_its_data(guest, 4)
         })
@@ -90,7 +90,7 @@ fn every_depth_and_chunk_size() -> Result<()> {
     Ok(())
 }
 
-/// Towards the client one frame in fifty is lost, with as many requests in flight as it likes.
+/// One frame in fifty to the client is lost, with any number of requests in flight.
 #[test]
 fn two_percent_of_loss_are_survived() -> Result<()> {
     for words in ["", FIXED_KEYS] {
@@ -110,7 +110,7 @@ fn two_percent_of_loss_are_survived() -> Result<()> {
     Ok(())
 }
 
-/// Four hosts, each with a volume of its own, all at once.
+/// Four hosts at once, each with a volume of its own.
 #[test]
 fn four_clients_at_once() -> Result<()> {
     const CLIENTS: usize = 4;
@@ -147,7 +147,7 @@ fn four_clients_at_once() -> Result<()> {
     Ok(())
 }
 
-/// The operator takes a device away from a session: its I/O fails, and mapping it again helps.
+/// The operator closes a session's device. Its I/O fails, and the client can map it again.
 #[test]
 fn a_device_that_was_force_closed_is_mapped_again() -> Result<()> {
     let mut site = Site::boot(1500, "")?;
@@ -167,8 +167,8 @@ fn a_device_that_was_force_closed_is_mapped_again() -> Result<()> {
     unmap(&mut site.client, 0)
 }
 
-/// Linux gives a path up for good if it comes back and is offered another queue depth: on machines that
-/// are short of memory, a power cut leaves each of two sessions with the depth that it had.
+/// Linux drops a path for good if the server offers another queue depth on reconnect. On machines that are short of
+/// memory, each of two sessions keeps its depth across a power cut.
 #[test]
 fn two_sessions_on_128_mib_survive_a_power_cut() -> Result<()> {
     two_sessions_survive_a_power_cut(128)
@@ -202,7 +202,7 @@ fn two_sessions_survive_a_power_cut(mib: u32) -> Result<()> {
     gateway.wait_ready()?;
     let up = "[ $(cat /sys/class/rtrs-client/s[12]/paths/*/state | grep -cx connected) = 2 ]";
     let states = "cat /sys/class/rtrs-client/s[12]/paths/*/state; dmesg | tail -n 5";
-    // Linux notices when its heartbeats have failed, and tries again 30 s later.
+    // Linux detects the cut by missing heartbeats, and reconnects 30 s later.
     guest
         .wait_until(&format!("! {up}"), Duration::from_secs(120))
         .with_context(|| guest.sh(states).unwrap_or_default())?;
@@ -219,8 +219,8 @@ fn two_sessions_survive_a_power_cut(mib: u32) -> Result<()> {
     unmap(&mut guest, 1)
 }
 
-/// Three hosts with a session each, on a machine that is short of memory, write while the power is cut: all are
-/// back afterwards, with the depth that they had, and none of their devices fails.
+/// Three hosts with a session each write while the power of a machine with little memory is cut. All sessions reconnect
+/// with their previous depth, and no device fails.
 #[test]
 fn three_hosts_survive_a_power_cut() -> Result<()> {
     const HOSTS: usize = 3;
@@ -252,7 +252,7 @@ fn three_hosts_survive_a_power_cut() -> Result<()> {
     for (n, guest) in guests.iter_mut().enumerate() {
         let states = format!("cat /sys/class/rtrs-client/s{n}/paths/*/state; dmesg | tail -n 5");
         let up = format!("[ $(cat /sys/class/rtrs-client/s{n}/paths/*/state) = connected ]");
-        // What was in flight fails, so that Linux has noticed when the device can be read again.
+        // Requests in flight fail, so a successful read shows that Linux has reconnected.
         let read = "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
         guest
             .wait_until(&format!("{up} && {read}"), Duration::from_secs(240))
@@ -269,7 +269,7 @@ fn depths(gateway: &mut Vm) -> Result<Vec<u64>> {
     sessions.iter().map(|s| s["queue_depth"].as_u64().context("no queue_depth")).collect()
 }
 
-/// An export that is for other hosts: no connection, then EACCES, then in.
+/// An export that is restricted to other hosts: no connection, then EACCES, then access.
 #[test]
 fn hosts_are_refused_and_admitted() -> Result<()> {
     let words = "isthmus.volume.0.name=ram0 isthmus.export.0.name=ram0 isthmus.export.0.volume=ram0 \
@@ -279,13 +279,13 @@ fn hosts_are_refused_and_admitted() -> Result<()> {
     client.sh("modprobe rnbd-client")?;
     let refused = |client: &mut launch::guest::Guest| -> Result<()> {
         let mapped = map(client, "s1", storage::PATH, "ram0", "");
-        ensure!(mapped.is_err(), "a host that is not admitted has mapped it");
+        ensure!(mapped.is_err(), "a host that is not admitted mapped the volume");
         Ok(())
     };
     refused(client)?;
     client.sh("dmesg | grep -i 'rejected' | grep -q -e '-13'")?;
     gateway.run("show refused")?.contains("host_not_admitted")?.contains("10.0.0.2")?;
-    // Now the door admits it, for another export.
+    // Another export admits the host, so that the server accepts its connection.
     gateway.run("export add other volume=ram0 ro hosts=10.0.0.0/24")?.lacks("error")?;
     refused(client)?;
     gateway.run("show refused")?.contains("ram0 by session s1")?;
@@ -298,8 +298,7 @@ fn hosts_are_refused_and_admitted() -> Result<()> {
     unmap(client, 0)
 }
 
-/// 40 s in which nothing gets through: requests fail when the heartbeats have, and when the appliance is
-/// heard again, so is the client.
+/// An outage of 40 s: requests fail when heartbeats are missing, and the client reconnects after the outage.
 #[test]
 fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
     let mut site = Site::boot(1500, "")?;
@@ -313,7 +312,7 @@ fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
     site.gateway.qmp.execute("set_link", link(true))?;
     let back = "[ $(cat /sys/class/rtrs-client/s1/paths/*/state) = connected ] && \
                 dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
-    site.client.wait_until(back, Duration::from_secs(120)).context("the path did not come back")?;
+    site.client.wait_until(back, Duration::from_secs(120)).context("the path did not reconnect")?;
     site.client.sh("dd if=/dev/rnbd0 of=/tmp/b bs=64k count=8 iflag=direct 2>/dev/null
          cmp /tmp/a /tmp/b")?;
     unmap(&mut site.client, 0)

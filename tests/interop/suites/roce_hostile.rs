@@ -1,5 +1,5 @@
-//! Packets that no honest host sends, against the image while stock Linux works beside it: each is refused
-//! as the specification says, and counted; nobody else is disturbed.
+//! Invalid and malicious packets against the image while a stock Linux client works. Each is refused as the
+//! specification requires, and counted, and the stock client is not disturbed.
 
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixDatagram;
@@ -24,11 +24,13 @@ use verbs::RejectReason;
 
 const NAK_INVALID_REQUEST: Answer = Answer::Nak(0x61);
 const NAK_REMOTE_ACCESS: Answer = Answer::Nak(0x62);
-/// On the client's network: the appliance, the client, and one who speaks there in its own name.
+/// The appliance on the client's network.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// The client.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// The crafter on the client's network.
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
-/// That one's MAC address, and the appliance's.
+/// MAC addresses on the client's network: the crafter's, and the appliance's.
 const NEAR_MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 8], [0x52, 0x54, 0, 0x12, 0x34, 1]];
 
 /// The appliance between a stock client on one network and a crafter on the other.
@@ -36,7 +38,7 @@ struct Site {
     gateway: Vm,
     client: Guest,
     crafter: Crafter,
-    /// The appliance's end of the client's network, on which the crafter can speak, and not hear.
+    /// The appliance's end of the client's network, to which the crafter can send, but from which it does not receive.
     near: PathBuf,
     wire: Wire,
 }
@@ -57,25 +59,25 @@ impl Site {
 
     /// Sends a packet to the appliance on the client's network.
     fn send_near(&self, packet: &Packet) -> Result<()> {
-        // Who asks for the appliance is in its neighbour table.
-        let met = arp(ARP_REQUEST, (NEAR_MACS[0], NEAR), ([0; 6], SERVER));
+        // An ARP request enters the sender into the appliance's neighbour table.
+        let request = arp(ARP_REQUEST, (NEAR_MACS[0], NEAR), ([0; 6], SERVER));
         let frame = packet.frame(NEAR_MACS[0], NEAR_MACS[1], SERVER);
         let socket = UnixDatagram::unbound()?;
-        socket.send_to(&met, &self.near)?;
+        socket.send_to(&request, &self.near)?;
         socket.send_to(&frame, &self.near)?;
         Ok(())
     }
 
-    /// Tells `story` while a stock client works.
-    fn tell(story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+    /// Runs `scenario` while a stock client works.
+    fn run_scenario(scenario: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
         let mut site = Site::boot()?;
         site.begin_work()?;
-        let told = story(&mut site).and_then(|()| site.end_work());
-        told.with_context(|| evidence(&mut site.gateway, &mut site.client))
+        let result = scenario(&mut site).and_then(|()| site.end_work());
+        result.with_context(|| evidence(&mut site.gateway, &mut site.client))
     }
 
-    /// Begins to write and verify on a stock client's volume; one request at a time: rdma_rxe breaks its own
-    /// queue pair when it has to repeat more, as it does when a busy host stops the appliance for a while.
+    /// Starts fio on a stock client's volume, with one request at a time. With more, rdma_rxe breaks its own queue pair
+    /// when it retransmits, as it does when a busy host delays the appliance.
     fn begin_work(&mut self) -> Result<()> {
         storage::map_ram0(&mut self.client)?;
         let fio = "fio --name=work --filename=/dev/rnbd0 --direct=1 --ioengine=libaio --thread \
@@ -87,7 +89,7 @@ impl Site {
         self.works_on()
     }
 
-    /// Waits for some more writes of the stock client.
+    /// Waits until the stock client has completed some more writes.
     fn works_on(&mut self) -> Result<()> {
         let guest = &mut self.client;
         let writes = "set -- $(cat /sys/block/rnbd0/stat)";
@@ -96,7 +98,7 @@ impl Site {
         guest.wait_until(&more, Duration::from_secs(60)).context("the stock client does not work")
     }
 
-    /// It has gone on without an error, and goes on.
+    /// Checks that the stock client still works and had no error, and ends its work.
     fn end_work(&mut self) -> Result<()> {
         self.works_on()?;
         let guest = &mut self.client;
@@ -111,7 +113,7 @@ impl Site {
     }
 }
 
-/// Sends one packet, made from a victim, and expects an answer; the victim is lost by it.
+/// Name, expected answer, and packet of an attack. The packet ends the victim's connection.
 type Case = (&'static str, Answer, fn(&Crafter, &Victim) -> Packet);
 
 const WRONG: &[Case] = &[
@@ -173,12 +175,12 @@ const WRONG: &[Case] = &[
 
 #[test]
 fn requests_that_are_not_granted_are_refused() -> Result<()> {
-    Site::tell(|site| {
+    Site::run_scenario(|site| {
         let before = Metrics::read(&mut site.client)?;
         let crafter = &mut site.crafter;
         for (name, expected, packet) in WRONG {
             let mut victim = crafter.victim().context(*name)?;
-            // What is granted is done.
+            // A permitted WRITE succeeds.
             let good = crafter.write(&victim.link, victim.address, victim.rkey, b"fine");
             ensure!(
                 crafter.try_packet(&victim.link, &good)? == Answer::Ack,
@@ -188,13 +190,13 @@ fn requests_that_are_not_granted_are_refused() -> Result<()> {
             let packet = packet(crafter, &victim);
             let answer = crafter.try_packet(&victim.link, &packet).context(*name)?;
             ensure!(answer == *expected, "{name}: {answer:?}, not {expected:?}");
-            // After a NAK the queue pair takes nothing any more.
+            // After a NAK the queue pair accepts no further requests.
             let good = Packet { psn: good.psn + 2, ..good };
             let answer = crafter.try_packet(&victim.link, &good)?;
             ensure!(answer == Answer::Silence, "{name}: afterwards {answer:?}");
             crafter.leave(&victim).context(*name)?;
         }
-        // The key of one protection domain on the queue pair of another; then the key of one that has gone.
+        // A key of another protection domain, which exists at first, and is gone then.
         for gone in [false, true] {
             let (one, other) = (crafter.victim()?, crafter.victim()?);
             if gone {
@@ -202,7 +204,7 @@ fn requests_that_are_not_granted_are_refused() -> Result<()> {
             }
             let packet = crafter.write(&one.link, other.address, other.rkey, b"harm");
             let answer = crafter.try_packet(&one.link, &packet)?;
-            ensure!(answer == NAK_REMOTE_ACCESS, "another's key (gone: {gone}): {answer:?}");
+            ensure!(answer == NAK_REMOTE_ACCESS, "the key of another domain (gone: {gone}): {answer:?}");
         }
         let after = Metrics::read(&mut site.client)?;
         let naks =
@@ -216,7 +218,7 @@ fn requests_that_are_not_granted_are_refused() -> Result<()> {
 
 #[test]
 fn packets_that_are_nobodys_are_dropped() -> Result<()> {
-    Site::tell(|site| {
+    Site::run_scenario(|site| {
         let crafter = &mut site.crafter;
         let victim = crafter.victim()?;
         let link = victim.link;
@@ -227,13 +229,13 @@ fn packets_that_are_nobodys_are_dropped() -> Result<()> {
             change(&mut frame);
             frame
         };
-        let stranger = std::net::Ipv4Addr::new(10, 0, 1, 77);
+        let other_host = std::net::Ipv4Addr::new(10, 0, 1, 77);
         let ack = Packet { body: vec![0x1f, 0, 0, 1], opcode: opcode::ACKNOWLEDGE, ..good.clone() };
         let nothing = Packet { body: Vec::new(), ..good.clone() };
         let cases: Vec<(&str, Vec<u8>)> = vec![
             ("icrc", with_frame(|frame| *frame.last_mut().expect("it has bytes") ^= 1)),
             ("icrc", with_frame(|frame| frame[60] ^= 0x10)),
-            ("wrong_peer", crafter.frame(&Packet { source: stranger, ..good.clone() })),
+            ("wrong_peer", crafter.frame(&Packet { source: other_host, ..good.clone() })),
             ("wrong_key", crafter.frame(&Packet { pkey: 0x1234, ..good.clone() })),
             ("unknown_qp", crafter.frame(&Packet { qpn: link.theirs ^ 0x80_0000, ..good.clone() })),
             ("malformed", crafter.frame(&Packet { opcode: 0x1f, ..good.clone() })),
@@ -241,7 +243,7 @@ fn packets_that_are_nobodys_are_dropped() -> Result<()> {
             (
                 "malformed",
                 with_frame(|frame| {
-                    frame[43] |= 0x0f; // a transport version that there is not
+                    frame[43] |= 0x0f; // an undefined transport version
                     sign(frame);
                 }),
             ),
@@ -255,17 +257,17 @@ fn packets_that_are_nobodys_are_dropped() -> Result<()> {
         for (reason, frame) in &cases {
             let before = Metrics::read(&mut site.client)?;
             crafter.send_frame(frame)?;
-            ensure!(crafter.answer(&link)? == Answer::Silence, "{reason}: it was answered");
+            ensure!(crafter.answer(&link)? == Answer::Silence, "{reason}: the packet was answered");
             Metrics::read(&mut site.client)?.grew(&before, &dropped(reason), 1.0)?;
         }
-        // Lengths that lie: cut anywhere, and with bytes behind.
+        // Wrong lengths: truncated at any byte, and with bytes appended.
         let frame = crafter.frame(&good);
         for length in 14..frame.len() {
             crafter.send_frame(&frame[..length])?;
         }
         crafter.send_frame(&[&frame[..], &[0; 400]].concat())?;
-        crafter.forget()?;
-        // A gap is said once.
+        crafter.discard_received()?;
+        // A PSN gap is NAKed once.
         let victim = crafter.victim()?;
         let good = crafter.write(&victim.link, victim.address, victim.rkey, b"fine");
         let ahead = Packet { psn: good.psn + 5, ..good.clone() };
@@ -277,7 +279,7 @@ fn packets_that_are_nobodys_are_dropped() -> Result<()> {
             crafter.try_packet(&victim.link, &ahead)? == Answer::Silence,
             "a gap was NAKed twice"
         );
-        // And after all of it the queue pair works.
+        // The queue pair still works.
         ensure!(crafter.try_packet(&victim.link, &good)? == Answer::Ack, "a good WRITE failed");
         Ok(())
     })
@@ -285,7 +287,7 @@ fn packets_that_are_nobodys_are_dropped() -> Result<()> {
 
 #[test]
 fn garbage_for_the_connection_manager_does_no_harm() -> Result<()> {
-    Site::tell(|site| {
+    Site::run_scenario(|site| {
         let before = Metrics::read(&mut site.client)?;
         let crafter = &mut site.crafter;
         for turn in 0..3000 {
@@ -294,30 +296,30 @@ fn garbage_for_the_connection_manager_does_no_harm() -> Result<()> {
             let mut packet = crafter.mad(turn as u64, &Message::Req(req));
             let deth = 8;
             match turn % 3 {
-                // Noise from one place on; one wrong bit; another attribute.
+                // Random bytes from one place on; one wrong bit; another attribute.
                 0 => {
-                    let from = crafter.any().random_range(deth..packet.body.len());
-                    crafter.any().fill(&mut packet.body[from..]);
+                    let from = crafter.rng().random_range(deth..packet.body.len());
+                    crafter.rng().fill(&mut packet.body[from..]);
                 }
                 1 => {
-                    let at = crafter.any().random_range(deth..packet.body.len());
-                    packet.body[at] ^= 1 << crafter.any().random_range(0..8);
+                    let at = crafter.rng().random_range(deth..packet.body.len());
+                    packet.body[at] ^= 1 << crafter.rng().random_range(0..8);
                 }
-                _ => packet.body[deth + 17] = crafter.any().random(),
+                _ => packet.body[deth + 17] = crafter.rng().random(),
             }
             if turn % 50 == 0 {
-                let length = crafter.any().random_range(0..packet.body.len());
+                let length = crafter.rng().random_range(0..packet.body.len());
                 packet.body.truncate(length);
             }
             crafter.send(&packet)?;
-            // Two machines share the host: a flood would only starve the one that works.
+            // Slow, because a flood would only starve the working machine on the same host.
             std::thread::sleep(Duration::from_millis(2));
             if turn % 100 == 0 {
-                crafter.forget()?;
+                crafter.discard_received()?;
             }
         }
-        // Nobody takes the answers any more; who comes on another network is let in, as soon as what was half
-        // open is given up.
+        // The crafter ignores the replies. A client on another network can connect once the half-open
+        // connections have timed out.
         let rping = "timeout 80 rping -c -a 10.0.0.1 -C 3 -S 64";
         site.client.wait_until(rping, Duration::from_secs(170))?;
         let after = Metrics::read(&mut site.client)?;
@@ -328,8 +330,8 @@ fn garbage_for_the_connection_manager_does_no_harm() -> Result<()> {
     })
 }
 
-/// Who knows all names of a stock client's connections, and says them from other addresses: next to it and on another
-/// network, in its own name and in the client's.
+/// An attacker knows all identifiers of a stock client's connections, and uses them from other addresses: on the
+/// client's network and on another, with its own addresses and the client's in the messages.
 #[test]
 fn who_claims_another_hosts_connection_gets_nothing_of_it() -> Result<()> {
     let mut site = Site::boot()?;
@@ -337,44 +339,44 @@ fn who_claims_another_hosts_connection_gets_nothing_of_it() -> Result<()> {
     site.client.capture(0, &capture)?;
     site.begin_work()?;
     site.client.end_capture(0)?;
-    let told = claims(&mut site, &overheard::connections(&capture)?);
-    let told = told.and_then(|()| site.end_work());
-    told.with_context(|| evidence(&mut site.gateway, &mut site.client))
+    let result = spoof(&mut site, &overheard::connections(&capture)?);
+    let result = result.and_then(|()| site.end_work());
+    result.with_context(|| evidence(&mut site.gateway, &mut site.client))
 }
 
-fn claims(site: &mut Site, connections: &[Overheard]) -> Result<()> {
+fn spoof(site: &mut Site, connections: &[Overheard]) -> Result<()> {
     ensure!(connections.len() >= 2, "a session of {} connections", connections.len());
     let listed = site.gateway.run("session list csv")?;
     listed.contains("s1,connected,1,1,")?;
     let refusals = "refused_total{what=\"rdma_connection\",reason=\"wrong_address\"}";
     let dropped = "roce_dropped_total{reason=\"wrong_peer\"}";
     let before = Metrics::read(&mut site.client)?;
-    ensure!(before.get(refusals).is_err(), "refused before anybody has lied");
-    // Requests that say they are the client's: in the GID, in the private data, in both; and all of it as the client said it.
-    let mut lies = 0;
+    ensure!(before.get(refusals).is_err(), "refused before any spoofed request");
+    // Requests with the client's address in the GID, in the private data, and in both; and the client's own REQ.
+    let mut spoofed = 0;
     for one in connections {
         for (gid, private) in [(CLIENT, OURS), (OURS, CLIENT), (CLIENT, CLIENT)] {
             let req = claimed(one.req, (gid, private), APPLIANCE);
             let answer = site.crafter.ask(&req)?.map(|rep| rep.local_id);
             ensure!(answer == Err(RejectReason::INVALID_GID.0), "{gid}, {private}: {answer:x?}");
             let req = claimed(one.req, (if gid == OURS { NEAR } else { gid }, private), SERVER);
-            let packet = site.crafter.mad(lies, &Message::Req(req));
+            let packet = site.crafter.mad(spoofed, &Message::Req(req));
             site.send_near(&Packet { source: NEAR, ..packet })?;
-            lies += 2;
+            spoofed += 2;
         }
         let answer = site.crafter.ask(&one.req)?.map(|rep| rep.local_id);
-        ensure!(answer == Err(RejectReason::INVALID_GID.0), "as it was: {answer:x?}");
-        lies += 1;
+        ensure!(answer == Err(RejectReason::INVALID_GID.0), "the repeated REQ: {answer:x?}");
+        spoofed += 1;
     }
-    // From an address that says which it is, under the names of the client's adapter and queue pairs: that ends none
-    // of the client's connections.
+    // Requests from the crafter's own address with the GUID and QPNs of the client end none of the client's
+    // connections.
     for port in [1234, rping::PORT] {
         for one in connections {
             let (ours, _) = site.crafter.req(port);
             let (local_id, ca_guid) = (one.req.local_id ^ u32::from(port), one.req.ca_guid);
             let req = Req { local_id, ca_guid, qpn: one.req.qpn, ..ours };
             match (port, site.crafter.ask(&req)?) {
-                // Not the session of whoever asked first: there is no RTRS in it.
+                // The storage server rejects the request, which has no RTRS data.
                 (1234, Err(reason)) if reason == RejectReason::CONSUMER.0 => (),
                 (rping::PORT, Ok(rep)) => {
                     let (private_data, reason) = ([0; REJ_PRIVATE_DATA], RejectReason::CONSUMER.0);
@@ -386,28 +388,28 @@ fn claims(site: &mut Site, connections: &[Overheard]) -> Result<()> {
             }
         }
     }
-    // What would end a connection or change it, with all names right.
-    let mut strangers = 0;
+    // Messages that would end or change a connection, with correct identifiers.
+    let mut foreign = 0;
     for one in connections {
-        for message in about(one) {
+        for message in messages_about(one) {
             let mad = site.crafter.mad(3, &message);
             site.crafter.send(&mad)?;
             site.crafter.send(&Packet { source: CLIENT, ..mad.clone() })?;
             site.send_near(&Packet { source: NEAR, ..mad })?;
-            strangers += 3;
+            foreign += 3;
         }
     }
-    site.crafter.forget()?;
+    site.crafter.discard_received()?;
     let after = Metrics::read(&mut site.client)?;
-    // The client's address is on no network of the crafter's interface: there is no way back to it.
+    // The appliance has no route to the client's address through the crafter's interface.
     let lost = "roce_dropped_total{reason=\"no_way_back\"}";
     let more = |what: &str| Ok::<_, anyhow::Error>(after.get(what)? - before.get(what)?);
     let (refused, unknown) = (after.get(refusals)?, more(dropped)? + more(lost)?);
     println!(
-        "{lies} lies, {refused} refused; {strangers} messages of strangers, {unknown} dropped"
+        "{spoofed} spoofed requests, {refused} refused; {foreign} foreign messages, {unknown} dropped"
     );
-    ensure!(refused == lies as f64, "{lies} requests lied, {refused} were refused for it");
-    ensure!(unknown == f64::from(strangers), "{strangers} from strangers, {unknown} dropped");
+    ensure!(refused == spoofed as f64, "{spoofed} requests were spoofed, {refused} refused");
+    ensure!(unknown == f64::from(foreign), "{foreign} foreign messages, {unknown} dropped");
     site.gateway.run("show refused")?.contains("wrong_address")?.contains("10.0.1.2")?;
     site.gateway.run("show refused")?.contains("10.0.0.9")?;
     let now = site.gateway.run("session list csv")?;
@@ -419,7 +421,7 @@ fn claims(site: &mut Site, connections: &[Overheard]) -> Result<()> {
 /// A station with the crafter's IP address and another MAC address, while the crafter has a connection.
 #[test]
 fn station_with_another_hosts_address_gets_no_connection_and_ends_none() -> Result<()> {
-    Site::tell(|site| {
+    Site::run_scenario(|site| {
         let crafter = &mut site.crafter;
         let victim = crafter.victim()?;
         let before = Metrics::read(&mut site.client)?;
@@ -427,21 +429,22 @@ fn station_with_another_hosts_address_gets_no_connection_and_ends_none() -> Resu
             frame[11] ^= 0x70;
             frame
         };
-        // A request for a connection, once as any host's and once in the name of the queue pair that is connected.
+        // A connection request, with a new QPN and with the QPN of the existing connection.
         let (req, _) = crafter.req(rping::PORT);
         for req in [req, Req { qpn: victim.link.ours, local_id: req.local_id ^ 1, ..req }] {
             let mad = crafter.mad(1, &Message::Req(req));
             crafter.send_frame(&from_elsewhere(crafter.frame(&mad)))?;
-            ensure!(crafter.answer(&victim.link)? == Answer::Silence, "it was answered");
+            ensure!(crafter.answer(&victim.link)? == Answer::Silence, "the request was answered");
         }
-        // A packet of the connection itself.
+        // A packet of the existing connection.
         let write = crafter.write(&victim.link, victim.address, victim.rkey, b"harm");
         crafter.send_frame(&from_elsewhere(crafter.frame(&write)))?;
-        ensure!(crafter.answer(&victim.link)? == Answer::Silence, "its data were taken");
+        ensure!(crafter.answer(&victim.link)? == Answer::Silence, "the WRITE was answered");
         let after = Metrics::read(&mut site.client)?;
         after.grew(&before, "roce_dropped_total{reason=\"wrong_peer\"}", 3.0)?;
         site.gateway.run("show refused")?.contains("wrong_mac")?.contains("02:00:00:00:00:79")?;
-        // With the right MAC address in it, which anybody can write: only who receives the answer ends the connection.
+        // The correct source MAC address can be forged, so a REQ alone does not end the connection: the sender must
+        // also answer the appliance's reply.
         let stale = Req { qpn: victim.link.ours, local_id: req.local_id ^ 2, ..req };
         crafter.send_mad(2, &Message::Req(stale))?;
         let good = crafter.write(&victim.link, victim.address, victim.rkey, b"fine");
@@ -453,7 +456,7 @@ fn station_with_another_hosts_address_gets_no_connection_and_ends_none() -> Resu
     })
 }
 
-/// A request from `from` (as the GID says and as the private data says) for an address `to`.
+/// A request for address `to` with these source addresses in the GID and in the private data.
 fn claimed(req: Req, (gid, private): (Ipv4Addr, Ipv4Addr), to: Ipv4Addr) -> Req {
     let [local_gid, remote_gid] = [gid, to].map(|ip| ip.to_ipv6_mapped().octets());
     let mut req = Req { local_gid, remote_gid, ..req };
@@ -464,8 +467,8 @@ fn claimed(req: Req, (gid, private): (Ipv4Addr, Ipv4Addr), to: Ipv4Addr) -> Req 
     req
 }
 
-/// All that may be said about a connection that stands, in its client's name.
-fn about(one: &Overheard) -> Vec<Message> {
+/// All messages about an established connection that its client may send.
+fn messages_about(one: &Overheard) -> Vec<Message> {
     let (local_id, remote_id) = (one.req.local_id, one.rep.local_id);
     let dreq = BriefKind::Dreq { remote_qpn: one.rep.qpn };
     let mra = BriefKind::Mra { about: About::Rep, service_timeout: 31 };

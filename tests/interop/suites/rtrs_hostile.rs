@@ -1,13 +1,13 @@
-//! Clients that keep to no protocol, against the image, while a stock client works beside them: they are
-//! refused for the right reason, disturb nobody, and leave nothing behind.
+//! Malicious RTRS clients against the image, while a stock client works: they are refused with the right reason, do not
+//! disturb the stock client, and leak no resources.
 use std::time::{Duration, Instant};
 
 use ::storage::rnbd::wire::{
     AccessMode, Close, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use interop_tests::host::Resident;
-use interop_tests::rtrs_attacker::{Fate, Knock, Request, Session, Stranger};
+use interop_tests::host::HostLoop;
+use interop_tests::rtrs_attacker::{ConnectOutcome, Fate, Request, Session, Stranger};
 use interop_tests::{client_of, map, networked_gateway_spec, storage, unmap};
 use launch::guest::{Guest, Wire};
 use launch::qemu::Vm;
@@ -15,18 +15,18 @@ use rtrs::wire::{ConnectRequest, Descriptor, IoHeader, Uuid};
 use rtrs::{Errno, Name};
 use verbs::{RejectReason, Status};
 
-/// The appliance between a stock client on one network and a stranger on another.
+/// The appliance between a stock client on one network and an attacker on another.
 struct Site {
     gateway: Vm,
     client: Guest,
     stranger: Stranger,
-    /// Bytes of memory that the appliance has free when the stock client has mapped its volume.
+    /// Free bytes of the appliance's arena after the stock client has mapped its volume.
     free: u64,
     _wire: Wire,
 }
 
 impl Site {
-    /// Boots everything; the client's fio begins to work for so many seconds.
+    /// Boots the machines, and starts fio in the client for this many seconds.
     fn boot(words: &str, seconds: u32) -> Result<Site> {
         let wire = Wire::new()?;
         let (first, second) = wire.datagrams();
@@ -37,15 +37,16 @@ impl Site {
         gateway.wait_ready()?;
         let mut client = client_of(1500, |spec| spec.nic(second).first_mac(0x20))?;
         storage::map_ram0(&mut client)?;
-        // It takes the frames of the boot, of which its socket holds ten: memory is not free while a port has some to send.
+        // The attacker's socket holds ten frames of the boot, which it takes first, because memory of frames to send is
+        // not free.
         stranger.idle(Duration::from_secs(1));
         let free = free(&mut gateway)?;
         storage::fio_begins(&mut client, "/dev/rnbd0", seconds, 1)?;
         Ok(Site { gateway, client, stranger, free, _wire: wire })
     }
 
-    /// The stock client was not disturbed, and the memory of the strangers' sessions is back.
-    fn ends(mut self) -> Result<()> {
+    /// Checks that the stock client was not disturbed, and that the memory of the attacker's sessions is free.
+    fn verify(mut self) -> Result<()> {
         storage::fio_ends(&mut self.client, Duration::from_secs(180))?;
         let reconnects =
             self.client.sh("cat /sys/class/rtrs-client/s1/paths/*/stats/reconnects")?;
@@ -66,7 +67,7 @@ impl Site {
     }
 }
 
-/// Bytes that are free in the appliance.
+/// Free bytes of the appliance's arena.
 fn free(gateway: &mut Vm) -> Result<u64> {
     let memory = gateway.run("show memory --json")?.json()?;
     memory["arena_free"].as_u64().with_context(|| format!("no arena_free in {memory}"))
@@ -76,8 +77,9 @@ fn io(device: u32, operation: Operation, sector: u64, size: u32) -> [u8; Io::SIZ
     Io { device, sector, operation, flags: IoFlags::empty(), size, priority: 0 }.emit()
 }
 
-/// Makes a request of a session's; makes another of it.
+/// Makes a request of a session.
 type Make<'a> = &'a dyn Fn(&Session) -> Request;
+/// Makes a valid request invalid.
 type Forge<'a> = &'a dyn Fn(&mut Request);
 
 const GOOD: Fate = Fate::Answered(Ok(()));
@@ -104,10 +106,10 @@ fn connection_requests_are_refused_with_the_errno_of_linux() -> Result<()> {
         bytes[at] = with;
         bytes
     };
-    let reset = Knock::Refused(Errno::ECONNRESET);
-    let refused = |stranger: &mut Stranger, bytes: &[u8], knock, what| {
-        let (answer, _) = stranger.knock(1234, bytes)?;
-        ensure!(answer == knock, "{what}: {answer:?}, not {knock:?}");
+    let reset = ConnectOutcome::Refused(Errno::ECONNRESET);
+    let refused = |stranger: &mut Stranger, bytes: &[u8], expected, what| {
+        let (answer, _) = stranger.connect(1234, bytes)?;
+        ensure!(answer == expected, "{what}: {answer:?}, not {expected:?}");
         Ok(())
     };
     refused(stranger, &changed(2, 0), reset, "magic")?;
@@ -120,27 +122,27 @@ fn connection_requests_are_refused_with_the_errno_of_linux() -> Result<()> {
     refused(stranger, &[], reset, "nothing")?;
     refused(stranger, &[0xff; 56], reset, "ones")?;
     let unknown = ConnectRequest { first: false, ..good };
-    refused(stranger, &unknown.emit(), Knock::Refused(Errno::ENXIO), "an unknown session")?;
-    let nobody = Knock::Rejected(RejectReason::INVALID_SERVICE_ID);
-    let (answer, _) = stranger.knock(1235, &bytes)?;
-    ensure!(answer == nobody, "another port: {answer:?}");
-    let told = site.gateway.run("show refused")?;
-    told.contains("no_such_port")?.contains("port 1235")?.contains("rnbd.port")?;
+    refused(stranger, &unknown.emit(), ConnectOutcome::Refused(Errno::ENXIO), "an unknown session")?;
+    let rejected = ConnectOutcome::Rejected(RejectReason::INVALID_SERVICE_ID);
+    let (answer, _) = stranger.connect(1235, &bytes)?;
+    ensure!(answer == rejected, "another port: {answer:?}");
+    let refusals = site.gateway.run("show refused")?;
+    refusals.contains("no_such_port")?.contains("port 1235")?.contains("rnbd.port")?;
     let stranger = &mut site.stranger;
 
-    let (answer, line) = stranger.knock(1234, &bytes)?;
-    ensure!(answer == Knock::Accepted, "{answer:?}");
+    let (answer, connection) = stranger.connect(1234, &bytes)?;
+    ensure!(answer == ConnectOutcome::Accepted, "{answer:?}");
     refused(stranger, &bytes, reset, "cid 0 twice")?;
     let other = ConnectRequest { cid: 1, cid_num: 3, ..good };
     refused(stranger, &other.emit(), reset, "another cid_num")?;
     let same = ConnectRequest { path: Uuid([3; 16]), ..good };
-    refused(stranger, &same.emit(), Knock::Refused(Errno::EEXIST), "the same addresses")?;
-    // A connection without the other, whose owner leaves.
-    stranger.hang_up(line.context("a connection")?);
-    site.ends()
+    refused(stranger, &same.emit(), ConnectOutcome::Refused(Errno::EEXIST), "the same addresses")?;
+    // The client disconnects with one of its two connections established.
+    stranger.disconnect(connection.context("a connection")?);
+    site.verify()
 }
 
-/// A session with `ram0` open, and the device's number.
+/// Opens a session and `ram0` in it, and returns the device number.
 fn opened(stranger: &mut Stranger, name: &str) -> Result<(Session, u32)> {
     let mut session = stranger.session(name.as_bytes())?.context("INFO was refused")?;
     let request = session.read(0, &SessionInfo { version: 2 }.emit(), SessionInfo::SIZE as u32);
@@ -166,15 +168,15 @@ fn open(
     stranger.send(session, &request)
 }
 
-fn requests_that_lie(words: &str) -> Result<()> {
+fn invalid_requests(words: &str) -> Result<()> {
     let mut site = Site::boot(words, 20)?;
     let stranger = &mut site.stranger;
     for name in ["a/b", "a.b", "..", ""] {
         let session = stranger.session(name.as_bytes())?;
-        ensure!(session.is_none(), "a session of the name {name:?} was let in");
+        ensure!(session.is_none(), "a session with the name {name:?} was accepted");
     }
-    ensure!(stranger.session(&[b'x'; 255])?.is_none(), "a name without an end was let in");
-    ensure!(stranger.session(b"s1")?.is_none(), "another's name was let in");
+    ensure!(stranger.session(&[b'x'; 255])?.is_none(), "a name without a terminator was accepted");
+    ensure!(stranger.session(b"s1")?.is_none(), "the name of another session was accepted");
 
     let (mut session, device) = opened(stranger, "stranger")?;
     let fresh = |s: &Session| s.read(2, &io(device, Operation::Read, 0, 512), 512);
@@ -186,33 +188,33 @@ fn requests_that_lie(words: &str) -> Result<()> {
         let header = IoHeader::Read { user_len: 32, need_invalidate: true, into };
         s.request(2, 0, &[&io(device, Operation::Read, 0, 512)], header, 0)
     };
-    // Each is answered, and the session goes on.
+    // Each is answered, and the session continues.
     let cases: [(&str, Fate, Make<'_>); 13] = [
-        ("an honest read", GOOD, &fresh),
-        ("a device that is none", error(Errno::ENOTCONN), &|s| {
+        ("a valid read", GOOD, &fresh),
+        ("an unknown device", error(Errno::ENOTCONN), &|s| {
             s.read(2, &io(device + 1, Operation::Read, 0, 512), 512)
         }),
-        ("a size that is not the data's", error(Errno::EINVAL), &|s| {
+        ("a size that differs from the data's", error(Errno::EINVAL), &|s| {
             s.read(2, &io(device, Operation::Read, 0, 1024), 512)
         }),
         ("sectors past the end", error(Errno::EIO), &|s| {
             s.read(2, &io(device, Operation::Read, u64::MAX, 512), 512)
         }),
-        ("an operation that is none", error(Errno::EINVAL), &|s| {
+        ("an unknown operation", error(Errno::EINVAL), &|s| {
             let mut user = io(device, Operation::Read, 0, 512);
             user[16] = 99;
             s.read(2, &user, 512)
         }),
-        ("a usr_len beyond what there is", error(Errno::EINVAL), &|s| user_len(s, 33)),
+        ("a usr_len beyond the message", error(Errno::EINVAL), &|s| user_len(s, 33)),
         ("the largest usr_len", error(Errno::EINVAL), &|s| user_len(s, u16::MAX)),
-        ("a usr_len of nothing", error(Errno::EINVAL), &|s| user_len(s, 0)),
+        ("a usr_len of 0", error(Errno::EINVAL), &|s| user_len(s, 0)),
         ("a usr_len too short for a request", error(Errno::EINVAL), &|s| user_len(s, 8)),
         ("an answer of no bytes", error(Errno::EINVAL), &|s| into(s, 0)),
         ("an answer larger than a chunk", error(Errno::EINVAL), &|s| into(s, u32::MAX)),
         ("a write to a device that is open for reading", error(Errno::EROFS), &|s| {
             s.write(2, &io(device, Operation::Write, 0, 512), &[7; 512])
         }),
-        ("an honest read after all that", GOOD, &fresh),
+        ("a valid read afterwards", GOOD, &fresh),
     ];
     for (what, expected, forge) in cases {
         let request = forge(&session);
@@ -230,28 +232,28 @@ fn requests_that_lie(words: &str) -> Result<()> {
         let fate = open(stranger, &mut session, name, mode)?;
         ensure!(fate == error(errno), "OPEN {name:?} {mode:?}: {fate:?}");
     }
-    // CLOSE of a device of nobody, and of its own: gone.
+    // After a CLOSE the device is gone.
     let close = session.write(3, &Close { device }.emit(), &[]);
     ensure!(stranger.send(&mut session, &close)? == GOOD, "CLOSE");
     let request = fresh(&session);
     let fate = stranger.send(&mut session, &request)?;
     ensure!(fate == error(Errno::ENOTCONN), "a read after CLOSE: {fate:?}");
     stranger.leave(session);
-    site.ends()
+    site.verify()
 }
 
 #[test]
 fn requests_that_lie_get_their_errno() -> Result<()> {
-    requests_that_lie("")
+    invalid_requests("")
 }
 
 #[test]
 fn requests_that_lie_get_their_errno_with_fixed_keys() -> Result<()> {
-    requests_that_lie("isthmus.rnbd.always_invalidate=false")
+    invalid_requests("isthmus.rnbd.always_invalidate=false")
 }
 
-/// Whatever is asked for as an RTRS READ, only what a volume reads is sent; and what was never sent is not
-/// stored.
+/// Of all operations that are sent as an RTRS READ, only a volume's read returns data. Other operations leave the
+/// client's buffer unchanged.
 #[test]
 fn only_a_read_brings_data() -> Result<()> {
     for words in ["", "isthmus.rnbd.always_invalidate=false", "isthmus.rnbd.oversubscribe=4"] {
@@ -265,7 +267,7 @@ fn only_a_read_brings_data() -> Result<()> {
             (Operation::WriteZeroes, error(Errno::EROFS)),
             (Operation::Write, error(Errno::EROFS)),
         ];
-        // In chunks that were used, and in some that were not.
+        // In used and in unused chunks.
         for (chunk, (operation, expected)) in (0..10).zip(operations.into_iter().cycle()) {
             let memory = session.data.0;
             memory.fill(0xa5);
@@ -273,39 +275,39 @@ fn only_a_read_brings_data() -> Result<()> {
             let fate = stranger.send(&mut session, &request)?;
             ensure!(fate == expected, "{words} {operation:?} sent as READ: {fate:?}");
             let mut seen = [0; 8192];
-            memory.read(0, &mut seen).ok().context("what was sent")?;
-            ensure!(seen == [0xa5; 8192], "{words} {operation:?} has brought {:02x?}", &seen[..32]);
+            memory.read(0, &mut seen).ok().context("the read buffer")?;
+            ensure!(seen == [0xa5; 8192], "{words} {operation:?} returned {:02x?}", &seen[..32]);
         }
         let request = session.read(20, &Close { device }.emit(), 8192);
         session.data.0.fill(0xa5);
         ensure!(stranger.send(&mut session, &request)? == GOOD, "CLOSE sent as READ");
         let mut seen = [0; 8192];
-        session.data.0.read(0, &mut seen).ok().context("what was sent")?;
-        ensure!(seen == [0xa5; 8192], "{words} CLOSE has brought {:02x?}", &seen[..32]);
+        session.data.0.read(0, &mut seen).ok().context("the read buffer")?;
+        ensure!(seen == [0xa5; 8192], "{words} CLOSE returned {:02x?}", &seen[..32]);
         stranger.leave(session);
-        site.ends()?;
+        site.verify()?;
     }
     Ok(())
 }
 
-/// A request whose like no client sends ends its own path, and that alone.
+/// A malformed request ends its own path, and no other.
 #[test]
 fn requests_without_sense_end_their_path() -> Result<()> {
     let mut site = Site::boot("", 30)?;
     let stranger = &mut site.stranger;
     let (bystander, _) = opened(stranger, "bystander")?;
-    // Another session's key is a foreign one.
+    // A chunk of another session.
     let foreign = bystander.chunks[5];
     let access = Fate::Nak(Status::RemoteAccess);
     let cases: [(&str, Fate, Forge<'_>); 9] = [
         ("an offset beyond the chunk", Fate::Closed, &|r| r.offset = 70_000),
         ("an offset at the chunk's end", Fate::Closed, &|r| r.offset = 65_536),
         ("a chunk beyond the queue depth", Fate::Closed, &|r| r.chunk = 100),
-        ("the last chunk that 7 bits name", Fate::Closed, &|r| r.chunk = 127),
+        ("the last chunk number of 7 bits", Fate::Closed, &|r| r.chunk = 127),
         ("a header of an unknown type", Fate::Closed, &|r| r.bytes[32] = 9),
         ("bytes beyond the chunk", access, &|r| r.address += 65_536 - 500),
-        ("an address of nothing", access, &|r| r.address = 0),
-        ("a key of nothing", access, &|r| r.key ^= 1),
+        ("address 0", access, &|r| r.address = 0),
+        ("an unknown key", access, &|r| r.key ^= 1),
         ("another session's chunk", access, &|r| {
             (r.address, r.key) = (foreign.address, foreign.key);
         }),
@@ -318,7 +320,7 @@ fn requests_without_sense_end_their_path() -> Result<()> {
         ensure!(fate == expected, "{what}: {fate:?}, not {expected:?}");
         stranger.leave(session);
     }
-    // A key dies with its use.
+    // A key is invalid after its use.
     let (mut session, device) = opened(stranger, "stranger")?;
     let request = session.read(2, &io(device, Operation::Read, 0, 512), 512);
     ensure!(stranger.send(&mut session, &request)? == GOOD, "the first time");
@@ -326,7 +328,7 @@ fn requests_without_sense_end_their_path() -> Result<()> {
     ensure!(fate == access, "a stale key: {fate:?}");
     stranger.leave(session);
     stranger.leave(bystander);
-    site.ends()
+    site.verify()
 }
 
 #[test]
@@ -334,17 +336,17 @@ fn ten_thousand_half_open_connects_are_forgotten() -> Result<()> {
     let mut site = Site::boot("", 60)?;
     for n in 0..4 {
         site.stranger.half_open(2_500)?;
-        // Beside them the stock client goes on, and comes in once more.
+        // The stock client keeps working, and can open another session.
         map(&mut site.client, &format!("beside{n}"), storage::PATH, "ram0", "access_mode=ro")?;
         unmap(&mut site.client, 1)?;
     }
-    // After them there is room again for their own host.
+    // Once they have timed out, their own host can connect again.
     let deadline = Instant::now() + Duration::from_secs(90);
     while let Err(error) = opened(&mut site.stranger, "late").map(|(session, _)| {
         site.stranger.leave(session);
     }) {
-        ensure!(Instant::now() < deadline, "nobody is let in afterwards: {error:#}");
+        ensure!(Instant::now() < deadline, "no session is accepted afterwards: {error:#}");
         site.stranger.idle(Duration::from_secs(2));
     }
-    site.ends()
+    site.verify()
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use interop_tests::engines::Setup;
 use interop_tests::metrics::Metrics;
 use interop_tests::relay::Relay;
-use interop_tests::smc::{echo, prepare, serve, speaks_smc, tell, until_active};
+use interop_tests::smc::{echo, prepare, run_scenario, serve, speaks_smc, until_active};
 use interop_tests::{Site, storage};
 use launch::guest::{Guest, Wire};
 use launch::qemu::Spec;
@@ -17,7 +17,7 @@ fn a_stock_client_gets_its_echo_from_the_image() -> Result<()> {
     let mut site = Site::boot(1500, words)?;
     let guest = &mut site.client;
     prepare(guest)?;
-    let mut story = || {
+    let mut scenario = || {
         echo(guest, "64 10 1")?;
         speaks_smc(guest, 1)?;
         echo(guest, "4096 4 8")?;
@@ -27,19 +27,20 @@ fn a_stock_client_gets_its_echo_from_the_image() -> Result<()> {
         echo(guest, "3000 2 2 tcp")?;
         speaks_smc(guest, 8)
     };
-    let told = story();
+    let result = scenario();
     let log = site.gateway.run("show log")?.text;
-    told.with_context(|| format!("the appliance's log:\n{log}"))?;
+    result.with_context(|| format!("the appliance's log:\n{log}"))?;
     ensure!(log.contains("link group with 10.0.0.2") && !log.contains("declined"), "{log}");
     Ok(())
 }
 
 #[test]
 fn a_stock_client_gets_its_echo_over_smc_r() -> Result<()> {
-    let report = tell(Setup::default(), |guest| {
+    let report = run_scenario(Setup::default(), |guest| {
         echo(guest, "64 10 1")?;
         speaks_smc(guest, 1)?;
-        // Reuse, in parallel; data that wraps; a close without a half-close, and one with linger 0.
+        // Parallel connections that reuse the link; data that wraps; a close without a half-close, and one with linger
+        // 0.
         echo(guest, "4096 4 8")?;
         echo(guest, "200000 2 1")?;
         echo(guest, "64 1 4 early")?;
@@ -53,8 +54,8 @@ fn a_stock_client_gets_its_echo_over_smc_r() -> Result<()> {
 
 #[test]
 fn tcp_where_smc_cannot_be() -> Result<()> {
-    let report = tell(Setup::default(), |guest| {
-        // A client that does not offer SMC, then one of another enterprise.
+    let report = run_scenario(Setup::default(), |guest| {
+        // A client that does not offer SMC, then one with another EID.
         echo(guest, "100000 2 3 tcp")?;
         guest.sh("rmmod smc_diag smc && modprobe -a smc smc_diag && smc eid OTHER")?;
         echo(guest, "100000 2 1")
@@ -66,7 +67,7 @@ fn tcp_where_smc_cannot_be() -> Result<()> {
 #[test]
 fn the_engines_are_clients_of_a_stock_server() -> Result<()> {
     let dial = Some("10.0.0.2:7777".parse()?);
-    let report = tell(Setup { dial, ..Setup::default() }, |guest| serve(guest, 7777, ""))?;
+    let report = run_scenario(Setup { dial, ..Setup::default() }, |guest| serve(guest, 7777, ""))?;
     ensure!(report.contains("dialer: fine"), "{report}");
     ensure!(report.contains("client: 1, server: 0, first_contacts: 1, fallbacks: {}"), "{report}");
     Ok(())
@@ -74,27 +75,31 @@ fn the_engines_are_clients_of_a_stock_server() -> Result<()> {
 
 #[test]
 fn before_the_machine_ends_everybody_is_told() -> Result<()> {
-    is_told_by(|spec| spec, b"poweroff\r", "powering off")
+    peers_are_disconnected(|spec| spec, b"poweroff\r", "powering off")
 }
 
 #[test]
 fn before_it_starts_again_everybody_is_told() -> Result<()> {
-    is_told_by(|spec| spec, b"reboot\r", "rebooting")
+    peers_are_disconnected(|spec| spec, b"reboot\r", "rebooting")
 }
 
-/// Ctrl-\\ in the image for tests.
+/// Ctrl-\\ panics the image for tests.
 #[test]
 fn the_last_act_of_a_panic_is_to_tell_everybody() -> Result<()> {
     let faulty = std::env::var_os("ISTHMUS_FAULTS");
     let faulty = faulty.context("ISTHMUS_FAULTS is not set: run ./isthmus test")?;
-    is_told_by(|spec| spec.elf(faulty), b"\x1c", "peers were told")
+    peers_are_disconnected(|spec| spec.elf(faulty), b"\x1c", "peers disconnected")
 }
 
-/// Seconds from the key to the last who hears of it, by the client's clock.
-const TOLD_WITHIN: f64 = 1.0;
+/// Seconds from the key to the last disconnect, by the client's clock.
+const DISCONNECTED_WITHIN: f64 = 1.0;
 
-/// Whether everybody is told when the appliance ends by these keys, and says so.
-fn is_told_by(image: impl FnOnce(Spec) -> Spec, keys: &[u8], says: &str) -> Result<()> {
+/// The appliance stops on these keys and prints `message`. All its peers see a disconnect in time.
+fn peers_are_disconnected(
+    image: impl FnOnce(Spec) -> Spec,
+    keys: &[u8],
+    message: &str,
+) -> Result<()> {
     let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
         isthmus.rule.0.name=tcp isthmus.rule.0.listen=7000 isthmus.rule.0.backend=10.0.0.2:7777";
     let wire = Wire::new()?;
@@ -103,8 +108,8 @@ fn is_told_by(image: impl FnOnce(Spec) -> Spec, keys: &[u8], says: &str) -> Resu
     prepare(guest)?;
     serve(guest, 7777, "tcp")?;
     storage::map_ram0(guest)?;
-    // To the appliance, and through it, SMC-R in front, TCP behind: some rest, one has bytes under way all the time,
-    // and so has the volume.
+    // Connections to the appliance and through it, with SMC-R in front and TCP behind. Some are idle; one, and the
+    // volume, have data in flight all the time.
     guest.sh("smc echo 10.0.0.1 7 64 1 2 hold=100 > /dev/null 2>&1 &")?;
     guest.sh("smc echo 10.0.0.1 7000 64 1 2 hold=100 > /dev/null 2>&1 &")?;
     guest.sh(&until_active(4))?;
@@ -114,8 +119,8 @@ fn is_told_by(image: impl FnOnce(Spec) -> Spec, keys: &[u8], says: &str) -> Resu
     storage::fio_at_work(guest, "/dev/rnbd0")?;
     let open = "netstat -tn | grep -c '10.0.0.1:.*ESTABLISHED'";
     guest.sh(&format!("[ $({open}) -ge 8 ]"))?;
-    // Who notes when each of them hears of the end. The back ends' connections are looked for by their server: those
-    // of SMC-R's handshakes stay with their sockets.
+    // Background loops record when each peer sees its disconnect. Backend connections are matched by the server's
+    // address, because the TCP connections of SMC-R handshakes stay with their sockets.
     for (name, connected) in [
         ("smc", "smc sockets | grep -q '^ACTIVE SMCR '"),
         ("back", "netstat -tn | grep '10.0.0.2:7777 .*10.0.0.1:' | grep -q ESTABLISHED"),
@@ -124,7 +129,7 @@ fn is_told_by(image: impl FnOnce(Spec) -> Spec, keys: &[u8], says: &str) -> Resu
         guest.sh(&format!("{connected}"))?;
         guest.sh(&format!(
             "(while {connected}; do :; done; cat /proc/uptime >/tmp/new.{name}
-             mv /tmp/new.{name} /tmp/told.{name}) </dev/null >/dev/null 2>&1 &"
+             mv /tmp/new.{name} /tmp/gone.{name}) </dev/null >/dev/null 2>&1 &"
         ))?;
     }
     let uptime = |text: &str| -> Result<f64> {
@@ -132,24 +137,24 @@ fn is_told_by(image: impl FnOnce(Spec) -> Spec, keys: &[u8], says: &str) -> Resu
     };
     let before = uptime(&guest.sh("cat /proc/uptime")?)?;
     site.gateway.serial.send(keys)?;
-    site.gateway.wait_for(says)?;
+    site.gateway.wait_for(message)?;
     let guest = &mut site.client;
     let mut slowest: f64 = 0.0;
     for name in ["smc", "back", "rtrs"] {
-        let told = format!("[ -e /tmp/told.{name} ]");
+        let gone = format!("[ -e /tmp/gone.{name} ]");
         guest
-            .wait_until(&told, Duration::from_secs(20))
+            .wait_until(&gone, Duration::from_secs(20))
             .with_context(|| format!("{name}: {}", guest.sh("netstat -tn").unwrap_or_default()))?;
-        let after = uptime(&guest.sh(&format!("cat /tmp/told.{name}"))?)? - before;
-        println!("{says}: {name} was told within {after:.2} s by the client's clock");
+        let after = uptime(&guest.sh(&format!("cat /tmp/gone.{name}"))?)? - before;
+        println!("{message}: {name} was disconnected within {after:.2} s by the client's clock");
         slowest = slowest.max(after);
     }
-    ensure!(slowest <= TOLD_WITHIN, "told after {slowest} s");
+    ensure!(slowest <= DISCONNECTED_WITHIN, "disconnected after {slowest} s");
     Ok(())
 }
 
-/// A rule that is taken away, and one that listens elsewhere: their clients and servers are told, those of another rule
-/// go on. So do those of a rule that gets another server.
+/// Removing a rule, or changing its port, disconnects its clients and servers. Connections of other rules continue, and
+/// so do those of a rule whose backend changes.
 #[test]
 fn a_rule_that_ends_tells_everybody() -> Result<()> {
     let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
@@ -161,15 +166,15 @@ fn a_rule_that_ends_tells_everybody() -> Result<()> {
     let guest = &mut site.client;
     prepare(guest)?;
     serve(guest, 7777, "")?;
-    // In front SMC-R and TCP, behind TCP and SMC-R. They say something, and hold on.
+    // SMC-R and TCP in front, TCP and SMC-R behind. The clients send data, and keep the connections open.
     for (port, how) in [(7000, ""), (7000, "tcp"), (7001, ""), (7002, ""), (7002, "tcp")] {
         guest.sh(&format!(
             "smc echo 10.0.0.1 {port} 64 1 1 hold=100 {how} > /tmp/{port}{how} 2>&1 &"
         ))?;
     }
-    // Three clients, and the server of one of them.
-    let speaking = |count: usize| format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {count} ]");
-    guest.wait_until(&speaking(4), Duration::from_secs(30))?;
+    // The sockets of three clients, and of one client's server.
+    let active_smc = |count: usize| format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {count} ]");
+    guest.wait_until(&active_smc(4), Duration::from_secs(30))?;
     let established = |end: &str, count: usize| {
         format!("[ $(netstat -tn | grep '{end}' | grep -c ESTABLISHED) = {count} ]")
     };
@@ -188,14 +193,14 @@ fn a_rule_that_ends_tells_everybody() -> Result<()> {
         let guest = &mut site.client;
         let all = [(first, 0), (last, 2), (backs, behind)];
         let all = all.map(|(end, count)| established(end, count)).join(" && ");
-        let all = format!("{} && {all}", speaking(active));
+        let all = format!("{} && {all}", active_smc(active));
         if let Err(error) = guest.wait_until(&all, Duration::from_secs(3)) {
             let seen = guest.sh("netstat -tn; smc sockets")?;
             let log = site.gateway.run("show log")?.text;
             anyhow::bail!("{line}: {error:#}\n{seen}\n{log}");
         }
     }
-    // Nobody listens where a rule was; the one that was changed listens; another may have the port.
+    // The port of the removed rule is closed, and a new rule can use it.
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1 tcp 2>&1; true")?;
     ensure!(!said.contains("fine"), "{said}");
     for line in ["set rule.2.name new", "set rule.2.listen 7000"] {
@@ -208,13 +213,13 @@ fn a_rule_that_ends_tells_everybody() -> Result<()> {
     }
     let rules = site.gateway.run("show smc rules --json")?.text;
     ensure!(!rules.contains("\"gone\"") && !rules.contains("left_out"), "{rules}");
-    // The echo service holds its port until the appliance boots again, whatever the configuration says by now.
+    // The echo service holds its port until the next boot, even if it is switched off in the configuration.
     site.gateway.run("set smc.services false")?;
     site.gateway.run("set rule.2.listen 7")?;
     site.gateway.wait_for("port 7 is still held")?;
     site.gateway.run("show smc rules --json")?.contains("left_out")?;
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1 tcp 2>&1; true")?;
-    ensure!(!said.contains("fine"), "the rule that was there is not: {said}");
+    ensure!(!said.contains("fine"), "the rule still listens on its old port: {said}");
     site.gateway.run("set rule.2.listen 7000")?;
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1")?;
     ensure!(said.trim() == "fine", "{said}");
@@ -242,12 +247,12 @@ fn a_server_that_roce_does_not_reach_is_spoken_to_over_tcp() -> Result<()> {
     let rules = site.gateway.run("show smc rules --json")?.text;
     ensure!(rules.contains("\"state\":\"up\"") && rules.contains("\"failures\":0"), "{rules}");
     let stats = site.gateway.run("show smc stats --json")?.text;
-    ensure!(stats.contains("\"tcp_fallback\":3,"), "the server is in doubt after three: {stats}");
+    ensure!(stats.contains("\"tcp_fallback\":3,"), "SMC-R to the server is not suspended after three failures: {stats}");
     Ok(())
 }
 
-/// Two addresses of a client: the one is in `smc.hosts` and in a rule's `hosts`, the other in neither. A host that may
-/// not speak SMC-R and offers it is reset, and not served over TCP: it has to connect without the offer.
+/// A client with two addresses, one of which is in `smc.hosts` and in a rule's `hosts`, the other in neither. A host
+/// that is not in `smc.hosts` and offers SMC-R is reset, not served over TCP: it must connect without the offer.
 #[test]
 fn hosts_of_smc_and_of_rules_are_refused_and_admitted() -> Result<()> {
     let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
@@ -274,28 +279,28 @@ fn hosts_of_smc_and_of_rules_are_refused_and_admitted() -> Result<()> {
                 "{case}\n{}",
                 site.gateway.run("show log")?.text
             );
-            // It is told at once.
+            // The refusal is a reset, without a delay.
             ensure!(fine || said.contains("reset"), "{case}");
             refused += i32::from(!fine);
         }
     }
-    let told = site.gateway.run("show refused")?;
+    let refusals = site.gateway.run("show refused")?;
     for word in ["10.0.0.2", "host_not_admitted", "shut", "smc.hosts does", "rule.N.hosts does"] {
-        told.contains(word)?;
+        refusals.contains(word)?;
     }
-    told.lacks("10.0.0.3")?;
+    refusals.lacks("10.0.0.3")?;
     let metric = "refused_total{what=\"connection\",reason=\"host_not_admitted\"}";
     let refused_to = |guest: &mut Guest| Metrics::read(guest)?.get(metric);
     let count = refused_to(&mut site.client)?;
-    let said = format!("{refused} attempts were refused, {count} counted: {}", told.text);
+    let said = format!("{refused} attempts were refused, {count} counted: {}", refusals.text);
     println!("{said}");
-    // Once, or twice where bytes of the client's came behind its handshake and found the connection gone.
+    // Each attempt counts once, or twice if data of the client arrive after the connection was reset.
     let counted = f64::from(refused)..=f64::from(2 * refused);
     ensure!(counted.contains(&count), "{said}");
-    // It is let in from now on, by the rule.
+    // The changed rule admits the host from now on.
     site.gateway.run("set rule.1.hosts 10.0.0.0/24")?.contains("in force now")?;
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7001 64 1 1 tcp")?;
     ensure!(said.trim() == "fine", "{said}");
-    ensure!(refused_to(&mut site.client)? == count, "one more was refused");
+    ensure!(refused_to(&mut site.client)? == count, "another attempt was refused");
     Ok(())
 }

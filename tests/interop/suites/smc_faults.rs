@@ -1,18 +1,18 @@
-//! Stock AF_SMC clients of all sizes, with loss, and with bad ends, against the appliance's engines in this
-//! process.
+//! Stock AF_SMC clients against the appliance's engines in this process: all MTUs and buffer sizes, loss, killed
+//! clients and vanished devices.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use interop_tests::engines::Setup;
-use interop_tests::smc::{echo, tell, until_active};
+use interop_tests::smc::{echo, run_scenario, until_active};
 
 #[test]
 fn mtus_and_buffers_of_all_sizes() -> Result<()> {
     for (mtu, rmb_size) in [(1500, 0), (9000, 5), (5000, 2)] {
-        let report = tell(Setup { mtu, rmb_size, ..Setup::default() }, |guest| {
+        let report = run_scenario(Setup { mtu, rmb_size, ..Setup::default() }, |guest| {
             echo(guest, "5000000 1 1")?;
-            // The guest's own buffers at the other end of what is possible.
+            // The smallest buffers in the guest.
             guest.sh("sysctl -w net.smc.rmem=16384 net.smc.wmem=16384")?;
             echo(guest, "300000 2 2")
         })?;
@@ -24,10 +24,10 @@ fn mtus_and_buffers_of_all_sizes() -> Result<()> {
 
 #[test]
 fn loss_and_bad_ends() -> Result<()> {
-    let report = tell(Setup { loss: 100, ..Setup::default() }, |guest| {
+    let report = run_scenario(Setup { loss: 100, ..Setup::default() }, |guest| {
         echo(guest, "1000000 1 2")?;
         echo(guest, "64 1 1 urgent")?;
-        // Killed while idle, and with data that it never reads.
+        // A client that is killed while idle, and one with unread data.
         let active = until_active(1);
         guest.sh(&format!(
             "smc echo 10.0.0.1 7 64 1 1 hold=60 & {active}; kill -9 $!; wait; true"
@@ -43,13 +43,13 @@ fn loss_and_bad_ends() -> Result<()> {
 
 #[test]
 fn a_peer_that_is_gone_is_let_go() -> Result<()> {
-    let report = tell(Setup::default(), |guest| {
+    let report = run_scenario(Setup::default(), |guest| {
         echo(guest, "64 1 1")?;
         let active = until_active(1);
         guest.sh(&format!("smc echo 10.0.0.1 7 64 1 1 hold > /tmp/held 2>&1 & {active}"))?;
-        // Its device is away for 3 s.
+        // The guest's device is removed for 3 s.
         guest.sh("rdma link del rxe0; sleep 3; rdma link add rxe0 type rxe netdev eth0")?;
-        // Its link group is another one now.
+        // The guest uses a new link group now.
         echo(guest, "4096 2 2")?;
         guest.sh("rmmod smc_diag")?;
         guest.wait_until("rmmod smc", Duration::from_secs(30))?;

@@ -1,22 +1,22 @@
-//! Link groups with two links between the image and stock Linux, each with two ports on one network: a link
-//! that is lost, streams that go on over the other, and the link that is there again by itself.
+//! Link groups with two links between the image and stock Linux, each with two ports on one network. When a link is
+//! lost, streams continue over the other, and the link is replaced automatically.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use interop_tests::lab::{Lab, WORDS, tell};
+use interop_tests::lab::{Lab, WORDS, run_scenario};
 use interop_tests::{Site, boot_client, image_spec, system};
 use launch::guest::Wire;
 
-/// Both hosts have both addresses in one subnet, as Linux wants it.
+/// Both addresses of each host are in one subnet, as Linux requires.
 const NETS: &str = "isthmus.net.0.address=10.0.0.1/24 isthmus.net.0.pnetid=LAB \
     isthmus.net.1.address=10.0.0.11/24 isthmus.net.1.pnetid=LAB";
 
-/// Both roles of the image, each with a link group.
+/// The image's roles, each with a link group.
 const BOTH: &[&str] = &["SERV", "CLNT"];
 
-/// Waits until the newest link groups of these roles have so many links that carry connections. (Linux makes
-/// another group when it has lost a link by itself while a connection came.)
+/// Waits until the newest link groups of these roles have this many active links. Linux creates another group if it
+/// loses a link by itself during a handshake.
 fn have_links(lab: &mut Lab, roles: &[&str], links: usize, limit: Duration) -> Result<()> {
     let end = Instant::now() + limit;
     loop {
@@ -45,27 +45,27 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
     gateway.wait_ready()?;
     let client = system()?.spec("client", &["10.0.0.2/24", "10.0.0.12/24"], 1500);
     let client = boot_client(client.nic(theirs0).nic(theirs1).first_mac(0x20))?;
-    tell(Site::of(gateway, client), |lab| {
+    run_scenario(Site::of(gateway, client), |lab| {
         lab.guest_loses_links = true;
         have_links(lab, BOTH, 2, Duration::from_secs(20)).context("at first")?;
         begin_streams(lab)?;
-        // Links are over wire 0 and wire 1; each is cut at Linux's end, and mended.
+        // Each wire carries a link. Each is cut at Linux's end, and reconnected.
         for wire in [0, 1] {
             lab.site.client.set_link(wire, false)?;
             have_links(lab, BOTH, 1, Duration::from_secs(20))
                 .with_context(|| format!("wire {wire} is cut"))?;
-            // The streams go on over the other one for a while.
+            // The streams continue over the other link for a while.
             std::thread::sleep(Duration::from_secs(2));
             lab.site.client.set_link(wire, true)?;
             have_links(lab, BOTH, 2, Duration::from_secs(60))
-                .with_context(|| format!("wire {wire} is mended"))?;
+                .with_context(|| format!("wire {wire} is reconnected"))?;
         }
-        // And at this end, which Linux does not see. (As a server it then waits for what it has sent over
-        // the link that is gone, for ever: rdma_rxe does not give up.)
+        // A cut at the appliance's end, which Linux does not detect. As a server it then waits for ever for the
+        // completion of its sends on the lost link, because rdma_rxe never stops retransmitting.
         set_link(lab, 0, false)?;
         have_links(lab, BOTH, 1, Duration::from_secs(60)).context("wire 0 is cut here")?;
         set_link(lab, 0, true)?;
-        have_links(lab, &["SERV"], 2, Duration::from_secs(60)).context("wire 0 is mended here")?;
+        have_links(lab, &["SERV"], 2, Duration::from_secs(60)).context("wire 0 is reconnected here")?;
         for port in [7, 7001] {
             let good = format!("grep fine /tmp/good{port}");
             let done = lab.site.client.wait_until(&good, Duration::from_secs(90));
@@ -79,8 +79,8 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
     })
 }
 
-/// Two clients of each port: with the servers behind the rule six sockets that speak SMC-R. A link that the guest
-/// loses meanwhile takes handshakes with it, which go back to TCP.
+/// Starts two clients of each port. With the servers behind the rule, six sockets use SMC-R. If the guest loses a link
+/// meanwhile, handshakes on it fall back to TCP, and the start is repeated.
 fn begin_streams(lab: &mut Lab) -> Result<()> {
     let six = "[ $(smc sockets | grep -c 'ACTIVE SMCR') = 6 ]";
     for last in [false, false, true] {

@@ -1,4 +1,4 @@
-//! Very many connections over SMC-R from stock Linux: at once, and one after the other.
+//! Many SMC-R connections from stock Linux, concurrent and sequential.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,21 @@ use interop_tests::smc::prepare;
 
 const SERVICES: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID isthmus.smc.connections=1100 \
     isthmus.smc.connections_per_host=1100";
-/// Connections that one run of the client makes.
+/// Connections of one run of the client.
 const EACH: usize = 200;
-/// Connections at once, and one after the other.
+/// Concurrent connections.
 const AT_ONCE: usize = 1000;
+/// Sequential connections.
 const IN_ALL: usize = 10_000;
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Two sweeps, of which nobody tells: receive buffers that nothing came for are given back.
+/// Waits for two sweeps, which free unused receive buffers and which no counter reports.
 const SWEEPS: &str = "sleep 5";
-/// How long memory may take to come back after the last word.
+/// How long the appliance may take to free memory after the last close.
 const SETTLING: Duration = Duration::from_secs(40);
-/// What differs from time to time: nodes of maps, buffers of the page that tells it.
+/// Bytes that memory use may vary by: nodes of maps, and buffers of the page that reports it.
 const SLACK: f64 = 65_536.0;
 
-/// A thousand connections that are used, held, and closed.
+/// Opens a thousand connections, uses them, holds them, and closes them.
 fn hold_many(site: &mut Site) -> Result<()> {
     for n in 1..=AT_ONCE / EACH {
         let held = format!("smc echo 10.0.0.1 7 64 1 {EACH} hold=180");
@@ -33,7 +34,7 @@ fn hold_many(site: &mut Site) -> Result<()> {
     let sockets = site.gateway.run("show smc sockets --json")?.text;
     let open = sockets.matches("ACTIVE").count();
     ensure!(open == AT_ONCE, "the appliance has {open} sockets");
-    // Nobody is in another's way.
+    // Other connections are not disturbed.
     let said = site.client.sh("timeout 60 smc echo 10.0.0.1 7 4096 100 4")?;
     ensure!(said.trim() == "fine", "{said}");
     site.client.wait_until("! pidof smc > /dev/null", PATIENCE)?;
@@ -41,7 +42,7 @@ fn hold_many(site: &mut Site) -> Result<()> {
     ensure!(said.matches("fine").count() == AT_ONCE / EACH, "{said}");
     let end = Instant::now() + SETTLING;
     while site.gateway.run("show smc sockets --json")?.text.trim() != "[]" {
-        ensure!(Instant::now() < end, "sockets do not go");
+        ensure!(Instant::now() < end, "sockets remain");
         site.client.sh("sleep 1")?;
     }
     site.client.sh(SWEEPS)?;
@@ -50,10 +51,10 @@ fn hold_many(site: &mut Site) -> Result<()> {
 
 #[test]
 fn a_thousand_at_once_and_ten_thousand_after_each_other() -> Result<()> {
-    Site::tell(1500, SERVICES, |site| {
+    Site::run_scenario(1500, SERVICES, |site| {
         prepare(&mut site.client)?;
         hold_many(site)?;
-        // Tables are as large as they get.
+        // Tables have their final size now.
         let before = used(&mut site.client)?;
         let one = format!("smc echo 10.0.0.1 7 64 1 {EACH}");
         let all = format!(
@@ -68,7 +69,7 @@ fn a_thousand_at_once_and_ten_thousand_after_each_other() -> Result<()> {
             if grown < SLACK {
                 break;
             }
-            ensure!(Instant::now() < end, "{grown} bytes did not come back");
+            ensure!(Instant::now() < end, "{grown} bytes were not freed");
             site.client.sh("sleep 1")?;
         }
         let stats = site.gateway.run("show smc stats --json")?.text;

@@ -1,5 +1,5 @@
-//! What two stock Linux hosts do over SMC-R, with the image in the place of either: every scenario that has a
-//! peer in it. Each checks every byte, what carries it, and that nothing is left behind.
+//! SMC-R scenarios of two stock Linux hosts, with the image in place of either. Each checks every byte, the transport,
+//! and that no resources leak.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use interop_tests::Site;
-use interop_tests::lab::{BOTH, Lab, WORDS, tell};
+use interop_tests::lab::{BOTH, Lab, WORDS, run_scenario};
 use interop_tests::metrics::Metrics;
 use interop_tests::relay::Relay;
 use interop_tests::smc::until_active;
@@ -18,11 +18,11 @@ use pcap_file::pcap::PcapReader;
 
 #[test]
 fn streams_of_all_shapes() -> Result<()> {
-    tell(Site::boot(1500, WORDS)?, |lab| {
+    run_scenario(Site::boot(1500, WORDS)?, |lab| {
         for port in BOTH {
-            // A rule has a socket of the guest behind it, too.
+            // Behind a rule is another socket of the guest.
             let each = if port == 7 { 1 } else { 2 };
-            lab.fresh("LAB.SMC.EID", "")?;
+            lab.reload("LAB.SMC.EID", "")?;
             lab.echo_over_smc(port, "64 1 1", each).context("first contact")?;
             lab.echo_over_smc(port, "10240 1 1", each).context("reuse")?;
             lab.echo_over_smc(port, "4096 4 8", 8 * each).context("eight at once")?;
@@ -40,8 +40,8 @@ fn streams_of_all_shapes() -> Result<()> {
 
 #[test]
 fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
-    tell(Site::boot(1500, WORDS)?, |lab| {
-        // The peer stops in the middle; everything waits for it, and goes on.
+    run_scenario(Site::boot(1500, WORDS)?, |lab| {
+        // A process of the peer is stopped under load, and continued.
         for (port, stopped) in [(7, "echo"), (7001, "echo"), (7001, "serve 7777")] {
             lab.sh(&format!(
                 "smc echo 10.0.0.1 {port} 4000000 1 1 > /tmp/said 2>&1 &
@@ -53,7 +53,7 @@ fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
             done.with_context(|| format!("port {port}, `smc {stopped}` stopped"))?;
         }
         for port in BOTH {
-            // Killed while idle, and with data that nobody reads.
+            // A client that is killed while idle, and one with unread data.
             lab.sh(&format!(
                 "smc echo 10.0.0.1 {port} 64 1 1 hold=60 &
                  until smc sockets | grep -q '^ACTIVE SMCR '; do sleep 0.1; done
@@ -67,7 +67,7 @@ fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
             ))?;
             lab.echo(port, "4096 4 4").context("after clients were killed")?;
         }
-        // The same of a server: the client's connection ends, and the next finds the new one.
+        // A killed server: the client's connection ends, and the next client reaches the new server.
         lab.sh(&format!(
             "smc echo 10.0.0.1 7001 64 1 1 hold=20 > /tmp/said 2>&1 & {}",
             until_active(2)
@@ -82,21 +82,21 @@ fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
 
 #[test]
 fn one_side_without_smc() -> Result<()> {
-    tell(Site::boot(1500, WORDS)?, |lab| {
+    run_scenario(Site::boot(1500, WORDS)?, |lab| {
         for port in [7, 7001, 7002] {
             lab.echo(port, "100000 2 2 tcp").context("a client that has only TCP")?;
         }
-        // A server that has only TCP, behind one that speaks SMC-R.
+        // A TCP-only server behind the rule, with SMC-R in front.
         lab.echo_over_smc(7002, "100000 1 1", 1)?;
-        // An enterprise of its own: declined, and served over the same TCP connection.
-        lab.fresh("OTHER.EID", "")?;
+        // Another EID: SMC-R is declined, and the same TCP connection is used.
+        lab.reload("OTHER.EID", "")?;
         lab.echo(7, "100000 1 1")?;
         lab.echo(7001, "100000 1 1")?;
         let refused = lab.site.gateway.run("show refused")?.contains("SMC-R")?.text.clone();
         ensure!(refused.contains("no common SMC device or EID"), "{refused}");
-        // As server 2 times, and once by the guest's server; no device that both have.
+        // Two fallbacks of the appliance as a server, and one by the guest's server: no common device.
         lab.fallbacks.push(("03030000", 3));
-        lab.fresh("LAB.SMC.EID", "")?;
+        lab.reload("LAB.SMC.EID", "")?;
         lab.echo_over_smc(7001, "64 1 1", 2)
     })
 }
@@ -104,19 +104,19 @@ fn one_side_without_smc() -> Result<()> {
 #[test]
 fn settings_of_the_peer() -> Result<()> {
     let words = format!("{WORDS} isthmus.smc.buffer_size=512KiB");
-    tell(Site::boot(1500, &words)?, |lab| {
-        lab.fresh("LAB.SMC.EID", "smcr_testlink_time=1")?;
+    run_scenario(Site::boot(1500, &words)?, |lab| {
+        lab.reload("LAB.SMC.EID", "smcr_testlink_time=1")?;
         for port in BOTH {
             let before = lab.api("stats")?["llc_received"].as_u64().context("a count")?;
             lab.echo(port, "64 1 1 hold=6").context("link tests")?;
             let after = lab.api("stats")?["llc_received"].as_u64().context("a count")?;
             ensure!(after >= before + 3, "{before} LLC messages, then {after}: no link tests");
         }
-        lab.fresh("LAB.SMC.EID", "smcr_max_links_per_lgr=1")?;
+        lab.reload("LAB.SMC.EID", "smcr_max_links_per_lgr=1")?;
         for port in BOTH {
             lab.echo(port, "64 1 1").context("one link at most")?;
         }
-        lab.fresh("LAB.SMC.EID", "rmem=16384 wmem=16384")?;
+        lab.reload("LAB.SMC.EID", "rmem=16384 wmem=16384")?;
         for port in BOTH {
             lab.echo(port, "100000 1 2").context("16 KiB there, 512 KiB here")?;
             lab.echo(port, "2000000 1 1").context("16 KiB there, 512 KiB here")?;
@@ -128,8 +128,8 @@ fn settings_of_the_peer() -> Result<()> {
 #[test]
 fn small_buffers_here() -> Result<()> {
     let words = format!("{WORDS} isthmus.smc.buffer_size=16KiB");
-    tell(Site::boot(1500, &words)?, |lab| {
-        lab.fresh("LAB.SMC.EID", "rmem=524288 wmem=524288")?;
+    run_scenario(Site::boot(1500, &words)?, |lab| {
+        lab.reload("LAB.SMC.EID", "rmem=524288 wmem=524288")?;
         for port in BOTH {
             lab.echo(port, "100000 1 2").context("512 KiB there, 16 KiB here")?;
             lab.echo(port, "2000000 1 1").context("512 KiB there, 16 KiB here")?;
@@ -138,11 +138,11 @@ fn small_buffers_here() -> Result<()> {
     })
 }
 
-/// An MTU here and one there, and the path MTU that comes of it.
+/// Checks the path MTU for an MTU of the appliance and one of the guest.
 fn with_mtus(here: u16, there: u16, path: u64) -> Result<()> {
     let wire = Wire::new()?;
     let site = Site::between(vec![wire.datagrams()], (here, there), WORDS, |s| s, |s| s)?;
-    tell(site, |lab| {
+    run_scenario(site, |lab| {
         for port in BOTH {
             lab.echo(port, "100000 1 2")?;
             lab.echo(port, "2000000 1 1")?;
@@ -171,10 +171,10 @@ fn mtus_that_differ() -> Result<()> {
 
 #[test]
 fn loss_on_the_way() -> Result<()> {
-    // 2 % of what goes to the guest, and 2 % of what comes from it.
+    // 2 % of the frames to the guest, and 2 % of those from it.
     let relay = Relay::new(50)?;
     let site = Site::between(vec![relay.ends()], (1500, 1500), WORDS, |s| s, |s| s)?;
-    tell(site, |lab| {
+    run_scenario(site, |lab| {
         lab.sh("tc qdisc replace dev eth0 root netem loss 2% limit 10000")?;
         for port in BOTH {
             lab.echo(port, "100000 1 1")?;
@@ -189,7 +189,7 @@ fn loss_on_the_way() -> Result<()> {
 
 #[test]
 fn peers_that_take_their_links_away() -> Result<()> {
-    tell(Site::boot(1500, WORDS)?, |lab| {
+    run_scenario(Site::boot(1500, WORDS)?, |lab| {
         let hold = |lab: &mut Lab| {
             lab.sh(&format!(
                 "for port in 7 7001; do smc echo 10.0.0.1 $port 64 1 1 hold=8 > /tmp/said 2>&1 & done
@@ -197,34 +197,34 @@ fn peers_that_take_their_links_away() -> Result<()> {
                 until_active(3)
             ))
         };
-        // SMC looks at a new device's port in a work item that nothing tells of.
+        // SMC handles a new device's port in a work item, whose end is not visible.
         let device = "rdma link add rxe0 type rxe netdev eth0
              until rdma link show rxe0/1 | grep -q 'state ACTIVE'; do sleep 0.1; done; sleep 1";
-        // Its device goes, while connections stand: they end at both sides, and the next are as before.
+        // The guest's device is removed while connections are open. They end on both sides, and new ones work.
         hold(lab)?;
         lab.sh("rdma link del rxe0")?;
-        lab.settle().context("after the device went")?;
+        lab.settle().context("after the device was removed")?;
         lab.sh(device)?;
         for port in BOTH {
             lab.echo_over_smc(port, "4096 2 2", if port == 7 { 2 } else { 4 })?;
         }
         lab.settle()?;
-        // Its module goes: it says so.
-        lab.fresh("LAB.SMC.EID", "")?;
+        // The guest's module is unloaded, which announces the end of its link groups.
+        lab.reload("LAB.SMC.EID", "")?;
         let groups = lab.api("linkgroups")?;
         ensure!(groups.as_array().is_some_and(Vec::is_empty), "{groups:#}");
         for port in BOTH {
             lab.echo_over_smc(port, "4096 2 2", if port == 7 { 2 } else { 4 })?;
         }
         lab.settle()?;
-        // It forgets without a word, while there are no connections. Who takes the old link group up
-        // again is declined (04000000, out of sync), goes on over TCP, and makes a new one.
-        // Its device is away for a second.
+        // The guest's device is removed for a second while there are no connections, so that the guest drops its link
+        // groups without an announcement. A client that reuses an old link group is declined (04000000, out of sync),
+        // falls back to TCP, and then creates a new group.
         lab.sh(&format!("rdma link del rxe0; sleep 1; {device}"))?;
         lab.fallbacks.push(("04000000", 1));
         lab.broken_links = 3;
         for port in BOTH {
-            lab.echo(port, "4096 1 1").context("the first after it forgot")?;
+            lab.echo(port, "4096 1 1").context("the first after the guest dropped its link groups")?;
             lab.echo_over_smc(port, "4096 2 2", if port == 7 { 2 } else { 4 })?;
         }
         Ok(())
@@ -234,7 +234,7 @@ fn peers_that_take_their_links_away() -> Result<()> {
 #[test]
 fn a_peer_whose_power_goes() -> Result<()> {
     let mut lab = Lab::new(Site::boot(1500, WORDS)?);
-    lab.begins()?;
+    lab.prepare()?;
     lab.sh(&format!(
         "smc echo 10.0.0.1 7001 64 1 1 hold=100 > /tmp/said 2>&1 & {}",
         until_active(2)
@@ -252,7 +252,7 @@ fn a_peer_whose_power_goes() -> Result<()> {
         if none(&sockets) && none(&groups) {
             break;
         }
-        // 30 s of silence, 2 s for the answer to a link test.
+        // 30 s without traffic, and 2 s for the answer to a link test.
         ensure!(gone.elapsed() < Duration::from_secs(60), "still there: {sockets:#} {groups:#}");
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -265,12 +265,12 @@ fn the_appliance_reboots() -> Result<()> {
     let nics = vec![wire.datagrams()];
     let site = Site::between(nics, (1500, 1500), WORDS, Spec::reboots, |s| s)?;
     let mut lab = Lab::new(site);
-    lab.begins()?;
+    lab.prepare()?;
     let directory = workspace::target().join("interop");
     let capture = directory.join("the_appliance_reboots.pcap");
     let mut fastest = Duration::MAX;
     for _ in 0..3 {
-        // Connections stand, and those of the last boot are of no use.
+        // Open connections, which the reboot ends.
         lab.sh(&format!(
             "for port in 7 7001; do smc echo 10.0.0.1 $port 64 1 1 hold=60 > /tmp/said 2>&1 & done
              {}",
@@ -295,7 +295,7 @@ fn the_appliance_reboots() -> Result<()> {
     Ok(())
 }
 
-/// How long it takes from the appliance's first frame to its first WRITE: it has been up for that long.
+/// Time from the appliance's first frame after a boot to its first WRITE.
 fn first_answer(capture: &Path) -> Result<Duration> {
     let mut reader = PcapReader::new(fs::File::open(capture)?)?;
     let (mut first, mut answer) = (None, None);
@@ -306,7 +306,7 @@ fn first_answer(capture: &Path) -> Result<Duration> {
         let written =
             bytes.get(36..38) == Some(&4791u16.to_be_bytes()) && bytes.get(42) == Some(&10);
         if bytes.get(6..12) == Some(&[0x52, 0x54, 0, 0x12, 0x34, 1]) {
-            // The last words of the boot before come first.
+            // Frames of the previous boot come first in the capture.
             if bytes.get(12..14) == Some(&[8, 6]) && first.is_none() {
                 first = Some(packet.timestamp);
             }
@@ -318,7 +318,7 @@ fn first_answer(capture: &Path) -> Result<Duration> {
     Ok(answer.context("no answer")? - first.context("no announcement")?)
 }
 
-/// Waits until the appliance has three SMC-R sockets that have had their 1000 bytes, and one of TCP.
+/// Waits until the appliance has three SMC-R sockets that have echoed 1000 bytes, and one TCP socket.
 fn all_have_echoed(lab: &mut Lab) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(15);
     loop {
@@ -335,19 +335,19 @@ fn all_have_echoed(lab: &mut Lab) -> Result<()> {
     }
 }
 
-/// What the console and `/api/smc` tell while connections stand, in all topics, by the columns of the tools.
+/// All topics of the console and of `/api/smc` while connections are open, by the columns of the SMC tools.
 #[test]
 fn every_topic_is_told() -> Result<()> {
     let words = format!("{WORDS} isthmus.net.0.pnetid=LAB");
-    tell(Site::boot(1500, &words)?, |lab| {
+    run_scenario(Site::boot(1500, &words)?, |lab| {
         lab.sh("for port in 7 7001; do smc echo 10.0.0.1 $port 1000 1 1 hold=20 > /tmp/s$port 2>&1 & done
                 smc echo 10.0.0.1 7 1000 1 1 tcp hold=20 > /tmp/tcp 2>&1 &")?;
         all_have_echoed(lab)?;
         let mut topics = std::collections::BTreeMap::new();
         for topic in ["sockets", "linkgroups", "links", "devices", "stats", "ueid", "rules"] {
             let page = lab.api(topic)?;
-            let said = lab.site.gateway.run(&format!("show smc {topic} --json"))?.json()?;
-            ensure!(said == page, "show smc {topic}: {said:#}\n/api/smc/{topic}: {page:#}");
+            let reply = lab.site.gateway.run(&format!("show smc {topic} --json"))?.json()?;
+            ensure!(reply == page, "show smc {topic}: {reply:#}\n/api/smc/{topic}: {page:#}");
             topics.insert(topic, page);
         }
         let all = lab.api("")?;
@@ -397,7 +397,7 @@ fn every_topic_is_told() -> Result<()> {
         ensure!(rules.len() == 2 && rules[0]["connections"] == 1, "{rules:#?}");
         ensure!(rules[0]["backends"][0]["state"] == "up", "{rules:#?}");
 
-        // The same for Prometheus.
+        // The metrics agree with `stats`.
         let (stats, metrics) = (lab.api("stats")?, Metrics::read(&mut lab.site.client)?);
         for (metric, key) in [
             ("smc_connections_total{role=\"client\"}", "smc_connections_client"),
@@ -407,8 +407,8 @@ fn every_topic_is_told() -> Result<()> {
             ("smc_transmit_bytes_total", "tx_bytes"),
             ("smc_violations_total", "violations"),
         ] {
-            let (counted, told) = (metrics.get(metric)?, stats[key].as_f64());
-            ensure!(told == Some(counted), "{metric} is {counted}, {key} is {told:?}");
+            let (counted, reported) = (metrics.get(metric)?, stats[key].as_f64());
+            ensure!(reported == Some(counted), "{metric} is {counted}, {key} is {reported:?}");
         }
         ensure!(metrics.get("smc_sockets")? == 3.0 && metrics.get("smc_link_groups")? == 2.0);
         lab.sh("killall smc; true")?;

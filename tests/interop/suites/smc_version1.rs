@@ -1,5 +1,5 @@
-//! SMC-R version 1 between two images, each with two ports on one network: a rule of one speaks it to the echo
-//! service of the other. What goes over the wire is RoCEv1, and connections survive the loss of a link.
+//! SMC-R version 1 between two images, each with two ports on one network: a rule of one connects to the echo service
+//! of the other. The wire carries RoCEv1, and connections survive the loss of a link.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(60);
 const ROCE_V1: [u8; 2] = [0x89, 0x15];
 
-/// The words of a host with two ports on one network.
+/// Settings of a host with two ports on one network.
 fn nets(host: u8) -> String {
     format!(
         "isthmus.net.0.address=10.0.0.{host}/24 isthmus.net.0.pnetid=LAB \
@@ -24,7 +24,7 @@ fn nets(host: u8) -> String {
     )
 }
 
-/// The machine with the echo service, and the one with a rule that leads there; `words` are for both.
+/// Boots the machine with the echo service, and the one with a rule to it, each with further settings.
 fn boot(
     wires: &[Wire; 2],
     forwards: &[(&'static str, u16, u16)],
@@ -44,7 +44,7 @@ fn boot(
     Ok([far, near])
 }
 
-/// Sends bytes and reads them back.
+/// Sends bytes, and checks the echo.
 fn echo(server: SocketAddr, len: usize) -> Result<()> {
     let bytes: Vec<u8> = (0..len).map(|n| ((n * 2_654_435_761) >> 13) as u8).collect();
     let mut connection = TcpStream::connect_timeout(&server, PATIENCE)?;
@@ -58,7 +58,7 @@ fn echo(server: SocketAddr, len: usize) -> Result<()> {
     let mut back = Vec::new();
     connection.read_to_end(&mut back)?;
     thread.join().ok().context("the writer panicked")??;
-    ensure!(back == bytes, "{} of {len} bytes came back right", back.len());
+    ensure!(back == bytes, "the echo of {len} bytes differs ({} received)", back.len());
     Ok(())
 }
 
@@ -67,7 +67,7 @@ fn list(vm: &mut Vm, topic: &str) -> Result<Vec<Value>> {
     Ok(said.as_array().with_context(|| format!("no list: {said}"))?.clone())
 }
 
-/// Waits until there are so many links that carry connections.
+/// Waits until there are this many active links.
 fn have_links(vm: &mut Vm, count: usize) -> Result<Vec<Value>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -86,11 +86,11 @@ fn sent(vm: &mut Vm) -> Result<u64> {
     stats["tx_bytes"].as_u64().with_context(|| format!("no tx_bytes: {stats:#}"))
 }
 
-/// Waits until a machine has sent so many.
+/// Waits until a machine has sent this many bytes over SMC-R.
 fn have_sent(vm: &mut Vm, bytes: u64) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     while sent(vm)? < bytes {
-        ensure!(Instant::now() < end, "the stream does not begin");
+        ensure!(Instant::now() < end, "the stream does not start");
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
@@ -131,11 +131,15 @@ fn two_appliances_speak_version_1_over_rocev1() -> Result<()> {
     std::fs::write(path.path(), &file)?;
     let seen = tshark(path.path(), "infiniband")?.len();
     ensure!(seen == roce, "tshark sees {seen} frames of RoCE, not {roce}");
-    let told = tshark(path.path(), "smc")?.join("\n");
+    let summaries = tshark(path.path(), "smc")?.join("\n");
     for what in ["Confirm Link", "Add Link", "Add Link Continuous", "Confirm Rkey", "CDC"] {
-        ensure!(told.contains(&format!("[SMC-R] {what}")), "tshark sees no {what}:\n{told}");
+        ensure!(
+            summaries.contains(&format!("[SMC-R] {what}")),
+            "tshark sees no {what}:\n{summaries}"
+        );
     }
-    // It takes port 7 for another protocol. The first byte behind the length: version, and what is offered.
+    // CLC is parsed here, because tshark takes port 7 for another protocol: message type, and the byte with the version
+    // and the offered types.
     let clc = kept.iter().filter_map(|frame| {
         let at = frame.bytes.windows(4).position(|four| four == [0xe2, 0xd4, 0xc3, 0xd9])?;
         let header = frame.bytes.get(at + 4..at + 8)?;
@@ -144,7 +148,7 @@ fn two_appliances_speak_version_1_over_rocev1() -> Result<()> {
     let clc: Vec<_> = clc.take(3).collect();
     ensure!(clc == [(1, 0x28), (2, 0x18), (3, 0x18)], "CLC: {clc:02x?}");
 
-    // One link is cut under a stream, which goes on over the other; and is made anew.
+    // One link is cut under a stream, which continues over the other link. The lost link is replaced.
     let sent = sent(&mut near)?;
     let stream = std::thread::spawn(move || echo(server, 20_000_000));
     have_sent(&mut near, sent + 1_000_000)?;
@@ -166,9 +170,9 @@ fn two_appliances_speak_version_1_over_rocev1() -> Result<()> {
     Ok(())
 }
 
-/// Who has it switched off is spoken to over TCP, and version 2 goes first where both share an enterprise.
+/// A host with version 1 switched off is reached over TCP. Version 2 is preferred if both hosts share an EID.
 #[test]
-fn version_1_can_be_switched_off_and_comes_second() -> Result<()> {
+fn version_1_can_be_switched_off_and_yields_to_version_2() -> Result<()> {
     const EID: &str = "isthmus.smc.ueid.0=LAB.SMC.EID";
     const OFF: &str = "isthmus.smc.ueid.0=LAB.SMC.OTHER isthmus.smc.version1=false";
     for (words, version) in [([OFF, EID], None), ([EID; 2], Some("2"))] {

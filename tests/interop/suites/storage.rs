@@ -13,55 +13,55 @@ use launch::qemu::{Disk, Machine, Vm};
 
 #[test]
 fn ext4_keeps_its_data() -> Result<()> {
-    Site::tell_mapped(1500, "", |guest| storage::ext4_keeps_its_data(guest, 32))
+    Site::run_mapped(1500, "", |guest| storage::ext4_keeps_its_data(guest, 32))
 }
 
 #[test]
 fn ext4_keeps_its_data_with_jumbo_frames_and_fixed_keys() -> Result<()> {
     let words = "isthmus.rnbd.always_invalidate=false";
-    Site::tell_mapped(9000, words, |guest| storage::ext4_keeps_its_data(guest, 32))
+    Site::run_mapped(9000, words, |guest| storage::ext4_keeps_its_data(guest, 32))
 }
 
 #[test]
 fn fio_verifies() -> Result<()> {
-    Site::tell_mapped(1500, "", |guest| storage::fio_verifies(guest, 16, 32))
+    Site::run_mapped(1500, "", |guest| storage::fio_verifies(guest, 16, 32))
 }
 
 #[test]
 fn fio_verifies_with_a_short_queue_and_small_chunks() -> Result<()> {
     let words = "isthmus.rnbd.queue_depth=8 isthmus.rnbd.chunk_size=8KiB";
-    Site::tell_mapped(1500, words, |guest| storage::fio_verifies(guest, 4, 32))
+    Site::run_mapped(1500, words, |guest| storage::fio_verifies(guest, 4, 32))
 }
 
 #[test]
 fn maps_and_unmaps_twenty_times() -> Result<()> {
-    Site::tell(1500, "", |site| storage::maps_and_unmaps(&mut site.client, 20))
+    Site::run_scenario(1500, "", |site| storage::maps_and_unmaps(&mut site.client, 20))
 }
 
 #[test]
 fn connects_without_delay() -> Result<()> {
-    Site::tell(1500, "", |site| storage::connects_without_delay(&mut site.client, 10))
+    Site::run_scenario(1500, "", |site| storage::connects_without_delay(&mut site.client, 10))
 }
 
 #[test]
 fn access_modes_are_linux_s() -> Result<()> {
-    Site::tell(1500, "", |site| storage::access_modes_are_linux_s(&mut site.client))
+    Site::run_scenario(1500, "", |site| storage::access_modes_are_linux_s(&mut site.client))
 }
 
-/// What Linux has in sysfs is there under its names, on the console and over HTTP, and a device that is
-/// open stays there when its export goes.
+/// The object tree has the names of Linux's sysfs, on the console and over HTTP. An open device stays in it when its
+/// export is removed.
 #[test]
 fn the_object_tree_has_linux_s_names() -> Result<()> {
     let words = "isthmus.volume.0.name=a isthmus.volume.0.size=1MiB isthmus.volume.1.name=b \
                  isthmus.volume.1.size=1MiB isthmus.export.0.name=a isthmus.export.0.volume=a \
                  isthmus.export.1.name=other isthmus.export.1.volume=a";
-    Site::tell(1500, words, |site| {
+    Site::run_scenario(1500, words, |site| {
         let Site { gateway, client, .. } = site;
         client.sh("modprobe rnbd-client")?;
         map(client, "s1", storage::PATH, "a", "")?;
         ensure!(
             map(client, "s1", storage::PATH, "/dev/a", "access_mode=ro").is_err(),
-            "mapped twice"
+            "the volume was mapped twice in one session"
         );
         client.sh("dmesg | grep -q 'server responded: -17'")?;
         let path = format!("/rtrs-server/s1/paths/{}", storage::PATH);
@@ -78,9 +78,9 @@ fn the_object_tree_has_linux_s_names() -> Result<()> {
         let devices = |gateway: &mut Vm| gateway.run("cat /rnbd-server/ctl/devices --json")?.json();
         let open = devices(gateway)?;
         ensure!(open["a"]["sessions"]["s1"]["access_mode"] == "rw", "{open}");
-        ensure!(open["other"]["sessions"]["s1"].is_null(), "opened as a, not as other: {open}");
+        ensure!(open["other"]["sessions"]["s1"].is_null(), "the device is listed under another export: {open}");
         gateway.run("export add /dev/other volume=b")?.contains("error")?;
-        // What was sent of a volume may have to be sent again: its memory is not another's at once.
+        // Data sent from a volume may have to be retransmitted, so its memory is not free at once.
         let free = |gateway: &mut Vm| {
             let memory = gateway.run("show memory --json")?.json()?;
             memory["arena_free"].as_u64().context("no arena_free")
@@ -97,17 +97,17 @@ fn the_object_tree_has_linux_s_names() -> Result<()> {
             .run("write /rnbd-server/ctl/devices/a/sessions/s1/force_close 1")?
             .lacks("error")?;
         client.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
-        ensure!(devices(gateway)?["a"].is_null(), "nobody has it open, and it is no export");
+        ensure!(devices(gateway)?["a"].is_null(), "a closed device without an export is listed");
         client.sh("echo force >/sys/block/rnbd0/rnbd/unmap_device")?;
         Ok(())
     })
 }
 
-/// Linux's client oopses on a secure erase (rnbd-clt.c maps the data of a request that has none): it is
-/// not told that the volume could.
+/// Secure erase is not advertised, because Linux's client oopses on it (rnbd-clt.c maps the data of a request without
+/// data).
 #[test]
 fn flushes_and_discards() -> Result<()> {
-    Site::tell_mapped(1500, "", storage::flushes_and_discards)
+    Site::run_mapped(1500, "", storage::flushes_and_discards)
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn a_client_with_two_cpus_uses_both() -> Result<()> {
 
 #[test]
 fn an_idle_session_lives_on_heartbeats() -> Result<()> {
-    Site::tell_mapped(1500, "", |guest| {
-        // Longer than heartbeats may be missing.
+    Site::run_mapped(1500, "", |guest| {
+        // Longer than the timeout of heartbeats.
         std::thread::sleep(Duration::from_secs(45));
         guest.sh("[ \"$(cat /sys/class/rtrs-client/s1/paths/*/state)\" = connected ]")?;
         guest.sh("[ $(cut -d' ' -f1 /sys/class/rtrs-client/s1/paths/*/stats/reconnects) = 0 ]")?;
@@ -136,7 +136,7 @@ fn an_idle_session_lives_on_heartbeats() -> Result<()> {
     })
 }
 
-/// The power goes while the client writes; when it is back, so is the client, and what was synced is there.
+/// A power cut while the client writes. The client reconnects afterwards, and synced data are there.
 #[test]
 fn flushed_data_survives_a_power_cut() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
@@ -161,7 +161,7 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
     drop(gateway);
     let mut gateway = spec.start()?;
     gateway.wait_ready()?;
-    // Linux notices at its next request or heartbeat, and tries again 30 s later.
+    // Linux detects the cut at its next request or heartbeat, and reconnects 30 s later.
     let up = "cat /sys/block/rnbd0/rnbd/state /sys/class/rtrs-client/s1/paths/*/state | tr '\\n' ' ' \
               | grep -q 'open connected'";
     guest.wait_until(&format!("! ({up})"), Duration::from_secs(60))?;
@@ -179,8 +179,8 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
     unmap(&mut guest, 0)
 }
 
-/// Two namespaces of an NVMe drive, of 512 and 4096 bytes, with a stock client on each; then the drive is pulled out
-/// under load, and the client gets errors, and the gateway goes on.
+/// Two namespaces of an NVMe drive, with blocks of 512 and 4096 bytes, mapped by a stock client. Then the drive is
+/// pulled out under load: the client gets errors, and the gateway keeps running.
 #[test]
 fn namespaces_are_mapped_and_a_drive_is_pulled_out_under_load() -> Result<()> {
     let disk = |mib: u64| {
@@ -234,7 +234,7 @@ fn namespaces_are_mapped_and_a_drive_is_pulled_out_under_load() -> Result<()> {
     Ok(())
 }
 
-/// A volume of extents is made, mapped, filled, grows while it is mapped, and is there after a power cut.
+/// A volume of extents is created, mapped, filled, grown while it is mapped, and deleted.
 #[test]
 fn a_volume_of_a_disk_grows_while_it_is_mapped() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
@@ -253,7 +253,7 @@ fn a_volume_of_a_disk_grows_while_it_is_mapped() -> Result<()> {
     map(&mut guest, "s1", storage::PATH, "data", "")?;
     storage::fio_verifies(&mut guest, 8, 8)?;
     guest.sh("dd if=/dev/urandom of=/tmp/kept bs=1M count=16 && dd if=/tmp/kept of=/dev/rnbd0 bs=64k oflag=direct")?;
-    // The last extent is in the way: the volume gets another one.
+    // The next extent is used by another volume, so the volume gets a second extent.
     gateway.run("volume grow data size=40MiB")?.contains("volume data has 40MiB")?;
     gateway.run("volume list csv")?.contains("data,41943040,0,0,2,false,1,online")?;
     guest.sh("echo $((40 << 11)) >/sys/block/rnbd0/rnbd/resize")?;
@@ -273,7 +273,7 @@ fn a_volume_of_a_disk_grows_while_it_is_mapped() -> Result<()> {
     Ok(())
 }
 
-/// Sessions that share memory are promised more than there is, and all of their data is right.
+/// Sessions that share memory are promised more than there is, and all of their data are correct.
 #[test]
 fn sessions_share_memory() -> Result<()> {
     let words =
@@ -288,7 +288,7 @@ fn sessions_share_memory() -> Result<()> {
     storage::fio_verifies(guest, 16, 32)?;
     let memory = site.gateway.run("show memory --json")?.json()?;
     ensure!(memory["promised"].as_u64() > memory["arena"].as_u64(), "{memory}");
-    ensure!(memory["shared"]["size"] == memory["shared"]["free"], "all came back: {memory}");
+    ensure!(memory["shared"]["size"] == memory["shared"]["free"], "shared memory is not free again: {memory}");
     ensure!(memory["shared"]["lowest"].as_u64() < memory["shared"]["size"].as_u64(), "{memory}");
     for number in 0..6 {
         unmap(&mut site.client, number)?;
@@ -296,16 +296,16 @@ fn sessions_share_memory() -> Result<()> {
     Ok(())
 }
 
-/// The appliance and the client are on VLAN 5. Soft-RoCE belongs to the card, and finds the VLAN by the address.
+/// The appliance and the client are on VLAN 5. Soft-RoCE is on the card, and selects the VLAN by the address.
 #[test]
 fn client_on_a_vlan_maps_and_verifies() -> Result<()> {
-    Site::tell(1500, "isthmus.net.0.vlan=5", |site| {
+    Site::run_scenario(1500, "isthmus.net.0.vlan=5", |site| {
         let client = &mut site.client;
-        ensure!(client.sh("ping -c 1 -W 2 10.0.0.1").is_err(), "answered without the tag");
+        ensure!(client.sh("ping -c 1 -W 2 10.0.0.1").is_err(), "the appliance answers untagged frames");
         client.sh("modprobe 8021q && ip addr flush dev eth0 && \
              ip link add link eth0 name eth0.5 type vlan id 5 && \
              ip addr add 10.0.0.2/24 dev eth0.5 && ip link set eth0.5 up")?;
-        // Small, as large as a frame takes, and in fragments.
+        // Small, full-sized and fragmented.
         for size in [56, 1472, 4000] {
             client.sh(&format!("ping -c 3 -W 2 -s {size} 10.0.0.1"))?;
         }

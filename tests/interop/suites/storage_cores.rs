@@ -1,5 +1,5 @@
-//! Two cores with a port each, or with a queue each of one card, serve the same volumes: one of memory, one of a disk, to
-//! two stock clients; of an NVMe drive each over a queue of its own.
+//! Two cores, each with a port or with a queue of a shared card, serve the same volumes, in memory and on a disk, to
+//! two stock clients. On an NVMe drive each core has its own queue.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -14,7 +14,7 @@ const PATHS: [&str; 2] = [storage::PATH, "ip:10.0.1.2@ip:10.0.1.1"];
 const VOLUMES: &str = "isthmus.volume.0.name=ram isthmus.volume.0.size=64MiB \
                        isthmus.volume.1.name=data isthmus.volume.1.disk=0 isthmus.volume.1.size=64MiB";
 
-/// The appliance with two cores, a client on the network of each, and the disk.
+/// The appliance with two cores, a client on the network of each core, and the disk.
 struct Cores {
     gateway: Vm,
     clients: [Guest; 2],
@@ -51,7 +51,7 @@ impl Cores {
         Ok(Cores { gateway, clients, _wires: wires, _disk: disk })
     }
 
-    /// Maps a volume at both: the second for migration, which is how two may write.
+    /// Maps a volume at both clients, at the second in migration mode, which allows two writers.
     fn map_at_both(&mut self, volume: &str) -> Result<()> {
         let modes = ["", "access_mode=migration"];
         for (n, mode) in modes.into_iter().enumerate() {
@@ -62,7 +62,7 @@ impl Cores {
     }
 }
 
-/// Has fio write and verify in 24 MiB from so many MiB on, for so many seconds.
+/// Starts fio with verification on 24 MiB from an offset in MiB, for this many seconds.
 fn begin(client: &mut Guest, device: u32, offset: u32, seconds: u32) -> Result<()> {
     client.sh(&format!(
         "rm -f /tmp/fio{device}.*
@@ -88,12 +88,12 @@ fn the_same_volumes_are_served_on_both_cores() -> Result<()> {
     serve_on_both(&mut Cores::boot()?)
 }
 
-/// Both clients write and verify, and read what the other one wrote, while volumes come and go.
+/// Both clients write and verify, and read each other's data, while volumes are created and deleted.
 fn serve_on_both(cores: &mut Cores) -> Result<()> {
     for volume in ["ram", "data"] {
         cores.map_at_both(volume)?;
     }
-    // What one writes the other reads.
+    // Each client reads the other's writes.
     for device in 0..2 {
         for (from, to) in [(0, 1), (1, 0)] {
             let place = 56 + 4 * from;
@@ -107,7 +107,7 @@ fn serve_on_both(cores: &mut Cores) -> Result<()> {
                 "dd if=/dev/rnbd{device} bs=64k skip={} count=64 iflag=direct 2>/dev/null | md5sum",
                 place * 16
             ))?;
-            ensure!(wrote == read, "client {to} reads other than {from} wrote on rnbd{device}");
+            ensure!(wrote == read, "client {to} reads other data than client {from} wrote on rnbd{device}");
         }
     }
     for (n, client) in cores.clients.iter_mut().enumerate() {
@@ -115,7 +115,7 @@ fn serve_on_both(cores: &mut Cores) -> Result<()> {
             begin(client, device, 28 * n as u32, 20)?;
         }
     }
-    // Meanwhile volumes come, are used by either, grow and go.
+    // Meanwhile volumes are created, grown, used by either client, and deleted.
     for round in 0..4 {
         let gateway = &mut cores.gateway;
         gateway.run("volume create extra size=4MiB")?.lacks("error")?;
@@ -142,7 +142,7 @@ fn serve_on_both(cores: &mut Cores) -> Result<()> {
     Ok(())
 }
 
-/// Requests that the drive has done in the queue of each core, as the appliance tells.
+/// Completed requests in the drive's queue of each core, as the appliance reports.
 fn done_by_queues(gateway: &mut Vm) -> Result<[u64; 2]> {
     let disks = gateway.run("show disks --json")?.json()?;
     let queues = &disks[0]["queues"];
@@ -150,14 +150,14 @@ fn done_by_queues(gateway: &mut Vm) -> Result<[u64; 2]> {
     of(0).zip(of(1)).map(|(first, second)| [first, second]).with_context(|| disks.to_string())
 }
 
-/// On an NVMe drive each core has a pair of queues, and what a client asks of one goes through no other.
+/// Each core has a queue pair of an NVMe drive, and uses no other for its clients' requests.
 #[test]
 fn each_core_has_a_queue_of_its_own_to_a_drive() -> Result<()> {
     let mut cores = Cores::boot_with(|disk| disk.nvme(0, 1).serial("TWO"))?;
     serve_on_both(&mut cores)?;
-    let told = done_by_queues(&mut cores.gateway)?;
-    println!("requests by queue: {told:?}");
-    ensure!(told.iter().all(|&requests| requests > 2000), "fio went through both: {told:?}");
+    let done = done_by_queues(&mut cores.gateway)?;
+    println!("requests by queue: {done:?}");
+    ensure!(done.iter().all(|&requests| requests > 2000), "fio did not use both: {done:?}");
     cores.map_at_both("data")?;
     for (core, client) in cores.clients.iter_mut().enumerate() {
         let before = done_by_queues(&mut cores.gateway)?;
@@ -167,13 +167,13 @@ fn each_core_has_a_queue_of_its_own_to_a_drive() -> Result<()> {
         ensure!(done[core] >= 500 && done[1 - core] == 0, "client {core}: {done:?} requests");
     }
     let metrics = "busybox wget -q -O - http://10.0.0.1/metrics";
-    let told = cores.clients[0].sh(&format!("{metrics} | grep disk_queue_requests"))?;
-    ensure!(told.contains("disk=\"disk0\",core=\"1\""), "{told}");
+    let samples = cores.clients[0].sh(&format!("{metrics} | grep disk_queue_requests"))?;
+    ensure!(samples.contains("disk=\"disk0\",core=\"1\""), "{samples}");
     cores.gateway.run("show log")?.lacks("ERROR")?.lacks("no queue of its own")?;
     Ok(())
 }
 
-/// A drive that has one pair, or one interrupt, serves both cores all the same: the second asks the first.
+/// A drive with one queue pair serves both cores: the second core forwards its requests to the first.
 #[test]
 fn a_drive_with_one_queue_serves_both_cores() -> Result<()> {
     let mut cores = Cores::boot_with(|disk| disk.nvme(0, 1).nvme_queues(1))?;
@@ -190,38 +190,38 @@ fn a_drive_with_one_queue_serves_both_cores() -> Result<()> {
     Ok(())
 }
 
-/// Until a command's answer has these words: other cores tell what they know in a moment.
-fn says(gateway: &mut Vm, command: &str, words: &str) -> Result<()> {
+/// Waits until a command's reply contains these words, because other cores publish their state with a delay.
+fn wait_for_reply(gateway: &mut Vm, command: &str, words: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let answer = gateway.run(command)?;
         if answer.text.contains(words) {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{command} does not say {words:?}: {}", answer.text);
+        ensure!(Instant::now() < deadline, "no {words:?} in the reply to {command}: {}", answer.text);
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Who writes keeps others from writing on whichever core, and a session has its paths on one.
+/// Across cores, a writer excludes other writers, and a session name belongs to one host.
 #[test]
 fn what_holds_for_one_core_holds_for_all() -> Result<()> {
     let mut cores = Cores::boot()?;
     let [first, second] = &mut cores.clients;
     map(first, "s0", PATHS[0], "ram", "")?;
-    ensure!(map(second, "s1", PATHS[1], "ram", "").is_err(), "two may write");
-    says(&mut cores.gateway, "show refused", "another session has it open")?;
+    ensure!(map(second, "s1", PATHS[1], "ram", "").is_err(), "a second writer was accepted");
+    wait_for_reply(&mut cores.gateway, "show refused", "another session has it open")?;
     map(second, "s1", PATHS[1], "ram", "access_mode=ro")?;
-    ensure!(map(second, "s0", PATHS[1], "data", "").is_err(), "a name is two hosts'");
-    says(&mut cores.gateway, "show refused", "another address has a session of that name")?;
+    ensure!(map(second, "s0", PATHS[1], "data", "").is_err(), "two hosts share a session name");
+    wait_for_reply(&mut cores.gateway, "show refused", "another address has a session of that name")?;
     unmap(first, 0)?;
     unmap(second, 0)?;
     map(second, "s1", PATHS[1], "ram", "")?;
-    // The operator sees and ends what is on either core.
+    // The operator lists and ends sessions of both cores.
     let gateway = &mut cores.gateway;
-    says(gateway, "session list csv", "s1,connected,1,1,")?;
-    says(gateway, "device list csv", "ram,s1,ram,rw,")?;
-    // Clients of both are counted together, those of the other core a few seconds later.
+    wait_for_reply(gateway, "session list csv", "s1,connected,1,1,")?;
+    wait_for_reply(gateway, "device list csv", "ram,s1,ram,rw,")?;
+    // Metrics cover both cores, with those of the other core a few seconds later.
     map(first, "s0", PATHS[0], "ram", "access_mode=ro")?;
     for client in [&mut *first, &mut *second] {
         client.sh("dd if=/dev/rnbd0 of=/dev/null bs=64k count=16 iflag=direct 2>/dev/null")?;
@@ -235,15 +235,15 @@ fn what_holds_for_one_core_holds_for_all() -> Result<()> {
     ] {
         let read = format!("busybox wget -q -O - http://10.0.1.1/metrics | grep -x '{sample}'");
         let seen = second.wait_until(&read, Duration::from_secs(20));
-        seen.with_context(|| format!("{sample} is not said"))?;
+        seen.with_context(|| format!("no sample {sample}"))?;
     }
     unmap(first, 0)?;
     gateway.run("session disconnect s1")?.lacks("error")?;
-    says(gateway, "show log", "is down: disconnected by the operator")?;
+    wait_for_reply(gateway, "show log", "is down: disconnected by the operator")?;
     let state = "grep -qx connected /sys/class/rtrs-client/s1/paths/*/state";
-    second.wait_until(state, Duration::from_secs(60)).context("it does not come back")?;
+    second.wait_until(state, Duration::from_secs(60)).context("the client does not reconnect")?;
     second.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
-    says(gateway, "device list csv", "ram,s1,ram,rw,")?;
+    wait_for_reply(gateway, "device list csv", "ram,s1,ram,rw,")?;
     gateway.run("device close ram s1")?.lacks("error")?;
     second.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
     Ok(())
@@ -253,7 +253,7 @@ fn what_holds_for_one_core_holds_for_all() -> Result<()> {
 struct Shared {
     gateway: Vm,
     clients: [Guest; 2],
-    /// The address of each client that its core serves: of the first client core 0, of the second core 1.
+    /// An address of each client: core 0 serves the first client's, core 1 the second's.
     addresses: [String; 2],
     _hub: Hub,
     _disk: tempfile::NamedTempFile,
@@ -279,7 +279,7 @@ impl Shared {
         let mut gateway = spec.disk(Disk::new(disk.path())).start()?;
         gateway.wait_ready()?;
         let client = |n: usize| {
-            // Which of them comes to which core is decided at boot.
+            // The mapping of addresses to cores is random for each boot.
             let all: Vec<_> = (0..12).map(|i| format!("10.0.0.{}/24", 20 * (n + 1) + i)).collect();
             let spec = system()?.spec("client", &[&all.join(",")], 1500);
             boot_client(spec.first_mac(0x20 + n as u8).nic(hub.nic(n + 1)))
@@ -294,7 +294,7 @@ impl Shared {
                 let before = received(&mut gateway)?;
                 client.sh(&format!("ping -c 20 -i 0.05 -I {address} 10.0.0.1 >/dev/null"))?;
                 let after = received(&mut gateway)?;
-                // The second core passes pings on to the first, which counts them too.
+                // The second core forwards pings to the first, which counts them as well.
                 let [first, second] = [0, 1].map(|core| after[core] - before[core]);
                 ensure!(first >= 20 && (second < 10 || second >= 20), "{first}, {second}");
                 if (second >= 20) == (core == 1) {
@@ -313,7 +313,7 @@ impl Shared {
             .with_context(|| format!("{volume} at client {n}"))
     }
 
-    /// Both clients write and read at once, and find what they wrote; both cores have work, each for its own client.
+    /// Both clients write and verify at once. Each core serves its own client.
     fn both_verify(&mut self, seconds: u32) -> Result<()> {
         let before = received(&mut self.gateway)?;
         let punted = self.punted()?;
@@ -327,11 +327,11 @@ impl Shared {
             ensure!(more > 2000, "core {core} has received {more} frames");
         }
         let more = self.punted()? - punted;
-        ensure!(more < 50.0, "core 1 has passed {more} frames on");
+        ensure!(more < 50.0, "core 1 forwarded {more} frames");
         Ok(())
     }
 
-    /// Frames that the second core has passed on to the control plane.
+    /// Frames that the second core forwarded to the control plane.
     fn punted(&mut self) -> Result<f64> {
         let metrics = Metrics::read(&mut self.clients[0])?;
         metrics.get("port_queue_control_frames_total{port=\"net0\",loop=\"1\"}")
@@ -347,7 +347,7 @@ impl Shared {
 fn one_card_is_served_by_two_cores() -> Result<()> {
     let mut shared = Shared::boot()?;
     shared.gateway.run("show interfaces --json")?.contains("\"loop\":[0,1]")?;
-    // Both may come back while the other is there: a sole writer may not.
+    // Migration mode, because a sole writer could not reconnect while the other client is connected.
     shared.map(0, "ram", "access_mode=migration")?;
     shared.map(1, "ram", "access_mode=migration")?;
     shared.both_verify(15)?;
@@ -358,9 +358,9 @@ fn one_card_is_served_by_two_cores() -> Result<()> {
     let sum =
         |what| Ok::<_, anyhow::Error>(metrics.get(&name(0, what))? + metrics.get(&name(1, what))?);
     let all = metrics.get("port_receive_frames_total{port=\"net0\"}")?;
-    ensure!((sum("receive")? - all).abs() < 50.0, "what is told of the port is not the sum");
-    // The link goes for as long as it takes the driver to reset the chip, so that frames that lie in the rings of both
-    // queues are gone; both clients come back, and find what they wrote.
+    ensure!((sum("receive")? - all).abs() < 50.0, "the port's total is not the sum of its queues");
+    // The link is down for so long that the driver resets the chip, which drops the frames in the rings of both queues.
+    // Both clients reconnect, and find their data.
     let pattern = |client: &mut Guest, place: u32| {
         client.sh(&format!(
             "dd if=/dev/rnbd0 bs=64k skip={place} count=32 iflag=direct 2>/dev/null | md5sum"
@@ -374,25 +374,25 @@ fn one_card_is_served_by_two_cores() -> Result<()> {
         )?;
     }
     shared.set_link(false)?;
-    says(&mut shared.gateway, "show log", "net0: link down")?;
-    // What is waited for is the driver's patience, of which nothing is told.
+    wait_for_reply(&mut shared.gateway, "show log", "net0: link down")?;
+    // The driver's timeout before the reset, which nothing reports.
     std::thread::sleep(Duration::from_secs(6));
     shared.set_link(true)?;
-    says(&mut shared.gateway, "show log", "net0: link up")?;
-    // Whoever had an answer on the way has lost the path: seven retries take four seconds. Linux's state of a path says
-    // `connected` until the client hears of it; what tells is a read.
+    wait_for_reply(&mut shared.gateway, "show log", "net0: link up")?;
+    // A client with a pending answer has lost its path, because seven retries take four seconds. Linux's path state
+    // stays `connected` until the client detects that, so a read is the test.
     let reads = "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
     for client in &mut shared.clients {
-        client.wait_until(reads, Duration::from_secs(90)).context("it does not come back")?;
+        client.wait_until(reads, Duration::from_secs(90)).context("the client does not reconnect")?;
     }
     let after = [pattern(&mut shared.clients[0], 0)?, pattern(&mut shared.clients[1], 448)?];
-    ensure!(before == after, "other data than before: {before:?}, {after:?}");
+    ensure!(before == after, "the data have changed: {before:?}, {after:?}");
     shared.both_verify(10)?;
     shared.gateway.run("show log")?.lacks("ERROR")?.lacks("PANIC")?;
     Ok(())
 }
 
-/// A session has its paths at one core: one from an address that another core serves is refused, and said so.
+/// All paths of a session must be on one core. A path from an address that another core serves is refused and reported.
 #[test]
 fn a_path_that_comes_to_the_other_core_is_refused_and_told() -> Result<()> {
     let mut shared = Shared::boot()?;
@@ -406,7 +406,7 @@ fn a_path_that_comes_to_the_other_core_is_refused_and_told() -> Result<()> {
     ))?;
     let added =
         client.sh(&format!("echo ip:{address}@ip:10.0.0.1 >/sys/class/rtrs-client/s0/add_path"));
-    ensure!(added.is_err(), "it was taken");
-    says(&mut shared.gateway, "show refused", "come to another core")?;
+    ensure!(added.is_err(), "the path was accepted");
+    wait_for_reply(&mut shared.gateway, "show refused", "come to another core")?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! usNIC where stock Linux has a part: it is the bad network between the stock `btl/usnic` of Open MPI and the image
-//! (netem), and the server, over SMC-R, that a rule joins with that peer.
+//! usNIC with stock Linux as the faulty network (netem) between the stock `btl/usnic` of Open MPI and the image, and as
+//! the SMC-R server of a rule for that peer.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use usnic_tests::wire::{APPLIANCE, PORTS, Wire};
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A stock peer at the wire, and the modex that the appliance has to know it by.
+/// A stock peer at the wire, and its modex for the appliance's configuration.
 fn peer(wire: &Wire) -> Result<(Stock, Modex)> {
     let options = stock::Options { eager_limit: Some(1 << 20), ..Default::default() };
     let stock = Stock::start(&options)?;
@@ -31,16 +31,16 @@ fn ask(stock: &mut Stock, order: &str, answer: &str) -> Result<String> {
     line.with_context(|| format!("after {order:?}"))
 }
 
-/// Has the stock peer know the appliance.
+/// Gives the stock peer the appliance's modex.
 fn introduce(stock: &mut Stock, wire: &Wire, vm: &mut Vm) -> Result<()> {
-    let told = vm.run("show usnic")?;
-    let line = told.text.lines().find_map(|line| line.split_once("modex ").map(|(_, hex)| hex));
+    let reply = vm.run("show usnic")?;
+    let line = reply.text.lines().find_map(|line| line.split_once("modex ").map(|(_, hex)| hex));
     let modex: Modex = line.context("`show usnic` has no modex")?.trim().parse()?;
     ask(stock, &format!("peer {} 1 0", wire.translated(&modex)), "peer ok")?;
     Ok(())
 }
 
-/// Sends messages, and has every byte of what comes back checked; how many there were by then.
+/// Sends messages, lets the peer check every byte of the echoes, and returns the total number of messages.
 fn echo(stock: &mut Stock, sizes: &[(usize, usize)], before: usize) -> Result<usize> {
     let mut all = before;
     for (count, size) in sizes {
@@ -53,7 +53,7 @@ fn echo(stock: &mut Stock, sizes: &[(usize, usize)], before: usize) -> Result<us
     Ok(all)
 }
 
-/// A guest that passes packets on between the stock peer (eth0) and the image (eth1), as if it were not there.
+/// A guest that routes packets transparently between the stock peer (eth0) and the image (eth1).
 fn router(wire: &Wire, cable: launch::qemu::Nic) -> Result<Guest> {
     let spec = system()?.spec("router", &[], 1500).nic(wire.nic()).nic(cable);
     let mut guest = Guest::start("router", spec)?;
@@ -67,7 +67,8 @@ fn router(wire: &Wire, cable: launch::qemu::Nic) -> Result<Guest> {
     Ok(guest)
 }
 
-/// Loss, reordering, duplicates and corruption by Linux's netem, both ways: everything comes back, once and whole.
+/// Loss, reordering, duplicates and corruption by Linux's netem in both directions: each message is echoed once and
+/// intact.
 #[test]
 fn netem_between_the_stock_btl_and_the_image() -> Result<()> {
     let (wire, cable) = (Wire::new()?, Cable::new()?);
@@ -85,7 +86,7 @@ fn netem_between_the_stock_btl_and_the_image() -> Result<()> {
     introduce(&mut stock, &wire, &mut vm)?;
     vm.run("usnic ping node-1")?.contains("large PING answered")?;
     let mut all = echo(&mut stock, &[(10, 100), (10, 3000)], 0)?;
-    let told = |vm: &mut Vm| -> Result<Value> { vm.run("show usnic --json")?.json() };
+    let usnic = |vm: &mut Vm| -> Result<Value> { vm.run("show usnic --json")?.json() };
     for netem in [
         "loss 0.1%",
         "loss 1%",
@@ -99,26 +100,26 @@ fn netem_between_the_stock_btl_and_the_image() -> Result<()> {
             guest.sh(&format!("tc qdisc replace dev {device} root netem limit 10000 {netem}"))?;
         }
         all = echo(&mut stock, &[(200, 300), (100, 3000), (20, 65_536)], all)?;
-        let report = told(&mut vm)?;
+        let report = usnic(&mut vm)?;
         let peer = &report[0]["peers"][0];
-        let did = guest.sh("tc -s qdisc show dev eth1 | grep -A1 netem | grep Sent")?;
+        let counts = guest.sh("tc -s qdisc show dev eth1 | grep -A1 netem | grep Sent")?;
         println!(
-            "{netem}: {} again, {} twice;{}",
+            "{netem}: {} retransmitted, {} duplicates;{}",
             peer["num_resends"],
             peer["num_dup_recvs"],
-            did.trim_end()
+            counts.trim_end()
         );
         ensure!(peer["state"] == "open" && peer["messages"] == all, "{netem}: {report}");
     }
-    let report = told(&mut vm)?;
+    let report = usnic(&mut vm)?;
     let peer = &report[0]["peers"][0];
-    ensure!(peer["num_resends"].as_u64() > Some(0), "nothing was lost: {report}");
-    ensure!(peer["num_dup_recvs"].as_u64() > Some(0), "nothing came twice: {report}");
-    ensure!(peer["malformed"] == 0, "damaged datagrams do not get as far: {report}");
+    ensure!(peer["num_resends"].as_u64() > Some(0), "no retransmission: {report}");
+    ensure!(peer["num_dup_recvs"].as_u64() > Some(0), "no duplicate: {report}");
+    ensure!(peer["malformed"] == 0, "a corrupted datagram passed the checksum: {report}");
     Ok(())
 }
 
-/// Messages of the stock peer go to a stock server over SMC-R by a rule, and what that sends back goes to the peer.
+/// A rule relays messages of the stock peer to a stock server over SMC-R, and the server's replies back to the peer.
 #[test]
 fn a_rule_joins_the_stock_btl_and_a_server_over_smcr() -> Result<()> {
     let (wire, cable) = (Wire::new()?, Cable::new()?);
@@ -140,9 +141,9 @@ fn a_rule_joins_the_stock_btl_and_a_server_over_smcr() -> Result<()> {
     introduce(&mut stock, &wire, &mut site.gateway)?;
     let sizes = [(1, 1), (1, 8), (200, 300), (50, 5000), (10, 65_536), (1, 1 << 20)];
     let all = echo(&mut stock, &sizes, 0).with_context(|| {
-        let said = ["show smc rules", "show smc stats", "show usnic", "show log"]
-            .map(|line| site.gateway.run(line).map(|said| said.text).unwrap_or_default());
-        said.join("\n")
+        let report = ["show smc rules", "show smc stats", "show usnic", "show log"]
+            .map(|line| site.gateway.run(line).map(|reply| reply.text).unwrap_or_default());
+        report.join("\n")
     })?;
     let sockets = site.client.sh("smc sockets")?;
     ensure!(sockets.lines().any(|line| line.starts_with("ACTIVE SMCR ")), "{sockets}");

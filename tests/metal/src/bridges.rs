@@ -1,4 +1,4 @@
-//! Bridges: models of two functions, one in each of two machines, and the drivers on them.
+//! Bridges: models of two joined functions, each in a machine of its own, and their drivers.
 
 use crate::Metal;
 use drivers::hal::Platform;
@@ -9,22 +9,22 @@ use models::ntb::amd::{self, AmdNtb};
 use models::ntb::intel::{self, IntelNtb};
 use models::ntb::switchtec::{self, Switchtec};
 
-/// Bytes of a window, and of a machine's memory.
+/// Bytes of a window.
 pub const BAR: u64 = 4 << 20;
-/// See [`BAR`].
+/// Bytes of a machine's memory.
 pub const MEMORY: usize = 12 << 20;
 
-/// A bridge whose two functions are one model.
+/// A bridge model with two functions.
 pub trait Joined: Function + Send + Sized + 'static {
     /// The driver's name.
     const DRIVER: &str;
-    /// Where in memory the driver is expected to expose it, and how many bytes.
+    /// The memory that the driver is expected to expose: start and bytes.
     const EXPOSED: (u64, u64);
 
-    /// The cable is pulled out, or put back.
+    /// Unplugs the cable, or plugs it in.
     fn set_cable(&self, there: bool);
 
-    /// Where the other's accesses end in this one's memory, as far as the model says.
+    /// The memory that the other function's accesses reach, if the model reports it: start and bytes.
     fn exposed(&mut self) -> Option<(u64, u64)>;
 }
 
@@ -58,7 +58,7 @@ impl Joined for AmdNtb {
 
 impl Joined for Switchtec {
     const DRIVER: &str = "ntb_hw_switchtec";
-    // Half of its BAR are windows by lookup.
+    // Half of the BAR has lookup windows.
     const EXPOSED: (u64, u64) = (BAR, BAR);
 
     fn set_cable(&self, there: bool) {
@@ -70,48 +70,47 @@ impl Joined for Switchtec {
     }
 }
 
-/// Intel's third generation.
+/// Intel's third generation: Skylake.
 pub fn gen3() -> [IntelNtb; 2] {
     IntelNtb::pair(good())
 }
 
-/// Intel's fourth, in Ice Lake.
+/// Intel's fourth generation in Ice Lake.
 pub fn ice_lake() -> [IntelNtb; 2] {
     IntelNtb::pair(intel::Config::new(intel::GEN4, BAR))
 }
 
-/// The same in Sapphire Rapids.
+/// Intel's fourth generation in Sapphire Rapids.
 pub fn sapphire_rapids() -> [IntelNtb; 2] {
     IntelNtb::pair(intel::Config { revision: 0x20, ..intel::Config::new(intel::GEN4, BAR) })
 }
 
-/// The same in Granite Rapids.
+/// Intel's fourth generation in Granite Rapids.
 pub fn granite_rapids() -> [IntelNtb; 2] {
     IntelNtb::pair(intel::Config::new(intel::GRANITE_RAPIDS, BAR))
 }
 
-/// AMD's with two windows.
+/// AMD's bridge with two windows.
 pub fn amd() -> [AmdNtb; 2] {
     AmdNtb::pair(amd::Config::new(amd::DEVICE, BAR))
 }
 
-/// AMD's with three.
+/// AMD's bridge with three windows.
 pub fn amd_with_three_windows() -> [AmdNtb; 2] {
     AmdNtb::pair(amd::Config::new(amd::THREE_WINDOWS, BAR))
 }
 
-/// Switchtec's, whose direct window is as large as the others'.
+/// A Switchtec whose direct window has [`BAR`] bytes.
 pub fn switchtec() -> [Switchtec; 2] {
     Switchtec::pair(switchtec::Config { entries: 64, ..switchtec::Config::new(2 * BAR) })
 }
 
-/// Intel's third generation, as it should be.
+/// A configuration of Intel's third generation without a fault.
 pub fn good() -> intel::Config {
     intel::Config::new(intel::DEVICE, BAR)
 }
 
-/// Machines that are joined. Where the CPU writes to a window it writes to where the other is expected to
-/// expose memory.
+/// Creates joined machines. The CPU's writes to a window go to the memory that the other driver is expected to expose.
 pub fn machines<M: Joined>(functions: [M; 2], memory: usize) -> [Metal<M>; 2] {
     let machines = functions.map(|function| Metal::new(function, memory));
     if memory == MEMORY {
@@ -123,12 +122,12 @@ pub fn machines<M: Joined>(functions: [M; 2], memory: usize) -> [Metal<M>; 2] {
     machines
 }
 
-/// Sets a machine's bridge up; or why not, with all memory given back.
+/// Opens a machine's bridge. An error is the reason; all memory is then freed.
 pub fn open<M: Joined>(machine: &mut Metal<M>) -> Result<Box<dyn NtbDevice>, String> {
     open_as(machine, None)
 }
 
-/// The same as the side that is said.
+/// Opens a machine's bridge as the given side.
 pub fn open_as<M: Joined>(
     machine: &mut Metal<M>,
     side: Option<Side>,
@@ -137,7 +136,7 @@ pub fn open_as<M: Joined>(
     assert_eq!(device.driver(), M::DRIVER);
     let free = machine.arena().available();
     device.open_bridge(machine, side, true).map_err(|why| {
-        assert_eq!(machine.arena().available(), free, "memory is given back");
+        assert_eq!(machine.arena().available(), free, "memory is freed");
         why.to_string()
     })
 }

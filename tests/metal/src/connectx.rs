@@ -1,4 +1,4 @@
-//! Two functions of ConnectX, each a model in a machine of its own, joined by a wire, and their verbs providers.
+//! Two ConnectX models, each in a machine of its own, joined by a wire, and their verbs providers.
 
 use crate::Metal;
 use connectx::{ConnectX, Function, Limits};
@@ -12,12 +12,12 @@ use verbs::{AddressVector, GidType, Provider};
 
 /// Bytes of memory of a machine.
 const MEMORY: usize = 32 << 20;
-/// How long frames are on the wire.
+/// Latency of the wire.
 const WIRE: Duration = Duration::from_micros(2);
-/// How often somebody looks after a card.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of the health checks of a card.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the providers are limited to.
+/// Limits of the providers.
 pub const LIMITS: Limits = Limits {
     qps: 64,
     cqs: 64,
@@ -36,19 +36,19 @@ pub struct Node {
     pub machine: Metal<Mlx5>,
     /// The provider on its card.
     pub device: ConnectX,
-    /// The card's MAC address, and its IP address.
+    /// The card's MAC address.
     pub mac: [u8; 6],
-    /// See `mac`.
+    /// The card's IP address.
     pub address: IpAddr,
 }
 
-/// Two of them.
+/// Two joined nodes.
 pub struct Pair {
-    /// They.
+    /// The nodes.
     pub nodes: [Node; 2],
-    /// Nothing that is sent arrives.
+    /// Sent frames are lost.
     pub is_cut: bool,
-    looked: Instant,
+    checked: Instant,
 }
 
 /// The MAC address of a node.
@@ -66,7 +66,7 @@ fn address(n: u8, v6: bool) -> IpAddr {
     }
 }
 
-/// Opens what is in a machine; or says why not.
+/// Opens the card in a machine. An error is the reason.
 pub fn open(
     machine: &mut Metal<Mlx5>,
     addresses: &[IpAddr],
@@ -82,7 +82,7 @@ pub fn open(
 }
 
 impl Pair {
-    /// Two nodes, over IPv4 or IPv6.
+    /// Creates two nodes with IPv4 or IPv6 addresses.
     pub fn new(seed: u64, v6: bool) -> Self {
         let mut rng = Rng::new(seed);
         let nodes = [1, 2].map(|n| {
@@ -92,26 +92,26 @@ impl Pair {
             let device = open(&mut machine, &[address], &mut rng).expect("the card works");
             Node { machine, device, mac: mac(n), address }
         });
-        let mut pair = Pair { nodes, is_cut: false, looked: Instant::ZERO };
+        let mut pair = Pair { nodes, is_cut: false, checked: Instant::ZERO };
         for n in 0..2 {
             let (address, mac) = (pair.nodes[1 - n].address, pair.nodes[1 - n].mac);
             pair.nodes[n].device.pin_neighbour(address, mac);
         }
-        // Both clocks go alike from now on.
+        // From now on both clocks are equal.
         let clocks = [0, 1].map(|n| pair.nodes[n].machine.pass(Duration::ZERO));
         let latest = clocks[0].max(clocks[1]);
         (0..2).for_each(|n| _ = pair.nodes[n].machine.pass(latest.since(clocks[n])));
-        pair.looked = latest;
+        pair.checked = latest;
         pair.run(Duration::from_millis(1));
         pair
     }
 
-    /// The present.
+    /// The current time.
     pub fn now(&self) -> Instant {
         self.nodes[0].machine.pass(Duration::ZERO)
     }
 
-    /// The way from a node to the other.
+    /// The address vector from a node to the other.
     pub fn way(&self, n: usize) -> AddressVector {
         AddressVector {
             local: self.nodes[n].address,
@@ -124,13 +124,13 @@ impl Pair {
         }
     }
 
-    /// Memory of a node, exactly so many bytes.
+    /// Allocates exactly this many bytes of a node's memory.
     pub fn memory(&mut self, n: usize, len: usize) -> Window {
         let memory = self.nodes[n].machine.arena().alloc(len.max(1), 64).expect("there is memory");
-        memory.slice(0, len).expect("as much as was asked for")
+        memory.slice(0, len).expect("the allocation has this size")
     }
 
-    /// Carries frames over the wire; whether there were any.
+    /// Carries frames over the wire. Returns whether there were any.
     fn carry(&mut self) -> bool {
         let mut any = false;
         for n in 0..2 {
@@ -143,11 +143,11 @@ impl Pair {
         any
     }
 
-    /// The next things happen, but none later than `until`.
+    /// Advances to the next event, at most to `until`.
     pub fn step(&mut self, until: Instant) {
         let now = self.now();
-        if now.since(self.looked) >= LOOK {
-            self.looked = now;
+        if now.since(self.checked) >= CHECK_INTERVAL {
+            self.checked = now;
             self.nodes.iter_mut().for_each(|node| node.device.port().watch(now));
         }
         for node in &mut self.nodes {
@@ -160,14 +160,14 @@ impl Pair {
                 let due = self.nodes.iter().flat_map(|node| {
                     [node.machine.due(), node.device.poll_timeout()].into_iter().flatten()
                 });
-                let next = due.chain([self.looked + LOOK, until]).min().unwrap_or(until);
+                let next = due.chain([self.checked + CHECK_INTERVAL, until]).min().unwrap_or(until);
                 next.max(now).since(now).max(WIRE)
             }
         };
         self.nodes.iter().for_each(|node| _ = node.machine.pass(passes));
     }
 
-    /// So much time passes.
+    /// Advances the time.
     pub fn run(&mut self, time: Duration) {
         let until = self.now() + time;
         while self.now() < until {
@@ -175,7 +175,7 @@ impl Pair {
         }
     }
 
-    /// What the models think of it.
+    /// Complaints of both models.
     pub fn complaints(&self) -> Vec<String> {
         let of = |node: &Node| node.machine.model(|card| card.complaints.clone());
         self.nodes.iter().flat_map(of).collect()

@@ -1,4 +1,4 @@
-//! The function in its slot: registers, memory that it reaches, interrupts that it raises.
+//! A slot of the machine: the function's registers, the memory that it reaches, and its interrupts.
 
 use crate::msix::Lines;
 use drivers::hal::{Registers, Window};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where BARs lie: those of 64 bits above 4 GiB, others below; each has so much room.
+/// Addresses of BARs: 64-bit BARs above 4 GiB, others below, `ROOM` bytes apart.
 const ABOVE_4_GIB: u64 = 0x38_0000_0000;
 const BELOW_4_GIB: u64 = 0xf000_0000;
 const ROOM: u64 = 1 << 25;
@@ -16,7 +16,7 @@ pub type Route = Arc<dyn Fn(u64, &[u8]) -> bool + Send + Sync>;
 
 pub type Shared<F> = Arc<Mutex<Slot<F>>>;
 
-/// A BAR with the address that it was given.
+/// A BAR with its assigned address.
 #[derive(Clone, Copy)]
 struct Placed {
     index: u8,
@@ -24,41 +24,41 @@ struct Placed {
     size: u64,
 }
 
-/// A bit of a register that is stuck.
+/// A stuck bit of a register.
 #[derive(Clone, Copy, Debug)]
 pub struct Stuck {
-    /// The BAR, and where the word is in it.
+    /// The BAR.
     pub bar: u8,
-    /// See `bar`.
+    /// Offset of the word in the BAR.
     pub offset: u64,
     /// The bit of the word.
     pub bit: u8,
-    /// What it reads as.
+    /// The value that it reads as.
     pub set: bool,
 }
 
-/// What is in the machine's slot.
+/// A slot with its function.
 pub struct Slot<F> {
     pub function: F,
     pub lines: Lines,
     pub memory: Window,
-    /// Where writes go that are not to memory: whether they were to anything.
+    /// Handles writes to addresses that are not memory. Returns whether a function is there.
     pub route: Option<Route>,
-    /// What lies behind BARs that are windows to another machine.
+    /// Memory behind BARs that are windows to another machine.
     pub windows: Vec<(u8, Window)>,
     bars: Vec<Placed>,
-    /// It was pulled out.
+    /// The function was removed.
     pub absent: bool,
-    /// It is pulled out when so many accesses were made.
+    /// The function is removed after this many accesses.
     pub absent_after: Option<u64>,
-    /// A bit of a register that reads as it likes.
+    /// A stuck bit.
     pub stuck: Option<Stuck>,
     /// Registers that were read, by BAR and offset, rounded down to words.
     pub read_from: BTreeSet<(u8, u64)>,
     pub now: u64,
     pub accesses: u64,
     pub reads: u64,
-    /// When the model has something to do again, as it said last.
+    /// Time of the model's next work, as its last poll returned it.
     pub due: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ impl<F: Function> Slot<F> {
         }
     }
 
-    /// The BAR and the offset in it where `len` bytes at `address` lie.
+    /// The BAR and the offset in it that contain `len` bytes at `address`.
     pub fn place(&self, address: u64, len: usize) -> Option<(u8, u64)> {
         self.bars.iter().find_map(|bar| {
             let start = address.checked_sub(bar.address)?;
@@ -107,10 +107,10 @@ impl<F: Function> Slot<F> {
         })
     }
 
-    /// The model does what is due.
+    /// Runs the work of the model that is due.
     pub fn poll(&mut self) {
         if !self.absent {
-            self.lines.see(self.function.config());
+            self.lines.update(self.function.config());
             let route = self.route.as_deref();
             let mut world = World { memory: self.memory, lines: &mut self.lines, route };
             self.due = self.function.poll(self.now, &mut world);
@@ -137,8 +137,8 @@ impl<F: Function> Slot<F> {
         }
     }
 
-    /// Another function of the machine writes to this one; whether it is here.
-    pub fn write_from_beside(&mut self, address: u64, bytes: &[u8]) -> bool {
+    /// Handles another function's write. Returns whether the address is in a BAR of this function.
+    pub fn write_from_neighbour(&mut self, address: u64, bytes: &[u8]) -> bool {
         let Some((bar, offset)) = self.place(address, bytes.len()) else { return false };
         let accesses = self.accesses;
         self.write(bar, offset, bytes);
@@ -151,21 +151,21 @@ impl<F: Function> Slot<F> {
         if self.absent || self.lines.write(bar, offset, bytes) {
             return;
         }
-        self.lines.see(self.function.config());
+        self.lines.update(self.function.config());
         let route = self.route.as_deref();
         let mut world = World { memory: self.memory, lines: &mut self.lines, route };
         self.function.write(bar, offset, bytes, self.now, &mut world);
     }
 }
 
-/// Stored to when a model begins to work, and when it ends: whoever traces accesses to memory tells by that which are
-/// the model's.
+/// Stored to when a model starts to work. A tracer of memory accesses attributes those up to the store to [`LEFT`] to
+/// the model.
 pub static ENTERED: AtomicU8 = AtomicU8::new(0);
-/// See [`ENTERED`].
+/// Stored to when a model stops working.
 pub static LEFT: AtomicU8 = AtomicU8::new(0);
 
-/// The CPU accesses a register. What the model does then is none of the driver's instructions, and a count of those
-/// can leave it out by this name (`tests/bench`); as what it does by itself, in [`work_of_the_model`].
+/// Handles the CPU's register access. The model's instructions are not the driver's: `tests/bench` excludes them from
+/// its counts by the names of this function and of [`work_of_the_model`].
 #[inline(never)]
 pub fn access_of_the_model<F: Function, T>(
     slot: &Shared<F>,
@@ -174,7 +174,7 @@ pub fn access_of_the_model<F: Function, T>(
     entered(slot, access)
 }
 
-/// The model does what it has to do by itself.
+/// Runs the model's work that no access triggers.
 #[inline(never)]
 pub fn work_of_the_model<F: Function>(slot: &Shared<F>) {
     entered(slot, Slot::poll);
@@ -188,7 +188,7 @@ fn entered<F: Function, T>(slot: &Shared<F>, work: impl FnOnce(&mut Slot<F>) -> 
     done
 }
 
-/// The machine's memory as such.
+/// The machine's memory.
 struct Inside(Window);
 
 impl Inside {
@@ -213,7 +213,7 @@ impl Memory for Inside {
     }
 }
 
-/// What the model sees of the machine.
+/// The machine as the model sees it.
 struct World<'a> {
     memory: Window,
     lines: &'a mut Lines,
@@ -241,7 +241,7 @@ impl Machine for World<'_> {
     }
 }
 
-/// `len` bytes of registers from `start` of a BAR on.
+/// Maps `len` bytes of registers from `start` of a BAR on.
 pub fn registers<F: Function + Send + 'static>(
     slot: &Shared<F>,
     bar: u8,

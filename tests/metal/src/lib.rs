@@ -1,6 +1,5 @@
-//! A machine of one PCI function that is a model: our drivers find it, map its registers, and work with it in one
-//! process. Nothing happens but when it is told to: the model does its work in [`Metal::run`], time passes by looks
-//! at the clock.
+//! A machine with a model as its PCI function: Isthmus' drivers find it, map its registers, and use it in one process.
+//! The machine has no threads: [`Metal::run`] runs the model, and reading the clock advances the time.
 
 pub mod bridges;
 pub mod connectx;
@@ -19,9 +18,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bus address of the memory: not where it lies for us.
+/// Bus address of the memory. It differs from the address in this process.
 pub const MEMORY: u64 = 0x10_0000;
-/// Where the function is.
+/// PCI address of the function.
 fn place() -> PciAddress {
     PciAddress::new(0, 0, 3, 0)
 }
@@ -30,114 +29,114 @@ fn place() -> PciAddress {
 pub struct Metal<F> {
     slot: Shared<F>,
     arena: Arena,
-    /// Interrupts that are left.
+    /// Interrupts that can still be allocated.
     pub interrupts: u32,
 }
 
 impl<F: Function + Send + 'static> Metal<F> {
-    /// A machine with this function and so many bytes of memory.
+    /// Creates a machine with this function and this many bytes of memory.
     pub fn new(function: F, memory: usize) -> Self {
-        // On a page's boundary for the CPU as for devices.
+        // Page-aligned for the CPU as for devices.
         let whole = vec![0u64; (memory + 4096) / 8].leak();
         let skipped = whole.as_ptr().addr().wrapping_neg() % 4096;
         let start = NonNull::from(&mut whole[skipped / 8..]).cast();
-        // SAFETY: leaked, so mapped for ever, and the only reference was just given up.
+        // SAFETY: the memory is leaked, so mapped for ever, and the only reference to it has just ended.
         let memory = unsafe { Window::from_raw(start, MEMORY, memory) };
         Metal::with_memory(function, memory)
     }
 
-    /// A machine with this memory, which others may reach as well.
+    /// Creates a machine with this memory, which other machines may share.
     pub fn with_memory(function: F, memory: Window) -> Self {
         let slot = Arc::new(Mutex::new(Slot::new(function, memory)));
         Metal { slot, arena: Arena::new(memory), interrupts: 4 }
     }
 
-    /// Another function in the same machine, which reaches this one's BARs.
+    /// Adds another function to the machine. It can write to this function's BARs.
     pub fn beside<G: Function + Send + 'static>(&self, function: G) -> Metal<G> {
         let memory = self.slot().memory;
         let mut slot = Slot::new(function, memory);
         let other = self.slot.clone();
         slot.route = Some(Arc::new(move |address, bytes| {
-            // Within what the first function's model does, which has been entered.
+            // Part of the first model's work, which the caller has entered.
             let mut slot = other.lock().unwrap_or_else(PoisonError::into_inner);
-            slot.write_from_beside(address, bytes)
+            slot.write_from_neighbour(address, bytes)
         }));
         Metal { slot: Arc::new(Mutex::new(slot)), arena: self.arena.share(), interrupts: 4 }
     }
 
-    /// What the CPU writes to a BAR goes straight to `memory`, of another machine.
+    /// Puts `memory` of another machine behind a BAR: the CPU's writes to the BAR go there directly.
     pub fn put_behind(&self, bar: u8, memory: Window) {
         self.slot().windows.push((bar, memory));
     }
 
-    /// A part of the memory, by its bus address.
+    /// A part of the memory by bus address.
     pub fn memory(&self, address: u64, len: usize) -> Window {
         let all = self.slot().memory;
         let offset = address - all.bus_address();
         all.slice(offset as usize, len).expect("the machine has that memory")
     }
 
-    /// Reads from registers so far.
+    /// Number of register reads so far.
     pub fn reads(&self) -> u64 {
         self.slot().reads
     }
 
-    /// What our inventory finds.
+    /// Runs the inventory of drivers on the machine.
     pub fn find(&self) -> Inventory {
         let mut inventory = Inventory::default();
         inventory.scan_pci(Box::leak(Box::new(Access(self.slot.clone()))));
         inventory
     }
 
-    /// Looks at the model, or changes it.
+    /// Calls `look` with the model.
     pub fn model<T>(&self, look: impl FnOnce(&mut F) -> T) -> T {
         look(&mut self.slot().function)
     }
 
-    /// The model does what it has to do.
+    /// Runs the work of the model that is due.
     pub fn run(&self) {
         device::work_of_the_model(&self.slot);
     }
 
-    /// The function is pulled out of the machine, or put back.
+    /// Removes the function from the machine, or restores it.
     pub fn pull_out(&self, out: bool) {
         self.slot().absent = out;
     }
 
-    /// From now on a bit of a register reads as it likes, or none does.
+    /// Sets the stuck bit of a register; None removes it.
     pub fn stick(&self, bit: Option<Stuck>) {
         self.slot().stuck = bit;
     }
 
-    /// The function is pulled out when so many more accesses to registers were made.
+    /// Removes the function after this many more register accesses.
     pub fn pull_out_after(&self, accesses: u64) {
         let slot = &mut *self.slot();
         slot.absent_after = Some(slot.accesses + accesses);
     }
 
-    /// Registers that were read so far, by BAR and offset.
+    /// Registers read so far, by BAR and offset.
     pub fn read_from(&self) -> Vec<(u8, u64)> {
         self.slot().read_from.iter().copied().collect()
     }
 
-    /// The machine's clock. The model works at each look, and a millisecond passes.
+    /// The machine's clock. Each read runs the model, and advances the time by a millisecond.
     pub fn clock(&self) -> MetalClock<F> {
         MetalClock(self.slot.clone())
     }
 
-    /// So much time passes.
+    /// Advances the time.
     pub fn pass(&self, time: Duration) -> Instant {
         let slot = &mut *self.slot();
         slot.now += time.as_nanos() as u64;
         Instant::from_nanos(slot.now)
     }
 
-    /// When the model has something to do again, as it said when it was last run.
+    /// Time of the model's next work, as its last run returned it.
     pub fn due(&self) -> Option<Instant> {
         self.slot().due.map(Instant::from_nanos)
     }
 
-    /// Accesses to registers so far.
+    /// Number of register accesses so far.
     pub fn accesses(&self) -> u64 {
         self.slot().accesses
     }
@@ -147,7 +146,7 @@ impl<F: Function + Send + 'static> Metal<F> {
     }
 }
 
-// SAFETY: a model writes to memory by copies, where it was told to; no reference to it is held.
+// SAFETY: a model writes to memory by copies, at the addresses that its driver has programmed. It holds no reference.
 unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         let (bar, start) = self.slot().place(address, len)?;
@@ -163,7 +162,7 @@ unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
         let (bar, _) = slot.place(address, len)?;
         let (_, memory) = slot.windows.iter().find(|(behind, _)| *behind == bar)?;
         let memory = memory.slice(0, len)?;
-        // SAFETY: the memory is mapped as the window says; only its bus address is another one here.
+        // SAFETY: the memory is mapped as in the window `memory`. Only the bus address differs.
         Some(unsafe { Window::from_raw(memory.as_ptr(), address, len) })
     }
 
@@ -171,7 +170,7 @@ unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
         self.interrupts = self.interrupts.checked_sub(1)?;
         let raised: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
         let address = self.slot().lines.add(raised);
-        // SAFETY: nobody writes there: the machine takes it for the number of a counter.
+        // SAFETY: the address is never written to: the machine uses it as the number of a counter.
         Some(unsafe { Interrupt::new(address, 0x55, raised) })
     }
 
@@ -211,7 +210,7 @@ impl<F: Function> ConfigRegionAccess for Access<F> {
         if address == place() && !slot.absent {
             let config = slot.function.config();
             config.write(offset.into(), &value.to_le_bytes());
-            slot.lines.see(config);
+            slot.lines.update(config);
         }
     }
 }

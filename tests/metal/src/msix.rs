@@ -1,28 +1,29 @@
-//! Interrupts as messages. The table of MSI-X belongs to the machine and not to the model (PCI 3.0, 6.8.2): where
-//! vectors go, which are masked, and which were raised meanwhile. MSI has one vector.
+//! Message-signalled interrupts. The machine, not the model, has the MSI-X table (PCI 3.0, 6.8.2): message addresses,
+//! masks and pending bits of the vectors. MSI has one vector.
 
 use models::ConfigSpace;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where interrupts are written to.
+/// Address of the first interrupt counter.
 const CONTROLLER: u64 = 0xfee0_0000;
 
-/// The vectors of the function and the counters that they end at.
+/// The function's vectors, and the counters that they raise.
 pub struct Lines {
-    /// Where the capability is; 0 without one.
+    /// Offset of the MSI-X capability; 0 without one.
     capability: u64,
-    /// Where the table lies: BAR, and offset in it.
+    /// BAR of the MSI-X table.
     bar: u8,
+    /// Offset of the MSI-X table in the BAR.
     table: u64,
     entries: Vec<[u32; 4]>,
     pending: Vec<bool>,
     counters: Vec<&'static AtomicU64>,
-    /// Where the message of MSI goes, if it is on.
+    /// Message address of MSI, if it is enabled.
     msi: Option<u64>,
 }
 
 impl Lines {
-    /// As the function's capabilities say.
+    /// Creates the vectors of the function's capabilities.
     pub fn of(config: &ConfigSpace) -> Self {
         let word = |at: u64| {
             let mut bytes = [0; 4];
@@ -53,7 +54,7 @@ impl Lines {
         self.capability != 0
     }
 
-    /// Adds a counter: the address that raises it.
+    /// Adds a counter, and returns the message address that raises it.
     pub fn add(&mut self, counter: &'static AtomicU64) -> u64 {
         self.counters.push(counter);
         CONTROLLER + 16 * (self.counters.len() as u64 - 1)
@@ -65,12 +66,12 @@ impl Lines {
             .then_some((at / 16, at % 16 / 4))
     }
 
-    /// A word of the table, if it lies at this offset of the BAR.
+    /// Reads a word of the table, if it is at this offset of the BAR.
     pub fn entry(&self, bar: u8, offset: u64) -> Option<u32> {
         self.place(bar, offset).map(|(entry, word)| self.entries[entry][word])
     }
 
-    /// Writes a word of the table; false if it is none.
+    /// Writes a word of the table. Returns false if the offset is not in the table.
     pub fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) -> bool {
         let Some((entry, word)) = self.place(bar, offset) else { return false };
         let Ok(bytes) = bytes.try_into() else { return false };
@@ -81,7 +82,7 @@ impl Lines {
         true
     }
 
-    /// The function raises a vector; it waits while it is masked.
+    /// Raises a vector. A masked vector becomes pending.
     pub fn raise(&mut self, vector: u16) -> bool {
         let entry = usize::from(vector);
         let Some(&[low, high, _, control]) = self.entries.get(entry) else { return false };
@@ -92,9 +93,9 @@ impl Lines {
         self.count(u64::from(high) << 32 | u64::from(low))
     }
 
-    /// Takes note of what the driver wrote to the capability of MSI (PCI 3.0, 6.8.1), with 64-bit addresses, and of
-    /// where the table of MSI-X lies by now.
-    pub fn see(&mut self, config: &ConfigSpace) {
+    /// Reads the MSI capability (PCI 3.0, 6.8.1; 64-bit addresses) and the place of the MSI-X table from configuration
+    /// space.
+    pub fn update(&mut self, config: &ConfigSpace) {
         let word = |at: u64| {
             let mut bytes = [0; 4];
             config.read(at, &mut bytes);
@@ -112,7 +113,7 @@ impl Lines {
         self.msi = on.then(|| u64::from(word(at + 8)) << 32 | u64::from(word(at + 4)));
     }
 
-    /// The function raises the vector of MSI.
+    /// Raises the MSI vector.
     pub fn raise_msi(&mut self) -> bool {
         self.msi.is_some_and(|address| self.count(address))
     }

@@ -1,8 +1,8 @@
-//! Registers of any device whose bits stick, or that read as all ones from any moment on, while its driver opens it or
-//! works with it. Whatever the driver makes of that: it ends, each request ends once at most, and memory that the device
-//! was not given stays as it is.
+//! Every device with a stuck register bit, or with registers that read as all ones from some access on, while its
+//! driver opens or uses it. The driver must return, each request must end at most once, and memory outside the device's
+//! buffers must stay unchanged.
 //!
-//! What each driver says of such a device, and how it comes back, is in the driver's own suite.
+//! The driver's own suite tests its reports and its recovery.
 
 use drivers::hal::{Operation, Packet, Platform, Request, Window};
 use drivers::rapidio::{Mailbox, Maintenance};
@@ -16,23 +16,23 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bits that are tried of each device, and moments at which it goes.
+/// Number of stuck bits, and number of moments of removal, that are tried for each device.
 const TRIES: usize = 150;
-/// Bytes before and behind all that the driver has.
+/// Bytes of the guards before and after the driver's memory.
 const GUARD: usize = 4096;
 
-/// When something goes wrong.
+/// The injected fault.
 #[derive(Clone, Copy, Debug)]
 enum Wrong {
-    /// Never.
+    /// No fault.
     Nothing,
-    /// This bit, from the beginning, or when the driver has opened the device.
+    /// A stuck bit, from the beginning, or (true) from the end of opening on.
     Stuck(Stuck, bool),
-    /// All ones, after so many accesses, counted from the beginning.
+    /// All ones after this many accesses, counted from the beginning.
     Gone(u64),
 }
 
-/// Works with a device for a while; how many accesses that took, and what was read.
+/// Uses a device for a while. Returns the number of accesses, and the registers that were read.
 fn work<F: Function + Send + 'static>(
     mut machine: Metal<F>,
     wrong: Wrong,
@@ -49,7 +49,7 @@ fn work<F: Function + Send + 'static>(
         guard.read(0, &mut bytes).unwrap();
         assert!(
             bytes.iter().all(|&byte| byte == 0xa5),
-            "memory that is not the device's: {wrong:?}"
+            "memory outside the device's buffers: {wrong:?}"
         );
     }
     (machine.accesses(), machine.read_from())
@@ -61,7 +61,7 @@ fn guard<F: Function + Send + 'static>(machine: &mut Metal<F>) -> Window {
     guard
 }
 
-/// Opens what there is, and uses it.
+/// Opens all devices of the machine, and uses them.
 fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
     let mut inventory = machine.find();
     let clock = machine.clock();
@@ -70,7 +70,7 @@ fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
             machine.stick(Some(bit));
         }
     };
-    // A function that is not there any more is no device.
+    // A removed function is not a device.
     for device in inventory.take(Class::Port) {
         let Ok(mut port) = device.open_port(machine, &|_| None, &clock) else { continue };
         opened(machine);
@@ -109,7 +109,7 @@ fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
                 while let Some(end) = disk.poll() {
                     assert!(
                         waiting.remove(&end.tag),
-                        "{wrong:?}: {} ended, and nobody waits",
+                        "{wrong:?}: {} ended, but is not outstanding",
                         end.tag
                     );
                 }
@@ -132,7 +132,7 @@ fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
                 channel.start();
                 machine.run();
                 let (done, _) = channel.complete(machine.pass(Duration::from_micros(300)));
-                assert!(done <= pushed, "{wrong:?}: {done} are complete, and {pushed} were given");
+                assert!(done <= pushed, "{wrong:?}: {done} are complete, but {pushed} were pushed");
             }
             while channel.take_rest().is_some() {}
         }
@@ -174,7 +174,7 @@ fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
             machine.run();
             port.poll(machine.pass(Duration::from_millis(30)));
             while port.maintained().is_some() {
-                asked = asked.checked_sub(1).expect("an answer that nobody asked for");
+                asked = asked.checked_sub(1).expect("an answer without a request");
             }
             while let Some(message) = port.receive(mailbox) {
                 let _ = port.payload(&message).len();
@@ -190,13 +190,13 @@ fn request(tag: u64, data: Window) -> Request {
     Request { tag, operation: Operation::Read, sector: 8 * (tag % 64), data }
 }
 
-/// Every register that is read when all is well, with bits that stick, drawn by chance; and all of them gone at any moment.
+/// Tries random stuck bits of every register that a fault-free run reads, and removal at random moments.
 fn any_bit_and_any_moment<F: Function + Send + 'static>(make: impl Fn() -> Metal<F>) {
     let (accesses, read) = work(make(), Wrong::Nothing);
-    assert!(!read.is_empty(), "nothing is ever read");
+    assert!(!read.is_empty(), "no register is read");
     let mut rng = Rng::new(4711);
     for n in 0..TRIES {
-        // Each register has its turn.
+        // Tries the registers in turn.
         let (bar, offset) = read[n % read.len()];
         let bit = rng.within(0..32) as u8;
         let stuck = Stuck { bar, offset, bit, set: rng.chance(500) };

@@ -1,4 +1,4 @@
-//! A DMA engine that is a model, and one of its channels: what the suites of engines have in common.
+//! Common parts of the suites of DMA engines: a modelled engine and its channels.
 
 use drivers::dma::{Channel, Health};
 use drivers::hal::{Platform, Window};
@@ -8,12 +8,12 @@ use models::Function;
 use std::time::Duration;
 
 pub const MICROSECOND: Duration = Duration::from_micros(1);
-/// Bytes of a part of the memory that is copied.
+/// Bytes of a part. The test copies memory part by part.
 pub const LEN: usize = 1024;
-/// Parts.
+/// Number of parts.
 pub const PARTS: usize = 255;
 
-/// The channels of what is in the machine; or why there are none, with all memory given back.
+/// Opens the channels of the machine's engine. An error is the reason; all memory is then freed.
 pub fn try_open<F: Function + Send + 'static>(
     machine: &mut Metal<F>,
     driver: &str,
@@ -23,12 +23,12 @@ pub fn try_open<F: Function + Send + 'static>(
     let free = machine.arena().available();
     let clock = machine.clock();
     device.open_dma(machine, &clock).map_err(|why| {
-        assert_eq!(machine.arena().available(), free, "memory is given back");
+        assert_eq!(machine.arena().available(), free, "memory is freed");
         why.to_string()
     })
 }
 
-/// A machine with the engine, and memory that is copied from and to.
+/// A machine with the engine, and source and destination memory.
 pub struct Bench<F> {
     pub machine: Metal<F>,
     pub channels: Vec<Box<dyn Channel>>,
@@ -48,24 +48,24 @@ impl<F: Function + Send + 'static> Bench<F> {
         Ok(Bench { machine, channels, from, to })
     }
 
-    /// The first one.
+    /// The first channel.
     pub fn channel(&mut self) -> &mut dyn Channel {
         &mut *self.channels[0]
     }
 
-    /// Adds the copy of one part to the place of another.
+    /// Pushes a copy of a part to another part's place.
     pub fn push_to(&mut self, part: usize, place: usize) -> Option<u64> {
         let to = self.to.slice(place * LEN, LEN).unwrap();
         let from = self.from.slice(part * LEN, LEN).unwrap();
         self.channel().push(&to, &from)
     }
 
-    /// Adds the copy of a part.
+    /// Pushes a copy of a part to its own place.
     pub fn push(&mut self, part: usize) -> Option<u64> {
         self.push_to(part, part)
     }
 
-    /// What lies at a place: the part, if it is one.
+    /// The part whose bytes are at a place, if they are a whole part's.
     pub fn at(&self, place: usize) -> Option<usize> {
         let mut bytes = [0; LEN];
         self.to.read(place * LEN, &mut bytes).unwrap();
@@ -73,12 +73,13 @@ impl<F: Function + Send + 'static> Bench<F> {
         is_whole.then(|| usize::from(bytes[0]) - 1)
     }
 
-    /// Parts whose copy is there.
+    /// Parts that were copied to their places.
     pub fn copied(&self) -> Vec<usize> {
         (0..PARTS).filter(|&part| self.at(part) == Some(part)).collect()
     }
 
-    /// Time passes in steps; how the channel is at the end, or as soon as it is not good any more.
+    /// Advances time in steps, until the end or until the channel's health is not good. Returns the completed count and
+    /// the health.
     pub fn pass(&mut self, time: Duration) -> (u64, Health) {
         let step = (time / 1000).max(MICROSECOND);
         let mut ended = (0, Health::Good);
@@ -93,7 +94,7 @@ impl<F: Function + Send + 'static> Bench<F> {
         ended
     }
 
-    /// What the model has counted under a name.
+    /// A counter of the model.
     pub fn counter(&self, name: &str) -> u64 {
         let counters = self.machine.model(|model| model.counters());
         counters.into_iter().find(|(known, _)| known == name).unwrap().1

@@ -1,5 +1,4 @@
-//! The DSA driver on the model: what it does with an engine that keeps to its word, and with one that does not. The model
-//! carries out what a batch has between fences from its end on.
+//! The DSA driver on the model, with and without faults. Between fences, the model executes a batch in reverse order.
 
 use super::dma_engine::{self, LEN, MICROSECOND, PARTS};
 use drivers::dma::Health;
@@ -30,7 +29,7 @@ fn a_batch_costs_one_write_and_nothing_is_read() {
     assert_eq!(bench.machine.accesses(), accesses + 1);
     assert_eq!(bench.pass(100 * MICROSECOND), (30, Health::Good));
     assert_eq!(bench.copied(), Vec::from_iter(0..30));
-    // One alone is no batch.
+    // A single descriptor is not a batch.
     bench.push(30);
     bench.channel().start();
     assert_eq!(bench.pass(100 * MICROSECOND), (31, Health::Good));
@@ -43,7 +42,7 @@ fn a_batch_costs_one_write_and_nothing_is_read() {
 }
 
 #[test]
-fn every_queue_copies_by_itself() {
+fn queues_copy_independently() {
     let mut bench = open(None).unwrap();
     for n in 0..4 {
         assert_eq!(bench.channels[n].number(), n as u8);
@@ -60,7 +59,7 @@ fn every_queue_copies_by_itself() {
     assert_eq!(bench.copied(), [0, 1, 2, 3]);
 }
 
-/// Without the fence the model would leave the first part there.
+/// Without the fence the first part would be the last to be written.
 #[test]
 fn order_is_kept_in_a_batch_and_across_batches() {
     let mut bench = open(None).unwrap();
@@ -82,16 +81,16 @@ fn order_is_kept_in_a_batch_and_across_batches() {
         last = is;
     }
     assert_eq!((last, bench.counter("fences") > 100), (200, true));
-    // And what is not ordered is not.
+    // Without `order` the model reorders.
     bench.push_to(1, 2);
     bench.push_to(2, 2);
     bench.channel().start();
     bench.pass(100 * MICROSECOND);
-    assert_eq!(bench.at(2), Some(1), "the model does what it may");
+    assert_eq!(bench.at(2), Some(1), "the model reorders");
 }
 
 #[test]
-fn more_than_a_batch_is_given_in_several() {
+fn copies_beyond_a_batch_are_split_into_batches() {
     let mut bench = open(None).unwrap();
     let mut pushed = 0;
     while bench.push(pushed % PARTS).is_some() {
@@ -103,9 +102,9 @@ fn more_than_a_batch_is_given_in_several() {
     assert_eq!((bench.copied().len(), bench.counter("copies")), (PARTS, pushed as u64));
 }
 
-/// What is complete is never written again: it could be an older value of a cell that has a newer one.
+/// A completed copy is never repeated: it could overwrite a newer value of a cell with an older one.
 #[test]
-fn an_error_is_got_over_and_what_is_complete_is_not_done_again() {
+fn recovery_from_an_error_does_not_repeat_completed_copies() {
     for fault in [Fault::ErrorAt(0), Fault::ErrorAt(26), Fault::ErrorAt(27), Fault::HangOnce] {
         let mut bench = open(None).unwrap();
         let mut last = 0;
@@ -128,7 +127,7 @@ fn an_error_is_got_over_and_what_is_complete_is_not_done_again() {
         assert_eq!(bench.pass(MICROSECOND), (120, Health::Good), "{fault:?}");
         assert_eq!(bench.at(0), Some(59));
         assert_eq!(bench.copied().len(), 60, "{fault:?}");
-        assert_eq!(bench.counter("copies"), 120, "each was carried out once");
+        assert_eq!(bench.counter("copies"), 120, "each was executed once");
         assert_eq!(bench.channel().counters().resets, 1);
     }
 }
@@ -154,12 +153,12 @@ fn an_engine_that_always_fails_is_given_up_and_leaves_the_rest() {
 }
 
 #[test]
-fn one_that_hangs_for_good_or_is_pulled_out_is_lost_or_given_up() {
+fn engine_that_hangs_or_is_removed_is_failed_or_lost() {
     let mut bench = open(None).unwrap();
     bench.inject(Some(Fault::Hang));
     bench.push(0);
     bench.channel().start();
-    assert_eq!(bench.pass(Duration::from_secs(2)).1, Health::Failed, "aborts work");
+    assert_eq!(bench.pass(Duration::from_secs(2)).1, Health::Failed, "abort works");
     let mut bench = open(None).unwrap();
     bench.push(0);
     bench.channel().start();
@@ -172,11 +171,11 @@ fn one_that_hangs_for_good_or_is_pulled_out_is_lost_or_given_up() {
     bench.channel().start();
     bench.pass(Duration::from_millis(50));
     bench.inject(Some(Fault::StuckCommand));
-    assert_eq!(bench.pass(Duration::from_secs(2)).1, Health::Lost, "not even an abort works");
+    assert_eq!(bench.pass(Duration::from_secs(2)).1, Health::Lost, "abort fails, too");
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn open_of_a_faulty_engine_names_the_cause() {
     for (fault, words) in [(Fault::Locked, "BIOS"), (Fault::StuckCommand, "command 5")] {
         let why = open(Some(fault)).err().expect("it is refused");
         assert!(why.contains(words), "{fault:?}: {why}");

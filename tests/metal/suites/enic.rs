@@ -1,4 +1,4 @@
-//! The driver of Cisco's VIC on the model: what it does with an interface that works, and with such as do not.
+//! The driver of Cisco's VIC on the model, with and without faults.
 
 use super::network_card::{NetworkCard, plain, try_open};
 use drivers::hal::{Packet, Platform, TransmitError, UdpFlow, Window};
@@ -8,15 +8,15 @@ use models::enic::{Config, Enic, Fault, MAC, NEWER_VIRTUAL, PHYSICAL, VIRTUAL};
 
 type Bench = super::network_card::Bench<Enic>;
 
-/// A flow that is steered.
+/// The steered flow.
 const FLOW: UdpFlow = UdpFlow { address: [10, 1, 0, 1], port: 4000 };
 
 fn machine(settings: Config) -> Metal<Enic> {
     Metal::new(Enic::new(settings), 8 << 20)
 }
 
-/// Both ways to the firmware.
-fn each_way() -> [Config; 2] {
+/// Configurations with each command interface: ring and mailbox.
+fn each_command_interface() -> [Config; 2] {
     [true, false].map(|devcmd2| Config { devcmd2, ..Config::default() })
 }
 
@@ -26,12 +26,12 @@ fn open(settings: Config, mtu: u16) -> Bench {
     bench
 }
 
-/// A frame for the interface, of this length.
+/// A frame of this length to the interface.
 fn frame(n: usize, len: usize) -> Vec<u8> {
     Enic::frame(n, len)
 }
 
-/// A UDP datagram to this place.
+/// A UDP datagram to this flow.
 fn datagram(flow: UdpFlow, n: u8) -> Vec<u8> {
     let mut frame = frame(n.into(), 60);
     frame[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
@@ -50,7 +50,7 @@ impl Bench {
 #[test]
 fn interfaces_are_found_with_their_address() {
     for device in [PHYSICAL, VIRTUAL, NEWER_VIRTUAL] {
-        for settings in each_way() {
+        for settings in each_command_interface() {
             let settings = Config { device, ..settings };
             let mut bench = try_open(machine(settings), None).unwrap();
             assert_eq!((bench.port.mac(), bench.port.mtu()), (MAC, 9000));
@@ -61,19 +61,23 @@ fn interfaces_are_found_with_their_address() {
         }
     }
     let settings = Config { mtu: 1400, ..Config::default() };
-    assert_eq!(try_open(machine(settings), Some(9000)).unwrap().port.mtu(), 1400, "and no more");
+    assert_eq!(
+        try_open(machine(settings), Some(9000)).unwrap().port.mtu(),
+        1400,
+        "limited by the port"
+    );
 }
 
 #[test]
 fn frames_of_every_length_come_and_go_around_the_rings() {
-    for (settings, mtu) in each_way().into_iter().zip([1500, 9000]) {
+    for (settings, mtu) in each_command_interface().into_iter().zip([1500, 9000]) {
         let mut bench = open(settings, mtu);
         bench.goes_around_the_rings(mtu.into());
     }
 }
 
 #[test]
-fn payload_is_sent_from_where_it_lies() {
+fn payload_is_sent_without_a_copy() {
     let mut bench = open(Config::default(), 9000);
     let lengths = [1, 300, 4096];
     let mut part = |n: usize| {
@@ -103,7 +107,7 @@ fn payload_is_sent_from_where_it_lies() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_when_there_is_room_again() {
+fn full_queue_refuses_packets_until_it_has_room() {
     for vectors in [8, 1] {
         let mut bench = open(Config { vectors, ..Config::default() }, 1500);
         let mut taken = 0;
@@ -141,11 +145,11 @@ fn a_burst_without_an_end_is_reported_now_and_then() {
 }
 
 #[test]
-fn interrupts_come_only_when_asked_for() {
+fn interrupts_are_raised_only_when_armed() {
     let mut bench = open(Config::default(), 1500);
     let raised = |bench: &Bench| bench.port.counters().interrupts;
     bench.arrive([frame(1, 60)]);
-    assert_eq!(raised(&bench), 0, "nobody asked");
+    assert_eq!(raised(&bench), 0, "not armed");
     assert_eq!(bench.received().len(), 1);
     for n in 1..100 {
         bench.port.set_interrupts(true);
@@ -157,7 +161,7 @@ fn interrupts_come_only_when_asked_for() {
         bench.arrive([frame(1, 60)]);
         assert_eq!((raised(&bench), bench.received().len()), (n, 3));
     }
-    // What arrives while they are asked for is seen.
+    // A frame that arrives before arming raises an interrupt.
     bench.arrive([frame(1, 60)]);
     bench.port.set_interrupts(true);
     assert!(bench.port.pending());
@@ -176,7 +180,7 @@ fn a_lost_interrupt_loses_no_frame() {
 }
 
 #[test]
-fn an_interface_with_a_pin_alone_is_used_without_interrupts() {
+fn interface_with_only_intx_is_polled() {
     let settings = Config { vectors: 0, ..Config::default() };
     let mut bench = open(settings, 1500);
     assert!(!bench.port.wakes());
@@ -184,7 +188,7 @@ fn an_interface_with_a_pin_alone_is_used_without_interrupts() {
 }
 
 #[test]
-fn what_cannot_be_used_is_told() {
+fn unusable_interface_is_refused_with_the_cause() {
     let few = Config { receive_queues: 0, ..Config::default() };
     for (settings, fault, wanted) in [
         (Config::default(), Fault::NoTable, "no resource table"),
@@ -194,18 +198,18 @@ fn what_cannot_be_used_is_told() {
         (few, Fault::NoInterrupts, "too few receive queues"),
         (Config::default(), Fault::NoAddress, "no MAC address"),
         (Config::default(), Fault::AllOnes, "all ones"),
-        (Config::default(), Fault::StaysInProgress, "does not end opening"),
+        (Config::default(), Fault::StaysInProgress, "does not complete opening"),
         (Config::default(), Fault::NeverDone(9), "GET_MAC_ADDR: no answer within 3 s"),
         (Config::default(), Fault::NeverDone(23), "within 3 s"),
         (Config::default(), Fault::Fails(35, 1), "INIT: an argument is invalid"),
-        (Config::default(), Fault::Fails(21, 2), "NOTIFY: it cannot reach memory"),
+        (Config::default(), Fault::Fails(21, 2), "NOTIFY: it cannot access memory"),
         (Config::default(), Fault::Fails(28, 77), "ENABLE_WAIT: error 77"),
     ] {
         for devcmd2 in [true, false] {
             let machine = machine(Config { devcmd2, ..settings });
             machine.model(|nic| nic.inject(fault));
             let why = try_open(machine, None).err().unwrap_or_else(|| format!("{fault:?} works"));
-            // Nobody waits for INIT in the ring, and hears that it failed.
+            // The driver does not wait for INIT on the ring, so it does not notice the failure.
             if devcmd2 && fault == Fault::Fails(35, 1) {
                 continue;
             }
@@ -220,7 +224,7 @@ fn what_cannot_be_used_is_told() {
 }
 
 #[test]
-fn without_memory_it_is_not_opened() {
+fn open_without_memory_is_refused() {
     for kib in [4, 16, 64, 256] {
         let machine = Metal::new(Enic::new(Config::default()), kib << 10);
         let why = try_open(machine, None).err().unwrap_or_else(|| format!("{kib} KiB are enough"));
@@ -229,7 +233,7 @@ fn without_memory_it_is_not_opened() {
 }
 
 #[test]
-fn where_the_ring_of_commands_fails_the_mailbox_is_taken() {
+fn mailbox_replaces_a_failing_command_ring() {
     for fault in [Fault::ResultColour, Fault::Fails(57, 1)] {
         let machine = machine(Config::default());
         machine.model(|nic| nic.inject(fault));
@@ -242,12 +246,12 @@ fn where_the_ring_of_commands_fails_the_mailbox_is_taken() {
 
 #[test]
 fn all_ones_are_an_interface_that_is_not_there() {
-    for settings in each_way() {
+    for settings in each_command_interface() {
         let mut bench = open(settings, 1500);
         bench.machine.pull_out(true);
         bench.watch(3);
-        let told = bench.notices();
-        assert!(told.len() == 1 && told[0].1.contains("removed"), "{told:?}");
+        let notices = bench.notices();
+        assert!(notices.len() == 1 && notices[0].1.contains("removed"), "{notices:?}");
         while bench.port.transmit(&plain(&frame(0, 60))).is_ok() {}
         assert!(!bench.port.link_up() && !bench.port.has_room() && !bench.port.pending());
         assert!(bench.received().is_empty());
@@ -255,20 +259,20 @@ fn all_ones_are_an_interface_that_is_not_there() {
 }
 
 #[test]
-fn one_that_is_pulled_out_during_a_reset_is_given_up() {
-    for settings in each_way() {
+fn interface_removed_during_a_reset_is_given_up() {
+    for settings in each_command_interface() {
         let mut bench = open(settings, 1500);
         bench.inject(Fault::QueueError(0));
         bench.watch(1);
         bench.machine.pull_out(true);
         bench.watch(9);
-        let told = bench.notices();
-        assert!(told.len() == 2 && told[1].1.contains("removed"), "{told:?}");
+        let notices = bench.notices();
+        assert!(notices.len() == 2 && notices[1].1.contains("removed"), "{notices:?}");
     }
 }
 
 #[test]
-fn links_are_seen_to_go_and_come() {
+fn link_changes_are_noticed() {
     let mut bench = open(Config::default(), 1500);
     for _ in 0..3 {
         bench.machine.model(|nic| nic.link = false);
@@ -287,7 +291,7 @@ fn links_are_seen_to_go_and_come() {
 
 #[test]
 fn an_interface_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
-    for settings in each_way() {
+    for settings in each_command_interface() {
         for (fault, wanted) in [
             (Fault::NeverCompletes, "does not send"),
             (Fault::CompletionColour, "does not send"),
@@ -298,9 +302,9 @@ fn an_interface_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
             (Fault::ReceivesTwice, "not in order"),
             (Fault::ReceiveColour, "not in order"),
             (Fault::QueueError(0), "stopped a queue"),
-            (Fault::Fatal, "says that it has failed"),
-            (Fault::NotifySum, "does not add up"),
-            (Fault::NeverDone(4), "does not do commands"),
+            (Fault::Fatal, "reported a fatal error"),
+            (Fault::NotifySum, "wrong checksum"),
+            (Fault::NeverDone(4), "does not complete commands"),
         ] {
             let mut bench = open(settings, 1500);
             bench.works(0);
@@ -308,7 +312,7 @@ fn an_interface_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
             bench.arrive([frame(0, 60), frame(1, 60), frame(2, 60)]);
             bench.received();
             for n in 0..3 {
-                // Until it is reset there may be no room.
+                // Before the reset the queue may be full.
                 let _ = bench.port.transmit(&plain(&frame(n, 60)));
                 bench.port.flush();
                 bench.machine.run();
@@ -319,9 +323,9 @@ fn an_interface_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
             }
             bench.machine.model(|nic| nic.faults_that_last_end());
             bench.watch(15);
-            let told = bench.notices();
-            assert!(told.len() == 2 && told[0].1.contains(wanted), "{fault:?}: {told:?}");
-            assert!(told[1].1.contains("works again"), "{told:?}");
+            let notices = bench.notices();
+            assert!(notices.len() == 2 && notices[0].1.contains(wanted), "{fault:?}: {notices:?}");
+            assert!(notices[1].1.contains("works again"), "{notices:?}");
             assert_eq!(bench.port.counters().resets, 1);
             assert!(bench.port.link_up());
             bench.sent();
@@ -333,8 +337,8 @@ fn an_interface_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
 }
 
 #[test]
-fn one_that_does_not_come_back_from_a_reset_is_given_up() {
-    for settings in each_way() {
+fn interface_that_fails_a_reset_is_given_up() {
+    for settings in each_command_interface() {
         for fault in [
             Fault::StaysInProgress,
             Fault::StuckRunning,
@@ -346,19 +350,22 @@ fn one_that_does_not_come_back_from_a_reset_is_given_up() {
             bench.inject(fault);
             bench.inject(Fault::QueueError(0));
             bench.watch(30);
-            let told = bench.notices();
-            assert!(told[1].1.contains("does not come back from a reset"), "{fault:?}: {told:?}");
+            let notices = bench.notices();
+            assert!(
+                notices[1].1.contains("does not come back from a reset"),
+                "{fault:?}: {notices:?}"
+            );
             assert!(!bench.port.link_up());
             assert!(bench.port.transmit(&plain(&frame(0, 60))).is_err());
             bench.machine.model(|nic| nic.repair());
             bench.arrive([frame(0, 60)]);
-            assert!(bench.received().is_empty(), "it cannot reach memory");
+            assert!(bench.received().is_empty(), "the device cannot reach memory");
         }
     }
 }
 
 #[test]
-fn a_frame_that_is_held_over_a_reset_has_no_bytes() {
+fn frame_held_across_a_reset_has_no_bytes() {
     let mut bench = open(Config::default(), 1500);
     bench.arrive([frame(0, 60)]);
     let held = bench.port.receive().unwrap();
@@ -371,7 +378,7 @@ fn a_frame_that_is_held_over_a_reset_has_no_bytes() {
 }
 
 #[test]
-fn lengths_that_lie_and_damaged_frames_are_counted_and_dropped() {
+fn wrong_lengths_and_damaged_frames_are_counted_and_dropped() {
     let mut bench = open(Config::default(), 1500);
     for fault in [
         Fault::Length(0),
@@ -390,7 +397,7 @@ fn lengths_that_lie_and_damaged_frames_are_counted_and_dropped() {
 }
 
 #[test]
-fn frames_that_find_no_buffer_are_counted() {
+fn frames_without_a_buffer_are_counted() {
     let mut bench = open(Config::default(), 1500);
     bench.arrive((0..2000).map(|n| frame(n, 60)));
     bench.watch(2);
@@ -400,7 +407,7 @@ fn frames_that_find_no_buffer_are_counted() {
 }
 
 #[test]
-fn frames_may_be_kept_and_come_back_in_any_order() {
+fn frames_may_be_held_and_released_in_any_order() {
     let mut bench = open(Config::default(), 1500);
     for round in 0..300 {
         let frames: Vec<Vec<u8>> = (0..9).map(|n| frame(n, 60 + n)).collect();
@@ -419,19 +426,19 @@ fn frames_may_be_kept_and_come_back_in_any_order() {
 
 #[test]
 fn a_steered_flow_has_buffers_of_its_own() {
-    for settings in each_way() {
+    for settings in each_command_interface() {
         let mut bench = open(settings, 1500);
         assert!(bench.port.steer(FLOW, bench.machine.arena()));
         bench.watch(3);
         assert_eq!(bench.machine.model(|nic| nic.filters()), 1);
-        // A flood of everything else takes all other buffers.
+        // A flood of other frames uses up all other buffers.
         bench.arrive((0..2000).map(|n| frame(n, 60)));
         let ours: Vec<Vec<u8>> = (0..9).map(|n| datagram(FLOW, n)).collect();
         bench.arrive(ours.clone());
         let all = bench.received();
-        assert_eq!(all[..9], ours, "first, and whole");
+        assert_eq!(all[..9], ours, "first and complete");
         assert!(all.len() < 2000 && all[9..].iter().all(|one| !ours.contains(one)));
-        // Other ports and addresses are no such flow.
+        // Datagrams to other ports and addresses are not steered.
         let other = UdpFlow { port: 4001, ..FLOW };
         let mixed = [frame(1, 60), datagram(other, 1), datagram(FLOW, 2)];
         bench.arrive(mixed.clone());
@@ -443,7 +450,7 @@ fn a_steered_flow_has_buffers_of_its_own() {
             bench.arrive([datagram(FLOW, n as u8)]);
             assert_eq!(bench.received(), [datagram(FLOW, n as u8)]);
         }
-        // After a reset it is steered as before.
+        // The flow is steered again after a reset.
         bench.inject(Fault::QueueError(1));
         bench.watch(15);
         assert_eq!(bench.notices().len(), 2);
@@ -465,8 +472,8 @@ fn filters_that_are_refused_leave_everything_as_it_was() {
     bench.inject(Fault::Fails(58, 10));
     assert!(bench.port.steer(FLOW, bench.machine.arena()));
     bench.watch(3);
-    let told = bench.notices();
-    assert!(told.len() == 1 && told[0].1.contains("refuses a filter"), "{told:?}");
+    let notices = bench.notices();
+    assert!(notices.len() == 1 && notices[0].1.contains("refuses a filter"), "{notices:?}");
     bench.arrive([frame(1, 60), datagram(FLOW, 7)]);
     assert_eq!(bench.received(), [frame(1, 60), datagram(FLOW, 7)]);
     bench.port.unsteer(FLOW);
@@ -474,13 +481,13 @@ fn filters_that_are_refused_leave_everything_as_it_was() {
 
     let settings = Config { receive_queues: 1, ..Config::default() };
     let mut bench = open(settings, 1500);
-    assert!(!bench.port.steer(FLOW, bench.machine.arena()), "there is no second queue");
+    assert!(!bench.port.steer(FLOW, bench.machine.arena()), "no second queue");
     bench.works(1);
 }
 
 #[test]
 fn filters_come_and_go_while_the_firmware_is_slow() {
-    for settings in each_way() {
+    for settings in each_command_interface() {
         let mut bench = open(settings, 1500);
         let flow = |port| UdpFlow { port, ..FLOW };
         for round in 0..36u16 {

@@ -1,5 +1,4 @@
-//! The drivers of Intel's network cards on the model: what they do with cards that keep to the datasheet, and with such
-//! as do not.
+//! The drivers of Intel's 82574, 82576 and its virtual function on the models, with and without faults.
 
 use super::network_card::{NetworkCard, plain, try_open};
 use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
@@ -52,7 +51,7 @@ fn frames_of_every_length_come_and_go_around_the_rings() {
 }
 
 #[test]
-fn payload_is_sent_from_where_it_lies() {
+fn payload_is_sent_without_a_copy() {
     for kind in ALL {
         let mut bench = jumbo(kind);
         let part = |bench: &mut Bench, n: usize, len: usize| {
@@ -100,7 +99,7 @@ fn payload_is_sent_from_where_it_lies() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_when_there_is_room_again() {
+fn full_queue_refuses_packets_until_it_has_room() {
     for kind in ALL {
         let mut bench = open(kind);
         let mut taken = 0;
@@ -123,9 +122,9 @@ fn a_full_queue_says_so_and_when_there_is_room_again() {
     }
 }
 
-/// Large copies fill the memory for them before the ring.
+/// Large copies use up the copy memory before the ring is full.
 #[test]
-fn copies_that_find_no_memory_wait_for_it() {
+fn copies_wait_for_copy_memory() {
     let mut bench = jumbo(Kind::Igb);
     let one = frame(3, 9000);
     let mut taken = 0;
@@ -144,7 +143,7 @@ fn copies_that_find_no_memory_wait_for_it() {
 }
 
 #[test]
-fn interrupts_come_only_when_asked_for() {
+fn interrupts_are_raised_only_when_armed() {
     for kind in ALL {
         for vectors in [3, 0] {
             if kind == Kind::IgbVf && vectors == 0 {
@@ -156,12 +155,12 @@ fn interrupts_come_only_when_asked_for() {
             let raised = |bench: &Bench| bench.port.counters().interrupts;
             bench.arrive([frame(1, 60)]);
             bench.send(&frame(1, 60));
-            assert_eq!(raised(&bench), 0, "{kind:?}: nobody asked");
+            assert_eq!(raised(&bench), 0, "{kind:?}: not armed");
             for round in 1..10 {
                 assert_eq!(bench.received().len(), 1);
                 bench.port.set_interrupts(true);
                 assert!(!bench.port.pending());
-                // What is sent is of no interest while there is room.
+                // Sent packets raise no interrupt while the queue has room.
                 bench.send(&frame(1, 60));
                 assert_eq!(raised(&bench), round - 1, "{kind:?} {vectors}");
                 bench.arrive([frame(1, 60)]);
@@ -190,7 +189,7 @@ fn a_lost_interrupt_loses_no_frame() {
 }
 
 #[test]
-fn without_an_interrupt_to_give_a_card_is_polled() {
+fn card_without_an_interrupt_is_polled() {
     let mut machine = machine(Kind::E1000e);
     machine.interrupts = 0;
     let mut bench = try_open(machine, None).unwrap();
@@ -200,7 +199,7 @@ fn without_an_interrupt_to_give_a_card_is_polled() {
 }
 
 #[test]
-fn frames_may_be_kept_and_come_back_in_any_order() {
+fn frames_may_be_held_and_released_in_any_order() {
     let mut bench = jumbo(Kind::E1000e);
     for round in 0..200 {
         let frames: Vec<Vec<u8>> =
@@ -220,20 +219,20 @@ fn frames_may_be_kept_and_come_back_in_any_order() {
 }
 
 #[test]
-fn links_are_seen_to_go_and_come() {
+fn link_changes_are_noticed() {
     for kind in ALL {
         let mut bench = open(kind);
         for _ in 0..3 {
             bench.machine.model(|nic| nic.link = false);
-            // Nobody has noticed yet.
+            // The driver has not noticed yet.
             bench.port.transmit(&plain(&frame(0, 60))).unwrap();
             bench.port.flush();
             assert!(!bench.port.link_up() && bench.port.is_sending());
-            // However long that takes: the chip is reset once, so that it does not hold on to memory.
+            // The chip is reset once, so that it releases memory, however long the link stays down.
             bench.watch(100);
             assert!(!bench.port.is_sending());
             bench.port.transmit(&plain(&frame(1, 60))).unwrap();
-            assert!(!bench.port.is_sending(), "what is sent without a link is lost");
+            assert!(!bench.port.is_sending(), "packets sent without a link are dropped");
             bench.machine.model(|nic| nic.link = true);
             bench.machine.run();
             assert!(bench.port.link_up());
@@ -254,9 +253,12 @@ fn all_ones_are_a_card_that_is_not_there() {
         bench.send(&frame(0, 60));
         bench.machine.pull_out(true);
         assert!(!bench.port.link_up());
-        let told = bench.notices();
-        assert_eq!(told.len(), 1);
-        assert!(told[0].0 == Severity::Error && told[0].1.contains("pulled out"), "{told:?}");
+        let notices = bench.notices();
+        assert_eq!(notices.len(), 1);
+        assert!(
+            notices[0].0 == Severity::Error && notices[0].1.contains("pulled out"),
+            "{notices:?}"
+        );
         bench.watch(5);
         while bench.port.transmit(&plain(&frame(0, 60))).is_ok() {}
         bench.port.flush();
@@ -277,7 +279,7 @@ fn a_card_that_goes_while_it_is_opened_is_refused() {
 }
 
 #[test]
-fn a_reset_that_never_ends_is_told() {
+fn reset_that_never_ends_is_reported() {
     for (kind, wanted) in [
         (Kind::E1000e, "does not come out of reset"),
         (Kind::Igb, "does not come out of reset"),
@@ -287,7 +289,7 @@ fn a_reset_that_never_ends_is_told() {
         machine.model(|nic| nic.inject(Fault::StuckReset));
         let why = try_open(machine, None).err().unwrap();
         assert!(why.contains(wanted), "{why}");
-        // And when it was in use.
+        // The same while the card is in use.
         let mut bench = open(kind);
         bench.machine.model(|nic| {
             nic.inject(Fault::NeverReports);
@@ -295,22 +297,22 @@ fn a_reset_that_never_ends_is_told() {
         });
         bench.send(&frame(0, 60));
         bench.watch(20);
-        let told = bench.notices();
-        assert!(told[0].1.contains("does not send"), "{told:?}");
+        let notices = bench.notices();
+        assert!(notices[0].1.contains("does not send"), "{notices:?}");
         assert!(!bench.port.link_up());
         if kind == Kind::IgbVf {
-            // Who is in charge of it may come back.
+            // The physical function's driver may recover.
             bench.machine.model(Nic::repair);
             bench.watch(40);
             bench.works(1);
         } else {
-            assert!(told[1].1.contains("does not come out of a reset"), "{told:?}");
+            assert!(notices[1].1.contains("does not come out of a reset"), "{notices:?}");
         }
     }
 }
 
 #[test]
-fn the_address_comes_from_the_eeprom_if_need_be() {
+fn address_is_read_from_the_eeprom_if_registers_have_none() {
     for kind in [Kind::E1000e, Kind::Igb] {
         let one = machine(kind);
         one.model(|nic| nic.inject(Fault::NoAddress));
@@ -331,10 +333,13 @@ fn a_card_that_does_not_report_is_reset_and_goes_on() {
         bench.send(&frame(0, 60));
         bench.sent();
         bench.watch(10);
-        let told = bench.notices();
-        assert_eq!(told.len(), 2, "{kind:?}: {told:?}");
-        assert!(told[0].0 == Severity::Warning && told[0].1.contains("does not send"), "{told:?}");
-        assert!(told[1].1.contains("works again"), "{told:?}");
+        let notices = bench.notices();
+        assert_eq!(notices.len(), 2, "{kind:?}: {notices:?}");
+        assert!(
+            notices[0].0 == Severity::Warning && notices[0].1.contains("does not send"),
+            "{notices:?}"
+        );
+        assert!(notices[1].1.contains("works again"), "{notices:?}");
         assert_eq!(bench.port.counters().resets, 1);
         (0..2000).for_each(|n| bench.works(n % 1000));
         bench.watch(100);
@@ -344,24 +349,24 @@ fn a_card_that_does_not_report_is_reset_and_goes_on() {
 }
 
 #[test]
-fn resets_again_and_again_are_told_once() {
+fn repeated_resets_are_reported_once() {
     let mut bench = open(Kind::Igb);
     bench.machine.model(|nic| nic.inject(Fault::NeverReportsAgain));
     for _ in 0..20 {
         bench.send(&frame(0, 60));
         bench.watch(10);
     }
-    let told = bench.notices();
+    let notices = bench.notices();
     assert!(bench.port.counters().resets >= 10);
-    assert!(told.len() < 10, "{told:?}");
-    assert!(told.iter().any(|(_, text)| text.contains("again and again")), "{told:?}");
+    assert!(notices.len() < 10, "{notices:?}");
+    assert!(notices.iter().any(|(_, text)| text.contains("again and again")), "{notices:?}");
     bench.machine.model(Nic::repair);
     bench.watch(10);
     bench.works(1);
 }
 
 #[test]
-fn a_report_that_comes_twice_or_names_another_harms_nobody() {
+fn duplicate_or_misplaced_report_does_no_harm() {
     for kind in ALL {
         let mut bench = open(kind);
         bench.machine.model(|nic| nic.inject(Fault::ReportsTwice));
@@ -369,15 +374,15 @@ fn a_report_that_comes_twice_or_names_another_harms_nobody() {
         bench.machine.model(|nic| nic.inject(Fault::ReportsAnother(5)));
         bench.send(&frame(0, 60));
         bench.watch(10);
-        let told = bench.notices();
-        assert!(told[0].1.contains("does not send"), "{told:?}");
+        let notices = bench.notices();
+        assert!(notices[0].1.contains("does not send"), "{notices:?}");
         (0..3000).for_each(|n| bench.works(n % 1000));
         assert_eq!(bench.port.counters().resets, 1);
     }
 }
 
 #[test]
-fn lengths_that_lie_are_counted_and_dropped() {
+fn wrong_lengths_are_counted_and_dropped() {
     for kind in ALL {
         let mut bench = jumbo(kind);
         for length in [0, 13, 2049, 9019, u16::MAX] {
@@ -386,7 +391,7 @@ fn lengths_that_lie_are_counted_and_dropped() {
             bench.arrive([frame(0, 60), frame(1, 61)]);
             assert_eq!(bench.received(), [frame(1, 61)], "{length}");
             assert_eq!(bench.port.counters().rx_errors, before + 1, "{length}");
-            // In the last of several buffers.
+            // The wrong length is in the last of several buffers.
             bench.machine.model(|nic| nic.inject(Fault::Length(length)));
             bench.arrive([frame(0, 5000), frame(1, 5001)]);
             let received = bench.received();
@@ -406,17 +411,17 @@ fn frames_longer_than_agreed_are_dropped() {
 }
 
 #[test]
-fn damaged_frames_and_such_without_an_end_are_dropped() {
+fn damaged_and_unterminated_frames_are_dropped() {
     for kind in ALL {
         let mut bench = jumbo(kind);
         bench.machine.model(|nic| nic.inject(Fault::Damaged));
         bench.arrive([frame(0, 3000), frame(1, 61)]);
         assert_eq!(bench.received(), [frame(1, 61)]);
-        // The next frame's end is taken for it.
+        // The next frame's end is taken as this frame's.
         bench.machine.model(|nic| nic.inject(Fault::NoEnd));
         bench.arrive([frame(0, 60), frame(1, 61), frame(2, 62)]);
         assert_eq!(bench.received(), [frame(2, 62)]);
-        // And one that has none for longer than a frame may be.
+        // A frame without an end beyond the longest frame.
         bench.machine.model(|nic| (0..7).for_each(|_| nic.inject(Fault::NoEnd)));
         bench.arrive((0..9).map(|n| frame(n, 60 + n)));
         assert_eq!(bench.received(), [frame(8, 68)]);
@@ -433,8 +438,8 @@ fn a_card_that_receives_in_the_wrong_place_is_reset() {
         bench.arrive([frame(0, 60)]);
         assert_eq!(bench.received().len(), 0);
         bench.watch(10);
-        let told = bench.notices();
-        assert!(told[0].1.contains("not in order"), "{kind:?}: {told:?}");
+        let notices = bench.notices();
+        assert!(notices[0].1.contains("not in order"), "{kind:?}: {notices:?}");
         assert_eq!(bench.port.counters().resets, 1);
         (0..1500).for_each(|n| bench.works(n % 1000));
     }
@@ -453,7 +458,7 @@ fn a_frame_that_is_written_twice_comes_once() {
 }
 
 #[test]
-fn frames_that_find_no_buffer_are_counted() {
+fn frames_without_a_buffer_are_counted() {
     let mut bench = open(Kind::E1000e);
     bench.arrive((0..2000).map(|n| frame(n, 60)));
     bench.watch(1);
@@ -464,7 +469,7 @@ fn frames_that_find_no_buffer_are_counted() {
 }
 
 #[test]
-fn a_driver_of_a_physical_function_that_is_deaf_or_refuses_is_blamed() {
+fn silent_or_refusing_physical_function_is_blamed() {
     for (fault, wanted) in [
         (Fault::Deaf, "not answered"),
         (Fault::Refuses(1), "refused a reset"),
@@ -484,10 +489,13 @@ fn a_virtual_function_follows_its_physical_one() {
     bench.works(1);
     bench.machine.model(|nic| nic.reset_physical_function());
     bench.watch(10);
-    let told = bench.notices();
-    assert!(told[0].1.contains("set up anew") && told[1].1.contains("works again"), "{told:?}");
+    let notices = bench.notices();
+    assert!(
+        notices[0].1.contains("set up anew") && notices[1].1.contains("works again"),
+        "{notices:?}"
+    );
     bench.works(2);
-    // What it says by itself is no reason; that it has lost us, without a reset, is.
+    // An unsolicited message is no reason for a reset, but the loss of the virtual function's state is.
     bench.machine.model(|nic| nic.ping(false));
     bench.watch(10);
     assert_eq!(bench.notices(), []);
@@ -495,7 +503,7 @@ fn a_virtual_function_follows_its_physical_one() {
     bench.watch(10);
     assert!(bench.notices()[0].1.contains("set up anew"));
     bench.works(2);
-    // One that stays away for long.
+    // The physical function stays away for long.
     bench.machine.model(|nic| {
         nic.reset_physical_function();
         nic.inject(Fault::Deaf);

@@ -1,4 +1,4 @@
-//! The I/OAT driver on the model: what it does with an engine that keeps to its word, and with one that does not.
+//! The I/OAT driver on the model, with and without faults.
 
 use super::dma_engine::{self, LEN, MICROSECOND};
 use drivers::dma::{Carried, Carrier, Channel, Dma, Health};
@@ -14,7 +14,7 @@ fn model(version: u8, channels: u8) -> Ioat {
 
 type Opened = Result<(Metal<Ioat>, Vec<Box<dyn Channel>>), String>;
 
-/// Opens what is in the machine; or why not.
+/// Opens the engine of a new machine. An error is the reason.
 fn try_open(model: Ioat) -> Opened {
     let mut machine = Metal::new(model, 4 << 20);
     let channels = dma_engine::try_open(&mut machine, "ioatdma")?;
@@ -91,7 +91,7 @@ fn the_ring_goes_round_and_is_never_overrun() {
 }
 
 #[test]
-fn what_memory_is_not_told_the_status_says() {
+fn status_register_replaces_missing_completion_writes() {
     for fault in [Fault::NoCompletion, Fault::NobodysCompletion, Fault::StaleCompletion] {
         let mut bench = Bench::new();
         bench.inject(Some(fault));
@@ -115,7 +115,7 @@ fn a_channel_that_halts_is_reset_and_does_the_rest() {
     bench.pass(10 * MICROSECOND);
     bench.inject(Some(Fault::HaltOnce));
     bench.pass(2 * MICROSECOND);
-    // While it is reset more may be added.
+    // Copies can be pushed during the reset.
     (40..60).for_each(|part| assert!(bench.push(part).is_some()));
     bench.channel().order();
     bench.channel().start();
@@ -156,7 +156,7 @@ fn a_channel_that_does_not_recover_leaves_the_rest_to_others() {
 }
 
 #[test]
-fn an_engine_that_is_gone_is_lost() {
+fn removed_engine_is_lost() {
     let mut bench = Bench::new();
     (0..40).for_each(|part| assert!(bench.push(part).is_some()));
     bench.channel().start();
@@ -168,7 +168,7 @@ fn an_engine_that_is_gone_is_lost() {
 }
 
 #[test]
-fn all_channels_work_side_by_side() {
+fn channels_work_in_parallel() {
     let (mut machine, mut channels) = try_open(model(0x32, 4)).unwrap();
     assert_eq!(channels.iter().map(|channel| channel.number()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     let [from, to] = [0; 2].map(|_| machine.arena().alloc(4 * LEN, 4096).unwrap());
@@ -188,7 +188,7 @@ fn all_channels_work_side_by_side() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named() {
+fn unusable_engine_is_refused_with_the_cause() {
     let why = |model| try_open(model).err().unwrap();
     assert!(why(model(0x31, 1)).contains("version 3.1"));
     assert!(why(model(0xff, 1)).contains("does not answer"));
@@ -200,7 +200,7 @@ fn what_cannot_be_used_is_named() {
     }
 }
 
-/// A carrier whose channel is the model's.
+/// A carrier on the model's channel.
 struct Carriage {
     bench: Bench,
     carrier: Carrier,
@@ -223,13 +223,13 @@ impl Carriage {
         self.bench.to.slice(offset, len).unwrap()
     }
 
-    /// Descriptors so far that those behind them wait for.
+    /// Number of fenced descriptors so far.
     fn fences(&self) -> u64 {
         let counters = self.bench.machine.model(|model| model.counters());
         counters.iter().find(|(name, _)| name == "channel0.fences").unwrap().1
     }
 
-    /// A step of the loop; whether the engine's work is lost.
+    /// Runs a round of the loop. Returns whether the engine's work is lost.
     fn step(&mut self, time: Duration) -> bool {
         self.carrier.start();
         let now = self.bench.machine.pass(time);
@@ -239,7 +239,7 @@ impl Carriage {
 }
 
 #[test]
-fn short_writes_to_neighbours_are_one_copy() {
+fn short_writes_to_adjacent_addresses_are_one_copy() {
     let mut carriage = Carriage::new();
     let before = carriage.bench.machine.accesses();
     for n in 0..8 {
@@ -259,13 +259,13 @@ fn short_writes_to_neighbours_are_one_copy() {
     assert!(carriage.carrier.is_idle());
     assert_eq!(bell.load32(0), 1);
     assert_eq!(carriage.carrier.counters().copies, 3);
-    assert_eq!(carriage.fences(), 2, "behind what is gathered, and behind the cells");
-    // The device has read the last descriptor already: one that does nothing keeps the order.
+    assert_eq!(carriage.fences(), 2, "after the gathered writes, and after the cells");
+    // The device has already fetched the last descriptor, so a null descriptor with a fence keeps the order.
     carriage.carrier.announce(&bell, 2);
     for _ in 0..10 {
         carriage.step(MICROSECOND);
     }
-    assert_eq!((bell.load32(0), carriage.fences()), (2, 2), "nothing was under way");
+    assert_eq!((bell.load32(0), carriage.fences()), (2, 2), "nothing was in flight");
     for value in [3, 4] {
         carriage.carrier.announce(&bell, value);
         carriage.carrier.start();
@@ -278,7 +278,7 @@ fn short_writes_to_neighbours_are_one_copy() {
 }
 
 #[test]
-fn a_bell_is_never_ahead_of_what_it_announces() {
+fn doorbell_never_precedes_the_data_that_it_announces() {
     for seed in 0..24u64 {
         let mut carriage = Carriage::new();
         let mut state = seed * 77 + 1;
@@ -289,21 +289,21 @@ fn a_bell_is_never_ahead_of_what_it_announces() {
             state % most
         };
         let bell = carriage.at(60 * LEN, 4);
-        let (mut told, mut lost) = (0, false);
+        let (mut announced, mut lost) = (0, false);
         for round in 1..2000u32 {
             if carriage.carrier.has_room() && round < 1500 {
-                told += 1;
-                // A part is written again only after it was complete.
-                let part = (told % 16) as usize;
-                let words = [u64::from(told); 4];
+                announced += 1;
+                // A part is reused only after its copy is complete.
+                let part = (announced % 16) as usize;
+                let words = [u64::from(announced); 4];
                 carriage.carrier.put(&carriage.at(32 * LEN + 32 * part, 32), &words);
                 let from = carriage.bench.from.slice(part * LEN, LEN).unwrap();
                 let done = carriage.carrier.complete(carriage.bench.machine.pass(MICROSECOND)).done;
                 if carriage.carrier.submitted() <= done {
-                    from.fill(told as u8);
+                    from.fill(announced as u8);
                     carriage.carrier.submit(&carriage.at(part * LEN, LEN), &from);
                 }
-                carriage.carrier.announce(&bell, told);
+                carriage.carrier.announce(&bell, announced);
             }
             let fault = match random(40) {
                 0 => Some(Fault::HaltOnce),
@@ -318,7 +318,7 @@ fn a_bell_is_never_ahead_of_what_it_announces() {
             let time = Duration::from_micros(1 + random(200));
             lost |= carriage.step(time);
             let rung = bell.load32(0);
-            assert!(rung <= told);
+            assert!(rung <= announced);
             let words = carriage.at(32 * LEN + 32 * (rung % 16) as usize, 32);
             let newest = words.load64(0);
             assert!(newest >= u64::from(rung) || rung == 0, "seed {seed}: {newest} {rung}");
@@ -328,7 +328,7 @@ fn a_bell_is_never_ahead_of_what_it_announces() {
             carriage.step(Duration::from_millis(1));
         }
         assert!(!lost && carriage.carrier.is_idle(), "seed {seed}");
-        assert_eq!(bell.load32(0), told, "seed {seed}");
+        assert_eq!(bell.load32(0), announced, "seed {seed}");
         for part in 0..16 {
             let (mut is, mut was) = ([0; LEN], [0; LEN]);
             carriage.at(part * LEN, LEN).read(0, &mut is).unwrap();
@@ -339,7 +339,7 @@ fn a_bell_is_never_ahead_of_what_it_announces() {
 }
 
 #[test]
-fn the_cpu_takes_over() {
+fn cpu_takes_over_from_a_failed_engine() {
     let mut carriage = Carriage::new();
     let bell = carriage.at(60 * LEN, 4);
     carriage.bench.from.fill(3);
@@ -360,7 +360,7 @@ fn the_cpu_takes_over() {
 }
 
 #[test]
-fn what_is_lost_is_said_once() {
+fn lost_work_is_reported_once() {
     let mut carriage = Carriage::new();
     carriage.bench.from.fill(3);
     carriage.carrier.submit(&carriage.at(0, LEN), &carriage.bench.from);
@@ -373,7 +373,7 @@ fn what_is_lost_is_said_once() {
     }
     assert_eq!((lost, carriage.carrier.carried()), (1, Carried::Cpu));
     let now = carriage.bench.machine.pass(MICROSECOND);
-    assert!(carriage.carrier.complete(now).done >= ticket, "nobody reads it any more");
+    assert!(carriage.carrier.complete(now).done >= ticket, "the engine no longer reads the source");
     carriage.carrier.submit(&carriage.at(0, LEN), &carriage.bench.from);
     assert_eq!(carriage.at(0, 4).load32(0), 0x0303_0303);
 }

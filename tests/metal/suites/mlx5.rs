@@ -307,7 +307,7 @@ impl AsksForPages for Metal<Mlx5> {
 fn cards_that_do_not_come_up_are_told_apart() {
     refused(faulty(&[Fault::NeverReady]), &["does not come up", "power the machine off"]);
     refused(faulty(&[Fault::AllOnesForEver]), &["does not answer"]);
-    refused(faulty(&[Fault::OtherRevision]), &["revision 6, not 5", "renew"]);
+    refused(faulty(&[Fault::OtherRevision]), &["revision 6, not 5", "update"]);
     refused(faulty(&[Fault::Lacks(0, 0x1b6, 2)]), &["InfiniBand", "LINK_TYPE_P1"]);
     refused(faulty(&[Fault::Lacks(0, 0x21c, 1)]), &["eth_net_offloads"]);
     refused(faulty(&[Fault::Lacks(0, 0x1a6, 1)]), &["nic_flow_table"]);
@@ -363,7 +363,7 @@ fn firmware_that_fails_is_reset() {
     bench.works(0);
     bench.inject(Fault::Fatal(8));
     bench.watch(1);
-    bench.came_back("says that it has failed");
+    bench.came_back("reported a fatal error");
     let counters = bench.port.counters();
     assert_eq!((counters.rx_frames, counters.tx_frames), (2, 2), "what was counted stays");
     assert_eq!(bench.complaints(), [""; 0]);
@@ -378,7 +378,7 @@ fn firmware_that_stands_still_is_reset() {
     bench.watch(1);
     bench.repair();
     bench.watch(1);
-    bench.came_back("does not move");
+    bench.came_back("health counter");
 }
 
 #[test]

@@ -487,7 +487,7 @@ fn a_completion_that_names_nobody_is_noticed() {
         let data = bench.buffer(512);
         bench.machine.model(|model| model.inject(Fault::NamesAnother(by)));
         bench.submit(0, read(1, 1, data));
-        works_again(&mut bench, &[1], "that it was not given");
+        works_again(&mut bench, &[1], "completed an unknown request");
     }
 }
 
@@ -515,7 +515,7 @@ fn a_controller_that_has_to_be_reset_again_and_again_is_given_up() {
     assert_eq!(last, Some(Completion { tag: 9, result: Err(DiskError::Broken) }));
     let told = bench.notices();
     assert!(
-        told.iter().any(|(how, text)| *how == Severity::Error && text.contains("again and again"))
+        told.iter().any(|(how, text)| *how == Severity::Error && text.contains("too many resets"))
     );
     let health = bench.disks[0].disk.health().unwrap();
     assert!(health.gone && health.resets == 3);
@@ -577,7 +577,7 @@ fn a_controller_that_is_silent_on_the_admin_queue_is_reset() {
     });
     assert!(reset);
     bench.machine.model(|model| model.repair());
-    works_again(&mut bench, &[], "commands for administration");
+    works_again(&mut bench, &[], "does not complete admin commands");
 }
 
 #[test]

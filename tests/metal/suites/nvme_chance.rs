@@ -205,7 +205,7 @@ fn whatever_a_drive_does_each_request_ends_once() {
         assert_eq!(under_way.len(), 0, "seed {seed}: requests never end");
         // Of a drive that has reset itself nobody knows at once that it has no queues.
         let mut complaints = machine.model(|model| model.complaints.clone());
-        complaints.retain(|complaint| !complaint.contains("which is not there"));
+        complaints.retain(|complaint| !complaint.contains("which does not exist"));
         assert_eq!(complaints, [""; 0], "seed {seed}");
     }
     assert!(ends[0] > 100 && ends[1] > 1000, "both happen: {ends:?}");

@@ -444,7 +444,7 @@ fn a_completion_of_another_queue_is_nobodys() {
         done.sort_by_key(|(core, _)| *core);
         all_well(&done, [&[0], &[0]]);
         let told = cores.notices();
-        assert!(told[0].text.contains("was not given"), "{fault:?} {told:?}");
+        assert!(told[0].text.contains("completed an unknown request"), "{fault:?} {told:?}");
         assert_eq!(cores.disk(0).health().expect("it has").resets, 1, "{fault:?}");
         assert_eq!(cores.complaints(), [""; 0]);
     }
@@ -605,6 +605,6 @@ fn two_threads_and_a_drive_that_misbehaves() {
     assert!(!health.gone && health.resets > 0, "{health:?}");
     let mut complaints = cores.complaints();
     // Of a drive that has reset itself nobody knows at once that it has no queues.
-    complaints.retain(|complaint| !complaint.contains("which is not there"));
+    complaints.retain(|complaint| !complaint.contains("which does not exist"));
     assert_eq!(complaints, [""; 0]);
 }

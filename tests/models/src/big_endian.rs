@@ -1,6 +1,6 @@
-//! Big-endian numbers in bytes.
+//! Reads and writes big-endian numbers in byte slices.
 
-/// Bytes as a number; 0 where there are none.
+/// The number at `at`, or 0 if it is out of range.
 pub fn be16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
 }
@@ -15,7 +15,7 @@ pub fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// Sets bytes to a number.
+/// Writes the number at `at`.
 pub fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }

@@ -1,7 +1,7 @@
 //! PCI configuration space (PCI Local Bus 3.0 chapter 6, PCI Express Base chapter 7): 4 KiB, with a mask of
 //! the bits that a driver may write.
 
-/// Bytes of it.
+/// Bytes of configuration space.
 const SIZE: usize = 4096;
 
 const COMMAND: usize = 0x04;
@@ -13,7 +13,7 @@ const COMMAND_WRITABLE: u16 = 0x0547;
 const BUS_MASTER: u8 = 1 << 2;
 const CAPABILITY_LIST: u8 = 1 << 4;
 
-/// What kind of port the PCI Express capability says it is.
+/// Device/port type in the PCI Express capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortType {
     /// Behind a root port or a switch.
@@ -30,14 +30,14 @@ pub struct ConfigSpace {
     /// Bits that writing a 1 clears.
     clearable: Vec<u8>,
     next_capability: usize,
-    /// Where the pointer to the next capability goes.
+    /// Offset of the last capability's next pointer.
     link: usize,
     last_extended: usize,
 }
 
 impl ConfigSpace {
-    /// That of a function with one of everything that every function has. `class` is base class,
-    /// subclass and programming interface, of 8 bits each.
+    /// The configuration space of a function without capabilities. `class` is base class, subclass and programming
+    /// interface, of 8 bits each.
     pub fn new(vendor: u16, device: u16, class: u32, revision: u8) -> Self {
         let mut space = ConfigSpace {
             bytes: vec![0; SIZE],
@@ -87,13 +87,13 @@ impl ConfigSpace {
         self
     }
 
-    /// The next capability goes to this offset, behind those before it.
+    /// Sets the offset of the next capability, which must be after the earlier ones.
     pub fn capability_at(mut self, offset: usize) -> Self {
         self.next_capability = offset;
         self
     }
 
-    /// Adds an MSI-X capability: its table and its pending bits lie in the BAR at these offsets.
+    /// Adds an MSI-X capability. Its table and pending bits are at these offsets of the BAR.
     pub fn msix(mut self, vectors: u16, bar: u8, table: u32, pending: u32) -> Self {
         let offset = self.capability(0x11, 12);
         self.put(offset + 2, &(vectors - 1).to_le_bytes());
@@ -136,28 +136,28 @@ impl ConfigSpace {
         self
     }
 
-    /// The same of a link in this state: speed in bits 3 to 0, lanes in bits 9 to 4.
+    /// Adds a PCI Express capability with this link status: speed in bits 3 to 0, lanes in bits 9 to 4.
     pub fn express_at_speed(self, port: PortType, status: u16) -> Self {
         let mut space = self.express(port);
-        // It is the capability that was added last.
+        // `express` has added the capability last.
         let offset = space.link - 1;
         space.put(offset + 0x12, &status.to_le_bytes());
         space
     }
 
-    /// Adds a vendor-specific capability of `length` bytes, all 0 behind its header.
+    /// Adds a vendor-specific capability of `length` bytes, all 0 after its header.
     pub fn vendor_specific(mut self, length: usize) -> Self {
         let offset = self.capability(0x09, length);
         self.put(offset + 2, &[length as u8]);
         self
     }
 
-    /// Adds an extended capability at an offset from 0x100 on; the first must be there.
+    /// Adds an extended capability at an offset from 0x100 on. The first must be at 0x100.
     pub fn extended(mut self, id: u16, version: u16, offset: usize) -> Self {
         self.put(offset, &id.to_le_bytes());
         self.put(offset + 2, &version.to_le_bytes());
         if self.last_extended != 0 {
-            // The upper 12 bits of the header before it are the offset of this one.
+            // The upper 12 bits of the previous header are this capability's offset.
             let link = u16::from_le_bytes([
                 self.bytes[self.last_extended + 2],
                 self.bytes[self.last_extended + 3],
@@ -169,36 +169,36 @@ impl ConfigSpace {
         self
     }
 
-    /// Lets a driver write these bits at `offset`.
+    /// Makes these bits at `offset` writable for a driver.
     pub fn writable(mut self, offset: usize, bits: u32) -> Self {
         self.allow(offset, &bits.to_le_bytes());
         self
     }
 
-    /// Lets a driver clear these bits at `offset` by writing ones.
+    /// Makes these bits at `offset` write-one-to-clear.
     pub fn write_one_to_clear(mut self, offset: usize, bits: u32) -> Self {
         self.clearable[offset..offset + 4].copy_from_slice(&bits.to_le_bytes());
         self
     }
 
-    /// Whether the driver lets the function read and write memory.
+    /// Whether the driver has enabled bus mastering.
     pub fn is_bus_master(&self) -> bool {
         self.bytes[COMMAND] & BUS_MASTER != 0
     }
 
-    /// Sets what is at `offset`, whatever a driver may write there.
+    /// Sets the bytes at `offset`, also those that a driver cannot write.
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// A driver reads. Beyond the end there are only ones.
+    /// A driver's read. Bytes beyond the end are 0xff.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         for (at, place) in (offset as usize..).zip(into) {
             *place = self.bytes.get(at).copied().unwrap_or(0xff);
         }
     }
 
-    /// A driver writes.
+    /// A driver's write. Read-only bits keep their value.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         for (at, &byte) in (offset as usize..).zip(bytes).take_while(|(at, _)| *at < SIZE) {
             let mask = self.writable[at];
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_finds_the_size_of_a_bar() {
+    fn a_driver_can_size_a_bar() {
         let mut space = ConfigSpace::new(0x8086, 0x0e20, 0x08_80_00, 4).memory_bar(0, 0x4000);
         space.write(0x10, &[0xff; 8]);
         assert_eq!((read32(&space, 0x10), read32(&space, 0x14)), (0xffff_c004, 0xffff_ffff));
         assert_eq!(read32(&space, 0x08), 0x0880_0004);
         space.write(0x00, &[0; 4]);
-        assert_eq!(read32(&space, 0x00), 0x0e20_8086, "nobody renames a device");
+        assert_eq!(read32(&space, 0x00), 0x0e20_8086, "vendor and device id are read-only");
         assert_eq!(read32(&space, SIZE as u64), u32::MAX);
         space.write(SIZE as u64 - 2, &[0; 4]);
     }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_cleared_by_ones() {
+    fn write_one_to_clear_bits_are_cleared_by_ones() {
         let mut space = ConfigSpace::new(1, 2, 3, 4).write_one_to_clear(0x148, !0);
         space.put(0x148, &[0xff; 4]);
         space.write(0x148, &0x0f0f_0000u32.to_le_bytes());

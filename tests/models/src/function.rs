@@ -1,4 +1,4 @@
-//! What a model is to whoever drives it, and the other way round.
+//! The interface between a model and its harness: [`Function`] is the model, [`Machine`] is what it is plugged into.
 
 use crate::ConfigSpace;
 use std::collections::VecDeque;
@@ -10,13 +10,13 @@ pub type Nanoseconds = u64;
 /// A memory BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// Its number, 0 to 5; of a 64-bit BAR that of its lower half.
+    /// Its number, 0 to 5. A 64-bit BAR has the number of its lower half.
     pub index: u8,
     /// Its size in bytes, a power of two.
     pub size: u64,
 }
 
-/// Interrupts that a function can raise: how many of each kind.
+/// Number of interrupts of each kind that a function can raise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interrupts {
     /// Pins: 0 or 1.
@@ -38,14 +38,14 @@ pub enum Interrupt {
     Msix(u16),
 }
 
-/// An address that belongs to nothing, or to memory that may not be written.
+/// The address is not memory, or a write goes to read-only memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreachable(
     /// The address.
     pub u64,
 );
 
-/// The memory of a machine, for a function in another one that is joined with one in this.
+/// The memory of a machine, accessed by a function in another machine that is joined with a function in this one.
 pub trait Memory: Send + Sync {
     /// As [`Machine::read`].
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreachable>;
@@ -59,24 +59,24 @@ pub trait Machine {
     /// Reads memory at the bus address.
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreachable>;
 
-    /// Writes memory at the bus address. A naturally aligned write of 4 or 8 bytes is seen as a whole, and
-    /// not before any write ahead of it.
+    /// Writes memory at the bus address. A naturally aligned write of 4 or 8 bytes is visible as a whole, and not
+    /// before earlier writes.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable>;
 
     /// Raises an interrupt; false if the driver has not set it up.
     fn interrupt(&mut self, interrupt: Interrupt) -> bool;
 }
 
-/// The cable of an Ethernet port whose other end somebody else sees.
+/// The cable of an Ethernet port. The owner of the other end carries the frames.
 #[derive(Debug, Default)]
 pub struct Cable {
     /// Frames on their way to the port.
     pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that it sent.
+    /// Frames that the port has sent.
     pub sent: Vec<Vec<u8>>,
-    /// The port has switched its transmitter off, and the one at the other end has.
+    /// The port has turned its transmitter off.
     pub sends_no_light: bool,
-    /// See [`Cable::sends_no_light`].
+    /// The port at the other end has turned its transmitter off.
     pub gets_no_light: bool,
 }
 
@@ -91,16 +91,16 @@ pub trait Function {
     /// The interrupts that it can raise.
     fn interrupts(&self) -> Interrupts;
 
-    /// The BAR, if any, that takes descriptors of 64 bytes, each written at once to a multiple of 64 in it. Reading it
-    /// tells nothing, and no descriptor that asks for anything has zeroes in its first 8 bytes.
+    /// The BAR, if any, that takes descriptors of 64 bytes, each in one write to an offset that is a multiple of 64.
+    /// Reads have no meaning. The first 8 bytes of a valid descriptor are not all zero.
     fn portals(&self) -> Option<Bar> {
         None
     }
 
-    /// The driver reads from a BAR.
+    /// Handles the driver's read of a BAR.
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]);
 
-    /// The driver writes to a BAR, at the time `now`.
+    /// Handles the driver's write to a BAR at the time `now`.
     fn write(
         &mut self,
         bar: u8,
@@ -110,22 +110,22 @@ pub trait Function {
         machine: &mut dyn Machine,
     );
 
-    /// Does what is due at `now`, and says when it has something to do again though nobody accesses it.
+    /// Does the work that is due at `now`. Returns the time of the next work if no access comes before.
     fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds>;
 
-    /// What reaches the memory of the machine that it is in, for functions that are joined with others; said once,
-    /// before anything else.
+    /// Passes access to the memory of the function's machine, for functions that are joined with others. Called once,
+    /// first.
     fn attach(&mut self, _memory: Arc<dyn Memory>) {}
 
-    /// Everything is as after power-on, but for what was counted.
+    /// Restores the power-on state, except for counters.
     fn reset(&mut self);
 
-    /// Whoever drives the model wants it to do something while it is used, in words of the model's own. An error says
-    /// which words there are.
+    /// Executes a command of the harness while the model is in use, in the model's own syntax. An error lists the
+    /// accepted commands.
     fn order(&mut self, words: &str) -> Result<(), String> {
-        Err(format!("{words}: no orders are known"))
+        Err(format!("{words}: this model has no commands"))
     }
 
-    /// What was counted, for checks: name and number.
+    /// Counters, for checks: name and number.
     fn counters(&self) -> Vec<(String, u64)>;
 }

@@ -1,13 +1,13 @@
 //! Models of PCI devices at register level.
 //!
 //! A model is a state machine without I/O. Register accesses are calls, time is an argument, and DMA and interrupts go
-//! out through [`Machine`]. Nothing here starts a thread or reads a clock. So a unit test of a driver uses the same model
-//! in process as `models-server`, which shows it to QEMU as a PCI function over vfio-user.
+//! out through [`Machine`]. Models start no threads and read no clock. So a unit test of a driver uses the same model
+//! in process as `models-server`, which serves it to QEMU as a PCI function over vfio-user.
 //!
 //! # What proves a device
 //!
-//! Three steps: (1) our driver against the model in one process, with faults; (2) the stock Linux driver against the
-//! model, which proves the model; (3) the image against the same model.
+//! Three steps: (1) Isthmus' driver against the model in one process, with faults; (2) the stock Linux driver against
+//! the model, which proves the model; (3) the image against the same model.
 //!
 //! | model | steps done | suites |
 //! |---|---|---|
@@ -20,16 +20,17 @@
 //! | Intel's, AMD's and Switchtec's bridges | 1, 2, 3 | `ntb_hw`, `ntb_bridges` |
 //! | DSA | 1, 2 | `ntb_hw` |
 //!
-//! Step 2 of DSA uses an `idxd` built for CPUs without MOVDIR64B, as a module that makes eight stores of it. Step 3, and
-//! Debian's own `idxd`, need a host with KVM and the instruction. Their cases are skipped elsewhere, and have not run yet.
+//! Step 2 of DSA uses an `idxd` module built for CPUs without MOVDIR64B: it makes eight stores instead. Step 3, and
+//! Debian's own `idxd`, need a host with KVM and the instruction. Their cases are skipped elsewhere, and have not run
+//! yet.
 //!
-//! `models-server … --engine` puts an engine beside a bridge. `models-server enic --own-address` and `--wire` select the
-//! other end of the cable: an interface of ours, or datagrams. The second function of the 82599's server is at the other
-//! end of the first one's cable.
+//! `models-server … --engine` adds an engine to a bridge. `models-server enic --own-address` and `--wire` select the
+//! other end of the cable: Isthmus' own driver, or datagrams. The 82599 server's second function is at the other end of
+//! the first one's cable.
 //!
-//! Several Tsi721 are one process, on a RapidIO network of switches and boards ([`rapidio`]) given as text. With `--own`
-//! one end point is ours (`server/src/own.rs`), so stock Linux in a guest is the peer of our driver, enumeration, rionet
-//! and rio_cm.
+//! One process serves several Tsi721 on a RapidIO network of switches and boards ([`rapidio`]), which a text describes.
+//! With `--own` one end point is Isthmus (`server/src/own.rs`), so stock Linux in a guest is the peer of its driver,
+//! enumeration, rionet and rio_cm.
 #![forbid(unsafe_code)]
 
 mod big_endian;

@@ -1,4 +1,4 @@
-//! What cards compute for their users: checksums, TCP segments, hashes.
+//! Offloads of network cards: checksums, TCP segmentation, hashes.
 
 use crate::big_endian::{be16, be32, put16, put32};
 
@@ -10,22 +10,23 @@ pub const IPV6: u16 = 0x86dd;
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 
-/// Where the headers of a frame are.
+/// Headers of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layers {
     /// The VLAN tag.
     pub tag: Option<u16>,
-    /// The type of layer 3, and where it begins.
+    /// The type of layer 3.
     pub ethertype: u16,
+    /// Offset of layer 3.
     pub network: usize,
-    /// The protocol of layer 4, and where it begins, if the frame is IP.
+    /// Protocol and offset of layer 4, if the frame is IP.
     pub transport: Option<(u8, usize)>,
-    /// It is a part of a packet.
+    /// The packet is a fragment.
     pub fragment: bool,
 }
 
 impl Layers {
-    /// Finds them.
+    /// Parses a frame.
     pub fn of(frame: &[u8]) -> Layers {
         let mut layers =
             Layers { ethertype: be16(frame, 12), network: ETHERNET, ..Layers::default() };
@@ -46,7 +47,7 @@ impl Layers {
     }
 }
 
-/// The ones' complement sum of big-endian words on top of `seed`, not inverted (RFC 1071).
+/// Adds the ones' complement sum of big-endian words to `seed`, not inverted (RFC 1071).
 pub fn sum(bytes: &[u8], seed: u32) -> u16 {
     let words = bytes.chunks_exact(2);
     let last = words.remainder().first().map_or(0, |byte| u64::from(*byte) << 8);
@@ -99,7 +100,7 @@ pub fn fill_sums(frame: &mut [u8], (network, transport): (bool, bool)) {
     put16(frame, field, value);
 }
 
-/// Whether the checksums of a frame are right: of layer 3, of layer 4.
+/// Whether a frame's checksums of layer 3 and of layer 4 are right.
 pub fn check_sums(frame: &[u8]) -> (bool, bool) {
     let mut copy = frame.to_vec();
     let layers = Layers::of(frame);
@@ -114,7 +115,7 @@ pub fn check_sums(frame: &[u8]) -> (bool, bool) {
     (network, matches!(protocol, TCP | UDP) && (copy == frame || none) && !layers.fragment)
 }
 
-/// The frames of a TCP segment that is too long for one; `header` bytes of it are headers.
+/// Splits a long TCP segment into frames. The first `header` bytes are its headers.
 pub fn segment(frame: &[u8], header: usize, mss: usize) -> Option<Vec<Vec<u8>>> {
     let layers = Layers::of(frame);
     let (TCP, at) = layers.transport? else { return None };
@@ -129,7 +130,7 @@ pub fn segment(frame: &[u8], header: usize, mss: usize) -> Option<Vec<Vec<u8>>> 
         let sequence = be32(start, at + 4).wrapping_add((index * mss) as u32);
         put32(&mut one, at + 4, sequence);
         if index + 1 < count {
-            one[at + 13] &= !9; // FIN and PSH are the last one's
+            one[at + 13] &= !9; // only the last has FIN and PSH
         }
         let network = layers.network;
         if layers.ethertype == IPV6 {
@@ -146,8 +147,8 @@ pub fn segment(frame: &[u8], header: usize, mss: usize) -> Option<Vec<Vec<u8>>> 
     Some(all)
 }
 
-/// The Toeplitz hash of a frame's addresses and ports: which of them `fields` says (1 source, 2 destination, 4 source
-/// port, 8 destination port).
+/// The Toeplitz hash of the frame's fields in the mask `fields`: 1 source, 2 destination, 4 source port, 8 destination
+/// port.
 pub fn toeplitz(key: &[u8; 40], frame: &[u8], fields: u32) -> u32 {
     let layers = Layers::of(frame);
     let at = layers.network;
@@ -183,7 +184,7 @@ mod tests {
 
     /// The verification suite of Microsoft's specification of receive side scaling.
     #[test]
-    fn the_hash_is_that_of_the_specification() {
+    fn toeplitz_hash_matches_the_specification() {
         let key: [u8; 40] = [
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
             0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3,
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_have_right_checksums() {
+    fn segments_have_correct_checksums() {
         let mut frame = vec![1; 14];
         frame[12..14].copy_from_slice(&[8, 0]);
         frame.extend([0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

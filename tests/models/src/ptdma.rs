@@ -1,11 +1,11 @@
-//! AMD's PTDMA: one queue of descriptors of 32 bytes that copy ("pass-through"). As stock `ptdma` uses it (Linux,
-//! drivers/dma/ptdma). Not modelled: engines but pass-through, stopping behind a descriptor, the queue's priority.
+//! Model of AMD's PTDMA as stock `ptdma` uses it (Linux, drivers/dma/ptdma): one queue of 32-byte descriptors that copy
+//! ("pass-through"). Not modelled: other engines, stopping after a descriptor, the queue's priority.
 
 use crate::registers::{byte_of, number, read_bytes};
 use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
 use std::collections::BTreeMap;
 
-/// The device.
+/// PCI device id.
 pub const DEVICE: u16 = 0x1498;
 
 const REGISTERS: Bar = Bar { index: 2, size: 0x10_0000 };
@@ -26,7 +26,7 @@ const COMPLETED: u32 = 1;
 const ERROR: u32 = 2;
 
 const DESCRIPTOR: u32 = 32;
-/// First word of a descriptor: an interrupt behind it; its engine.
+/// First word of a descriptor: interrupt on completion; number of the engine.
 const INTERRUPT: u32 = 2;
 const PASS_THROUGH: u32 = 5;
 
@@ -36,10 +36,10 @@ const ILLEGAL_LENGTH: u32 = 9;
 const NOT_REACHED: u32 = 11;
 const DESCRIPTOR_NOT_READ: u32 = 20;
 
-/// What a descriptor takes, and each byte of it: 8 bytes in a nanosecond.
+/// Execution time of a descriptor. Each nanosecond more copies 8 bytes.
 const OVERHEAD: Nanoseconds = 2_000;
 
-/// What the model does wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A byte of every seventh copy is wrong.
@@ -52,12 +52,12 @@ pub enum Fault {
     Error,
     /// The next copy fails.
     ErrorOnce,
-    /// A copy never ends.
+    /// A copy never completes.
     Hang,
 }
 
 impl Fault {
-    /// By name.
+    /// Faults by name.
     pub const NAMED: [(&str, Fault); 6] = [
         ("corrupt-copy", Fault::CorruptCopy),
         ("no-interrupt", Fault::NoInterrupt),
@@ -86,16 +86,16 @@ pub struct Ptdma {
     interrupts: u32,
     interrupt_status: u32,
     status: u32,
-    /// An interrupt is to be raised.
+    /// An interrupt must be raised.
     unsent: bool,
-    /// When the descriptor at the head is done.
+    /// When the descriptor at the head completes.
     due: Option<Nanoseconds>,
     others: BTreeMap<u64, u32>,
     counts: Counts,
 }
 
 impl Ptdma {
-    /// One as after power-on.
+    /// Creates an engine in its power-on state.
     pub fn new(fault: Option<Fault>) -> Self {
         let config = ConfigSpace::new(0x1022, DEVICE, 0x10_80_00, 0)
             .subsystem(0x1022, DEVICE)
@@ -121,7 +121,7 @@ impl Ptdma {
         }
     }
 
-    /// From now on this is wrong, or nothing.
+    /// Replaces the injected fault; None removes it.
     pub fn inject(&mut self, fault: Option<Fault>) {
         self.fault = fault;
     }
@@ -130,7 +130,7 @@ impl Ptdma {
         self.control & RUN != 0 && self.head != self.tail
     }
 
-    /// Begins with the descriptor at the head, if there is one.
+    /// Starts the descriptor at the head, if there is one.
     fn begin(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
         if !self.runs() || self.due.is_some() || self.fault == Some(Fault::Hang) {
             return;
@@ -149,8 +149,8 @@ impl Ptdma {
         Some(core::array::from_fn(|n| number(&bytes[4 * n..4 * n + 4]) as u32))
     }
 
-    /// Carries out the descriptor at the head: its first word, or what went wrong.
-    fn carry_out(&mut self, machine: &mut dyn Machine) -> Result<u32, u32> {
+    /// Executes the descriptor at the head, and returns its first word. An error is the error code.
+    fn execute(&mut self, machine: &mut dyn Machine) -> Result<u32, u32> {
         let words = self.descriptor(machine).ok_or(DESCRIPTOR_NOT_READ)?;
         let length = words[1];
         let address = |low: usize| u64::from(words[low]) | u64::from(words[low + 1] & 0xffff) << 32;
@@ -179,10 +179,10 @@ impl Ptdma {
         Ok(words[0])
     }
 
-    /// The descriptor at the head is done.
+    /// Completes the descriptor at the head.
     fn complete(&mut self, machine: &mut dyn Machine) {
-        let result = self.carry_out(machine);
-        // 2^(size + 1) descriptors, in memory that begins at a multiple of their bytes.
+        let result = self.execute(machine);
+        // The ring has 2^(size + 1) descriptors, and is aligned to its size.
         let ring = DESCRIPTOR << ((self.control >> 3 & 31) + 1);
         self.head = self.head & !(ring - 1) | (self.head + DESCRIPTOR) & (ring - 1);
         let event = match result {
@@ -253,7 +253,7 @@ impl Function for Ptdma {
             }
             (_, TAIL) => self.tail = value,
             (_, HEAD) => self.head = value,
-            // What has happened while they were off interrupts when they are on.
+            // Events that happened while interrupts were disabled raise an interrupt now.
             (_, INTERRUPTS) => {
                 self.unsent |= self.interrupt_status & value & !self.interrupts != 0;
                 self.interrupts = value;
@@ -268,7 +268,7 @@ impl Function for Ptdma {
         while self.due.is_some_and(|due| due <= now) {
             let due = self.due.take().unwrap_or(now);
             self.complete(machine);
-            // The next begins where this one has ended.
+            // The next descriptor starts when this one completes.
             self.begin(due, machine);
         }
         if std::mem::take(&mut self.unsent)
@@ -313,7 +313,7 @@ mod tests {
         u32::from_le_bytes(bytes)
     }
 
-    /// A ring of 32 whose last descriptor and first copy 64 bytes each.
+    /// A running ring of 32. Its last and its first descriptor copy 64 bytes each.
     fn started(fault: Option<Fault>) -> (Ptdma, TestMachine) {
         let mut engine = Ptdma::new(fault);
         let mut machine = TestMachine::new(1 << 16);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_carried_out_in_order_and_in_time() {
+    fn descriptors_are_executed_in_order_and_on_time() {
         let (mut engine, mut machine) = started(None);
         assert_eq!(engine.poll(OVERHEAD, &mut machine), Some(OVERHEAD + 8));
         engine.poll(OVERHEAD + 8, &mut machine);

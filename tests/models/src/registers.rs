@@ -1,6 +1,6 @@
-//! Registers as bytes: accesses of 1 to 8 bytes, little-endian.
+//! Little-endian register accesses of 1 to 8 bytes.
 
-/// The number that was written (at most 8 bytes of it).
+/// The number in the first 8 bytes at most.
 pub fn number(bytes: &[u8]) -> u64 {
     let mut whole = [0; 8];
     let count = bytes.len().min(8);
@@ -8,7 +8,7 @@ pub fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(whole)
 }
 
-/// Fills `into` with what is at `offset` of a register block, whose bytes `byte` knows.
+/// Fills `into` with the bytes from `offset` on. `byte` returns the byte at an offset.
 pub fn read_bytes(offset: u64, into: &mut [u8], byte: impl Fn(u64) -> u8) {
     for (at, place) in (offset..).zip(into) {
         *place = byte(at);
@@ -20,7 +20,7 @@ pub fn byte_of(value: u64, at: u64) -> u8 {
     value.to_le_bytes().get(at as usize).copied().unwrap_or(0)
 }
 
-/// `whole` with one of its halves replaced: the lower one for `at` 0, the upper one for 4.
+/// Replaces a half of `whole`: the lower one if `at` is 0, else the upper one.
 pub fn with_half(whole: u64, at: u64, half: u32) -> u64 {
     match at {
         0 => whole & !0xffff_ffff | u64::from(half),

@@ -1,19 +1,19 @@
-//! A machine for tests in process: memory from address 0 on, and a record of interrupts.
+//! A machine for tests in one process: memory from address 0 on, and a record of interrupts.
 
 use crate::{Interrupt, Machine, Memory, Unreachable};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory and interrupts.
+/// A machine with memory and a record of interrupts.
 #[derive(Debug, Default)]
 pub struct TestMachine {
     /// The memory, from address 0 on.
     pub memory: Vec<u8>,
-    /// Interrupts that were raised and not taken from here.
+    /// Raised interrupts.
     pub interrupts: Vec<Interrupt>,
 }
 
 impl TestMachine {
-    /// One with `size` bytes of memory that are 0.
+    /// Creates a machine with `size` zeroed bytes of memory.
     pub fn new(size: usize) -> Self {
         TestMachine { memory: vec![0; size], interrupts: Vec::new() }
     }
@@ -43,12 +43,12 @@ impl Machine for TestMachine {
     }
 }
 
-/// Memory from address 0 on, for functions that are joined with another.
+/// Memory from address 0 on, for joined functions.
 #[derive(Debug)]
 pub struct TestMemory(pub Mutex<Vec<u8>>);
 
 impl TestMemory {
-    /// `size` bytes that are 0.
+    /// Creates a memory of `size` zeroed bytes.
     pub fn new(size: usize) -> Arc<Self> {
         Arc::new(TestMemory(Mutex::new(vec![0; size])))
     }

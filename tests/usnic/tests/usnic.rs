@@ -379,7 +379,7 @@ fn the_dissector_reads_both_layouts() -> Result<()> {
         let cut = cut.map(|bytes| (4000, 7001, bytes));
         std::fs::write(&file, pcap::capture(&cut))?;
         let read = pcap::tshark(&file, "7001", &version.to_string(), &["_ws.expert.message"])?;
-        let told = read.iter().filter(|line| line[0].contains("Shorter than it says")).count();
+        let told = read.iter().filter(|line| line[0].contains("Shorter than its header")).count();
         ensure!(told == 2, "{read:?}");
     }
     Ok(())

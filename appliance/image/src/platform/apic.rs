@@ -1,14 +1,14 @@
-//! The local APIC of the running core (Intel SDM vol. 3A, chapter 11), as the kernel left it: in either
-//! mode, enabled.
+//! The local APIC of the running core (Intel SDM vol. 3A, chapter 11). The kernel has enabled it, in xAPIC or x2APIC
+//! mode.
 
 use x86_64::registers::model_specific::Msr;
 
 const BASE_MSR: u32 = 0x1b;
 const X2APIC_ENABLED: u64 = 1 << 10;
-/// The page that the boot stub maps uncached and one to one.
+/// Page of the registers. The boot stub maps it uncached and one to one.
 const PAGE: usize = 0xfee0_0000;
 
-/// Interrupt command: what is sent, and in memory mode, above it, to whom.
+/// Interrupt command register: its low half and, in memory mode, the high half with the target.
 const COMMAND: u32 = 0x30;
 const COMMAND_TARGET: u32 = 0x31;
 const LEVEL_ASSERT: u32 = 1 << 14;
@@ -20,7 +20,7 @@ pub const INITIAL_COUNT: u32 = 0x38;
 /// Divider of the timer's clock.
 pub const DIVIDE: u32 = 0x3e;
 
-/// How the registers are reached.
+/// Access to the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apic {
     /// In memory (xAPIC).
@@ -30,7 +30,7 @@ pub enum Apic {
 }
 
 impl Apic {
-    /// The mode that the kernel chose; the same on every core.
+    /// The mode that the kernel has set, which is the same on every core.
     pub fn detect() -> Self {
         // SAFETY: every x86-64 CPU has the register.
         match unsafe { Msr::new(BASE_MSR).read() } & X2APIC_ENABLED {
@@ -45,7 +45,7 @@ impl Apic {
     /// An interrupt that this causes, here or on other cores, has a handler.
     pub unsafe fn write(self, register: u32, value: u32) {
         match self {
-            // SAFETY: registers of the local APIC reach no memory of ours; the caller's promise.
+            // SAFETY: writes to local APIC registers do not access our memory. The caller promises a handler.
             Apic::Msr => unsafe { Msr::new(0x800 + register).write(value.into()) },
             // SAFETY: as above; the page is mapped for ever.
             Apic::Memory => unsafe {
@@ -54,8 +54,8 @@ impl Apic {
         }
     }
 
-    /// Raises the interrupt `vector` on the core whose APIC has the number `target`. Whatever was
-    /// stored before is seen there.
+    /// Raises the interrupt `vector` on the core whose APIC has the ID `target`. Earlier stores of this core are
+    /// visible to its handler.
     ///
     /// # Safety
     /// The vector has a handler on every core.
@@ -70,7 +70,7 @@ impl Apic {
                 let mut msr = Msr::new(0x800 + COMMAND);
                 msr.write(u64::from(target) << 32 | u64::from(command));
             },
-            // Interrupts are off here, so that nobody comes between the two.
+            // Interrupts are off, so nothing writes the registers between the two.
             // SAFETY: the caller's promise.
             Apic::Memory => unsafe {
                 self.write(COMMAND_TARGET, target << 24);
@@ -81,29 +81,29 @@ impl Apic {
 }
 
 impl Apic {
-    /// Stops all other cores: a non-maskable interrupt, upon which they halt for ever.
+    /// Stops all other cores by a non-maskable interrupt, whose handler halts for ever.
     pub fn stop_others(self) {
         const NMI: u32 = 4 << 8;
         const ALL_BUT_SELF: u32 = 3 << 18;
         // SAFETY: a fence; every x86-64 CPU has it.
         unsafe { core::arch::x86_64::_mm_mfence() };
-        // SAFETY: the handler of the NMI halts (`exceptions::report`), or is the kernel's.
+        // SAFETY: the NMI has a handler: `exceptions::report`, which halts, or the kernel's.
         unsafe { self.write(COMMAND, NMI | LEVEL_ASSERT | ALL_BUT_SELF) };
     }
 }
 
-/// Number of the running core's APIC, to address interrupts to it.
+/// ID of the running core's APIC, the target of interrupts to it.
 #[cfg(not(feature = "uhyve"))]
 pub fn id() -> u32 {
     const ID: u32 = 0x802;
     match Apic::detect() {
-        // SAFETY: in this mode the APIC's registers are MSRs; all 32 bits of its number are there alone.
+        // SAFETY: in this mode the APIC's registers are MSRs. Only this register has all 32 bits of the ID.
         Apic::Msr => unsafe { Msr::new(ID).read() as u32 },
         Apic::Memory => core::arch::x86_64::__cpuid(1).ebx >> 24,
     }
 }
 
-/// The same from the APIC itself: under uhyve CPUID tells the number of a core of the host's.
+/// ID of the running core's APIC, read from the APIC itself: under uhyve CPUID reports the APIC ID of a host core.
 #[cfg(feature = "uhyve")]
 pub fn id() -> u32 {
     const ID: u32 = 2;

@@ -1,40 +1,40 @@
-//! Who called whom, by a look at the stack: every word that is an address behind a call in the image's code.
-//! The image has neither frame pointers nor unwinding tables, so that old addresses can be among them;
-//! `./isthmus symbolize` turns them into names.
+//! Backtraces from the stack: every word that is an address behind a call instruction in the image's code.
+//! The image has neither frame pointers nor unwinding tables, so stale return addresses can be among them.
+//! `./isthmus symbolize` turns the addresses into names.
 
 use super::paging;
 use core::fmt::{self, Write};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Most addresses that are told.
+/// Most addresses in a backtrace.
 const MOST: usize = 32;
-/// Bytes of the stack that are looked at.
+/// Bytes of the stack to search.
 const DEPTH: u64 = 32 << 10;
 const PAGE: u64 = 4096;
 /// Longest call instruction (`call [base + index + disp32]`).
 const LONGEST_CALL: u64 = 7;
 
-/// Addresses of the image's code.
+/// Start and end of the image's code.
 static CODE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// Sets where the image's code is: readable, mapped for ever.
+/// Sets the address range of the image's code.
 ///
 /// # Safety
-/// It is.
+/// The range is readable and mapped for ever.
 pub unsafe fn set_code(code: Range<u64>) {
     CODE[0].store(code.start, Ordering::Relaxed);
     CODE[1].store(code.end, Ordering::Relaxed);
 }
 
-/// Writes the addresses that are found from `stack` upwards, eight to a line.
+/// Writes the return addresses from `stack` upwards, eight to a line.
 pub fn write(stack: u64, out: &mut dyn Write) -> fmt::Result {
     let code = CODE[0].load(Ordering::Relaxed)..CODE[1].load(Ordering::Relaxed);
     let mut found = 0;
     write!(out, "  called from")?;
     let mut at = stack.next_multiple_of(8);
     if !paging::is_mapped(at) {
-        // The guard page of a stack that is used up.
+        // The guard page: the stack has overflowed.
         at = (at & !(PAGE - 1)).saturating_add(PAGE);
     }
     let end = at.saturating_add(DEPTH);
@@ -46,8 +46,8 @@ pub fn write(stack: u64, out: &mut dyn Write) -> fmt::Result {
                 break;
             }
         }
-        // SAFETY: the page is mapped, and the word is aligned; it is this core's own stack, or memory
-        // behind it, as which any bytes may be read.
+        // SAFETY: the page is mapped, and the word is aligned. It belongs to this core's own stack, or to memory
+        // behind it, of which any bytes may be read.
         let word = unsafe { (at as *const u64).read_volatile() };
         if is_behind_call(word, &code) {
             if found > 0 && found.is_multiple_of(8) {

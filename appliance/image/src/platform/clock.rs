@@ -3,7 +3,7 @@
 use core::arch::x86_64::_rdtsc;
 use drivers::hal::Instant;
 
-/// The clock. Copies agree: all count from the same moment.
+/// The clock. All copies count from the same moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// TSC at time zero.
@@ -26,7 +26,7 @@ impl Clock {
         Instant::from_nanos(((u128::from(ticks) * u128::from(self.scale)) >> 32) as u64)
     }
 
-    /// The TSC so many nanoseconds from now, at most 2³².
+    /// The TSC's value `nanos` nanoseconds from now, at most 2³².
     #[inline]
     pub fn tsc_after(&self, nanos: u64) -> u64 {
         tsc().saturating_add(nanos * self.khz / 1_000_000)

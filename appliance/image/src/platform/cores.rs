@@ -1,4 +1,4 @@
-//! The other cores. The kernel brought them up; each runs its idle loop until it is given something.
+//! The other cores. The kernel has brought them up. Each runs the kernel's idle loop until work is spawned on it.
 
 use super::apic::{self, Apic};
 use super::clock::Clock;
@@ -11,7 +11,7 @@ use drivers::hal::{Instant, Interrupt};
 use std::sync::mpsc;
 use x86_64::registers::control::Cr3;
 
-/// A stack for a loop; the kernel adds unmapped pages at both ends.
+/// Stack size of a loop. The kernel adds unmapped pages at both ends.
 const STACK: usize = 256 << 10;
 /// The kernel's normal priority.
 const PRIORITY: u8 = 2;
@@ -27,29 +27,29 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// How many cores there are, this one included.
+/// Number of cores, this one included.
 pub fn count() -> usize {
     sys_available_parallelism().max(1)
 }
 
-/// Lets every core say whether it heeds the page tables; the numbers of the other cores' APICs.
+/// Checks on every core that page protection is enabled. Returns the APIC IDs of the other cores.
 pub fn check(clock: &Clock) -> Result<Vec<u32>, String> {
-    /// A core answers within microseconds; a host that is busy may keep it waiting.
+    /// A core answers within microseconds, but a busy host may delay it.
     const PATIENCE: Duration = Duration::from_secs(10);
     let fault = |core: usize, why: &str| format!("core {core} {why}");
-    paging::core_heeds().map_err(|why| fault(0, why))?;
+    paging::check_core().map_err(|why| fault(0, why))?;
     let mut ids = Vec::new();
     for core in 1..count() {
         let (answer, answers) = mpsc::sync_channel(1);
         let work = move || {
-            // The receiver waits, so that sending cannot fail; if it gave up, nobody wants to know.
-            let _ = answer.try_send(paging::core_heeds().map(|()| apic::id()));
+            // Fails only if the receiver has timed out.
+            let _ = answer.try_send(paging::check_core().map(|()| apic::id()));
         };
         spawn_on(core, Box::new(work));
         let deadline = clock.now() + PATIENCE;
         loop {
             match answers.try_recv() {
-                Ok(heeds) => break ids.push(heeds.map_err(|why| fault(core, why))?),
+                Ok(checked) => break ids.push(checked.map_err(|why| fault(core, why))?),
                 Err(_) if clock.now() > deadline => return Err(fault(core, "does not answer")),
                 Err(_) => core::hint::spin_loop(),
             }
@@ -62,7 +62,7 @@ pub fn check(clock: &Clock) -> Result<Vec<u32>, String> {
 #[derive(Debug)]
 pub struct Spare {
     pub(super) core: usize,
-    /// Number of its APIC.
+    /// ID of its APIC.
     pub(super) id: u32,
     pub(super) apic: Apic,
     pub(super) clock: Clock,
@@ -80,7 +80,7 @@ impl SpareCore for Spare {
 
     fn start(self: Box<Self>, work: Work) {
         let Spare { core, clock, timer, .. } = *self;
-        // It answered before, so that it is there.
+        // Cannot fail: the core has answered `check`.
         spawn_on(
             core,
             Box::new(move || {
@@ -91,7 +91,7 @@ impl SpareCore for Spare {
     }
 }
 
-/// A core, as the loop that runs on it sees it.
+/// The core that a loop runs on.
 struct Running {
     clock: Clock,
     timer: Timer,
@@ -103,8 +103,8 @@ impl Core for Running {
     }
 
     fn halt_until(&mut self, deadline: Option<Instant>) {
-        // Interrupts are off, as always outside of the halt: what is raised from now on is kept by the
-        // APIC and ends the halt.
+        // Interrupts are off, as always outside of the halt. The APIC keeps an interrupt that is raised from now
+        // on, and it ends the halt.
         if deadline.is_none_or(|deadline| self.timer.arm(deadline)) {
             x86_64::instructions::interrupts::enable_and_hlt();
             x86_64::instructions::interrupts::disable();
@@ -115,7 +115,7 @@ impl Core for Running {
 /// Interrupts a core.
 pub(super) struct Ring {
     pub(super) apic: Apic,
-    /// Number of the core's APIC.
+    /// ID of the core's APIC.
     pub(super) target: u32,
 }
 
@@ -126,7 +126,7 @@ impl Ipi for Ring {
     }
 }
 
-/// Runs `work` on core `core` (below [`count`]), with interrupts off. It may halt, but never blocks:
+/// Runs `work` on core `core` (below [`count`]), with interrupts off. The work may halt, but must not block:
 /// a core belongs to its loop. False if there is no such core.
 pub fn spawn_on(core: usize, work: Box<dyn FnOnce() + Send>) -> bool {
     if core >= count() {
@@ -141,7 +141,7 @@ unsafe extern "C" fn start(argument: usize) {
     // SAFETY: made by `spawn_on` for this one call.
     let work = unsafe { Box::from_raw(argument as *mut Box<dyn FnOnce() + Send>) };
     x86_64::instructions::interrupts::disable();
-    // This core may still remember page tables from before they were tightened.
+    // Flush the TLB: it may still have entries from before the page tables were tightened.
     let (table, flags) = Cr3::read();
     // SAFETY: the same tables again.
     unsafe { Cr3::write(table, flags) };

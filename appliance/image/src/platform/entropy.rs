@@ -1,14 +1,14 @@
-//! Entropy from the CPU: RDSEED and RDRAND (Intel SDM vol. 1, 7.3.17), both where it has both. A machine with neither has
-//! to offer a virtio source.
+//! Entropy from the CPU: RDSEED and RDRAND (Intel SDM vol. 1, 7.3.17), both if the CPU has both. A machine with neither
+//! needs a virtio-rng device.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _rdrand64_step, _rdseed64_step};
 
-/// A CPU that has nothing after so many tries is broken.
+/// Tries after which the CPU's generator counts as broken.
 const TRIES: u32 = 10_000;
 
-/// 256 bits, or `None` if the CPU cannot say.
+/// 256 bits; `None` if the CPU has no generator that works.
 pub fn from_cpu() -> Option<[u8; 32]> {
-    // Not `is_x86_feature_detected!`: Hermit's target takes both for granted.
+    // Not `is_x86_feature_detected!`: Hermit's target assumes both.
     let has_rdseed = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 18 != 0;
     let has_rdrand = __cpuid(1).ecx & 1 << 30 != 0;
     let rdseed = has_rdseed.then(|| {
@@ -23,7 +23,7 @@ pub fn from_cpu() -> Option<[u8; 32]> {
             unsafe { _rdrand64_step(value) }
         })
     });
-    // One that gives nothing does not spoil what the other has given.
+    // If one source fails, the other's bits are used alone.
     match (rdseed.flatten(), rdrand.flatten()) {
         (Some(mut one), Some(other)) => {
             one.iter_mut().zip(other).for_each(|(byte, more)| *byte ^= more);
@@ -44,9 +44,9 @@ fn random_bytes(step: unsafe fn(&mut u64) -> i32) -> Option<[u8; 32]> {
 fn random_word(step: unsafe fn(&mut u64) -> i32) -> Option<u64> {
     for _ in 0..TRIES {
         let mut value = 0;
-        // SAFETY: the caller gives one of the two steps that the CPU has.
+        // SAFETY: the caller passes an instruction that the CPU has.
         let ready = unsafe { step(&mut value) } == 1;
-        // Some AMD CPUs said "ready" for ever and meant all ones or zero.
+        // Some AMD CPUs always report "ready" and return all ones or zero.
         if ready && value != 0 && value != u64::MAX {
             return Some(value);
         }

@@ -1,10 +1,10 @@
-//! CPU exceptions: they tell what happened, and this life of the machine ends (see [`last_words`]).
-//! (The kernel's own handlers only end the task, which would leave a machine that idles for ever.)
+//! CPU exceptions. The handler reports the exception and ends or restarts the machine (see [`last_words`]).
+//! The kernel's own handlers only end the task, which would leave a machine that idles for ever.
 
 use super::{idt, last_words, power};
 use core::fmt::Write;
 
-/// Device not available: the kernel's way to switch the FPU's registers lazily. It stays the kernel's.
+/// Device not available. It stays with the kernel, which switches the FPU's registers lazily by it.
 const LAZY_FPU: u8 = 7;
 /// Vectors at which the CPU pushes an error code.
 const WITH_ERROR_CODE: u32 = 1 << 8 | 0x7c00 | 1 << 17 | 1 << 21 | 1 << 29 | 1 << 30;
@@ -27,7 +27,7 @@ core::arch::global_asm!(
     "2:",
     "push r15", "push r14", "push r13", "push r12", "push r11", "push r10", "push r9", "push r8",
     "push rbp", "push rdi", "push rsi", "push rdx", "push rcx", "push rbx", "push rax",
-    // The FPU's registers are used from here on. Their exception would come in on the same stack, at its top.
+    // The report uses the FPU's registers. Without `clts` that would raise exception 7, on the same stack, at its top.
     "clts",
     "cld",
     "mov rdi, rsp",
@@ -42,7 +42,7 @@ unsafe extern "C" {
     safe fn isthmus_exceptions();
 }
 
-/// What the entry code and the CPU pushed.
+/// Registers and vector that the entry code pushed, then the CPU's exception frame.
 #[repr(C)]
 struct Frame {
     rax: u64,
@@ -79,18 +79,20 @@ pub fn take() {
 }
 
 extern "C" fn report(frame: &Frame) -> ! {
-    /// By which the core that dies stops the others.
+    /// The core with the fatal error stops the others by it.
     const NMI: u64 = 2;
     if frame.vector == NMI && last_words::is_stopped() {
         last_words::halt();
     }
     let address = x86_64::registers::control::Cr2::read_raw();
     let vector = frame.vector as u8;
-    last_words::speak(power::EXCEPTION + vector, frame.rsp, |out| tell(frame, address, out))
+    last_words::report(power::EXCEPTION + vector, frame.rsp, |out| {
+        write_exception(frame, address, out)
+    })
 }
 
-/// Tells what happened, and the registers.
-fn tell(frame: &Frame, address: u64, out: &mut dyn Write) -> core::fmt::Result {
+/// Writes the exception, its cause and the registers.
+fn write_exception(frame: &Frame, address: u64, out: &mut dyn Write) -> core::fmt::Result {
     let vector = frame.vector as u8;
     write!(out, "isthmus: CPU exception {vector} ({}) at {:#x}", name(vector), frame.rip)?;
     match vector {
@@ -114,7 +116,7 @@ fn tell(frame: &Frame, address: u64, out: &mut dyn Write) -> core::fmt::Result {
     Ok(())
 }
 
-/// The cause of a page fault in words.
+/// Displays the cause of a page fault.
 struct Cause<'a> {
     frame: &'a Frame,
     address: u64,
@@ -126,7 +128,7 @@ impl core::fmt::Display for Cause<'_> {
         const WRITE: u64 = 1 << 1;
         const FETCH: u64 = 1 << 4;
         let error = self.frame.error;
-        let what = match (error & FETCH != 0, error & WRITE != 0) {
+        let access = match (error & FETCH != 0, error & WRITE != 0) {
             (true, _) => "executing",
             (_, true) => "writing",
             _ => "reading",
@@ -137,7 +139,7 @@ impl core::fmt::Display for Cause<'_> {
             (false, _) => "not mapped",
             (true, _) => "not allowed",
         };
-        write!(f, "{what} {:#x}, {why}", self.address)
+        write!(f, "{access} {:#x}, {why}", self.address)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Faults on purpose, in images for tests alone (the feature `faults`): `isthmus.test.fault=KIND` on the
-//! command line while the appliance starts, Ctrl-\\ (a panic) and Ctrl-] (a page fault) on the console later,
-//! Ctrl-^ (a panic whose last act panics) and Ctrl-_ (a panic whose last act never ends).
+//! Fault injection, only in images for tests (feature `faults`): `isthmus.test.fault=KIND` on the command line takes
+//! effect during bring-up, keys on the console later. Ctrl-\\ is a panic, Ctrl-] a page fault. After Ctrl-^ and Ctrl-_,
+//! also panics, the disconnect of peers (`last_act`) panics or never ends.
 
 use core::arch::asm;
 use core::hint::black_box;
@@ -8,16 +8,16 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 /// An address that is not canonical: using it is a general protection fault.
 const NOT_CANONICAL: usize = 0x8000_0000_0000_0000;
-/// An address that nothing is mapped at.
+/// An address that is not mapped.
 const NOT_MAPPED: usize = 0x2000_0000_0000;
 
-/// What goes wrong in a panic's last act: the key that asked for it.
+/// The key that requested a fault in the disconnect after a panic; 0 if none did.
 static LAST_ACT: AtomicU8 = AtomicU8::new(0);
 const CTRL_CARET: u8 = 0x1e;
 const CTRL_UNDERSCORE: u8 = 0x1f;
 
-/// Looks for the keys that ask for a fault.
-pub fn typed(keys: &[u8]) {
+/// Injects the faults that are requested by `keys`.
+pub fn check_keys(keys: &[u8]) {
     const CTRL_BACKSLASH: u8 = 0x1c;
     const CTRL_BRACKET: u8 = 0x1d;
     if keys.contains(&CTRL_BACKSLASH) {
@@ -34,10 +34,10 @@ pub fn typed(keys: &[u8]) {
     }
 }
 
-/// Goes wrong in the last act, if that was asked for.
+/// Injects the requested fault into the disconnect after a panic.
 pub fn last_act() {
     match LAST_ACT.load(Ordering::Relaxed) {
-        CTRL_CARET => panic!("asked for, in the last act"),
+        CTRL_CARET => panic!("injected into the disconnect after a panic"),
         CTRL_UNDERSCORE => loop {
             core::hint::spin_loop();
         },
@@ -45,10 +45,10 @@ pub fn last_act() {
     }
 }
 
-/// Does what `kind` says, which ends the machine; returns if there is no such kind.
+/// Injects the fault `kind`, which ends the machine. Returns if the kind is unknown.
 pub fn fault(kind: &str) {
     match kind {
-        "panic" => panic!("asked for on the command line"),
+        "panic" => panic!("injected by the command line or a key"),
         "stack" => {
             black_box(deep(0));
         }
@@ -64,7 +64,7 @@ pub fn fault(kind: &str) {
         }
         "gp" => read(NOT_CANONICAL),
         "null" => read(8),
-        // SAFETY: none: it does what must not be done, so that a test sees it caught. The same below.
+        // SAFETY: none: it does what must not be done, and a test sees that the fault is caught. The same below.
         "ud" => unsafe { asm!("ud2") },
         "text" => {
             let code = fault as *const () as *mut u8;
@@ -89,14 +89,14 @@ fn read(address: usize) {
     black_box(unsafe { (address as *const u8).read_volatile() });
 }
 
-/// A constant of the image.
+/// A constant in the image's read-only data.
 fn kind_table() -> *mut u8 {
     static CONSTANT: [u8; 64] = [7; 64];
     black_box(&CONSTANT).as_ptr().cast_mut()
 }
 
 /// Recursion that the compiler cannot turn into a loop.
-#[expect(unconditional_recursion, reason = "it is meant to use the stack up")]
+#[expect(unconditional_recursion, reason = "it is meant to overflow the stack")]
 fn deep(depth: u64) -> u64 {
     let room = black_box([depth; 64]);
     deep(depth + 1) + room[0]

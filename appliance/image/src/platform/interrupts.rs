@@ -1,5 +1,5 @@
-//! Interrupts. They end a halt and are counted; nothing else is done in a handler. Loops poll, with
-//! interrupts off except while they halt.
+//! Interrupt handlers. An interrupt ends a halt and is counted; a handler does nothing else. Loops poll with interrupts
+//! off, except while they halt.
 
 use super::apic::Apic;
 use super::idt;
@@ -12,21 +12,21 @@ pub const TIMER_VECTOR: u32 = 0xf0;
 /// Vector by which one loop ends the halt of another.
 pub const BELL_VECTOR: u32 = 0xf1;
 
-/// Vectors of interrupt lines, as the kernel has routed them: all those of its I/O APIC.
+/// Vectors to which the kernel has routed the interrupt lines of its I/O APIC.
 const FIRST_OF_LINES: u8 = 32;
 const END_OF_LINES: u8 = FIRST_OF_LINES + 24;
-/// Vectors of the kernel that stay: TLB flush, wake-up of an idle core, its timer.
+/// Vectors that stay with the kernel: TLB flush, wake-up of an idle core, its timer.
 const KERNEL_VECTORS: [u8; 3] = [112, 121, 123];
-/// The local APIC's spurious interrupt (as the kernel configured it), which wants no end of interrupt.
+/// The local APIC's spurious interrupt, as the kernel has configured it. Its handler must not write EOI.
 const SPURIOUS_VECTOR: u8 = 127;
 /// Vectors for devices.
 const FIRST_FOR_DEVICES: u8 = 0x40;
 const END_FOR_DEVICES: u8 = 0x70;
 
-/// How often each vector was raised.
+/// Interrupts counted per vector.
 static RAISED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 static NEXT: AtomicU8 = AtomicU8::new(FIRST_FOR_DEVICES);
-/// Whether the end of an interrupt is told by MSR.
+/// Whether EOI is written by MSR.
 static BY_MSR: AtomicU8 = AtomicU8::new(0);
 
 core::arch::global_asm!(
@@ -91,13 +91,13 @@ pub fn take(apic: Apic) {
     }
 }
 
-/// How many interrupts have come over lines. Of what is served here only the serial port has one.
-pub fn of_lines() -> u64 {
+/// Interrupts counted over all interrupt lines. Of the devices served here only the serial port has a line.
+pub fn line_interrupts() -> u64 {
     RAISED[usize::from(FIRST_OF_LINES)].load(Ordering::Relaxed)
 }
 
-/// An interrupt for a device, delivered to the core whose APIC has the number `target`. `None` when
-/// all are given away, and where a message cannot name the core: its number has 8 bits, unless interrupts are remapped.
+/// Allocates a device interrupt, delivered to the core whose APIC has the ID `target`. `None` if all vectors are in
+/// use, or if an MSI cannot address the core: its destination has 8 bits, because interrupts are not remapped.
 pub fn allocate(target: u32) -> Option<Interrupt> {
     const ALL: u32 = 0xff;
     if target >= ALL {

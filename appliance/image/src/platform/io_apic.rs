@@ -1,5 +1,5 @@
-//! Interrupt lines through the I/O APICs (Intel 82093AA). Only for devices that cannot send messages;
-//! lines are taken as edges, so that a device that is not served yet does not interrupt again and again.
+//! Interrupt lines through the I/O APICs (Intel 82093AA), only for devices without MSI. Lines are edge-triggered, so a
+//! device that is not served yet does not interrupt repeatedly.
 
 use super::{apic, interrupts};
 use boot::acpi::{IoApic, Tables};
@@ -9,11 +9,11 @@ const SELECT: usize = 0;
 const WINDOW: usize = 4;
 const VERSION: u32 = 1;
 const REDIRECTIONS: u32 = 0x10;
-/// Where an I/O APIC is that no table names.
+/// Default I/O APIC, used if ACPI lists none.
 const DEFAULT: IoApic = IoApic { address: 0xfec0_0000, first: 0 };
 
-/// Lets interrupt line `line` (a global system interrupt) end a halt of this core. None if there is no
-/// such line, or no vector left.
+/// Routes interrupt line `line` (a global system interrupt) to this core, where it ends a halt. None if there is no
+/// such line, or no free vector.
 pub fn route(line: u32, acpi: Option<&Tables>) -> Option<Interrupt> {
     let io_apics = acpi.into_iter().flat_map(Tables::io_apics);
     let nearest = io_apics.filter(|io_apic| io_apic.first <= line).max_by_key(|a| a.first);

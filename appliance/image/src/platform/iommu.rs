@@ -1,4 +1,4 @@
-//! IOMMUs: nothing here programs them, so those that firmware has left on are turned off.
+//! Turns off IOMMUs that firmware has left enabled, because nothing here programs them.
 
 use super::{Clock, paging};
 use boot::MemoryMap;
@@ -6,7 +6,7 @@ use boot::acpi::Tables;
 use drivers::hal::Arena;
 use drivers::iommu::{self, LEN, Maker, Outcome};
 
-/// Turns them off, and says so.
+/// Turns off all IOMMUs that ACPI lists, and logs each outcome.
 pub fn turn_off(acpi: Option<&Tables>, memory: &MemoryMap, clock: &Clock, arena: &mut Arena) {
     for unit in acpi.into_iter().flat_map(Tables::iommus) {
         let address = unit.address;
@@ -14,22 +14,22 @@ pub fn turn_off(acpi: Option<&Tables>, memory: &MemoryMap, clock: &Clock, arena:
         let in_memory = |r: &boot::Region| r.kind.is_memory() && r.start < end && r.end > address;
         if memory.regions().iter().any(in_memory) {
             log::error!(
-                "IOMMU at {address:#x}: firmware says that it is where memory is; left as it is"
+                "IOMMU at {address:#x}: ACPI places its registers inside RAM: left unchanged"
             );
             continue;
         }
-        // SAFETY: ACPI says that an IOMMU lies there, which nobody else uses, and no memory does.
+        // SAFETY: ACPI says that an IOMMU lies there. No memory lies there (checked), and nothing else uses it.
         let registers = unsafe { paging::map_registers(address, LEN, arena) };
         let Some(registers) = registers else { continue };
         let maker = if unit.amd { Maker::Amd } else { Maker::Intel };
         match iommu::turn_off(maker, &registers, clock) {
             Outcome::WasOff => {}
             Outcome::IsOff => {
-                log::info!("IOMMU at {address:#x}: firmware had left it on; it is off now");
+                log::info!("IOMMU at {address:#x}: firmware left it enabled: disabled now");
             }
             Outcome::StaysOn => log::error!(
-                "IOMMU at {address:#x}: firmware had left it on, and it does not go off: devices may not reach memory, or \
-                 raise interrupts; turn it off in the firmware's setup"
+                "IOMMU at {address:#x}: still enabled after the disable write: devices may be unable to reach memory or \
+                 raise interrupts: disable it in the firmware setup"
             ),
         }
     }

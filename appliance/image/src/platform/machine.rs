@@ -1,4 +1,4 @@
-//! The machine as the loop on the first core sees it.
+//! The PC as a `Machine`, for the loop on the first core.
 
 use super::apic::{self, Apic};
 use super::clock::Clock;
@@ -17,10 +17,11 @@ use drivers::hal::Instant;
 use x86_64::instructions::interrupts;
 
 const LONGEST_HALT: Duration = Duration::from_millis(250);
-/// Characters that are drawn on a screen before a halt, and with each look at the console when there is other work.
+/// Characters that are drawn on a screen before a halt.
 const DRAWN_AT_REST: usize = 64;
+/// Characters that are drawn on a screen with each poll of the console.
 const DRAWN_AT_WORK: usize = 4;
-/// When there are more.
+/// Longest halt while characters wait to be drawn.
 const NEXT_LOOK: Duration = Duration::from_millis(1);
 
 /// A PC, for the loop on its first core.
@@ -29,7 +30,7 @@ pub struct Pc {
     pub(super) timer: Timer,
     pub(super) apic: Apic,
     pub(super) uart: Uart,
-    /// The console where there is no serial port.
+    /// The console if there is no serial port.
     pub(super) console: Option<Box<dyn ConsoleLine>>,
     pub(super) acpi: Option<Tables>,
     /// Seconds since 1970 when the clock started.
@@ -37,18 +38,18 @@ pub struct Pc {
 }
 
 impl Pc {
-    /// Its clock.
+    /// The clock of the machine.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Where the serial port is that is the console, if there is one.
+    /// I/O port of the console's serial port, if there is one.
     #[cfg(not(feature = "uhyve"))]
     pub fn serial_port(&self) -> Option<u16> {
-        self.uart.place()
+        self.uart.base()
     }
 
-    /// Takes another line as the console.
+    /// Replaces the serial port as the console.
     #[cfg(not(feature = "uhyve"))]
     pub fn set_console(&mut self, console: Box<dyn ConsoleLine>) {
         self.console = Some(console);
@@ -61,11 +62,11 @@ impl Core for Pc {
     }
 
     fn halt_until(&mut self, deadline: Option<Instant>) {
-        // A console whose interrupt does not reach us shall answer nevertheless; a screen goes on soon.
+        // A limit, so that a console whose interrupts do not arrive is polled, and a screen is drawn soon.
         let longest = if screen::draw(DRAWN_AT_REST) { NEXT_LOOK } else { LONGEST_HALT };
         let longest = self.clock.now() + longest;
-        // Interrupts are off here, as always outside of the halt: what is raised from now on is kept by
-        // the APIC and ends the halt.
+        // Interrupts are off here, as always outside of the halt. The APIC keeps an interrupt that is raised from
+        // now on, and it ends the halt.
         if self.timer.arm(deadline.map_or(longest, |deadline| deadline.min(longest))) {
             interrupts::enable_and_hlt();
             interrupts::disable();
@@ -88,7 +89,7 @@ impl Line for Pc {
             None => self.uart.read(into),
         };
         #[cfg(feature = "faults")]
-        super::fault_injection::typed(&into[..taken]);
+        super::fault_injection::check_keys(&into[..taken]);
         taken
     }
 

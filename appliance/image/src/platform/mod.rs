@@ -1,4 +1,4 @@
-//! The machine under the appliance: Hermit, and PC hardware. Everything unsafe of the image is here.
+//! The platform of the appliance: Hermit, and PC hardware. All unsafe code of the image is here.
 
 mod apic;
 mod backtrace;
@@ -54,21 +54,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
 
-/// The commit and zeroes, 16 bytes, then when it was made, in seconds since 1970, little-endian. `./isthmus build` fills
-/// it after linking: a commit that changes nothing of the image compiles nothing anew.
+/// The commit, padded with zeroes to 16 bytes, and its time in seconds since 1970, little-endian. `./isthmus build`
+/// writes it after linking, so a commit that does not change the image compiles nothing.
 #[used]
 #[unsafe(link_section = ".isthmus.commit")]
 static COMMIT: [u8; 24] = *b"unknown\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// The commit that this was built of, with a `+` if there was more than is in that.
+/// The commit of this build, with a `+` if the tree had uncommitted changes.
 pub fn commit() -> &'static str {
-    // The compiler must not assume what it holds.
+    // Hide the initial value from the compiler.
     let bytes: &'static [u8] = core::hint::black_box(&COMMIT);
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     core::str::from_utf8(text).unwrap_or("unknown")
 }
 
-/// When that commit was made, in seconds since 1970; 0 if that is not known.
+/// Time of the commit of this build, in seconds since 1970; 0 if unknown.
 pub fn committed() -> u64 {
     let bytes: &'static [u8; 24] = core::hint::black_box(&COMMIT);
     bytes.last_chunk().map_or(0, |time| u64::from_le_bytes(*time))
@@ -76,35 +76,35 @@ pub fn committed() -> u64 {
 
 /// The machine, brought up.
 pub struct Bringup {
-    /// What the loop needs.
+    /// The machine, for the loop.
     pub machine: Pc,
-    /// What drivers need.
+    /// The platform, for drivers.
     pub devices: Devices,
     /// PCI configuration space.
     pub pci: ConfigSpace,
-    /// Where a machine without PCI has its virtio devices.
+    /// The virtio devices of a machine without PCI.
     #[cfg(not(feature = "uhyve"))]
     pub virtio_slots: Vec<Slot>,
     /// The other cores, in order.
     pub spare: Vec<cores::Spare>,
     /// How memory is protected.
     pub protection: Protection,
-    /// What a panic before this boot has left in memory, and its bytes.
+    /// The record that a panic before this boot has left in memory, and its bytes.
     pub crash: Option<(Record, Box<[u8]>)>,
-    /// What names this build and its symbols.
+    /// ID of this build and its symbols.
     pub build_id: &'static str,
 }
 
-/// Brings the machine up: from what the stub and the kernel left to what the appliance needs.
-/// From here on interrupts are off. The error says what the machine lacks.
+/// Takes the machine over from the stub and the kernel. From here on interrupts are off. The error names what the
+/// machine lacks.
 pub fn bring_up(
     boot: &'static BootInfo,
     start_log: impl FnOnce(Clock) -> &'static LogRing,
 ) -> Result<Bringup, String> {
     x86_64::instructions::interrupts::disable();
     drivers::hal::detect_avx();
-    // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
-    // does not write its tables any more.
+    // SAFETY: memory below 4 GiB is mapped one to one, except page 0, where no table lies. Firmware no longer writes
+    // its tables.
     let acpi = unsafe { Tables::new(boot.rsdp) };
     let uart = Uart::take(acpi.as_ref().and_then(Tables::console_port));
     std::panic::set_hook(Box::new(report_panic));
@@ -112,7 +112,7 @@ pub fn bring_up(
     let apic = Apic::detect();
     interrupts::take(apic);
 
-    // The kernel read the real-time clock once; from here on our own clock counts on.
+    // The kernel has read the real-time clock once. From here on our own clock counts.
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let clock = Clock::start(boot.tsc_khz);
     let timer = Timer::new(apic, clock, boot.apic_timer_khz);
@@ -121,7 +121,7 @@ pub fn bring_up(
     let mut devices = Devices { arena, memory: &boot.memory, claims: Claims::new() };
     let image = image::segments();
     if let Some(code) = image.iter().find(|segment| segment.access == image::Access::Code) {
-        // SAFETY: it is the image's, which stays mapped.
+        // SAFETY: the range is the image's code, which is readable and stays mapped.
         unsafe { backtrace::set_code(code.pages.clone()) };
     }
     let unmapped = [boot.stack_guard];
@@ -136,10 +136,10 @@ pub fn bring_up(
         ids.into_iter().zip(1..).map(|(id, core)| cores::Spare { core, id, apic, clock, timer });
     let spare: Vec<cores::Spare> = spare.collect();
 
-    power::know(acpi);
+    power::set_acpi(acpi);
     let log = start_log(clock);
     if let Some(screen) = boot.screen() {
-        show_on(screen, &mut devices);
+        attach_screen(screen, &mut devices);
     }
     let mode = if apic == Apic::Msr { "x2APIC" } else { "xAPIC" };
     log::info!("processors: {}, by {mode}", spare.len() + 1);
@@ -174,12 +174,12 @@ pub fn bring_up(
     })
 }
 
-/// All DMA memory, which the stub kept from the kernel; and its beginning, where the record of a panic is
-/// kept: firmware that runs at a reboot likes to use the end of memory.
+/// The DMA arena, which the stub has reserved, and memory for the record of a panic. The record is at the beginning,
+/// because firmware that runs at a reboot tends to use the end of memory.
 fn arena(boot: &BootInfo) -> Result<(Arena, Window), String> {
     let start = NonNull::new(boot.arena.start as *mut u8).unwrap_or(NonNull::dangling());
     let len = boot.arena.len() as usize;
-    // SAFETY: the stub mapped it one to one, and nobody else knows of it; this is called once.
+    // SAFETY: the stub has mapped it one to one and reserved it, so nothing else uses it. This is called once.
     let all = unsafe { Window::from_raw(start, boot.arena.start, len) };
     let rest = len.checked_sub(RECORD_LEN);
     let parts = rest.and_then(|rest| all.slice(RECORD_LEN, rest).zip(all.slice(0, RECORD_LEN)));
@@ -187,9 +187,9 @@ fn arena(boot: &BootInfo) -> Result<(Arena, Window), String> {
     Ok((Arena::new(arena), record))
 }
 
-/// Shows on a screen what goes to the console, if it may.
-fn show_on(screen: boot::Screen, devices: &mut Devices) {
-    /// Text of a PC.
+/// Copies console output to the screen, if its address range is valid.
+fn attach_screen(screen: boot::Screen, devices: &mut Devices) {
+    /// Address of a PC's text buffer.
     const TEXT: u64 = 0xb_8000;
     let len = (screen.pitch as usize).saturating_mul(screen.height as usize);
     let free = screen.text && screen.address == TEXT && len <= 0x8000
@@ -197,33 +197,33 @@ fn show_on(screen: boot::Screen, devices: &mut Devices) {
     let free = free && devices.claims.take(screen.address, len, Claim::Memory);
     // SAFETY: the range holds no RAM (checked), and it was claimed, so that no driver gets it.
     if !free || !unsafe { screen::take(screen, &mut devices.arena) } {
-        log::warn!("screen at {:#x}: it makes no sense, and is not used", screen.address);
+        log::warn!("screen at {:#x}: invalid address or geometry: not used", screen.address);
     }
 }
 
-/// Bytes of memory that the machine has, the arena included.
+/// Bytes of the machine's memory, the arena included.
 pub fn total_memory(boot: &BootInfo) -> u64 {
     let ours = |kind| [Kind::RAM, Kind::KEPT, Kind::UNUSED].contains(&kind);
     boot.memory.regions().iter().filter(|r| ours(r.kind)).map(|r| r.len()).sum()
 }
 
-/// What drivers ask for at set-up.
+/// The platform that drivers use at set-up: DMA memory, register mappings, interrupts.
 #[derive(Debug)]
 pub struct Devices {
     arena: Arena,
     /// All memory of the machine.
     memory: &'static MemoryMap,
-    /// Address ranges that are in use: a device may report a base address inside another one's.
+    /// Address ranges in use, because a device may report a base address inside another device's range.
     claims: Claims,
 }
 
 impl Devices {
-    /// Claims what a device says to be its own, if it can be.
+    /// Claims an address range that a device reports, if it is valid and free.
     fn claim(&mut self, address: u64, len: usize, what: Claim) -> bool {
         is_of_device(self.memory, address, len) && self.claims.take(address, len, what)
     }
 
-    /// Maps a stretch of PCI configuration space, as ACPI says where it is.
+    /// Maps a range of PCI configuration space that ACPI lists.
     fn map_config_space(&mut self, address: u64, len: usize) -> Option<Mmio> {
         if !self.claim(address, len, Claim::Registers) {
             return None;
@@ -233,12 +233,12 @@ impl Devices {
     }
 }
 
-/// Whether a device may lie there: no memory of the machine does (a device says itself where it is, and may
-/// lie), nor its interrupt controllers.
+/// Whether a range can belong to a device: it overlaps neither memory nor interrupt controllers. This is checked
+/// because a device reports its own address, which may be wrong.
 fn is_of_device(memory: &MemoryMap, address: u64, len: usize) -> bool {
-    /// I/O APICs and local APICs (Intel SDM vol. 3A, 11.4.1), with what chipsets have beside them.
+    /// I/O APICs, local APICs (Intel SDM vol. 3A, 11.4.1), and chipset registers beside them.
     const CONTROLLERS: core::ops::Range<u64> = 0xfec0_0000..0xfef0_0000;
-    /// Below are interrupt vectors, firmware's data, and video memory.
+    /// Below this are interrupt vectors, firmware's data, and video memory.
     const LOW: u64 = 1 << 20;
     let Some(end) = address.checked_add(len as u64) else { return false };
     let taken = |start: u64, stop: u64| start < end && stop > address;
@@ -250,14 +250,14 @@ fn is_of_device(memory: &MemoryMap, address: u64, len: usize) -> bool {
         && !memory.regions().iter().any(in_memory)
 }
 
-// SAFETY: the machine's devices are trusted, as its hypervisor is: there is no driver of an IOMMU. What is
-// mapped is checked against the memory map.
+// SAFETY: the machine's devices are trusted like its hypervisor, because there is no IOMMU driver. Each mapped range is
+// checked against the memory map.
 unsafe impl Platform for Devices {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         if !self.claim(address, len, Claim::Registers) {
             return None;
         }
-        // SAFETY: the range holds no RAM and no window of a driver (`claims` has checked it above).
+        // SAFETY: the range holds no RAM and no window of a driver (`claim` has checked it above).
         let registers = unsafe { paging::map_registers(address, len, &mut self.arena)? };
         Some(Box::new(registers))
     }
@@ -266,7 +266,7 @@ unsafe impl Platform for Devices {
         if !self.claim(address, len, Claim::Memory) {
             return None;
         }
-        // SAFETY: the range holds no RAM, and `claims` gives it to this caller alone (checked above).
+        // SAFETY: the range holds no RAM, and `claim` has given it to this caller alone (checked above).
         unsafe { paging::map_memory(address, len, &mut self.arena) }
     }
 
@@ -292,10 +292,10 @@ unsafe impl Platform for Devices {
     }
 }
 
-/// Last words of a panic, without the heap.
+/// Panic hook: reports the panic without the heap.
 fn report_panic(info: &std::panic::PanicHookInfo) {
     let here = 0u64;
-    last_words::speak(power::PANIC, (&raw const here) as u64, |out| {
+    last_words::report(power::PANIC, (&raw const here) as u64, |out| {
         writeln!(out, "isthmus: {info}")
     })
 }

@@ -1,5 +1,5 @@
-//! The page tables (Intel SDM vol. 3A, 4.5), which the stub and the kernel made with everything
-//! writable and executable: mapping device registers, and giving each page only the rights it needs.
+//! Page tables (Intel SDM vol. 3A, 4.5): maps device registers, and gives each page only the rights it needs. The stub
+//! and the kernel map all pages writable and executable.
 //!
 //! All tables lie in memory that is mapped one to one. Only the first core changes them.
 
@@ -20,7 +20,7 @@ const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
 /// The kernel's own addresses begin here; device registers above cannot be mapped one to one.
 const KERNEL_ADDRESSES: u64 = 0x4000_0000_0000;
-/// What the stub mapped one to one.
+/// End of the range that the stub has mapped one to one.
 const MAPPED: u64 = 4 << 30;
 
 type Table = [u64; 512];
@@ -34,8 +34,8 @@ fn index(address: u64, level: u32) -> usize {
     (address >> (3 + 9 * level) & 511) as usize
 }
 
-/// The entry for `address` in the table of `level`, with tables in between made where they are missing
-/// (`None` if there is no memory for one, or a larger page is in the way).
+/// The entry for `address` in the table of `level`. Allocates missing tables above it. `None` if there is no memory for
+/// one, or a larger page maps the address.
 fn entry(address: u64, level: u32, arena: &mut Arena) -> Option<*mut u64> {
     let mut table = top();
     for above in (level + 1..=4).rev() {
@@ -43,7 +43,7 @@ fn entry(address: u64, level: u32, arena: &mut Arena) -> Option<*mut u64> {
         let entry = unsafe { &mut (*table)[index(address, above)] };
         if *entry & PRESENT == 0 {
             let table = arena.alloc(PAGE as usize, PAGE as usize)?;
-            // A reset leaves memory as it was.
+            // A reset does not clear memory.
             table.fill(0);
             *entry = table.bus_address() | PRESENT | WRITABLE;
         } else if above < 4 && *entry & LARGE != 0 {
@@ -58,26 +58,26 @@ fn entry(address: u64, level: u32, arena: &mut Arena) -> Option<*mut u64> {
 /// Maps device registers for ever, uncached. `None` if the address is out of reach or memory is short.
 ///
 /// # Safety
-/// Registers of a device lie there: no memory of the machine, and nothing that others rely on.
+/// Registers of a device lie there. The range holds no memory of the machine, and nothing else uses it.
 pub unsafe fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio> {
     let start = map(address, len, UNCACHED, arena)?;
     // SAFETY: mapped uncached for ever: above 4 GiB just now, below by the stub (frames without memory).
     Some(unsafe { Mmio::new(start, len) })
 }
 
-/// Maps a device's memory for ever, cached (what of it lies below 4 GiB and fills no large page stays as
-/// the stub mapped it, uncached). `None` as with registers.
+/// Maps a device's memory for ever, cached. Parts below 4 GiB that fill no large page stay uncached, as the stub has
+/// mapped them. `None` if the address is out of reach or memory is short.
 ///
 /// # Safety
-/// Memory of a device lies there, which nobody uses yet.
+/// Memory of a device lies there, which is not in use yet.
 pub unsafe fn map_memory(address: u64, len: usize, arena: &mut Arena) -> Option<Window> {
     let start = map(address, len, 0, arena)?;
     let end = address + len as u64;
     let mut at = address.next_multiple_of(LARGE_PAGE);
     while at + LARGE_PAGE <= end.min(MAPPED) {
         let entry = entry(at, 2, arena)?;
-        // SAFETY: `entry` is in one of our page tables. The caller promises that no part of the range is in use, and the whole
-        // large page is inside the range.
+        // SAFETY: `entry` is in one of our page tables. The caller promises that no part of the range is in use, and
+        // the whole large page is inside the range.
         unsafe {
             if *entry & (PRESENT | LARGE) == PRESENT | LARGE {
                 *entry &= !UNCACHED;
@@ -90,17 +90,18 @@ pub unsafe fn map_memory(address: u64, len: usize, arena: &mut Arena) -> Option<
     Some(unsafe { Window::from_raw(start, address, len) })
 }
 
-/// Maps another machine's memory behind a bridge for ever, uncached. `None` as with registers.
+/// Maps another machine's memory behind a bridge for ever, uncached. `None` if the address is out of reach or memory is
+/// short.
 ///
 /// # Safety
-/// A bridge's window lies there, which nobody uses yet.
+/// A bridge's window lies there, which is not in use yet.
 pub unsafe fn map_window(address: u64, len: usize, arena: &mut Arena) -> Option<Window> {
     let start = map(address, len, UNCACHED, arena)?;
     // SAFETY: mapped writable for ever, and no memory of this machine: no Rust object lies there.
     Some(unsafe { Window::from_raw(start, address, len) })
 }
 
-/// Maps what is not mapped of a stretch one to one, with these flags; where it begins.
+/// Maps the unmapped pages of a range one to one, with `flags`. Returns the start of the range.
 fn map(address: u64, len: usize, flags: u64, arena: &mut Arena) -> Option<NonNull<u8>> {
     let end = address.checked_add(len as u64)?;
     if address == 0 || end > KERNEL_ADDRESSES {
@@ -111,13 +112,13 @@ fn map(address: u64, len: usize, flags: u64, arena: &mut Arena) -> Option<NonNul
         let whole = at.is_multiple_of(LARGE_PAGE) && end - at >= LARGE_PAGE;
         let (level, size, large) = if whole { (2, LARGE_PAGE, LARGE) } else { (1, PAGE, 0) };
         match entry(at, level, arena) {
-            // SAFETY: an entry of a table of ours; what was not mapped is in no TLB.
+            // SAFETY: an entry of one of our tables. No TLB caches a page that was not mapped.
             Some(entry) => unsafe {
                 if *entry & PRESENT == 0 {
                     *entry = at | PRESENT | WRITABLE | flags | NO_EXECUTE | large;
                 }
             },
-            // A large page is there already, from another stretch of the same device.
+            // Already mapped by a large page, for another range of the same device.
             None if is_mapped(at) => {}
             None => return None,
         }
@@ -149,11 +150,10 @@ fn for_each_page(mut visit: impl FnMut(Range<u64>, u64)) {
     unsafe { change_each_page(|pages, entry| visit(pages, *entry)) };
 }
 
-/// Calls `visit` with the addresses and the entry of every page that is mapped, to be changed.
+/// Calls `visit` with the addresses and the entry of every page that is mapped. `visit` may change the entry.
 ///
 /// # Safety
-/// What is changed leaves every page that Rust uses mapped as Rust uses it, and the tables are flushed
-/// afterwards.
+/// After the changes every page that Rust uses has the access that Rust needs. The caller flushes the TLB afterwards.
 unsafe fn change_each_page(mut visit: impl FnMut(Range<u64>, &mut u64)) {
     walk(top(), 4, 0, &mut visit);
 }
@@ -178,8 +178,8 @@ fn walk(table: *mut Table, level: u32, base: u64, visit: &mut impl FnMut(Range<u
     }
 }
 
-/// Takes from every page what it does not need: only the image's code stays executable, its code and
-/// constants become read-only, page 0 and `unmapped` go. `None` if the arena is too small.
+/// Removes unneeded rights from every page: only the image's code stays executable, its code and constants become
+/// read-only, page 0 and `unmapped` are unmapped. `None` if the arena is too small.
 pub fn tighten(image: &[Segment], unmapped: &[u64], arena: &mut Arena) -> Option<()> {
     let end = image.iter().map(|s| s.pages.end).max().unwrap_or(0);
     let start = image.iter().map(|s| s.pages.start).min().unwrap_or(0);
@@ -201,18 +201,18 @@ pub fn tighten(image: &[Segment], unmapped: &[u64], arena: &mut Arena) -> Option
             *entry = 0;
         }
     };
-    // SAFETY: the image's code stays executable and its data writable, memory stays mapped, and page 0 and
-    // the guards are used by nobody; flushed below.
+    // SAFETY: the image's code stays executable, its data writable, and memory mapped. Page 0 and the guards are not
+    // used. The TLB is flushed below.
     unsafe { change_each_page(tighten) };
     x86_64::instructions::tlb::flush_all();
     Some(())
 }
 
-/// Maps a large page by small ones, which mean the same.
+/// Splits a large page into small pages with the same mapping.
 fn split(address: u64, arena: &mut Arena) -> Option<()> {
     let entry = entry(address, 2, arena)?;
-    // SAFETY: an entry of a table of ours; the new table says the same as the large page did, and is
-    // complete before it is entered.
+    // SAFETY: an entry of one of our tables. The new table maps the same addresses with the same rights as the large
+    // page, and is complete before the entry points to it.
     unsafe {
         if *entry & (PRESENT | LARGE) != PRESENT | LARGE {
             return Some(());
@@ -227,19 +227,19 @@ fn split(address: u64, arena: &mut Arena) -> Option<()> {
     Some(())
 }
 
-/// What a look at all pages found.
+/// Protection of all mapped pages, counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Protection {
-    /// Pages (of any size) that are mapped.
+    /// Mapped pages, of any size.
     pub pages: usize,
-    /// Of them executable.
+    /// Executable pages.
     pub executable: usize,
-    /// Of them read-only.
+    /// Read-only pages.
     pub read_only: usize,
 }
 
-/// Whether the core that this runs on heeds what the page tables say.
-pub fn core_heeds() -> Result<(), &'static str> {
+/// Checks that write and execute protection are enabled on the running core.
+pub fn check_core() -> Result<(), &'static str> {
     if !Cr0::read().contains(Cr0Flags::WRITE_PROTECT) {
         return Err("ignores write protection (CR0.WP)");
     }
@@ -249,7 +249,7 @@ pub fn core_heeds() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Looks at every page; the error names what is wrong.
+/// Checks the rights of every page. The error names a page that violates a rule.
 pub fn check(image: &[Segment], unmapped: &[u64]) -> Result<Protection, String> {
     let mut found = Protection::default();
     let mut wrong = None;
@@ -276,7 +276,7 @@ pub fn check(image: &[Segment], unmapped: &[u64]) -> Result<Protection, String> 
     }
 }
 
-/// Whether the stack that this runs on ends with an unmapped page.
+/// Whether the current stack ends with an unmapped page.
 pub fn stack_is_guarded() -> bool {
     /// Larger than any stack.
     const LARGEST: u64 = 4 << 20;

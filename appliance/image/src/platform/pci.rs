@@ -10,18 +10,18 @@ use x86_64::instructions::port::Port;
 /// Configuration space of all segments.
 #[derive(Debug)]
 pub struct ConfigSpace {
-    /// What of it lies in memory.
+    /// The memory-mapped part.
     memory: Vec<Ecam<Mmio>>,
-    /// For what does not: the ports 0xcf8 and 0xcfc, which take two steps and so a lock.
+    /// Lock of the ports 0xcf8 and 0xcfc, for the other part: an access takes two steps.
     ports: Mutex<()>,
-    /// Where segments begin, 0 apart: its number, and its buses in memory.
+    /// Segments other than 0: number, and memory-mapped buses.
     others: Vec<(u16, RangeInclusive<u8>)>,
-    /// The buses of segment 0 on which no bridge of another need lead.
+    /// Buses of segment 0 that may be root buses.
     roots: RangeInclusive<u8>,
 }
 
 impl ConfigSpace {
-    /// What the machine has. `map` maps registers.
+    /// Detects the machine's configuration space. `map` maps registers.
     pub fn detect(acpi: Option<&Tables>, mut map: impl FnMut(u64, usize) -> Option<Mmio>) -> Self {
         let (mut memory, mut others) = (Vec::new(), Vec::new());
         for ecam in acpi.into_iter().flat_map(Tables::ecams) {
@@ -36,13 +36,13 @@ impl ConfigSpace {
                 others.push((ecam.segment, ecam.first_bus..=ecam.last_bus));
             }
         }
-        // To look at all buses takes a virtual machine longer than all else of its boot.
+        // In a virtual machine a scan of all buses takes longer than the rest of the boot.
         let all = acpi.is_some_and(Tables::has_several_host_bridges);
         let roots = 0..=if all { u8::MAX } else { 0 };
         ConfigSpace { memory, ports: Mutex::new(()), others, roots }
     }
 
-    /// Segments, and the buses on which functions are to be looked for that no bridge leads to.
+    /// Segments, and their buses to scan for functions that are not behind a bridge.
     pub fn roots(&self) -> impl Iterator<Item = (u16, RangeInclusive<u8>)> {
         [(0, self.roots.clone())].into_iter().chain(self.others.iter().cloned())
     }
@@ -76,7 +76,7 @@ impl ConfigRegionAccess for ConfigSpace {
             return;
         }
         let Some(select) = select(address, offset) else { return };
-        // SAFETY: the ports of the host bridge; the caller promised that the write is good.
+        // SAFETY: the ports of the host bridge. The caller promises that the write is safe.
         unsafe {
             let _held = self.ports.lock().unwrap_or_else(|broken| broken.into_inner());
             Port::new(0xcf8).write(select);
@@ -85,7 +85,7 @@ impl ConfigRegionAccess for ConfigSpace {
     }
 }
 
-/// What selects a register by ports, which reach only the first 256 bytes of segment 0.
+/// Address for port 0xcf8 that selects a register. Ports reach only segment 0, and the first 256 bytes of a function.
 fn select(address: PciAddress, offset: u16) -> Option<u32> {
     const ENABLE: u32 = 1 << 31;
     let function = u32::from(address.device()) << 11 | u32::from(address.function()) << 8;

@@ -1,9 +1,9 @@
-//! I/O ports, as drivers use them.
+//! I/O ports for drivers.
 
 use drivers::hal::IoPorts;
 use x86_64::instructions::port::Port;
 
-/// The I/O ports of QEMU's fw_cfg, which nothing else uses; others read as all ones and are not written.
+/// The I/O ports of QEMU's fw_cfg. Reads of other ports return all ones, and writes to them have no effect.
 #[derive(Debug)]
 pub struct Ports;
 
@@ -15,7 +15,7 @@ impl IoPorts for Ports {
         if !FW_CFG.contains(&port) {
             return u8::MAX;
         }
-        // SAFETY: the ports of fw_cfg, which without DMA touches no memory.
+        // SAFETY: the ports of fw_cfg, which does not access memory without DMA.
         unsafe { Port::new(port).read() }
     }
 

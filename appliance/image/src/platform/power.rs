@@ -1,11 +1,11 @@
-//! Ending the machine, and starting it anew.
+//! Powers the machine off, and restarts it.
 //!
-//! A test sees how it ended: with `-device isa-debug-exit,iobase=0xf4,iosize=4` QEMU exits with
-//! `(code + 16) * 2 + 1`, where code is 0 or one of those below: 33 is a regular power-off, 35 a panic,
+//! Tests see an exit code: with `-device isa-debug-exit,iobase=0xf4,iosize=4` QEMU exits with
+//! `(code + 16) * 2 + 1`, where code is 0 or a constant below: 33 is a regular power-off, 35 a panic,
 //! 37 a refusal to start, 39 memory that is not protected, 97 + 2 * vector a CPU exception (125 is a page
 //! fault). Exit code 1 is a panic of the kernel.
 //!
-//! uhyve exits with the code itself, and for a machine that is to start anew with one of its own: it cannot do that.
+//! uhyve exits with the code itself. uhyve cannot restart a machine, so a restart has an exit code of its own.
 
 use boot::acpi::Tables;
 #[cfg(not(feature = "uhyve"))]
@@ -19,58 +19,58 @@ use x86_64::instructions::port::Port;
 pub const PANIC: u8 = 1;
 /// The machine lacks something that the appliance needs. (The boot stub uses it as well.)
 pub const REFUSED: u8 = 2;
-/// Memory is not protected as it should be.
+/// Memory protection is incomplete.
 pub const UNPROTECTED: u8 = 3;
-/// A CPU exception: plus the vector.
+/// A CPU exception. The vector is added.
 pub const EXCEPTION: u8 = 32;
 
-/// Under uhyve: whoever runs it is to start it anew.
+/// Under uhyve: requests a restart from the operator or supervisor of uhyve.
 #[cfg(feature = "uhyve")]
-const START_ANEW: i32 = 8;
+const RESTART: i32 = 8;
 
-/// Ends QEMU with a code that a test sees, if it has an isa-debug-exit.
+/// Ends QEMU with an exit code, if it has an isa-debug-exit device.
 #[cfg(not(feature = "uhyve"))]
 pub fn debug_exit(code: u8) {
     // SAFETY: QEMU's isa-debug-exit, if it is there; no PC has anything else at this port.
     unsafe { Port::<u32>::new(0xf4).write(u32::from(code) + 0x10) };
 }
 
-/// What [`off`] goes by.
+/// ACPI tables, for [`off`].
 #[cfg(not(feature = "uhyve"))]
 static ACPI: OnceLock<Tables> = OnceLock::new();
 
-/// Takes note of the machine's tables.
+/// Stores the ACPI tables for [`off`].
 #[cfg(not(feature = "uhyve"))]
-pub fn know(acpi: Option<Tables>) {
+pub fn set_acpi(acpi: Option<Tables>) {
     // Called once.
     let _ = acpi.map(|acpi| ACPI.set(acpi));
 }
 
-/// There are none.
+/// Does nothing: uhyve has no ACPI tables.
 #[cfg(feature = "uhyve")]
-pub fn know(_: Option<Tables>) {}
+pub fn set_acpi(_: Option<Tables>) {}
 
-/// There is no such device.
+/// Does nothing: uhyve has no such device.
 #[cfg(feature = "uhyve")]
 pub fn debug_exit(_: u8) {}
 
-/// Ends the machine with a code that whoever runs uhyve sees.
+/// Ends the machine. uhyve exits with `code`.
 #[cfg(feature = "uhyve")]
 pub fn off(code: u8) -> ! {
     super::uhyve::exit(code.into())
 }
 
-/// Ends the machine; whoever runs uhyve starts it anew.
+/// Ends the machine. uhyve exits with [`RESTART`].
 #[cfg(feature = "uhyve")]
 pub fn reset(_: Option<&Tables>) -> ! {
-    super::uhyve::exit(START_ANEW)
+    super::uhyve::exit(RESTART)
 }
 
-/// Ends the machine with a code that a test sees: by ACPI, else by a reset.
+/// Powers the machine off by ACPI, else resets it. Tests see `code`.
 #[cfg(not(feature = "uhyve"))]
 pub fn off(code: u8) -> ! {
     unsafe extern "C" {
-        /// Hermit: ends the machine by a reset, if by nothing else.
+        /// Hermit's exit, which ends the machine at least by a reset.
         safe fn sys_exit(status: i32) -> !;
     }
     debug_exit(code);
@@ -82,7 +82,7 @@ pub fn off(code: u8) -> ! {
             if let Some((port, value)) = enable.filter(|_| !is_ours()) {
                 // SAFETY: ACPI says that this asks firmware to hand power management over.
                 unsafe { Port::new(port).write(value) };
-                // Each look takes a microsecond.
+                // Each read takes a microsecond.
                 let _ = (0..PATIENCE).any(|_| is_ours());
             }
             for bits in [0, SLEEP] {
@@ -95,25 +95,25 @@ pub fn off(code: u8) -> ! {
         Some(PowerOff::Sleep(control, kind)) => write8(control, (kind << 2) as u8 | 1 << 5),
         None => {}
     }
-    // It takes a moment.
+    // Power-off takes a moment.
     for _ in 0..PATIENCE {
         input(0x80);
     }
     sys_exit(code.into())
 }
 
-/// In a control register of power management: it is not firmware's, and the machine goes to sleep.
+/// PM1 control bits: the operating system owns power management; enter the sleep state.
 #[cfg(not(feature = "uhyve"))]
 const SCI_ENABLED: u16 = 1;
 #[cfg(not(feature = "uhyve"))]
 const SLEEP: u16 = 1 << 13;
-/// Looks for which something is waited, of a microsecond each.
+/// Reads to wait for a change, of a microsecond each.
 #[cfg(not(feature = "uhyve"))]
 const PATIENCE: u32 = 300_000;
 
 #[cfg(not(feature = "uhyve"))]
 fn input(port: u16) -> u8 {
-    // SAFETY: the port of diagnostic codes, which has no effect when it is read.
+    // SAFETY: the port of diagnostic codes, whose reading has no effect.
     unsafe { Port::new(port).read() }
 }
 
@@ -131,7 +131,7 @@ fn read(register: Register) -> u16 {
 #[cfg(not(feature = "uhyve"))]
 fn write(register: Register, value: u16) {
     match register {
-        // SAFETY: ACPI names it as the register that switches the machine off, as the caller wants.
+        // SAFETY: ACPI names it as the register that powers the machine off, as the caller intends.
         Register::Port(port) => unsafe { Port::new(port).write(value) },
         // SAFETY: the same, in memory.
         Register::Memory(address) => unsafe {
@@ -144,7 +144,7 @@ fn write(register: Register, value: u16) {
 #[cfg(not(feature = "uhyve"))]
 fn write8(register: Register, value: u8) {
     match register {
-        // SAFETY: ACPI names it as the register that switches the machine off or resets it, as the caller wants.
+        // SAFETY: ACPI names it as the register that powers the machine off or resets it, as the caller intends.
         Register::Port(port) => unsafe { Port::new(port).write(value) },
         // SAFETY: the same, in memory.
         Register::Memory(address) => unsafe { (address as usize as *mut u8).write_volatile(value) },
@@ -158,7 +158,7 @@ fn write8(register: Register, value: u8) {
 }
 
 #[cfg(not(feature = "uhyve"))]
-/// Starts the machine anew: as ACPI says, else by the keyboard controller, else by a triple fault.
+/// Restarts the machine by ACPI, else by the keyboard controller, else by a triple fault.
 pub fn reset(acpi: Option<&Tables>) -> ! {
     const KEYBOARD_CONTROLLER: Register = Register::Port(0x64);
     const PULSE_RESET: u8 = 0xfe;

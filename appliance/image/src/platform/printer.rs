@@ -1,4 +1,4 @@
-//! `write!` for what is printed at once.
+//! `write!` for output that bypasses the console's queue.
 
 use super::uart::print;
 

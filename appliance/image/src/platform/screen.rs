@@ -1,9 +1,9 @@
-//! What the console shows, shown on the screen as well: the firmware's framebuffer, or a PC's text mode. Machines
-//! without a serial port, or with nobody at it, tell there what they miss and what their addresses are.
+//! Copy of the console's output on the screen: the firmware's framebuffer, or a PC's text mode. It shows startup errors
+//! and IP addresses where no serial port is present or connected.
 //!
-//! Such memory is slow: some microseconds for a character. So nothing is moved up (behind the last row the first one
-//! follows, and the row that is written next is empty), and what is to be shown is kept, and drawn a few characters at a
-//! time: before a halt, and with each look at the console.
+//! Such memory is slow: some microseconds for a character. So the screen does not scroll: output continues in the first
+//! row after the last one, and the next row is kept empty. Output is buffered, and drawn a few characters at a time,
+//! before a halt and with each poll of the console.
 
 use super::paging;
 use boot::Screen as Place;
@@ -20,7 +20,7 @@ const HEIGHT: usize = 16;
 const PIXEL: usize = 4;
 /// Wider screens have larger characters.
 const SMALL: usize = 1920;
-/// No screen is larger, in pixels.
+/// Largest width and height, in pixels.
 const LARGEST: usize = 16 << 10;
 /// Grey on black, in text mode.
 const ATTRIBUTE: u16 = 7 << 8;
@@ -30,31 +30,32 @@ struct Screen {
     memory: Mmio,
     /// Bytes of a row of pixels, or of characters.
     pitch: usize,
-    /// How much larger than the font it is written; 0 in text mode.
+    /// Scale of the font; 0 in text mode.
     scale: usize,
     columns: usize,
     rows: usize,
-    /// What is to be seen, and what is.
+    /// Characters to show.
     wanted: Box<[AtomicU8]>,
+    /// Characters on the screen.
     drawn: Box<[AtomicU8]>,
-    /// Where drawing goes on.
+    /// Cell where drawing continues.
     next: AtomicUsize,
-    /// Where the next character goes. Only one core writes at a time; what another one gets wrong is a character out of
-    /// place.
+    /// Column of the next character. Only one core writes at a time; a race would only misplace a character.
     column: AtomicUsize,
+    /// Row of the next character.
     row: AtomicUsize,
-    /// How far a control sequence is.
+    /// Parser state of a control sequence.
     escape: AtomicU8,
 }
 
 static SCREEN: OnceLock<Screen> = OnceLock::new();
-/// Something is to be drawn.
+/// Whether characters wait to be drawn.
 static PENDING: AtomicBool = AtomicBool::new(false);
 
 /// Takes the screen, and clears it. False if it cannot be used.
 ///
 /// # Safety
-/// No memory of the machine lies there, and nothing that others rely on.
+/// The screen's range holds no memory of the machine, and nothing else uses it.
 pub unsafe fn take(place: Place, arena: &mut Arena) -> bool {
     let (pitch, width, height) =
         (place.pitch as usize, place.width as usize, place.height as usize);
@@ -68,7 +69,7 @@ pub unsafe fn take(place: Place, arena: &mut Arena) -> bool {
     if !sane || columns == 0 || rows == 0 || row > pitch || !pitch.is_multiple_of(8) {
         return false;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that nothing else is in the range.
     let Some(memory) = (unsafe { paging::map_registers(place.address, len, arena) }) else {
         return false;
     };
@@ -90,7 +91,7 @@ pub unsafe fn take(place: Place, arena: &mut Arena) -> bool {
     SCREEN.set(screen).is_ok()
 }
 
-/// Shows what goes to the console, soon.
+/// Buffers console output to be drawn later.
 pub fn show(bytes: &[u8]) {
     if let Some(screen) = SCREEN.get() {
         bytes.iter().for_each(|&byte| screen.put(byte));
@@ -98,13 +99,13 @@ pub fn show(bytes: &[u8]) {
     }
 }
 
-/// Shows it at once.
+/// Draws console output at once.
 pub fn print(bytes: &[u8]) {
     show(bytes);
     draw(usize::MAX);
 }
 
-/// Draws so many characters of what is to be shown; whether there may be more.
+/// Draws at most `most` characters. Returns whether more may wait.
 #[inline(always)]
 pub fn draw(most: usize) -> bool {
     PENDING.load(Ordering::Relaxed) && draw_some(most)
@@ -122,7 +123,7 @@ impl Screen {
         let at = |cell: &AtomicUsize| cell.load(Ordering::Relaxed);
         let set = |cell: &AtomicUsize, value| cell.store(value, Ordering::Relaxed);
         match (self.escape.load(Ordering::Relaxed), byte) {
-            // ECMA-48: ESC [, parameters, and a final byte. That to clear the screen is the one that is heeded.
+            // ECMA-48: ESC [, parameters, and a final byte. Only ED (erase display) takes effect.
             (0, 0x1b) => return self.escape.store(1, Ordering::Relaxed),
             (0, _) => {}
             (1, b'[') => return self.escape.store(2, Ordering::Relaxed),
@@ -141,7 +142,7 @@ impl Screen {
             b'\r' => set(&self.column, 0),
             b'\n' => self.next_row(),
             8 => set(&self.column, at(&self.column).saturating_sub(1)),
-            // The rest of a character that is not ASCII.
+            // Control characters, and continuation bytes of UTF-8.
             ..b' ' | 0x7f..=0xbf => {}
             _ => {
                 if at(&self.column) >= self.columns {

@@ -1,5 +1,5 @@
-//! The local APIC's timer of the running core, to end a halt. The kernel arms it only for sleeping
-//! tasks, of which a core that runs a loop has none.
+//! The local APIC timer of the running core, which ends a halt. The kernel arms it only for sleeping tasks, and a core
+//! that runs a loop has none.
 
 use super::apic::{Apic, DIVIDE, INITIAL_COUNT, LVT_TIMER};
 use super::clock::Clock;
@@ -9,9 +9,9 @@ use drivers::hal::Instant;
 use x86_64::registers::model_specific::Msr;
 
 const TSC_DEADLINE_MODE: u32 = 1 << 18;
-/// As the kernel has it, for its own use of the timer.
+/// The kernel's setting, for its own use of the timer.
 const DIVIDE_BY_8: u32 = 0b0010;
-/// Longest wait in nanoseconds: times any frequency in kHz it fits 64 bits.
+/// Longest wait in nanoseconds. Its product with any frequency in kHz fits 64 bits.
 const LONGEST: u64 = 1 << 32;
 const TSC_DEADLINE: Msr = Msr::new(0x6e0);
 
@@ -36,21 +36,21 @@ impl Timer {
         let mode = match self.khz {
             None => TSC_DEADLINE_MODE,
             Some(_) => {
-                // SAFETY: it raises nothing.
+                // SAFETY: setting the divider raises no interrupt.
                 unsafe { self.apic.write(DIVIDE, DIVIDE_BY_8) };
                 0
             }
         };
         // SAFETY: the vector has a handler (`interrupts::take`).
         unsafe { self.apic.write(LVT_TIMER, TIMER_VECTOR | mode) };
-        // In memory mode that must arrive before the first deadline (SDM vol. 3A, 11.5.4.1).
+        // In xAPIC mode this write must take effect before the first deadline (SDM vol. 3A, 11.5.4.1).
         // SAFETY: a fence; every x86-64 CPU has it.
         unsafe { core::arch::x86_64::_mm_mfence() };
     }
 
-    /// Raises an interrupt on this core at `deadline` (earlier, if that is seconds away), and forgets
-    /// any deadline before. Returns false, and does nothing, if it has passed. Whoever is woken by
-    /// something else leaves it be: the next halt has another deadline.
+    /// Raises an interrupt on this core at `deadline`, or earlier if that is seconds away. Replaces an earlier
+    /// deadline. Returns false, and does nothing, if `deadline` has passed. A loop that another interrupt wakes does
+    /// not disarm the timer: its next halt sets another deadline.
     pub fn arm(&self, deadline: Instant) -> bool {
         let wait = deadline.as_nanos().saturating_sub(self.clock.now().as_nanos()).min(LONGEST);
         if wait == 0 {

@@ -1,5 +1,5 @@
-//! The serial port that is the console: a 16550, polled (National Semiconductor PC16550D), with one interrupt on, for
-//! what is received: it ends a halt, and tells that there is something to read.
+//! The console's serial port: a 16550 (National Semiconductor PC16550D), polled. Only its receive interrupt is enabled,
+//! which ends a halt and shows that there is something to read.
 
 pub use super::printer::Printer;
 use super::{interrupts, screen};
@@ -18,26 +18,26 @@ const LINE_STATUS: u16 = 5;
 const RECEIVED: u8 = 1;
 const TRANSMITTER_EMPTY: u8 = 1 << 5;
 const FIFO: usize = 16;
-/// A transmitter that stays full for so many looks is not there, or nobody reads the other end.
+/// Polls after which a full transmitter counts as missing, or as not read at the other end.
 const PATIENCE: u32 = 1_000_000;
 
-/// Where the registers of the console's port are.
+/// First register of the console's port.
 static BASE: AtomicU16 = AtomicU16::new(COM1);
 
-/// The serial port. There is one; whoever prints a last message may use it beside its owner.
+/// The serial port. There is one. [`print`] uses it beside its owner for a last message.
 #[derive(Debug)]
 pub struct Uart {
-    /// Interrupts there had been when it was looked at.
+    /// Count of line interrupts at the last read.
     seen: u64,
 }
 
 impl Uart {
-    /// Takes the port that firmware has its console on, or else the first one that is there: COM2 is where many
-    /// management controllers listen. The kernel set up COM1.
+    /// Takes the console port of firmware, else COM1, else COM2, which many management controllers use. The kernel has
+    /// set up COM1.
     pub fn take(of_firmware: Option<u16>) -> Self {
         const FIFO_ON: u8 = 1;
-        /// The interrupt for 14 bytes, or for fewer that have waited four byte times. QEMU takes
-        /// this for the room there is: with 1, a paste would come byte by byte.
+        /// Interrupt for 14 bytes, or for fewer that have waited four byte times. QEMU takes this as the free room:
+        /// with 1, a paste would come byte by byte.
         const TRIGGER_14: u8 = 0b11 << 6;
         /// DTR and RTS; OUT2 lets the interrupt through.
         const READY_AND_OUT2: u8 = 0b1011;
@@ -58,19 +58,19 @@ impl Uart {
         Uart { seen: 0 }
     }
 
-    /// Where its registers are, if it is there.
-    pub fn place(&self) -> Option<u16> {
+    /// First register of the port, if it is present.
+    pub fn base(&self) -> Option<u16> {
         is_there().then(|| BASE.load(Ordering::Relaxed))
     }
 
-    /// Whether it has interrupted since it was looked at. Does not access it.
+    /// Whether the port has interrupted since the last read. Does not access the port.
     pub fn has_rung(&self) -> bool {
-        interrupts::of_lines() != self.seen
+        interrupts::line_interrupts() != self.seen
     }
 
-    /// Takes what has arrived; returns how many bytes.
+    /// Reads received bytes. Returns their number.
     pub fn read(&mut self, into: &mut [u8]) -> usize {
-        self.seen = interrupts::of_lines();
+        self.seen = interrupts::line_interrupts();
         let mut taken = 0;
         for byte in into {
             if !self.has_received() {
@@ -82,13 +82,13 @@ impl Uart {
         taken
     }
 
-    /// Whether bytes have arrived. A port that is not there reads as all ones and has none.
+    /// Whether bytes have arrived. A missing port reads as all ones and has none.
     pub fn has_received(&self) -> bool {
         let status = input(LINE_STATUS);
         status & RECEIVED != 0 && status != 0xff
     }
 
-    /// Sends as much as the transmitter takes now; returns how many bytes.
+    /// Sends as many bytes as the transmitter takes now. Returns their number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if bytes.is_empty() || input(LINE_STATUS) & TRANSMITTER_EMPTY == 0 {
             return 0;
@@ -100,12 +100,12 @@ impl Uart {
     }
 }
 
-/// A port that is not there reads as all ones.
+/// Whether the port is present: a missing port reads as all ones.
 fn is_there() -> bool {
     input(LINE_STATUS) != 0xff
 }
 
-/// Sets the line to 8 bits without parity, at the speed that firmware has set, or 115,200 bit/s.
+/// Sets the line to 8 bits without parity, at firmware's speed, or 115,200 bit/s if it has set none.
 fn set_line() {
     const DIVISOR: u8 = 1 << 7;
     const EIGHT_BITS: u8 = 3;
@@ -116,7 +116,7 @@ fn set_line() {
     output(LINE_CONTROL, EIGHT_BITS);
 }
 
-/// Prints at once, waiting for the port: for bring-up and last words.
+/// Prints at once, waiting for the port: for bring-up and fatal errors.
 pub fn print(text: &str) {
     screen::print(text.as_bytes());
     for byte in text.bytes() {
@@ -134,6 +134,6 @@ fn input(register: u16) -> u8 {
 }
 
 fn output(register: u16, value: u8) {
-    // SAFETY: only called for the registers of COM1, which have no effect on memory.
+    // SAFETY: only called for the registers of a serial port, which have no effect on memory.
     unsafe { Port::new(BASE.load(Ordering::Relaxed) + register).write(value) }
 }

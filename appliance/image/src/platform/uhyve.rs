@@ -1,5 +1,5 @@
-//! uhyve's interface, as the image uses it: each user with memory of its own in the image, whose addresses are those of
-//! memory.
+//! Hypercalls of uhyve. Each of the two users has parameter memory of its own, in the image, where virtual addresses
+//! are physical ones.
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -14,31 +14,31 @@ pub const CONFIG_FILE: &str = "/isthmus.toml";
 #[repr(C, align(4096))]
 struct Memory(UnsafeCell<[u8; 4096]>);
 
-// SAFETY: only looked at through windows, which give no references.
+// SAFETY: accessed only through windows, which give no references.
 unsafe impl Sync for Memory {}
 
-static OF_THE_CONSOLE: Memory = Memory(UnsafeCell::new([0; 4096]));
-static OF_LAST_WORDS: Memory = Memory(UnsafeCell::new([0; 4096]));
+static CONSOLE_MEMORY: Memory = Memory(UnsafeCell::new([0; 4096]));
+static CRASH_MEMORY: Memory = Memory(UnsafeCell::new([0; 4096]));
 
 impl Memory {
     fn with<T: Default>(&'static self, call: impl FnOnce(&Uhyve) -> T) -> T {
         let start = NonNull::from(self).cast::<u8>();
-        // SAFETY: a static of the image's, which is mapped one to one and writable for ever; nobody has a reference to
-        // what is in the cell.
+        // SAFETY: a static of the image, which is mapped one to one and writable for ever. There are no references to
+        // the contents of the cell.
         let window = unsafe { Window::from_raw(start, start.as_ptr() as u64, 4096) };
         // The image lies below 4 GiB.
         Uhyve::new(window).as_ref().map(call).unwrap_or_default()
     }
 }
 
-/// For the loop, which has the console.
-pub fn of_the_console<T: Default>(call: impl FnOnce(&Uhyve) -> T) -> T {
-    OF_THE_CONSOLE.with(call)
+/// Calls uhyve with the memory of the loop, which owns the console.
+pub fn with_console_memory<T: Default>(call: impl FnOnce(&Uhyve) -> T) -> T {
+    CONSOLE_MEMORY.with(call)
 }
 
-/// For bring-up, which is alone, and for the one core that dies.
-pub fn of_last_words<T: Default>(call: impl FnOnce(&Uhyve) -> T) -> T {
-    OF_LAST_WORDS.with(call)
+/// Calls uhyve with the memory of bring-up, when one core runs, and of the one core with a fatal error.
+pub fn with_crash_memory<T: Default>(call: impl FnOnce(&Uhyve) -> T) -> T {
+    CRASH_MEMORY.with(call)
 }
 
 /// The ports of hypercalls.
@@ -46,8 +46,8 @@ pub struct Ports;
 
 impl Hypercalls for Ports {
     fn call(&mut self, port: u16, parameters: u32) {
-        // SAFETY: a hypercall, whose parameters are those of `drivers::uhyve`, and name no memory but that which was set
-        // aside for them (above). (`Port` promises the compiler that memory does not matter.)
+        // SAFETY: a hypercall with the parameters of `drivers::uhyve`, which name only the memory reserved for them
+        // (above). (`Port` is not used, because it promises the compiler that memory is not accessed.)
         unsafe {
             asm!("out dx, eax", in("dx") port, in("eax") parameters, options(nostack, preserves_flags));
         }
@@ -56,7 +56,7 @@ impl Hypercalls for Ports {
 
 /// Ends uhyve with this code.
 pub fn exit(code: i32) -> ! {
-    of_last_words(|uhyve| uhyve.exit(&mut Ports, code));
+    with_crash_memory(|uhyve| uhyve.exit(&mut Ports, code));
     loop {
         x86_64::instructions::interrupts::disable();
         x86_64::instructions::hlt();

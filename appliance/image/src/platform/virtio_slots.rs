@@ -1,11 +1,11 @@
-//! Where a machine without PCI (QEMU's microvm) has its virtio devices: ACPI says so, else the kernel
-//! command line, in the words of Linux (`virtio_mmio.device=512@0xfeb00e00:12`, which QEMU appends).
+//! Finds the virtio-mmio devices of a machine without PCI (QEMU's microvm): from ACPI, else from the kernel command
+//! line in Linux's syntax (`virtio_mmio.device=512@0xfeb00e00:12`, which QEMU appends).
 
 use super::io_apic;
 use boot::acpi::Tables;
 use drivers::virtio::Slot;
 
-/// All slots, their interrupts routed to this core.
+/// All slots, with interrupts routed to this core.
 pub fn find(acpi: Option<&Tables>, command_line: &str) -> Vec<Slot> {
     let mut places: Vec<(u64, u32)> = acpi.into_iter().flat_map(Tables::virtio_mmio).collect();
     if places.is_empty() {
@@ -16,7 +16,7 @@ pub fn find(acpi: Option<&Tables>, command_line: &str) -> Vec<Slot> {
     places.into_iter().map(slot).collect()
 }
 
-/// Address and interrupt line out of `512@0xfeb00e00:12`.
+/// Parses address and interrupt line from `512@0xfeb00e00:12`.
 fn parse(device: &str) -> Option<(u64, u32)> {
     let (_size, place) = device.split_once('@')?;
     let mut parts = place.split(':');

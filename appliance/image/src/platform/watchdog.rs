@@ -1,4 +1,4 @@
-//! The machine's watchdog, by registers of a PC.
+//! The watchdog of a PC's chipset.
 
 use super::paging;
 use super::pci::ConfigSpace;
@@ -13,17 +13,18 @@ pub struct PcWatchdog {
     registers: PcRegisters,
 }
 
-/// Looks for one.
+/// Finds the machine's watchdog, if there is one.
 pub fn find(
     pci: &'static ConfigSpace,
     platform: &mut dyn Platform,
 ) -> Option<Box<dyn machine::Watchdog>> {
     let registers = PcRegisters { pci, pages: Vec::new() };
-    let mut looking = Looking { registers, platform };
-    let found = Watchdog::find(&mut looking)?;
-    // All pages that it uses are mapped while they can be. It is not seen to: that starts one that nobody wants.
-    found.touch(&mut looking);
-    let Looking { registers, .. } = looking;
+    let mut mapping = Mapping { registers, platform };
+    let found = Watchdog::find(&mut mapping)?;
+    // Map all pages of its registers now: later that is impossible. `see_to` would do that too, but would also start a
+    // watchdog that is not configured.
+    found.touch(&mut mapping);
+    let Mapping { registers, .. } = mapping;
     Some(Box::new(PcWatchdog { found, registers }))
 }
 
@@ -43,12 +44,12 @@ impl machine::Watchdog for PcWatchdog {
 }
 
 const PAGE: u64 = 4096;
-/// Where chipsets have registers of their own: between I/O APICs and local APICs, where no other device may lie.
+/// Range of chipset registers, between I/O APICs and local APICs, where no other device may lie.
 const CHIPSET: core::ops::Range<u64> = 0xfec1_0000..0xfee0_0000;
 
 struct PcRegisters {
     pci: &'static ConfigSpace,
-    /// Pages with registers in memory, by their addresses.
+    /// Mapped pages of registers, with their addresses.
     pages: Vec<(u64, Box<dyn Registers>)>,
 }
 
@@ -70,7 +71,8 @@ impl Io for PcRegisters {
     }
 
     fn config_write(&mut self, function: Function, offset: u8, value: u32) {
-        // SAFETY: crate `watchdog` writes to functions that it knows, which no driver has, what their makers say.
+        // SAFETY: crate `watchdog` writes only to functions that it has identified and that no driver has, as their
+        // data sheets specify.
         unsafe { self.pci.write(place(function), offset.into(), value) };
     }
 
@@ -87,7 +89,7 @@ impl Io for PcRegisters {
     }
 
     fn port_read(&mut self, port: u16) -> u16 {
-        // SAFETY: a port of the watchdog's, which has no memory behind it.
+        // SAFETY: a port of the watchdog, which does not access memory.
         unsafe { Port::new(port).read() }
     }
 
@@ -113,25 +115,26 @@ impl Io for PcRegisters {
     }
 }
 
-/// Selects a register at the ports of the host bridge; what is less than 32 bits is written there, however all else is
-/// reached.
+/// Selects a register at the ports of the host bridge. Writes of less than 32 bits go through these ports, even where
+/// configuration space is memory-mapped.
 fn select(function: Function, offset: u8) {
     let Function { device, function } = function;
     let address = 1 << 31
         | u32::from(device & 31) << 11
         | u32::from(function & 7) << 8
         | u32::from(offset & !3);
-    // SAFETY: the host bridge's address register, which has no effect but on what is written to its data register next.
+    // SAFETY: the host bridge's address register, which only selects the target of the next access to its data
+    // register.
     unsafe { Port::new(0xcf8).write(address) };
 }
 
-/// The same while pages can be mapped.
-struct Looking<'a> {
+/// Registers during set-up: an access maps the page first.
+struct Mapping<'a> {
     registers: PcRegisters,
     platform: &'a mut dyn Platform,
 }
 
-impl Looking<'_> {
+impl Mapping<'_> {
     fn map(&mut self, address: u64) {
         if self.registers.page(address).is_some() {
             return;
@@ -139,7 +142,7 @@ impl Looking<'_> {
         let (start, len) = (address / PAGE * PAGE, PAGE as usize);
         let page: Option<Box<dyn Registers>> = match CHIPSET.contains(&start) {
             true => {
-                // SAFETY: registers of the chipset, which nobody else uses.
+                // SAFETY: registers of the chipset, which nothing else uses.
                 let page = unsafe { paging::map_registers(start, len, self.platform.arena()) };
                 page.map(|page| Box::new(page) as Box<dyn Registers>)
             }
@@ -149,7 +152,7 @@ impl Looking<'_> {
     }
 }
 
-impl Io for Looking<'_> {
+impl Io for Mapping<'_> {
     fn config_read(&mut self, function: Function, offset: u8) -> u32 {
         self.registers.config_read(function, offset)
     }

@@ -1,4 +1,4 @@
-//! The console's verbs for bridges.
+//! Console commands for bridges.
 
 use crate::appliance::{Appliance, Told};
 use crate::orders::Order;
@@ -7,16 +7,16 @@ use core::time::Duration;
 /// Longest test, in seconds.
 const LONGEST: u64 = 60;
 
-/// Takes a link down.
+/// Takes the link of one bridge down, or of the first.
 pub(super) fn reset(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     match words {
         [] => appliance.carry_out(Order::ResetBridge(None)),
         [name] => appliance.carry_out(Order::ResetBridge(Some(name))),
-        _ => Err("accepted: the name of one bridge".into()),
+        _ => Err("accepted: at most one bridge, by name".into()),
     }
 }
 
-/// Measures over the bridge of that name, or the first, for so many seconds, or for one.
+/// Measures a bridge, by default the first, for some seconds a test, by default one.
 pub(super) fn measure(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (name, words) = match words {
         [name, rest @ ..] if name.starts_with("ntb") => (Some(*name), rest),
@@ -28,6 +28,6 @@ pub(super) fn measure(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         _ => None,
     };
     let time = seconds.map(Duration::from_secs);
-    let time = time.ok_or("accepted: for how many seconds each test runs, 1 to 60")?;
+    let time = time.ok_or("accepted: seconds for each test, 1 to 60")?;
     appliance.carry_out(Order::MeasureBridge(name, time))
 }

@@ -1,4 +1,4 @@
-//! The console's verbs for exports.
+//! Console commands for exports.
 
 use super::openness;
 use super::options::Options;
@@ -26,7 +26,7 @@ pub(super) fn rows(server: &Server, volumes: &Volumes) -> Vec<Value> {
     list.collect()
 }
 
-/// What is to be exported, to whom, and whether it is: from one on, so many.
+/// Exports to serve, with their access and whether they are served: at most `count` from index `from`.
 pub(crate) fn wanted(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
     let storage = appliance.storage();
     if !appliance.document().config().rnbd.enabled {
@@ -51,15 +51,15 @@ pub(crate) fn wanted(appliance: &dyn Appliance, from: usize, count: usize) -> Ve
     rows.collect()
 }
 
-/// Changes the exports of the configuration, and makes them what they are. Without any, each
-/// volume is exported: then they are written down first.
+/// Changes the exports of the configuration and applies them. Without `[[export]]` each volume is exported: those
+/// implied exports are written into the configuration first.
 fn edit_exports(
     appliance: &mut dyn Appliance,
     change: impl FnOnce(&mut Vec<Export>) -> Result<(), String>,
 ) -> Result<(), String> {
     let mut exports = appliance.wanted_exports();
     change(&mut exports)?;
-    // Volumes of disks are not in the configuration by themselves; their exports name them.
+    // A volume on a disk may be absent from the configuration. An export that names it adds it.
     let named: Vec<config::Name> = exports.iter().map(|export| export.volume.clone()).collect();
     let mut volumes = appliance.document().config().volume.clone();
     volumes.extend(appliance.undeclared(&named));
@@ -91,7 +91,7 @@ pub(super) fn change(appliance: &mut dyn Appliance, words: &[&str], add: bool) -
     edit_exports(appliance, |exports| {
         if add {
             if exports.iter().any(|export| export.name == name) {
-                return Err(format!("there is an export {name}; `export set` changes it"));
+                return Err(format!("export {name} already exists; change it with `export set`"));
             }
             let volume = match volume.clone() {
                 Some(volume) => volume,
@@ -117,17 +117,18 @@ pub(super) fn change(appliance: &mut dyn Appliance, words: &[&str], add: bool) -
     Ok(done(appliance, &name))
 }
 
-/// The answer to a change of an export: that it is done, and what it leaves open.
+/// Reply to a change of an export, with warnings about access that remains.
 fn done(appliance: &dyn Appliance, name: &config::ExportName) -> Managed {
     let exports = appliance.wanted_exports();
     let volume = exports.iter().find(|export| export.name == *name);
-    let left = volume.map(|export| openness::told(appliance, name, &export.volume));
-    with_left(left.unwrap_or_default())
+    let warnings = volume.map(|export| openness::warnings(appliance, name, &export.volume));
+    with_warnings(warnings.unwrap_or_default())
 }
 
-pub(super) fn with_left(left: String) -> Managed {
+/// The reply [`at_once`], followed by warnings.
+pub(super) fn with_warnings(warnings: String) -> Managed {
     match at_once() {
-        Managed::Told(text) => Managed::Told(text + &left),
+        Managed::Told(text) => Managed::Told(text + &warnings),
         started @ Managed::Started => started,
     }
 }
@@ -139,10 +140,13 @@ pub(super) fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
         exports.retain(|export| export.name.as_str() != name);
         match exports.len() {
             after if after == before => Err(format!("there is no export {name:?}")),
-            0 => Err("the last export stays: without any, every volume is exported".into()),
+            0 => Err(
+                "cannot remove the last export: without any, every volume is exported to all hosts"
+                    .into(),
+            ),
             _ => Ok(()),
         }
     })?;
-    let left = gone.map(|gone| openness::told(appliance, &gone.name, &gone.volume));
-    Ok(with_left(left.unwrap_or_default()))
+    let warnings = gone.map(|gone| openness::warnings(appliance, &gone.name, &gone.volume));
+    Ok(with_warnings(warnings.unwrap_or_default()))
 }

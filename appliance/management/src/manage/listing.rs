@@ -1,4 +1,4 @@
-//! Lists of objects: which rows, in which unit, and as a table, JSON or CSV.
+//! `list` and `show` commands: selects rows, scales sizes, and prints a table, JSON or CSV.
 
 use super::{exports, remote, volumes};
 use crate::appliance::{Appliance, Told};
@@ -6,7 +6,7 @@ use crate::clients;
 use crate::console::Managed;
 use crate::report::Value;
 
-/// A list, or one of its rows, as the options say.
+/// A list, or its row called `name`, formatted by the options.
 pub(super) fn list(
     appliance: &dyn Appliance,
     what: &str,
@@ -30,11 +30,11 @@ pub(super) fn list(
                     "device" => clients::devices(volumes, server).collect(),
                     _ => server.transport().paths().map(|p| clients::path(server, &p)).collect(),
                 };
-                for theirs in &storage.others {
+                for other in &storage.others {
                     rows.extend_from_slice(match what {
-                        "session" => &theirs.sessions,
-                        "device" => &theirs.devices,
-                        _ => &theirs.paths,
+                        "session" => &other.sessions,
+                        "device" => &other.devices,
+                        _ => &other.paths,
                     });
                 }
                 Value::List(rows)
@@ -45,7 +45,7 @@ pub(super) fn list(
     if let Some(name) = name {
         rows.retain(|row| first(row) == name);
         if rows.is_empty() {
-            return Err(format!("there is no {what} {name:?}; `{what} list` shows what there is"));
+            return Err(format!("there is no {what} {name:?}; `{what} list` lists all"));
         }
     }
     let mut format = "";
@@ -63,7 +63,7 @@ pub(super) fn list(
     }))
 }
 
-/// The first value of a row, by which it is known.
+/// The first value of a row: its name.
 fn first(row: &Value) -> &str {
     match row {
         Value::Object(entries) => match entries.first() {
@@ -97,7 +97,7 @@ fn scale(row: &mut Value, unit: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// RFC 4180, with LF.
+/// CSV as in RFC 4180, with LF as the line end.
 fn csv(value: &Value) -> String {
     let Value::List(rows) = value else { return String::new() };
     let mut out = String::new();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_and_units() {
+    fn rows_are_scaled_and_written_as_csv() {
         let plain = csv(&Value::List(rows()));
         assert_eq!(plain, "name,size,disk,sessions\na,3145728,,\n\"b,\"\"c\"\"\",512,,h1 h2\n");
         let mut scaled = rows();

@@ -11,24 +11,24 @@ use net::hosts::Hosts;
 struct Open {
     device: String,
     session: String,
-    /// Addresses of its paths; none while it has none.
+    /// Client addresses of the session's paths. Empty while the session has no path.
     hosts: Vec<IpAddr>,
 }
 
-/// To whom an export is open, in words.
-fn whom(export: &Export) -> String {
+/// The clients that an export admits, in words.
+fn audience(export: &Export) -> String {
     let hosts = match export.hosts.is_empty() {
         true => "everybody".to_string(),
         false => Hosts::new(export.hosts.clone()).to_string(),
     };
     match export.sessions.is_empty() {
         true => hosts,
-        false => format!("{hosts} in sessions of some names, which anybody may take"),
+        false => format!("{hosts} in sessions with certain names, which any client can choose"),
     }
 }
 
-/// Whether an export lets a client in.
-fn lets_in(export: &Export, open: &Open) -> bool {
+/// Whether an export admits the client that has a device open.
+fn admits(export: &Export, open: &Open) -> bool {
     let hosts = Hosts::new(export.hosts.clone());
     let session = export.sessions.iter().any(|name| name.as_str() == open.session);
     (export.sessions.is_empty() || session) && open.hosts.iter().all(|&host| hosts.admits(host))
@@ -46,12 +46,12 @@ fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open])
             let how = if other.read_only { " for reading" } else { "" };
             lines.push(format!(
                 "volume {volume} is still exported to {}{how} as {}",
-                whom(other),
+                audience(other),
                 other.name
             ));
         }
     }
-    for open in open.iter().filter(|open| !of_volume().any(|export| lets_in(export, open))) {
+    for open in open.iter().filter(|open| !of_volume().any(|export| admits(export, open))) {
         let hosts: Vec<String> = open.hosts.iter().map(ToString::to_string).collect();
         lines.push(format!(
             "{} still has {volume} open (session {}); `device close {} {}` closes it",
@@ -64,16 +64,16 @@ fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open])
     lines
 }
 
-/// Which hosts can open a new volume: all while there is no `[[export]]`, otherwise none.
+/// Which hosts can open a new volume: all hosts without any `[[export]]`, otherwise none.
 pub(super) fn of_new_volume(name: &Name, open: bool) -> String {
     match open {
         true => format!("volume {name} is exported to everybody as {name}\n"),
-        false => format!("no export is of volume {name}: `export add {name} volume={name}`\n"),
+        false => format!("volume {name} is not exported: run `export add {name} volume={name}`\n"),
     }
 }
 
-/// The same of the appliance as it is now, as lines behind an answer.
-pub(crate) fn told(appliance: &dyn Appliance, changed: &ExportName, volume: &Name) -> String {
+/// [`lines`] for the appliance's exports and open devices, as text that follows a reply.
+pub(crate) fn warnings(appliance: &dyn Appliance, changed: &ExportName, volume: &Name) -> String {
     let storage = appliance.storage();
     let mut open = Vec::new();
     if let Some(server) = storage.server {
@@ -99,7 +99,7 @@ pub(crate) fn told(appliance: &dyn Appliance, changed: &ExportName, volume: &Nam
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
-/// A text in a row that another core tells.
+/// A text value of a row that another core's loop published.
 fn text<'a>(row: &'a Value, key: &str) -> &'a str {
     let Value::Object(entries) = row else { return "" };
     match entries.iter().find(|(name, _)| name == key) {
@@ -108,7 +108,7 @@ fn text<'a>(row: &'a Value, key: &str) -> &'a str {
     }
 }
 
-/// The addresses of a session's clients, by the names of its paths: `ip:CLIENT@ip:SERVER`.
+/// Client addresses of a session, from the names of its paths: `ip:CLIENT@ip:SERVER`.
 fn hosts_of(paths: &[Value], session: &str) -> Vec<IpAddr> {
     let of_session = paths.iter().filter(|row| text(row, "session") == session);
     let client = |row| text(row, "name").split('@').next()?.strip_prefix("ip:")?.parse().ok();
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    fn told(exports: &[Export], changed: &str, open: &[Open]) -> Vec<String> {
+    fn warned(exports: &[Export], changed: &str, open: &[Open]) -> Vec<String> {
         lines(exports, &changed.parse().unwrap(), &"ram0".parse().unwrap(), open)
     }
 
@@ -139,31 +139,37 @@ mod tests {
     fn restricted_export_names_others_of_its_volume() {
         let safe = export("safe", "ram0", &["10.0.0.2"]);
         let all = [export("ram0", "ram0", &[]), safe.clone(), export("x", "other", &[])];
-        assert_eq!(told(&all, "safe", &[]), ["volume ram0 is still exported to everybody as ram0"]);
-        // Gone, it leaves the same open.
-        assert_eq!(told(&all[..1], "safe", &[]).len(), 1);
-        assert!(told(std::slice::from_ref(&safe), "safe", &[]).is_empty());
+        assert_eq!(
+            warned(&all, "safe", &[]),
+            ["volume ram0 is still exported to everybody as ram0"]
+        );
+        // Removing the restricted export leaves the same export open.
+        assert_eq!(warned(&all[..1], "safe", &[]).len(), 1);
+        assert!(warned(std::slice::from_ref(&safe), "safe", &[]).is_empty());
         // An export that is itself open to all gets no warning.
-        assert!(told(&all, "ram0", &[]).is_empty());
+        assert!(warned(&all, "ram0", &[]).is_empty());
         let some = [export("b", "ram0", &["10.0.0.3"]), safe];
-        assert_eq!(told(&some, "safe", &[]), ["volume ram0 is still exported to 10.0.0.3/32 as b"]);
+        assert_eq!(
+            warned(&some, "safe", &[]),
+            ["volume ram0 is still exported to 10.0.0.3/32 as b"]
+        );
     }
 
     #[test]
-    fn client_that_is_not_let_in_any_more_is_named() {
+    fn device_open_by_a_client_no_longer_admitted_is_reported() {
         let open = |host: &str| Open {
             device: "ram0".into(),
             session: "gw1".into(),
             hosts: vec![host.parse().unwrap()],
         };
         let all = [export("ram0", "ram0", &["10.0.0.2"])];
-        assert!(told(&all, "ram0", &[open("10.0.0.2")]).is_empty());
+        assert!(warned(&all, "ram0", &[open("10.0.0.2")]).is_empty());
         assert_eq!(
-            told(&all, "ram0", &[open("10.0.0.5")]),
+            warned(&all, "ram0", &[open("10.0.0.5")]),
             ["10.0.0.5 still has ram0 open (session gw1); `device close ram0 gw1` closes it"]
         );
         let mut named = all[0].clone();
         named.sessions = vec!["other".parse().unwrap()];
-        assert_eq!(told(&[named], "ram0", &[open("10.0.0.2")]).len(), 1);
+        assert_eq!(warned(&[named], "ram0", &[open("10.0.0.2")]).len(), 1);
     }
 }

@@ -1,8 +1,8 @@
-//! What follows an order: a name, `KEY=VALUE` words, and flags.
+//! Arguments of a command: a name, `KEY=VALUE` options, and flags.
 
 use crate::config::{DeviceName, Size};
 
-/// `key=value` words behind a name, and what else there is.
+/// Parsed arguments: a name, `key=value` options and flags.
 pub(super) struct Options<'a> {
     pub name: &'a str,
     pub size: Option<u64>,
@@ -15,7 +15,7 @@ pub(super) struct Options<'a> {
 
 impl<'a> Options<'a> {
     pub fn parse(words: &[&'a str], flags: &[&str]) -> Result<Self, String> {
-        let (&name, words) = words.split_first().ok_or("say the name")?;
+        let (&name, words) = words.split_first().ok_or("missing name")?;
         let mut options = Options {
             name,
             size: None,
@@ -34,7 +34,8 @@ impl<'a> Options<'a> {
                 }
                 Some(("disk", disk)) => {
                     let name: Result<DeviceName, String> = disk.parse();
-                    options.disk = Some(name.map_err(|why| format!("{disk:?} is no disk: {why}"))?);
+                    options.disk =
+                        Some(name.map_err(|why| format!("{disk:?} is not a disk: {why}"))?);
                 }
                 Some(("volume", volume)) => options.volume = Some(volume),
                 Some(("sessions", sessions)) => options.sessions = Some(sessions),
@@ -68,9 +69,9 @@ mod tests {
         );
         assert_eq!(parse("a"), Ok(("a", None, None, false)));
         for (line, why) in [
-            ("", "say the name"),
+            ("", "missing name"),
             ("a size=much", "\"much\": not a size; such as 1GiB"),
-            ("a disk=x", "\"x\" is no disk: not the name of a device"),
+            ("a disk=x", "\"x\" is not a disk: not the name of a device"),
             ("a forced", "unknown option \"forced\""),
         ] {
             assert_eq!(parse(line).unwrap_err(), why);

@@ -1,4 +1,4 @@
-//! The console's verbs for remotes and mirrors.
+//! Console commands for remote volumes and mirrors.
 
 use crate::appliance::{Appliance, Told};
 use crate::config::{Config, Mirror, Name, Remote, Size};
@@ -7,21 +7,23 @@ use crate::orders::{MirrorOrder, Order, Reads};
 use crate::remote::{mirror, path_name};
 use crate::report::Value;
 use crate::status::{MirrorStatus, RemoteStatus};
-use crate::words::{at_once, lines, missing, one};
+use crate::words::{at_once, lines, missing, one_name};
 use drivers::hal::Geometry;
 use storage::volume::VolumeId;
 use storage::volume::mirror::{MemberState, MirrorState};
 
-/// Has a command carried out.
+/// Executes or starts a command.
 pub(super) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, words: &[&str]) -> Told {
     match (what, order) {
         ("remote", "add") => add(appliance, words),
-        ("remote", "remove") => remove(appliance, one(words)?),
-        ("remote", "remap") => appliance.carry_out(Order::Remap(one(words)?)),
+        ("remote", "remove") => remove(appliance, one_name(words)?),
+        ("remote", "remap") => appliance.carry_out(Order::Remap(one_name(words)?)),
         ("remote", "read") => read(appliance, words),
         ("mirror", "create") => create(appliance, words),
-        ("mirror", "force") => appliance.carry_out(Order::Mirror(one(words)?, MirrorOrder::Force)),
-        ("mirror", "grow") => grow_mirror(appliance, one(words)?),
+        ("mirror", "force") => {
+            appliance.carry_out(Order::Mirror(one_name(words)?, MirrorOrder::Force))
+        }
+        ("mirror", "grow") => grow_mirror(appliance, one_name(words)?),
         ("mirror", "detach") => detach(appliance, words),
         ("mirror", "attach") => attach(appliance, words),
         ("mirror", "remove") => remove_mirror(appliance, words),
@@ -66,40 +68,40 @@ pub(super) fn mirrors(appliance: &dyn Appliance) -> Value {
     }))
 }
 
-/// What is said of a volume beside its shape: how it stands, if it is from elsewhere.
-pub(super) fn standing(
-    elsewhere: &RemoteStatus<'_>,
+/// State of a volume: of its remote device, of its mirror, or whether it is present.
+pub(super) fn state_of(
+    remote: &RemoteStatus<'_>,
     config: &Config,
     volume: &str,
-    there: Option<Geometry>,
+    geometry: Option<Geometry>,
 ) -> String {
-    let device = elsewhere.sessions.iter().find_map(|session| session.device(volume));
+    let device = remote.sessions.iter().find_map(|session| session.device(volume));
     if let Some(device) = device {
         let device = device.state.as_str();
-        return match (there, config.mirror_of(volume)) {
+        return match (geometry, config.mirror_of(volume)) {
             (None, Some(mirror)) => format!("{device}, a member of {}", mirror.name),
             _ => device.into(),
         };
     }
-    if let Some(mirror) = elsewhere.mirrors.iter().find(|mirror| mirror.name == volume) {
+    if let Some(mirror) = remote.mirrors.iter().find(|mirror| mirror.name == volume) {
         return mirror.status.to_string();
     }
-    match (there, config.mirror_of(volume)) {
+    match (geometry, config.mirror_of(volume)) {
         (Some(_), _) => "online".into(),
         (None, Some(mirror)) => format!("a member of {}", mirror.name),
         (None, None) => "missing".into(),
     }
 }
 
-/// A remote by its words: the options of rnbd-client's `map_device`, behind the name.
+/// Parses a remote: a name, then the options of rnbd-client's `map_device`.
 fn parse(words: &[&str]) -> Result<Remote, String> {
-    let (&name, words) = words.split_first().ok_or("say the name")?;
+    let (&name, words) = words.split_first().ok_or("missing name")?;
     let name: Name = name.parse()?;
     let (mut sessname, mut device_path, mut path) = (None, None, Vec::new());
     let mut text = format!("name = \"{name}\"\n");
     for &word in words {
         let (key, value) =
-            word.split_once('=').ok_or_else(|| format!("{word:?} is no KEY=VALUE"))?;
+            word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
         let bad = |why: String| format!("{key}: {value:?}: {why}");
         match key {
             "sessname" => sessname = Some(value.parse().map_err(bad)?),
@@ -112,9 +114,9 @@ fn parse(words: &[&str]) -> Result<Remote, String> {
             _ => return Err(format!("unknown option {word:?}")),
         }
     }
-    let sessname = sessname.ok_or("say the session: sessname=NAME")?;
-    let device_path = device_path.ok_or("say the device: device_path=NAME")?;
-    // What has a default is read as the document is.
+    let sessname = sessname.ok_or("missing session: give sessname=NAME")?;
+    let device_path = device_path.ok_or("missing device: give device_path=NAME")?;
+    // The configuration's parser reads the options that have defaults.
     let rest = "sessname = \"s\"\ndevice_path = \"d\"\npath = \"127.0.0.2@127.0.0.3\"\n";
     let document = format!("volume = []\n[[remote]]\n{text}{rest}");
     let config =
@@ -136,7 +138,7 @@ fn add(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     Ok(at_once())
 }
 
-/// That nothing uses a volume and nothing is in flight, or what it is.
+/// Fails if a client or an export uses the volume, or requests are in flight.
 fn unused(appliance: &dyn Appliance, name: &str) -> Result<(), String> {
     let id = unopened(appliance, name)?;
     if appliance.storage().volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
@@ -145,12 +147,12 @@ fn unused(appliance: &dyn Appliance, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The volume, if nobody has it open and no export is of it.
+/// The volume, if no client has it open and no export refers to it.
 fn unopened(appliance: &dyn Appliance, name: &str) -> Result<VolumeId, String> {
     let volumes = appliance.storage().volumes;
     let id = volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
     if volumes.open_counts(id).is_some_and(|counts| counts.count() > 0) {
-        return Err(format!("a client has {name} open; `device list` shows who"));
+        return Err(format!("a client has {name} open; `device list` shows which"));
     }
     let config = appliance.document().config();
     if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
@@ -165,7 +167,10 @@ fn unopened(appliance: &dyn Appliance, name: &str) -> Result<VolumeId, String> {
 fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
     let config = appliance.document().config();
     if let Some(mirror) = config.mirror_of(name) {
-        return Err(format!("it is a member of mirror {}", mirror.name));
+        return Err(format!(
+            "{name} is a member of mirror {0}; run `mirror remove {0}` first",
+            mirror.name
+        ));
     }
     if config.remote.iter().all(|remote| remote.name.as_str() != name) {
         return Err(format!("there is no remote volume {name:?}"));
@@ -179,7 +184,7 @@ fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
     Ok(at_once())
 }
 
-/// Has a mirror take the space that its members have got.
+/// Grows a mirror to the size of its smaller member.
 fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
     let remote = appliance.remote();
     let mirror = remote.mirrors.iter().find(|one| one.name == name);
@@ -187,11 +192,11 @@ fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
     let ([first, second], status) = (mirror.members.clone(), mirror.status);
     let size = |sectors: u64| Size(sectors.saturating_mul(512));
     if status.grows {
-        return Err(format!("it grows to {} already", size(status.possible_sectors)));
+        return Err(format!("{name} is already growing to {}", size(status.possible_sectors)));
     }
     if !status.is_whole() {
         return Err(format!(
-            "{first} is {} and {second} is {}: a mirror grows while both are in sync",
+            "{first} is {} and {second} is {}: a mirror grows only while both members are in sync",
             status.member(0),
             status.member(1)
         ));
@@ -199,20 +204,20 @@ fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
     let [one, other] = status.member_sectors.map(size);
     if status.possible_sectors <= status.sectors {
         return Err(format!(
-            "{first} has {one} and {second} has {other}, which the mirror of {} uses: let both grow first \
-             (`volume grow`, or at its server and `remote remap`)",
+            "no room to grow from {}: {first} has {one} and {second} has {other}; grow both members first \
+             (`volume grow`, or on the remote server and then `remote remap`)",
             size(status.sectors)
         ));
     }
     let (from, to) = (size(status.sectors), size(status.possible_sectors));
     appliance.carry_out(Order::Mirror(name, MirrorOrder::Grow))?;
     Ok(Managed::Told(format!(
-        "{name} grows from {from} to {to} as soon as what is new is copied to {second}; the log tells, and \
-         `mirror list`\n"
+        "{name} grows from {from} to {to} once the new space is copied to {second}; the log and `mirror list` \
+         show when\n"
     )))
 }
 
-/// A mirror, and which of its members that is.
+/// A mirror, and the index of one of its members.
 fn member_of<'a>(
     remote: &'a RemoteStatus<'_>,
     name: &str,
@@ -227,7 +232,7 @@ fn member_of<'a>(
     }
 }
 
-/// Takes a member out of use. The other one has to have everything.
+/// Takes a member out of use. The other member must be in sync.
 fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (name, member, force) = match words {
         [name, member] => (*name, *member, false),
@@ -238,25 +243,26 @@ fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (mirror, place) = member_of(&remote, name, member)?;
     let other = &mirror.members[1 - place];
     if mirror.detached[place] {
-        return Err(format!("{member} is detached already; `mirror attach {name} {member}`"));
+        return Err(format!(
+            "{member} is already detached; `mirror attach {name} {member}` takes it back"
+        ));
     }
     if !mirror.status.is_in_sync(1 - place) {
         let state = mirror.status.member(1 - place);
-        return Err(format!("{other} is {state}: the mirror cannot go on with that one alone"));
+        return Err(format!("{other} is {state}: the mirror cannot run on {other} alone"));
     }
     if !force {
         return Err(format!(
-            "what is written from now on would be on {other} alone; `mirror detach {name} {member} force` \
-             does it"
+            "new writes would be stored on {other} only; confirm with `mirror detach {name} {member} force`"
         ));
     }
     appliance.carry_out(Order::Mirror(name, MirrorOrder::Detach(place)))?;
     Ok(Managed::Told(format!(
-        "{name} goes on without {member}, until `mirror attach {name} {member}` or the next start\n"
+        "{name} runs without {member} until `mirror attach {name} {member}` or the next reboot\n"
     )))
 }
 
-/// Takes a member back that was detached.
+/// Takes a detached member back.
 fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let [name, member] = words else { return Err("accepted: NAME MEMBER".into()) };
     let remote = appliance.remote();
@@ -264,20 +270,20 @@ fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     if !mirror.detached[place] {
         let state = mirror.status.member(place);
         return Err(format!(
-            "{member} is not detached but {state}; one that was left out comes back by itself"
+            "{member} is not detached but {state}; a dropped member rejoins by itself"
         ));
     }
     appliance.carry_out(Order::Mirror(name, MirrorOrder::Attach(place)))?;
     Ok(Managed::Told(format!(
-        "{member} comes back once it has ended what it was asked for before; `mirror list` tells\n"
+        "{member} rejoins when its outstanding requests have ended; `mirror list` shows its state\n"
     )))
 }
 
-/// Begins to take a mirror apart; what its members are doing comes to its end first.
+/// Starts the removal of a mirror. Outstanding requests of its members end first.
 fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (name, force) = match words {
         [name, "force"] => (*name, true),
-        words => (one(words)?, false),
+        words => (one_name(words)?, false),
     };
     let config = appliance.document().config();
     if config.mirror.iter().all(|mirror| mirror.name.as_str() != name) {
@@ -286,17 +292,19 @@ fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let made = appliance.storage().volumes.find(name).is_some();
     if made {
         unopened(appliance, name).map_err(|why| {
-            format!("{why}; `mirror detach {name} MEMBER force` takes a member out meanwhile")
+            format!(
+                "{why}; `mirror detach {name} MEMBER force` takes one member out of use instead"
+            )
         })?;
     }
-    let elsewhere = appliance.remote();
-    if let Some(mirror) = elsewhere.mirrors.iter().find(|one| one.name == name && !force) {
+    let remote = appliance.remote();
+    if let Some(mirror) = remote.mirrors.iter().find(|one| one.name == name && !force) {
         let status = &mirror.status;
         let unknown = |n: &usize| status.members[*n] == MemberState::Unknown;
         if let Some(member) = [0, 1].into_iter().find(unknown) {
             return Err(format!(
-                "what {} holds has not been read yet: try again when `mirror list` tells its state; \
-                 `mirror remove {name} force` ends the mirror all the same",
+                "the state of {} is not known yet: try again when `mirror list` shows it; \
+                 `mirror remove {name} force` removes the mirror anyway",
                 mirror.members[member]
             ));
         }
@@ -304,27 +312,27 @@ fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
             |n: &usize| matches!(status.members[*n], MemberState::Out | MemberState::Syncing);
         if let Some(member) = [0, 1].into_iter().find(behind) {
             return Err(format!(
-                "{} is not in sync: {} are not copied to it; `mirror remove {name} force` ends the \
-                 mirror all the same, and leaves it so",
+                "{} is not in sync: {} are not copied to it; `mirror remove {name} force` removes the \
+                 mirror anyway and leaves that member out of date",
                 mirror.members[member],
                 Size(status.stale_bytes)
             ));
         }
     }
-    let is_there = elsewhere.is_there;
+    let is_there = remote.is_there;
     let change = appliance.document_mut().edit(|c| c.mirror.retain(|m| m.name.as_str() != name));
     change.map_err(|problems| lines(&problems))?;
     if !is_there || !made {
         return Ok(at_once());
     }
     let started = appliance.carry_out(Order::EndMirror(name));
-    // Nobody is to open it now.
+    // Withdraws the exports, so that no client opens the mirror meanwhile.
     appliance.carry_out(Order::ApplyExports)?;
     started
 }
 
 fn read(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
-    let (&name, options) = words.split_first().ok_or("say the name of one")?;
+    let (&name, options) = words.split_first().ok_or("missing name")?;
     let mut wanted = Reads { count: 1000, size: 4096, depth: 32 };
     for option in options {
         let bad = || format!("unknown option {option:?}; accepted: count=N size=SIZE depth=N");
@@ -344,21 +352,23 @@ fn read(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     appliance.carry_out(Order::Read(name, wanted))
 }
 
-/// A mirror of the configuration, whose members are not of one mirror, is made one.
+/// Creates a configured mirror again whose members do not belong to one mirror.
 fn make_anew(appliance: &mut dyn Appliance, mirror: &Mirror, members: [&str; 2]) -> Told {
     let name = mirror.name.as_str();
     if mirror.members.iter().map(|member| member.as_str()).ne(members) {
         let members: Vec<&str> = mirror.members.iter().map(|member| member.as_str()).collect();
         let members = members.join(" ");
         return Err(format!(
-            "mirror {name} is of {members}: `mirror create {name} {members} force`"
+            "mirror {name} has the members {members}: run `mirror create {name} {members} force`"
         ));
     }
     if let Some(one) = appliance.remote().mirrors.iter().find(|one| one.name == name) {
         match one.status.state {
             MirrorState::Strangers => {}
-            MirrorState::Running => return Err(format!("mirror {name} is there, and runs")),
-            other => return Err(format!("mirror {name} is {other}; `mirror remove {name}` first")),
+            MirrorState::Running => return Err(format!("mirror {name} exists and runs")),
+            other => {
+                return Err(format!("mirror {name} is {other}; run `mirror remove {name}` first"));
+            }
         }
     }
     let made = appliance.carry_out(Order::RemakeMirror(mirror));
@@ -376,8 +386,8 @@ fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         ["force"] => {}
         [] => {
             return Err(format!(
-                "what is in the first 32 KiB of {first}, and all that is on {second}, is lost: \
-                 `force` has it done"
+                "would overwrite the first 32 KiB of {first} and all data on {second}; confirm with \
+                 `force`"
             ));
         }
         _ => return Err(USAGE.into()),
@@ -388,14 +398,14 @@ fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         return make_anew(appliance, &known, [first, second]);
     }
     if appliance.storage().volumes.find(name).is_some() {
-        return Err(format!("there is a volume {name}"));
+        return Err(format!("volume {name} already exists"));
     }
     unused(appliance, first)?;
     unused(appliance, second)?;
     let members = vec![first.parse()?, second.parse()?];
     let mirror = Mirror { name: name.parse()?, members, timeout_ms: Mirror::TIMEOUT_MS };
     let mut document = appliance.document().clone();
-    // Volumes of disks are not in the configuration by themselves.
+    // A volume on a disk may be absent from the configuration. The mirror adds it.
     let found = appliance.undeclared(&mirror.members);
     let change = document.edit(|config| {
         config.volume.extend(found);

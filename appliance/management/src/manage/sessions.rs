@@ -1,25 +1,25 @@
-//! The console's verbs for sessions, their paths and the devices that they have open.
+//! Console commands for sessions, their paths and their open devices.
 
 use crate::appliance::{Appliance, Told};
 use crate::orders::{ClientOrder, Order, PathOrder};
 use crate::report::Value;
 use crate::storage_rows::StorageRows;
 
-/// Has an order carried out by the loop of this core, and by those of others that have what it is about: a row of
-/// theirs that `is_meant`.
+/// Gives an order to the loop of this core, and to each other loop with a row that `is_match` accepts.
 fn order(
     appliance: &mut dyn Appliance,
     order: ClientOrder,
     rows: fn(&StorageRows) -> &[Value],
-    is_meant: &dyn Fn(&Value) -> bool,
+    is_match: &dyn Fn(&Value) -> bool,
 ) -> Told {
     let others = appliance.storage().others;
-    let meant = others.iter().enumerate().filter(|(_, theirs)| rows(theirs).iter().any(is_meant));
-    let places: Vec<usize> = meant.map(|(place, _)| place).collect();
+    let matching = others.iter().enumerate().filter(|(_, other)| rows(other).iter().any(is_match));
+    let places: Vec<usize> = matching.map(|(place, _)| place).collect();
     appliance.carry_out(Order::Clients(order, &places))
 }
 
-fn says(row: &Value, key: &str, value: &str) -> bool {
+/// Whether a row has this text under a key.
+fn has_text(row: &Value, key: &str, value: &str) -> bool {
     let Value::Object(entries) = row else { return false };
     entries
         .iter()
@@ -28,21 +28,22 @@ fn says(row: &Value, key: &str, value: &str) -> bool {
 
 pub(super) fn disconnect(appliance: &mut dyn Appliance, name: &str) -> Told {
     let end = ClientOrder::EndSession(name.into());
-    order(appliance, end, |rows| &rows.sessions, &|row| says(row, "name", name))
+    order(appliance, end, |rows| &rows.sessions, &|row| has_text(row, "name", name))
 }
 
 pub(super) fn path_order(appliance: &mut dyn Appliance, name: &str, what: &str) -> Told {
     let what = if what == "reset" { PathOrder::Reset } else { PathOrder::Disconnect };
     let of_path = ClientOrder::Path { session: None, path: name.into(), what };
-    order(appliance, of_path, |rows| &rows.paths, &|row| says(row, "name", name))
+    order(appliance, of_path, |rows| &rows.paths, &|row| has_text(row, "name", name))
 }
 
 pub(super) fn close_device(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
-    let (&name, rest) = words.split_first().ok_or("say the name of the device")?;
+    let (&name, rest) = words.split_first().ok_or("missing device name")?;
     let session = rest.first().copied();
     let close = ClientOrder::Close { device: name.into(), session: session.map(str::to_string) };
-    let is_meant = |row: &Value| {
-        says(row, "name", name) && session.is_none_or(|session| says(row, "session", session))
+    let is_match = |row: &Value| {
+        has_text(row, "name", name)
+            && session.is_none_or(|session| has_text(row, "session", session))
     };
-    order(appliance, close, |rows| &rows.devices, &is_meant)
+    order(appliance, close, |rows| &rows.devices, &is_match)
 }

@@ -1,6 +1,6 @@
-//! The console's verbs for volumes.
+//! Console commands for volumes.
 
-use super::exports::with_left;
+use super::exports::with_warnings;
 use super::openness;
 use super::options::Options;
 use super::remote;
@@ -13,18 +13,18 @@ use crate::status::DiskStatus;
 use crate::words::lines;
 use std::collections::BTreeSet;
 
-/// The number of the one disk that has this name.
+/// The number of the disk with this name, if exactly one disk has it.
 fn number_of(disks: &[DiskStatus<'_>], name: &DeviceName) -> Option<usize> {
-    let is_it = |(number, disk): &(usize, &DiskStatus<'_>)| {
+    let matches = |(number, disk): &(usize, &DiskStatus<'_>)| {
         name.is_disk(*number, disk.location, disk.serial)
     };
-    let mut found = disks.iter().enumerate().filter(is_it).map(|(number, _)| number);
+    let mut found = disks.iter().enumerate().filter(matches).map(|(number, _)| number);
     found.next().filter(|_| found.next().is_none())
 }
 
-/// All volumes, those that are open, and those of the configuration that are not: from one on, so many.
+/// Configured volumes, then other open ones: at most `count` from index `from`.
 pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
-    let (storage, elsewhere) = (appliance.storage(), appliance.remote());
+    let (storage, remotes) = (appliance.storage(), appliance.remote());
     let (config, disks) = (appliance.document().config(), appliance.disks());
     let declared = config.volume_names().map(|name| name.as_str());
     let open = storage.volumes.ids().filter_map(|id| storage.volumes.name(id));
@@ -42,7 +42,7 @@ pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<
         let extents = pool.map(|(_, entry)| entry.extents.len());
         let ours = config.remote.iter().all(|remote| remote.name.as_str() != name)
             && config.mirror.iter().all(|mirror| mirror.name.as_str() != name);
-        let of_member = || elsewhere.mirrors.iter().find_map(|mirror| mirror.member_sectors(name));
+        let of_member = || remotes.mirrors.iter().find_map(|mirror| mirror.member_sectors(name));
         let sectors = geometry.map(|geometry| geometry.sectors).or_else(of_member).unwrap_or(0);
         let size = sectors.saturating_mul(512);
         let read_only =
@@ -57,7 +57,7 @@ pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<
             ("extents", extents.into()),
             ("read_only", read_only.into()),
             ("open", open.into()),
-            ("state", remote::standing(&elsewhere, config, name, geometry).into()),
+            ("state", remote::state_of(&remotes, config, name, geometry).into()),
         ])
     });
     rows.collect()
@@ -65,12 +65,15 @@ pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<
 
 pub(super) fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let options = Options::parse(words, &["force"])?;
-    let bytes = options.size.filter(|&bytes| bytes > 0).ok_or("say its size: size=64MiB")?;
+    let bytes = options
+        .size
+        .filter(|&bytes| bytes > 0)
+        .ok_or("missing size: give size=64MiB, for example")?;
     let name: crate::config::Name = options.name.parse()?;
     let storage = appliance.storage();
     let is_coming = storage.pools.iter().any(|pool| pool.coming.contains(&name.as_str()));
     if is_coming || storage.volumes.find(name.as_str()).is_some() {
-        return Err(format!("there is a volume {name}"));
+        return Err(format!("volume {name} already exists"));
     }
     if let Some(disk) = &options.disk {
         let (name, force) = (name.as_str(), options.has("force"));
@@ -83,12 +86,12 @@ pub(super) fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let open = document.config().export.is_empty();
     *appliance.document_mut() = document;
     appliance.carry_out(Order::ApplyExports)?;
-    Ok(with_left(openness::of_new_volume(&volume.name, open)))
+    Ok(with_warnings(openness::of_new_volume(&volume.name, open)))
 }
 
 pub(super) fn grow(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let options = Options::parse(words, &[])?;
-    let bytes = options.size.ok_or("say its new size: size=2GiB")?;
+    let bytes = options.size.ok_or("missing size: give the new size, size=2GiB for example")?;
     let name = options.name;
     let pools = appliance.storage().pools;
     let pool = pools.iter().find(|pool| pool.table.find(name).is_some());
@@ -98,9 +101,9 @@ pub(super) fn grow(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         Some(mirror) => {
             let members: Vec<&str> = mirror.members.iter().map(|member| member.as_str()).collect();
             let members = members.join(" and ");
-            format!("{name} is a mirror: let its members {members} grow, then `mirror grow {name}`")
+            format!("{name} is a mirror: grow its members {members} first, then run `mirror grow {name}`")
         }
-        None => format!("no disk has a volume {name:?} of extents: others do not grow"),
+        None => format!("no disk holds a volume {name:?} in extents: only such volumes can grow"),
     })?;
     let number = pool.disk.0;
     appliance.carry_out(Order::Grow(number, name, bytes))
@@ -110,12 +113,14 @@ pub(super) fn delete(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (name, force) = match *words {
         [name] => (name, false),
         [name, "force"] => (name, true),
-        _ => return Err("accepted: a name, and `force`".into()),
+        _ => return Err("accepted: a name, then optionally `force`".into()),
     };
     let config = appliance.document().config();
     if let Some(mirror) = config.mirror_of(name) {
         let mirror = &mirror.name;
-        return Err(format!("it is a member of mirror {mirror}; `mirror remove {mirror}` first"));
+        return Err(format!(
+            "{name} is a member of mirror {mirror}; run `mirror remove {mirror}` first"
+        ));
     }
     let storage = appliance.storage();
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
@@ -124,7 +129,9 @@ pub(super) fn delete(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     {
         let session = session_name(server, device.session);
         let device = device.name.as_str();
-        return Err(format!("session {session} has it open; `device close {device} {session}`"));
+        return Err(format!(
+            "{name}: session {session} has it open; run `device close {device} {session}` first"
+        ));
     }
     if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
         return Err(format!(
@@ -133,10 +140,12 @@ pub(super) fn delete(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         ));
     }
     if storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
-        return Err("it is busy; try again".into());
+        return Err(format!("{name} is busy; try again"));
     }
     if !force {
-        return Err(format!("what is on it would be lost; `volume delete {name} force` does it"));
+        return Err(format!(
+            "all data on {name} would be lost; confirm with `volume delete {name} force`"
+        ));
     }
     let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
     let whole_disk = declared.filter(|volume| volume.size.is_none());

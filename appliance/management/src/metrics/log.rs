@@ -13,12 +13,12 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
     }
     w.counter(
         "isthmus_log_repeats_total",
-        "Repeats of messages, which were counted and not logged one by one.",
+        "Repeated messages that were counted instead of logged.",
     )?
     .sample(&[], counters.repeats)?;
     w.counter(
         "isthmus_log_lost_total",
-        "Messages that were overwritten before they could be sent to the syslog server.",
+        "Messages overwritten before they were sent to the syslog server.",
     )?
     .sample(&[], counters.lost)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! `/metrics`: everything that is counted, for Prometheus.
+//! `/metrics`: all counters and gauges, for Prometheus.
 
 #[cfg(feature = "mlx5")]
 mod cards;
@@ -21,7 +21,7 @@ use drivers::hal::{Health, PortCounters};
 use net::metrics::{Place, Writer};
 use page::Page;
 
-/// A part of the page: it writes the same families each time that it is asked for its next piece.
+/// A part of the page. It writes the same families in the same order for each piece.
 type Section = fn(&dyn Appliance, &mut Page<'_>) -> Result<(), Error>;
 
 const SECTIONS: &[Section] = &[
@@ -41,14 +41,14 @@ const SECTIONS: &[Section] = &[
     loops,
 ];
 
-/// How far the page has come.
+/// Position in the page.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     section: usize,
     place: Place,
 }
 
-/// Writes on until the piece has `room` bytes, or one sample more; false if that is the end.
+/// Appends until the piece has `room` bytes, or one sample more. False at the end of the page.
 pub(crate) fn write_piece(
     appliance: &dyn Appliance,
     progress: &mut Progress,
@@ -65,7 +65,7 @@ pub(crate) fn write_piece(
             Ok(()) => {
                 *progress = Progress { section: progress.section + 1, place: Place::default() }
             }
-            // A string takes everything: the piece is full.
+            // Writing to a string cannot fail, so the error means that the piece is full.
             Err(Error) => {
                 progress.place = writer.place();
                 return true;
@@ -75,7 +75,7 @@ pub(crate) fn write_piece(
     false
 }
 
-/// A counter of a port: its name, its help, and where it lies.
+/// A counter of a port: metric name, help, and value.
 type PortFamily = (&'static str, &'static str, fn(&PortCounters) -> u64);
 
 const PORT_FAMILIES: [PortFamily; 9] = [
@@ -88,82 +88,88 @@ const PORT_FAMILIES: [PortFamily; 9] = [
     ),
     ("isthmus_port_transmit_frames_total", "Frames handed to the device.", |c| c.tx_frames),
     ("isthmus_port_transmit_bytes_total", "Bytes handed to the device.", |c| c.tx_bytes),
-    ("isthmus_port_transmit_full_total", "Times a frame found no room.", |c| c.tx_full),
+    (
+        "isthmus_port_transmit_full_total",
+        "Frames rejected because the transmit ring was full.",
+        |c| c.tx_full,
+    ),
     ("isthmus_port_interrupts_total", "Interrupts that the device raised.", |c| c.interrupts),
     (
         "isthmus_port_receive_missed_total",
-        "Frames that the device had no buffer for, or received damaged.",
+        "Frames that the device dropped for lack of a buffer, or received damaged.",
         |c| c.rx_missed,
     ),
-    ("isthmus_port_resets_total", "Times that the device had to be reset.", |c| c.resets),
+    ("isthmus_port_resets_total", "Resets of the device by its driver.", |c| c.resets),
 ];
 
-/// What a disk measures of itself, and its driver of it: name, help, and where it lies; nothing where the disk does
-/// not say.
+/// A health value of a disk, measured by the disk or its driver: metric name, help, and value. None if the disk does
+/// not report it.
 type DiskFamily = (&'static str, &'static str, fn(&Health) -> Option<f64>);
 
 const DISK_FAMILIES: [DiskFamily; 7] = [
-    ("isthmus_disk_up", "Whether the disk takes requests.", |h| Some(f64::from(u8::from(!h.gone)))),
+    ("isthmus_disk_up", "Whether the disk accepts requests.", |h| {
+        Some(f64::from(u8::from(!h.gone)))
+    }),
     ("isthmus_disk_temperature_celsius", "Temperature of the disk.", |h| h.celsius.map(f64::from)),
-    ("isthmus_disk_spare_ratio", "Spare blocks that are left, of all.", |h| {
+    ("isthmus_disk_spare_ratio", "Fraction of spare blocks left.", |h| {
         h.spare.map(|percent| f64::from(percent) / 100.0)
     }),
-    ("isthmus_disk_used_ratio", "How much of the disk's expected life is used up.", |h| {
+    ("isthmus_disk_used_ratio", "Fraction of the disk's rated endurance used.", |h| {
         h.used.map(|percent| f64::from(percent) / 100.0)
     }),
-    ("isthmus_disk_media_errors_total", "Data that the disk could not correct.", |h| {
+    ("isthmus_disk_media_errors_total", "Uncorrectable media errors.", |h| {
         h.media_errors.map(|count| count as f64)
     }),
-    ("isthmus_disk_aborts_total", "Requests that took too long and were aborted.", |h| {
-        Some(h.aborts as f64)
-    }),
-    ("isthmus_disk_resets_total", "Times that the disk's controller had to be reset.", |h| {
+    ("isthmus_disk_aborts_total", "Requests aborted after a timeout.", |h| Some(h.aborts as f64)),
+    ("isthmus_disk_resets_total", "Resets of the disk's controller by its driver.", |h| {
         Some(h.resets as f64)
     }),
 ];
 
-/// A counter of a port's IP interface.
+/// A counter of a port's IP interface: metric name, help, and value.
 type IpFamily = (&'static str, &'static str, fn(&net::Counters) -> u64);
 
 const IP_FAMILIES: [IpFamily; 7] = [
-    ("isthmus_ip_receive_frames_total", "Frames given to the IP interface.", |c| c.rx_frames),
+    ("isthmus_ip_receive_frames_total", "Frames delivered to the IP interface.", |c| c.rx_frames),
     (
         "isthmus_ip_filtered_total",
-        "Of these, frames that are not for us, malformed, or of a kind that is not taken.",
+        "Of these, frames for another host, malformed, or of an unsupported protocol.",
         |c| c.rx_filtered,
     ),
     (
         "isthmus_ip_receive_dropped_total",
-        "Of these, frames that were lost because no answer could be queued.",
+        "Of these, frames dropped because no reply could be queued.",
         |c| c.rx_no_room,
     ),
-    ("isthmus_ip_transmit_frames_total", "Frames that the port took.", |c| c.tx_frames),
-    ("isthmus_ip_transmit_errors_total", "Frames that were too large.", |c| c.tx_too_large),
+    ("isthmus_ip_transmit_frames_total", "Frames accepted by the port.", |c| c.tx_frames),
+    ("isthmus_ip_transmit_errors_total", "Frames dropped because they exceeded the MTU.", |c| {
+        c.tx_too_large
+    }),
     (
         "isthmus_ip_address_conflicts_total",
-        "Frames in which another station claimed an address of ours.",
+        "Frames in which another host claimed an address of this appliance.",
         |c| c.conflicts,
     ),
     (
         "isthmus_tcp_cookie_guesses_total",
-        "TCP segments that acknowledged a wrong SYN cookie, in a flood of SYNs.",
+        "TCP segments with a wrong SYN cookie during a SYN flood.",
         |c| c.cookie_guesses,
     ),
 ];
 
 fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     let machine = appliance.machine();
-    w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
+    w.gauge("isthmus_uptime_seconds", "Time since the appliance started.")?
         .sample(&[], machine.uptime)?;
     let now = machine.clock.at(machine.now).0;
     w.gauge("isthmus_time_seconds", "The wall clock, in seconds since 1970 UTC.")?
         .sample(&[], now.as_secs_f64())?;
     w.gauge(
         "isthmus_time_plausible",
-        "Whether the wall clock can be right: it is not before this build.",
+        "Whether the wall clock is plausible: not before this build.",
     )?
     .sample(&[], u64::from(machine.clock.is_plausible))?;
-    w.gauge("isthmus_ready", "Whether the appliance does all that it is configured to do.")?
+    w.gauge("isthmus_ready", "Whether everything configured is in service.")?
         .sample(&[], u64::from(not_ready(appliance).is_empty()))?;
     w.gauge(
         "isthmus_config_unsaved",
@@ -177,28 +183,23 @@ fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     if let Some(until) = appliance.tls().and_then(|status| status.tls.pair().not_after()) {
         w.gauge(
             "isthmus_tls_certificate_not_after_seconds",
-            "When the certificate of the HTTP servers ends, in seconds since 1970 UTC.",
+            "Expiry of the HTTP servers' certificate, in seconds since 1970 UTC.",
         )?
         .sample(&[], until)?;
     }
     let problems = machine.problems.len() + machine.warnings.len();
-    w.gauge(
-        "isthmus_config_problems",
-        "What is wrong with the configuration, or not known in it.",
-    )?
-    .sample(&[], problems as u64)?;
+    w.gauge("isthmus_config_problems", "Errors and unknown keys in the configuration.")?
+        .sample(&[], problems as u64)?;
     let (capacity, available) = appliance.arena();
     w.gauge("isthmus_arena_size_bytes", "Memory for DMA, volumes and sessions.")?
         .sample(&[], capacity as u64)?;
-    w.gauge("isthmus_arena_free_bytes", "What of it is free.")?.sample(&[], available as u64)?;
-    w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
+    w.gauge("isthmus_arena_free_bytes", "Free part of the arena.")?
+        .sample(&[], available as u64)?;
+    w.gauge("isthmus_memory_heap_bytes", "Heap memory in use.")?
         .sample(&[], (machine.facts.heap_used)() as u64)?;
-    w.counter(
-        "isthmus_crashes_total",
-        "Panics and exceptions that there is a record of, and before.",
-    )?
-    .sample(&[], machine.crashes.count())?;
-    w.gauge("isthmus_build_info", "1; its labels say which build this is.")?.sample(
+    w.counter("isthmus_crashes_total", "Panics and exceptions since the first recorded one.")?
+        .sample(&[], machine.crashes.count())?;
+    w.gauge("isthmus_build_info", "Always 1; the labels identify the build.")?.sample(
         &[
             ("version", &env!("CARGO_PKG_VERSION")),
             ("commit", &machine.facts.commit),
@@ -206,8 +207,10 @@ fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
         ],
         1u64,
     )?;
-    let mut refused =
-        w.counter("isthmus_refused_total", "What was refused to peers and operators, and why.")?;
+    let mut refused = w.counter(
+        "isthmus_refused_total",
+        "Requests of peers and operators that were refused, by reason.",
+    )?;
     for count in machine.refused.counts() {
         refused.sample(&[("what", &count.what), ("reason", &count.reason)], count.count)?;
     }
@@ -238,12 +241,12 @@ fn ports(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     }
     let mut dropped = w.counter(
         "isthmus_port_control_dropped_total",
-        "Frames for the control plane that found no room on their way from the port's loop.",
+        "Frames for the control plane dropped because the ring from the port's loop was full.",
     )?;
     for port in &ports {
         dropped.sample(&[("port", &port.name)], port.control_dropped)?;
     }
-    // Most machines have no port that several cores share.
+    // Absent unless several cores share a port.
     let shared = appliance.queues();
     for (name, help, value) in QUEUE_FAMILIES.into_iter().filter(|_| !shared.is_empty()) {
         let mut family = w.counter(name, help)?;
@@ -254,11 +257,11 @@ fn ports(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
             }
         }
     }
-    // Most machines have no engine over UDP at a port of another loop.
+    // Absent unless an engine over UDP uses a port of another loop.
     if ports.iter().any(|port| port.forwarding_dropped.is_some()) {
         let mut dropped = w.counter(
             "isthmus_port_forwarding_dropped_total",
-            "Datagrams for an engine over UDP that found no room on their way from the port's loop.",
+            "Datagrams for an engine over UDP dropped because the ring from the port's loop was full.",
         )?;
         for port in &ports {
             let Some(count) = port.forwarding_dropped else { continue };
@@ -275,13 +278,13 @@ fn ports(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     for disk in &disks {
         interrupts.sample(&[("disk", &disk.name)], disk.interrupts)?;
     }
-    // Most machines have no disk that says how it fares, or has queues for several cores.
+    // Most machines have no disk that reports its health or has queues for several cores.
     if disks.iter().all(|disk| disk.health.is_none()) {
         return Ok(());
     }
     let mut requests = w.counter(
         "isthmus_disk_queue_requests_total",
-        "Requests that the drive has completed in the queue of a core.",
+        "Requests that the drive completed in the queue of a core.",
     )?;
     for disk in &disks {
         for queue in &disk.queues {
@@ -302,15 +305,15 @@ fn ports(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is counted of a queue: of its port, and frames that went from there to the control plane.
+/// Value of a queue's metric, from the counters of its port and the number of frames passed to the control plane.
 type OfQueue = fn(&PortCounters, u64) -> u64;
 
 const QUEUE_FAMILIES: [(&str, &str, OfQueue); 3] = [
-    ("isthmus_port_queue_receive_frames_total", "Frames that a core received.", |c, _| c.rx_frames),
-    ("isthmus_port_queue_transmit_frames_total", "Frames that a core sent.", |c, _| c.tx_frames),
+    ("isthmus_port_queue_receive_frames_total", "Frames received by the core.", |c, _| c.rx_frames),
+    ("isthmus_port_queue_transmit_frames_total", "Frames sent by the core.", |c, _| c.tx_frames),
     (
         "isthmus_port_queue_control_frames_total",
-        "Frames that a core passed on to the control plane.",
+        "Frames passed by the core to the control plane.",
         |_, punted| punted,
     ),
 ];
@@ -325,13 +328,14 @@ fn loops(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     for (core, counters) in &loops {
         rounds.sample(&[("loop", core)], counters.rounds)?;
     }
-    let mut halts = w.counter("isthmus_loop_halts_total", "Times the loop halted.")?;
+    let mut halts =
+        w.counter("isthmus_loop_halts_total", "Times that the loop halted its core.")?;
     for (core, counters) in &loops {
         halts.sample(&[("loop", core)], counters.halts)?;
     }
-    // Most machines have no card that does RoCE.
+    // Absent without a card with RoCE in hardware.
     if loops.iter().any(|(_, counters)| counters.brief_rounds > 0) {
-        let help = "Rounds that saw to completions of cards alone.";
+        let help = "Rounds that handled completions of RoCE cards only.";
         let mut brief = w.counter("isthmus_loop_brief_rounds_total", help)?;
         for (core, counters) in &loops {
             brief.sample(&[("loop", core)], counters.brief_rounds)?;
@@ -347,7 +351,7 @@ fn loops(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     }
     let mut items = w.counter(
         "isthmus_loop_stage_items_total",
-        "Items (frames, operations, rounds with console traffic) that a stage handled.",
+        "Items (frames, operations, rounds with console traffic) handled by a stage.",
     )?;
     for (core, counters) in &loops {
         for stage in Stage::ALL {

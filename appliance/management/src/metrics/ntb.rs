@@ -7,7 +7,7 @@ use core::fmt::{Display, Error};
 use drivers::ntb::transport::State;
 use ntrdma::Counters;
 
-/// A counter: its name, its help, where it lies in the provider's, and in a bridge's to a stock Linux host that has it.
+/// A counter: metric name, help, value of an NTRDMA bridge, and value of a bridge to a stock Linux host if it has one.
 type Family =
     (&'static str, &'static str, fn(&Counters) -> u64, Option<fn(&TransportStatus<'_>) -> u64>);
 
@@ -25,54 +25,72 @@ const FAMILIES: [Family; 8] = [
         |c| c.entries_sent,
         None,
     ),
-    ("isthmus_ntb_receive_entries_total", "Requests taken from it.", |c| c.entries_received, None),
+    (
+        "isthmus_ntb_receive_entries_total",
+        "Requests received from the peer.",
+        |c| c.entries_received,
+        None,
+    ),
     (
         "isthmus_ntb_transmit_bytes_total",
-        "Payload written to its memory.",
+        "Payload written to the peer's memory.",
         |c| c.bytes_staged + c.bytes_placed,
         None,
     ),
-    ("isthmus_ntb_not_ready_total", "Times that a request had to wait.", |c| c.not_ready, None),
+    (
+        "isthmus_ntb_not_ready_total",
+        "Times that a request had to wait for the peer.",
+        |c| c.not_ready,
+        None,
+    ),
     ("isthmus_ntb_queue_pair_errors_total", "Queue pairs that failed.", |c| c.qp_errors, None),
     (
         "isthmus_ntb_violations_total",
-        "What the peer wrote that no honest one does.",
+        "Protocol violations in data that the peer wrote.",
         |c| c.violations,
         Some(|one| one.violations),
     ),
 ];
 
-/// What hardware bridges have: the family's name, its help, where it lies.
+/// A value of a hardware bridge: metric name, help, and value.
 type OfHardware = (&'static str, &'static str, fn(&Hardware) -> u64);
 
 const GAUGES: [OfHardware; 4] = [
     (
         "isthmus_ntb_link_generation",
-        "Generation of PCI Express of the bridge's link; 0 without one.",
+        "PCI Express generation of the bridge's link; 0 while the link is down.",
         |h| h.link.0.into(),
     ),
-    ("isthmus_ntb_link_lanes", "Lanes of the bridge's link; 0 without one.", |h| h.link.1.into()),
-    ("isthmus_ntb_window_bytes", "Memory of the peer that can be written.", |h| h.window),
-    ("isthmus_ntb_exposed_bytes", "Our memory that the peer can write.", |h| h.exposed),
+    ("isthmus_ntb_link_lanes", "Lanes of the bridge's link; 0 while the link is down.", |h| {
+        h.link.1.into()
+    }),
+    ("isthmus_ntb_window_bytes", "Memory of the peer that the appliance can write.", |h| h.window),
+    ("isthmus_ntb_exposed_bytes", "Memory of the appliance that the peer can write.", |h| {
+        h.exposed
+    }),
 ];
 
 const COUNTERS: [OfHardware; 4] = [
-    ("isthmus_ntb_cpu_bytes_total", "Written through the bridge by the CPU.", |h| h.by_cpu),
-    ("isthmus_ntb_engine_bytes_total", "Written by the DMA engine.", |h| h.by_engine),
+    ("isthmus_ntb_cpu_bytes_total", "Bytes written through the bridge by the CPU.", |h| h.by_cpu),
+    (
+        "isthmus_ntb_engine_bytes_total",
+        "Bytes written through the bridge by the DMA engine.",
+        |h| h.by_engine,
+    ),
     ("isthmus_ntb_engine_resets_total", "Resets of the engine's channel.", |h| h.resets),
     (
         "isthmus_ntb_engine_completions_missed_total",
-        "Completions that the engine did not tell of as it should.",
+        "Completions that the DMA engine failed to signal.",
         |h| h.missed,
     ),
 ];
 
-/// Says which bridge.
+/// The label that names a bridge.
 fn label(name: &dyn Display) -> [(&'static str, &dyn Display); 1] {
     [("bridge", name)]
 }
 
-/// Nothing without a bridge.
+/// Writes nothing without a bridge.
 pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     let (bridges, transports) = (appliance.bridges(), appliance.transports());
     if bridges.is_empty() && transports.is_empty() {
@@ -86,7 +104,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         up.sample(&label(&one.name), u64::from(one.state == State::Up))?;
     }
     if !bridges.is_empty() {
-        let help = "Whether what carries the bridge reaches the other machine.";
+        let help = "Whether the device below the bridge reaches the other machine.";
         let mut reached = w.gauge("isthmus_ntb_connected", help)?;
         for bridge in &bridges {
             let [name] = label(&bridge.name);
@@ -120,7 +138,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
     hardware(&bridges, &transports, w)
 }
 
-/// Nothing without a hardware bridge.
+/// Writes nothing without a hardware bridge.
 fn hardware(
     bridges: &[BridgeStatus],
     transports: &[TransportStatus<'_>],

@@ -1,6 +1,6 @@
-//! The page of metrics.
+//! The writer of the metrics page.
 
 use net::metrics::Writer;
 
-/// The page, being written.
+/// The metrics page as it is written.
 pub type Page<'a> = Writer<&'a mut String>;

@@ -1,36 +1,36 @@
-//! Metrics of the RoCE provider.
+//! Metrics of the software RoCE provider.
 
 use super::page::Page;
 use crate::appliance::Appliance;
 use core::fmt::Error;
 use roce::{Counters, Naks, Packets};
 
-/// A counter of the provider: its name, its help, and where it lies.
+/// A counter of the provider: metric name, help, and value.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);
 
 const FAMILIES: [Family; 8] = [
-    ("isthmus_roce_retries_total", "Times that packets were sent again.", |c| c.retries),
-    ("isthmus_roce_timeouts_total", "Of these, because no ACK came in time.", |c| c.timeouts),
+    ("isthmus_roce_retries_total", "Retransmissions.", |c| c.retries),
+    ("isthmus_roce_timeouts_total", "Retransmissions because an ACK timed out.", |c| c.timeouts),
     (
         "isthmus_roce_acks_repeated_total",
-        "ACKs that were said again after a while of quiet, in case the first was lost.",
+        "ACKs repeated after an idle period in case the first was lost.",
         |c| c.acks_repeated,
     ),
     (
         "isthmus_roce_connections_refused_of_host_total",
-        "Connections refused because their host has limits.connections_per_host.",
+        "Connections refused because their host reached limits.connections_per_host.",
         |c| c.refused_of_host,
     ),
     (
         "isthmus_roce_connections_gave_way_total",
-        "Connections that were over, or not made yet, and gave way to a request.",
+        "Closed or half-open connections evicted for a new request.",
         |c| c.gave_way,
     ),
     ("isthmus_roce_queue_pair_errors_total", "Queue pairs that failed.", |c| c.qp_errors),
-    ("isthmus_roce_icrc_errors_total", "Packets with a wrong checksum.", |c| c.dropped.icrc),
+    ("isthmus_roce_icrc_errors_total", "Packets with a wrong ICRC.", |c| c.dropped.icrc),
     (
         "isthmus_roce_completions_lost_total",
-        "Completions that found their queue full: a mistake of the appliance.",
+        "Completions lost because their queue was full: a fault of the appliance.",
         |c| c.completions_lost,
     ),
 ];
@@ -60,15 +60,15 @@ fn naks(naks: &Naks) -> [(&'static str, u64); 5] {
 pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     let Some(roce) = appliance.roce() else { return Ok(()) };
     let counters = roce.counters;
-    w.gauge("isthmus_roce_queue_pairs", "Queue pairs that there are.")?
+    w.gauge("isthmus_roce_queue_pairs", "Queue pairs that exist.")?
         .sample(&[], roce.queue_pairs as u64)?;
-    w.gauge("isthmus_roce_connections", "Connections, made, being made and ending.")?
+    w.gauge("isthmus_roce_connections", "Connections that are open, opening or closing.")?
         .sample(&[], roce.connections as u64)?;
     for (name, help, value) in FAMILIES {
         w.counter(name, help)?.sample(&[], value(counters))?;
     }
     let ways = [("receive", packets(&counters.received)), ("transmit", packets(&counters.sent))];
-    let mut family = w.counter("isthmus_roce_packets_total", "Packets that were taken or sent.")?;
+    let mut family = w.counter("isthmus_roce_packets_total", "Packets accepted or sent.")?;
     for (way, list) in ways {
         for (kind, count) in list {
             family.sample(&[("direction", &way), ("kind", &kind)], count)?;
@@ -89,7 +89,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         ("unexpected_answer", dropped.unexpected_answer),
         ("no_receive", dropped.no_receive),
     ];
-    let mut family = w.counter("isthmus_roce_dropped_total", "Packets that were dropped.")?;
+    let mut family = w.counter("isthmus_roce_dropped_total", "Packets dropped, by reason.")?;
     for (reason, count) in dropped {
         family.sample(&[("reason", &reason)], count)?;
     }

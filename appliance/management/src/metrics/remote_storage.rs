@@ -16,48 +16,44 @@ type Latency = (&'static str, &'static str, fn(&PathStats) -> &Histogram);
 
 const PATH: [Family<PathStats>; 9] = [
     ("isthmus_rtrs_client_path_reads_total", "Reads sent.", |s| s.reads),
-    ("isthmus_rtrs_client_path_read_bytes_total", "Bytes asked for.", |s| s.read_bytes),
+    ("isthmus_rtrs_client_path_read_bytes_total", "Bytes requested by reads.", |s| s.read_bytes),
     ("isthmus_rtrs_client_path_writes_total", "Writes and commands sent.", |s| s.writes),
     ("isthmus_rtrs_client_path_written_bytes_total", "Bytes written.", |s| s.write_bytes),
-    (
-        "isthmus_rtrs_client_path_failovers_total",
-        "Requests taken over from paths that failed.",
-        |s| s.failovers,
-    ),
+    ("isthmus_rtrs_client_path_failovers_total", "Requests taken over from failed paths.", |s| {
+        s.failovers
+    }),
     ("isthmus_rtrs_client_path_errors_total", "Requests answered with an error.", |s| s.errors),
-    ("isthmus_rtrs_client_path_reconnects_total", "Times that the path came up again.", |s| {
+    ("isthmus_rtrs_client_path_reconnects_total", "Successful reconnects of the path.", |s| {
         s.reconnects
     }),
-    (
-        "isthmus_rtrs_client_path_reconnects_failed_total",
-        "Attempts to bring the path up again that failed.",
-        |s| s.reconnects_failed,
-    ),
-    ("isthmus_rtrs_client_path_completions_total", "Completions taken.", |s| s.completions),
+    ("isthmus_rtrs_client_path_reconnects_failed_total", "Failed reconnects of the path.", |s| {
+        s.reconnects_failed
+    }),
+    ("isthmus_rtrs_client_path_completions_total", "Completions polled.", |s| s.completions),
 ];
 
 const LATENCIES: [Latency; 2] = [
-    ("isthmus_rtrs_client_path_read_seconds", "From the sending of reads to their answer.", |s| {
+    ("isthmus_rtrs_client_path_read_seconds", "Time from sending a read to its response.", |s| {
         &s.read_latency
     }),
-    (
-        "isthmus_rtrs_client_path_write_seconds",
-        "From the sending of writes to their answer.",
-        |s| &s.write_latency,
-    ),
+    ("isthmus_rtrs_client_path_write_seconds", "Time from sending a write to its response.", |s| {
+        &s.write_latency
+    }),
 ];
 
 const MIRROR: [Family<Status>; 3] = [
     (
         "isthmus_mirror_timeouts_total",
-        "Times that a member was left out because it did not answer in time.",
+        "Times that a member was dropped because it timed out.",
         |s| s.timeouts,
     ),
     ("isthmus_mirror_copied_regions_total", "Regions copied to a member.", |s| s.copied),
-    ("isthmus_mirror_dropped_total", "Times that a member was left out.", |s| s.dropped),
+    ("isthmus_mirror_dropped_total", "Times that a member was dropped from the mirror.", |s| {
+        s.dropped
+    }),
 ];
 
-/// The paths of all sessions but for the first `past`; none if those are `usize::MAX`.
+/// The paths of all sessions without the first `past`. Empty if `past` is `usize::MAX`.
 fn paths<'a>(
     sessions: &'a [RemoteSession<'a>],
     past: usize,
@@ -109,24 +105,27 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
     }
     let (mirrors, now) = (&remote.mirrors, appliance.machine().now);
     let mut sync =
-        w.gauge("isthmus_mirror_in_sync", "Whether the member is in sync, and answers.")?;
+        w.gauge("isthmus_mirror_in_sync", "Whether the member is in sync and responds.")?;
     for mirror in mirrors {
         for (n, member) in mirror.members.iter().enumerate() {
             let labels: [(_, &dyn Display); 2] = [("mirror", &mirror.name), ("member", member)];
             sync.sample(&labels, u64::from(mirror.status.is_in_sync(n)))?;
         }
     }
-    let mut stale = w.gauge("isthmus_mirror_stale_regions", "Regions that are to be copied.")?;
+    let mut stale = w.gauge("isthmus_mirror_stale_regions", "Regions still to be copied.")?;
     for mirror in mirrors {
         stale.sample(&[("mirror", &mirror.name)], mirror.status.stale as u64)?;
     }
-    let mut lag = w.gauge("isthmus_mirror_stale_bytes", "Bytes that may differ, at most.")?;
+    let mut lag = w.gauge(
+        "isthmus_mirror_stale_bytes",
+        "Upper bound of the bytes that differ between the members.",
+    )?;
     for mirror in mirrors {
         lag.sample(&[("mirror", &mirror.name)], mirror.status.stale_bytes)?;
     }
     let mut out = w.gauge(
         "isthmus_mirror_out_seconds",
-        "For how long the member has been left out, or copied to; 0 if it is in sync.",
+        "Time since the member was dropped, including resync; 0 while it is in sync.",
     )?;
     for mirror in mirrors {
         for (member, since) in mirror.members.iter().zip(mirror.out_since) {

@@ -6,35 +6,39 @@ use core::fmt::Error;
 use messaging::relay;
 use smcr::engine::Counters;
 
-/// A counter of something: its name, its help, and where it lies.
+/// A counter of a `T`: metric name, help, and value.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const ENGINE: [Family<Counters>; 11] = [
-    ("isthmus_smc_handshake_errors_total", "Handshakes that broke off.", |c| c.failed),
-    ("isthmus_smc_first_contacts_total", "Connections that made a link group.", |c| {
+    ("isthmus_smc_handshake_errors_total", "Handshakes that failed.", |c| c.failed),
+    ("isthmus_smc_first_contacts_total", "Connections that created a link group.", |c| {
         c.first_contacts
     }),
-    ("isthmus_smc_aborted_total", "Connections lost by an abort or with their last link.", |c| {
+    ("isthmus_smc_aborted_total", "Connections aborted, or lost with their last link.", |c| {
         c.aborted
     }),
     ("isthmus_smc_cdc_received_total", "CDC messages received.", |c| c.cdc_received),
     ("isthmus_smc_cdc_sent_total", "CDC messages sent.", |c| c.cdc_sent),
-    ("isthmus_smc_malformed_total", "Messages that made no sense.", |c| c.malformed),
-    ("isthmus_smc_violations_total", "Peers that lied, and lost their link group.", |c| {
-        c.violations
-    }),
+    ("isthmus_smc_malformed_total", "Malformed messages received.", |c| c.malformed),
+    (
+        "isthmus_smc_violations_total",
+        "Link groups ended because the peer violated the protocol.",
+        |c| c.violations,
+    ),
     ("isthmus_smc_links_failed_total", "Links that failed.", |c| c.links_failed),
-    ("isthmus_smc_failovers_total", "Connections that went to another link.", |c| c.failovers),
+    ("isthmus_smc_failovers_total", "Connections moved to another link.", |c| c.failovers),
     ("isthmus_smc_receive_bytes_total", "Bytes received.", |c| c.bytes_received),
-    ("isthmus_smc_transmit_bytes_total", "Bytes taken to be sent.", |c| c.bytes_sent),
+    ("isthmus_smc_transmit_bytes_total", "Bytes queued for transmission.", |c| c.bytes_sent),
 ];
 
 const RULE: [Family<relay::Counters>; 7] = [
-    ("isthmus_rule_lost_messages_total", "Messages lost with connections that ended.", |c| c.lost),
+    ("isthmus_rule_lost_messages_total", "Messages lost when their connection ended.", |c| c.lost),
     ("isthmus_rule_smc_servers_total", "Servers reached over SMC-R.", |c| c.smc_servers),
-    ("isthmus_rule_refused_total", "Clients for whom there was no server.", |c| c.refused),
-    ("isthmus_rule_aborted_total", "Connections that ended by a loss.", |c| c.aborted),
-    ("isthmus_rule_timed_out_total", "Connections that were silent for too long.", |c| c.timed_out),
+    ("isthmus_rule_refused_total", "Clients refused because no server was available.", |c| {
+        c.refused
+    }),
+    ("isthmus_rule_aborted_total", "Connections aborted because one side was lost.", |c| c.aborted),
+    ("isthmus_rule_timed_out_total", "Connections closed after an idle timeout.", |c| c.timed_out),
     ("isthmus_rule_receive_bytes_total", "Bytes from clients.", |c| c.bytes_in),
     ("isthmus_rule_transmit_bytes_total", "Bytes to clients.", |c| c.bytes_out),
 ];
@@ -45,7 +49,8 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
     let mut family = w.counter("isthmus_smc_connections_total", "Connections over SMC-R.")?;
     family.sample(&[("role", &"client")], counters.client)?;
     family.sample(&[("role", &"server")], counters.server)?;
-    let mut family = w.counter("isthmus_smc_fallbacks_total", "Connections back to TCP.")?;
+    let mut family =
+        w.counter("isthmus_smc_fallbacks_total", "Connections that fell back to TCP, by reason.")?;
     for (reason, &count) in &counters.fallbacks {
         family.sample(&[("reason", &format_args!("{:08x}", reason.0))], count)?;
     }
@@ -53,11 +58,11 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         w.counter(name, help)?.sample(&[], value(counters))?;
     }
     let [sockets, groups, links] = smc.engine.counts();
-    let mut family = w.gauge("isthmus_smc_sockets", "Sockets that there are.")?;
+    let mut family = w.gauge("isthmus_smc_sockets", "Sockets that exist.")?;
     family.sample(&[], sockets as u64)?;
-    let mut family = w.gauge("isthmus_smc_link_groups", "Link groups that there are.")?;
+    let mut family = w.gauge("isthmus_smc_link_groups", "Link groups that exist.")?;
     family.sample(&[], groups as u64)?;
-    let mut family = w.gauge("isthmus_smc_links", "Links that there are.")?;
+    let mut family = w.gauge("isthmus_smc_links", "Links that exist.")?;
     family.sample(&[], links as u64)?;
     if smc.users.rules().next().is_none() {
         return Ok(());
@@ -66,7 +71,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
     for (name, relay) in smc.users.rules() {
         family.sample(&[("rule", &name)], relay.connections() as u64)?;
     }
-    let mut family = w.counter("isthmus_rule_clients_total", "Clients that came.")?;
+    let mut family = w.counter("isthmus_rule_clients_total", "Clients accepted, by mode.")?;
     for (name, relay) in smc.users.rules() {
         let counters = relay.counters();
         family.sample(&[("rule", &name), ("mode", &"smcr")], counters.smc)?;
@@ -79,7 +84,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
             family.sample(&[("rule", &name)], value(relay.counters()))?;
         }
     }
-    let mut family = w.gauge("isthmus_rule_backend_up", "Whether the server answers.")?;
+    let mut family = w.gauge("isthmus_rule_backend_up", "Whether the server is reachable.")?;
     for (name, relay) in smc.users.rules() {
         for backend in relay.backends() {
             family

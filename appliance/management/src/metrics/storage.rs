@@ -10,22 +10,20 @@ use rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus};
 use storage::rnbd::server::{Server, VolumeStats};
 use storage::volume::{VolumeId, Volumes};
 
-/// A counter of something: its name, its help, and where it lies.
+/// A counter of a `T`: metric name, help, and value.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const SERVER: [Family<Counters>; 6] = [
     ("isthmus_rtrs_connections_accepted_total", "Connections accepted.", |c| c.accepted),
     ("isthmus_rtrs_connections_refused_total", "Connections refused.", |c| c.refused),
-    (
-        "isthmus_rtrs_sessions_displaced_total",
-        "Half-open sessions that made room for others.",
-        |c| c.displaced,
-    ),
+    ("isthmus_rtrs_sessions_displaced_total", "Half-open sessions evicted for new ones.", |c| {
+        c.displaced
+    }),
     ("isthmus_rtrs_paths_up_total", "Paths that came up.", |c| c.paths_up),
     ("isthmus_rtrs_paths_closed_total", "Paths that ended.", |c| c.paths_closed),
     (
         "isthmus_rtrs_malformed_total",
-        "Requests refused because the client broke the protocol.",
+        "Requests refused because the client violated the protocol.",
         |c| c.malformed,
     ),
 ];
@@ -38,25 +36,25 @@ const PATH: [Family<PathStats>; 8] = [
     ("isthmus_rtrs_path_errors_total", "Requests answered with an error.", |s| s.errors),
     (
         "isthmus_rtrs_path_parked_total",
-        "Requests that waited for room for their answer in the send queue.",
+        "Requests that waited because the send queue had no room for the response.",
         |s| s.parked,
     ),
     (
         "isthmus_rtrs_path_chunk_waits_total",
-        "Requests that waited for the same chunk's request of another path.",
+        "Requests that waited for a request of the same chunk on another path.",
         |s| s.chunk_waits,
     ),
-    ("isthmus_rtrs_path_memory_waits_total", "Reads that waited for memory for their data.", |s| {
+    ("isthmus_rtrs_path_memory_waits_total", "Reads that waited for data memory.", |s| {
         s.memory_waits
     }),
 ];
 
-/// A gauge of a path: its name, its help, and where it lies.
+/// A gauge of a path: metric name, help, and value.
 type PathFamily = (&'static str, &'static str, fn(&Path<'_>) -> u64);
 
 const PATH_NOW: [PathFamily; 2] = [
     ("isthmus_rtrs_path_up", "Whether the path is connected.", |path| u64::from(path.up)),
-    ("isthmus_rtrs_path_inflight", "Requests that are being worked on.", |path| path.in_flight),
+    ("isthmus_rtrs_path_inflight", "Requests in progress.", |path| path.in_flight),
 ];
 
 const VOLUME: [Family<VolumeStats>; 7] = [
@@ -78,7 +76,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
     let others: Vec<&StorageCounts> = storage.others.iter().map(|rows| &rows.counts).collect();
     let all = Clients { volumes: storage.volumes, server, others: &others };
     let count = others.iter().map(|other| other.session_count).sum::<usize>();
-    w.gauge("isthmus_rtrs_sessions", "Sessions that there are.")?
+    w.gauge("isthmus_rtrs_sessions", "Sessions that exist.")?
         .sample(&[], (transport.sessions().count() + count) as u64)?;
     memory(appliance, &all, w)?;
     for (name, help, value) in SERVER {
@@ -108,7 +106,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
     all.write_latencies(w)
 }
 
-/// The clients of all loops: those of the first as they are now, those of the others as they were told of.
+/// The clients of all loops: of the first loop as they are now, of the others as last published.
 struct Clients<'a> {
     volumes: &'a Volumes,
     server: &'a Server,
@@ -124,17 +122,19 @@ struct Path<'a> {
     stats: &'a PathStats,
 }
 
-/// What a path is called.
+/// Name of a path.
 enum PathLabel<'a> {
+    /// Of a path of the first loop.
     Own(PathStatus<'a>),
-    Told(&'a str),
+    /// Of a path that another loop published.
+    Published(&'a str),
 }
 
 impl Display for PathLabel<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result<(), Error> {
         match self {
             PathLabel::Own(path) => PathName(path).fmt(f),
-            PathLabel::Told(name) => f.write_str(name),
+            PathLabel::Published(name) => f.write_str(name),
         }
     }
 }
@@ -148,7 +148,7 @@ impl Path<'_> {
 impl<'a> Clients<'a> {
     fn write_sessions(&self, w: &mut Page<'_>) -> Result<(), Error> {
         let up = || self.server.transport().sessions().filter(|session| session.up);
-        let told = || self.others.iter().flat_map(|other| &other.sessions);
+        let published = || self.others.iter().flat_map(|other| &other.sessions);
         let mut family = w.gauge(
             "isthmus_rtrs_session_queue_depth",
             "Requests that the session may have in flight.",
@@ -157,7 +157,7 @@ impl<'a> Clients<'a> {
             for session in up() {
                 family.sample(&[("session", &session.name)], u64::from(session.queue_depth))?;
             }
-            for session in told() {
+            for session in published() {
                 family.sample(&[("session", &session.name)], session.queue_depth)?;
             }
         }
@@ -176,13 +176,13 @@ impl<'a> Clients<'a> {
             let count = open.get(session.id.index()).copied().unwrap_or(0);
             family.sample(&[("session", &session.name)], count)?;
         }
-        for session in told() {
+        for session in published() {
             family.sample(&[("session", &session.name)], session.devices)?;
         }
         Ok(())
     }
 
-    /// The paths that have a name of their own, but for the first `past`; none if those are `usize::MAX`.
+    /// The live paths of named sessions without the first `past`. Empty if `past` is `usize::MAX`.
     fn paths(&self, past: usize) -> impl Iterator<Item = Path<'a>> {
         let wanted = past < usize::MAX;
         let own = wanted.then(|| live_paths(self.server)).into_iter().flatten();
@@ -200,7 +200,7 @@ impl<'a> Clients<'a> {
         let others = self.others.iter().filter(move |_| wanted).flat_map(|other| &other.paths);
         let others = others.map(|path| Path {
             session: path.session,
-            name: PathLabel::Told(&path.name),
+            name: PathLabel::Published(&path.name),
             up: path.up,
             in_flight: path.in_flight,
             stats: &path.stats,
@@ -208,21 +208,21 @@ impl<'a> Clients<'a> {
         own.chain(others).skip(past)
     }
 
-    /// The volumes that anybody has used, with their names, but for the first `past`; none if those are `usize::MAX`.
+    /// The volumes that a client has used, with their names, without the first `past`. Empty if `past` is `usize::MAX`.
     fn volumes(&self, past: usize) -> impl Iterator<Item = (VolumeId, &'a str)> {
         let wanted = (past < usize::MAX).then(|| self.volumes.ids()).into_iter().flatten();
         let named = wanted.map(|id| (id, self.volumes.name(id).unwrap_or_default()));
         named.filter(|volume| self.stats(*volume).next().is_some()).skip(past)
     }
 
-    /// What was counted for a volume, by each loop that has.
+    /// Statistics of a volume from each loop that served it.
     fn stats(&self, (id, name): (VolumeId, &'a str)) -> impl Iterator<Item = &'a VolumeStats> {
         let others = self.others.iter().filter_map(move |other| other.volumes.get(name));
         self.server.volume_stats(id).into_iter().chain(others)
     }
 }
 
-/// What sessions were promised, and the memory that they share.
+/// Memory promised to sessions, and the pool that they share.
 fn memory(appliance: &dyn Appliance, all: &Clients<'_>, w: &mut Page<'_>) -> Result<(), Error> {
     let others = all.others.iter().map(|other| other.promised).sum::<u64>();
     w.gauge("isthmus_memory_promised_bytes", "Queue depth times chunk size of all sessions.")?
@@ -230,28 +230,31 @@ fn memory(appliance: &dyn Appliance, all: &Clients<'_>, w: &mut Page<'_>) -> Res
     let Some(pool) = appliance.roce().and_then(|roce| roce.on_demand) else { return Ok(()) };
     w.gauge("isthmus_memory_shared_size_bytes", "Memory that sessions share.")?
         .sample(&[], pool.capacity as u64)?;
-    w.gauge("isthmus_memory_shared_free_bytes", "What of it is free.")?
+    w.gauge("isthmus_memory_shared_free_bytes", "Free part of the memory that sessions share.")?
         .sample(&[], pool.available as u64)?;
-    w.gauge("isthmus_memory_shared_lowest_bytes", "The least that was ever free.")?
+    w.gauge("isthmus_memory_shared_lowest_bytes", "Lowest value ever of the free shared memory.")?
         .sample(&[], pool.lowest as u64)?;
-    w.counter("isthmus_memory_short_total", "Times a client was put off for want of memory.")?
-        .sample(&[], pool.short)?;
+    w.counter(
+        "isthmus_memory_short_total",
+        "Writes deferred with an RNR NAK because the shared memory was exhausted.",
+    )?
+    .sample(&[], pool.short)?;
     Ok(())
 }
 
-/// A histogram of a path: its name, its help, and where it lies.
+/// A histogram of a path: metric name, help, and value.
 type PathLatency = (&'static str, &'static str, fn(&PathStats) -> &Histogram);
 
 const PATH_LATENCIES: [PathLatency; 2] = [
-    ("isthmus_rtrs_path_read_seconds", "From the arrival of reads to their answer.", |s| {
+    ("isthmus_rtrs_path_read_seconds", "Time from the arrival of a read to its response.", |s| {
         &s.read_latency
     }),
-    ("isthmus_rtrs_path_write_seconds", "From the arrival of writes to their answer.", |s| {
+    ("isthmus_rtrs_path_write_seconds", "Time from the arrival of a write to its response.", |s| {
         &s.write_latency
     }),
 ];
 
-/// Buckets with their bounds in seconds; what is above the last; the sum.
+/// Buckets with their upper bounds in seconds, the count above the last bound, and the sum.
 pub(super) fn buckets(histogram: &Histogram) -> (Vec<(f64, u64)>, u64, f64) {
     let mut buckets: Vec<(f64, u64)> =
         histogram.buckets().map(|(bound, n)| (bound.as_secs_f64(), n)).collect();
@@ -260,14 +263,14 @@ pub(super) fn buckets(histogram: &Histogram) -> (Vec<(f64, u64)>, u64, f64) {
     (buckets, above, histogram.sum().as_secs_f64())
 }
 
-/// A histogram of a volume: its name, its help, and where it lies.
+/// A histogram of a volume: metric name, help, and value.
 type Latency = (&'static str, &'static str, fn(&VolumeStats) -> &Histogram);
 
 const LATENCIES: [Latency; 2] = [
-    ("isthmus_volume_read_seconds", "From the arrival of reads to their answer.", |s| {
+    ("isthmus_volume_read_seconds", "Time from the arrival of a read to its response.", |s| {
         &s.read_latency
     }),
-    ("isthmus_volume_write_seconds", "From the arrival of writes to their answer.", |s| {
+    ("isthmus_volume_write_seconds", "Time from the arrival of a write to its response.", |s| {
         &s.write_latency
     }),
 ];

@@ -1,4 +1,4 @@
-//! Metrics of engines over UDP, and what was lost below them.
+//! Metrics of engines over UDP, and of datagrams dropped below them.
 
 use super::page::Page;
 use crate::appliance::Appliance;
@@ -7,19 +7,19 @@ use crate::usnic::{COUNTERS, INTERFACE_COUNTERS};
 use core::fmt::{Display, Error};
 use usnic::State;
 
-/// Nothing without such an engine.
+/// Writes nothing without such an engine.
 pub(super) fn write(appliance: &dyn Appliance, page: &mut Page<'_>) -> Result<(), Error> {
     of_engines(&appliance.udp_engines(), page)
 }
 
-/// The same of engines.
+/// Writes the metrics of the given engines.
 pub fn of_engines(engines: &[UdpEngineStatus<'_>], page: &mut Page<'_>) -> Result<(), Error> {
     if engines.is_empty() {
         return Ok(());
     }
     let mut lost = page.counter(
         "isthmus_udp_engine_lost_total",
-        "Datagrams to or from an engine over UDP that were dropped below it, and why.",
+        "Datagrams to or from an engine over UDP that were dropped below it, by reason.",
     )?;
     for engine in engines {
         let Losses { checksum, malformed, not_ours, wrong_mac, no_next_hop } = engine.losses;
@@ -62,7 +62,7 @@ fn usnic(status: &UsnicStatus<'_>, page: &mut Page<'_>) -> Result<(), Error> {
     }
     let mut family = page.counter(
         "isthmus_usnic_peer_events_total",
-        "What was counted of a peer, by the names of `show usnic` and of the BTL's own statistics.",
+        "Events of a peer, named as in `show usnic` and in the BTL's statistics.",
     )?;
     for peer in &status.peers {
         let counters = peer.endpoint.and_then(|endpoint| status.engine.counters(endpoint));

@@ -1,5 +1,5 @@
-//! A rule that changes while it is at work. Its connections go on; what is new counts from the next one on, but for two
-//! things: hosts that it admits no more lose their connections, and silence is measured by the new time.
+//! Changes a running rule. Its connections continue, and new values apply to later connections, with two exceptions:
+//! connections of hosts that are no longer admitted end, and the new idle timeout applies at once.
 
 use super::balance::GONE;
 use super::frames::Frames;
@@ -13,32 +13,32 @@ use core::time::Duration;
 use net::connector;
 use verbs::Provider;
 
-/// How long a connection may be silent whose ends are both known to be there, if the rule does not say: a pool of
-/// connections to a database rests over a weekend, and over a holiday.
+/// Default idle timeout of a connection whose transports both detect a dead peer. Long, because a pool of database
+/// connections is idle over weekends and holidays.
 const IDLE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Rule {
-    /// Whether it can become another one without an end of its connections: it listens on the same, and says messages
+    /// Whether it can change to `other` without ending its connections: both listen on the same end, and frame messages
     /// the same way.
     pub fn can_become(&self, other: &Rule) -> bool {
         let is_message = |target: &Target| matches!(target, Target::Message(_));
         let carries_messages =
             matches!(self.listen, Listen::Message(_)) || self.backends.iter().any(is_message);
-        let says = |rule: &Rule| (rule.framing.lengths, rule.signal);
+        let format = |rule: &Rule| (rule.framing.lengths, rule.signal);
         self.listen == other.listen
             && self.offers == other.offers
-            && (!carries_messages || says(self) == says(other))
+            && (!carries_messages || format(self) == format(other))
     }
 
-    /// Bytes that a connection takes beside the buffers of its client, who has to have room for all of it: those of its
-    /// server, and of messages on their way there.
+    /// Bytes of a connection beyond the buffers of its client side: the buffers of its server side, and of messages to
+    /// the server. The client side is charged for all of them.
     pub(super) fn beyond_clients(&self) -> u64 {
         let messages = self.backends.iter().any(|target| matches!(target, Target::Message(_)));
         let messages = if messages { Frames::memory(self.framing.longest) as u64 } else { 0 };
         self.buffers() + messages
     }
 
-    /// Bytes that a connection to a server takes: none that its client has not paid for.
+    /// Bytes charged to a connection to a server: 0 if the client side was charged for them.
     pub(super) fn cost_of_server(&self) -> u64 {
         match self.listen {
             Listen::Port(_) => 0,
@@ -50,7 +50,7 @@ impl Rule {
         (self.limits.receive + self.limits.transmit) as u64
     }
 
-    /// What its connectors may have: connections, and questions to servers.
+    /// Limits of its connectors. Health probes count as connections.
     pub(super) fn to_servers(&self) -> connector::Limits {
         let limits = self.limits;
         connector::Limits {
@@ -62,8 +62,8 @@ impl Rule {
 }
 
 impl Relay {
-    /// Becomes another rule, which [`Rule::can_become`] says is possible. How many connections ended of hosts that it
-    /// does not admit.
+    /// Changes the rule; [`Rule::can_become`] must hold. Returns the number of connections ended because the new rule
+    /// does not admit their hosts.
     pub fn adjust<P: Provider + ?Sized>(
         &mut self,
         rule: Rule,
@@ -95,14 +95,15 @@ impl Relay {
         excluded.len()
     }
 
-    /// Whether the host of a connection may have it.
+    /// Whether the rule admits the host of a connection.
     fn admits(&self, relayed: &Relayed) -> bool {
         let Place::Stream((at, id)) = relayed.front else { return true };
         let ends = self.fronts.get(at).and_then(|front| front.ends(id));
         ends.is_none_or(|(_, remote)| self.rule.gate.hosts.admits(remote.ip()))
     }
 
-    /// Servers have other places now, by the ones that they had, or none. Connections with one that is gone go on.
+    /// Updates server indices. `places` has the new index of each server, None if it was removed. Connections to a
+    /// removed server continue.
     fn follow_servers<P: Provider + ?Sized>(
         &mut self,
         places: &[Option<usize>],
@@ -124,11 +125,11 @@ impl Relay {
         }
     }
 
-    /// What changes for a connection.
+    /// Applies the new rule to a connection.
     fn adjust_one<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         let Some(relayed) = self.relayed.get(key) else { return };
         if !relayed.open {
-            // A server that is gone is not waited for.
+            // Its server was removed: try another.
             if relayed.backend == GONE {
                 self.dial_another(key, world);
             }
@@ -142,7 +143,7 @@ impl Relay {
         }
     }
 
-    /// How long a connection that is open may be silent.
+    /// Idle timeout of an open connection.
     pub(super) fn patience<P: Provider + ?Sized>(
         &self,
         relayed: &Relayed,
@@ -157,7 +158,7 @@ impl Relay {
     }
 }
 
-/// How long silence may last, by what the rule says, if a peer may be gone without anybody's noticing or not.
+/// Idle timeout for a rule's `idle`. `unwatched`: a transport does not detect a dead peer.
 fn patience(idle: Option<Duration>, unwatched: bool) -> Option<Duration> {
     match idle {
         Some(Duration::ZERO) => None,
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_lasts_a_week_unless_the_rule_says_otherwise() {
+    fn idle_timeout_is_a_week_unless_the_rule_sets_it() {
         let day = Duration::from_secs(24 * 3600);
         for unwatched in [false, true] {
             assert_eq!(patience(Some(day), unwatched), Some(day));

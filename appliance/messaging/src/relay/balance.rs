@@ -1,31 +1,31 @@
-//! Which server the next connection goes to: of those that answer, the one with the fewest; and
-//! what is known of each of them.
+//! Load balancing: the next connection goes to the reachable server with the fewest connections. Also keeps the state
+//! and counters of each server.
 
 use crate::names::Target;
 use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Failures in a row after which a server counts as gone.
+/// Failures in a row after which a server counts as down.
 const FAILURES: u32 = 2;
-/// Most servers of a rule: their set is a word.
+/// Most servers of a rule: a 64-bit word holds a set of them.
 pub const MAX_BACKENDS: usize = 64;
 
-/// The place of a server that the rule has no more.
+/// Index of a server that was removed from the rule.
 pub(super) const GONE: usize = usize::MAX;
 
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// Where it is.
+    /// Its address.
     pub address: Target,
-    /// It answered when it was asked last, or was not asked yet.
+    /// The last connection or probe succeeded, or there was none yet.
     pub up: bool,
-    /// Connections to it, those being opened among them.
+    /// Connections to it, including those being opened.
     pub connections: u32,
-    /// Connections to it so far.
+    /// Connections opened so far.
     pub total: u64,
-    /// Times that it could not be reached.
+    /// Failed connections and probes.
     pub failures: u64,
     in_a_row: u32,
 }
@@ -41,23 +41,23 @@ impl Backend {
 #[derive(Debug)]
 pub struct Balance {
     backends: Vec<Backend>,
-    /// Where the search begins, so that equals take turns.
+    /// Where the search starts, so that equally loaded servers take turns.
     next: usize,
     interval: Option<Duration>,
-    /// When servers are asked again.
+    /// When servers are probed next.
     due: Option<Instant>,
 }
 
 impl Balance {
-    /// Of these servers, which are asked every `interval`. Of more than [`MAX_BACKENDS`] the rest
-    /// is left out.
+    /// Balances over these servers, which are probed every `interval`. Servers after the first [`MAX_BACKENDS`] are
+    /// ignored.
     pub fn new(addresses: &[Target], interval: Option<Duration>, now: Instant) -> Self {
         let backends = addresses.iter().take(MAX_BACKENDS).map(Backend::new).collect();
         Balance { backends, next: 0, interval, due: interval.map(|_| now) }
     }
 
-    /// Other servers, and another interval. Those that stay keep what is known of them. The new places of those that there
-    /// were, as far as they stay.
+    /// Replaces servers and interval. Servers that stay keep their state. Returns the new index of each former server,
+    /// None if it was removed.
     pub fn adjust(
         &mut self,
         addresses: &[Target],
@@ -78,7 +78,7 @@ impl Balance {
             self.backends.push(known.unwrap_or_else(|| Backend::new(address)));
         }
         self.next = 0;
-        // New ones are asked at once.
+        // Probe new servers at once.
         self.interval = interval;
         self.due = interval.map(|_| now);
         places
@@ -89,8 +89,8 @@ impl Balance {
         &self.backends
     }
 
-    /// The server for a connection that has tried those in the set `tried`; it has the connection
-    /// from here on, until [`Balance::left`]. Servers that are gone come last.
+    /// Chooses a server that is not in the set `tried`. The connection counts for it until [`Balance::left`]. Servers
+    /// that are down come last.
     pub fn choose(&mut self, tried: u64) -> Option<usize> {
         let count = self.backends.len();
         let order = (0..count).map(|n| (self.next + n) % count);
@@ -101,14 +101,14 @@ impl Balance {
         Some(best)
     }
 
-    /// A connection to a server is over, or came to nothing.
+    /// A connection to a server ended, or failed to open.
     pub fn left(&mut self, backend: usize) {
         if let Some(backend) = self.backends.get_mut(backend) {
             backend.connections = backend.connections.saturating_sub(1);
         }
     }
 
-    /// A server has answered, to a connection or a question; whether that is news.
+    /// A server has answered a connection (`connection`) or a probe. Returns whether it was down before.
     pub fn answered(&mut self, backend: usize, connection: bool) -> bool {
         let Some(backend) = self.backends.get_mut(backend) else { return false };
         backend.total += u64::from(connection);
@@ -116,7 +116,7 @@ impl Balance {
         !core::mem::replace(&mut backend.up, true)
     }
 
-    /// A server could not be reached; whether it counts as gone from now on.
+    /// A server could not be reached. Returns whether it counts as down from now on.
     pub fn failed(&mut self, backend: usize) -> bool {
         let Some(backend) = self.backends.get_mut(backend) else { return false };
         backend.failures += 1;
@@ -124,7 +124,7 @@ impl Balance {
         backend.in_a_row >= FAILURES && core::mem::replace(&mut backend.up, false)
     }
 
-    /// Whether servers are to be asked now; the next time is an interval later.
+    /// Whether probes are due. If so, the next are due an interval later.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.due.is_some_and(|at| at <= now);
         if due {
@@ -133,7 +133,7 @@ impl Balance {
         due
     }
 
-    /// When servers are asked again.
+    /// When the next probes are due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_take_turns_and_the_least_loaded_comes_first() {
+    fn equally_loaded_servers_take_turns_and_the_least_loaded_comes_first() {
         let mut balance = three();
         assert_eq!([0; 4].map(|_| balance.choose(0).unwrap()), [0, 1, 2, 0]);
         balance.left(2);
@@ -160,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_comes_last_until_it_does() {
+    fn failed_server_comes_last_until_it_answers() {
         let mut balance = three();
         assert!(!balance.failed(1), "once may be bad luck");
         assert!(balance.failed(1));
-        assert!(!balance.failed(1), "that is no news");
+        assert!(!balance.failed(1), "it is down already");
         assert_eq!([0; 4].map(|_| balance.choose(0).unwrap()), [0, 2, 0, 2]);
         assert_eq!(balance.choose(0b101), Some(1), "better than none");
         assert_eq!(balance.choose(0b111), None);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_servers_keep_what_is_known_of_those_that_stay() {
+    fn adjusted_servers_keep_the_state_of_those_that_stay() {
         let mut balance = three();
         let taken = [0; 3].map(|_| balance.choose(0).unwrap());
         assert_eq!(taken, [0, 1, 2]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_asked_at_once_and_then_every_interval() {
+    fn probes_are_due_at_once_and_then_every_interval() {
         let second = Duration::from_secs(1);
         let address = Target::Socket(SocketAddr::from(([10, 0, 0, 1], 80)));
         let mut balance = Balance::new(&[address], Some(second), Instant::ZERO);

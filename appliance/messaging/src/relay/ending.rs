@@ -1,6 +1,6 @@
-//! A rule that has ended, as long as handshakes of SMC-R are under way of its connections: a peer that has our side of the
-//! handshake may be on SMC-R before its answer is here. The handshake is finished, and then the peer is told of the end.
-//! That takes no longer than a handshake may take. Meanwhile the port is free for another.
+//! A removed rule while SMC-R handshakes of its connections are in progress. A peer that has our side of a handshake
+//! may use SMC-R before its answer arrives here. So the handshake is finished, then the connection is aborted. The
+//! handshake's timeout limits the time. Another rule may listen on the port meanwhile.
 
 use super::{Relay, World, numbers};
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use smcr::connector::Connector;
 use smcr::engine::{Ready, SocketId};
 use verbs::Provider;
 
-/// What is left of a rule.
+/// Listeners and connectors of a removed rule with handshakes in progress.
 #[derive(Debug)]
 pub struct Ending {
     first_owner: u32,
@@ -18,8 +18,8 @@ pub struct Ending {
 }
 
 impl Relay {
-    /// Ends the rule: its connections, those that are not relayed yet among them, by an abort. Its port is free. How
-    /// many messages were lost with them, and what is left of the rule.
+    /// Ends the rule: frees its port, and aborts its connections, including those that are not relayed yet. Returns the
+    /// number of messages lost, and the rest of the rule if handshakes are in progress.
     pub fn stop<P: Provider + ?Sized>(
         mut self,
         world: &mut World<'_, '_, P>,
@@ -39,12 +39,12 @@ impl Relay {
             fronts: self.fronts.into_iter().map(Some).collect(),
             backs: self.backs.into_iter().map(Some).collect(),
         };
-        (self.counters.lost - before, ending.go_on(world))
+        (self.counters.lost - before, ending.remove_finished(world))
     }
 }
 
 impl Ending {
-    /// Sees to what is new of the front or back with this number. None once nothing is left.
+    /// Handles events of the front or back with this owner number. None once nothing is left.
     pub fn poll<P: Provider + ?Sized>(
         mut self,
         owner: u32,
@@ -57,10 +57,11 @@ impl Ending {
         } else if !is_front && let Some(Some(back)) = self.backs.get_mut(at) {
             back.poll(interfaces.get(at), engine, ctx);
         }
-        self.go_on(world)
+        self.remove_finished(world)
     }
 
-    /// Takes an event of a socket of the engine whose owner has this number. None once nothing is left.
+    /// Handles an event of the engine's socket `socket`, for the front or back with this owner number. None once
+    /// nothing is left.
     pub fn handle_event<P: Provider + ?Sized>(
         mut self,
         owner: u32,
@@ -75,7 +76,7 @@ impl Ending {
         } else if !is_front && let Some(Some(back)) = self.backs.get_mut(at) {
             back.handle_event(socket, ready, interfaces.get(at), engine, ctx);
         }
-        self.go_on(world)
+        self.remove_finished(world)
     }
 
     fn place_of(&self, owner: u32) -> (usize, bool) {
@@ -83,8 +84,11 @@ impl Ending {
         (at, numbers(at)[0] == owner - self.first_owner)
     }
 
-    /// Ends those of which nothing is left.
-    fn go_on<P: Provider + ?Sized>(mut self, world: &mut World<'_, '_, P>) -> Option<Ending> {
+    /// Removes listeners and connectors without handshakes. None once nothing is left.
+    fn remove_finished<P: Provider + ?Sized>(
+        mut self,
+        world: &mut World<'_, '_, P>,
+    ) -> Option<Ending> {
         let World { interfaces, engine, ctx, .. } = world;
         for (at, front) in self.fronts.iter_mut().enumerate() {
             front.iter_mut().for_each(|front| while front.poll_event().is_some() {});

@@ -1,4 +1,4 @@
-//! The two sides of a relayed connection, as its pipes see them.
+//! The two sides of a relayed connection, as its pipes access them.
 
 use super::frames::MessageSides;
 use super::pipe::{Side, Sides};
@@ -18,7 +18,7 @@ pub(super) struct Endpoints<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
     pub world: &'w mut World<'i, 'c, P>,
 }
 
-/// Does the same with the transport of a side, whichever that is; `$none` if there is no connection yet.
+/// Evaluates `$do` with the transport and connection of a side; `$none` if there is no connection yet.
 macro_rules! on {
     ($this:ident, $side:ident, $transport:ident, $connection:ident, $do:expr, $none:expr) => {{
         let Endpoints { fronts, backs, front, back, world } = $this;

@@ -1,4 +1,4 @@
-//! How connections end.
+//! Ends relayed connections.
 
 use super::pipe::Side;
 use super::streams::{Backs, Fronts};
@@ -18,7 +18,7 @@ impl Relay {
         self.end_for(key, abort, Reason::Asked, world);
     }
 
-    /// As [`Relay::end`], and for what reason messages are lost with it.
+    /// As [`Relay::end`], with the reason to report if messages are lost.
     pub(super) fn end_for<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -26,15 +26,15 @@ impl Relay {
         why: Reason,
         world: &mut World<'_, '_, P>,
     ) {
-        // That a peer which carries messages says nothing any more is told; clients over TCP that are idle are many.
-        let is_told = why == Reason::Idle && self.is_conversation(key);
+        // Report an idle timeout of a message transport. Idle TCP clients are too many to report.
+        let report_idle = why == Reason::Idle && self.is_conversation(key);
         let lost = self.hang_up_both(key, abort, world);
-        if lost > 0 || is_told {
+        if lost > 0 || report_idle {
             self.note_end(why, lost, world.ctx.now);
         }
     }
 
-    /// As [`Relay::end`]: how many messages were lost.
+    /// As [`Relay::end`], without a report. Returns the number of messages lost.
     pub(super) fn hang_up_both<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -55,13 +55,13 @@ impl Relay {
         lost
     }
 
-    /// Ends all connections on both sides, by an abort: what is under way does not arrive any more.
+    /// Aborts all connections on both sides. Data in flight is lost.
     pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let keys: Vec<usize> = self.relayed.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.end(key, true, world));
     }
 
-    /// Ends one side; messages that had arrived and were not read.
+    /// Ends one side. Returns the number of messages that had arrived and were not read.
     pub(super) fn hang_up<P: Provider + ?Sized>(
         &mut self,
         side: Side,

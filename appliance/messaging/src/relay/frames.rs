@@ -1,11 +1,11 @@
-//! Messages of one direction of a relayed connection, of which at least one side carries messages.
+//! Moves messages in one direction of a relayed connection of which at least one side carries messages.
 //!
-//! In a stream each message has its length before it: four bytes, big-endian, of what follows. Without framing a message
-//! is written as it is, and what is read of a stream becomes messages as it comes.
+//! In a stream each message follows its length: four bytes, big-endian, without the length itself. Without framing a
+//! message is written unchanged, and each read of a stream is a message.
 //!
-//! What is read of a stream is kept here until its message is whole, and taken; so is a message that goes from one
-//! transport to another. Of a message that goes into a stream nothing is kept: it stays in its transport while it is
-//! written piece by piece.
+//! Bytes from a stream are buffered here until their message is complete and the other side accepts it. A message from
+//! one message transport to another is buffered, too. A message into a stream is not: it stays in its transport while
+//! it is written piece by piece.
 
 use super::pipe::{Pipe, Side, Sides};
 use crate::transport::{Carries, Closed, Reason, Unwritten};
@@ -14,11 +14,11 @@ use alloc::boxed::Box;
 /// Bytes of the length before a message in a stream.
 pub const LENGTH: usize = 4;
 
-/// Both sides of a connection, one of which carries messages at least. One call of these is one by piece or message.
+/// Both sides of a connection, at least one of which carries messages. Calls are indirect: one per piece or message.
 pub(super) trait MessageSides: Sides {
-    /// What a side carries.
+    /// Whether a side carries bytes or messages.
     fn carries(&mut self, side: Side) -> Carries;
-    /// Bytes that are left of the first message that has arrived.
+    /// Unread bytes of the first message that has arrived.
     fn message(&mut self, side: Side) -> Result<Option<usize>, Closed>;
     /// Writes bytes, or one message.
     fn put(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Unwritten>;
@@ -26,48 +26,48 @@ pub(super) trait MessageSides: Sides {
     fn reason(&mut self, side: Side) -> Reason;
 }
 
-/// What is known of a message on its way.
+/// State of one direction: buffered messages, and the message being written.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// Bytes that were read and that the other side has not taken.
+    /// Bytes that were read and not yet written to the other side, from `start` to `end`.
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The buffer has one message, which is whole.
+    /// The buffer holds one complete message.
     is_whole: bool,
-    /// Of a message that is being written to a stream: bytes of its length that were written, and bytes that are left.
+    /// The message being written to a stream: written bytes of its length prefix, and unwritten bytes of its body.
     writing: Option<(usize, usize)>,
     length: [u8; LENGTH],
 }
 
-/// How messages go into streams, and which are taken.
+/// Framing of messages in streams, and their maximum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
-    /// They have their lengths before them.
+    /// Each message follows its length.
     pub lengths: bool,
-    /// Bytes of the longest.
+    /// Bytes of the longest message.
     pub longest: usize,
 }
 
 impl Frames {
-    /// Memory of one for messages of so many bytes.
+    /// Memory for messages of up to `longest` bytes.
     pub fn memory(longest: usize) -> usize {
         LENGTH + longest
     }
 
-    /// For messages of so many bytes at most.
+    /// Creates the state for messages of up to `longest` bytes.
     pub fn new(longest: usize) -> Self {
         let buffer = alloc::vec![0; Frames::memory(longest)].into();
         Frames { buffer, ..Frames::default() }
     }
 
-    /// Whether a message, or a part of one, was taken from one side and not given to the other.
+    /// Whether a message, or a part of one, was read from one side and not written to the other.
     pub fn holds(&self) -> bool {
         self.start != self.end || self.is_whole
     }
 
-    /// Moves what can be moved from `from` to the other side until nothing more can be, or `turn` bytes were: how much.
-    /// `piece` is room for what is moved at a time.
+    /// Moves data from `from` to the other side until there is no more data or room, or `turn` bytes were moved.
+    /// Returns the number of bytes. `piece` is the buffer for one step.
     pub fn flow(
         &mut self,
         pipe: &mut Pipe,
@@ -103,7 +103,7 @@ impl Frames {
         Ok(moved)
     }
 
-    /// True at the end of the stream.
+    /// Stream to messages. True at the end of the stream.
     fn cut_into_messages(
         &mut self,
         from: Side,
@@ -116,7 +116,7 @@ impl Frames {
             while let Some((at, end)) = self.next_frame(framing)? {
                 let message = self.buffer.get(at..end).unwrap_or_default();
                 if !put(sides, from, message)? {
-                    return heard(sides, from);
+                    return check_stream(sides, from);
                 }
                 *moved += end - self.start;
                 self.start = end;
@@ -139,7 +139,7 @@ impl Frames {
         }
     }
 
-    /// Where the next message lies in the buffer, if it is whole.
+    /// Range of the next message in the buffer, if it is complete.
     fn next_frame(&self, framing: Framing) -> Result<Option<(usize, usize)>, Reason> {
         let bytes = self.buffer.get(self.start..self.end).unwrap_or_default();
         if !framing.lengths {
@@ -154,7 +154,7 @@ impl Frames {
         Ok((rest.len() >= length).then_some((at, at + length)))
     }
 
-    /// Makes room for a whole message behind what is kept.
+    /// Makes room for a complete message behind the buffered bytes.
     fn compact(&mut self, whole: usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -164,7 +164,7 @@ impl Frames {
         }
     }
 
-    /// True when all was said.
+    /// Messages to stream. True when the messages have ended.
     fn join_into_bytes(
         &mut self,
         from: Side,
@@ -186,7 +186,7 @@ impl Frames {
                         self.length = (length as u32).to_be_bytes();
                         (if framing.lengths { 0 } else { LENGTH }, length)
                     }
-                    Ok(None) => return heard(sides, to),
+                    Ok(None) => return check_stream(sides, to),
                     Err(Closed::Finished) => return Ok(true),
                     Err(Closed::Gone) => return Err(sides.reason(from)),
                 },
@@ -194,20 +194,20 @@ impl Frames {
             self.writing = Some((at, left));
             let room = sides.room(to);
             if room == 0 {
-                return heard(sides, to);
+                return check_stream(sides, to);
             }
             if let Some(rest) = self.length.get(at..).filter(|rest| !rest.is_empty()) {
                 let count = rest.len().min(room);
                 let written = put_bytes(sides, to, rest.get(..count).unwrap_or_default())?;
                 *moved += written;
                 self.writing = Some((at + written, left));
-                // Its bytes go when there is room again.
+                // Check the room again before the body.
                 continue;
             }
             let count = room.min(left).min(piece.len());
             let piece = piece.get_mut(..count).unwrap_or_default();
             let count = match sides.read(from, piece) {
-                // A message that was there is there until it was read.
+                // A message that has arrived stays until it is read.
                 Ok(0) if left > 0 => return Err(Reason::Lost),
                 Ok(count) => count,
                 Err(_) => return Err(sides.reason(from)),
@@ -223,7 +223,7 @@ impl Frames {
         Ok(false)
     }
 
-    /// True when all was said.
+    /// Messages to messages. True when the messages have ended.
     fn across(
         &mut self,
         from: Side,
@@ -261,15 +261,15 @@ impl Frames {
     }
 }
 
-/// Hears whether a stream into which nothing can be written now is lost.
-fn heard(sides: &mut dyn MessageSides, stream: Side) -> Result<bool, Reason> {
+/// Checks whether a stream is lost that cannot be read or written now.
+fn check_stream(sides: &mut dyn MessageSides, stream: Side) -> Result<bool, Reason> {
     match sides.read(stream, &mut []) {
         Err(Closed::Gone) => Err(sides.reason(stream)),
         Ok(_) | Err(Closed::Finished) => Ok(false),
     }
 }
 
-/// Sends a message to the other side than it came from; false if there is no room.
+/// Sends a message to the side other than `from`. False if there is no room.
 fn put(sides: &mut dyn MessageSides, from: Side, message: &[u8]) -> Result<bool, Reason> {
     match sides.put(from.other(), message) {
         Ok(_) => Ok(true),
@@ -297,14 +297,14 @@ mod tests {
 
     const LONGEST: usize = 40;
 
-    /// A side as a test has it.
+    /// A simulated side.
     #[derive(Debug)]
     struct End {
         carries: Carries,
         arrives: VecDeque<u8>,
         messages: VecDeque<Vec<u8>>,
         ended: Option<Closed>,
-        /// Bytes, or messages, that it takes now.
+        /// Bytes, or messages, that it accepts now.
         room: usize,
         written: Vec<u8>,
         sent: Vec<Vec<u8>>,
@@ -366,7 +366,7 @@ mod tests {
             Ok(self.put(side, bytes).unwrap_or(0))
         }
         fn finish(&mut self, side: Side) {
-            assert!(!self.at(side).finished, "the end is said once");
+            assert!(!self.at(side).finished, "a side is finished once");
             self.at(side).finished = true;
         }
     }
@@ -409,7 +409,7 @@ mod tests {
         [&(message.len() as u32).to_be_bytes()[..], message].concat()
     }
 
-    /// A direction from the client.
+    /// The direction from the client to the server.
     struct Way {
         both: Both,
         frames: Frames,
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_too_long_is_told_and_a_part_counts_as_lost() {
+    fn stream_with_an_excessive_length_fails_and_a_partial_message_is_held() {
         let mut way = Way::new(end(Carries::Bytes), messages(), FRAMED);
         way.both.0[0].arrives.extend(framed(b"good"));
         way.both.0[0].arrives.extend(b"GET ");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_waits_and_no_more_is_read() {
+    fn message_without_room_is_kept_and_reading_stops() {
         let mut way = Way::new(end(Carries::Bytes), messages(), FRAMED);
         way.both.0[1].room = 1;
         for n in 0..50u8 {
@@ -455,13 +455,13 @@ mod tests {
         assert!(left >= 49 * 24 - Frames::memory(LONGEST) && way.frames.holds());
         way.flow().unwrap();
         assert_eq!(way.both.0[0].arrives.len(), left, "nothing more is read");
-        // But that the connection is lost is heard of.
+        // A lost connection is reported all the same.
         way.both.0[0].ended = Some(Closed::Gone);
         assert_eq!(way.flow(), Err(Reason::Lost));
     }
 
     #[test]
-    fn messages_go_across_and_one_that_is_too_long_ends_it() {
+    fn messages_pass_between_transports_until_one_is_too_long() {
         let mut way = Way::new(messages(), messages(), FRAMED);
         way.both.0[0].messages.extend([vec![1; 40], vec![2; 3], vec![3; 5]]);
         way.both.0[1].room = 1;
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn without_framing_bytes_pass_as_they_are() {
+    fn unframed_bytes_pass_unchanged() {
         let mut way = Way::new(end(Carries::Bytes), messages(), PLAIN);
         way.both.0[0].arrives.extend([5; 100]);
         way.flow().unwrap();
@@ -490,9 +490,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in which pieces, and finds room when: the same messages, in order.
+        /// Messages arrive unchanged and in order, for any pieces and any room.
         #[test]
-        fn messages_are_the_same_behind_a_stream(
+        fn messages_through_a_stream_arrive_unchanged(
             wanted in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..=LONGEST), 0..20),
             steps in prop::collection::vec((0usize..60, 0usize..60), 1..60),
         ) {

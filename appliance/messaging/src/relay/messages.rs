@@ -1,4 +1,4 @@
-//! Connections of a rule of which one side carries messages at least.
+//! Relayed connections with at least one side over a message transport.
 
 use super::endpoints::Endpoints;
 use super::frames::{Frames, Framing, MessageSides};
@@ -13,33 +13,34 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use verbs::Provider;
 
-/// How long a connection whose one direction has ended waits for more of the other: transports of messages have no
-/// half-closes, and the other side may never know that nobody listens any more.
+/// How long a connection stays open after one direction has ended. Message transports have no half-close, so the other
+/// side may never learn that its data is no longer read.
 const HALF_CLOSED: Duration = Duration::from_secs(10);
-/// How long a connection may be silent whose peer may be gone without anybody's noticing, if the rule does not say.
+/// Default idle timeout of a connection whose transport does not detect a dead peer.
 pub(super) const UNWATCHED: Duration = Duration::from_secs(300);
-/// How often it is told at most that connections ended.
-const TELL: Duration = Duration::from_secs(1);
+/// Shortest time between two notices about ended connections.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is on its way: to the server, to the client.
+/// State of a connection that carries messages.
 #[derive(Debug)]
 pub(super) struct Conversation {
+    /// To the server, to the client.
     frames: [Frames; 2],
-    /// As the rule said it when it began.
+    /// Framing of the rule when the connection opened.
     framing: Framing,
-    /// Bytes of memory that were taken for it.
+    /// Bytes of memory reserved for it.
     memory: u64,
 }
 
 impl Conversation {
-    /// Gives its memory back: messages that were taken from one side and not given to the other.
+    /// Releases its memory. Returns the number of messages that were read from one side and not written to the other.
     pub fn end<P: Provider + ?Sized>(&self, world: &mut World<'_, '_, P>) -> u64 {
         world.engine.admission.give_back(self.memory);
         self.frames.iter().filter(|frames| frames.holds()).count() as u64
     }
 }
 
-/// A server of a rule, for who connects to it.
+/// A server of a rule, to connect to.
 pub(super) fn server(rule: &Rule, name: &MessageName, first_owner: u32) -> Wanted {
     wanted(rule, name, first_owner + MESSAGE_BACK)
 }
@@ -54,42 +55,42 @@ fn wanted(rule: &Rule, name: &MessageName, owner: u32) -> Wanted {
     }
 }
 
-/// When a connection ends of which one direction has, if nothing more comes.
+/// When a half-closed connection ends if no more data arrives.
 pub(super) fn half_closed_until(relayed: &Relayed) -> Option<Instant> {
     let ended = relayed.conversation.is_some() && relayed.pipes.iter().any(|pipe| pipe.finished);
     ended.then(|| relayed.since + HALF_CLOSED)
 }
 
 impl Relay {
-    /// Listens, if that is for messages.
+    /// Listens, if the rule listens on a message transport.
     #[cold]
     pub(crate) fn listen<P: Provider + ?Sized>(
         &mut self,
         world: &mut World<'_, '_, P>,
     ) -> Result<(), String> {
-        match self.listened() {
+        match self.listen_end() {
             Some(wanted) => world.messages.listen(&wanted),
             None => Ok(()),
         }
     }
 
-    /// Ends that.
+    /// Stops listening on a message transport.
     #[cold]
     pub(super) fn unlisten<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
-        if let Some(wanted) = self.listened() {
+        if let Some(wanted) = self.listen_end() {
             world.messages.unlisten(&wanted);
         }
     }
 
-    /// Has as many connections at a time as the rule says from here on.
+    /// Applies the rule's limit of connections to its listener on a message transport.
     #[cold]
     pub(super) fn relimit<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
-        if let Some(wanted) = self.listened() {
+        if let Some(wanted) = self.listen_end() {
             world.messages.relimit(&wanted);
         }
     }
 
-    fn listened(&self) -> Option<Wanted> {
+    fn listen_end(&self) -> Option<Wanted> {
         match &self.rule.listen {
             Listen::Message(name) => {
                 Some(wanted(&self.rule, name, self.first_owner + MESSAGE_FRONT))
@@ -98,7 +99,7 @@ impl Relay {
         }
     }
 
-    /// Takes an event of a transport of messages, of the end with this number. Then [`Relay::work`].
+    /// Handles an event of a message transport, for the end with this owner number. Call [`Relay::work`] afterwards.
     pub(crate) fn message_event<P: Provider + ?Sized>(
         &mut self,
         owner: u32,
@@ -124,8 +125,8 @@ impl Relay {
         self.relayed.get(key).is_some_and(|relayed| half_closed_until(relayed).is_some())
     }
 
-    /// The server is reached: makes room for messages, if one side carries them; false if there is none, and the
-    /// connection has ended.
+    /// Reserves memory for messages after the server is reached, if one side carries messages. If there is no memory,
+    /// ends the connection and returns false.
     pub(super) fn begin_conversation<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -138,18 +139,18 @@ impl Relay {
             return true;
         }
         let mut both = Endpoints { fronts, backs, front, back, world: &mut *world };
-        // Only what goes to a side that carries messages is kept until it is whole.
+        // Only messages to a message transport are buffered until they are complete.
         let longest = [Side::Backend, Side::Frontend].map(|to| match both.carries(to) {
             Carries::Messages { longest } => longest.min(rule.framing.longest),
             Carries::Bytes => 0,
         });
-        // A client over a stream has paid for it.
+        // A client over a stream was charged for it when it was accepted.
         let memory = match front {
             Place::Stream(_) => 0,
             Place::Message(_) => longest.iter().map(|&it| Frames::memory(it) as u64).sum(),
         };
         if !world.engine.admission.take(memory) {
-            let advice = "there is no memory for its longest messages: a smaller max_message, fewer connections, or more memory";
+            let advice = "no memory for its longest messages: lower max_message or connections, or give the machine more memory";
             self.refuse(key, "memory", advice, world);
             self.end(key, true, world);
             return false;
@@ -202,7 +203,7 @@ impl Relay {
                     timers.put(key, relayed.since + HALF_CLOSED);
                 }
             }
-            // Only whether the client is still there.
+            // The server is not reached yet: only check whether the client is gone.
             _ => {
                 let is_gone = match front {
                     Place::Stream(_) => both.read(Side::Frontend, &mut []) == Err(Closed::Gone),
@@ -215,12 +216,12 @@ impl Relay {
         let Some(relayed) = self.relayed.get(key) else { return };
         let finished = relayed.pipes.map(|pipe| pipe.finished);
         if let Some(why) = ended {
-            // Who has said everything and went does not wait for an answer; but an answer that breaks off is not to pass for a
-            // whole one.
+            // A side that finished and then closed expects no answer, so close in order. Otherwise abort, because a
+            // truncated answer must not look complete.
             let abort = finished == [false, false] || why != Reason::Lost;
             self.counters.aborted += u64::from(abort);
             let lost = self.hang_up_both(key, abort, world);
-            // That a client resets its connection is nothing unusual.
+            // A reset by a client is normal and not reported.
             if lost > 0 || why != Reason::Lost {
                 self.note_end(why, lost, world.ctx.now);
             }
@@ -231,25 +232,25 @@ impl Relay {
         }
     }
 
-    /// Notes that a connection ended, and how many messages were lost with it. It is told once a second at most.
+    /// Records that a connection ended, and how many messages were lost. Notices are limited by [`NOTICE_INTERVAL`].
     pub(super) fn note_end(&mut self, why: Reason, lost: u64, now: Instant) {
         let before = match self.ended.take() {
             Some(Notice::Ended { connections, lost, .. }) => (connections, lost),
             _ => (0, 0),
         };
         self.ended = Some(Notice::Ended { why, connections: before.0 + 1, lost: before.1 + lost });
-        let due = self.told.map_or(now, |told| told + TELL);
+        let due = self.last_ended_notice.map_or(now, |last| last + NOTICE_INTERVAL);
         self.ended_due = Some(due);
-        self.tell_ended(now);
+        self.push_ended(now);
     }
 
-    /// Tells what was noted, if it is time.
-    pub(super) fn tell_ended(&mut self, now: Instant) {
+    /// Queues the notice about ended connections, if it is due.
+    pub(super) fn push_ended(&mut self, now: Instant) {
         if self.ended_due.is_none_or(|due| due > now) {
             return;
         }
         self.ended_due = None;
-        self.told = Some(now);
+        self.last_ended_notice = Some(now);
         if let Some(notice) = self.ended.take() {
             self.push_notice(notice);
         }

@@ -1,13 +1,13 @@
-//! The messaging gateway: a rule listens on a port, over SMC-R and TCP, or for messages, and relays each connection
-//! to one of its servers, over TCP, SMC-R or a transport of messages.
+//! The messaging gateway: a rule listens on a port over SMC-R and TCP, or on a message transport. It relays each
+//! connection to one of its servers, over TCP, SMC-R or a message transport.
 //!
-//! What one side has no room for is not read from the other, so that all that is kept of a
-//! connection is in the buffers of its two ends. Half-closes and aborts go across. SMC's urgent byte
-//! stays in its place in the stream, without its mark: TCP here has none. Names are not looked up.
+//! Data is read from one side only if the other side has room for it, so all data of a connection is in the buffers of
+//! its two ends. Half-closes and aborts are forwarded. SMC's urgent byte stays at its position in the stream, without
+//! its mark, because the TCP here has no urgent data. Names are not resolved.
 //!
-//! Connections of which there is something new wait in a queue for their turn, in which `TURN` bytes go
-//! each way at most. Who has more goes to the end of the queue; who has no more to move, or nowhere to put it,
-//! leaves it, and comes back with what arrives next, or with room.
+//! Connections with events wait in a queue for their turn, in which at most `TURN` bytes move each way. A connection
+//! with more data goes to the end of the queue. A connection without data or room leaves the queue, and returns with
+//! the next event.
 
 mod adjust;
 pub mod balance;
@@ -50,41 +50,41 @@ use streams::{Backs, Fronts, Stream};
 use verbs::EngineContext;
 use verbs::Provider;
 
-/// Most that is moved at a time.
+/// Bytes moved in one step.
 const PIECE: usize = 32 << 10;
-/// Bytes of a connection that are moved each way before others have their turn.
+/// Bytes of a connection moved each way before the next connection's turn.
 const TURN: usize = 64 << 10;
-/// News that wait for the loop; the oldest go first.
+/// Notices that wait for the loop. The oldest are dropped first.
 const MAX_NOTICES: usize = 16;
 
-/// The interfaces that connections come and go over.
+/// The interfaces that carry connections.
 pub trait Interfaces {
-    /// How many there are.
+    /// Number of interfaces.
     fn count(&self) -> usize;
-    /// The one with number `at`, which is smaller than that.
+    /// The interface with number `at`, below [`Interfaces::count`].
     fn get(&mut self, at: usize) -> &mut Interface;
 }
 
-/// What relaying is done with.
+/// Context of relaying: all that rules use.
 pub struct World<'a, 'b, P: Provider + ?Sized> {
     /// The interfaces.
     pub interfaces: &'a mut dyn Interfaces,
     /// The engine of SMC-R.
     pub engine: &'a mut Engine,
-    /// Room for what is moved at a time; empty at first.
+    /// Buffer for one step; empty at first.
     pub piece: &'a mut Vec<u8>,
-    /// The provider under it.
+    /// Context of the engine, with its provider.
     pub ctx: &'a mut EngineContext<'b, P>,
-    /// Transports that carry messages.
+    /// Message transports.
     pub messages: &'a mut Messages<'b>,
 }
 
-/// A connection.
+/// ID of one side's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     /// Over TCP or SMC-R.
     Stream(Stream),
-    /// Over a transport of messages.
+    /// Over a message transport.
     Message(MessageConnection),
 }
 
@@ -96,27 +96,27 @@ struct Relayed {
     backend: usize,
     /// Servers that could not be reached.
     tried: u64,
-    /// SMC-R has come to nothing with this server: it is spoken to over TCP.
-    plain: bool,
+    /// The SMC-R handshake with this server failed: connect over TCP alone.
+    tcp_only: bool,
     /// The server is reached.
     open: bool,
-    /// To the server, to the client.
+    /// Pipes to the server, and to the client.
     pipes: [Pipe; 2],
-    /// When patience with the server, or with silence, began.
+    /// Start of the connect timeout, or time of the last data.
     since: Instant,
-    /// How long it may be silent, if not for ever.
+    /// Idle timeout. None: never.
     patience: Option<Duration>,
-    /// It stands in the queue.
+    /// The connection is in the queue.
     queued: bool,
-    /// What is on its way, where one side carries messages.
+    /// State of messages, if one side carries messages.
     conversation: Option<Box<Conversation>>,
 }
 
-/// A rule at work.
+/// A running rule.
 #[derive(Debug)]
 pub struct Relay {
     rule: Rule,
-    /// The first of [`OWNERS`] numbers by which the engine and [`Relay::poll`] know its fronts and backs.
+    /// The first of the [`OWNERS`] owner numbers of its fronts and backs, for the engine and [`Relay::poll`].
     first_owner: u32,
     fronts: Vec<Acceptor>,
     backs: Vec<Connector>,
@@ -127,34 +127,36 @@ pub struct Relay {
     balance: Balance,
     counters: Counters,
     notices: VecDeque<Notice>,
-    /// Connections that may have something to move. One that is gone may have left its place to another,
-    /// which then has a turn too many.
+    /// Connections that may have data to move. If a connection ended and its key was reused, the new connection gets an
+    /// extra turn.
     queue: VecDeque<usize>,
-    /// Of connections, and when questions to servers end.
+    /// Timers of connections.
     timers: Timers,
+    /// The next deadline of a probe.
     probes_due: Option<Instant>,
-    /// Connections that ended and that nobody was told of yet, and when somebody was told last.
+    /// Notice about ended connections that is not due yet.
     ended: Option<Notice>,
-    told: Option<Instant>,
+    last_ended_notice: Option<Instant>,
     ended_due: Option<Instant>,
 }
 
-/// Numbers of a rule's fronts and backs, of which there is one for each interface; there are fewer interfaces.
+/// Owner numbers of a rule: one for each front and back. There are fewer interfaces than these allow.
 pub const OWNERS: u32 = 256;
 
-/// The numbers of what is listened on for messages, and of servers that are spoken to by messages, among a rule's.
+/// Owner numbers of the listener on a message transport, and of connections to servers over message transports,
+/// relative to the rule's first one.
 const MESSAGE_FRONT: u32 = OWNERS - 2;
 const MESSAGE_BACK: u32 = OWNERS - 1;
 
-/// The numbers of the front and the back on an interface, among a rule's.
+/// Owner numbers of the front and the back on an interface, relative to the rule's first one.
 fn numbers(at: usize) -> [u32; 2] {
     let front = 2 * at as u32;
     [front, front + 1]
 }
 
 impl Relay {
-    /// Listens on all interfaces. `first_owner`: the first of [`OWNERS`] numbers that nobody else has with the
-    /// engine; `seed` as in [`Connector::new`].
+    /// Listens on all interfaces. `first_owner` is the first of [`OWNERS`] numbers that no other user of the engine
+    /// has; `seed` as in [`Connector::new`].
     pub fn new(
         rule: Rule,
         interfaces: &mut dyn Interfaces,
@@ -192,7 +194,7 @@ impl Relay {
             timers: Timers::default(),
             probes_due: None,
             ended: None,
-            told: None,
+            last_ended_notice: None,
             ended_due: None,
             rule,
         }
@@ -208,12 +210,12 @@ impl Relay {
         self.balance.backends()
     }
 
-    /// What was counted so far.
+    /// Counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Connections that there are.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         self.relayed.len()
     }
@@ -226,13 +228,12 @@ impl Relay {
         fronts.chain(backs.flat_map(|(at, back)| back.connected().map(move |c| (at, c))))
     }
 
-    /// A server came or went.
+    /// The next notice for the operator.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
 
-    /// Its fronts and backs: the interface that each is on, its name among those of [`Interface::ready`], and
-    /// its number.
+    /// Its fronts and backs: interface, name in [`Interface::ready`], and owner number.
     pub fn owners(&mut self, interfaces: &mut dyn Interfaces) -> Vec<(usize, Owner, u32)> {
         let mut owners = Vec::new();
         for (at, front) in self.fronts.iter().enumerate() {
@@ -244,7 +245,7 @@ impl Relay {
         owners
     }
 
-    /// Where the front or back with a number is.
+    /// Side and interface of the front or back with an owner number.
     fn place_of(&self, owner: u32) -> Option<(Side, usize)> {
         let number = owner.checked_sub(self.first_owner)?;
         let at = number as usize / 2;
@@ -256,8 +257,8 @@ impl Relay {
         (at < count).then_some((side, at))
     }
 
-    /// Sees to what is new of the connections of the front or back with this number, some at a time: to be
-    /// called while [`Interface::ready`] names it. Then [`Relay::work`].
+    /// Handles some events of the front or back with this owner number. Call it while [`Interface::ready`] names the
+    /// front or back, and [`Relay::work`] afterwards.
     pub fn poll<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
         let Some((side, at)) = self.place_of(owner) else { return };
         let World { interfaces, engine, ctx, .. } = &mut *world;
@@ -266,10 +267,11 @@ impl Relay {
             Side::Frontend => self.fronts[at].poll(interface, engine, ctx),
             Side::Backend => self.backs[at].poll(interface, engine, ctx),
         }
-        self.hear(side, at, world);
+        self.handle_connections(side, at, world);
     }
 
-    /// Takes an event of a socket of the engine whose owner has this number. Then [`Relay::work`].
+    /// Handles an event of the engine's socket `socket`, for the front or back with this owner number. Call
+    /// [`Relay::work`] afterwards.
     pub fn handle_event<P: Provider + ?Sized>(
         &mut self,
         owner: u32,
@@ -284,11 +286,16 @@ impl Relay {
             Side::Frontend => self.fronts[at].handle_event(socket, ready, interface, engine, ctx),
             Side::Backend => self.backs[at].handle_event(socket, ready, interface, engine, ctx),
         };
-        self.hear(side, at, world);
+        self.handle_connections(side, at, world);
     }
 
-    /// Hears what a front or back has to say of its connections.
-    fn hear<P: Provider + ?Sized>(&mut self, side: Side, at: usize, world: &mut World<'_, '_, P>) {
+    /// Handles the connection events of a front or back.
+    fn handle_connections<P: Provider + ?Sized>(
+        &mut self,
+        side: Side,
+        at: usize,
+        world: &mut World<'_, '_, P>,
+    ) {
         match side {
             Side::Frontend => loop {
                 let mut front = Fronts { acceptors: &mut self.fronts, at, world: &mut *world };
@@ -310,24 +317,26 @@ impl Relay {
         world: &mut World<'_, '_, P>,
     ) {
         match event {
-            Event::Opened(place, over) => self.welcome(place, over, world),
+            Event::Opened(place, over) => self.accept(place, over, world),
             Event::Ready(place) | Event::Failed(place) | Event::Broken(place) => {
                 if let Some(&key) = self.by_front.get(&place) {
                     self.queue(key);
                 }
             }
-            Event::Refused(count) => self.found_no_place(count, world),
+            Event::Refused(count) => self.refuse_excess(count, world),
         }
     }
 
-    /// So many peers of a transport of messages found all places taken.
+    /// A message transport has refused `count` peers, because the rule has all its connections.
     #[cold]
-    fn found_no_place<P: Provider + ?Sized>(&mut self, count: u64, world: &mut World<'_, '_, P>) {
+    fn refuse_excess<P: Provider + ?Sized>(&mut self, count: u64, world: &mut World<'_, '_, P>) {
         self.counters.refused += count;
-        let (reason, advice) =
-            ("connections", "all its places are taken: raise rule.N.connections, or close some");
+        let (reason, advice) = (
+            "connections",
+            "the rule has all its connections: raise rule.N.connections, or close some",
+        );
         self.note_refused(None, reason, advice.into(), world);
-        // Of the others it is known how many there were.
+        // The others are only counted.
         if count > 1 {
             world.engine.admission.refusals.count("connection", reason, count - 1);
         }
@@ -345,7 +354,11 @@ impl Relay {
         };
         let Some(&key) = self.by_back.get(&id) else {
             if let Some(probe) = self.probes.iter().position(|p| Place::Stream(p.place) == id) {
-                self.probed(probe, matches!(event, Event::Opened(..) | Event::Ready(_)), world);
+                self.finish_probe(
+                    probe,
+                    matches!(event, Event::Opened(..) | Event::Ready(_)),
+                    world,
+                );
             }
             return;
         };
@@ -353,12 +366,12 @@ impl Relay {
             Event::Opened(_, over) => self.reached(key, over, world),
             Event::Ready(_) => self.queue(key),
             Event::Failed(_) => self.dial_another(key, world),
-            Event::Broken(_) => self.dial_plainly(key, world),
+            Event::Broken(_) => self.dial_over_tcp(key, world),
             Event::Refused(_) => {}
         }
     }
 
-    /// Has what can be moved of a connection moved, in its turn.
+    /// Queues a connection for its turn.
     fn queue(&mut self, key: usize) {
         if let Some(relayed) = self.relayed.get_mut(key)
             && !core::mem::replace(&mut relayed.queued, true)
@@ -367,7 +380,7 @@ impl Relay {
         }
     }
 
-    /// Moves what can be moved, of so many connections at most; of how many.
+    /// Moves data of up to `turns` connections. Returns their number.
     pub fn work<P: Provider + ?Sized>(
         &mut self,
         turns: usize,
@@ -383,7 +396,7 @@ impl Relay {
         turns
     }
 
-    /// Connections that were looked at.
+    /// Number of visits to connections.
     #[cfg(test)]
     pub(crate) fn looked(&self) -> u64 {
         let fronts = self.fronts.iter().map(|front| front.looked);
@@ -395,8 +408,8 @@ impl Relay {
         !self.queue.is_empty()
     }
 
-    /// A client has come.
-    fn welcome<P: Provider + ?Sized>(
+    /// Adds an accepted connection, and dials a server.
+    fn accept<P: Provider + ?Sized>(
         &mut self,
         front: Place,
         over: Over,
@@ -412,7 +425,7 @@ impl Relay {
             back: None,
             backend: 0,
             tried: 0,
-            plain: false,
+            tcp_only: false,
             open: false,
             pipes: [Pipe::default(); 2],
             since: world.ctx.now,
@@ -425,7 +438,7 @@ impl Relay {
         self.dial(key, world);
     }
 
-    /// Moves what can be moved of a connection, in one turn.
+    /// Moves data of a connection, in one turn.
     fn serve<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         if self.is_conversation(key) {
             return self.converse(key, world);
@@ -449,7 +462,7 @@ impl Relay {
             }
             there.is_err() || here.is_err()
         } else {
-            // Only whether the client is still there.
+            // The server is not reached yet: only check whether the client is gone.
             both.read(Side::Frontend, &mut []) == Err(Closed::Gone)
         };
         *world.piece = piece;

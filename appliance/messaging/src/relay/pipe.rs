@@ -1,5 +1,5 @@
-//! Bytes of one direction of a relayed connection, and its end. Nothing is kept here: what is read
-//! from one side is what the other has room for, so that a slow reader slows down the writer.
+//! Moves bytes and the end of one direction of a relayed connection. Nothing is buffered here: a read takes only as
+//! much as the other side has room for, so a slow reader slows the writer down.
 
 use net::tcp::Closed;
 
@@ -13,7 +13,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     pub fn other(self) -> Side {
         match self {
             Side::Frontend => Side::Backend,
@@ -24,13 +24,13 @@ impl Side {
 
 /// Both sides of a relayed connection.
 pub trait Sides {
-    /// Reads what has arrived; 0 if there is nothing at present.
+    /// Reads available data; 0 if there is none now.
     fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed>;
-    /// Bytes that a write would take now.
+    /// Bytes that a write would accept now.
     fn room(&mut self, side: Side) -> usize;
-    /// Writes; takes all if there is room for it.
+    /// Writes. Accepts all bytes if there is room.
     fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed>;
-    /// Ends our sending after what was written.
+    /// Half-closes our direction, after the written data.
     fn finish(&mut self, side: Side);
 }
 
@@ -39,13 +39,13 @@ pub trait Sides {
 pub struct Pipe {
     /// Bytes moved.
     pub bytes: u64,
-    /// The end was reached, and said to the other side.
+    /// The end was reached, and the other side was half-closed.
     pub finished: bool,
 }
 
 impl Pipe {
-    /// Moves what can be moved from `from` to the other side, by way of `piece`, until nothing more can be or
-    /// `turn` bytes were; how much. An error when the connection is lost on either side.
+    /// Moves data from `from` to the other side through `piece`, until there is no more data or room, or `turn` bytes
+    /// were moved. Returns the number of bytes. An error if the connection is lost on either side.
     pub fn flow(
         &mut self,
         from: Side,
@@ -57,7 +57,7 @@ impl Pipe {
         let mut moved = 0;
         while !self.finished && moved < turn {
             let room = sides.room(to).min(piece.len());
-            // Without room nothing is read; but that the connection is lost is heard of.
+            // Also without room, because an empty read reports a lost connection.
             match sides.read(from, &mut piece[..room]) {
                 Ok(0) => break,
                 Ok(count) => {
@@ -86,7 +86,7 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// A side as a test has it.
+    /// A simulated side.
     #[derive(Debug, Default)]
     struct End {
         arrives: VecDeque<u8>,
@@ -94,7 +94,7 @@ mod tests {
         lost: bool,
         capacity: usize,
         written: Vec<u8>,
-        /// Written and not yet taken by the peer.
+        /// Bytes written and not yet read by the peer.
         held: usize,
         finished: bool,
     }
@@ -139,13 +139,13 @@ mod tests {
             Ok(count)
         }
         fn finish(&mut self, side: Side) {
-            assert!(!self.at(side).finished, "the end is said once");
+            assert!(!self.at(side).finished, "a side is finished once");
             self.at(side).finished = true;
         }
     }
 
     #[test]
-    fn a_half_close_goes_across_behind_the_last_byte() {
+    fn half_close_is_forwarded_after_the_last_byte() {
         let mut both = Endpoints::default();
         both.at(Side::Backend).capacity = 4;
         both.at(Side::Frontend).arrives = (0..6).collect();
@@ -158,11 +158,11 @@ mod tests {
         assert!(pipe.finished && both.at(Side::Backend).finished);
         assert_eq!(both.at(Side::Backend).written, [0, 1, 2, 3, 4, 5]);
         assert_eq!(pipe.flow(Side::Frontend, &mut both, &mut piece, usize::MAX), Ok(0));
-        assert!(!both.at(Side::Frontend).finished, "the other direction goes on");
+        assert!(!both.at(Side::Frontend).finished, "the other direction stays open");
     }
 
     #[test]
-    fn a_loss_is_heard_of_even_without_room() {
+    fn lost_connection_is_reported_even_without_room() {
         for lost in [Side::Frontend, Side::Backend] {
             let mut both = Endpoints::default();
             both.at(Side::Backend).capacity = 4;
@@ -181,9 +181,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives and is taken when, what was sent is what arrives, in order.
+        /// Bytes arrive unchanged and in order, however arrivals and reads interleave.
         #[test]
-        fn the_stream_is_the_same(
+        fn stream_arrives_unchanged(
             steps in prop::collection::vec((0usize..50, 0usize..50), 1..60),
             capacity in 1usize..40,
             size in 1usize..20,

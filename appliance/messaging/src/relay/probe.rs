@@ -1,4 +1,4 @@
-//! Questions to servers whether they are there: connections without a word.
+//! Health probes of servers: TCP connections that are closed without data.
 
 use super::pipe::Side;
 use super::streams::{Backs, Stream};
@@ -8,7 +8,7 @@ use crate::transport::Transport;
 use drivers::hal::Instant;
 use verbs::Provider;
 
-/// A question to a server whether it is there.
+/// A health probe in progress.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub place: Stream,
@@ -17,13 +17,13 @@ pub(super) struct Probe {
 }
 
 impl Relay {
-    /// Asks all servers whether they are there.
+    /// Starts a probe of each server.
     pub(super) fn probe_all<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         for backend in 0..self.balance.backends().len() {
             if self.probes.iter().any(|probe| probe.backend == backend) {
                 continue;
             }
-            // Whether an end that carries messages is there is found out by who connects.
+            // Only connections test a server over a message transport.
             let Target::Socket(address) = self.balance.backends()[backend].address else {
                 continue;
             };
@@ -39,8 +39,8 @@ impl Relay {
         }
     }
 
-    /// A server has answered the question, or has not.
-    pub(super) fn probed<P: Provider + ?Sized>(
+    /// Ends a probe that was answered or has failed.
+    pub(super) fn finish_probe<P: Provider + ?Sized>(
         &mut self,
         probe: usize,
         answers: bool,
@@ -52,11 +52,11 @@ impl Relay {
         }
         self.hang_up(Side::Backend, Place::Stream(place), false, world);
         if self.balance.answered(backend, false) {
-            self.tell(backend, true);
+            self.notify_backend(backend, true);
         }
     }
 
-    /// Gives servers up that have not answered in time.
+    /// Ends probes that have timed out.
     pub(super) fn end_probes<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let mut at = 0;
         while let Some(probe) = self.probes.get(at) {

@@ -1,5 +1,5 @@
-//! The PROXY protocol, version 2 (haproxy, doc/proxy-protocol.txt, section 2.2): a header before
-//! the first byte to a server, which tells it the client's address. Without extensions, for TCP.
+//! The PROXY protocol, version 2 (haproxy, doc/proxy-protocol.txt, section 2.2): a header before the first byte to a
+//! server, with the client's address. For TCP, without extensions.
 
 use core::net::SocketAddr;
 
@@ -12,8 +12,8 @@ const TCP_OVER_IPV6: u8 = 0x21;
 /// Bytes of the longest header.
 pub const MAX_HEADER: usize = 16 + 36;
 
-/// Writes the header for a client at `source` that connected to `destination`; its length. Where
-/// the two are of different families, the client's counts.
+/// Writes the header for a client at `source` that connected to `destination`. Returns its length. If the address
+/// families differ, both addresses are written as IPv6.
 pub fn header(source: SocketAddr, destination: SocketAddr, into: &mut [u8; MAX_HEADER]) -> usize {
     let mut length = 0;
     let mut put = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! A rule, and what it tells of itself.
+//! Settings, counters and notices of a rule.
 
 use super::frames::Framing;
 use crate::names::{Listen, Target};
@@ -9,12 +9,12 @@ use core::time::Duration;
 use net::tcp::Limits;
 use smcr::admission::Gate;
 
-/// What is relayed where.
+/// Settings of a rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Its name.
     pub name: String,
-    /// What it listens on.
+    /// The end to listen on.
     pub listen: Listen,
     /// Whether SMC-R is offered to clients.
     pub offers: bool,
@@ -22,42 +22,42 @@ pub struct Rule {
     pub backends: Vec<Target>,
     /// Whether SMC-R is offered to servers.
     pub smc: bool,
-    /// Whether servers are told the client's address.
+    /// Whether servers get the client's address by the PROXY protocol.
     pub proxy: bool,
-    /// How long a server may take to answer over TCP. An SMC handshake has times of its own.
+    /// Connect timeout over TCP. An SMC handshake has timeouts of its own.
     pub connect_timeout: Duration,
-    /// How long a connection may be silent, with zero for ever; without it for a time that depends on what carries it.
+    /// Idle timeout. Zero: never. None: a default that depends on the transport.
     pub idle_timeout: Option<Duration>,
-    /// How often servers are asked whether they are there.
+    /// Interval of health probes.
     pub health_interval: Option<Duration>,
-    /// Who may connect.
+    /// Admission of clients.
     pub gate: Gate,
-    /// Of the TCP connections on either side.
+    /// Limits of the TCP connections on either side.
     pub limits: Limits,
-    /// How messages go into streams, and which are taken.
+    /// Framing of messages in streams, and their maximum length.
     pub framing: Framing,
-    /// The number of all signals of LINX, if it is no part of messages.
+    /// LINX: fixed signal number. None if each message starts with its number.
     pub signal: Option<u32>,
 }
 
-/// What a rule counted.
+/// Counters of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Clients that came over SMC-R.
+    /// Clients over SMC-R.
     pub smc: u64,
-    /// Clients that came over TCP.
+    /// Clients over TCP.
     pub tcp: u64,
-    /// Clients that came over a transport of messages.
+    /// Clients over a message transport.
     pub messages: u64,
-    /// Messages that had arrived, and did not get to the other side because a connection ended first.
+    /// Messages that arrived and were not forwarded, because a connection ended first.
     pub lost: u64,
-    /// Servers that were reached over SMC-R.
+    /// Connections to servers over SMC-R.
     pub smc_servers: u64,
-    /// Clients for whom there was no server.
+    /// Clients that were refused, for example because no server could be reached.
     pub refused: u64,
-    /// Connections that ended by a loss on either side.
+    /// Connections that were aborted, because a side was reset or lost.
     pub aborted: u64,
-    /// Connections that were silent for too long.
+    /// Connections ended by the idle timeout.
     pub timed_out: u64,
     /// Bytes from clients.
     pub bytes_in: u64,
@@ -65,23 +65,23 @@ pub struct Counters {
     pub bytes_out: u64,
 }
 
-/// What the operator should know.
+/// An event for the operator's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A server came, or went.
+    /// A server is up or down.
     Backend {
-        /// Where it is.
+        /// Its address.
         backend: Target,
-        /// It answers.
+        /// Whether it answers.
         up: bool,
     },
-    /// Connections that carry messages ended otherwise than by both of their ends, the last of them for this reason.
+    /// Connections that carry messages ended, and not by both of their ends.
     Ended {
-        /// Why.
+        /// Reason of the last one.
         why: Reason,
-        /// How many ended.
+        /// Number of connections.
         connections: u64,
-        /// Messages that were lost with them.
+        /// Messages lost with them.
         lost: u64,
     },
 }

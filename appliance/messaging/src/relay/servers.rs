@@ -1,4 +1,4 @@
-//! The server of a connection: it is chosen, dialled, and another in its place if it does not answer.
+//! Chooses and dials the server of a connection, and tries another one if it does not answer.
 
 use super::pipe::Side;
 use super::proxy::{self, MAX_HEADER};
@@ -14,11 +14,11 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use net::refusal::Refusal;
 use verbs::Provider;
 
-/// A client whose address is not known any more.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+/// Address in the PROXY header of a client whose connection has ended.
+const UNKNOWN_CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Relay {
-    /// Begins to connect to a server that was not tried yet.
+    /// Starts to connect to a server that was not tried yet.
     pub(super) fn dial<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         loop {
             let Some(backend) = self.balance.choose(self.relayed[key].tried) else {
@@ -28,7 +28,7 @@ impl Relay {
             let relayed = &mut self.relayed[key];
             relayed.tried |= 1 << backend;
             relayed.backend = backend;
-            relayed.plain = false;
+            relayed.tcp_only = false;
             if self.connect(key, world) {
                 return;
             }
@@ -37,7 +37,7 @@ impl Relay {
         }
     }
 
-    /// Why no server answers a client, and what to do.
+    /// Advice for a client that was refused because no server answers.
     #[cold]
     fn no_server(&self) -> String {
         let backends = self.balance.backends();
@@ -51,7 +51,7 @@ impl Relay {
         )
     }
 
-    /// Notes that a client was refused.
+    /// Counts and records the refusal of a client.
     #[cold]
     pub(super) fn refuse<P: Provider + ?Sized>(
         &mut self,
@@ -68,7 +68,7 @@ impl Relay {
         self.note_refused(who, reason, advice.into(), world);
     }
 
-    /// Notes the refusal of a connection to this rule.
+    /// Records the refusal of a connection to this rule.
     pub(super) fn note_refused<P: Provider + ?Sized>(
         &self,
         who: Option<IpAddr>,
@@ -81,7 +81,7 @@ impl Relay {
         world.engine.admission.refusals.push(refusal);
     }
 
-    /// Begins to connect to the server of a connection; false if there is no way or no room.
+    /// Starts to connect to the server of a connection. False if there is no route or no room.
     pub(super) fn connect<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -92,7 +92,7 @@ impl Relay {
         let place = match &backend.address {
             Target::Socket(address) => {
                 let doubts = || world.engine.doubts(address.ip(), now);
-                let smc = self.rule.smc && !relayed.plain && !doubts();
+                let smc = self.rule.smc && !relayed.tcp_only && !doubts();
                 let connectors = &mut self.backs;
                 let mut backs = Backs { connectors, at: 0, smc, world: &mut *world };
                 backs.connect(address).map(Place::Stream)
@@ -110,8 +110,8 @@ impl Relay {
         true
     }
 
-    /// The server answers over TCP, but the handshake of SMC has broken off: it is spoken to without.
-    pub(super) fn dial_plainly<P: Provider + ?Sized>(
+    /// Dials the server again over TCP alone: its SMC-R handshake has failed.
+    pub(super) fn dial_over_tcp<P: Provider + ?Sized>(
         &mut self,
         key: usize,
         world: &mut World<'_, '_, P>,
@@ -120,7 +120,7 @@ impl Relay {
         if let Some(place) = relayed.back.take() {
             self.by_back.remove(&place);
         }
-        if core::mem::replace(&mut relayed.plain, true) || !self.connect(key, world) {
+        if core::mem::replace(&mut relayed.tcp_only, true) || !self.connect(key, world) {
             let backend = self.relayed[key].backend;
             self.balance.left(backend);
             self.backend_failed(backend);
@@ -128,7 +128,7 @@ impl Relay {
         }
     }
 
-    /// The server that was dialled does not answer.
+    /// Dials another server, because this one does not answer.
     pub(super) fn dial_another<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -147,11 +147,11 @@ impl Relay {
 
     pub(super) fn backend_failed(&mut self, backend: usize) {
         if self.balance.failed(backend) {
-            self.tell(backend, false);
+            self.notify_backend(backend, false);
         }
     }
 
-    pub(super) fn tell(&mut self, backend: usize, up: bool) {
+    pub(super) fn notify_backend(&mut self, backend: usize, up: bool) {
         let backend = self.balance.backends()[backend].address.clone();
         self.push_notice(Notice::Backend { backend, up });
     }
@@ -163,7 +163,7 @@ impl Relay {
         self.notices.push_back(notice);
     }
 
-    /// The server of a connection is reached.
+    /// Opens a connection whose server is reached.
     pub(super) fn reached<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -176,7 +176,7 @@ impl Relay {
         relayed.since = world.ctx.now;
         let (backend, front, back) = (relayed.backend, relayed.front, relayed.back);
         if self.balance.answered(backend, true) {
-            self.tell(backend, true);
+            self.notify_backend(backend, true);
         }
         self.relayed[key].patience = self.patience(&self.relayed[key], world);
         if let Some(idle) = self.relayed[key].patience {
@@ -190,11 +190,11 @@ impl Relay {
         {
             let mut header = [0; MAX_HEADER];
             let ends = self.fronts[front.0].ends(front.1);
-            let (local, remote) = ends.unwrap_or((NOBODY, NOBODY));
+            let (local, remote) = ends.unwrap_or((UNKNOWN_CLIENT, UNKNOWN_CLIENT));
             let length = proxy::header(remote, local, &mut header);
             let header = &header[..length];
             let World { interfaces, engine, ctx, .. } = world;
-            // The first that is written finds an empty buffer, which is larger.
+            // The first write fits, because the buffer is empty and larger.
             let written = self.backs[at].write(id, header, interfaces.get(at), engine, ctx);
             if written != Ok(header.len()) {
                 return self.end(key, true, world);

@@ -1,4 +1,4 @@
-//! TCP and SMC-R as transports: what a rule listens with, and what it connects with, over all interfaces.
+//! TCP and SMC-R as transports: a rule's listeners and connectors over all interfaces.
 
 use super::World;
 use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
@@ -7,21 +7,21 @@ use smcr::acceptor::{self, Acceptor, Carrier, ConnectionId};
 use smcr::connector::Connector;
 use verbs::Provider;
 
-/// A connection over TCP or SMC-R: over which interface, and its name there.
+/// A connection over TCP or SMC-R: interface, and ID there.
 pub(super) type Stream = (usize, ConnectionId);
 
 /// The listeners of a rule.
 pub(super) struct Fronts<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
     pub acceptors: &'a mut [Acceptor],
-    /// The interface whose news are asked for.
+    /// The interface whose events are read.
     pub at: usize,
     pub world: &'w mut World<'i, 'c, P>,
 }
 
-/// Its connectors.
+/// The connectors of a rule.
 pub(super) struct Backs<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
     pub connectors: &'a mut [Connector],
-    /// The interface whose news are asked for.
+    /// The interface whose events are read.
     pub at: usize,
     /// SMC-R is offered.
     pub smc: bool,
@@ -105,14 +105,14 @@ stream_transport!(Fronts, acceptors);
 stream_transport!(Backs, connectors);
 
 impl<P: Provider + ?Sized> Fronts<'_, '_, '_, '_, P> {
-    /// A listener connects to nobody.
+    /// Fails: a listener does not connect.
     fn begin(&mut self, _: SocketAddr) -> Option<Stream> {
         None
     }
 }
 
 impl<P: Provider + ?Sized> Backs<'_, '_, '_, '_, P> {
-    /// Begins to connect over the interface on the way to a server.
+    /// Starts to connect, over the interface with a route to the server.
     fn begin(&mut self, to: SocketAddr) -> Option<Stream> {
         let mut all = 0..self.connectors.len();
         let at = all.find(|&at| self.world.interfaces.get(at).next_hop(to.ip()).is_some())?;

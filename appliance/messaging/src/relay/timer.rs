@@ -1,4 +1,4 @@
-//! Timers of a rule: patience with servers, with silence, and the next questions to servers.
+//! Timers of a rule: connect and idle timeouts, and health probes.
 
 use super::{Place, Relay, Relayed, World, messages};
 use crate::transport::Reason;
@@ -7,13 +7,13 @@ use drivers::hal::Instant;
 use smcr::acceptor::Acceptor;
 use verbs::Provider;
 
-/// How long what came while the machine stood still may take to be read.
+/// Time to read data that arrived while the machine was paused.
 const GRACE: Duration = Duration::from_secs(1);
-/// Connections whose timers run before others have their turn.
+/// Timers that are handled in one call.
 const DUE: usize = 64;
 
 impl Relay {
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let fronts = self.fronts.iter().filter_map(Acceptor::poll_timeout);
         let balance = self.balance.poll_timeout();
@@ -21,7 +21,7 @@ impl Relay {
         fronts.chain(own.into_iter().flatten()).min()
     }
 
-    /// Does what is due. Then [`Relay::work`].
+    /// Handles expired timers. Call [`Relay::work`] afterwards.
     pub fn handle_timeout<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let now = world.ctx.now;
         if self.balance.is_due(now) {
@@ -31,7 +31,7 @@ impl Relay {
             self.probes_due = None;
             self.end_probes(world);
         }
-        self.tell_ended(now);
+        self.push_ended(now);
         for at in 0..self.fronts.len() {
             if self.fronts[at].poll_timeout().is_some_and(|due| due <= now) {
                 let owner = self.fronts[at].owner();
@@ -46,7 +46,7 @@ impl Relay {
             if now < deadline {
                 self.timers.put(key, deadline);
             } else if !stood.is_zero() {
-                // The machine stood still: what came meanwhile was not read.
+                // The machine was paused, and data that arrived meanwhile is unread.
                 self.forgive_standstill(key, stood, now);
             } else if self.is_half_closed(key) {
                 self.end(key, false, world);
@@ -59,7 +59,7 @@ impl Relay {
         }
     }
 
-    /// Leaves the time out of account in which the machine stood still.
+    /// Extends a deadline by the time in which the machine was paused.
     #[cold]
     fn forgive_standstill(&mut self, key: usize, stood: Duration, now: Instant) {
         let Some(relayed) = self.relayed.get_mut(key) else { return };
@@ -67,8 +67,8 @@ impl Relay {
         self.timers.put(key, now + GRACE);
     }
 
-    /// When patience with a connection ends. That with a handshake is the engine's: Linux declines after
-    /// seconds, and who is less patient never hears of it.
+    /// When a connection times out. The engine times SMC-R handshakes: Linux declines only after seconds, and a shorter
+    /// timeout here would miss its Decline.
     fn deadline(&self, relayed: &Relayed) -> Option<Instant> {
         if relayed.open {
             let idle = relayed.patience.map(|time| relayed.since + time);
@@ -81,7 +81,7 @@ impl Relay {
         connects.then(|| relayed.since + self.rule.connect_timeout)
     }
 
-    /// Has questions that are not answered looked at.
+    /// Sets the probe timer to `at`, unless it expires earlier.
     pub(super) fn arm_probes(&mut self, at: Instant) {
         self.probes_due = Instant::first([self.probes_due, Some(at)]);
     }

@@ -1,4 +1,4 @@
-//! The ends of rules at peers: which peer's messages are whose.
+//! State of usNIC peers as ends of rules: maps a peer's endpoints to the rule that gets its messages.
 
 use crate::names::MessageName;
 use crate::transport::{Event, Over, Reason};
@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use usnic::{EndpointId, Engine, Received, State};
 
-/// The tag of messages where neither the configuration nor the peer has said another.
+/// Default tag, until the configuration or a message of the peer sets another.
 const TAG: u8 = 0;
 
 /// A peer that rules may use.
@@ -17,11 +17,11 @@ pub struct PeerEnd {
     pub interface: String,
     /// Its name.
     pub peer: String,
-    /// What the engine calls it; None if it is not admitted.
+    /// ID in the engine; None if the peer is not admitted.
     pub endpoint: Option<EndpointId>,
-    /// The same process at other interfaces.
+    /// Endpoints of the same process at other interfaces.
     pub others: Vec<EndpointId>,
-    /// The tag that messages are sent with; without it that of the last which came.
+    /// Tag of sent messages. None: the tag of the last received one.
     pub tag: Option<u8>,
 }
 
@@ -29,42 +29,45 @@ pub struct PeerEnd {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) known: PeerEnd,
-    /// The owner of the end that listens for it.
+    /// Owner of the listening end.
     pub(super) listener: Option<u32>,
-    /// The owner of the end that has a connection with it, and why that has ended.
+    /// Owner of the end with a connection to the peer, and why the connection has ended.
     pub(super) connection: Option<(u32, Option<Reason>)>,
-    /// Over which endpoint its messages are sent.
+    /// Endpoint over which messages are sent.
     pub(super) over: Option<EndpointId>,
-    /// The first message that has arrived, and how much of it was read.
+    /// The first unread message.
     pub(super) current: Option<Received>,
+    /// Bytes of it that were read.
     pub(super) cursor: usize,
+    /// Tag of the last received message.
     pub(super) tag: u8,
 }
 
-/// What rules have of usNIC: goes with the engine, and is lent to rules with it.
+/// Connections and events of rules over usNIC. The engine's owner keeps it beside the engine.
 #[derive(Debug, Default)]
 pub struct UsnicEnds {
     pub(super) ends: Vec<End>,
-    /// Places in `ends`, in the order of the endpoints.
+    /// Indices in `ends`, sorted by endpoint.
     by_endpoint: Vec<(EndpointId, usize)>,
-    pub(super) news: VecDeque<(u32, Event<u32>)>,
+    /// Events that rules have not read, with their owners.
+    pub(super) events: VecDeque<(u32, Event<u32>)>,
     /// Bytes of the longest message.
     pub(super) longest: usize,
 }
 
 impl UsnicEnds {
-    /// For messages of so many bytes.
+    /// Creates it for messages of up to `longest` bytes.
     pub fn new(longest: usize) -> Self {
         UsnicEnds { longest, ..UsnicEnds::default() }
     }
 
-    /// Says which peers there are. The connection with one that is gone, or was made anew, has ended.
+    /// Sets the peers. The connection to a peer that was removed or re-created has ended.
     #[cold]
     pub fn set_peers(&mut self, peers: &[PeerEnd]) {
         for peer in peers {
             let same =
                 |end: &End| end.known.interface == peer.interface && end.known.peer == peer.peer;
-            // Peers come and go by rendezvous, each under another name.
+            // Reuse entries: peers from the rendezvous come and go, each under another name.
             let is_free = |end: &End| {
                 end.listener.is_none() && end.connection.is_none() && !peers.contains(&end.known)
             };
@@ -112,7 +115,7 @@ impl UsnicEnds {
         end.is_some_and(End::is_used)
     }
 
-    /// The end that the messages of an endpoint are for: its own if a rule has that, else one of the same process.
+    /// The end that gets the messages of an endpoint: its own if a rule uses it, else a used one of the same process.
     fn end_of(&self, endpoint: EndpointId) -> Option<usize> {
         let own = self.key_of(endpoint)?;
         let end = self.ends.get(own)?;
@@ -123,7 +126,7 @@ impl UsnicEnds {
         used.map_or(Some(own), |other| self.key_of(*other))
     }
 
-    /// The endpoints whose messages are for an end.
+    /// The endpoints whose messages go to an end.
     pub(super) fn paths(&self, key: usize) -> impl Iterator<Item = EndpointId> + '_ {
         let known = self.ends.get(key).map(|end| &end.known);
         let others = known.map_or(&[][..], |known| &known.others);
@@ -131,7 +134,7 @@ impl UsnicEnds {
         known.and_then(|known| known.endpoint).into_iter().chain(free)
     }
 
-    /// Takes the first message of the engine, if there is one.
+    /// Makes the engine's next message the current one. False if there is none.
     pub(super) fn take(&mut self, engine: &mut Engine, key: usize) -> bool {
         if self.ends.get(key).is_none_or(|end| end.current.is_some()) {
             return self.ends.get(key).is_some();
@@ -149,12 +152,12 @@ impl UsnicEnds {
         true
     }
 
-    /// Whether a rule has an endpoint.
+    /// Whether a rule uses an endpoint.
     pub fn has(&self, endpoint: EndpointId) -> bool {
         self.end_of(endpoint).and_then(|key| self.ends.get(key)).is_some_and(End::is_used)
     }
 
-    /// An endpoint is about to be removed: what it has is given back, and its connection ends.
+    /// Prepares the removal of an endpoint: releases its message, and ends its connection.
     #[cold]
     pub fn forget(&mut self, engine: &mut Engine, endpoint: EndpointId) {
         let Some(own) = self.key_of(endpoint) else { return };
@@ -170,12 +173,12 @@ impl UsnicEnds {
         }
         if let Some((owner, reason)) = &mut end.connection {
             *reason = Some(Reason::LinkDown);
-            self.news.push_back((*owner, Event::Ready(key as u32)));
+            self.events.push_back((*owner, Event::Ready(key as u32)));
         }
         self.index();
     }
 
-    /// Takes news of an endpoint; false if it is no rule's.
+    /// Handles an event of an endpoint. False if no rule uses it, or it has failed.
     pub fn handle(&mut self, engine: &mut Engine, endpoint: EndpointId) -> bool {
         let Some(key) = self.end_of(endpoint) else { return false };
         let Some(end) = self.ends.get_mut(key) else { return false };
@@ -190,18 +193,18 @@ impl UsnicEnds {
             if failed {
                 reason.get_or_insert(Reason::NoAnswer);
             }
-            self.news.push_back((*owner, Event::Ready(key as u32)));
+            self.events.push_back((*owner, Event::Ready(key as u32)));
         }
-        // That it has failed is told by others.
+        // The caller reports a failure.
         !failed
     }
 
-    /// Whether rules have news that they have not heard.
+    /// Whether there are events that rules have not read.
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+        !self.events.is_empty()
     }
 
-    /// Begins a connection if the peer has sent something, and somebody listens.
+    /// Opens a connection if the peer has sent a message and a rule listens.
     #[cold]
     pub(super) fn accept(&mut self, engine: &mut Engine, key: usize) {
         let Some(end) = self.ends.get(key) else { return };
@@ -210,7 +213,7 @@ impl UsnicEnds {
             && let Some(end) = self.ends.get_mut(key)
         {
             end.connection = Some((owner, None));
-            self.news.push_back((owner, Event::Opened(key as u32, Over::Usnic)));
+            self.events.push_back((owner, Event::Opened(key as u32, Over::Usnic)));
         }
     }
 
@@ -222,7 +225,7 @@ impl UsnicEnds {
 }
 
 impl End {
-    /// Whether a rule has it.
+    /// Whether a rule listens for it or is connected to it.
     fn is_used(&self) -> bool {
         self.listener.is_some() || self.connection.is_some()
     }
@@ -234,7 +237,7 @@ mod tests {
     use alloc::format;
 
     #[test]
-    fn peers_that_come_and_go_take_no_more_room() {
+    fn entries_of_former_peers_are_reused() {
         let peer = |name: &str| {
             let (interface, peer) = ("mpi".into(), name.into());
             PeerEnd { interface, peer, endpoint: None, others: Vec::new(), tag: None }

@@ -1,4 +1,4 @@
-//! What must hold between keys. Types and limits of single keys are checked where they are read.
+//! Validation across keys of the configuration. Types and limits of single keys are checked when they are decoded.
 
 mod linx;
 mod messaging;
@@ -19,11 +19,10 @@ use net::tls::PairError;
 use report::Report;
 use storage::rnbd::server::plain;
 
-/// Most bits of an RTRS immediate that name a byte in a session's chunks (rtrs-pri.h,
-/// `MAX_IMM_PAYL_BITS`).
+/// Bits of an RTRS immediate that address a byte in a session's chunks (rtrs-pri.h, `MAX_IMM_PAYL_BITS`).
 const IMMEDIATE_BITS: u32 = 28;
 
-/// Checks a whole configuration; `root` is what it was read from.
+/// Checks a whole configuration. `root` is the tree that it was decoded from.
 pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
     let mut report = Report { root, problems: Vec::new() };
     for (i, net) in config.net.iter().enumerate() {
@@ -52,7 +51,7 @@ fn check_net(i: usize, net: &Net, earlier: &[Net], report: &mut Report<'_>) {
         let reason = "an interface has no serial number".into();
         report.add(format!("net.{i}.device"), reason, "\"pci:…\", \"mmio:…\" or \"mac:…\"");
     }
-    // As (name of a device, place in the order of discovery).
+    // The interface, as a device name or as a position in the order of discovery.
     let place = |i: usize, n: &Net| match &n.device {
         Some(DeviceName::Position(position)) => (None, Some(usize::from(*position))),
         Some(DeviceName::Mac(mac)) => (Some(DeviceName::Mac(*mac)), None),
@@ -67,7 +66,11 @@ fn check_net(i: usize, net: &Net, earlier: &[Net], report: &mut Report<'_>) {
             report.add(format!("net.{i}"), format!("the same interface as net.{j}"), "");
         }
         for (address, _) in net.fixed().filter(|(a, _)| other.fixed().any(|(b, _)| *a == b)) {
-            report.add(format!("net.{i}.address"), format!("{address} is net.{j}'s, too"), "");
+            report.add(
+                format!("net.{i}.address"),
+                format!("{address} is already an address of net.{j}"),
+                "",
+            );
         }
     }
     if net.address.iter().enumerate().any(|(k, a)| net.address[..k].contains(a)) {
@@ -79,7 +82,7 @@ fn check_net(i: usize, net: &Net, earlier: &[Net], report: &mut Report<'_>) {
         report.add(format!("net.{i}.mtu"), reason, "1280 to 9216 with an IPv6 address");
     }
     if net.vlan.is_some() && net.roce == Some(RoceBy::Hardware) {
-        let reason = "on a VLAN software does RoCE".into();
+        let reason = "RoCE on a VLAN is done in software".into();
         report.add(format!("net.{i}.roce"), reason, "\"software\" with `vlan`");
     }
     check_gateways(i, net, report);
@@ -113,9 +116,9 @@ fn check_volumes(config: &Config, report: &mut Report<'_>) {
                 let reason = "a disk has no hardware address".into();
                 report.add(format!("volume.{i}.disk"), reason, "\"serial:…\" or \"pci:…\"");
             }
-            let there = earlier.iter().filter(|other| other.disk.as_ref() == Some(disk));
-            if there.clone().any(|other| other.size.is_none() || volume.size.is_none()) {
-                let reason = format!("another volume is on disk {disk}");
+            let on_disk = earlier.iter().filter(|other| other.disk.as_ref() == Some(disk));
+            if on_disk.clone().any(|other| other.size.is_none() || volume.size.is_none()) {
+                let reason = format!("disk {disk} already holds another volume");
                 report.add(format!("volume.{i}.disk"), reason, "a size for each of them");
             }
         }
@@ -148,16 +151,16 @@ fn check_exports(config: &Config, report: &mut Report<'_>) {
 
 fn check_http(config: &Config, report: &mut Report<'_>) {
     let http = &config.http;
-    // While a pair is being put in, one half of it is there without the other.
+    // Without TLS the pair may be incomplete: the console sets its halves one after the other.
     if !http.tls {
         return;
     }
     match (&http.certificate, &http.key) {
         (Some(_), None) => {
-            report.add("http.certificate".into(), "there is no http.key to it".into(), "both");
+            report.add("http.certificate".into(), "given without http.key".into(), "both");
         }
         (None, Some(_)) => {
-            report.add("http.key".into(), "there is no http.certificate to it".into(), "both");
+            report.add("http.key".into(), "given without http.certificate".into(), "both");
         }
         _ => {}
     }

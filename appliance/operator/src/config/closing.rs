@@ -1,5 +1,6 @@
-//! Never fail open. A key that is not known closes what it stands in, if that lets somebody in; a word that restricts
-//! closes wherever it stands; and while a document cannot be used, what it may have restricted is closed.
+//! Fail closed. An unknown key in a section that grants access closes that section or entry. An unknown key that sounds
+//! like a restriction closes everything. While a document cannot be used, everything that it may have restricted is
+//! closed.
 
 use super::item::{Field, Item as _, join, problem};
 use super::origin::{Kind, Origin, Problem};
@@ -7,16 +8,16 @@ use super::schema::Config;
 use super::tree::{Node, Value};
 use crate::suggestion::nearest;
 
-/// A network of no host: with it as its only one, a list of hosts admits nobody.
-const NOBODY: &str = "0.0.0.0/32";
+/// A network without hosts: a list of hosts with only this network admits no host.
+const NO_HOST: &str = "0.0.0.0/32";
 
-/// Sections that let somebody in, or say to what.
+/// Sections that grant access to peers, or define what they access.
 const GRANTING: [&str; 14] = [
     "export", "rnbd", "volume", "remote", "mirror", "http", "rule", "roce", "smc", "services",
     "usnic", "linx", "ntb", "rapidio",
 ];
 
-/// Words by which operators restrict something, as parts of keys.
+/// Words in keys by which operators restrict access.
 const RESTRICTING: [&str; 58] = [
     "access",
     "acl",
@@ -82,7 +83,7 @@ fn text(text: &str) -> Value {
     Value::Text(text.into())
 }
 
-/// What is closed for a key that was left out.
+/// Scope that an ignored key closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
     Nothing,
@@ -91,8 +92,8 @@ enum Closed {
     Everything,
 }
 
-/// Takes out of a document's tree the keys that nothing is known of, each told as a problem, and closes what they may
-/// have restricted. True if that may be anything.
+/// Removes unknown keys from a document's tree, reports each as a problem, and closes what it may have restricted. True
+/// if that may be everything.
 pub fn leave_out_unknown(root: &mut Node, problems: &mut Vec<Problem>) -> bool {
     let mut closed = Vec::new();
     visit(root, Config::fields(), "", problems, &mut closed);
@@ -133,7 +134,7 @@ fn visit(
                 let what = closes(path, &key, meant, &value);
                 let hint = meant.map(|m| format!(" (did you mean {m:?}?)")).unwrap_or_default();
                 let shown: String = key.chars().take(64).collect();
-                let reason = format!("unknown key{hint}, left out; {}", what.told());
+                let reason = format!("unknown key{hint}, ignored; {}", what.consequence());
                 let accepted = names().collect::<Vec<_>>().join(", ");
                 let kind = if what == Closed::Nothing { Kind::Unknown } else { Kind::Mistake };
                 let unknown = problem(&value, &join(path, &shown), reason, accepted);
@@ -146,32 +147,32 @@ fn visit(
 }
 
 impl Closed {
-    /// What follows, in words.
-    fn told(self) -> String {
+    /// The consequence, for the operator.
+    fn consequence(self) -> String {
         match self {
-            Closed::Nothing => "the rest holds".into(),
+            Closed::Nothing => "the rest is in force".into(),
             Closed::Everything => {
-                "nothing is exported, relayed or written to until it is corrected".into()
+                "exports, rules, bridges, services and HTTP writes are disabled until it is corrected".into()
             }
             Closed::Section(section @ ("export" | "rule"), Some(index)) => {
-                format!("{section}.{index} admits nobody until it is corrected")
+                format!("{section}.{index} admits no host until it is corrected")
             }
             Closed::Section("export" | "volume" | "remote" | "mirror" | "rnbd", _) => {
-                "nothing is exported until it is corrected".into()
+                "exports are disabled until it is corrected".into()
             }
             Closed::Section(section, _) => {
-                format!("{section} is switched off until it is corrected")
+                format!("{section} is disabled until it is corrected")
             }
         }
     }
 }
 
-/// What an unknown key at `path` closes; `meant` is the known one that is close to it.
+/// Scope that an unknown key at `path` closes. `meant` is a known key with a similar name.
 fn closes(path: &str, key: &str, meant: Option<&str>, value: &Node) -> Closed {
     let granting = |name: &str| GRANTING.into_iter().find(|section| *section == name);
     let mut segments = path.split('.');
     let section = segments.next().unwrap_or_default();
-    // Storage, rules and bridges all stand on it.
+    // Storage, rules and bridges all depend on RoCE.
     if section == "roce" || (section.is_empty() && meant == Some("roce")) {
         return Closed::Everything;
     }
@@ -185,13 +186,13 @@ fn closes(path: &str, key: &str, meant: Option<&str>, value: &Node) -> Closed {
         return Closed::Section(section, None);
     }
     let restricts = is_restricting(key, meant.is_none()) || has_restricting(value);
-    // The disk that was to be named has restrictions, and limits are some themselves.
+    // The document on a misnamed config disk may hold restrictions, and limits are restrictions themselves.
     let restricts = restricts || meant == Some("config_disk");
     let limits = section == "limits" || (section.is_empty() && meant == Some("limits"));
     if restricts || limits { Closed::Everything } else { Closed::Nothing }
 }
 
-/// Whether a key has a word that restricts; or one that is `near` to such a word.
+/// Whether a key contains a restricting word; with `near`, also a misspelled one.
 fn is_restricting(key: &str, near: bool) -> bool {
     let lower = key.chars().take(64).collect::<String>().to_ascii_lowercase();
     let is_word = |part: &str| {
@@ -204,7 +205,7 @@ fn is_restricting(key: &str, near: bool) -> bool {
     is_word(&lower.replace(['_', '-'], "")) || parts.any(is_word)
 }
 
-/// Whether there is such a key in what an unknown key holds.
+/// Whether the value of an unknown key contains a key with a restricting word.
 fn has_restricting(node: &Node) -> bool {
     match &node.value {
         Value::List(items) => items.iter().any(has_restricting),
@@ -218,27 +219,27 @@ fn has_restricting(node: &Node) -> bool {
 /// Closes a section of a document, or one entry.
 fn close_section(root: &mut Node, section: &str, index: Option<usize>, origin: Origin) {
     let node = |value: Value| Node { value, origin };
-    let nobody = || node(Value::List(vec![node(text(NOBODY))]));
+    let no_host = || node(Value::List(vec![node(text(NO_HOST))]));
     let off = || node(Value::Bool(false));
     let mut put = |path: &str, node: Node| {
-        // The path is good; if something else stands on the way to it, the document is refused as a whole.
+        // The path is valid. If another kind of value is in its way, the document is rejected as a whole.
         let _ = root.set(path, node);
     };
     match (section, index) {
-        ("export" | "rule", Some(index)) => put(&format!("{section}.{index}.hosts"), nobody()),
+        ("export" | "rule", Some(index)) => put(&format!("{section}.{index}.hosts"), no_host()),
         ("export" | "volume" | "remote" | "mirror" | "rnbd", _) => put("rnbd.enabled", off()),
         ("http", _) => put("http.enabled", off()),
         ("smc", _) => {
             put("smc.services", off());
-            put("smc.hosts", nobody());
+            put("smc.hosts", no_host());
         }
         ("services", _) => put("services.udp_echo", off()),
         (list, _) => put(list, node(Value::List(Vec::new()))),
     }
 }
 
-/// What is closed while a document cannot be used: a key of a later document by which that is said anew, the
-/// path, and the value.
+/// Settings that are closed while a document cannot be used: the key by which a later document defines the setting
+/// again, the path, and the closing value.
 fn closed() -> [(&'static str, &'static str, Value); 10] {
     let off = || Value::Bool(false);
     [
@@ -255,17 +256,17 @@ fn closed() -> [(&'static str, &'static str, Value); 10] {
     ]
 }
 
-/// Closes what a document that cannot be used may have restricted, unless a `later` one says how that is to be.
+/// Closes the settings that an unusable document may have restricted, except those that a `later` document defines.
 pub fn close(root: &mut Node, later: &[Node], origin: Origin) {
-    for (said_by, path, value) in closed() {
-        if later.iter().all(|document| document.find(said_by).is_none()) {
-            // These paths are good.
+    for (defined_by, path, value) in closed() {
+        if later.iter().all(|document| document.find(defined_by).is_none()) {
+            // These paths are valid.
             let _ = root.set(path, Node { value, origin });
         }
     }
 }
 
-/// Whether a setting of the command line that was left out may have restricted something.
+/// Whether an ignored setting of the command line may have restricted access.
 pub fn restricts(path: &str) -> bool {
     let mut segments = path.split('.').filter(|segment| segment.parse::<u8>().is_err());
     let sections = Config::fields().iter().map(|field| field.name);
@@ -277,7 +278,7 @@ pub fn restricts(path: &str) -> bool {
     word || matches!(section, Some("export" | "limits")) || (grants && !is_known(path))
 }
 
-/// Whether there is a key of this path.
+/// Whether the schema has a key at this path.
 fn is_known(path: &str) -> bool {
     let mut fields = Config::fields();
     for segment in path.split('.').filter(|segment| segment.parse::<u8>().is_err()) {

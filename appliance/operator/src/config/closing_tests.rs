@@ -1,9 +1,9 @@
-//! Restrictions where operators may write one: what they stand in is closed.
+//! Tests that unknown restrictions close the section that they are written in.
 
 use crate::config::{Config, Document, Problem, Sources};
 use net::hosts::{Hosts, Network};
 
-/// Everything that there is, open to everybody.
+/// Every section, open to all hosts.
 const OPEN: &str = r#"
 [system]
 hostname = "gate"
@@ -98,7 +98,7 @@ fn admits(hosts: &[Network]) -> bool {
     Hosts::new(hosts.to_vec()).admits("10.0.0.7".parse().unwrap())
 }
 
-/// Whether somebody who is not 10.0.0.2 gets at what a section stands for.
+/// Whether 10.0.0.7 has access to the service of a section.
 fn is_open(section: &str, config: &Config) -> bool {
     let storage = config.rnbd.enabled && config.roce.enabled;
     let exports = config.exports();
@@ -115,12 +115,12 @@ fn is_open(section: &str, config: &Config) -> bool {
         "usnic" => config.usnic.iter().any(|usnic| admits(&usnic.hosts)),
         "linx" => config.linx.iter().any(|link| admits(&link.hosts)),
         "rule" => relays,
-        // What stands above all, or beside it.
+        // Sections that grant nothing themselves.
         _ => exported || relays || config.roce.services || config.services.udp_echo,
     }
 }
 
-/// The document with one more key in a section; at the top without one.
+/// The document with one more key in a section, or at the top if the section is empty.
 fn with(section: &str, key: &str) -> String {
     if section.is_empty() {
         return format!("{key}\n{OPEN}");
@@ -133,18 +133,18 @@ fn with(section: &str, key: &str) -> String {
     format!("{OPEN}[{section}]\n{key}\n")
 }
 
-/// Whether a section has a key of this name: then it is what it says.
+/// Whether the key is a known key of the section.
 fn knows(section: &str, key: &str) -> bool {
     let name = key.split(' ').next().unwrap();
     super::is_known(&format!("{section}.{name}"))
 }
 
 #[test]
-fn a_restriction_closes_what_it_stands_in() {
+fn unknown_restriction_closes_its_section() {
     let (open, problems) = load(OPEN);
     assert_eq!(problems, []);
     let known = ["system", "memory", "net", "limits"].into_iter().chain(super::GRANTING);
-    // Sections that there are not, and none at all.
+    // Unknown sections, and the top level.
     for section in known.chain(["acl", "storage", "security", "exports", "http.acl", ""]) {
         assert!(is_open(section, open.config()), "{section}");
         for key in KEYS {
@@ -154,15 +154,15 @@ fn a_restriction_closes_what_it_stands_in() {
             }
             let (document, problems) = load(&with(section, key));
             assert!(!is_open(section, document.config()), "[{section}] {key}: {problems:?}");
-            let told = problems.iter().any(|p| !p.is_warning() && p.path.contains(name));
+            let reported = problems.iter().any(|p| !p.is_warning() && p.path.contains(name));
             let above = problems.iter().any(|p| !p.is_warning() && p.path.starts_with(section));
-            assert!(told || above, "[{section}] {key} is not told: {problems:?}");
+            assert!(reported || above, "[{section}] {key} is not reported: {problems:?}");
         }
     }
 }
 
 #[test]
-fn an_unknown_key_closes_the_entry_that_grants_and_no_other() {
+fn unknown_key_closes_its_own_entry_only() {
     let more = "[[export]]\nname = \"b\"\nvolume = \"safe\"\n\
                 [[rule]]\nname = \"c\"\nlisten = 99\nbackend = [\"10.0.0.9:1\"]\n";
     for section in super::GRANTING {
@@ -189,7 +189,7 @@ fn an_unknown_key_closes_the_entry_that_grants_and_no_other() {
 }
 
 #[test]
-fn a_later_document_that_says_all_anew_is_in_force() {
+fn later_document_that_defines_everything_is_in_force() {
     let text = with("net", "hosts = \"10.0.0.2\"");
     let saved = load(OPEN).0.to_toml();
     let (document, problems) = Document::load(&Sources {
@@ -201,7 +201,7 @@ fn a_later_document_that_says_all_anew_is_in_force() {
 }
 
 #[test]
-fn a_restriction_on_the_command_line_that_is_not_known_closes() {
+fn unknown_restriction_on_the_command_line_closes_everything() {
     for (setting, closes) in [
         ("net.0.hosts=10.0.0.2", true),
         ("rule.0.allow=10.0.0.2", true),
@@ -229,7 +229,7 @@ fn a_restriction_on_the_command_line_that_is_not_known_closes() {
 }
 
 #[test]
-fn a_command_line_that_lost_something_closes_whatever_documents_say() {
+fn truncated_command_line_closes_everything_despite_documents() {
     let saved = load(OPEN).0.to_toml();
     let (document, problems) = Document::load(&Sources {
         disk: Some(saved.as_bytes()),

@@ -1,9 +1,8 @@
-//! Settings on the kernel command line: `isthmus.PATH=VALUE`, separated by white space. A value
-//! with white space stands in double quotes, before or after the `=` as GRUB and QEMU users do.
+//! Settings on the kernel command line: `isthmus.PATH=VALUE`, separated by white space. Values with white space are
+//! quoted. The opening quote may come before the name or after the `=`, as GRUB and QEMU users write it.
 
-/// The settings of a command line in order, as (path, value). Other words are somebody else's, and
-/// so are `isthmus.test.…`, switches of test images, and `CONFIG_DISK`: both are read before there is
-/// a configuration.
+/// The settings of a command line in order, as (path, value). Other words are ignored. So are `isthmus.test.…`, which
+/// are switches of test images, and `CONFIG_DISK`: both are read before the configuration.
 pub fn settings(line: &str) -> Vec<(String, String)> {
     let setting = |word: String| {
         let rest = word.strip_prefix("isthmus.").filter(|r| !r.starts_with("test."))?;
@@ -16,10 +15,10 @@ pub fn settings(line: &str) -> Vec<(String, String)> {
 /// Names the disk that holds the configuration: `isthmus.config_disk=serial:…`.
 const CONFIG_DISK: &str = "config_disk";
 
-/// The disk that the command line names as that of the configuration, if it does.
+/// The config disk that the command line names, if any.
 pub fn config_disk(line: &str) -> Option<String> {
     let named = |word: String| {
-        // Without a name, none has it.
+        // An empty name matches no disk.
         let setting = word.strip_prefix("isthmus.")?;
         let (path, name) = setting.split_once('=').unwrap_or((setting, ""));
         (path == CONFIG_DISK).then(|| name.to_string())
@@ -27,8 +26,8 @@ pub fn config_disk(line: &str) -> Option<String> {
     words(line).into_iter().rev().find_map(named)
 }
 
-/// Words, without the quotes. A quote that is not closed reaches to the end, and quotes inside of
-/// brackets (a TOML list) stay where they are.
+/// Splits a command line into words and removes quotes. An unclosed quote extends to the end. Quotes inside brackets (a
+/// TOML list) are kept.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let (mut quoted, mut list) = (false, false);
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_others_are_left_alone() {
+    fn foreign_words_are_ignored() {
         let line = "console=ttyS0 isthmus.net.0.mtu=9000  isthmus.system.hostname=\"a b\" \
                     \"isthmus.x=1 2\" isthmus.roce.services isthmus.test.fault=pf isthmus.config_disk=serial:a \
                     isthmus.net.0.address=[\"dhcp\", \"fd00::1/64\"]";

@@ -1,15 +1,15 @@
-//! The cores that serve an interface: one, or several.
+//! `core`: the cores that poll an interface.
 
 use super::item::{Item, Range, problem};
 use super::origin::Problem;
 use super::tree::{Node, Value};
 
-/// Numbers of cores, each once; none: the first core.
+/// Distinct core numbers. Empty means the first core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores(Vec<u8>);
 
 impl Cores {
-    /// All of them, that which speaks for the interface first: core 0 if it is one of them, else the first that is named.
+    /// All cores, the interface's main core first: core 0 if listed, else the first listed core.
     pub fn all(&self) -> Vec<usize> {
         let mut all: Vec<usize> = self.0.iter().copied().map(usize::from).collect();
         match all.iter().position(|&core| core == 0) {
@@ -20,7 +20,7 @@ impl Cores {
         all
     }
 
-    /// Whether the first core alone serves it.
+    /// Whether only the first core serves the interface.
     pub fn is_first_alone(&self) -> bool {
         self.0.iter().all(|&core| core == 0)
     }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn one_or_several_are_taken_and_core_0_speaks() {
+    fn core_lists_are_read_with_the_main_core_first() {
         for (text, wanted) in [
             ("", &[0][..]),
             ("core = 3", &[3]),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn invalid_core_is_reported() {
         for (text, wanted) in [
             ("core = 64", "net.0.core: 64 is out of range; accepted: a whole number from 0 to 63"),
             ("core = [1, 64]", "net.0.core: 64 is out of range"),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_written_as_it_was_before_there_were_several() {
+    fn single_core_is_written_as_a_number() {
         assert_eq!(Cores(vec![]).encode(), None);
         assert_eq!(Cores(vec![3]).encode(), Some(Value::Integer(3)));
         assert!(matches!(Cores(vec![1, 2]).encode(), Some(Value::List(list)) if list.len() == 2));

@@ -1,4 +1,4 @@
-//! How the configuration and the console name a device of the machine.
+//! [`DeviceName`]: names of devices in the configuration and on the console.
 
 use super::item::{Item, Range, integer};
 use super::origin::Problem;
@@ -8,30 +8,30 @@ use core::fmt;
 use core::str::FromStr;
 use drivers::hal::{Location, Unit};
 
-/// Most characters of a serial number: what SCSI disks have; virtio's have up to 20.
+/// Maximum characters of a serial number, as of SCSI disks. Serial numbers of virtio disks have up to 20.
 const SERIAL: usize = 64;
 const NVME: &str = "an NVMe namespace looks like nvme:SERIAL/1";
-/// Positions that a device can have.
+/// Number of positions that a device can have.
 const POSITIONS: u8 = 64;
 
-/// A device, by what stays the same, or by its place in the order of discovery, which does not: a
-/// device that is added shifts it.
+/// The name of a device: a persistent one, or its position in the order of discovery. A position changes when a device
+/// is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceName {
-    /// In the order of discovery, from 0.
+    /// Position in the order of discovery, from 0.
     Position(u8),
-    /// By the bus: `pci:0000:03:00.0`, `mmio:0xfeb00e00`.
+    /// Location on the bus: `pci:0000:03:00.0`, `mmio:0xfeb00e00`.
     Location(Location),
-    /// By the serial number of a disk: `serial:…`.
+    /// Serial number of a disk: `serial:…`.
     Serial(String),
-    /// By the serial number of an NVMe drive and the number of a namespace: `nvme:SERIAL/1`.
+    /// Serial number of an NVMe drive and the number of a namespace: `nvme:SERIAL/1`.
     Nvme(String, u32),
-    /// By the hardware address of a port: `mac:52:54:00:12:34:56`.
+    /// Hardware address of a port: `mac:52:54:00:12:34:56`.
     Mac(Mac),
 }
 
 impl DeviceName {
-    /// Whether it names the disk at `position`, which lies at `location` and has this serial number.
+    /// Whether the name matches the disk with this position, location and serial number.
     pub fn is_disk(&self, position: usize, location: &str, serial: &str) -> bool {
         match self {
             DeviceName::Position(wanted) => usize::from(*wanted) == position,
@@ -44,7 +44,7 @@ impl DeviceName {
         }
     }
 
-    /// Whether it names the port at `position`, which lies at `location` and has this hardware address.
+    /// Whether the name matches the port with this position, location and hardware address.
     pub fn is_port(&self, position: usize, location: &str, mac: [u8; 6]) -> bool {
         match self {
             DeviceName::Position(wanted) => usize::from(*wanted) == position,
@@ -58,7 +58,7 @@ impl DeviceName {
 impl FromStr for DeviceName {
     type Err = String;
 
-    /// A position may also be written as reports name the disk: `disk0`.
+    /// Parses a name. A position may also be written as in reports: `disk0`.
     fn from_str(text: &str) -> Result<DeviceName, String> {
         if let Ok(position) = text.strip_prefix("disk").unwrap_or(text).parse::<u8>() {
             let position = Some(position).filter(|&position| position < POSITIONS);
@@ -67,7 +67,7 @@ impl FromStr for DeviceName {
         match text.split_once(':') {
             Some(("serial", serial)) => Ok(DeviceName::Serial(parse_serial(serial)?)),
             Some(("nvme", name)) => {
-                // A serial number may have a slash in it, a number has none.
+                // A serial number may contain a slash, a namespace number cannot.
                 let (serial, nsid) = name.rsplit_once('/').ok_or(NVME)?;
                 let digits = nsid.bytes().all(|b| b.is_ascii_digit());
                 let nsid =
@@ -88,7 +88,7 @@ fn parse_serial(serial: &str) -> Result<String, String> {
     }
 }
 
-/// The number of the NVMe namespace that is at a location, as [`Location`] is written.
+/// The NVMe namespace number in a location's text, as [`Location`] displays it.
 pub fn namespace_of(location: &str) -> Option<u32> {
     match location.parse::<Location>().ok()?.unit? {
         Unit::Namespace(nsid) => Some(nsid),
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_as_it_is_written() {
+    fn names_round_trip_through_text() {
         for name in [
             "0",
             "63",
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_of_one_device() {
+    fn names_match_their_device_only() {
         let at = "pci:0000:00:03.0";
         let disk = |name: &str| name.parse::<DeviceName>().unwrap().is_disk(1, at, "a");
         assert!(disk("1") && disk(at) && disk("pci:00:03.0") && disk("serial:a"));

@@ -1,8 +1,8 @@
-//! The config disk: a small disk, or a partition, that keeps one document across power cuts, and what was
-//! said in panics. Its contents do not make it one: whoever can write to a disk can write them. It is known
-//! by its serial number, because the operator names it, or because the machine has booted from it.
+//! The config disk: a small disk or partition that keeps one document and crash records across power cuts. A disk is
+//! not accepted by its contents, because a client that can write to a disk can forge them. It is accepted by its serial
+//! number, because the operator names it, or because the machine booted from it.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
 //! | 0..16 | `ISTHMUS CONFIG 1`: the layout |
 //! | 8192..12288 | the certificate that the appliance made for itself, see [`super::kept_pair`] |
@@ -10,9 +10,9 @@
 //! | 32768.. | second slot |
 //! | 49152..65536 | records of panics, see [`crate::crash`] |
 //!
-//! A document is written to the slot that does not hold the current one, between two flushes: the
-//! first so that the current document is durable before the other slot is touched, the second
-//! before success is told. Whenever the power fails, one slot is whole: the old or the new document.
+//! A document is written to the slot without the current document, between two flushes. The first flush makes the
+//! current document durable before the other slot is written. The second precedes the report of success. After a power
+//! failure at any time, one slot is whole and holds the old or the new document.
 
 use super::partitions::Stretch;
 use super::slot::{self, SLOT_LEN};
@@ -20,32 +20,32 @@ use drivers::hal::{
     Arena, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
 };
 
-/// Bytes of the area that [`format()`] makes; what lies behind it is not used.
+/// Bytes of the area that [`format()`] creates. The rest of the disk is not used.
 pub const AREA_LEN: usize = 64 << 10;
-/// Where the appliance's own certificate lies in it, in bytes.
+/// Byte offset of the appliance's own certificate in the area.
 pub const PAIR: usize = 8 << 10;
-/// Where the records of panics begin in it, in bytes.
+/// Byte offset of the crash records in the area.
 pub const CRASHES: usize = 48 << 10;
 /// Serial number of a disk that holds the configuration.
 pub const SERIAL: &str = "isthmus-config";
 
 const MAGIC: &[u8; 16] = b"ISTHMUS CONFIG 1";
-/// Where each slot starts, in bytes.
+/// Byte offset of each slot.
 const SLOTS: [usize; 2] = [SLOT_LEN, 2 * SLOT_LEN];
 const _: () = assert!(
     SLOTS[0] as u64 == release::layout::CONFIG_SLOTS[0]
         && SLOTS[1] as u64 == release::layout::CONFIG_SLOTS[1]
 );
-/// The part of the disk that is read to recognise it: a block of any size in use.
+/// Bytes read to recognise the area: the largest block size in use.
 const HEADER_LEN: usize = 4096;
 const SECTOR: usize = 512;
 
-/// Whether it begins as such an area does.
+/// Whether these bytes begin with the magic of a configuration area.
 pub fn is_area(start: &[u8]) -> bool {
     start.starts_with(MAGIC)
 }
 
-/// The contents of a new area, with a document or empty. The error is a sentence.
+/// The contents of a new area, with a document or empty. The error is a message for the operator.
 pub fn format(text: Option<&str>) -> Result<Vec<u8>, String> {
     let mut disk = vec![0; AREA_LEN];
     disk[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -55,20 +55,20 @@ pub fn format(text: Option<&str>) -> Result<Vec<u8>, String> {
     Ok(disk)
 }
 
-/// What came of a `load` or a `save`.
+/// Result of a load or a save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The disk is none of ours, and was not touched.
+    /// The disk is not a config disk. Nothing was written.
     NotAConfigDisk,
-    /// It is a config disk, with this document, or with none yet.
+    /// The disk is a config disk, with this document or none yet.
     Loaded(Option<Vec<u8>>),
-    /// The document is on the disk, whatever happens from now on.
+    /// The document is durable on the disk.
     Saved,
-    /// It did not work; what went wrong, and what to do.
+    /// The load or save failed: cause and remedy, for the operator.
     Failed(String),
 }
 
-/// The engine of one config disk, which has the disk's queue to itself. It starts with a load.
+/// The engine of one config disk. It is the only user of the disk's queue. It starts with a load.
 #[derive(Debug)]
 pub struct ConfigDisk {
     geometry: Geometry,
@@ -76,26 +76,26 @@ pub struct ConfigDisk {
     first: u64,
     /// One slot.
     buffer: Window,
-    /// What is still to do, the present step first; empty when nothing is under way.
+    /// Remaining steps, the current one first. Empty while idle.
     steps: &'static [Step],
-    /// Bytes of the present step that are done.
+    /// Completed bytes of the current step.
     done: usize,
     in_flight: bool,
     /// The slot with the current document.
     current: Option<usize>,
-    /// Highest sequence number that is or may be on the disk.
+    /// Highest sequence number that may be on the disk.
     sequence: u64,
     /// The document of the current slot, until the load has ended.
     text: Option<Vec<u8>>,
     /// The document of the other slot, if it was whole.
     before: Option<Vec<u8>>,
-    /// A slot held something that is not whole.
+    /// A slot held an incomplete document.
     damaged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Nothing to ask of a disk of this shape: it is no config disk.
+    /// The geometry rules out a config disk: ends without a request.
     GiveUp,
     ReadHeader,
     ReadSlot(usize),
@@ -107,8 +107,7 @@ const LOAD: &[Step] = &[Step::ReadHeader, Step::ReadSlot(0), Step::ReadSlot(1)];
 const SAVE: &[Step] = &[Step::Flush, Step::WriteSpareSlot, Step::Flush];
 
 impl ConfigDisk {
-    /// Starts looking at an area on a disk of this shape. None if the arena has not the 16 KiB that a
-    /// slot takes.
+    /// Starts a load from an area on a disk of this geometry. None if the arena lacks 16 KiB for a slot.
     pub fn new(geometry: Geometry, area: Stretch, arena: &mut Arena) -> Option<ConfigDisk> {
         let block = geometry.logical_block as usize;
         let fits = area.sectors >= (AREA_LEN / SECTOR) as u64
@@ -131,24 +130,25 @@ impl ConfigDisk {
         })
     }
 
-    /// The document that was saved before the one that was loaded, if it is still there.
+    /// The document saved before the loaded one, if its slot is whole.
     pub fn before(&self) -> Option<&[u8]> {
         self.before.as_deref()
     }
 
-    /// Whether the disk held a document, or part of one, that is not whole.
+    /// Whether a slot held a damaged document.
     pub fn is_damaged(&self) -> bool {
         self.damaged
     }
 
-    /// The document that was loaded cannot be used, and the one before it is: the next save keeps that one.
+    /// Makes the older document the current one, because the loaded one cannot be used. The next save then overwrites
+    /// the loaded one.
     pub fn keep_before(&mut self) {
         if self.before.take().is_some() {
             self.current = self.current.map(|current| 1 - current);
         }
     }
 
-    /// First sector of the records of panics.
+    /// First sector of the crash records.
     pub fn crashes(&self) -> u64 {
         self.first + (CRASHES / SECTOR) as u64
     }
@@ -158,13 +158,13 @@ impl ConfigDisk {
         self.first + (PAIR / SECTOR) as u64
     }
 
-    /// The memory, to be given back to the arena. Only after an event: the device may still write
-    /// to it before.
+    /// Returns the buffer, for release to the arena. Only valid after an event: before it, the device may still write
+    /// to the buffer.
     pub fn into_buffer(self) -> Window {
         self.buffer
     }
 
-    /// Starts writing `text`; not before the load has ended. The error is a sentence.
+    /// Starts writing `text`. Only valid after the load has ended. The error is a message for the operator.
     pub fn save(&mut self, text: &str) -> Result<(), String> {
         if !self.steps.is_empty() {
             return Err("the config disk is busy; try again later".into());
@@ -172,7 +172,7 @@ impl ConfigDisk {
         if self.geometry.features.contains(Features::READ_ONLY) {
             return Err("the config disk is read-only; attach it writable".into());
         }
-        let used_up = "the config disk's sequence numbers are used up; make a new one";
+        let used_up = "the config disk's sequence numbers are exhausted; make a new config disk";
         let sequence = self.sequence.checked_add(1).ok_or(used_up)?;
         let mut bytes = vec![0; SLOT_LEN];
         slot::write(&mut bytes, sequence, text)?;
@@ -182,7 +182,7 @@ impl ConfigDisk {
         Ok(())
     }
 
-    /// Does what can be done now, without blocking; tells when load or save have ended.
+    /// Advances without blocking. Returns an event when a load or save ends.
     pub fn poll(&mut self, disk: &mut dyn Disk) -> Option<Event> {
         loop {
             let step = *self.steps.first()?;
@@ -196,7 +196,7 @@ impl ConfigDisk {
                 if self.done < self.extent(step).1 {
                     continue;
                 }
-            } else if self.is_asked_of_disk(step) {
+            } else if self.needs_request(step) {
                 match disk.submit(&self.request(step)) {
                     Ok(()) => disk.flush_queue(),
                     Err(SubmitError::Full) => return None,
@@ -213,17 +213,18 @@ impl ConfigDisk {
         }
     }
 
-    /// Whether a load or a save is under way.
+    /// Whether a load or save is in progress.
     pub fn is_busy(&self) -> bool {
         !self.steps.is_empty()
     }
 
-    /// How far what is under way has come; changes whenever a request to the disk has ended.
+    /// Progress of the load or save. It changes with each completed request.
     pub fn position(&self) -> (usize, usize) {
         (self.steps.len(), self.done)
     }
 
-    fn is_asked_of_disk(&self, step: Step) -> bool {
+    /// Whether a step needs a request to the disk.
+    fn needs_request(&self, step: Step) -> bool {
         match step {
             Step::GiveUp => false,
             Step::Flush => self.geometry.features.contains(Features::VOLATILE_CACHE),
@@ -236,7 +237,7 @@ impl ConfigDisk {
         self.current.map_or(0, |current| 1 - current)
     }
 
-    /// Place and length in bytes of what a step moves.
+    /// Byte offset and length of a step's transfer.
     fn extent(&self, step: Step) -> (usize, usize) {
         match step {
             Step::ReadHeader => (0, HEADER_LEN),
@@ -246,7 +247,7 @@ impl ConfigDisk {
         }
     }
 
-    /// The next request of a step: as much of the rest as the disk takes at once.
+    /// The next request of a step, limited by the disk's maximum transfer.
     fn request(&self, step: Step) -> Request {
         let (start, len) = self.extent(step);
         let most = self.geometry.max_transfer as usize / HEADER_LEN * HEADER_LEN;
@@ -305,10 +306,10 @@ impl ConfigDisk {
         (self.steps, self.done) = (&[], 0);
         let why = match error {
             DiskError::Io => "reported an I/O error",
-            DiskError::Unsupported => "does not take a request that it should take",
-            DiskError::Broken => "does not work any more",
+            DiskError::Unsupported => "rejected a request that every disk must support",
+            DiskError::Broken => "has failed",
         };
-        Event::Failed(format!("the config disk {why}; what was saved before is not changed"))
+        Event::Failed(format!("the config disk {why}; the saved configuration is unchanged"))
     }
 }
 

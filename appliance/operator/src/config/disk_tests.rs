@@ -1,5 +1,5 @@
-//! Power cuts: a model of a disk with a volatile cache, cut at any moment, with any part of what
-//! was not flushed lost, and a sector torn in the middle.
+//! Power cuts of the config disk: a model with a volatile cache loses any part of the unflushed data and tears a
+//! sector.
 
 use super::*;
 use drivers::hal::Completion;
@@ -41,8 +41,8 @@ impl Model {
         bytes
     }
 
-    /// Cuts the power: of the unflushed sectors (and of those of writes in flight) those survive
-    /// whose bit is set, and one is torn after `torn` bytes.
+    /// Cuts the power. Of the unflushed sectors and of writes in flight, those with a set bit in `survive` survive.
+    /// Every seventh lost sector is torn after `torn` bytes.
     fn cut(&mut self, mut survive: u64, torn: usize) {
         while let Some((operation, sector, data)) = self.queue.pop_front() {
             if let Operation::Write = operation {
@@ -135,7 +135,7 @@ fn loaded(text: &str) -> Event {
 }
 
 #[test]
-fn what_is_saved_is_found_again() {
+fn saved_document_is_loaded_at_the_next_boot() {
     for (max_transfer, features) in [(4096, Features::VOLATILE_CACHE), (1 << 20, Features::empty())]
     {
         let mut disk = Model::new(format(None).unwrap(), max_transfer, features);
@@ -153,7 +153,7 @@ fn what_is_saved_is_found_again() {
 }
 
 #[test]
-fn the_copy_before_is_kept_while_the_newest_cannot_be_used() {
+fn older_copy_is_kept_while_the_newest_is_unusable() {
     let mut disk = Model::new(format(Some("a = 1")).unwrap(), 1 << 20, Features::empty());
     let (engine, _) = boot(&mut disk);
     assert_eq!((engine.before(), engine.is_damaged()), (None, false));
@@ -162,7 +162,7 @@ fn the_copy_before_is_kept_while_the_newest_cannot_be_used() {
     finish(&mut engine, &mut disk);
     let (mut engine, event) = boot(&mut disk);
     assert_eq!((event, engine.before()), (loaded("a = 2"), Some(&b"a = 1"[..])));
-    // The newest is no good: the next save goes over it.
+    // The newest document is unusable: the next save overwrites it.
     engine.keep_before();
     engine.save("a = 3").unwrap();
     finish(&mut engine, &mut disk);
@@ -171,7 +171,7 @@ fn the_copy_before_is_kept_while_the_newest_cannot_be_used() {
 }
 
 #[test]
-fn a_disk_whose_copies_are_damaged_is_told_from_a_new_one() {
+fn damaged_disk_is_distinguished_from_a_new_one() {
     let mut bytes = format(Some("a = 1")).unwrap();
     bytes[SLOTS[0] + 25] ^= 1;
     let mut disk = Model::new(bytes, 1 << 20, Features::empty());
@@ -182,7 +182,7 @@ fn a_disk_whose_copies_are_damaged_is_told_from_a_new_one() {
 }
 
 #[test]
-fn other_disks_are_left_alone() {
+fn foreign_disks_are_not_written() {
     let mut disk = Model::new(vec![0x55; 1 << 16], 1 << 20, Features::empty());
     let (_, event) = boot(&mut disk);
     assert_eq!((event, disk.completed), (Event::NotAConfigDisk, 1));
@@ -224,7 +224,7 @@ fn an_area_in_a_partition_touches_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_refused_with_a_reason() {
+fn impossible_save_is_refused_with_a_reason() {
     let mut disk = Model::new(format(Some("x = 1")).unwrap(), 4096, Features::READ_ONLY);
     let (mut engine, event) = boot(&mut disk);
     assert_eq!(event, loaded("x = 1"));
@@ -240,13 +240,13 @@ fn what_cannot_be_saved_is_refused_with_a_reason() {
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// Saves and lets it end.
+    /// A save that completes.
     Save,
-    /// Starts to save, and cuts the power after so many requests.
+    /// A power cut after this many requests of a save.
     CutWhileSaving { requests: usize, survive: u64, torn: usize },
-    /// Starts to save, and the appliance crashes after so many requests; the disk stays powered.
+    /// A crash of the appliance after this many requests of a save. The disk stays powered.
     CrashWhileSaving { requests: usize },
-    /// Saves; the n-th request fails.
+    /// A save in which this request fails.
     SaveWithError { request: usize },
 }
 
@@ -271,7 +271,7 @@ proptest! {
         let mut disk =
             Model::new(format(Some(&document(0))).unwrap(), max_transfer, Features::VOLATILE_CACHE);
         let (mut engine, _) = boot(&mut disk);
-        // Documents from the last acknowledged one on may be found.
+        // The loaded document is the last acknowledged one or a later one.
         let mut acknowledged = 0;
         for (i, act) in (1..).zip(acts) {
             engine.save(&document(i)).unwrap();
@@ -309,13 +309,13 @@ proptest! {
     }
 }
 
-/// Lets a save go on for `requests` requests of the disk; returns whether it was acknowledged.
+/// Runs a save for `requests` disk requests. Returns whether it was acknowledged.
 fn step(engine: &mut ConfigDisk, disk: &mut Model, requests: usize) -> bool {
     let mut slow = Slow { disk, left: requests };
     (0..100).any(|_| engine.poll(&mut slow) == Some(Event::Saved))
 }
 
-/// A disk that completes only so many requests.
+/// A disk that completes only the next `left` requests.
 struct Slow<'a> {
     disk: &'a mut Model,
     left: usize,

@@ -1,4 +1,4 @@
-//! The running configuration: made of all sources at boot, changed by `set`, written by `save`.
+//! [`Document`]: the running configuration, merged from all sources at boot, changed by `set`, written by `save`.
 
 use super::checks::check as check_whole;
 use super::closing;
@@ -17,7 +17,7 @@ use super::values::PrivateKey;
 use crate::report;
 use std::borrow::Cow;
 
-/// What is read at boot. Bytes are TOML in UTF-8, or else a problem.
+/// The sources that are read at boot. Bytes that are not TOML in UTF-8 are reported as a problem.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sources<'a> {
     /// The document embedded in the image.
@@ -26,30 +26,30 @@ pub struct Sources<'a> {
     pub fw_cfg: Option<&'a [u8]>,
     /// The document on the config disk.
     pub disk: Option<&'a [u8]>,
-    /// The one that was saved there before it.
+    /// The document saved before `disk`.
     pub disk_before: Option<&'a [u8]>,
-    /// There is a config disk which held a document that cannot be read any more.
+    /// The config disk holds only damaged documents.
     pub disk_damaged: bool,
-    /// There is, or may be, a config disk that cannot be read: why, and what to do.
+    /// Cause and remedy if a config disk exists, or may exist, that cannot be read.
     pub disk_unreachable: Option<&'a str>,
     /// The whole kernel command line.
     pub command_line: &'a str,
-    /// It is not whole, or could not be read.
+    /// The command line is truncated, or could not be read.
     pub command_line_cut: bool,
 }
 
-/// A valid configuration, and the values that it was made of.
+/// A valid configuration, and the tree of values that it was decoded from.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// All that was said, entries that are being made among it.
+    /// All given values, including pending entries.
     pub(super) root: Node,
-    /// What each document says by itself.
+    /// Keys of each source document.
     pub(super) layers: Vec<Layer>,
-    /// What is in force.
+    /// The configuration in force.
     config: Config,
     pending: Vec<Pending>,
     closed: bool,
-    /// Why, if it is closed.
+    /// Reasons, if the document is closed.
     reasons: Vec<String>,
     older_copy: bool,
 }
@@ -67,10 +67,12 @@ impl Default for Document {
 const CONSOLE: Origin = Origin { source: Source::Console, position: 0 };
 
 impl Document {
-    /// Lays the sources over the built-in default. Of a document, keys that nothing is known of are left out, and what
-    /// they may have restricted is closed; one with another mistake is left out as a whole, for the copy that was saved
-    /// before it if there is one, and otherwise what it may have restricted is closed. Of the command line only the
-    /// settings that are wrong are left out. Everything is told as a problem.
+    /// Merges the sources over the built-in default, and reports each mistake as a problem:
+    ///
+    /// * Unknown keys of a document are ignored, and what they may have restricted is closed.
+    /// * A document with another mistake is ignored as a whole. The copy saved before it takes its place. Without a
+    ///   copy, everything that the document may have restricted is closed.
+    /// * Wrong settings of the command line are ignored one by one.
     pub fn load(sources: &Sources<'_>) -> (Document, Vec<Problem>) {
         let mut document = Document::default();
         let mut problems = Vec::new();
@@ -79,7 +81,7 @@ impl Document {
             (Source::FwCfg, [sources.fw_cfg, None]),
             (Source::Disk, [sources.disk, sources.disk_before]),
         ];
-        // What was laid over since a document could not be used.
+        // Documents merged after the last unusable one.
         let mut later = Vec::new();
         let mut unusable = None;
         for (source, copies) in documents {
@@ -93,7 +95,9 @@ impl Document {
             if copies.is_empty() {
                 let lost = match sources.disk_unreachable {
                     None if !sources.disk_damaged => None,
-                    None => Some("damaged, and there is no copy; `save` writes a new one"),
+                    None => {
+                        Some("damaged, without a usable older copy; `save` writes a new document")
+                    }
                     why => why,
                 };
                 if let Some(why) = lost.filter(|_| source == Source::Disk) {
@@ -122,8 +126,7 @@ impl Document {
                     }
                     if age > 0 {
                         document.older_copy = true;
-                        let reason =
-                            "the newest cannot be used; the one saved before it is in force";
+                        let reason = "the newest document cannot be used; the one saved before it is in force";
                         problems.push(Problem { origin, ..console_problem("", reason.into()) });
                     }
                 }
@@ -136,8 +139,7 @@ impl Document {
         problems.extend(document.apply_command_line(sources.command_line));
         if sources.command_line_cut {
             let origin = Origin { source: Source::CommandLine, position: 0 };
-            let reason =
-                "too long, or no plain text: what was lost of it may have restricted something";
+            let reason = "too long, or not plain text: the lost part may have restricted access";
             problems.push(Problem { origin, ..console_problem("", reason.into()) });
             document.close(&[], origin);
         }
@@ -153,43 +155,43 @@ impl Document {
         &self.config
     }
 
-    /// Whether something stays closed because a document, or a setting that restricts, could not be used.
+    /// Whether access is closed because a document or a restricting setting could not be used.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether the config disk's newest document could not be used, and the one before it is in force.
+    /// Whether the document before the newest on the config disk is in force, because the newest cannot be used.
     pub fn is_older_copy(&self) -> bool {
         self.older_copy
     }
 
-    /// Entries of lists that are being made and not in force.
+    /// Pending entries of lists, which are not in force.
     pub fn pending(&self) -> &[Pending] {
         &self.pending
     }
 
-    /// The entry that `path` is in, if that is being made.
+    /// The pending entry that contains `path`, if any.
     pub fn pending_at(&self, path: &str) -> Option<&Pending> {
         let entry = Entry::of(path)?;
         self.pending.iter().find(|pending| pending.entry == entry)
     }
 
-    /// Changes one value, if the whole is valid afterwards; if not, nothing is changed. An entry of a list
-    /// that is being made needs not be complete: it is pending until it is.
+    /// Changes one value if the configuration is valid afterwards, else nothing. A new entry of a list may be
+    /// incomplete: it is pending until it is complete.
     pub fn set(&mut self, path: &str, value: &str) -> Result<(), Vec<Problem>> {
-        let path = &*of_today(path);
+        let path = &*current_name(path);
         let wrong = |reason: String| vec![console_problem(path, reason)];
         let mut root = self.root.clone();
         let mut building: Vec<Entry> = self.pending.iter().map(|p| p.entry.clone()).collect();
         if let Some(entry) = Entry::of(path) {
-            let there = self.root.entries(&entry.section).len();
-            if entry.index > there && entry.section != "net" {
+            let count = self.root.entries(&entry.section).len();
+            if entry.index > count && entry.section != "net" {
                 let section = &entry.section;
                 return Err(wrong(format!(
-                    "there are {there} of {section}; the next is {section}.{there}"
+                    "{section} has {count} entries; the next is {section}.{count}"
                 )));
             }
-            if entry.index == there {
+            if entry.index == count {
                 building.push(entry);
             }
         }
@@ -198,7 +200,7 @@ impl Document {
             let (before, after) = (self.root.entries(path).len(), root.entries(path).len());
             if after < before {
                 let reason = format!(
-                    "{} of {before} entries would go; `unset {path}.N` takes one away",
+                    "would remove {} of {before} entries; remove one with `unset {path}.N`",
                     before - after
                 );
                 return Err(wrong(reason));
@@ -208,13 +210,13 @@ impl Document {
         self.adopt(root, &building, Some(CONSOLE)).map(drop)
     }
 
-    /// Takes a key or an entry of a list away, if the whole is valid without it.
+    /// Removes a key or an entry of a list if the configuration is valid without it.
     pub fn unset(&mut self, path: &str) -> Result<(), Vec<Problem>> {
-        let path = &*of_today(path);
+        let path = &*current_name(path);
         let wrong = |reason: &str| vec![console_problem(path, reason.into())];
         let mut root = self.root.clone();
         if !path.contains('.') || !root.remove(path) {
-            return Err(wrong("there is nothing of that name; `show config` shows what there is"));
+            return Err(wrong("no such key or entry; `show config` lists all"));
         }
         let mut building: Vec<Entry> = self.pending.iter().map(|p| p.entry.clone()).collect();
         if let Some(gone) = Entry::of(path).filter(|entry| entry.to_string() == path) {
@@ -226,19 +228,19 @@ impl Document {
             }
             let of_exports = gone.section == "export" && self.pending_at(path).is_none();
             if of_exports && self.config.export.len() == 1 {
-                let reason = "the last export stays: without any, every volume is exported";
+                let reason = "cannot remove the last export: without any, every volume is exported to all hosts";
                 return Err(wrong(reason));
             }
         }
         self.adopt(root, &building, Some(CONSOLE)).map(drop)
     }
 
-    /// What clients would lose if `path` is unset: an entry that is in force and holds data, or leads to it.
+    /// The object that clients would lose if `path` is unset: an entry in force that holds data or gives access to it.
     pub fn loses(&self, path: &str) -> Option<String> {
         let entry = Entry::of(path).filter(|entry| entry.to_string() == path)?;
         let holds = matches!(entry.section.as_str(), "volume" | "remote" | "mirror" | "export");
-        let there = entry.index < self.root.entries(&entry.section).len();
-        if !holds || !there || self.pending_at(path).is_some() {
+        let exists = entry.index < self.root.entries(&entry.section).len();
+        if !holds || !exists || self.pending_at(path).is_some() {
             return None;
         }
         let name = self.root.find(&format!("{path}.name")).map(|node| match &node.value {
@@ -248,8 +250,8 @@ impl Document {
         Some(format!("{} {}", entry.section, name.unwrap_or_default()))
     }
 
-    /// Changes the configuration as a whole, if it is valid afterwards; if not, nothing is changed. Entries
-    /// that are being made stay, behind the others.
+    /// Changes the typed configuration if it is valid afterwards, else nothing. Pending entries are kept, after the
+    /// others.
     pub fn edit(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), Vec<Problem>> {
         let mut config = self.config.clone();
         change(&mut config);
@@ -268,17 +270,17 @@ impl Document {
         self.adopt(root, &building, Some(CONSOLE)).map(drop)
     }
 
-    /// The configuration that is in force as a document that reads back to the same.
+    /// The configuration in force as a document that decodes to the same configuration.
     pub fn to_toml(&self) -> String {
         toml_text::write(&self.config.encode().expect("a section has a value"))
     }
 
-    /// The same for people to look at: without secrets, with the source of each key, and with why it is closed, if it is.
+    /// The configuration in force for `show config`: without secrets, with the source of each key, and with the reasons
+    /// if access is closed.
     pub fn to_shown_toml(&self) -> String {
         let mut text = String::new();
         if self.closed {
-            text +=
-                "# Closed: nothing is exported, relayed or written to until this is corrected:\n";
+            text += "# Closed: exports, rules, bridges, services and HTTP writes are disabled until this is corrected:\n";
             for line in self.reasons.iter().flat_map(|reason| reason.lines()) {
                 text += &format!("#   {line}\n");
             }
@@ -287,7 +289,7 @@ impl Document {
         text + &self.with_origins(&shown)
     }
 
-    /// What is in force without secrets.
+    /// The configuration in force without secrets.
     fn shown(&self) -> Config {
         let mut config = self.config.clone();
         if let Some(key) = &mut config.http.key {
@@ -296,7 +298,7 @@ impl Document {
         config
     }
 
-    /// Entries that are being made, as comments behind a document; empty if there are none.
+    /// Pending entries as comments that follow a document. Empty without any.
     pub fn pending_toml(&self) -> String {
         let mut text = String::new();
         for pending in &self.pending {
@@ -309,7 +311,7 @@ impl Document {
         text
     }
 
-    /// The whole configuration without secrets as a report, for JSON. What is being made stands under `pending`.
+    /// The configuration without secrets as a report, for JSON. Pending entries are under `pending`.
     pub fn to_report(&self) -> report::Value {
         let mut report = self.shown().encode().map_or(report::Value::None, report_of);
         if let report::Value::Object(entries) = &mut report
@@ -331,8 +333,7 @@ impl Document {
         report
     }
 
-    /// Paths that could stand where `partial` does, for completion: a section's with a dot at the
-    /// end, a list's with the indices that are there and the next.
+    /// Completions of a partial path. Sections end in a dot. Lists offer the existing indices and the next one.
     pub fn complete(&self, partial: &str) -> Vec<String> {
         let mut segments: Vec<&str> = partial.split('.').collect();
         let word = segments.pop().unwrap_or_default();
@@ -351,12 +352,12 @@ impl Document {
         let above = segments.join(".");
         let prefix = if above.is_empty() { String::new() } else { format!("{above}.") };
         if list {
-            let there = match &self.root.nearest(&above).value {
+            let count = match &self.root.nearest(&above).value {
                 Value::List(items) => items.len(),
                 _ => 0,
             };
             let end = if fields.is_empty() { "" } else { "." };
-            let indices = (0..=there).take(MAX_ENTRIES).map(|i| i.to_string());
+            let indices = (0..=count).take(MAX_ENTRIES).map(|i| i.to_string());
             return indices
                 .filter(|i| i.starts_with(word))
                 .map(|i| format!("{prefix}{i}{end}"))
@@ -367,8 +368,8 @@ impl Document {
         matching.map(|f| format!("{prefix}{}{}", f.name, end(f))).collect()
     }
 
-    /// Lays a document over, if the whole is valid afterwards; gives its tree, what of it is not known, and whether that
-    /// may have restricted anything.
+    /// Merges a document if the configuration is valid afterwards. Returns its tree, the problems of unknown keys, and
+    /// whether those keys may have restricted everything.
     fn lay_over(
         &mut self,
         text: &[u8],
@@ -389,12 +390,12 @@ impl Document {
         }
     }
 
-    /// Closes what may have been restricted, unless a `later` document says how that is to be.
+    /// Closes the settings that may have been restricted, except those that a `later` document defines.
     fn close(&mut self, later: &[Node], origin: Origin) {
         let mut root = self.root.clone();
         closing::close(&mut root, later, origin);
         if self.adopt(root, &[], None).is_err() {
-            // What is closed does not go with what else was said: then nothing of that holds.
+            // The closed settings conflict with the other values: discards all of those.
             let mut default = Document::default();
             closing::close(&mut default.root, &[], origin);
             let root = default.root.clone();
@@ -404,8 +405,8 @@ impl Document {
         self.closed = true;
     }
 
-    /// Makes `root` the configuration, if it is valid. Of entries that are being built something may be missing.
-    /// Whoever changes it now is blamed for what does not go with a built-in default.
+    /// Makes `root` the configuration if it is valid. Entries in `building` may lack values. `blamed` becomes the
+    /// origin of problems that a change causes in a built-in default.
     fn adopt(
         &mut self,
         root: Node,
@@ -445,15 +446,15 @@ impl Document {
         }
     }
 
-    /// Tries all settings together; as long as some are wrong, leaves those out and tries again.
+    /// Applies all settings together. While some are wrong, drops those and tries again.
     fn apply_command_line(&mut self, line: &str) -> Vec<Problem> {
         let mut settings: Vec<_> = (1u32..).zip(command_line::settings(line)).collect();
         let mut found = Vec::new();
         for (position, (path, _)) in &mut settings {
             let Some(new) = renamed::path(path) else { continue };
             let origin = Origin { source: Source::CommandLine, position: *position };
-            let told = console_problem(path, format!("is called {new} now; write that"));
-            found.push(Problem { kind: Kind::Renamed, origin, ..told });
+            let renamed = console_problem(path, format!("renamed to {new}; use the new name"));
+            found.push(Problem { kind: Kind::Renamed, origin, ..renamed });
             *path = new;
         }
         let mut restricts = false;
@@ -489,13 +490,13 @@ impl Document {
     }
 }
 
-/// The path of a key by its name of today; that it had another one is logged.
-fn of_today(path: &str) -> Cow<'_, str> {
+/// The path with the key's current name. Logs a warning for an old name.
+fn current_name(path: &str) -> Cow<'_, str> {
     match renamed::path(path) {
         None => path.into(),
         Some(new) => {
             log::warn!(
-                "configuration: {path} is called {new} now; write that, the old name will go"
+                "configuration: {path} was renamed to {new}; use the new name, the old one will be removed"
             );
             new.into()
         }
@@ -531,7 +532,7 @@ fn report_of(value: Value) -> report::Value {
     }
 }
 
-/// Checks a document on its own, as `isthmus check` does: a key that nothing is known of is a mistake.
+/// Checks a document on its own, as `isthmus check` does. An unknown key is a mistake.
 pub fn check(text: &[u8]) -> Result<Config, Vec<Problem>> {
     let mut document = Document::default();
     let mut root = document.root.clone();
@@ -542,7 +543,7 @@ pub fn check(text: &[u8]) -> Result<Config, Vec<Problem>> {
     Ok(document.config)
 }
 
-/// The keys of a document that are called something else now, as `isthmus check` warns of them.
+/// The renamed keys of a document, for warnings of `isthmus check`.
 pub fn renamed_keys(text: &[u8]) -> Vec<Problem> {
     toml_text::parse(text, Source::File)
         .map(|mut tree| renamed::in_document(&mut tree))

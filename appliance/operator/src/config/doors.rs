@@ -1,16 +1,16 @@
-//! The access that a configuration grants and its restrictions, a line each. Two configurations are compared by their
-//! lines: the operator is shown the lines that only one of them has.
+//! Access granted by a configuration and its restrictions, one line each. An upgrade compares the lines of two
+//! configurations and shows the operator those that only one of them has.
 
 use super::schema::{Config, Export};
 use core::fmt::Display;
 
-/// The list of a key as a line shows it.
+/// The list value of a key, as in a line.
 fn list(items: &[impl Display]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 impl Config {
-    /// These exports, and rules, whom each of them admits, and what else keeps somebody out.
+    /// One line for each export, each rule, and each restriction of access.
     pub fn doors(&self, exports: &[Export]) -> Vec<String> {
         let mut lines = Vec::new();
         let mut add = |restricts: bool, line: String| {
@@ -71,10 +71,10 @@ impl Config {
 mod tests {
     use crate::config::{Document, Sources};
 
-    /// Whatever lets more hosts in than before takes a line away.
+    /// A change that admits more hosts removes a line.
     #[test]
-    fn doors_name_each_restriction_and_no_secret() {
-        let text = "[system]\nupgrade_key = \"abababababababababababababababababababababababababababababababab\"\n\
+    fn doors_list_each_restriction_and_no_secret() {
+        let source = "[system]\nupgrade_key = \"abababababababababababababababababababababababababababababababab\"\n\
              [http]\nhosts = \"10.0.0.2\"\nlisten = \"10.0.0.1\"\n\
              token_sha256 = \"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd\"\n\
              [smc]\nservices = true\nhosts = \"10.0.0.2\"\n\
@@ -87,8 +87,8 @@ mod tests {
             assert_eq!(problems, []);
             document.config().doors(&document.config().exports())
         };
-        let all = load(text);
-        let told = all.join("\n");
+        let all = load(source);
+        let text = all.join("\n");
         for line in [
             "export a of ram0",
             "export a: read_only",
@@ -103,12 +103,12 @@ mod tests {
             "roce.services = false",
             "system.upgrade_key is set",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+            assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
         }
-        assert!(!told.contains("abab") && !told.contains("cdcd"), "{told}");
-        for gone in ["hosts = \"10.0.0.2\"\n", "read_only = true\n", "sessions = \"s\"\n"] {
-            let open = load(&text.replacen(gone, "", 1));
-            assert!(all.iter().any(|line| !open.contains(line)), "{gone}");
+        assert!(!text.contains("abab") && !text.contains("cdcd"), "{text}");
+        for removed in ["hosts = \"10.0.0.2\"\n", "read_only = true\n", "sessions = \"s\"\n"] {
+            let open = load(&source.replacen(removed, "", 1));
+            assert!(all.iter().any(|line| !open.contains(line)), "{removed}");
         }
         assert!(all.iter().any(|line| !load("").contains(line)));
     }

@@ -1,11 +1,11 @@
-//! From when on a change of the configuration counts: declared with each key, so that `set` says what is true.
+//! [`Effect`]: when a change of a key takes effect. Each key declares it, so that the reply of `set` is correct.
 
-/// From when on a changed key counts.
+/// When a changed key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// As soon as it is set.
+    /// Immediately.
     AtOnce,
-    /// When the appliance boots with it, after `save`.
+    /// After `save`, at the next boot.
     AtBoot,
 }
 

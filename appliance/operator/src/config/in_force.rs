@@ -1,22 +1,22 @@
-//! From when on a change at a path counts, in words for the operator.
+//! [`InForce`]: when a change at a path takes effect, as a message for the operator.
 
 use super::effect::Effect;
 use super::item::{Field, Item as _, join};
 use super::schema::Config;
 use core::fmt;
 
-/// From when on a change at a path counts, which may be of several keys. Its text is for the operator.
+/// When a change at a path, which may cover several keys, takes effect. Displays as a message for the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InForce {
-    /// Whether some of the keys count at once.
+    /// Whether some of the keys take effect immediately.
     at_once: bool,
-    /// The keys that count from the next boot on: their paths below the one asked for, with `*` for the entries of a
-    /// list; empty for the key itself.
+    /// The keys that take effect at the next boot, relative to the given path, with `*` for the entries of a list.
+    /// Empty for the key itself.
     at_boot: Vec<String>,
 }
 
 impl InForce {
-    /// For a change at `path`, as `set` and `unset` take it.
+    /// The effect of a change at `path`, as in `set` and `unset`.
     pub fn of(path: &str) -> InForce {
         let mut force = InForce::default();
         let mut fields = Config::fields();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_says_itself_from_when_on_it_counts() {
+    fn effect_of_each_path_is_described() {
         for (path, text) in [
             ("system.log_level", "in force now; `save` keeps it"),
             ("system.hostname", "in force after `save` and `reboot`"),
@@ -95,12 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_nothing_to_say() {
+    fn unknown_path_has_no_effect() {
         assert_eq!(InForce::of("net.0.nothing.at.all"), InForce::default());
     }
 
     #[test]
-    fn keys_of_entries_are_named_by_their_list() {
+    fn keys_of_list_entries_are_named_with_a_star() {
         let whole = InForce::of("");
         assert!(whole.at_boot.contains(&"net.*.mtu".to_string()), "{whole}");
         assert!(!whole.at_boot.contains(&"net.*.address".to_string()), "{whole}");

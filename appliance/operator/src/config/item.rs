@@ -1,7 +1,7 @@
-//! From a tree to types: what each type of key accepts, and how it is read and written.
+//! [`Item`]: the types of keys, with their accepted values, decoding from a tree, and encoding.
 //!
-//! A section of the document is declared once, by [`section!`]: its struct, its keys, their
-//! defaults and limits. Reading reports every mistake, not only the first.
+//! [`section!`] declares a section of the document once: its struct, its keys, their defaults and limits. Decoding
+//! reports every mistake, not only the first.
 
 use super::effect::Effect;
 use super::is_secret;
@@ -9,19 +9,19 @@ use super::origin::{Kind, Problem};
 use super::tree::{MAX_ENTRIES, Node, Value};
 use crate::suggestion::did_you_mean;
 
-/// Smallest and largest number that a key takes.
+/// Smallest and largest accepted number.
 pub type Range = (u64, u64);
 
 /// A key of a section, for completion and messages.
 #[derive(Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the key.
     pub name: &'static str,
-    /// The keys below it, if it is a section or a list of sections.
+    /// The keys below, if the key is a section or a list of sections.
     pub fields: fn() -> &'static [Field],
-    /// Whether it is a list.
+    /// Whether the key is a list.
     pub list: bool,
-    /// From when on a change of it counts; of a section, each key below says so itself.
+    /// When a change takes effect. For a section, the keys below declare their own effect.
     pub effect: Effect,
 }
 
@@ -33,20 +33,20 @@ pub trait Item: Sized {
     fn fields() -> &'static [Field] {
         &[]
     }
-    /// What is accepted, in words.
+    /// The accepted values, in words.
     fn accepts(range: Option<Range>) -> String;
-    /// The value of a key that is not there, if it can be left out.
+    /// The value of an absent key, if the key is optional.
     fn absent() -> Option<Self> {
         None
     }
-    /// Reads a node; on a mistake adds to `problems` and returns None.
+    /// Decodes a node. On a mistake, adds to `problems` and returns None.
     fn decode(
         node: &Node,
         path: &str,
         range: Option<Range>,
         problems: &mut Vec<Problem>,
     ) -> Option<Self>;
-    /// The value as the document writes it; None if it is left out.
+    /// The value as written in a document. None if the key is left out.
     fn encode(&self) -> Option<Value>;
 }
 
@@ -56,7 +56,7 @@ pub fn problem(node: &Node, path: &str, reason: String, accepted: String) -> Pro
     Problem { kind: Kind::Mistake, origin: node.origin, path: path.into(), reason, accepted }
 }
 
-/// The problem that `node` is of the wrong kind.
+/// The problem of a node with the wrong kind of value.
 fn wrong_kind(node: &Node, path: &str, accepted: String) -> Problem {
     problem(node, path, format!("{} does not belong here", node.value.kind()), accepted)
 }
@@ -85,7 +85,7 @@ impl Item for bool {
     }
 }
 
-/// The whole number that a node holds, if it holds one.
+/// The whole number in a node, if any.
 pub fn integer(node: &Node) -> Option<i64> {
     match &node.value {
         Value::Integer(i) => Some(*i),
@@ -129,8 +129,8 @@ macro_rules! integer_items {
 }
 integer_items!(u8 u16 u32);
 
-/// Makes items of types that are written as strings (`FromStr` with a sentence as error, and
-/// `Display` that it reads back).
+/// Implements [`Item`] for types that are written as strings. `FromStr` has a message as its error, and parses the
+/// output of `Display`.
 macro_rules! text_items {
     ($($ty:ty: $accepts:expr;)*) => {$(
         impl $crate::config::item::Item for $ty {
@@ -154,7 +154,7 @@ macro_rules! text_items {
 }
 pub(crate) use text_items;
 
-/// What `text_items!` does for each type.
+/// Decodes a string value, for `text_items!`.
 pub fn decode_text<T: core::str::FromStr>(
     node: &Node,
     path: &str,
@@ -170,7 +170,7 @@ where
     };
     let error = |e: T::Err| {
         let why = e.to_string();
-        // It may be the secret itself, which neither logs nor reports may have.
+        // The text may be the secret itself, which must not reach logs and reports.
         let reason = match is_secret(path) {
             true => why,
             false => format!("{:?}: {why}", text.chars().take(64).collect::<String>()),
@@ -187,7 +187,7 @@ impl<T: Item> Item for Option<T> {
     fn absent() -> Option<Self> {
         Some(None)
     }
-    /// A path setting without a value takes the key away.
+    /// A path setting without a value removes the key.
     fn decode(n: &Node, path: &str, r: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
         match &n.value {
             Value::Bare(text) if text.is_empty() => Some(None),
@@ -210,7 +210,7 @@ impl<T: Item> Item for Vec<T> {
     fn absent() -> Option<Self> {
         Some(Vec::new())
     }
-    /// One value stands for a list of one; bare text is a list with commas.
+    /// A single value is a list of one. Bare text is a list separated by commas.
     fn decode(n: &Node, path: &str, r: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
         let one = |node: &Node, out: &mut Vec<Problem>| T::decode(node, path, r, out);
         match &n.value {
@@ -243,7 +243,7 @@ impl<T: Item> Item for Vec<T> {
     }
 }
 
-/// The keys of a section's table while they are read.
+/// The keys of a section's table during decoding.
 pub struct Keys<'a> {
     node: &'a Node,
     path: &'a str,
@@ -251,7 +251,7 @@ pub struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// Starts reading the section at `node`; reports keys that are not among `fields`.
+    /// Starts decoding the section at `node`. Reports keys that are not in `fields`.
     pub fn new(
         node: &'a Node,
         path: &'a str,
@@ -277,7 +277,7 @@ impl<'a> Keys<'a> {
         Some(Keys { node, path, problems })
     }
 
-    /// Reads one key. Not inlined: there are many keys, and the image is to stay small.
+    /// Decodes one key. Not inlined, to keep the image small: there are many keys.
     #[inline(never)]
     pub fn take<T: Item>(
         &mut self,
@@ -302,9 +302,9 @@ pub fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.into() } else { format!("{path}.{name}") }
 }
 
-/// Declares a section of the document: `name: Type [least, most] = default => AtOnce;` per key, where limits,
-/// default and effect can be left out. A key without a default must be given, unless its type is an
-/// `Option`, a list or a section; one without an effect counts from the next boot on.
+/// Declares a section of the document: `name: Type [least, most] = default => AtOnce;` per key. Limits, default and
+/// effect are optional. A key without a default is mandatory, unless its type is an `Option`, a list or a section. A
+/// key without an effect takes effect at the next boot.
 macro_rules! section {
     (
         $(#[$about:meta])*
@@ -367,7 +367,7 @@ macro_rules! section {
 }
 pub(crate) use section;
 
-/// `Some` of what was written, or `None`.
+/// `Some` of the given expression, or `None` without one.
 macro_rules! optional {
     () => {
         None

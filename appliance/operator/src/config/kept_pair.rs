@@ -1,6 +1,6 @@
-//! The certificate that the appliance made for itself, with its key, where the configuration is kept.
+//! The self-made certificate of the appliance with its key, stored on the config disk.
 //!
-//! | bytes | what, little-endian |
+//! | bytes | contents, little-endian |
 //! |---|---|
 //! | 0..8 | `ISTHMTLS` |
 //! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the pair |
@@ -10,14 +10,14 @@
 use crc::{CRC_32_ISCSI, Crc};
 use net::tls::Pair;
 
-/// Bytes of the place.
+/// Bytes reserved for the pair.
 pub const LEN: usize = 4 << 10;
 
 const MAGIC: &[u8; 8] = b"ISTHMTLS";
 const HEADER: usize = 16;
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
-/// The pair that a place holds, if there is one and it is whole.
+/// The pair in these bytes, if it is whole.
 pub fn read(place: &[u8]) -> Option<Pair> {
     let field = |at: usize| Some(u32::from_le_bytes(place.get(at..at + 4)?.try_into().ok()?));
     let end = HEADER.checked_add(field(12)? as usize)?;
@@ -26,7 +26,7 @@ pub fn read(place: &[u8]) -> Option<Pair> {
     whole.then(|| Pair::from_bytes(place.get(HEADER..end)?))?
 }
 
-/// A place that holds the pair; None if it is too long.
+/// The bytes that store a pair. None if the pair is too long.
 pub fn write(pair: &Pair) -> Option<Vec<u8>> {
     let pair = pair.to_bytes();
     let end = HEADER + pair.len();
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_damaged_is_not() {
+    fn stored_pair_is_read_back_and_a_damaged_one_is_not() {
         let mut byte = 0_u8;
         let mut random = |into: &mut [u8]| {
             into.iter_mut().for_each(|to| {

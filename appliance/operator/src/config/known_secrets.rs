@@ -1,5 +1,5 @@
-//! Keys and tokens of which everybody knows the other half: of examples in standards and in this manual, and words that
-//! people type when they try something. They prove nothing, so they are not taken.
+//! Keys and tokens that are public: examples of standards and of the manual, and common test words. They authenticate
+//! nothing, so the configuration refuses them.
 
 use super::item::problem;
 use super::origin::Problem;
@@ -15,8 +15,8 @@ const KEYS: [&str; 6] = [
     "ec172b93ad5e563bf4932c70e1245034c35467ef2efd4d64ebf819683467e2bf",
 ];
 
-/// SHA-256 of tokens: of this manual's earlier editions; then of nothing and of words, each also with the end of line that
-/// `echo` adds.
+/// SHA-256 of tokens: of earlier editions of the manual, then of the empty text and of words, each also with the
+/// newline that `echo` adds.
 const TOKENS: [&str; 25] = [
     "4e738ca5563c06cfd0018299933d58db1dd8bf97f6973dc99bf6cdc64b5550bd",
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
@@ -45,22 +45,22 @@ const TOKENS: [&str; 25] = [
     "2634c3097f98e36865f0c572009c4ffd73316bc8b88ccfe8d196af35f46e2394",
 ];
 
-/// Why a public key is not taken, if everybody knows its private half.
+/// Refuses a public key whose private half is public.
 pub fn refuse_key(text: &str) -> Result<(), String> {
     refuse(
         text,
         &KEYS,
-        "everybody knows the private half of this key, which is an example of a standard; make one with \
-                         `openssl genpkey -algorithm ed25519`, and `./isthmus release` prints its public half",
+        "the private half of this key is public, as an example of a standard; make a new key with \
+         `openssl genpkey -algorithm ed25519`; `./isthmus release` prints its public half",
     )
 }
 
-/// Why the SHA-256 of a token is not taken, if everybody knows the token.
+/// Refuses the SHA-256 of a public token.
 pub fn refuse_token(text: &str) -> Result<(), String> {
     refuse(
         text,
         &TOKENS,
-        "everybody knows or can guess this token; make one with `openssl rand -hex 16`",
+        "this token is public or easily guessed; make a new one with `openssl rand -hex 16`",
     )
 }
 
@@ -71,7 +71,8 @@ fn refuse(text: &str, known: &[&str], why: &str) -> Result<(), String> {
     }
 }
 
-/// Takes such values out of a document's tree, each told as a problem. Without them nothing is open, so the rest holds.
+/// Removes public keys and tokens from a document's tree, and reports each as a problem. Without them nothing is open,
+/// so the rest of the document stays in force.
 pub fn leave_out(root: &mut Node, problems: &mut Vec<Problem>) {
     let paths: [(&str, fn(&str) -> Result<(), String>); 2] =
         [("system.upgrade_key", refuse_key), ("http.token_sha256", refuse_token)];
@@ -79,7 +80,7 @@ pub fn leave_out(root: &mut Node, problems: &mut Vec<Problem>) {
         let Some(node) = root.find(path) else { continue };
         let Value::Text(text) = &node.value else { continue };
         if let Err(why) = refuse(text) {
-            problems.push(problem(node, path, format!("{why}; left out"), String::new()));
+            problems.push(problem(node, path, format!("{why}; ignored"), String::new()));
             root.remove(path);
         }
     }
@@ -91,7 +92,7 @@ mod tests {
     use crate::config::{Document, Sources, check};
 
     #[test]
-    fn known_values_are_refused_and_left_out_of_documents() {
+    fn public_secrets_are_refused_and_ignored_in_documents() {
         let text = format!(
             "[system]\nhostname = \"a\"\nupgrade_key = \"{}\"\n[http]\ntoken_sha256 = \"{}\"\n",
             KEYS[0].to_ascii_uppercase(),

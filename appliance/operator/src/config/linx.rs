@@ -7,50 +7,51 @@ use core::net::IpAddr;
 use core::str::FromStr;
 use net::hosts::Network;
 
-/// The TCP port on which LINX listens, where nobody says another.
+/// Default TCP port of LINX.
 const TCP_PORT: u16 = 19790;
-/// The mailbox, where nobody says another: 0 is rionet's, 1 is rio_cm's.
+/// Default mailbox. Mailbox 0 belongs to rionet and 1 to rio_cm.
 const MAILBOX: u8 = 2;
 
 section! {
     /// A link to a LINX node.
     Linx {
-        /// Its name. Endpoints of the peer are `NAME/ENDPOINT`.
+        /// Name of the link. Endpoints of the peer are `NAME/ENDPOINT`.
         name: Name;
-        /// What carries it.
+        /// Transport of the link.
         transport: LinxTransport;
-        /// Over RapidIO: number of the `[[rapidio]]` whose port it uses.
+        /// Over RapidIO: number of the `[[rapidio]]` whose port the link uses.
         rapidio: Option<u8> [0, 63];
-        /// Over RapidIO: our mailbox. 0 is rionet's and 1 is rio_cm's.
+        /// Over RapidIO: the appliance's mailbox. Mailbox 0 belongs to rionet and 1 to rio_cm.
         mailbox: Option<u8> [2, 3];
         /// Over RapidIO: the peer's destination id.
         peer_id: Option<u16> [0, 65_534];
         /// Over RapidIO: the peer's mailbox.
         peer_mailbox: Option<u8> [2, 3];
-        /// Over RapidIO our RIOCM port; over TCP the port that we listen on, 19790 without it.
+        /// Over RapidIO: the appliance's RIOCM port. Over TCP: the port to listen on, by default 19790.
         port: Option<u16>;
-        /// The same of the peer's.
+        /// The peer's RIOCM or TCP port.
         peer_port: Option<u16>;
         /// Over TCP: the peer's address.
         address: Option<IpAddr>;
-        /// Over RapidIO: longest packet in bytes; without it what the port takes.
+        /// Over RapidIO: longest packet in bytes, by default the port's maximum.
         mtu: Option<u16> [65, 4096];
-        /// Milliseconds between signs of life, over RapidIO in steps of 100; without it 500, over TCP 1000.
+        /// Milliseconds between heartbeats, over RapidIO in steps of 100. By default 500, over TCP 1000.
         heartbeat_ms: Option<u32> [100, 25_500];
-        /// Longest signal in bytes, either way.
+        /// Longest signal in bytes, in both directions.
         max_message: Size [64, 1 << 20] = Size(64 << 10);
-        /// Names of ours that the peer takes at a time: the `linx_max_sockets_per_link` of a peer that is LINX for Linux.
+        /// Names that the appliance may publish to the peer at a time: the `linx_max_sockets_per_link` of LINX for
+        /// Linux.
         addresses: u32 [2, 65_536] = 1024;
-        /// Networks whose hosts may connect over TCP, besides that the address must be `address`; none given: all.
+        /// Networks whose hosts may connect over TCP; empty admits all. The peer must also have `address`.
         hosts: Vec<Network>;
-        /// Names under which the services are found, by the peers of all links; without it, each service's own.
+        /// Names under which peers of all links find the services, by default each service's own name.
         publish: Vec<LinxName>;
         /// Services over signals.
         services: Vec<LinxService>;
     }
 }
 
-/// What carries a link.
+/// Transport of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinxTransport {
     /// RapidIO messages.
@@ -62,7 +63,7 @@ pub enum LinxTransport {
 /// A service over signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinxService {
-    /// Each signal is sent back to whom it came from.
+    /// Sends each signal back to its sender.
     Echo,
 }
 
@@ -89,7 +90,7 @@ impl FromStr for LinxTransport {
         match text {
             "riocm" => Ok(LinxTransport::Riocm),
             "tcp" => Ok(LinxTransport::Tcp),
-            _ => Err("nothing that carries a link".into()),
+            _ => Err("unknown transport".into()),
         }
     }
 }
@@ -108,7 +109,7 @@ impl FromStr for LinxService {
     fn from_str(text: &str) -> Result<LinxService, String> {
         match text {
             "echo" => Ok(LinxService::Echo),
-            _ => Err("no service".into()),
+            _ => Err("unknown service".into()),
         }
     }
 }
@@ -124,7 +125,7 @@ impl FromStr for LinxName {
     fn from_str(text: &str) -> Result<LinxName, String> {
         match (1..=1024).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
             true => Ok(LinxName(text.into())),
-            false => Err("no name of an endpoint".into()),
+            false => Err("not an endpoint name".into()),
         }
     }
 }
@@ -136,17 +137,17 @@ impl fmt::Display for LinxName {
 }
 
 impl Linx {
-    /// Over TCP, the port that we listen on, and the peer's.
+    /// Over TCP: the appliance's listening port, and the peer's.
     pub fn tcp_ports(&self) -> (u16, u16) {
         (self.port.unwrap_or(TCP_PORT), self.peer_port.unwrap_or(TCP_PORT))
     }
 
-    /// Over RapidIO, our mailbox and the peer's.
+    /// Over RapidIO: the appliance's mailbox, and the peer's.
     pub fn mailboxes(&self) -> (u8, u8) {
         (self.mailbox.unwrap_or(MAILBOX), self.peer_mailbox.unwrap_or(MAILBOX))
     }
 
-    /// Names of the echo service.
+    /// Published names of the echo service.
     pub fn echoes(&self) -> Vec<&str> {
         match (self.services.contains(&LinxService::Echo), self.publish.is_empty()) {
             (false, _) => Vec::new(),
@@ -176,31 +177,31 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_them_are_told() {
+    fn invalid_link_is_reported() {
         let cases = [
-            ("\"riocm\"", "\"udp\"", "\"udp\": nothing that carries a link"),
+            ("\"riocm\"", "\"udp\"", "\"udp\": unknown transport"),
             ("peer_id = 3\n", "", "linx.0.peer_id: missing"),
             ("peer_port = 22\n", "", "linx.0.peer_port: missing"),
             ("rapidio = 0", "rapidio = 1", "there is no such [[rapidio]]"),
             ("rapidio = 0", "rapidio = 0\nmailbox = 1", "1 is out of range"),
             ("rapidio = 0", "rapidio = 0\naddresses = 65537", "65537 is out of range"),
-            ("rapidio = 0", "rapidio = 0\naddress = \"::1\"", "has an id and no address"),
+            ("rapidio = 0", "rapidio = 0\naddress = \"::1\"", "has an id, not an address"),
             ("\"far\"", "\"board\"", "another link is called board"),
             ("address = \"10.0.0.7\"", "", "linx.1.address: missing"),
-            ("\"10.0.0.7\"", "\"10.0.0.7\"\nmtu = 512", "linx.1.mtu: TCP has nothing of the kind"),
+            ("\"10.0.0.7\"", "\"10.0.0.7\"\nmtu = 512", "linx.1.mtu: not a key of transport tcp"),
             ("\"10.0.0.7\"", "\"10.0.0.7\"\nport = 80", "http listens on port 80"),
             (
                 "\"10.0.0.7\"",
                 "\"10.0.0.7\"\nhosts = [\"10.1.0.0/16\"]",
                 "in none of these networks",
             ),
-            ("services = [\"echo\"]", "publish = [\"a\"]", "there is no service"),
+            ("services = [\"echo\"]", "publish = [\"a\"]", "no service is configured"),
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
             let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+            let reported: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(reported.join("\n").contains(expected), "{to}: {reported:?}");
         }
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::{Ed25519Key, Sha256, check};
 
-/// A block of a page that is a whole document: its page, its line, its text. One that refers to things which the page
-/// has elsewhere is fenced as `toml fragment`.
+/// The complete documents of a page: page, line and text of each. A block that depends on other parts of the page is
+/// fenced as `toml fragment` and skipped.
 fn documents(page: &str, text: &str) -> Vec<(String, usize, String)> {
     let mut documents = Vec::new();
     let mut document: Option<(usize, String)> = None;
@@ -26,10 +26,10 @@ fn documents(page: &str, text: &str) -> Vec<(String, usize, String)> {
     documents
 }
 
-/// What stands in documents of the manual where everybody has a value of their own.
+/// Placeholders in the manual's documents for values that each operator has to supply.
 const PLACEHOLDERS: [&str; 2] = ["(as ./isthmus release prints it)", "(as sha256sum prints it)"];
 
-/// A document with values in these places.
+/// A document with values for the placeholders.
 pub(super) fn filled(document: &str) -> String {
     let fill = |text: String, gap: &&str| text.replace(gap, &"ab".repeat(32));
     PLACEHOLDERS.iter().fold(document.to_string(), fill)
@@ -72,9 +72,9 @@ fn texts(directory: &Path, kinds: &[&str], into: &mut Vec<(String, String)>) {
     }
 }
 
-/// A value that stands in a page is copied into configurations.
+/// Operators copy sample values from pages into configurations.
 #[test]
-fn samples_are_neither_keys_nor_tokens() {
+fn samples_are_not_valid_keys_or_tokens() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut all = Vec::new();
     for directory in ["docs", "launch/src", "launch/recipes"] {
@@ -102,7 +102,7 @@ fn samples_are_neither_keys_nor_tokens() {
 }
 
 #[test]
-fn a_mistake_in_a_document_is_found() {
+fn mistake_in_a_document_is_found() {
     let page = "text\n```toml\n[system]\nhostnam = \"a\"\n```\n```toml fragment\nx = 1\n```\n";
     let found = mistakes("a.md", page);
     assert_eq!(found.len(), 1, "{found:?}");

@@ -1,4 +1,4 @@
-//! The messaging gateway's part of the document.
+//! `[smc]` and `[[rule]]`: the messaging gateway.
 
 use super::item::{Item, Range, decode_text, integer, section, text_items};
 use super::origin::Problem;
@@ -14,75 +14,74 @@ use smcr::wire::Eid;
 section! {
     /// SMC-R.
     Smc {
-        /// Whether there are echo (port 7) and discard (port 9) over SMC-R and TCP.
+        /// Whether the echo (port 7) and discard (port 9) services run over SMC-R and TCP.
         services: bool = false;
-        /// Enterprises that the appliance belongs to; in version 2 peers must share one.
+        /// UEIDs (enterprises) of the appliance. In version 2, peers must share one.
         ueid: Vec<Ueid>;
-        /// Whether version 1 (over RoCEv1) is spoken with hosts of the same subnet that do not speak
-        /// version 2 or share no enterprise.
+        /// Whether to use version 1 (over RoCEv1) with hosts of the same subnet that lack version 2 or share no UEID.
         version1: bool = true;
         /// Bytes of a receive buffer, a power of two.
         buffer_size: Size [16 << 10, 512 << 10] = Size(64 << 10);
-        /// Connections of each of the two services at a time.
+        /// Maximum concurrent connections of each service.
         connections: u16 [1, 4096] = 128;
-        /// Those of one host; without it three quarters.
+        /// Maximum concurrent connections of one host, by default three quarters.
         connections_per_host: Option<u16> [1, 4096];
-        /// Networks whose hosts are served over SMC-R; none given: all.
+        /// Networks whose hosts are served over SMC-R; empty admits all.
         hosts: Vec<Network>;
     }
 }
 
 section! {
-    /// A rule of the messaging gateway: who connects to its port, over SMC-R or TCP, or sends messages to its end, is
-    /// relayed to one of its servers.
+    /// A rule of the messaging gateway. It relays clients that connect to its port over SMC-R or TCP, or that send
+    /// messages to its end, to one of its servers.
     Rule {
-        /// Its name.
+        /// Name of the rule.
         name: Name => AtOnce;
-        /// The port that it listens on, or an end that carries messages.
+        /// The port to listen on, or an end that carries messages.
         listen: Listen => AtOnce;
         /// The servers: addresses, or ends that carry messages.
         backend: Vec<Target> => AtOnce;
-        /// The number of all signals of LINX; without it a message begins with its signal's number.
+        /// Signal number of all LINX signals. Without it each message begins with its signal number.
         signal: Option<u32> => AtOnce;
-        /// How messages go into a stream.
+        /// Framing of messages in a stream.
         framing: RuleFraming = RuleFraming::Length => AtOnce;
         /// Longest message in bytes.
         max_message: Size [64, 1 << 20] = Size(64 << 10) => AtOnce;
-        /// Whether servers are offered SMC-R.
+        /// Whether to offer SMC-R to servers.
         backend_smc: bool = false => AtOnce;
-        /// Whether servers are told the client's address (PROXY protocol, version 2).
+        /// Whether to send the client's address to servers (PROXY protocol, version 2).
         proxy_protocol: bool = false => AtOnce;
-        /// Connections at a time.
+        /// Maximum concurrent connections.
         connections: u16 [1, 4096] = 64 => AtOnce;
-        /// Those of one host; without it three quarters.
+        /// Maximum concurrent connections of one host, by default three quarters.
         connections_per_host: Option<u16> [1, 4096] => AtOnce;
-        /// Bytes of each TCP connection, either way.
+        /// Buffer of each TCP connection in bytes, per direction.
         buffer_size: Size [1 << 10, 1 << 20] = Size(16 << 10) => AtOnce;
-        /// Milliseconds that a server may take to answer, before another is tried.
+        /// Milliseconds to wait for a server before trying another.
         connect_timeout_ms: u32 [10, 60_000] = 3000 => AtOnce;
-        /// Seconds that a connection may be silent, with 0 for ever; without it a week, or 300 where the peer may be gone
-        /// without anybody's noticing.
+        /// Idle timeout of a connection in seconds; 0 for none. By default a week, or 300 for transports that do not
+        /// detect a lost peer.
         idle_timeout_s: Option<u32> [0, 1_000_000] => AtOnce;
-        /// Seconds between two looks whether servers answer; without it nobody looks.
+        /// Seconds between health checks of servers; none without it.
         health_interval_s: Option<u16> [1, 3600] => AtOnce;
-        /// Networks whose hosts are served; none given: all.
+        /// Networks whose hosts are served; empty admits all.
         hosts: Vec<Network> => AtOnce;
     }
 }
 
-/// How messages go into a stream, and come out of one.
+/// Framing of messages in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleFraming {
-    /// Each has its length before it.
+    /// Each message is preceded by its length.
     Length,
-    /// They are written as they are, and what is read becomes messages as it comes.
+    /// Messages are written without framing. Each piece read from the stream becomes a message.
     None,
 }
 
 /// Name of an enterprise, as `smcr ueid add` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ueid(
-    /// As it is on the wire.
+    /// The wire format.
     pub Eid,
 );
 
@@ -100,7 +99,7 @@ impl FromStr for RuleFraming {
         match text {
             "length" => Ok(RuleFraming::Length),
             "none" => Ok(RuleFraming::None),
-            _ => Err("no framing".into()),
+            _ => Err("unknown framing".into()),
         }
     }
 }
@@ -114,7 +113,7 @@ impl fmt::Display for RuleFraming {
     }
 }
 
-/// A port is a number, any other end is text.
+/// A port is written as a number, any other end as text.
 impl Item for Listen {
     fn accepts(_: Option<Range>) -> String {
         "a whole number from 1 to 65535, linx:LINK/NAME, usnic:INTERFACE/PEER or rio_cm:ID:CHANNEL"
@@ -142,7 +141,7 @@ impl Item for Listen {
 impl FromStr for Ueid {
     type Err = String;
     fn from_str(text: &str) -> Result<Ueid, String> {
-        Eid::new(text).map(Ueid).ok_or_else(|| "no name of an enterprise".into())
+        Eid::new(text).map(Ueid).ok_or_else(|| "not an enterprise name".into())
     }
 }
 
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_them_are_told() {
+    fn invalid_rule_end_is_reported() {
         let cases = [
             ("linx:far/gate", "linx:near/gate", "there is no [[linx]] named near"),
             ("linx:far/gate", "linx:far", "not of the form linx:LINK/NAME"),
@@ -182,13 +181,13 @@ mod tests {
             ("linx:far/cli", "rio_cm:3", "not of the form rio_cm:ID:CHANNEL"),
             ("signal = 7", "proxy_protocol = true", "one end carries messages"),
             ("linx:far/cli\"]", "10.0.0.9:1\"]\nsignal = 1", "only LINX has signals"),
-            ("\"none\"", "\"some\"", "no framing"),
+            ("\"none\"", "\"some\"", "unknown framing"),
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
             let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+            let reported: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(reported.join("\n").contains(expected), "{to}: {reported:?}");
         }
     }
 }

@@ -3,12 +3,12 @@
 use super::*;
 
 #[test]
-fn mistake_in_a_secret_does_not_show_it() {
+fn invalid_secret_is_not_quoted() {
     for (section, key) in [("http", "token_sha256"), ("system", "upgrade_key")] {
         let text = format!("[{section}]\n{key} = \"correct horse\"\n");
         let problems = check(text.as_bytes()).unwrap_err();
-        let said = problems.iter().map(ToString::to_string).collect::<String>();
-        assert!(said.contains(key) && !said.contains("horse"), "{said}");
+        let text = problems.iter().map(ToString::to_string).collect::<String>();
+        assert!(text.contains(key) && !text.contains("horse"), "{text}");
         let mut document = Document::default();
         let problems = document.set(&format!("{section}.{key}"), "correct-horse").unwrap_err();
         assert!(!problems[0].to_string().contains("horse"), "{}", problems[0]);
@@ -16,7 +16,7 @@ fn mistake_in_a_secret_does_not_show_it() {
 }
 
 #[test]
-fn vlan_that_cannot_be_is_refused() {
+fn invalid_vlan_is_reported() {
     for (text, expected) in [
         (
             "[[net]]\nvlan = 4095",
@@ -24,7 +24,7 @@ fn vlan_that_cannot_be_is_refused() {
         ),
         (
             "[[net]]\nvlan = 5\nroce = \"hardware\"",
-            "line 3: net.0.roce: on a VLAN software does RoCE; accepted: \"software\" with `vlan`",
+            "line 3: net.0.roce: RoCE on a VLAN is done in software; accepted: \"software\" with `vlan`",
         ),
         (
             "[[net]]\nvlan = 0",
@@ -37,7 +37,7 @@ fn vlan_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn rule_whose_server_is_the_appliance_is_refused_by_check_and_set_but_boots() {
+fn rule_to_the_appliance_itself_is_refused_by_check_and_set_but_boots() {
     let text = |backend: &str| {
         format!(
             "[[net]]\naddress = [\"10.0.0.1/24\", \"fd00::1/64\"]\n\
@@ -48,9 +48,9 @@ fn rule_whose_server_is_the_appliance_is_refused_by_check_and_set_but_boots() {
     for own in ["10.0.0.1:99", "10.0.0.1:5", "[fd00::1]:99", "127.0.0.1:99", "[::ffff:10.0.0.1]:9"]
     {
         let problems = check(text(own).as_bytes()).unwrap_err();
-        let said = problems[0].to_string();
-        assert!(said.contains("is the appliance itself, which no rule can connect to"), "{said}");
-        // What was saved before this was checked keeps its other servers.
+        let reason = problems[0].to_string();
+        assert!(reason.contains("a rule cannot connect to the appliance itself"), "{reason}");
+        // A saved document with such a backend still boots.
         let saved = text(own);
         let sources = Sources { disk: Some(saved.as_bytes()), ..Sources::default() };
         let (document, problems) = Document::load(&sources);

@@ -2,21 +2,22 @@
 //!
 //! Sources, later ones win: the built-in default, the document embedded in the image, the fw_cfg file
 //! `opt/isthmus/config`, the config disk, `isthmus.PATH=VALUE` on the kernel command line, `set PATH VALUE` on the
-//! console. Documents are merged table by table. A list (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as a
-//! whole; a path with an index changes or adds one entry. The platform reads the sources. Formats and meaning are here.
+//! console. Documents are merged table by table. A list (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as
+//! a whole; a path with an index changes or adds one entry. The platform reads the sources. Formats and meaning are
+//! here.
 //!
 //! # What is open
 //!
 //! A mistake never stops the appliance, and never makes it less restrictive:
 //!
-//! * A source with a mistake is left out, and reported with its line. What it may have restricted is closed.
-//! * An unknown key is left out before its document is merged, and the rest is valid. In a section that lets somebody in
-//!   it closes the entry that it stands in; a word that restricts closes wherever it stands (`closing.rs`).
+//! * A source with a mistake is ignored and reported with its line. Everything that it may have restricted is closed.
+//! * An unknown key is ignored, and the rest of its document is in force. In a section that grants access it closes its
+//!   entry. A key that sounds like a restriction closes everything (`closing.rs`).
 //! * While a document cannot be used, exports, rules, bridge, services and writing over HTTP are closed, unless a later
 //!   source defines them.
 //!
-//! HTTP's rules are in `net::http::access`: allowed hosts and addresses, a token for writes and captures, and for writes
-//! a Host of ours and no foreign Origin.
+//! `net::http::access` has the rules of HTTP: allowed hosts and addresses, a token for writes and captures, and for
+//! writes a `Host` of the appliance and no foreign `Origin`.
 
 mod checks;
 mod closing;
@@ -68,10 +69,11 @@ pub use values::{
     RoceBy, SessionName, Sha256, Size,
 };
 
-/// Last parts of the paths of keys whose values are secrets, or show what a secret is.
+/// Last path segments of keys whose values are secrets, or hashes or public halves of secrets.
 const SECRETS: [&str; 3] = ["key", "token_sha256", "upgrade_key"];
 
-/// Whether the value at a path is a secret, or one may be meant by a mistyped path: it is neither logged nor recalled.
+/// Whether the value at a path is a secret, or may be one under a mistyped path. Such a value is neither logged nor
+/// kept in the history.
 pub fn is_secret(path: &str) -> bool {
     let last = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     ["key", "token", "secret", "passw"].iter().any(|word| last.contains(word))

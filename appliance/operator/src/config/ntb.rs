@@ -13,47 +13,44 @@ use net::hosts::Network;
 section! {
     /// A non-transparent bridge to another machine: a device, or TCP in its place.
     Ntb {
-        /// The bridge, as `show devices` names it: `pci:0000:16:00.0`, or its position among bridges; without it
-        /// by the place in the list.
+        /// The bridge, as in `show devices`: `pci:0000:16:00.0`, or its position among bridges. By default its place in
+        /// this list.
         device: Option<DeviceName>;
-        /// What is spoken over it: `ntrdma` with another appliance, `ntb_transport` with a stock Linux host.
+        /// Protocol: `ntrdma` with another appliance, `ntb_transport` with a stock Linux host.
         protocol: NtbProtocol = NtbProtocol::Ntrdma;
-        /// `peer`: the other machine may reach all memory of this one. AMD's and Switchtec's bridges let it, and stay
-        /// closed without it.
+        /// `peer`: the other machine may access all memory of this one. Bridges of AMD and Switchtec permit that
+        /// access, and stay closed without this key.
         trust: Option<NtbTrust>;
-        /// Number of the core whose loop has the bridge; 0, the first, without it.
+        /// Number of the core that polls the bridge, by default 0, the first.
         core: Option<u8> [0, 63];
-        /// Which half of the shared memory is ours; without it by the number that the device has
-        /// from its server.
+        /// The appliance's half of the shared memory, by default by the number that the device has from its server.
         side: Option<u8> [0, 1];
-        /// By which address connections name us. It is a name only, of no interface.
+        /// Address that names the appliance in connections. It belongs to no interface.
         address: Option<IpAddr>;
-        /// By which they name the machine at the other end.
+        /// Address that names the other machine in connections.
         peer: Option<IpAddr>;
-        /// Largest packet in bytes of an interface over the bridge, the last of all; without it there
-        /// is none. Over `ntb_transport` there is always one: 9000 without it.
+        /// MTU of a network interface over the bridge, which is numbered after all others. Without it there is no such
+        /// interface. Over `ntb_transport` there always is one, by default with 9000.
         mtu: Option<u16> [68, 65_500];
-        /// Milliseconds without a sign of life after which the peer is gone; without it 500, over TCP
-        /// 5000.
+        /// Milliseconds without a heartbeat after which the peer is lost, by default 500, over TCP 5000.
         peer_timeout_ms: Option<u32> [50, 60_000];
-        /// The other machine's address on the network: TCP carries what a device would.
+        /// The other machine's network address, to use TCP in place of a device.
         tcp: Option<IpAddr>;
-        /// Whether the other machine connects and we listen.
+        /// Whether the appliance listens and the other machine connects.
         listen: bool = false;
-        /// The port that one of the two listens on.
+        /// TCP port of the listening machine.
         port: u16 [1, 65535] = 7471;
-        /// Memory that each exposes to the other over TCP: the same on both.
+        /// Memory that each machine exposes to the other over TCP. Must be equal on both.
         memory: Size [1 << 20, 1 << 30] = Size(16 << 20);
-        /// Networks whose hosts may connect over TCP, besides that the address must be `tcp`; none given:
-        /// all.
+        /// Networks whose hosts may connect over TCP; empty admits all. The peer must also have the address `tcp`.
         hosts: Vec<Network>;
     }
 }
 
-/// Bridges over which NTRDMA goes, at most.
+/// Maximum number of NTRDMA bridges.
 pub const MOST_NTRDMA: usize = 3;
 
-/// What is spoken over a bridge.
+/// Protocol of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NtbProtocol {
     /// Verbs with another appliance.
@@ -62,10 +59,10 @@ pub enum NtbProtocol {
     NtbTransport,
 }
 
-/// Whom a bridge is left to.
+/// Trust in the other machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NtbTrust {
-    /// The other machine.
+    /// The other machine may access all memory.
     Peer,
 }
 
@@ -79,7 +76,7 @@ impl FromStr for NtbTrust {
     fn from_str(text: &str) -> Result<NtbTrust, String> {
         match text {
             "peer" => Ok(NtbTrust::Peer),
-            _ => Err("nobody who can be trusted".into()),
+            _ => Err("unknown trust".into()),
         }
     }
 }
@@ -96,7 +93,7 @@ impl FromStr for NtbProtocol {
         match text {
             "ntrdma" => Ok(NtbProtocol::Ntrdma),
             "ntb_transport" => Ok(NtbProtocol::NtbTransport),
-            _ => Err("no protocol".into()),
+            _ => Err("unknown protocol".into()),
         }
     }
 }
@@ -116,17 +113,17 @@ impl Ntb {
         self.mtu.unwrap_or(9000)
     }
 
-    /// By which addresses connections name both ends, of a bridge over which NTRDMA goes.
+    /// Addresses that name both ends of an NTRDMA bridge in connections.
     pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
         self.address.zip(self.peer)
     }
 
-    /// Which of the bridge's sides is ours, if that is configured.
+    /// The appliance's side of the bridge, if configured.
     pub fn side(&self) -> Option<Side> {
         self.side.map(|side| if side == 0 { Side::A } else { Side::B })
     }
 
-    /// Whether the other machine may reach all memory of this one.
+    /// Whether the other machine may access all memory of this one.
     pub fn trusts_peer(&self) -> bool {
         self.trust == Some(NtbTrust::Peer)
     }
@@ -135,7 +132,7 @@ impl Ntb {
         self.protocol == NtbProtocol::NtbTransport
     }
 
-    /// How long the peer may show no sign of life.
+    /// Time without a heartbeat after which the peer is lost.
     pub fn lost(&self) -> Duration {
         let usual = if self.tcp.is_some() { 5000 } else { 500 };
         Duration::from_millis(self.peer_timeout_ms.unwrap_or(usual).into())
@@ -151,7 +148,7 @@ mod tests {
         path = \"ip:10.9.0.2@ip:10.9.0.1\"\ndevice_path = \"d\"\n";
 
     #[test]
-    fn a_bridge_is_read() {
+    fn bridge_is_read_with_defaults() {
         let config = check(GOOD.as_bytes()).unwrap();
         assert_eq!((config.ntb[0].side, config.ntb[0].lost().as_millis()), (Some(1), 500));
         assert!(check(GOOD.replace("side = 1\n", "").as_bytes()).is_ok());
@@ -162,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_trusted_only_where_the_document_says_so() {
+    fn peer_is_trusted_only_if_configured() {
         assert!(!check(GOOD.as_bytes()).unwrap().ntb[0].trusts_peer());
         let with = |text: &str| check(GOOD.replace("side = 1", text).as_bytes());
         assert!(with("side = 1\ntrust = \"peer\"").unwrap().ntb[0].trusts_peer());
         for wrong in ["trust = \"all\"", "trust = true", "trust = \"\"", "trust = \"Peer\""] {
-            let told = with(&format!("side = 1\n{wrong}")).unwrap_err();
-            assert!(told.iter().any(|it| it.to_string().contains("ntb.0.trust")), "{wrong}");
+            let problems = with(&format!("side = 1\n{wrong}")).unwrap_err();
+            assert!(problems.iter().any(|it| it.to_string().contains("ntb.0.trust")), "{wrong}");
         }
     }
 
@@ -185,7 +182,7 @@ mod tests {
         assert_eq!((found(1, "pci:0000:17:00.0"), found(3, "pci:0000:18:00.0")), (None, None));
         let mtus: Vec<u16> = config.ntb[1..].iter().map(super::Ntb::transport_mtu).collect();
         assert_eq!(mtus, [9000, 1500]);
-        // The entry of TCP takes no device.
+        // The entry with `tcp` claims no device.
         let tcp = check(text.replace("side = 1", "tcp = \"10.0.0.2\"").as_bytes()).unwrap();
         assert_eq!(tcp.bridge(1, "pci:0000:17:00.0").map(|(n, _)| n), Some(2));
         assert_eq!(tcp.bridge(0, "pci:0000:17:00.0"), None);
@@ -201,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_it_are_told() {
+    fn invalid_bridge_is_reported() {
         let cases = [
             ("side = 1", "side = 2", "2 is out of range"),
             ("side = 1", "side = 1\ntcp = \"10.0.0.2\"", "TCP has no sides"),
-            ("side = 1", "listen = true", "nobody may connect"),
+            ("side = 1", "listen = true", "no host may connect"),
             ("side = 1", "tcp = \"::1\"\nlisten = true\nport = 80", "http listens on port 80"),
             ("side = 1", "tcp = \"10.0.0.2\"\nmemory = \"1KiB\"", "1KiB is out of range"),
             (
@@ -216,14 +213,14 @@ mod tests {
             ("peer = \"10.9.0.1\"\n", "", "ntb.0.peer: missing"),
             ("peer = \"10.9.0.1\"", "peer = \"10.9.0.2\"", "cannot be the two ends"),
             ("peer = \"10.9.0.1\"", "peer = \"fd00::1\"", "cannot be the two ends"),
-            ("10.0.0.1/24", "10.9.0.1/24", "10.9.0.1 is net.0's"),
+            ("10.0.0.1/24", "10.9.0.1/24", "10.9.0.1 is already used by net.0"),
             ("@ip:10.9.0.1", "@ip:10.9.0.3", "only 10.9.0.1 is at the other end"),
-            ("[[net]]", "[rnbd]\noversubscribe = 2\n[[net]]", "memory of their own"),
+            ("[[net]]", "[rnbd]\noversubscribe = 2\n[[net]]", "cannot share memory"),
             ("[[net]]", "[roce]\nenabled = false\n[[net]]", "true with an [[ntb]]"),
             (
                 "[[net]]",
                 "[[ntb]]\naddress = \"10.9.0.2\"\npeer = \"10.9.0.3\"\n[[net]]",
-                "ntb.1.address: 10.9.0.2 is ntb.0's",
+                "ntb.1.address: 10.9.0.2 is already used by ntb.0",
             ),
             (
                 "[[net]]",
@@ -241,13 +238,13 @@ mod tests {
             ("side = 1", "tcp = \"10.0.0.2\"\ndevice = 0", "TCP has no device"),
             ("side = 1", "protocol = \"ntb_transport\"", "ntb.0.address: the addresses of its"),
             ("side = 1", "protocol = \"verbs\"", "accepted: ntrdma or ntb_transport"),
-            ("side = 1", "core = 1", "remote.0.path: 10.9.0.2 is of ntb.0, which another core has"),
+            ("side = 1", "core = 1", "10.9.0.2 belongs to ntb.0, which another core polls"),
             ("side = 1", "core = 64", "64 is out of range"),
             ("side = 1", "core = 1\ntcp = \"10.0.0.2\"", "ntb.0.core: TCP is carried by core 0"),
             (
                 "[[net]]",
                 "[[ntb]]\nprotocol = \"ntb_transport\"\ncore = 1\n[[net]]",
-                "ntb.1.core: its interface is core 0's",
+                "ntb.1.core: core 0 polls its interface",
             ),
             (
                 "[[net]]",
@@ -257,14 +254,14 @@ mod tests {
             (
                 "[[net]]",
                 "[[ntb]]\nprotocol = \"ntb_transport\"\nlisten = true\n[[net]]",
-                "ntb.1.listen: nobody may connect",
+                "ntb.1.listen: ntb_transport accepts no connections",
             ),
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
             let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+            let reported: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(reported.join("\n").contains(expected), "{to}: {reported:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Short lists, put in order.
+//! Insertion sort for short lists, smaller in the image than the library's sorts.
 
-/// The items by their keys; those with the same keep their order. For what a document of 16 KiB can hold: the
-/// sorts of the library take up to 10 KB of the image for each type.
+/// Sorts items by key, stably. Only for lists that fit in a document of 16 KiB: each instance of the library's sort
+/// takes up to 10 KB of the image.
 pub(super) fn by_key<T, K: Ord>(
     items: impl IntoIterator<Item = T>,
     key: impl Fn(&T) -> K,

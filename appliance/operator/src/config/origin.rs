@@ -1,8 +1,8 @@
-//! Where a value of the configuration comes from, and what is wrong with it.
+//! [`Origin`] of a configuration value, and [`Problem`] with its origin, reason and accepted values.
 
 use core::fmt;
 
-/// What a piece of configuration was read from. Later ones win.
+/// Source of a configuration value. Later sources override earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The built-in default.
@@ -17,14 +17,14 @@ pub enum Source {
     CommandLine,
     /// `set` on the console.
     Console,
-    /// A file on the host that is being checked.
+    /// A file under `isthmus check` on the host.
     File,
 }
 
-/// A place in a source.
+/// A position in a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Which source.
+    /// The source.
     pub source: Source,
     /// Line of a document from 1, ordinal of a setting on the command line from 1, else 0.
     pub position: u32,
@@ -49,36 +49,36 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What follows from a problem.
+/// Consequence of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What it stands in cannot be used.
+    /// The document or setting cannot be used.
     Mistake,
-    /// A key that this version does not know. It can be left out, the rest holds.
+    /// A key that this version does not know. It is ignored, and the rest is in force.
     Unknown,
-    /// A key by a name of an earlier version. It is taken for what it is called now.
+    /// A key by the name of an earlier version. It is read as the renamed key.
     Renamed,
-    /// Something that is not there yet: an entry that is being made waits for it.
+    /// A missing value. A pending entry may still get it.
     Missing,
 }
 
-/// Something wrong in a configuration: the operator's mistake, said so that it can be mended.
+/// A mistake in a configuration, reported so that the operator can correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What follows from it.
+    /// Consequence of the problem.
     pub kind: Kind,
-    /// Where it stands.
+    /// Position in the source.
     pub origin: Origin,
-    /// Path of the key (`net.0.mtu`); empty if the document cannot be read at all.
+    /// Path of the key (`net.0.mtu`). Empty if the document cannot be parsed.
     pub path: String,
-    /// What is wrong.
+    /// The mistake.
     pub reason: String,
-    /// What would be accepted; empty where the reason says it all.
+    /// Accepted values. Empty if the reason is sufficient.
     pub accepted: String,
 }
 
 impl Problem {
-    /// Whether the rest of what it stands in holds.
+    /// Whether the rest of the document or setting is in force.
     pub fn is_warning(&self) -> bool {
         matches!(self.kind, Kind::Unknown | Kind::Renamed)
     }

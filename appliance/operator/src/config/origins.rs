@@ -1,23 +1,23 @@
-//! Which source each key in force is from, and what of a source is covered by a stronger one.
+//! The source of each key in force, and the keys of a source that a stronger source overrides.
 
 use super::document::Document;
 use super::origin::{Origin, Source};
 use super::tree::{Node, Value};
 
-/// Keys that are named at most where they are listed; of others there is the number.
+/// Maximum keys named in a list. Further keys are only counted.
 const NAMED: usize = 12;
 
-/// What one source says.
+/// The keys that one source defines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// The source.
     pub source: Source,
-    /// Paths of its keys; a list of sections is one.
+    /// Paths of the keys. A list of sections counts as one key.
     keys: Vec<String>,
 }
 
 impl Layer {
-    /// What a document says.
+    /// The keys of a document.
     pub fn of(source: Source, tree: &Node) -> Layer {
         let mut keys = Vec::new();
         leaves(tree, "", &mut |path, _| keys.push(path.to_string()));
@@ -25,7 +25,7 @@ impl Layer {
     }
 }
 
-/// Each value that is no section, with its path.
+/// Calls `each` with the path and node of every value that is not a section.
 fn leaves(node: &Node, path: &str, each: &mut impl FnMut(&str, &Node)) {
     let Value::Table(entries) = &node.value else { return each(path, node) };
     for (key, node) in entries {
@@ -33,8 +33,8 @@ fn leaves(node: &Node, path: &str, each: &mut impl FnMut(&str, &Node)) {
     }
 }
 
-/// Says of values of a tree where they come from: of those that are as `before`, where they came from by `root`, of
-/// others `now`. Both trees are as a configuration is written.
+/// Sets the origins in a tree. Values equal to those in `before` keep the origin that they have in `root`. Other values
+/// get `now`. Both trees are encoded configurations.
 pub fn keep_origins(tree: &mut Node, before: Option<&Node>, root: Option<&Node>, now: Origin) {
     let is_same = before.is_some_and(|before| before.value == tree.value);
     match &mut tree.value {
@@ -57,7 +57,7 @@ fn name(source: Source) -> String {
     Origin { source, position: 0 }.to_string()
 }
 
-/// Some of these, and how many more there are.
+/// The first keys, and the number of the others.
 fn some(keys: &[String]) -> String {
     match keys.len().checked_sub(NAMED) {
         None | Some(0) => keys.join(", "),
@@ -73,68 +73,68 @@ impl Document {
         found
     }
 
-    /// Of a document: its keys that are in force, and those that others cover, by which.
-    fn standing(&self, layer: &Layer) -> (Vec<String>, Vec<(Source, Vec<String>)>) {
-        let (mut used, mut covered): (Vec<String>, Vec<(Source, Vec<String>)>) = Default::default();
+    /// The keys of a document that are in force, and the overridden keys by overriding source.
+    fn split_keys(&self, layer: &Layer) -> (Vec<String>, Vec<(Source, Vec<String>)>) {
+        let (mut used, mut overridden): (Vec<String>, Vec<(Source, Vec<String>)>) =
+            Default::default();
         for key in &layer.keys {
             let by = self.root.find(key).map_or(Source::BuiltIn, |node| node.origin.source);
             if by == layer.source {
                 used.push(key.clone());
                 continue;
             }
-            match covered.iter_mut().find(|(source, _)| *source == by) {
+            match overridden.iter_mut().find(|(source, _)| *source == by) {
                 Some((_, keys)) => keys.push(key.clone()),
-                None => covered.push((by, vec![key.clone()])),
+                None => overridden.push((by, vec![key.clone()])),
             }
         }
-        (used, covered)
+        (used, overridden)
     }
 
-    /// In one line, which sources there are, and what of each is covered by a stronger one.
+    /// One line for the log: the sources, and the keys of each that a stronger source overrides.
     pub fn sources_line(&self) -> String {
-        let mut told: Vec<String> = Vec::new();
+        let mut parts: Vec<String> = Vec::new();
         for layer in &self.layers {
-            let (used, covered) = self.standing(layer);
+            let (used, overridden) = self.split_keys(layer);
             let mut line =
                 format!("{}: {} of {} keys", name(layer.source), used.len(), layer.keys.len());
-            for (by, keys) in covered {
-                line += &format!(", {} covered by {} ({})", keys.len(), name(by), some(&keys));
+            for (by, keys) in overridden {
+                line += &format!(", {} overridden by {} ({})", keys.len(), name(by), some(&keys));
             }
-            told.push(line);
+            parts.push(line);
         }
         let mut settings = Vec::new();
         nodes_of(&self.root, "", Source::CommandLine, &mut settings);
         if !settings.is_empty() {
-            told.push(format!("command line: {}", some(&settings)));
+            parts.push(format!("command line: {}", some(&settings)));
         }
-        match told.is_empty() {
-            true => "built-in defaults alone".into(),
-            false => told.join("; "),
+        match parts.is_empty() {
+            true => "built-in defaults only".into(),
+            false => parts.join("; "),
         }
     }
 
-    /// What is covered, as comments behind a document; empty if nothing is.
+    /// Overridden keys as comments that follow a document. Empty without any.
     pub fn covered_toml(&self) -> String {
         let mut text = String::new();
         for layer in &self.layers {
-            for (by, keys) in self.standing(layer).1 {
+            for (by, keys) in self.split_keys(layer).1 {
                 let (what, by) = (name(layer.source), name(by));
-                text += &format!("# {what}, covered by {by}: {}\n", keys.join(", "));
+                text += &format!("# {what}, overridden by {by}: {}\n", keys.join(", "));
             }
         }
         match text.is_empty() {
             true => text,
-            false => format!("\n# Said by a source, and not in force:\n{text}"),
+            false => format!("\n# Overridden, not in force:\n{text}"),
         }
     }
 
-    /// A document as it is written, with a comment at each key that says which source it is from, but for built-in
-    /// defaults.
+    /// A document's text with a comment after each key that names its source, except built-in defaults.
     pub(super) fn with_origins(&self, text: &str) -> String {
-        let (mut section, mut told) = (String::new(), String::new());
+        let (mut section, mut commented) = (String::new(), String::new());
         let mut counts: Vec<(String, usize)> = Vec::new();
         for line in text.lines() {
-            told += line;
+            commented += line;
             if let Some(list) = line.strip_prefix("[[").and_then(|line| line.strip_suffix("]]")) {
                 section = entry(list, &mut counts);
             } else if let Some(table) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
@@ -145,15 +145,15 @@ impl Document {
             {
                 let origin = self.origin(&super::item::join(&section, key));
                 if let Some(origin) = origin.filter(|origin| origin.source != Source::BuiltIn) {
-                    told += &format!("  # {origin}");
+                    commented += &format!("  # {origin}");
                 }
             }
-            told.push('\n');
+            commented.push('\n');
         }
-        told
+        commented
     }
 
-    /// Where the value at a path is from; None of what an entry of a list leaves to its default.
+    /// Origin of the value at a path. None for the default of a key in a list entry.
     fn origin(&self, path: &str) -> Option<Origin> {
         let mut origin = None;
         let mut at = &self.root;
@@ -168,7 +168,7 @@ impl Document {
     }
 }
 
-/// The path of the next entry of a list, which may be in an entry of another one (`usnic.peer`).
+/// The path of the next entry of a list, which may be nested in an entry of another list (`usnic.peer`).
 fn entry(list: &str, counts: &mut Vec<(String, usize)>) -> String {
     let mut path = String::new();
     for (at, part) in list.split('.').enumerate() {
@@ -190,7 +190,7 @@ fn entry(list: &str, counts: &mut Vec<(String, usize)>) -> String {
     path
 }
 
-/// Whether a value, or anything in it, is from a source.
+/// Whether a value, or a value inside it, is from a source.
 fn has(node: &Node, source: Source) -> bool {
     let below = match &node.value {
         Value::List(items) => items.iter().any(|item| has(item, source)),
@@ -238,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn sources_line_names_what_is_covered_and_by_what() {
+    fn sources_line_names_overridden_keys_and_their_source() {
         assert_eq!(
             load().sources_line(),
-            "fw_cfg document: 2 of 3 keys, 1 covered by config disk document (system.hostname); \
+            "fw_cfg document: 2 of 3 keys, 1 overridden by config disk document (system.hostname); \
              config disk document: 2 of 2 keys; command line: net.1.mtu"
         );
-        assert_eq!(Document::default().sources_line(), "built-in defaults alone");
+        assert_eq!(Document::default().sources_line(), "built-in defaults only");
     }
 
     #[test]
-    fn shown_document_tells_the_origin_of_each_key() {
+    fn shown_document_names_the_origin_of_each_key() {
         let mut document = load();
         document.set("rnbd.port", "99").unwrap();
         let shown = document.to_shown_toml() + &document.covered_toml();
@@ -259,7 +259,7 @@ mod tests {
             "mtu = 1400  # config disk line 4",
             "mtu = 9000  # command line",
             "port = 99  # console",
-            "# fw_cfg document, covered by config disk document: system.hostname",
+            "# fw_cfg document, overridden by config disk document: system.hostname",
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}:\n{shown}");
         }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_one_section_leaves_the_origins_of_others() {
+    fn change_of_one_section_keeps_the_origins_of_others() {
         let mut document = load();
         assert!(document.depends_on(Source::FwCfg) && !document.depends_on(Source::Image));
         document.edit(|config| config.rnbd.port = 99).unwrap();

@@ -1,13 +1,14 @@
-//! What the first blocks of a disk say of it: a GUID partition table (UEFI 2.10, 5.3), and whether the
-//! appliance could boot from the disk.
+//! Reads the first blocks of a disk: the GUID partition table (UEFI 2.10, 5.3), and whether the appliance could boot
+//! from the disk.
 //!
-//! Nothing here says what a disk is for: a client that has a whole disk can write any table to it. It says where the
-//! partitions lie on a disk that is known by other means, and which disks are not to be overwritten by mistake.
+//! The result must not decide how a disk is used, because a client of a whole disk can write any table to it. It
+//! locates partitions on a disk that is identified by other means, and protects disks from being overwritten by
+//! mistake.
 
 use crc::{CRC_32_ISO_HDLC, Crc};
 use release::layout;
 
-/// Bytes from the start of a disk that [`read`] wants; fewer if the disk has fewer.
+/// Bytes from the start of a disk for [`read`]; fewer if the disk is smaller.
 pub const LOOK: usize = 36 << 10;
 
 /// Name of the EFI system partition that `./isthmus image` writes.
@@ -20,42 +21,42 @@ const EFI_TYPE: [u8; 16] = [
 const SIGNATURE: &[u8; 8] = b"EFI PART";
 const SECTOR: u64 = 512;
 const HEADER: usize = 92;
-/// Bytes of an entry; larger ones are allowed, and nobody writes them.
+/// Bytes of an entry. UEFI allows larger entries, but no tool writes them.
 const ENTRY: usize = 128;
-/// Where an ISO 9660 volume describes itself, and where its name stands in that (ECMA-119, 8.4).
+/// Offset of the primary volume descriptor of ISO 9660 (ECMA-119, 8.4).
 const ISO_DESCRIPTOR: usize = 32 << 10;
+/// Offset of the volume name in the descriptor.
 const ISO_NAME: usize = 40;
 
-/// A stretch of a disk that is of use here.
+/// A range of sectors of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// First sector of 512 bytes.
     pub first: u64,
-    /// Its length in such sectors.
+    /// Length in sectors of 512 bytes.
     pub sectors: u64,
 }
 
-/// What is known of a disk by its first blocks.
+/// Findings from the first blocks of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// The appliance could boot from it: it is one of the formats of `./isthmus image`.
+    /// The disk has a boot format of `./isthmus image`.
     pub boots: bool,
-    /// Its first partition that is meant for the configuration.
+    /// The first configuration partition.
     pub config: Option<Stretch>,
-    /// The same with slots for releases.
+    /// The first partition with release slots.
     pub slots: Option<Stretch>,
-    /// It begins as a configuration area does, without a partition around it.
+    /// The disk begins with a configuration area, without a partition.
     pub bare_config: bool,
 }
 
-/// Looks at the first blocks of a disk of `sectors` sectors of 512 bytes. What makes no sense counts as not
-/// there.
+/// Examines the first blocks of a disk with `sectors` sectors of 512 bytes. Malformed parts are ignored.
 pub fn read(start: &[u8], sectors: u64) -> Look {
     let mut look = Look { bare_config: super::disk::is_area(start), ..Look::default() };
     let descriptor = start.get(ISO_DESCRIPTOR..).unwrap_or_default();
     let name = descriptor.get(ISO_NAME..ISO_NAME + 8);
     look.boots = descriptor.get(1..6) == Some(b"CD001") && name == Some(b"ISTHMUS ");
-    // The table is in units of the block size of whoever wrote it.
+    // The table is in units of its writer's block size.
     let table = [512, 4096].into_iter().find_map(|block| entries(start, block));
     let Some((entries, block)) = table else { return look };
     let mut has_system = false;
@@ -83,7 +84,7 @@ pub fn read(start: &[u8], sectors: u64) -> Look {
     look
 }
 
-/// The entries of a table in units of `block` bytes, if it is whole.
+/// The entries of a table in units of `block` bytes, if its checksums are valid.
 fn entries(start: &[u8], block: usize) -> Option<(&[u8], usize)> {
     const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
     let header = start.get(block..)?.get(..HEADER)?;
@@ -103,7 +104,7 @@ fn entries(start: &[u8], block: usize) -> Option<(&[u8], usize)> {
     whole.then_some((entries, block))
 }
 
-/// Whether the name of an entry (UTF-16, ends with 0 if it is short) is this one.
+/// Whether the name of an entry (UTF-16, zero-terminated if short) equals `name`.
 fn name_is(units: &[u8], name: &str) -> bool {
     let units = units.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
     units.take_while(|&unit| unit != 0).eq(name.encode_utf16())
@@ -123,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn noise_and_empty_disks_say_nothing() {
+    fn noise_and_empty_disks_have_no_findings() {
         assert_eq!(read(&[], 0), Look::default());
         assert_eq!(read(&[0; LOOK], 1000), Look::default());
         let area = super::super::disk::format(None).unwrap();
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iso_of_ours_boots() {
+    fn isthmus_iso_is_bootable() {
         let mut start = vec![0; LOOK];
         start[ISO_DESCRIPTOR + 1..][..5].copy_from_slice(b"CD001");
         start[ISO_DESCRIPTOR + ISO_NAME..][..8].copy_from_slice(b"ISTHMUS ");
@@ -142,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_survived(
+        fn corrupt_header_is_ignored(
             fields in prop::collection::vec(any::<u8>(), HEADER),
             block in prop::sample::select(vec![512usize, 4096]),
             sectors: u64,

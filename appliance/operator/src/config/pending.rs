@@ -1,5 +1,5 @@
-//! Entries of lists that are made step by step on the console (`set rule.0.name …`): as long as something is
-//! missing, one is pending, which is neither in force nor saved.
+//! Pending entries: list entries under construction on the console (`set rule.0.name …`). While a value is missing, the
+//! entry is neither in force nor saved.
 
 use super::item::Item as _;
 use super::origin::Problem;
@@ -12,14 +12,14 @@ use core::fmt;
 pub struct Entry {
     /// Name of the list.
     pub section: String,
-    /// Which one, from 0.
+    /// Index in the list, from 0.
     pub index: usize,
 }
 
-/// An entry that is being made.
+/// An incomplete entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Which one.
+    /// The entry.
     pub entry: Entry,
     problems: Vec<Problem>,
 }
@@ -31,7 +31,7 @@ pub fn is_list(name: &str) -> bool {
 }
 
 impl Entry {
-    /// The entry that `path` is of or below.
+    /// The entry that `path` names or is inside of.
     pub fn of(path: &str) -> Option<Entry> {
         let mut segments = path.split('.');
         let section = segments.next().filter(|section| is_list(section))?;
@@ -47,7 +47,7 @@ impl fmt::Display for Entry {
 }
 
 impl Pending {
-    /// What is missing, each in a few words.
+    /// Missing keys, in a few words each.
     pub fn missing(&self) -> impl Iterator<Item = String> + '_ {
         let start = self.entry.to_string().len() + 1;
         self.problems.iter().map(move |problem| {
@@ -71,7 +71,7 @@ impl fmt::Display for Pending {
     }
 }
 
-/// Adds what is missing to its entry's.
+/// Adds the problem of a missing value to its entry.
 pub fn note(pending: &mut Vec<Pending>, problem: Problem) {
     let Some(entry) = Entry::of(&problem.path) else { return };
     match pending.iter_mut().find(|pending| pending.entry == entry) {
@@ -80,7 +80,7 @@ pub fn note(pending: &mut Vec<Pending>, problem: Problem) {
     }
 }
 
-/// The tree without the entries that are pending.
+/// The tree without pending entries.
 pub fn without(root: &Node, pending: &[Pending]) -> Node {
     let mut root = root.clone();
     let Value::Table(sections) = &mut root.value else { return root };
@@ -98,7 +98,7 @@ pub fn without(root: &Node, pending: &[Pending]) -> Node {
     root
 }
 
-/// A path in the tree without what is pending, as it is in the whole tree.
+/// Translates a path in the tree without pending entries to the whole tree.
 pub fn outer_path(path: &str, pending: &[Pending]) -> String {
     let Some(entry) = Entry::of(path) else { return path.into() };
     let rest = path.get(entry.to_string().len()..).unwrap_or_default();

@@ -6,16 +6,15 @@ use core::fmt;
 use core::str::FromStr;
 
 section! {
-    /// A RapidIO port. Found by `device`; without it, by its place in the list. A port that no entry is for
-    /// is not used.
+    /// A RapidIO port, identified by `device` or else by its place in the list. A port without an entry is not used.
     Rapidio {
-        /// The port, as `show devices` names it: `pci:0000:03:00.0`, or its position among RapidIO ports.
+        /// The port, as in `show devices`: `pci:0000:03:00.0`, or its position among RapidIO ports.
         device: Option<DeviceName>;
-        /// Whether it enumerates the network, or waits for a host that does.
+        /// Whether the port enumerates the network, or waits for a host that does.
         role: RapidioRole = RapidioRole::Agent;
-        /// Bits of destination ids, 8 or 16: the same on the whole network.
+        /// Bits of destination ids, 8 or 16. Must be equal on the whole network.
         id_size: u8 [8, 16] = 8;
-        /// The host's own id. Agents get theirs from the host.
+        /// The host's own id. The host assigns the ids of agents.
         id: Option<u16> [0, 65_534];
         /// Services over `rio_cm`, Linux's channels.
         services: Vec<RapidioService>;
@@ -24,19 +23,19 @@ section! {
     }
 }
 
-/// What an end point does in its network.
+/// Role of an end point in its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RapidioRole {
-    /// It gives ids and routes to all.
+    /// Assigns ids and routes to all devices.
     Host,
-    /// It waits until a host has found it.
+    /// Waits for enumeration by a host.
     Agent,
 }
 
 /// A service over channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RapidioService {
-    /// What is said is said back.
+    /// Sends each message back.
     Echo,
 }
 
@@ -51,7 +50,7 @@ impl FromStr for RapidioRole {
         match text {
             "host" => Ok(RapidioRole::Host),
             "agent" => Ok(RapidioRole::Agent),
-            _ => Err("no role".into()),
+            _ => Err("unknown role".into()),
         }
     }
 }
@@ -70,7 +69,7 @@ impl FromStr for RapidioService {
     fn from_str(text: &str) -> Result<RapidioService, String> {
         match text {
             "echo" => Ok(RapidioService::Echo),
-            _ => Err("no service".into()),
+            _ => Err("unknown service".into()),
         }
     }
 }
@@ -82,7 +81,7 @@ impl fmt::Display for RapidioService {
 }
 
 impl Rapidio {
-    /// Whether there is an echo service.
+    /// Whether the echo service is configured.
     pub fn echoes(&self) -> bool {
         self.services.contains(&RapidioService::Echo)
     }
@@ -106,22 +105,22 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_them_are_told() {
+    fn invalid_port_is_reported() {
         let cases = [
-            ("role = \"host\"", "role = \"boss\"", "\"boss\": no role"),
-            ("id = 1\n", "", "rapidio.0.id: a host gives itself an id"),
+            ("role = \"host\"", "role = \"boss\"", "\"boss\": unknown role"),
+            ("id = 1\n", "", "rapidio.0.id: a host needs an id"),
             ("id = 1", "id = 255", "255 is out of range; accepted: 0 to 254"),
-            ("id_size = 16", "id_size = 12", "12 is no size of ids"),
+            ("id_size = 16", "id_size = 12", "12 is not a size of ids"),
             ("id_size = 16", "id = 3", "an agent gets its id from the host"),
-            ("[\"echo\"]", "[\"ping\"]", "\"ping\": no service"),
+            ("[\"echo\"]", "[\"ping\"]", "\"ping\": unknown service"),
             ("pci:0000:03:00.0", "serial:1", "no serial number"),
             ("\"pci:0000:03:00.0\"", "0", "the same port as rapidio.0"),
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
             let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+            let reported: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(reported.join("\n").contains(expected), "{to}: {reported:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What comes from elsewhere: `[[remote]]`, devices of other servers by the options of rnbd-client's
-//! `map_device`, and `[[mirror]]`, two volumes that hold the same.
+//! `[[remote]]`: devices of other servers, with the options of rnbd-client's `map_device`; and `[[mirror]]`: two
+//! volumes with the same data.
 
 use super::item::{Item, Range, integer, problem, section, text_items};
 use super::origin::Problem;
@@ -12,41 +12,40 @@ use rtrs::client::Policy;
 use storage::rnbd::wire::AccessMode;
 
 section! {
-    /// A device of another server, as a volume here. Remotes of one session share its paths and
-    /// settings; those of its first remote count.
+    /// A device of another server, as a local volume. Remotes of one session share its paths and settings. Those of the
+    /// first remote apply.
     Remote {
-        /// The volume's name here.
+        /// Local name of the volume.
         name: Name;
         /// Name of the session.
         sessname: SessName;
-        /// Paths of the session: from an address of ours to one of the server's.
+        /// Paths of the session, from an address of the appliance to one of the server.
         path: Vec<PathPair>;
         /// The server's port.
         dest_port: u16 [1, 65535] = 1234;
-        /// What the server calls the device.
+        /// Name of the device on the server.
         device_path: DevicePath;
-        /// How it is opened.
+        /// Access mode.
         access_mode: Access = Access(AccessMode::ReadWrite);
-        /// Further connections of each path.
+        /// Additional connections of each path.
         nr_poll_queues: u16 [0, 64] = 0;
-        /// Attempts to connect a path again before it is given up; -1 for no end.
+        /// Reconnect attempts before a path is given up; -1 for no limit.
         max_reconnect_attempts: Attempts = Attempts(None);
-        /// Which path a request takes.
+        /// Multipath policy.
         mp_policy: MpPolicy = MpPolicy(Policy::MinInflight);
-        /// Seconds that requests wait while no path is up; 0 fails them at once, as Linux does.
+        /// Seconds that requests wait while no path is up; 0 fails them immediately, as Linux does.
         wait_seconds: u16 = 60;
     }
 }
 
 section! {
-    /// Two volumes that hold the same, under one name. They are not exported by themselves.
+    /// Two volumes with the same data, under one name. The members are not exported themselves.
     Mirror {
-        /// Its name.
+        /// Name of the mirror.
         name: Name;
-        /// Names of the two.
+        /// Names of the two members.
         members: Vec<Name>;
-        /// Milliseconds that a write waits for a member that does not answer, before it goes on with the
-        /// other.
+        /// Milliseconds that a write waits for a silent member before that member is dropped.
         timeout_ms: u32 [100, 3_600_000] = Mirror::TIMEOUT_MS;
     }
 }
@@ -63,7 +62,7 @@ text_items! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessName(String);
 
-/// Name of a device at a server.
+/// Name of a device on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePath(String);
 
@@ -116,9 +115,9 @@ impl fmt::Display for DevicePath {
 /// The two ends of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathPair {
-    /// An address of ours.
+    /// Address of the appliance.
     pub from: IpAddr,
-    /// The server's.
+    /// Address of the server.
     pub to: IpAddr,
 }
 
@@ -128,7 +127,7 @@ impl FromStr for PathPair {
         let (from, to) = text.split_once('@').ok_or("no '@' between two addresses")?;
         let address = |text: &str| {
             let address = text.strip_prefix("ip:").unwrap_or(text).parse();
-            address.map_err(|_| format!("{text:?} is no address"))
+            address.map_err(|_| format!("{text:?} is not an address"))
         };
         let (from, to): (IpAddr, IpAddr) = (address(from)?, address(to)?);
         if from.is_ipv4() != to.is_ipv4() {
@@ -144,7 +143,7 @@ impl fmt::Display for PathPair {
     }
 }
 
-/// How a device is opened.
+/// Access mode of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(pub AccessMode);
 
@@ -170,7 +169,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// Which path a request takes.
+/// Multipath policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpPolicy(pub Policy);
 
@@ -187,12 +186,12 @@ impl fmt::Display for MpPolicy {
     }
 }
 
-/// Attempts to connect again; None for no end, which is written -1.
+/// Maximum reconnect attempts. None for no limit, written as -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempts(pub Option<u16>);
 
 impl Attempts {
-    const ACCEPTED: &str = "-1 for no end, or 0 to 9999";
+    const ACCEPTED: &str = "-1 for no limit, or 0 to 9999";
 
     fn of(number: i64) -> Option<Self> {
         match number {
@@ -235,7 +234,7 @@ impl Item for Attempts {
 }
 
 impl Mirror {
-    /// How long a write waits for a member, where nothing is said.
+    /// Default time that a write waits for a member.
     pub const TIMEOUT_MS: u32 = 5000;
 }
 
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_them_are_told() {
+    fn invalid_remote_or_mirror_is_reported() {
         let cases = [
             ("ip:10.0.0.1@ip:10.0.0.2", "10.0.0.1", "no '@' between two addresses"),
             ("ip:10.0.0.2", "fd00::2", "one address is IPv4, the other IPv6"),
@@ -282,16 +281,19 @@ mod tests {
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
-            let told = problems(&GOOD.replacen(from, to, 1)).join("\n");
-            assert!(told.contains(expected), "{to}: {told}");
+            let reported = problems(&GOOD.replacen(from, to, 1)).join("\n");
+            assert!(reported.contains(expected), "{to}: {reported}");
         }
-        let none =
+        let without_path =
             GOOD.replacen("path = [\"ip:10.0.0.1@ip:10.0.0.2\", \"fd00::1@fd00::2\"]\n", "", 1);
-        assert!(problems(&none)[0].contains("the session s has no path"));
+        assert!(problems(&without_path)[0].contains("the session s has no path"));
         for core in ["1", "[0, 1]"] {
             let moved = format!("{GOOD}[[net]]\naddress = \"10.0.0.1/24\"\ncore = {core}\n");
-            let told = &problems(&moved)[0];
-            assert!(told.contains("10.0.0.1 is of net.0, which not core 0 alone serves"), "{told}");
+            let reason = &problems(&moved)[0];
+            assert!(
+                reason.contains("10.0.0.1 belongs to net.0, which core 0 does not serve alone"),
+                "{reason}"
+            );
         }
         let exported = format!("{GOOD}[[export]]\nname = \"x\"\nvolume = \"d\"\n");
         assert!(problems(&exported)[0].contains("d is a member of mirror m"));

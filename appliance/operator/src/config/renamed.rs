@@ -1,5 +1,4 @@
-//! Keys that had another name in an earlier version: the old one is taken for the new one, with a warning
-//! that names it.
+//! Renamed keys: the old name is accepted, with a warning that names the new one.
 
 use super::item::{join, problem};
 use super::origin::{Kind, Problem};
@@ -13,14 +12,14 @@ fn new_name(section: &str, key: &str) -> Option<&'static str> {
     found.map(|(_, _, new)| *new)
 }
 
-/// The path of a key (`ntb.0.lost_ms`) by its name of today, if it had another one.
+/// The current path of a renamed key such as `ntb.0.lost_ms`. None if the key was not renamed.
 pub fn path(path: &str) -> Option<String> {
     let (section, _) = path.split_once('.')?;
     let (before, key) = path.rsplit_once('.')?;
     new_name(section, key).map(|new| format!("{before}.{new}"))
 }
 
-/// Gives the keys of a document their names of today; each that had another one is told.
+/// Replaces old names of keys in a document by the current ones, and reports each.
 pub fn in_document(root: &mut Node) -> Vec<Problem> {
     let mut problems = Vec::new();
     let Value::Table(sections) = &mut root.value else { return problems };
@@ -49,9 +48,9 @@ fn in_table(
     let old = keys.extract_if(.., |(key, _)| new_name(section, key).is_some());
     for (key, node) in old.collect::<Vec<_>>() {
         let Some(new) = new_name(section, &key) else { continue };
-        let reason = format!("is called {new} now; write that, the old name will go");
-        let told = problem(&node, &join(path, &key), reason, String::new());
-        problems.push(Problem { kind: Kind::Renamed, ..told });
+        let reason = format!("renamed to {new}; use the new name, the old one will be removed");
+        let renamed = problem(&node, &join(path, &key), reason, String::new());
+        problems.push(Problem { kind: Kind::Renamed, ..renamed });
         if keys.iter().all(|(key, _)| key != new) {
             keys.push((new.into(), node));
         }

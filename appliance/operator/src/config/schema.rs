@@ -1,4 +1,4 @@
-//! The document: every key that there is, with its default and limits.
+//! The schema of the configuration: all keys with their defaults and limits.
 
 use super::cores::Cores;
 use super::device_name::DeviceName;
@@ -64,22 +64,22 @@ section! {
 section! {
     /// The appliance as a whole.
     System {
-        /// Its name in logs and towards DHCP servers.
+        /// Host name in logs and DHCP requests.
         hostname: Hostname = "isthmus".parse().expect("a host name");
-        /// Microseconds without work after which a loop halts until the next interrupt or
-        /// deadline; 0 halts at once, 4294967295 practically never.
+        /// Microseconds without work after which a loop halts until the next interrupt or deadline; 0 halts
+        /// immediately, 4294967295 practically never.
         idle_after_us: u32 = 100 => AtOnce;
-        /// Least severe messages that are logged.
+        /// Least severe level that is logged.
         log_level: LevelFilter = LevelFilter::Info => AtOnce;
-        /// Where to send log messages (RFC 5424 over UDP).
+        /// Syslog server (RFC 5424 over UDP).
         syslog: Option<SocketAddr> => AtOnce;
-        /// What the appliance does after a panic or an exception.
+        /// Action after a panic or an exception.
         on_panic: OnPanic = OnPanic::Reboot => AtOnce;
-        /// Seconds that the first loop may stand still until the machine's watchdog resets it; 0: any time.
+        /// Seconds that the first loop may stall before the watchdog resets the machine; 0 disables the watchdog.
         watchdog: u16 [0, 600] = 0 => AtOnce;
-        /// The disk that keeps the configuration, said by another source than that disk.
+        /// The config disk. Only effective in a source other than that disk.
         config_disk: Option<ConfigPlace>;
-        /// Releases that are signed with this key are taken by `upgrade`; without it none.
+        /// Public key that releases for `upgrade` must be signed with. Without it, `upgrade` accepts none.
         upgrade_key: Option<Ed25519Key> => AtOnce;
     }
 }
@@ -87,7 +87,7 @@ section! {
 section! {
     /// Memory.
     Memory {
-        /// Memory for DMA, volumes and sessions; without it, what the machine can spare.
+        /// Memory for DMA, volumes and sessions, by default all that the machine can spare.
         arena: Option<Size> [1 << 20, 1 << 44];
     }
 }
@@ -95,38 +95,38 @@ section! {
 section! {
     /// The HTTP server with `/metrics`, `/healthz`, `/status` and `/api`.
     Http {
-        /// Whether it runs.
+        /// Whether the server runs.
         enabled: bool = true => AtOnce;
-        /// Its TCP port; without it 80, with TLS 443.
+        /// TCP port, by default 80, with TLS 443.
         port: Option<u16> [1, 65535] => AtOnce;
-        /// Connections that it serves on an interface at a time, a host half of them.
+        /// Maximum concurrent connections on an interface. One host gets half of them.
         connections: u16 [2, 256] = 16;
-        /// Networks whose hosts may use it; none given: all.
+        /// Networks whose hosts may use HTTP; empty admits all.
         hosts: Vec<Network> => AtOnce;
-        /// Addresses of ours that it listens on; none given: all.
+        /// Addresses of the appliance to listen on; empty means all.
         listen: Vec<IpAddr> => AtOnce;
-        /// SHA-256 of the token with which hosts may write and have captures; without it nobody may.
+        /// SHA-256 of the token for writes and captures. Without it, both are refused.
         token_sha256: Option<Sha256> => AtOnce;
-        /// Whether it speaks TLS, and nothing else.
+        /// Whether to serve TLS only.
         tls: bool = false;
-        /// Whether `/readyz` answers 503 while a mirror does not hold everything twice.
+        /// Whether `/readyz` answers 503 while a mirror is incomplete.
         ready_needs_mirrors: bool = false => AtOnce;
-        /// The certificate for that, perhaps with those that signed it; without it one that the appliance makes.
+        /// Certificate for TLS, optionally followed by its issuers. Without it, the appliance makes its own.
         certificate: Option<Pem>;
-        /// The key of the certificate.
+        /// Private key of the certificate.
         key: Option<PrivateKey>;
     }
 }
 
 section! {
-    /// What one host may have at a time, by its address.
+    /// Limits per host address.
     Limits {
-        /// Sessions of storage clients, of the 64 that there may be; a session over several paths is one.
+        /// Sessions of storage clients, of 64 in total. A session over several paths counts once.
         sessions_per_host: u16 [1, 64] = 32;
         /// Connections: queue pairs of the RDMA connection manager, and TCP or SMC-R connections.
         connections_per_host: u32 [1, 65535] = 1024;
-        /// Memory of its storage sessions; without it three quarters of what there is for sessions. Connections are limited by
-        /// their number.
+        /// Memory of the host's storage sessions, by default three quarters of the memory for sessions. Connections are
+        /// limited by their number.
         memory_per_host: Option<Size> [1 << 20, 1 << 44];
     }
 }
@@ -142,9 +142,9 @@ section! {
 section! {
     /// RDMA over Converged Ethernet.
     Roce {
-        /// Whether interfaces speak it.
+        /// Whether RoCE is enabled on the interfaces.
         enabled: bool = true;
-        /// Whether peers may measure against the appliance (rping, perftest, qperf).
+        /// Whether to run servers for rping, perftest and qperf.
         services: bool = false;
     }
 }
@@ -152,62 +152,61 @@ section! {
 section! {
     /// The storage gateway.
     Rnbd {
-        /// Whether it serves.
+        /// Whether the storage server runs.
         enabled: bool = true;
         /// The port of the RDMA connection manager that clients connect to.
         port: u16 [1, 65535] = 1234;
-        /// Whether each I/O gets a fresh memory key that dies with it.
+        /// Whether each I/O gets its own memory key, which is invalidated when the I/O ends.
         always_invalidate: bool = true;
         /// Requests in flight per session.
         queue_depth: u16 [2, 4096] = 512;
-        /// The queue depth that clients were given, where it is not what memory would give after a start; 0: as memory
-        /// goes. `save` writes it: Linux gives a path up for good when the depth changes.
+        /// The queue depth offered to clients, if it differs from the depth that memory permits after a boot; 0 uses
+        /// the latter. `save` writes this key, because Linux gives up a path permanently when the depth changes.
         offered_depth: u16 [0, 4096] = 0;
         /// Bytes per request in flight, a power of two.
         chunk_size: Size [8 << 10, 8 << 20] = Size(128 << 10);
-        /// How many times over memory is promised to sessions. Beyond 1 they share it: a short
-        /// moment slows clients down, whose NICs must survive retransmission.
+        /// Overcommit factor of session memory. Above 1, sessions share memory: a shortage slows clients down, and
+        /// their NICs must survive retransmission.
         oversubscribe: u16 [1, 4096] = 1;
-        /// Whether clients are told of secure erase. Linux's client (6.12) oopses if it is used.
+        /// Whether to advertise secure erase. Linux's client (6.12) oopses if it is used.
         secure_erase: bool = false;
     }
 }
 
 section! {
-    /// One network interface. Found by `device`, `mac` or `index`; with none of them, by its place in
-    /// the list.
+    /// One network interface, identified by `device`, `mac` or `index`, or else by its place in the list.
     Net {
-        /// The interface, as `show interfaces` names it: `pci:0000:00:02.0` or `mac:…`.
+        /// The interface, as in `show interfaces`: `pci:0000:00:02.0` or `mac:…`.
         device: Option<DeviceName>;
         /// Number of the interface in the order of discovery.
         index: Option<u8> [0, 63];
         /// Hardware address of the interface.
         mac: Option<Mac>;
-        /// Its addresses.
+        /// Addresses of the interface.
         address: Vec<Address> = vec![Address::Dhcp] => AtOnce;
         /// Default gateways, at most one per address family.
         gateway: Vec<IpAddr> => AtOnce;
-        /// Largest packet in bytes; without it, what the device offers.
+        /// MTU in bytes, by default that of the device.
         mtu: Option<u16> [68, 9216];
-        /// The VLAN that it is on: its frames have that tag. Without it they have none.
+        /// VLAN of the interface: its frames carry this tag. Without it, frames are untagged.
         vlan: Option<u16> [1, 4094];
-        /// Number of the core whose loop takes its frames, or of several that share them; 0, the first, without it.
+        /// Number of the core that polls the interface, or numbers of several that share it; by default 0, the first.
         core: Cores [0, 63];
-        /// What does RoCE there; without it the card if it can, else the appliance.
+        /// RoCE implementation, by default the card if capable, else software.
         roce: Option<RoceBy>;
-        /// The physical network that it is on: SMC-R has links over two interfaces of the same.
+        /// Physical network of the interface: SMC-R uses links over two interfaces of the same network.
         pnetid: Option<PnetId>;
     }
 }
 
 section! {
-    /// Storage: in memory, with `disk` a whole disk, with `disk` and `size` a part of one.
+    /// A volume: in memory, with `disk` a whole disk, with `disk` and `size` a part of one.
     Volume {
-        /// Its name.
+        /// Name of the volume.
         name: Name;
-        /// Its size; in memory 64MiB without it. A part of a disk is made or grows to have it.
+        /// Size, by default 64MiB in memory. A part of a disk is created with this size, or grown to it.
         size: Option<Size> [512, 1 << 44];
-        /// The disk, as `show disks` names it: `serial:…`, `pci:0000:03:00.0` or its position.
+        /// The disk, as in `show disks`: `serial:…`, `pci:0000:03:00.0` or its position.
         disk: Option<DeviceName>;
         /// Whether writes are refused.
         read_only: bool = false;
@@ -217,15 +216,15 @@ section! {
 section! {
     /// A volume as clients see it. Without any `[[export]]`, each volume is exported by its name.
     Export {
-        /// What clients open.
+        /// Name under which clients open the volume.
         name: ExportName => AtOnce;
         /// Name of the volume.
         volume: Name => AtOnce;
         /// Whether writes are refused.
         read_only: bool = false => AtOnce;
-        /// Names of the sessions that may open it; none given: all.
+        /// Names of sessions that may open the export; empty admits all.
         sessions: Vec<SessionName> => AtOnce;
-        /// Networks whose hosts may open it; none given: all.
+        /// Networks whose hosts may open the export; empty admits all.
         hosts: Vec<Network> => AtOnce;
     }
 }
@@ -243,19 +242,18 @@ impl Default for Net {
 }
 
 impl Config {
-    /// The settings of the interface with this position, hardware address and location (as
-    /// [`drivers::hal::Location`] is written); those of an interface that the document does not mention
-    /// are DHCP.
+    /// The settings of the interface with this position, hardware address and location (as [`drivers::hal::Location`]
+    /// displays it). An interface without a `[[net]]` uses DHCP.
     pub fn net(&self, index: usize, mac: [u8; 6], location: &str) -> Net {
         self.mentioned_net(index, mac, location).cloned().unwrap_or_default()
     }
 
-    /// The same, if the document mentions the interface.
+    /// The `[[net]]` of the interface, if the document has one.
     pub fn mentioned_net(&self, index: usize, mac: [u8; 6], location: &str) -> Option<&Net> {
         self.net.get(self.number_of_net(index, mac, location)?)
     }
 
-    /// The number by which the document has an interface, if it mentions that.
+    /// The number of the interface's `[[net]]`, if the document has one.
     pub fn number_of_net(&self, index: usize, mac: [u8; 6], location: &str) -> Option<usize> {
         let matches = |(place, net): &(usize, &Net)| match (&net.device, net.mac, net.index) {
             (Some(device), ..) => device.is_port(index, location, mac),
@@ -266,7 +264,8 @@ impl Config {
         self.net.iter().enumerate().find(matches).map(|(number, _)| number)
     }
 
-    /// What has no `hosts`, by its path or name: every host may use it. Bridges have one peer, whom their keys name.
+    /// Services that every host may use because they have no `hosts`, by path or name. Bridges are never listed: their
+    /// keys name their only peer.
     pub fn open_to_everybody(&self) -> Vec<String> {
         let mut open = Vec::new();
         if self.rnbd.enabled && self.roce.enabled {
@@ -279,11 +278,11 @@ impl Config {
         if self.smc.services && self.smc.hosts.is_empty() {
             open.push("smc.services".into());
         }
-        // The measuring tools have no list of hosts, and let whoever comes write into their memory.
+        // The measurement servers have no list of hosts, and let every client write to their memory.
         if self.roce.enabled && self.roce.services {
             open.push("roce.services".into());
         }
-        // Without a rendezvous its peers are those that are listed.
+        // Without a rendezvous only the listed peers are admitted.
         let peers = self.usnic.iter().filter(|u| u.hosts.is_empty() && u.rendezvous.is_some());
         open.extend(peers.map(|usnic| format!("usnic {}", usnic.name)));
         if self.http.enabled && self.http.hosts.is_empty() {
@@ -292,7 +291,7 @@ impl Config {
         open
     }
 
-    /// What is exported: `[[export]]`, or without any, each volume under its name to everybody.
+    /// The exports: `[[export]]`, or without any, each volume under its own name to all hosts.
     pub fn exports(&self) -> Vec<Export> {
         if !self.export.is_empty() {
             return self.export.clone();
@@ -311,12 +310,12 @@ impl Config {
 }
 
 impl Http {
-    /// The port, if TLS is spoken (`tls`) or not.
+    /// The TCP port, with or without TLS.
     pub fn port(&self, tls: bool) -> u16 {
         self.port.unwrap_or(if tls { 443 } else { 80 })
     }
 
-    /// The certificate and the key that are given, if they are.
+    /// The configured certificate and key, if both are given.
     pub fn pair(&self) -> Option<Result<Pair, PairError>> {
         let (certificate, key) = (self.certificate.as_ref()?, self.key.as_ref()?);
         Some(Pair::from_pem(certificate.as_str(), key.as_str()))
@@ -324,12 +323,12 @@ impl Http {
 }
 
 impl Net {
-    /// Whether it asks a DHCPv4 server.
+    /// Whether the interface uses DHCPv4.
     pub fn dhcp(&self) -> bool {
         self.address.contains(&Address::Dhcp)
     }
 
-    /// Its fixed addresses with their prefix lengths.
+    /// Fixed addresses with their prefix lengths.
     pub fn fixed(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
         self.address.iter().filter_map(|a| match *a {
             Address::Static(address, prefix) => Some((address, prefix)),
@@ -339,7 +338,7 @@ impl Net {
 }
 
 impl Volume {
-    /// Size of a volume in memory that does not say.
+    /// Default size of a volume in memory.
     pub const DEFAULT_SIZE: u64 = 64 << 20;
 
     /// The volume of the built-in default.
@@ -348,7 +347,7 @@ impl Volume {
         Volume { name, size: None, disk: None, read_only: false }
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the volume occupies.
     pub fn memory(&self) -> u64 {
         match &self.disk {
             Some(_) => 0,

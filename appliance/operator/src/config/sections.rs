@@ -1,4 +1,4 @@
-//! What a configuration has for a thing of the machine, or under a name: over sections that do not know each other.
+//! Lookups of configuration by device or by name, across sections.
 
 use super::ntb::Ntb;
 use super::rapidio::Rapidio;
@@ -10,12 +10,12 @@ use core::net::{IpAddr, Ipv4Addr};
 use usnic::InterfaceConfig;
 
 impl Config {
-    /// The bridges over which NTRDMA goes, with their numbers in the document.
+    /// The NTRDMA bridges, with their numbers in the document.
     pub fn ntrdma(&self) -> impl Iterator<Item = (usize, &Ntb)> {
         self.ntb.iter().enumerate().filter(|(_, ntb)| !ntb.is_transport())
     }
 
-    /// What is configured of the bridge at this position and location, and its number in the document.
+    /// The configuration of the bridge with this position and location, and its number in the document.
     pub fn bridge(&self, index: usize, location: &str) -> Option<(usize, &Ntb)> {
         let devices = self.ntb.iter().enumerate().filter(|(_, ntb)| ntb.tcp.is_none());
         let mut devices = devices.enumerate();
@@ -26,7 +26,7 @@ impl Config {
         found.map(|(_, ntb)| ntb)
     }
 
-    /// What is configured of the RapidIO port at this position and location, and its number in the document.
+    /// The configuration of the RapidIO port with this position and location, and its number in the document.
     pub fn rapidio_port(&self, index: usize, location: &str) -> Option<(usize, &Rapidio)> {
         self.rapidio.iter().enumerate().find(|(place, one)| match &one.device {
             Some(device) => device.is_port(index, location, [0; 6]),
@@ -34,7 +34,7 @@ impl Config {
         })
     }
 
-    /// Names of all volumes, of any kind.
+    /// Names of all volumes, remotes and mirrors.
     pub fn volume_names(&self) -> impl Iterator<Item = &Name> {
         let volumes = self.volume.iter().map(|volume| &volume.name);
         let remotes = self.remote.iter().map(|remote| &remote.name);
@@ -48,8 +48,7 @@ impl Config {
 }
 
 impl Usnic {
-    /// What the engine is to know of it, with its first sequence number; None if `address` is not among
-    /// the interface's.
+    /// Parameters for the engine, with the first sequence number. None if `address` is not an address of the interface.
     pub fn interface(&self, net: &Net, isn: u16) -> Option<InterfaceConfig> {
         let ours = |&(address, _): &(IpAddr, u8)| address == IpAddr::V4(self.address);
         let (_, prefix) = net.fixed().find(ours)?;

@@ -1,11 +1,11 @@
-//! A slot: 16 KiB that hold one document, in the image and twice on the config disk.
+//! A slot: 16 KiB that store one document. The image has one slot and the config disk two.
 //!
-//! | bytes | what, little-endian |
+//! | bytes | contents, little-endian |
 //! |---|---|
 //! | 0..8 | `ISTHMCFG` |
 //! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the text |
 //! | 12..16 | length of the text |
-//! | 16..24 | sequence number: of two valid slots, the higher one counts |
+//! | 16..24 | sequence number: the valid slot with the higher number is current |
 //! | 24.. | the text, then zeroes |
 
 use crc::{CRC_32_ISCSI, Crc};
@@ -19,8 +19,8 @@ const MAGIC: &[u8; 8] = b"ISTHMCFG";
 const TEXT: usize = 24;
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
-/// What an image carries until somebody fills it: the magic, so that a tool finds the place, and
-/// no document. Lies in a section of its own, `.isthmus.config`.
+/// The slot of the image. It holds the magic and no document until a tool fills it. It has its own section,
+/// `.isthmus.config`, so that the tool finds it.
 #[used]
 #[unsafe(link_section = ".isthmus.config")]
 pub static EMBEDDED: [u8; SLOT_LEN] = {
@@ -33,9 +33,9 @@ pub static EMBEDDED: [u8; SLOT_LEN] = {
     slot
 };
 
-/// The document that was put into this image, if any.
+/// The document embedded in this image, if any.
 pub fn embedded() -> Option<&'static [u8]> {
-    // The tool that fills the slot works after the compiler, which must not assume what it holds.
+    // The compiler must not assume the slot's contents, because the tool fills the slot after compilation.
     read(core::hint::black_box(&EMBEDDED[..])).map(|(_, text)| text)
 }
 
@@ -52,12 +52,12 @@ pub fn read(slot: &[u8]) -> Option<(u64, &[u8])> {
     whole.then_some((sequence, text))
 }
 
-/// Whether nobody has ever written to a slot.
+/// Whether a slot was never written.
 pub fn is_blank(slot: &[u8]) -> bool {
     slot.iter().all(|&byte| byte == 0)
 }
 
-/// Fills a slot of [`SLOT_LEN`] bytes. The error is a sentence.
+/// Fills a slot of [`SLOT_LEN`] bytes. The error is a message for the operator.
 pub fn write(slot: &mut [u8], sequence: u64, text: &str) -> Result<(), String> {
     assert_eq!(slot.len(), SLOT_LEN, "a slot has one size");
     if text.len() > MAX_TEXT {
@@ -80,13 +80,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_image_that_nobody_filled_has_no_document() {
+    fn unfilled_image_has_no_document() {
         assert_eq!(embedded(), None);
     }
 
     proptest! {
         #[test]
-        fn one_wrong_bit_and_the_slot_is_not_whole(
+        fn slot_with_a_wrong_bit_is_rejected(
             text in "[a-z]{0,300}", sequence: u64, bit in 0usize..2592,
         ) {
             let mut slot = vec![0xff; SLOT_LEN];
@@ -98,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_no_document(slot in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn noise_is_rejected(slot in prop::collection::vec(any::<u8>(), 0..100)) {
             prop_assert_eq!(read(&slot), None);
         }
     }

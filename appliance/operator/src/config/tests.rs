@@ -1,4 +1,4 @@
-//! The configuration as operators meet it: documents in, settings or sentences out.
+//! Tests of the configuration: documents in, settings or messages out.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn boot(sources: Sources<'_>) -> (Config, Vec<String>) {
 }
 
 #[test]
-fn without_any_document_there_is_dhcp_and_ram0() {
+fn default_is_dhcp_and_ram0() {
     let (config, problems) = boot(Sources::default());
     assert!(problems.is_empty());
     assert!(config.net(0, [0; 6], "").dhcp() && config.net(7, [0; 6], "").dhcp());
@@ -24,7 +24,7 @@ fn without_any_document_there_is_dhcp_and_ram0() {
 }
 
 #[test]
-fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
+fn mistakes_are_reported_with_line_reason_and_accepted_values() {
     let cases = [
         (
             "[[net]]\nmtux = 1",
@@ -66,7 +66,7 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
         ),
         (
             "[[net]]\naddress = \"10.0.0.1/24\"\n[[net]]\naddress = \"10.0.0.1/16\"",
-            "line 4: net.1.address: 10.0.0.1 is net.0's, too",
+            "line 4: net.1.address: 10.0.0.1 is already an address of net.0",
         ),
         (
             "[[net]]\naddress = \"10.0.0.1/24\"\ngateway = \"10.0.1.1\"",
@@ -90,7 +90,7 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
 }
 
 #[test]
-fn every_mistake_is_told_not_only_the_first() {
+fn all_mistakes_are_reported() {
     let text = "[http]\nport = 0\nenabled = 3\n[system]\nhostname = \"\"\nx = 1\n";
     let lines: Vec<String> =
         problems(text).iter().map(|p| p.split(':').next().unwrap().to_string()).collect();
@@ -98,7 +98,7 @@ fn every_mistake_is_told_not_only_the_first() {
 }
 
 #[test]
-fn later_sources_win() {
+fn later_sources_override_earlier_ones() {
     let (config, problems) = boot(Sources {
         image: Some(b"[system]\nhostname = \"image\"\n[http]\nport = 1\n[[net]]\nmtu = 1400"),
         fw_cfg: Some(b"[system]\nhostname = \"fw-cfg\"\n[rnbd]\nport = 2"),
@@ -114,7 +114,7 @@ fn later_sources_win() {
 }
 
 #[test]
-fn a_bad_document_is_left_out_and_named() {
+fn bad_document_is_ignored_and_reported() {
     let (config, problems) = boot(Sources {
         image: Some(b"[system]\nhostname = \"image\"\n"),
         fw_cfg: Some(b"[system]\nhostname = \"fw\"\n[http]\nport = 99999\n"),
@@ -127,7 +127,7 @@ fn a_bad_document_is_left_out_and_named() {
     assert!(problems[1].starts_with("config disk line 1: not UTF-8"), "{problems:?}");
 }
 
-/// Whether anything at all is open to anybody.
+/// Whether all services are closed to all hosts.
 fn is_shut(config: &Config) -> bool {
     !config.rnbd.enabled
         && config.rule.is_empty()
@@ -144,7 +144,7 @@ const OPEN: &str =
     "[smc]\nservices = true\n[[rule]]\nname = \"r\"\nlisten = 99\nbackend = [\"10.0.0.9:99\"]\n";
 
 #[test]
-fn an_unknown_key_that_grants_nothing_leaves_the_rest_in_force() {
+fn unknown_key_that_grants_nothing_leaves_the_rest_in_force() {
     let text = format!(
         "[system]\nfuture_key = 1\n[rnbd]\nport = 99\n[future]\nx.y = 1\n[[net]]\nfuture = 3\n{RESTRICTED}"
     );
@@ -156,27 +156,27 @@ fn an_unknown_key_that_grants_nothing_leaves_the_rest_in_force() {
     assert!(!document.is_closed());
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert!(problems.iter().all(Problem::is_warning));
-    let told = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    assert!(told.contains("fw_cfg line 2: system.future_key: unknown key, left out"), "{told}");
-    // `check` refuses it all the same.
+    let text = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(text.contains("fw_cfg line 2: system.future_key: unknown key, ignored"), "{text}");
+    // `check` refuses the document.
     assert_eq!(check(text.as_bytes()).unwrap_err().len(), 3);
 }
 
 #[test]
-fn a_misspelled_restriction_restricts() {
+fn misspelled_restriction_still_restricts() {
     let load = |text: &str| {
         let sources = Sources { disk: Some(text.as_bytes()), ..Sources::default() };
         let (document, problems) = Document::load(&sources);
         assert!(problems.len() == 1 && !problems[0].is_warning(), "{problems:?}");
         document.config().clone()
     };
-    let nobody = |hosts: &[net::hosts::Network]| {
+    let admits_none = |hosts: &[net::hosts::Network]| {
         let hosts = net::hosts::Hosts::new(hosts.to_vec());
         !hosts.is_everybody() && !hosts.admits("10.0.0.7".parse().unwrap())
     };
     for key in ["host", "hots", "session", "readonly"] {
         let text = RESTRICTED.replace("hosts", key);
-        assert!(nobody(&load(&text).exports()[0].hosts), "{text}");
+        assert!(admits_none(&load(&text).exports()[0].hosts), "{text}");
     }
     assert!(!load("[rnbd]\nenable = false").rnbd.enabled);
     assert!(!load("[rnbd]\nenable = true").rnbd.enabled);
@@ -189,15 +189,15 @@ fn a_misspelled_restriction_restricts() {
 }
 
 #[test]
-fn what_cannot_be_used_leaves_nothing_open() {
+fn unusable_document_leaves_nothing_open() {
     let bad = [
-        "[[export]\n",                                // no TOML
-        "\u{0}",                                      // no text
+        "[[export]\n",                                // not TOML
+        "\u{0}",                                      // not text
         "[http]\nport = 99999\n",                     // out of range
         "[rnbd]\nqueue_depth = \"many\"\n",           // a wrong type
         "[rnbd]\nport = 1\nport = 2\n",               // a key twice
-        "[[export]]\nname = \"x\"\nvolume = \"y\"\n", // what is not there
-        "[[export]]\nname = \"x\"\n",                 // not all of it
+        "[[export]]\nname = \"x\"\nvolume = \"y\"\n", // unknown volume
+        "[[export]]\nname = \"x\"\n",                 // a missing key
     ];
     for text in bad {
         let text = Some(text.as_bytes());
@@ -206,10 +206,10 @@ fn what_cannot_be_used_leaves_nothing_open() {
             Sources { image: text, ..Sources::default() },
             Sources { fw_cfg: text, ..Sources::default() },
             Sources { disk: text, ..Sources::default() },
-            // What has less to say must not widen it.
+            // An open earlier source must not widen access.
             Sources { image: open, fw_cfg: text, ..Sources::default() },
             Sources { fw_cfg: open, disk: text, disk_before: text, ..Sources::default() },
-            // A later document that says nothing of it leaves it so.
+            // A later document without these keys leaves them closed.
             Sources {
                 image: text,
                 fw_cfg: Some(b"[system]\nhostname = \"a\"\n"),
@@ -221,7 +221,7 @@ fn what_cannot_be_used_leaves_nothing_open() {
             assert!(problems.iter().any(|problem| !problem.is_warning()));
             assert!(document.config().net(0, [0; 6], "").dhcp(), "it can be reached");
         }
-        // One that says all anew, as `save` writes it, is in force.
+        // A later document that defines everything, as `save` writes it, is in force.
         let saved = Document::default().to_toml();
         let (document, _) = Document::load(&Sources {
             fw_cfg: text,
@@ -237,7 +237,7 @@ fn what_cannot_be_used_leaves_nothing_open() {
 }
 
 #[test]
-fn the_copy_that_was_saved_before_holds() {
+fn older_copy_is_in_force_if_the_newest_is_unusable() {
     let disk = Some(&b"[http]\nport = 99999"[..]);
     let (document, problems) = Document::load(&Sources {
         disk,
@@ -246,12 +246,12 @@ fn the_copy_that_was_saved_before_holds() {
     });
     assert!(document.is_older_copy() && !document.is_closed());
     assert_eq!(document.config().export[0].hosts.len(), 1);
-    let told = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    assert!(told.contains("the one saved before it is in force"), "{told}");
+    let text = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(text.contains("the one saved before it is in force"), "{text}");
 }
 
 #[test]
-fn a_wrong_setting_that_restricts_leaves_nothing_open() {
+fn invalid_restriction_on_the_command_line_leaves_nothing_open() {
     for setting in [
         "export.0.hosts=10.0.0.0/33",
         "export.0.host=10.0.0.0/24",
@@ -260,15 +260,15 @@ fn a_wrong_setting_that_restricts_leaves_nothing_open() {
         "rnbd.enabled=maybe",
         "volume.0.read_only=maybe",
     ] {
-        let line = format!("isthmus.system.hostname=told isthmus.{setting}");
+        let line = format!("isthmus.system.hostname=kept isthmus.{setting}");
         let (config, problems) = boot(Sources { command_line: &line, ..Sources::default() });
         assert!(is_shut(&config) && !problems.is_empty(), "{setting}: {problems:?}");
-        assert_eq!(config.system.hostname.as_str(), "told");
+        assert_eq!(config.system.hostname.as_str(), "kept");
     }
 }
 
 #[test]
-fn entries_are_made_step_by_step_in_any_order() {
+fn entries_are_built_key_by_key_in_any_order() {
     let entries: [(&str, &[(&str, &str)]); 6] = [
         ("rule.0", &[("backend", "10.0.0.9:80"), ("listen", "8080"), ("name", "web")]),
         ("ntb.0", &[("peer", "10.9.0.2"), ("address", "10.9.0.1")]),
@@ -318,7 +318,7 @@ fn entries_are_made_step_by_step_in_any_order() {
 }
 
 #[test]
-fn what_is_being_made_keeps_nothing_else_from_being_changed() {
+fn pending_entry_does_not_block_other_changes() {
     let mut document = Document::default();
     document.set("rule.0.name", "a").unwrap();
     assert_eq!(
@@ -328,24 +328,24 @@ fn what_is_being_made_keeps_nothing_else_from_being_changed() {
             .replace(", backend (0 servers; accepted: 1 to 64)", "")
     );
     document.set("http.port", "81").unwrap();
-    // A wrong value is refused at once; an index that is not next, too.
-    let told = |result: Result<(), Vec<Problem>>| result.unwrap_err()[0].to_string();
+    // A wrong value and an index beyond the next are refused immediately.
+    let reason = |result: Result<(), Vec<Problem>>| result.unwrap_err()[0].to_string();
     assert!(
-        told(document.set("rule.0.listen", "70000")).starts_with("console: rule.0.listen: 70000")
+        reason(document.set("rule.0.listen", "70000")).starts_with("console: rule.0.listen: 70000")
     );
-    assert!(told(document.set("rule.7.name", "b")).contains("the next is rule.1"));
-    assert!(told(document.set("rule.0.lisen", "1")).contains("unknown key"));
-    // The one behind it is complete before it is.
+    assert!(reason(document.set("rule.7.name", "b")).contains("the next is rule.1"));
+    assert!(reason(document.set("rule.0.lisen", "1")).contains("unknown key"));
+    // The next entry is complete before this one.
     for (key, value) in [("name", "b"), ("listen", "82"), ("backend", "10.0.0.9:1")] {
         document.set(&format!("rule.1.{key}"), value).unwrap();
     }
     assert_eq!((document.pending().len(), document.config().rule[0].name.as_str()), (1, "b"));
-    let why = told(document.set("rule.1.listen", "81"));
+    let why = reason(document.set("rule.1.listen", "81"));
     assert!(why.starts_with("console: rule.1.listen: http listens on port 81"), "{why}");
-    // What is in force stays whole.
+    // An entry in force stays complete.
     assert!(document.set("rule.1.backend", "[]").is_err());
     assert!(document.unset("rule.1.listen").is_err());
-    // A change of the whole keeps it.
+    // A change of the typed configuration keeps the pending entry.
     document.edit(|config| config.volume[0].read_only = true).unwrap();
     assert_eq!(document.pending()[0].entry.to_string(), "rule.1");
     document.unset("rule.0").unwrap();
@@ -355,15 +355,15 @@ fn what_is_being_made_keeps_nothing_else_from_being_changed() {
 }
 
 #[test]
-fn what_is_taken_away_is_said() {
+fn removal_names_the_lost_object() {
     let mut document = Document::default();
     assert_eq!(document.loses("volume.0").as_deref(), Some("volume ram0"));
-    let told = |result: Result<(), Vec<Problem>>| result.unwrap_err()[0].to_string();
-    assert!(told(document.set("volume", "[]")).contains("1 of 1 entries would go"));
+    let reason = |result: Result<(), Vec<Problem>>| result.unwrap_err()[0].to_string();
+    assert!(reason(document.set("volume", "[]")).contains("would remove 1 of 1 entries"));
     document.set("export.0.name", "x").unwrap();
     document.set("export.0.volume", "ram0").unwrap();
-    assert!(told(document.unset("export.0")).contains("the last export stays"));
-    assert!(told(document.unset("volume.0")).contains("there is no volume \"ram0\""));
+    assert!(reason(document.unset("export.0")).contains("cannot remove the last export"));
+    assert!(reason(document.unset("volume.0")).contains("there is no volume \"ram0\""));
     document.set("system.syslog", "10.0.0.9:514").unwrap();
     document.unset("system.syslog").unwrap();
     assert!(document.config().system.syslog.is_none() && document.loses("system.syslog").is_none());
@@ -371,7 +371,7 @@ fn what_is_taken_away_is_said() {
 }
 
 #[test]
-fn mistakes_on_the_console_are_the_consoles() {
+fn mistakes_on_the_console_have_the_console_as_origin() {
     let mut document = Document::default();
     document.edit(|config| config.roce.enabled = false).unwrap();
     for (path, value) in [
@@ -386,7 +386,7 @@ fn mistakes_on_the_console_are_the_consoles() {
 }
 
 #[test]
-fn on_the_command_line_only_wrong_settings_are_left_out() {
+fn wrong_settings_on_the_command_line_are_ignored_one_by_one() {
     let (config, problems) = boot(Sources {
         command_line: "isthmus.net.0.address=10.0.0.1/24,fd00::1/64 isthmus.net.0.mtu=1 \
                        isthmus.net.1.address=10.0.0.1/8 isthmus.nett.0.mtu=1 isthmus.http.port=81 \
@@ -406,7 +406,7 @@ fn on_the_command_line_only_wrong_settings_are_left_out() {
     assert_eq!(problems.len(), 3, "{all}");
     assert!(all.contains("command line: net.0.mtu: 1 is out of range"), "{all}");
     assert!(all.contains("command line: nett: unknown key (did you mean \"net\"?)"), "{all}");
-    assert!(all.contains("command line: net.1.address: 10.0.0.1 is net.0's, too"), "{all}");
+    assert!(all.contains("net.1.address: 10.0.0.1 is already an address of net.0"), "{all}");
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn all_paths(document: &Document, above: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_manual_shows_every_key_and_is_right() {
+fn manual_shows_every_key_and_is_valid() {
     let manual = include_str!("../../../../docs/configuration.md");
     let example = manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     check(manual_tests::filled(example).as_bytes()).unwrap();
@@ -535,7 +535,7 @@ fn setting() -> impl Strategy<Value = (&'static str, String)> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back_the_same(sets in prop::collection::vec(setting(), 0..30)) {
+    fn written_configuration_reads_back_the_same(sets in prop::collection::vec(setting(), 0..30)) {
         let mut document = Document::default();
         for (path, value) in &sets {
             let before = document.config().clone();
@@ -549,7 +549,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_is_read_panics(
+    fn arbitrary_input_never_panics(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         toml in "([a-z\\[\\]{}.=\"' 0-9:,#\\-]{0,20}\n){0,6}",
         line in "(isthmus\\.(net|volume|system|x)[.0-9a-z=\\[\",]{0,20} ){0,4}",
@@ -569,7 +569,7 @@ proptest! {
     }
 }
 
-/// A certificate and its key, of nobody.
+/// A test certificate and its key.
 const CERTIFICATE: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBcTCCARegAwIBAgIUUls4EHAoIiz0j4NAhb2ugEu0XScwCgYIKoZIzj0EAwIw
@@ -591,8 +591,8 @@ mmrL7IqL92izXVoKa0YpLEjxJ7PrBCiDaYxVu9BG46Z2Kgj6zydOmJGH
 ";
 
 #[test]
-fn who_is_to_blame_for_a_pair_that_does_not_fit() {
-    let told = |certificate: &str, key: &str| {
+fn mismatched_pair_is_reported_at_the_wrong_key() {
+    let checked = |certificate: &str, key: &str| {
         let quoted = |name: &str, text: &str| match text {
             "" => String::new(),
             text => format!("{name} = '''\n{text}'''\n"),
@@ -604,29 +604,29 @@ fn who_is_to_blame_for_a_pair_that_does_not_fit() {
         );
         check(text.as_bytes()).map_err(|problems| problems[0].to_string())
     };
-    let good = told(CERTIFICATE, KEY).unwrap();
+    let good = checked(CERTIFICATE, KEY).unwrap();
     assert!(good.http.pair().unwrap().is_ok());
     assert_eq!((good.http.port(true), good.http.port(false)), (443, 80));
-    assert!(told("", "").unwrap().http.pair().is_none());
+    assert!(checked("", "").unwrap().http.pair().is_none());
     let blamed = |certificate: &str, key: &str, start: &str| {
-        let problem = told(certificate, key).unwrap_err();
+        let problem = checked(certificate, key).unwrap_err();
         assert!(problem.starts_with(start), "{problem}");
-        assert!(!problem.contains("MIGHAgEA"), "the key is not told: {problem}");
+        assert!(!problem.contains("MIGHAgEA"), "the key is not shown: {problem}");
     };
-    blamed(CERTIFICATE, "", "line 3: http.certificate: there is no http.key to it");
-    blamed("", KEY, "line 3: http.key: there is no http.certificate to it");
-    blamed("x", KEY, "line 3: http.certificate: no PEM");
-    blamed(KEY, KEY, "line 3: http.certificate: PRIVATE KEY is no CERTIFICATE");
-    blamed(CERTIFICATE, CERTIFICATE, "line 15: http.key: a certificate is no key");
+    blamed(CERTIFICATE, "", "line 3: http.certificate: given without http.key");
+    blamed("", KEY, "line 3: http.key: given without http.certificate");
+    blamed("x", KEY, "line 3: http.certificate: not PEM");
+    blamed(KEY, KEY, "line 3: http.certificate: PRIVATE KEY is not a CERTIFICATE");
+    blamed(CERTIFICATE, CERTIFICATE, "line 15: http.key: this is a certificate, not a key");
     let twice = KEY.to_string() + KEY;
     blamed(CERTIFICATE, &twice, "line 15: http.key: more than one key");
     let other = KEY.replace("PRIVATE KEY", "RSA PRIVATE KEY");
-    blamed(CERTIFICATE, &other, "line 15: http.key: no ECDSA key on P-256; `openssl genpkey");
+    blamed(CERTIFICATE, &other, "line 15: http.key: not an ECDSA key on P-256; `openssl genpkey");
 }
 
-/// On the console the two can only be given one after the other, and never are they shown.
+/// The console sets certificate and key one after the other. The key is never shown.
 #[test]
-fn a_pair_is_put_in_before_tls_is_switched_on() {
+fn pair_is_set_before_tls_is_enabled() {
     let mut document = Document::default();
     document.set("http.certificate", &CERTIFICATE.replace('\n', " ")).unwrap();
     document.set("http.key", "nonsense").unwrap();
@@ -642,9 +642,9 @@ fn a_pair_is_put_in_before_tls_is_switched_on() {
     assert_eq!(check(document.to_toml().as_bytes()).as_ref(), Ok(document.config()));
 }
 
-/// Who asked for TLS, if not in the right words, is not served without.
+/// A misspelled `tls` disables HTTP instead of serving it without TLS.
 #[test]
-fn a_mistyped_tls_is_not_none() {
+fn misspelled_tls_disables_http() {
     for text in ["tsl = true", "tl = true", "tlss = 1"] {
         let text = format!("[http]\n{text}\n");
         let sources = Sources { fw_cfg: Some(text.as_bytes()), ..Sources::default() };
@@ -655,9 +655,9 @@ fn a_mistyped_tls_is_not_none() {
     assert!(!Document::load(&sources).0.config().http.enabled);
 }
 
-/// A key by a name of an earlier version is taken, with a warning that names the new one.
+/// A renamed key is accepted, with a warning that names the new key.
 #[test]
-fn a_renamed_key_is_taken_and_told() {
+fn renamed_key_is_accepted_with_a_warning() {
     let ntb = "address = \"10.1.0.1\"\npeer = \"10.1.0.2\"\n";
     let text = format!("[[ntb]]\n{ntb}lost_ms = 700\n");
     let (mut document, problems) =
@@ -665,8 +665,8 @@ fn a_renamed_key_is_taken_and_told() {
     assert_eq!(document.config().ntb[0].peer_timeout_ms, Some(700));
     assert_eq!(problems.len(), 1);
     assert!(problems[0].is_warning());
-    let told = problems[0].to_string();
-    assert!(told.contains("ntb.0.lost_ms: is called peer_timeout_ms now"), "{told}");
+    let warning = problems[0].to_string();
+    assert!(warning.contains("ntb.0.lost_ms: renamed to peer_timeout_ms"), "{warning}");
     assert_eq!(check(text.as_bytes()).unwrap().ntb[0].peer_timeout_ms, Some(700));
     assert_eq!(renamed_keys(text.as_bytes()).len(), 1);
     document.set("ntb.0.lost_ms", "800").unwrap();
@@ -685,9 +685,9 @@ fn a_renamed_key_is_taken_and_told() {
     assert_eq!(problems.len(), 1);
 }
 
-/// Each kind of door is told of while it has no list of hosts, and no longer when it has one or is shut.
+/// Each service is listed while it has no list of hosts, and not while it has one or is disabled.
 #[test]
-fn what_is_open_to_everybody_is_told() {
+fn services_open_to_all_hosts_are_listed() {
     const OPEN: &str = "[smc]\nservices = true\n[roce]\nservices = true\n\
         [[rule]]\nname = \"web\"\nlisten = 8080\nbackend = \"10.0.0.9:80\"\n\
         [[usnic]]\nname = \"far\"\naddress = \"10.0.0.1\"\ndata_port = 7001\npriority_port = 7002\nsender = \"1.0\"\nrendezvous = 7003\n\
@@ -697,7 +697,7 @@ fn what_is_open_to_everybody_is_told() {
     let all = ["export ram0", "rule web", "smc.services", "roce.services", "usnic far", "http"];
     assert_eq!(open(OPEN), all);
     let hosts = "hosts = [\"10.0.0.0/24\"]\n";
-    // Where a list goes, and what it closes.
+    // The place of a list of hosts, and the service that it restricts.
     for (after, closed) in [
         ("[smc]\n", "smc.services"),
         ("name = \"web\"\n", "rule web"),
@@ -707,7 +707,7 @@ fn what_is_open_to_everybody_is_told() {
         let left: Vec<_> = all.into_iter().filter(|what| *what != closed).collect();
         assert_eq!(open(&text), left, "{text}");
     }
-    // Without a rendezvous nobody comes but the peers that are listed.
+    // Without a rendezvous only the listed peers are admitted.
     let listed = OPEN.replace("rendezvous = 7003\n", "");
     assert!(!open(&listed).contains(&"usnic far".to_string()));
     assert_eq!(open(&format!("[http]\n{hosts}")), ["export ram0"]);

@@ -1,5 +1,5 @@
-//! TOML 1.1 text to [`Node`]s and back. The parser is the `toml` crate's; here each value gets its
-//! line, and each mistake becomes a [`Problem`].
+//! TOML 1.1 text to [`Node`]s and back. The `toml` crate parses. This module adds the line to each value, and converts
+//! each mistake to a [`Problem`].
 
 use super::order;
 use super::origin::{Kind, Origin, Problem, Source};
@@ -8,7 +8,7 @@ use core::fmt::Write as _;
 use toml::de::{DeTable, DeValue};
 use toml_writer::TomlWrite as _;
 
-/// Longest document in bytes: what fits into the image's slot and the config disk's.
+/// Longest document in bytes: the capacity of a slot in the image and on the config disk.
 pub const MAX_DOCUMENT: usize = super::slot::MAX_TEXT;
 
 /// Reads a document.
@@ -22,7 +22,8 @@ pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
         accepted: String::new(),
     };
     if bytes.len() > MAX_DOCUMENT {
-        let reason = format!("{} bytes are too many; accepted: {MAX_DOCUMENT}", bytes.len());
+        let reason =
+            format!("{} bytes are too many; accepted: at most {MAX_DOCUMENT}", bytes.len());
         return Err(vec![problem(0, reason)]);
     }
     let text = core::str::from_utf8(bytes)
@@ -31,7 +32,7 @@ pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
     if !errors.is_empty() {
         let at = |e: &toml::de::Error| e.span().map_or(0, |s| s.start);
         let mut all: Vec<_> = errors.iter().map(|e| problem(at(e), e.message().into())).collect();
-        // What follows the first mistake of a line is mostly its consequence.
+        // Further mistakes of a line are mostly consequences of the first.
         all.dedup_by_key(|p| p.origin);
         return Err(all);
     }
@@ -39,7 +40,8 @@ pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
     Ok(Node { value: table_of(table.get_ref(), &lines), origin })
 }
 
-/// Reads the value of a path setting: TOML if it starts like a TOML string or list, else bare text, as `[2001:db8::1]:80`.
+/// Parses the value of a path setting: TOML if it starts like a TOML string or list, else bare text such as
+/// `[2001:db8::1]:80`.
 pub fn parse_value(text: &str, origin: Origin) -> Result<Node, String> {
     let text = text.trim();
     let mut value = Value::Bare(text.into());
@@ -50,13 +52,13 @@ pub fn parse_value(text: &str, origin: Origin) -> Result<Node, String> {
     Ok(Node { value, origin })
 }
 
-/// Whether this begins with an address of IPv6 in brackets, as before a port: no list of TOML does.
+/// Whether the text begins with an IPv6 address in brackets, as before a port. No TOML list does.
 fn is_ipv6_in_brackets(text: &str) -> bool {
     let inside = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     inside.is_some_and(|(address, _)| address.parse::<core::net::Ipv6Addr>().is_ok())
 }
 
-/// Starts of lines, to tell a line from an offset. With none, everything has one origin.
+/// Offsets of line starts, to convert an offset to a line. Without any, all values have the same origin.
 struct Lines {
     starts: Vec<usize>,
     origin: Origin,
@@ -176,7 +178,7 @@ fn write_value(text: &mut String, value: &Value) {
             }
             text.write_char(']')
         }
-        // No typed value encodes to these; what is being made may have been set to them.
+        // Typed values never encode to these. A pending entry may hold them.
         Value::Foreign(what) => text.value(*what),
         Value::Table(_) => text.value("a table"),
     };
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_knows_its_line() {
+    fn values_carry_their_line() {
         let text =
             "[system]\nhostname = \"a\"\n\n[[net]]\nmtu = 1\n[[net]]\naddress = [\n \"x\"]\n";
         let root = parse(text.as_bytes(), Source::FwCfg).unwrap();
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_lines() {
+    fn mistakes_are_reported_with_their_lines() {
         assert_eq!(lines_of("a = 1\nb = = 2\nc = 3\nd\n"), [2, 4]);
         assert_eq!(lines_of("a = 1\na = 2\n"), [2]);
         assert_eq!(
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_brackets_is_no_list() {
+    fn ipv6_address_in_brackets_is_not_a_list() {
         let origin = Origin { source: Source::CommandLine, position: 1 };
         let read = |text: &str| parse_value(text, origin).map(|node| node.value);
         for text in ["[2001:db8::1]:80", "[::1]", "[::1]:80,[::2]:81"] {

@@ -1,17 +1,17 @@
-//! A configuration before it has types: a tree of values, each with its origin. Sources are merged
-//! here; [`super::item`] then makes the typed [`super::Config`] of it.
+//! The untyped configuration: a tree of values with their origins. Sources are merged in this form. [`super::item`]
+//! decodes the tree to the typed [`super::Config`].
 
 use super::origin::{Origin, Source};
 
-/// Most entries of a list, whatever it holds.
+/// Maximum entries of any list.
 pub const MAX_ENTRIES: usize = 64;
 
-/// A value and where it comes from.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Where it comes from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
@@ -24,9 +24,9 @@ pub enum Value {
     Integer(i64),
     /// A quoted string.
     Text(String),
-    /// Text of a path setting, not quoted: what it means depends on the key's type.
+    /// Unquoted text of a path setting. The key's type decides how it is parsed.
     Bare(String),
-    /// Something that no key takes (float, date), by its name.
+    /// A kind of value that no key accepts (float, date), by name.
     Foreign(&'static str),
     /// A list.
     List(Vec<Node>),
@@ -35,7 +35,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What kind of value it is, for error messages.
+    /// Kind of the value, for error messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Bool(_) => "a boolean",
@@ -59,7 +59,7 @@ impl Node {
         Node { value, origin: Origin { source: Source::BuiltIn, position: 0 } }
     }
 
-    /// The node under `key`, if this is a table that has it.
+    /// The node under `key`, if this is a table with that key.
     pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Table(entries) => entries.iter().find(|(k, _)| k == key).map(|(_, n)| n),
@@ -75,7 +75,7 @@ impl Node {
         })
     }
 
-    /// Takes the node at `path` away; false if there is none.
+    /// Removes the node at `path`. False if there is none.
     pub fn remove(&mut self, path: &str) -> bool {
         let (above, last) = path.rsplit_once('.').unwrap_or(("", path));
         let mut node = self;
@@ -107,7 +107,7 @@ impl Node {
         true
     }
 
-    /// The entries of the list at `path`; none if there is no list.
+    /// The entries of the list at `path`. Empty without a list.
     pub fn entries(&self, path: &str) -> &[Node] {
         match self.find(path).map(|node| &node.value) {
             Some(Value::List(items)) => items,
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Says of the node, and of all below it, that they come from `origin`.
+    /// Sets the origin of the node and of all nodes below it.
     pub fn set_origin(&mut self, origin: Origin) {
         self.origin = origin;
         match &mut self.value {
@@ -143,7 +143,7 @@ impl Node {
         node
     }
 
-    /// Lays `later` over this: tables are merged, everything else (lists too) is replaced.
+    /// Merges `later` over this node. Tables are merged. Other values, including lists, are replaced.
     pub fn merge(&mut self, later: Node) {
         match (&mut self.value, later.value) {
             (Value::Table(mine), Value::Table(theirs)) => {
@@ -159,8 +159,8 @@ impl Node {
         }
     }
 
-    /// Puts `value` at `path`; a number in the path is an index. What is missing on the way is
-    /// made; a list is extended with empty tables up to the index. The error is a sentence.
+    /// Sets the value at `path`. A number in the path is an index. Missing tables and lists are created. A list is
+    /// extended with empty tables up to the index. The error is a message for the operator.
     pub fn set(&mut self, path: &str, value: Node) -> Result<(), String> {
         let segments: Vec<&str> = path.split('.').collect();
         if segments.len() > 8 || segments.iter().any(|s| s.is_empty()) {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_extends_lists_and_makes_tables() {
+    fn set_extends_lists_and_creates_tables() {
         let mut root = Node::built_in(Value::Table(Vec::new()));
         root.set("net.1.mtu", bare("9000")).unwrap();
         assert_eq!(root.nearest("net.1.mtu").value, Value::Bare("9000".into()));

@@ -1,4 +1,4 @@
-//! Values that the document writes as strings: sizes, addresses, names.
+//! Value types that the document writes as strings: sizes, addresses, names.
 
 use super::device_name::DeviceName;
 use super::item::{Item, Range, integer, problem, text_items};
@@ -12,7 +12,7 @@ use net::hosts::Network;
 
 text_items! {
     Network: "a network or a host such as 10.0.0.0/24, 2001:db8::/64 or 10.0.0.7";
-    Ed25519Key: "the public half of the key that releases are signed with, 64 hexadecimal digits, as `./isthmus release` tells it";
+    Ed25519Key: "the public half of the key that releases are signed with, 64 hexadecimal digits, as `./isthmus release` prints it";
     Sha256: "the SHA-256 of a token, 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`";
     OnPanic: "reboot, poweroff or halt";
     ConfigPlace: "a disk as `show disks` names it, \"serial:…\", \"nvme:SERIAL/1\" or \"pci:0000:03:00.0\", or \"none\"";
@@ -28,7 +28,7 @@ text_items! {
     SessionName: "1 to 255 visible characters";
 }
 
-/// Texts that are looked into when the whole is there: what is wrong with them is said of both together.
+/// Texts that are not validated alone. A certificate and its key are checked together (`checks.rs`).
 macro_rules! opaque_items {
     ($($(#[$about:meta])* $name:ident: $accepts:expr;)*) => {$(
         $(#[$about])*
@@ -75,7 +75,7 @@ opaque_items! {
 }
 
 impl PrivateKey {
-    /// What is shown in its place.
+    /// The placeholder that reports show instead of a key.
     pub fn not_shown() -> PrivateKey {
         PrivateKey("(not shown)".into())
     }
@@ -93,10 +93,10 @@ impl Item for log::LevelFilter {
     }
 }
 
-/// The SHA-256 of something.
+/// A SHA-256 digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sha256(
-    /// Its bytes.
+    /// The digest.
     pub [u8; 32],
 );
 
@@ -129,7 +129,7 @@ impl fmt::Display for Sha256 {
 /// The public half of an Ed25519 key (RFC 8032).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ed25519Key(
-    /// Its bytes.
+    /// The encoded point.
     pub [u8; 32],
 );
 
@@ -147,12 +147,12 @@ impl fmt::Display for Ed25519Key {
     }
 }
 
-/// Where the configuration is kept, as an operator says it.
+/// The operator's choice of the config disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigPlace {
-    /// On no disk.
+    /// No config disk.
     Nowhere,
-    /// On this one.
+    /// This disk.
     Disk(DeviceName),
 }
 
@@ -175,23 +175,23 @@ impl fmt::Display for ConfigPlace {
     }
 }
 
-/// What the appliance does after a panic or an exception.
+/// Action after a panic or an exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnPanic {
-    /// It starts again.
+    /// Reboot.
     Reboot,
-    /// It switches the machine off.
+    /// Power the machine off.
     PowerOff,
-    /// It stands still, so that somebody can look at it.
+    /// Halt, for inspection.
     Halt,
 }
 
-/// What does RoCE on a port.
+/// RoCE implementation of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoceBy {
-    /// The card, if it can.
+    /// The card, if capable.
     Hardware,
-    /// The appliance.
+    /// The software provider.
     Software,
 }
 
@@ -201,7 +201,7 @@ impl FromStr for RoceBy {
         match text {
             "hardware" => Ok(RoceBy::Hardware),
             "software" => Ok(RoceBy::Software),
-            _ => Err("nothing that does RoCE".into()),
+            _ => Err("unknown RoCE mode".into()),
         }
     }
 }
@@ -222,7 +222,7 @@ impl FromStr for OnPanic {
             "reboot" => Ok(OnPanic::Reboot),
             "poweroff" => Ok(OnPanic::PowerOff),
             "halt" => Ok(OnPanic::Halt),
-            _ => Err("nothing that can be done after a panic".into()),
+            _ => Err("unknown action".into()),
         }
     }
 }
@@ -297,7 +297,7 @@ impl Item for Size {
 /// An Ethernet address, first byte first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mac(
-    /// The six bytes as they go over the wire.
+    /// The six bytes in wire order.
     pub [u8; 6],
 );
 
@@ -325,12 +325,12 @@ impl fmt::Display for Mac {
     }
 }
 
-/// How an interface gets an address.
+/// Configuration of an interface's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// From a DHCPv4 server.
+    /// Address from a DHCPv4 server.
     Dhcp,
-    /// This one, with the length of its subnet's prefix in bits.
+    /// Fixed address with its prefix length in bits.
     Static(IpAddr, u8),
 }
 
@@ -405,7 +405,7 @@ macro_rules! names {
 }
 
 names! {
-    /// A host's name, perhaps with its domain (RFC 1123).
+    /// Host name, optionally with a domain (RFC 1123).
     Hostname: valid_hostname, "not a host name";
     /// Name of a volume.
     Name: |t| t.len() <= 63 && valid_component(t), "not a name";
@@ -443,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_and_displayed() {
         for (text, bytes) in [("64MiB", 64 << 20), ("512", 512), ("3 GiB", 3 << 30), ("0", 0)] {
             assert_eq!(text.parse::<Size>().unwrap().0, bytes);
         }
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn addresses_are_parsed_and_displayed() {
         for good in ["dhcp", "10.0.0.1/24", "fd00::1/64", "10.0.0.1/32"] {
             assert_eq!(good.parse::<Address>().unwrap().to_string(), good);
         }
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn names_are_validated() {
         for good in ["52:54:00:12:34:56", "52-54-00-12-34-56"] {
             assert_eq!(good.parse::<Mac>().unwrap().to_string(), "52:54:00:12:34:56");
         }

@@ -1,9 +1,9 @@
-//! What a command is: its words, what follows them, and what it does.
+//! [`Command`]: the words of a command, its arguments and its action.
 
 use super::system::Topic;
 use crate::log_ring::Filter;
 
-/// What a command does.
+/// Action of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Lists the commands.
@@ -16,19 +16,19 @@ pub enum Verb {
     ShowConfig,
     /// Changes the configuration.
     Set,
-    /// Takes something out of the configuration.
+    /// Removes a key or an entry from the configuration.
     Unset,
     /// Writes the configuration to the config disk.
     Save,
-    /// Sends echo requests.
+    /// Sends ICMP echo requests.
     Ping,
-    /// Measures an rping server.
+    /// Runs rping against a server.
     Rping,
-    /// Begins to keep frames.
+    /// Starts a packet capture.
     CaptureStart,
-    /// Stops keeping frames.
+    /// Stops the packet capture.
     CaptureStop,
-    /// Sets which messages are logged.
+    /// Sets the log level.
     LogLevel,
     /// Lists objects.
     List,
@@ -36,15 +36,15 @@ pub enum Verb {
     Cat,
     /// Writes to an object.
     Write,
-    /// Sees to volumes, exports, sessions, devices and paths: what, and what to do.
+    /// Manages objects such as volumes, exports and sessions: the kind of object, and the command.
     Manage(&'static str, &'static str),
-    /// Starts anew.
+    /// Reboots.
     Reboot,
-    /// Switches off.
+    /// Powers off.
     PowerOff,
 }
 
-/// What stands at a place of a command after its words.
+/// An argument of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// A path of the configuration.
@@ -53,24 +53,24 @@ pub enum Argument {
     Value,
     /// An IP address.
     Address,
-    /// A number, which can be left out.
+    /// An optional number.
     Count,
-    /// Bytes; can be left out.
+    /// An optional number of bytes.
     Size,
-    /// The rest of the line: which frames a capture keeps; left out, all.
+    /// The rest of the line: an optional capture filter.
     Filter,
     /// A level of the log.
     Level,
     /// A path of the object tree.
     Object,
-    /// A path of the object tree; left out, the top.
+    /// An optional path of the object tree, by default the top.
     Directory,
-    /// The rest of the line, as the help shows it; in brackets if it can be left out.
+    /// The rest of the line, with its text in the help. Brackets mark it as optional.
     Rest(&'static str),
 }
 
 impl Argument {
-    /// As the help shows it.
+    /// Text in the help.
     pub fn shown(self) -> &'static str {
         match self {
             Argument::Path => "PATH",
@@ -98,13 +98,13 @@ impl Argument {
 /// A command.
 #[derive(Debug)]
 pub struct Command {
-    /// The words that name it.
+    /// Words of the command.
     pub words: &'static [&'static str],
-    /// What follows.
+    /// Arguments after the words.
     pub arguments: &'static [Argument],
-    /// What it does, in a few words.
+    /// Description in the help.
     pub about: &'static str,
-    /// What it does.
+    /// Action.
     pub verb: Verb,
 }
 
@@ -118,12 +118,12 @@ impl Command {
         Command { words, arguments, about, verb }
     }
 
-    /// Whether it takes `--json`.
+    /// Whether the command accepts `--json`.
     pub fn reports(&self) -> bool {
         self.words[0] == "show" || matches!(self.verb, Verb::List | Verb::Cat)
     }
 
-    /// Name and arguments.
+    /// Words and arguments, for the help.
     pub fn usage(&self) -> String {
         let arguments = self.arguments.iter().map(|a| a.shown());
         let json = self.reports().then_some("[--json]");

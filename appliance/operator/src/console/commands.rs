@@ -1,4 +1,4 @@
-//! The commands: one table that parsing, help and completion read.
+//! The table of commands, for parsing, help and completion.
 
 use super::command::{Argument, Command, Verb};
 use super::system::{SmcTopic, Topic};
@@ -16,18 +16,18 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["show", "devices"],
         &[],
-        "all devices, those that nobody uses among them",
+        "all devices, including unused ones",
         Verb::Show(Topic::Devices),
     ),
     Command::new(&["show", "volumes"], &[], "volumes", Verb::Show(Topic::Volumes)),
     Command::new(
         &["show", "exports"],
         &[],
-        "what is exported, and to whom",
+        "exports and the hosts and sessions that they admit",
         Verb::Show(Topic::Exports),
     ),
     Command::new(&["show", "memory"], &[], "memory", Verb::Show(Topic::Memory)),
-    Command::new(&["show", "loops"], &[], "what the loops do", Verb::Show(Topic::Loops)),
+    Command::new(&["show", "loops"], &[], "poll loops and their load", Verb::Show(Topic::Loops)),
     Command::new(
         &["show", "ntb"],
         &[],
@@ -43,20 +43,20 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["show", "usnic"],
         &[],
-        "usNIC: interfaces, with what peers need to know of them, and peers",
+        "usNIC interfaces with the modex for their peers, and peers",
         Verb::Show(Topic::Usnic),
     ),
     Command::new(&["show", "linx"], &[], "links to LINX nodes", Verb::Show(Topic::Linx)),
     Command::new(
         &["show", "log", "audit"],
         &[],
-        "of these, what operators did",
+        "log messages about operators' actions",
         Verb::ShowLog(Filter::Audit),
     ),
     Command::new(
         &["show", "log", "errors"],
         &[],
-        "of these, errors, warnings and refusals",
+        "log messages of errors, warnings and refusals",
         Verb::ShowLog(Filter::Errors),
     ),
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog(Filter::All)),
@@ -64,32 +64,27 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["show", "tls"],
         &[],
-        "whether HTTP speaks TLS, and the fingerprint of its certificate",
+        "TLS of the HTTP server and its certificate's fingerprint",
         Verb::Show(Topic::Tls),
     ),
-    Command::new(
-        &["show", "time"],
-        &[],
-        "the clock, and where it comes from",
-        Verb::Show(Topic::Time),
-    ),
+    Command::new(&["show", "time"], &[], "the wall clock and its source", Verb::Show(Topic::Time)),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
     Command::new(
         &["show", "upgrade"],
         &[],
-        "the slots that releases boot from, and which boots",
+        "release slots, and which one boots next",
         Verb::Show(Topic::Upgrade),
     ),
     Command::new(
         &["show", "crash"],
         &[],
-        "what was said in panics and exceptions, newest first",
+        "records of panics and exceptions, newest first",
         Verb::Show(Topic::Crash),
     ),
     Command::new(
         &["show", "refused"],
         &[],
-        "what was refused last: to whom, why, and what to do",
+        "recent refusals with peer, reason and remedy",
         Verb::Show(Topic::Refused),
     ),
     Command::new(
@@ -119,13 +114,13 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["show", "smc", "stats"],
         &[],
-        "what SMC-R counted",
+        "counters of SMC-R",
         Verb::Show(Topic::Smc(SmcTopic::Stats)),
     ),
     Command::new(
         &["show", "smc", "ueid"],
         &[],
-        "enterprises that the appliance belongs to",
+        "UEIDs (enterprises) of the appliance",
         Verb::Show(Topic::Smc(SmcTopic::Ueid)),
     ),
     Command::new(
@@ -143,14 +138,14 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["unset"],
         &[Argument::Path, Argument::Rest("[force]")],
-        "take a key or an entry of a list away",
+        "remove a key or an entry of a list",
         Verb::Unset,
     ),
     Command::new(&["save"], &[], "write the configuration to the config disk", Verb::Save),
     Command::new(
         &["ping"],
         &[Argument::Address, Argument::Count, Argument::Size],
-        "send echo requests with SIZE bytes of data each, which no router may take apart",
+        "send echo requests with SIZE bytes of data, without fragmentation",
         Verb::Ping,
     ),
     Command::new(
@@ -162,19 +157,19 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["capture", "start"],
         &[Argument::Filter],
-        "keep the last frames, for `/capture.pcapng`",
+        "capture the last frames for `/capture.pcapng`",
         Verb::CaptureStart,
     ),
     Command::new(
         &["capture", "stop"],
         &[],
-        "keep no more frames; what was kept stays",
+        "stop the capture; its frames are retained",
         Verb::CaptureStop,
     ),
     Command::new(
         &["log", "level"],
         &[Argument::Level],
-        "log messages of this level and worse",
+        "log messages of this level and above",
         Verb::LogLevel,
     ),
     Command::new(&["ls"], &[Argument::Directory], "list objects", Verb::List),
@@ -188,43 +183,43 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["volume", "list"],
         &[Argument::Rest(FORMAT)],
-        "volumes and where they lie",
+        "volumes with size, disk and state",
         Verb::Manage("volume", "list"),
     ),
     Command::new(
         &["volume", "show"],
         &[Argument::Rest(SHOW)],
-        "a volume and where it lies",
+        "one volume",
         Verb::Manage("volume", "show"),
     ),
     Command::new(
         &["volume", "create"],
         &[Argument::Rest("NAME size=SIZE [disk=N [force]]")],
-        "make a volume",
+        "create a volume",
         Verb::Manage("volume", "create"),
     ),
     Command::new(
         &["volume", "grow"],
         &[Argument::Rest("NAME size=SIZE")],
-        "give a volume on a disk more space",
+        "grow a volume on a disk",
         Verb::Manage("volume", "grow"),
     ),
     Command::new(
         &["volume", "delete"],
         &[Argument::Rest("NAME [force]")],
-        "remove a volume and what is on it, by `force`",
+        "delete a volume and its data; needs `force`",
         Verb::Manage("volume", "delete"),
     ),
     Command::new(
         &["export", "list"],
         &[Argument::Rest(FORMAT)],
-        "what clients can open",
+        "exports that clients can open",
         Verb::Manage("export", "list"),
     ),
     Command::new(
         &["export", "add"],
         &[Argument::Rest("NAME [volume=NAME] [ro] [sessions=A,B] [hosts=NET,NET]")],
-        "let clients open a volume",
+        "export a volume to clients",
         Verb::Manage("export", "add"),
     ),
     Command::new(
@@ -236,13 +231,13 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["export", "remove"],
         &[Argument::Rest("NAME")],
-        "withdraw an export: nobody can open it any more",
+        "withdraw an export: clients can no longer open it",
         Verb::Manage("export", "remove"),
     ),
     Command::new(
         &["remote", "list"],
         &[Argument::Rest(FORMAT)],
-        "volumes of other servers",
+        "remote volumes",
         Verb::Manage("remote", "list"),
     ),
     Command::new(
@@ -254,19 +249,19 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["remote", "remap"],
         &[Argument::Rest("NAME")],
-        "open it again: to learn its size, or after the server closed it",
+        "reopen a remote volume, after a resize or after the server closed it",
         Verb::Manage("remote", "remap"),
     ),
     Command::new(
         &["remote", "read"],
         &[Argument::Rest("NAME [count=N] [size=SIZE] [depth=N]")],
-        "read at random places, to see how fast that is",
+        "benchmark random reads of a remote volume or mirror",
         Verb::Manage("remote", "read"),
     ),
     Command::new(
         &["remote", "remove"],
         &[Argument::Rest("NAME")],
-        "unmap it",
+        "unmap a remote volume",
         Verb::Manage("remote", "remove"),
     ),
     Command::new(
@@ -278,31 +273,31 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["mirror", "create"],
         &[Argument::Rest("NAME FIRST SECOND force")],
-        "make the second volume a copy of the first, and keep it so",
+        "mirror the first volume to the second, which is overwritten",
         Verb::Manage("mirror", "create"),
     ),
     Command::new(
         &["mirror", "force"],
         &[Argument::Rest("NAME")],
-        "use the one member that can be read, although the other may be newer",
+        "run on the only readable member, although the other may be newer",
         Verb::Manage("mirror", "force"),
     ),
     Command::new(
         &["mirror", "grow"],
         &[Argument::Rest("NAME")],
-        "take the space that both members have got",
+        "grow the mirror after both members have grown",
         Verb::Manage("mirror", "grow"),
     ),
     Command::new(
         &["mirror", "detach"],
         &[Argument::Rest("NAME MEMBER force")],
-        "go on without a member, also while clients have the mirror open",
+        "take a member out of use, even while clients have the mirror open",
         Verb::Manage("mirror", "detach"),
     ),
     Command::new(
         &["mirror", "attach"],
         &[Argument::Rest("NAME MEMBER")],
-        "take a detached member back: what it has missed is copied to it",
+        "take a detached member back and resync it",
         Verb::Manage("mirror", "attach"),
     ),
     Command::new(
@@ -320,7 +315,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["session", "show"],
         &[Argument::Rest(SHOW)],
-        "a session",
+        "one session",
         Verb::Manage("session", "show"),
     ),
     Command::new(
@@ -338,7 +333,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["device", "show"],
         &[Argument::Rest(SHOW)],
-        "a device and who has it open",
+        "one device, and the sessions that have it open",
         Verb::Manage("device", "show"),
     ),
     Command::new(
@@ -356,7 +351,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["path", "show"],
         &[Argument::Rest(SHOW)],
-        "a path",
+        "one path",
         Verb::Manage("path", "show"),
     ),
     Command::new(
@@ -374,37 +369,37 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["ntb", "measure"],
         &[Argument::Rest("[NAME] [SECONDS]")],
-        "bandwidth and latency to the other appliance, under qperf's names",
+        "measure bandwidth and latency to the other appliance, named as in qperf",
         Verb::Manage("ntb", "measure"),
     ),
     Command::new(
         &["ntb", "reset"],
         &[Argument::Rest("[NAME]")],
-        "take the link to the other appliance down; it comes back by itself",
+        "reset the link to the other appliance",
         Verb::Manage("ntb", "reset"),
     ),
     Command::new(
         &["usnic", "ping"],
         &[Argument::Rest("PEER")],
-        "whether a peer of usNIC answers small and large PINGs",
+        "send small and large PINGs to a usNIC peer",
         Verb::Manage("usnic", "ping"),
     ),
     Command::new(
         &["usnic", "reset"],
         &[Argument::Rest("PEER")],
-        "begin anew with a peer that begins anew",
+        "reset the connection to a usNIC peer that restarts",
         Verb::Manage("usnic", "reset"),
     ),
     Command::new(
         &["usnic", "look"],
         &[Argument::Rest("PEER [OFFSET LENGTH]")],
-        "CRC-32 of what a peer has PUT",
+        "CRC-32 of the data that a peer has PUT",
         Verb::Manage("usnic", "look"),
     ),
     Command::new(
         &["usnic", "put"],
         &[Argument::Rest("PEER ADDRESS OFFSET LENGTH")],
-        "PUT a part of what a peer has PUT to an address of the peer's",
+        "PUT a part of the data that a peer has PUT to an address of that peer",
         Verb::Manage("usnic", "put"),
     ),
     Command::new(
@@ -416,19 +411,19 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["upgrade"],
         &[Argument::Rest("FROM [force]")],
-        "write a release, from a URL or a disk, into the other slot, and start it on trial",
+        "write a release from a URL or a disk to the other slot, and boot it on trial",
         Verb::Manage("upgrade", "write"),
     ),
     Command::new(
         &["reboot"],
         &[Argument::Rest("[force]")],
-        "restart; with unsaved changes only by `force`",
+        "reboot; unsaved changes need `force`",
         Verb::Reboot,
     ),
     Command::new(
         &["poweroff"],
         &[Argument::Rest("[force]")],
-        "switch off; with changes that were not saved by `force`",
+        "power off; unsaved changes need `force`",
         Verb::PowerOff,
     ),
 ];
@@ -438,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manual_has_every_command() {
+    fn manual_lists_every_command() {
         let manual = include_str!("../../../../docs/console.md");
         for command in COMMANDS {
             let line = format!("| `{}` | {}", command.usage(), command.about);

@@ -1,12 +1,12 @@
-//! What Tab offers.
+//! Tab completion of commands, arguments and paths.
 
 use super::command::{Argument, Command};
 use super::commands::COMMANDS;
 use super::system::System;
 use net::capture::Filter;
 
-/// Everything that could stand where the last word of `before` (the text before the cursor) does,
-/// sorted, each as the whole word. A word that ends in `.` or `/` goes on.
+/// Sorted completions of the last word of `before`, the text before the cursor. A completion that ends in `.` or `/` is
+/// partial.
 pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
     let mut words: Vec<&str> = before.split_whitespace().collect();
     let last = if before.ends_with(char::is_whitespace) { "" } else { words.pop().unwrap_or("") };
@@ -18,7 +18,7 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
     let complete = |c: &&Command| !c.words.is_empty() && words.starts_with(c.words);
     if let Some(command) = COMMANDS.iter().find(complete) {
         let given = words.len() - command.words.len();
-        // A filter has any number of words.
+        // A filter may have several words.
         let filter = command.arguments.last().filter(|a| **a == Argument::Filter);
         match command.arguments.get(given).or(filter) {
             Some(Argument::Path) => found.extend(system.document().complete(last)),
@@ -47,7 +47,7 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
     found
 }
 
-/// What may follow `words` in the filter of a capture.
+/// Words that may follow `words` in a capture filter.
 fn filter_words(words: &[&str], system: &mut dyn System) -> Vec<String> {
     if words.last().is_some_and(|word| Filter::takes_argument(word)) {
         return Vec::new();
@@ -64,7 +64,7 @@ fn objects(partial: &str, system: &mut dyn System) -> Vec<String> {
     names.into_iter().map(|name| format!("{root}{name}")).collect()
 }
 
-/// What all candidates have in common beyond `len` bytes.
+/// The common prefix of all candidates beyond `len` bytes.
 pub fn common(candidates: &[String], len: usize) -> &str {
     let Some(first) = candidates.first() else { return "" };
     let shared =

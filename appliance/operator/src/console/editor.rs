@@ -1,52 +1,52 @@
-//! The line editor. It draws with nothing but characters, spaces and backspaces (and one escape
-//! sequence for Ctrl-L), so that it works on any terminal and in the log of a script. It does not
-//! know how wide the terminal is: where a line wraps, editing its first row may look wrong, though
-//! what is entered is right.
+//! The line editor. It draws only with characters, spaces and backspaces (and one escape sequence for Ctrl-L), so that
+//! it works on any terminal and in the log of a script. It does not know the terminal's width: editing the first row of
+//! a wrapped line may look wrong, but the entered line is correct.
 
 use super::keys::{Decoder, Key};
 use super::output::Output;
 use super::secrets;
 use std::collections::VecDeque;
 
-/// What stands before the line.
+/// The prompt.
 pub const PROMPT: &str = "isthmus> ";
-/// Longest line in bytes: as long as a document, so that a certificate with its issuers fits.
+/// Longest line in bytes: the size of a document, so that a certificate with its issuers fits.
 pub const MAX_LINE: usize = 16 << 10;
-/// Room for a line that is kept while none is typed.
+/// Capacity of the line buffer that is kept between lines.
 const USUAL: usize = 1024;
-/// Lines that are remembered.
+/// Number of lines in the history.
 const HISTORY: usize = 32;
-/// Lines that a private key in PEM has at most.
+/// Maximum lines of a private key in PEM.
 const KEY_LINES: u8 = 100;
-/// Why the lines of a private key are not acted on.
-const KEY: &str = "a private key takes one line here, with spaces instead of its line ends: set http.key -----BEGIN …";
+/// Reason why pasted lines of a private key are ignored.
+const KEY: &str =
+    "enter a private key on one line, with spaces instead of line ends: set http.key -----BEGIN …";
 
-/// What a byte led to.
+/// Event of a typed byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A line was entered.
     Line(String),
-    /// A line was entered that must not be acted on, and why.
+    /// A line was entered that must not be executed, with the reason.
     Refused(&'static str),
     /// The text before the cursor is to be completed.
     Complete,
 }
 
-/// The line that is being edited, and the ones before it.
+/// The edited line, and the history.
 #[derive(Debug, Default)]
 pub struct Editor {
     decoder: Decoder,
     /// Visible ASCII only, so that a byte is a column.
     line: Vec<u8>,
     cursor: usize,
-    /// From where on the line was a secret when it was looked at last: it is shown as stars.
+    /// Start of the secret part of the line, which is shown as stars.
     hidden: Option<usize>,
-    /// How many lines may still follow of a private key that is being pasted line by line.
+    /// Remaining lines that may belong to a private key pasted line by line.
     key_lines: u8,
-    /// Why the line will be refused.
+    /// Reason to refuse the line on Enter.
     refused: Option<&'static str>,
     history: VecDeque<Vec<u8>>,
-    /// Place in the history that is shown, and the line that was being typed before.
+    /// Shown position in the history, and the typed line to return to.
     browsing: Option<(usize, Vec<u8>)>,
 }
 
@@ -78,7 +78,7 @@ impl Editor {
                 out.raw(b"\x1b[H\x1b[2J");
                 self.draw(out);
             }
-            Key::Noise => self.refused = Some("it contains bytes that are not ASCII text"),
+            Key::Noise => self.refused = Some("not ASCII text"),
         }
         None
     }
@@ -88,7 +88,7 @@ impl Editor {
         core::str::from_utf8(&self.line[..self.cursor]).unwrap_or_default()
     }
 
-    /// Inserts text at the cursor as if it had been typed.
+    /// Inserts text at the cursor as if typed.
     pub fn insert_text(&mut self, text: &str, out: &mut Output) {
         self.insert(text.as_bytes(), out);
     }
@@ -100,14 +100,14 @@ impl Editor {
         out.repeat(8, self.line.len() - self.cursor);
     }
 
-    /// Sends a part of the line, with stars for what is secret of it.
+    /// Sends a part of the line, with stars for its secret part.
     fn show(&self, from: usize, to: usize, out: &mut Output) {
         let hidden = self.hidden.unwrap_or(to).clamp(from, to);
         out.raw(&self.line[from..hidden]);
         out.repeat(b'*', to - hidden);
     }
 
-    /// Wipes prompt and line off the terminal, to show something else in their place.
+    /// Erases prompt and line from the terminal, to show other text in their place.
     pub fn wipe(&self, out: &mut Output) {
         out.raw(b"\r");
         out.repeat(b' ', PROMPT.len() + self.line.len());
@@ -125,13 +125,13 @@ impl Editor {
 
     fn insert(&mut self, bytes: &[u8], out: &mut Output) {
         if self.line.len() + bytes.len() > MAX_LINE {
-            self.refused = Some("it is longer than 16384 bytes");
+            self.refused = Some("longer than 16384 bytes");
         }
         if self.refused.is_some() {
             return;
         }
         self.line.splice(self.cursor..self.cursor, bytes.iter().copied());
-        // What was secret stays so, whatever becomes of the words before it.
+        // A secret part stays hidden, even if the words before it change.
         self.hidden = match self.hidden {
             Some(from) if self.cursor < from => Some(from + bytes.len()),
             None => secrets::hidden_from(&self.line, self.cursor..self.cursor + bytes.len()),
@@ -192,7 +192,7 @@ impl Editor {
         if let Some(hidden) = &mut self.hidden {
             *hidden -= (*hidden).min(to) - (*hidden).min(from);
         }
-        // Another line begins, unless it is one of a key.
+        // An empty line is a new line, except within a pasted key.
         if self.line.is_empty() && self.key_lines == 0 {
             self.hidden = None;
         }

@@ -1,4 +1,4 @@
-//! Keystrokes in, a screen out.
+//! Tests of the line editor: keystrokes in, a screen out.
 
 use super::*;
 use proptest::prelude::*;
@@ -34,8 +34,7 @@ impl Screen {
     }
 }
 
-/// Types `bytes`; returns the lines entered, the last row of the screen, and the cursor's column
-/// after the prompt.
+/// Types `bytes`. Returns the events, the last row of the screen, and the cursor's column after the prompt.
 fn typed(bytes: &[u8]) -> (Vec<Event>, String, usize) {
     let (mut editor, mut out) = (Editor::default(), Output::default());
     editor.draw(&mut out);
@@ -55,7 +54,7 @@ fn typed(bytes: &[u8]) -> (Vec<Event>, String, usize) {
 }
 
 #[test]
-fn keystrokes_to_screen() {
+fn keystrokes_edit_the_shown_line() {
     let cases: [(&[u8], &str, usize); 14] = [
         (b"abc", "abc", 3),
         (b"abc\x1b[D\x1b[DX", "aXbc", 2),
@@ -90,7 +89,7 @@ fn lines_end_in_cr_lf_or_both() {
 }
 
 #[test]
-fn a_line_that_cannot_be_trusted_is_refused_once() {
+fn overlong_or_binary_line_is_refused_once() {
     let mut long = vec![b'x'; 64 << 10];
     long.extend(b"\rshow log\r");
     let (events, ..) = typed(&long);
@@ -101,22 +100,22 @@ fn a_line_that_cannot_be_trusted_is_refused_once() {
 }
 
 #[test]
-fn private_key_is_shown_as_stars_and_does_not_come_back() {
+fn private_key_is_shown_as_stars_and_not_kept_in_the_history() {
     let pem = "-----BEGIN PRIVATE KEY----- PEM0 -----END PRIVATE KEY-----";
     let typed_key = format!("set http.key {pem}");
     let (_, shown, column) = typed(typed_key.as_bytes());
     assert_eq!(shown, format!("set http.key {}", "*".repeat(pem.len())));
     assert_eq!(column, typed_key.len());
-    // Neither by going back in the line, nor by changing what stands before it.
+    // Moving the cursor or editing the words before the key does not reveal it.
     for keys in ["\x01\x1b[C\x1b[C\x05", "\x01\x1b[3~", "\x01x", "\x7f\x7f\x01\x05"] {
         let (_, shown, _) = typed(format!("{typed_key}{keys}").as_bytes());
         assert!(!shown.contains("PEM0") && shown.contains("***"), "{shown}");
     }
     let (events, shown, _) = typed(format!("show log\r{typed_key}\r\x1b[A").as_bytes());
-    assert_eq!(events[1], Event::Line(typed_key.clone()), "it is carried out");
+    assert_eq!(events[1], Event::Line(typed_key.clone()), "the command is executed");
     assert_eq!(shown, "show log");
     let (_, shown, _) = typed(format!("{typed_key}\x15show log").as_bytes());
-    assert_eq!(shown, "show log", "another line begins");
+    assert_eq!(shown, "show log", "a new line begins");
     for secret in ["set http.token_sha256 4e73", "set system.upgrade_key 19bf", "set http.kye x"] {
         let (_, shown, _) = typed(format!("show log\r{secret}\r\x1b[A").as_bytes());
         assert_eq!(shown, "show log");
@@ -124,7 +123,7 @@ fn private_key_is_shown_as_stars_and_does_not_come_back() {
 }
 
 #[test]
-fn private_key_that_is_pasted_line_by_line_is_not_taken_for_commands() {
+fn private_key_pasted_line_by_line_is_not_executed() {
     let paste =
         b"-----BEGIN EC PRIVATE KEY-----\rMHcCAQEEIIJ\rjgQ==\r-----END EC PRIVATE KEY-----\r";
     let (events, shown, _) = typed(&[paste, &b"show log"[..]].concat());
@@ -132,7 +131,7 @@ fn private_key_that_is_pasted_line_by_line_is_not_taken_for_commands() {
     assert_eq!(events[..3], [nothing.clone(), nothing.clone(), nothing]);
     assert!(matches!(events[3], Event::Refused(why) if why.contains("one line")));
     assert_eq!((events.len(), shown.as_str()), (4, "show log"));
-    // What is no part of a key ends it, as Ctrl-C does.
+    // A line that cannot be part of a key ends it, as Ctrl-C does.
     let (events, ..) = typed(b"-----BEGIN PRIVATE KEY-----\rshow log\rshow log\r");
     assert!(matches!(events[1], Event::Refused(_)) && events[2] == Event::Line("show log".into()));
     let (events, ..) = typed(b"-----BEGIN PRIVATE KEY-----\r\x03help\r");
@@ -140,7 +139,7 @@ fn private_key_that_is_pasted_line_by_line_is_not_taken_for_commands() {
 }
 
 #[test]
-fn certificate_with_its_chain_fits_in_a_line_and_costs_nothing_afterwards() {
+fn certificate_chain_fits_in_a_line_and_is_freed_afterwards() {
     let (mut editor, mut out) = (Editor::default(), Output::default());
     let line = format!("set http.certificate {}", "MIIB ".repeat(2000));
     let events: Vec<Event> = format!("{line}\r")
@@ -156,7 +155,7 @@ fn certificate_with_its_chain_fits_in_a_line_and_costs_nothing_afterwards() {
 
 proptest! {
     #[test]
-    fn the_screen_shows_the_line_whatever_was_typed(
+    fn screen_shows_the_line_after_any_keystrokes(
         keys in prop::collection::vec(prop_oneof![
             5 => "[a-d ]".prop_map(String::into_bytes),
             3 => prop::sample::select(vec![
@@ -170,14 +169,14 @@ proptest! {
         for &byte in &keys {
             editor.push(byte, &mut out);
         }
-        // A line end draws no prompt here, which is the caller's; so compare after one is typed.
+        // The caller draws the prompt after a line end, so compare with the output of `typed`.
         let (_, line, column) = typed(&keys);
         let held = String::from_utf8(editor.line.clone()).unwrap();
         prop_assert_eq!((line.trim(), column), (held.trim(), editor.cursor));
     }
 
     #[test]
-    fn noise_neither_panics_nor_piles_up(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+    fn noise_neither_panics_nor_grows_memory(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
         let (mut editor, mut out) = (Editor::default(), Output::default());
         for byte in bytes {
             editor.push(byte, &mut out);

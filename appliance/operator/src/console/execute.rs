@@ -1,4 +1,4 @@
-//! What a command does.
+//! Executes the commands of the console.
 
 use super::State;
 use super::command::Verb;
@@ -13,19 +13,19 @@ use crate::report::Value;
 use core::net::IpAddr;
 use perf_responders::rping::MAX_SIZE;
 
-/// Echo requests of a ping that does not say how many.
+/// Default number of echo requests.
 const PINGS: u32 = 4;
-/// Bytes of data in each, as Linux's `ping` has it.
+/// Default bytes of data in an echo request, as in Linux's `ping`.
 const PING_SIZE: u16 = 56;
-/// Most bytes of data: what an IPv4 packet of 64 KiB takes.
+/// Maximum bytes of data: the capacity of an IPv4 packet of 64 KiB.
 const MAX_PING_SIZE: u16 = 65_507;
-/// Bytes of an rping that does not say how many, as in rping itself.
+/// Default bytes of an rping message, as in rping itself.
 const RPING_SIZE: usize = 64;
 
-/// The object that captures are ordered of.
+/// The object that controls captures.
 const CAPTURE: &str = "/capture";
 
-/// Acts on a line; the answer goes to `out`, or is a report of its own. Returns what the console does next.
+/// Executes a line. Writes the reply to `out`, or sets `long` to a long report. Returns the next state of the console.
 pub fn execute(
     line: &str,
     system: &mut dyn System,
@@ -71,7 +71,7 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
     match what.verb {
         Verb::Help => help(out),
         Verb::Show(topic) => report(&system.show(topic)),
-        // It is a report of its own.
+        // `execute` handles it as a long report.
         Verb::ShowLog(_) => {}
         Verb::ShowConfig if what.json => report(&system.document().to_report()),
         Verb::ShowConfig => {
@@ -126,7 +126,7 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
 }
 
 fn help(out: &mut Output) {
-    // Longer ones stand by themselves: most lines are no wider than a terminal.
+    // Longer usages break the column, so that most lines fit a terminal.
     let width = 32;
     for command in COMMANDS {
         out.text(&format!("{:width$}  {}\n", command.usage(), command.about));
@@ -135,19 +135,19 @@ fn help(out: &mut Output) {
 }
 
 fn set(path: &str, value: &str, system: &mut dyn System, out: &mut Output) -> Result<(), String> {
-    let from_when = system.set(path, value).map_err(lines)?;
-    out.text(&format!("{from_when}\n"));
+    let effect = system.set(path, value).map_err(lines)?;
+    out.text(&format!("{effect}\n"));
     Ok(())
 }
 
 fn unset(path: &str, how: &str, system: &mut dyn System, out: &mut Output) -> Result<(), String> {
     let force = is_force(how)?;
-    let from_when = system.unset(path, force).map_err(lines)?;
-    out.text(&format!("{from_when}\n"));
+    let effect = system.unset(path, force).map_err(lines)?;
+    out.text(&format!("{effect}\n"));
     Ok(())
 }
 
-/// Whether a word that may stand behind a command is there.
+/// Whether the optional last word of a command is `force`.
 fn is_force(word: &str) -> Result<bool, String> {
     match word {
         "" => Ok(false),
@@ -156,7 +156,7 @@ fn is_force(word: &str) -> Result<bool, String> {
     }
 }
 
-/// Whether the machine may end, though what was changed and not saved is lost with that.
+/// Refuses to stop the machine with unsaved changes unless `force` is given.
 fn may_end(command: &str, how: &str, system: &mut dyn System) -> Result<(), String> {
     if is_force(how)? || !system.has_unsaved() {
         return Ok(());
@@ -171,13 +171,13 @@ fn lines(problems: Vec<Problem>) -> String {
 
 fn ping_arguments(address: &str, count: Option<&String>) -> Result<(IpAddr, u32), String> {
     let address = address.parse().map_err(|_| {
-        format!("{address:?} is no address; accepted: one such as 10.0.0.1 or fd00::1")
+        format!("{address:?} is not an address; accepted: 10.0.0.1 or fd00::1, for example")
     })?;
     let count = match count {
         None => PINGS,
         Some(text) => match text.parse() {
             Ok(count @ 1..=1000) => count,
-            _ => return Err(format!("{text:?} is no count; accepted: 1 to 1000")),
+            _ => return Err(format!("{text:?} is not a valid count; accepted: 1 to 1000")),
         },
     };
     Ok((address, count))
@@ -187,7 +187,9 @@ fn ping_size(size: Option<&String>) -> Result<u16, String> {
     let Some(text) = size else { return Ok(PING_SIZE) };
     match text.parse() {
         Ok(size @ 0..=MAX_PING_SIZE) => Ok(size),
-        _ => Err(format!("{text:?} is no size; accepted: 0 to {MAX_PING_SIZE} bytes of data")),
+        _ => Err(format!(
+            "{text:?} is not a valid size; accepted: 0 to {MAX_PING_SIZE} bytes of data"
+        )),
     }
 }
 
@@ -195,7 +197,7 @@ fn rping_size(size: Option<&String>) -> Result<usize, String> {
     let Some(text) = size else { return Ok(RPING_SIZE) };
     match text.parse() {
         Ok(size @ 1..=MAX_SIZE) => Ok(size),
-        _ => Err(format!("{text:?} is no size; accepted: 1 to {MAX_SIZE} bytes")),
+        _ => Err(format!("{text:?} is not a valid size; accepted: 1 to {MAX_SIZE} bytes")),
     }
 }
 

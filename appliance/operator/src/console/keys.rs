@@ -1,5 +1,5 @@
-//! Keys out of bytes: ASCII, control characters, and the escape sequences of VT100, xterm and the
-//! Linux console (ECMA-48 CSI, SS3).
+//! Decodes bytes to keys: ASCII, control characters, and the escape sequences of VT100, xterm and the Linux console
+//! (ECMA-48 CSI, SS3).
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +36,11 @@ pub enum Key {
     KillWord,
     /// Clears the screen (Ctrl-L).
     Clear,
-    /// A byte that no line can hold.
+    /// A byte that is not valid in a line.
     Noise,
 }
 
-/// Recognises keys byte by byte.
+/// Decodes keys byte by byte.
 #[derive(Debug, Default)]
 pub struct Decoder {
     state: State,
@@ -58,7 +58,7 @@ enum State {
 }
 
 impl Decoder {
-    /// Takes a byte; returns the key that it ends.
+    /// Takes a byte. Returns a key if the byte completes one.
     pub fn push(&mut self, byte: u8) -> Option<Key> {
         let after_cr = core::mem::replace(&mut self.after_cr, byte == b'\r');
         match core::mem::take(&mut self.state) {
@@ -69,7 +69,7 @@ impl Decoder {
                     b'O' => self.state = State::Ss3,
                     _ => {}
                 }
-                // Line ends and Ctrl-C get through, so that a lone ESC cannot swallow them.
+                // Line ends and Ctrl-C are still decoded, so that a lone ESC cannot swallow them.
                 if byte >= b' ' {
                     return None;
                 }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_several_terminals() {
+    fn sequences_of_several_terminals_are_decoded() {
         assert_eq!(keys(b"\x1b[A\x1bOB\x1b[1;5C"), [Key::Up, Key::Down, Key::Right]);
         assert_eq!(keys(b"\x1b[H\x1b[1~\x1bOH\x1b[7~"), [Key::Home; 4]);
         assert_eq!(keys(b"\x1b[3~\x1b[F\x1b[4~"), [Key::Delete, Key::End, Key::End]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_end_gets_through_a_broken_sequence() {
+    fn line_end_is_decoded_within_a_broken_sequence() {
         assert_eq!(keys(b"\x1b\r\x1b[1\r\x1bO\x03"), [Key::Enter, Key::Enter, Key::Interrupt]);
     }
 

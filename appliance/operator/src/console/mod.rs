@@ -1,9 +1,8 @@
-//! The console: a line editor and the commands, on a serial port.
+//! The console: a line editor and commands on a serial port.
 //!
-//! An engine: bytes that arrived go in by [`Console::handle_input`], bytes to send come out by
-//! [`Console::output`], and [`Console::poll`] does a bounded piece of work in between. Whatever is
-//! typed or pasted, memory and work per poll stay bounded: when output has not been sent yet, input
-//! waits, first here, then in the serial port's FIFO.
+//! An engine without I/O: received bytes go to [`Console::handle_input`], bytes to send come from [`Console::output`],
+//! and [`Console::poll`] does a bounded piece of work in between. Memory and work per poll are bounded for any input:
+//! while output waits to be sent, input waits, first in the inbox, then in the serial port's FIFO.
 
 mod command;
 mod commands;
@@ -27,14 +26,14 @@ use output::Output;
 use report::Report;
 use std::collections::VecDeque;
 
-/// Bytes that wait here to be handled.
+/// Size of the inbox in bytes.
 const INBOX: usize = 256;
-/// Bytes that one poll handles at most.
+/// Maximum bytes handled by one poll.
 const BUDGET: usize = 64;
-/// Candidates that Tab shows at most.
+/// Maximum candidates shown by Tab.
 const SHOWN: usize = 64;
 const INTERRUPT: u8 = 3;
-/// How often the wait for a stalled reader doubles.
+/// Maximum doublings of the poll interval for a stalled reader.
 const LONGEST_STALL: u32 = 7;
 
 /// One console.
@@ -45,37 +44,36 @@ pub struct Console {
     output: Output,
     log: Cursor,
     state: State,
-    /// While it is being shown.
+    /// The report in progress, if any.
     report: Option<Report>,
-    /// Times in a row that the line took nothing of what there is to send.
+    /// Consecutive times that the line accepted none of the pending output.
     stalled: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Says hello at the first poll.
+    /// Before the first poll, which draws the prompt.
     #[default]
     New,
     /// The prompt is shown.
     Prompt,
-    /// A task runs, whose progress is shown.
+    /// A task runs, and its progress is shown.
     Task,
-    /// A long report is being shown.
+    /// A long report is in progress.
     Report,
-    /// When all output was sent, the machine starts anew.
+    /// The machine reboots when all output is sent.
     Rebooting,
-    /// When all output was sent, the machine is switched off.
+    /// The machine powers off when all output is sent.
     PoweringOff,
 }
 
 impl Console {
-    /// How many bytes [`Console::handle_input`] would take.
+    /// Number of bytes that [`Console::handle_input`] accepts.
     pub fn room(&self) -> usize {
         INBOX - self.inbox.len()
     }
 
-    /// Takes bytes that were typed, as many as there is room for; returns how many. Ctrl-C drops
-    /// what was typed before and was not handled yet.
+    /// Accepts typed bytes up to the free room. Returns how many. Ctrl-C drops typed bytes that are not yet handled.
     pub fn handle_input(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         for &byte in &bytes[..taken] {
@@ -87,40 +85,40 @@ impl Console {
         taken
     }
 
-    /// Bytes to send, as many as lie together.
+    /// The next contiguous bytes to send.
     pub fn output(&self) -> &[u8] {
         self.output.next()
     }
 
-    /// `count` bytes of the output were sent.
+    /// Removes `count` sent bytes from the output.
     pub fn sent(&mut self, count: usize) {
         let stalls = count == 0 && !self.output.is_empty();
         self.stalled = if stalls { self.stalled.saturating_add(1) } else { 0 };
         self.output.sent(count);
     }
 
-    /// How long a loop with nothing else to do may leave [`Console::is_busy`] alone, if `look` is right for a
-    /// line that takes its FIFO at each look: longer and longer while it takes nothing, because its reader has
-    /// stalled. What is typed ends the wait.
+    /// Poll interval for an otherwise idle loop while [`Console::is_busy`]. `look` is the interval for a line that
+    /// drains its FIFO. The interval grows while the line accepts nothing because its reader has stalled. Typed input
+    /// ends the wait.
     pub fn patience(&self, look: Duration) -> Duration {
         look * (1 << self.stalled.saturating_sub(2).min(LONGEST_STALL))
     }
 
-    /// Whether there is something to do without further input: output to send, a task to ask for
-    /// its progress, bytes that wait. A loop that halts looks here first.
+    /// Whether there is work without further input: output to send, a report, or typed bytes to handle. A loop checks
+    /// this before it halts.
     pub fn is_busy(&self) -> bool {
         !self.output.is_empty()
             || !matches!(self.state, State::Prompt | State::Task)
             || (self.state == State::Prompt && !self.inbox.is_empty())
     }
 
-    /// Does a bounded piece of work: shows log messages, handles some input, at most one command.
-    /// Returns whether there was anything to do.
+    /// Does a bounded piece of work: shows log messages, handles some input, executes at most one command. Returns
+    /// whether there was work.
     pub fn poll(&mut self, system: &mut dyn System) -> bool {
         if !self.output.has_room() {
             return false;
         }
-        // Nothing comes between the rows of a report.
+        // Log messages must not interrupt a report.
         let shown = self.state != State::Report && self.show_log(system);
         match self.state {
             State::New => {
@@ -143,8 +141,7 @@ impl Console {
         }
     }
 
-    /// Shows what was logged, and nothing else: no input is handled while the machine ends.
-    /// Whether all that there is to show was sent.
+    /// Shows log messages while the machine shuts down, and handles no input. Returns whether all output was sent.
     fn poll_at_the_end(&mut self, system: &mut dyn System) -> bool {
         let shown = self.show_log(system);
         !shown && self.output.is_empty()
@@ -175,7 +172,7 @@ impl Console {
                     self.state =
                         execute::execute(&line, system, &mut self.output, &mut self.report);
                     if self.state == State::Prompt {
-                        // What the command has logged belongs to its answer.
+                        // Messages that the command logged are part of its reply.
                         self.print_log(system);
                         self.prompt();
                     }
@@ -195,7 +192,7 @@ impl Console {
         let report = self.report.as_mut().filter(|_| !interrupted);
         if report.is_none_or(|report| report.poll(system, &mut self.output)) {
             self.report = None;
-            // What the command has logged belongs to its answer.
+            // Messages that the command logged are part of its reply.
             self.print_log(system);
             self.prompt();
         }
@@ -246,7 +243,7 @@ impl Console {
         }
     }
 
-    /// Shows log messages above the line that is being edited.
+    /// Shows log messages above the edited line.
     fn show_log(&mut self, system: &mut dyn System) -> bool {
         let mut shown = false;
         while self.output.has_room_for_log() {
@@ -263,7 +260,7 @@ impl Console {
         shown
     }
 
-    /// Shows log messages where no line is being edited.
+    /// Shows log messages while no line is edited.
     fn print_log(&mut self, system: &mut dyn System) {
         while self.output.has_room_for_log() {
             let Some((entry, missed)) = system.log().next(&mut self.log) else { break };
@@ -273,7 +270,7 @@ impl Console {
 
     fn print_entry(&mut self, entry: &Entry, missed: u64) {
         if missed > 0 {
-            self.output.text(&format!("({missed} messages were not shown)\n"));
+            self.output.text(&format!("({missed} messages lost)\n"));
         }
         self.output.text(&format!("{entry}\n"));
     }
@@ -281,18 +278,17 @@ impl Console {
 
 /// The serial line.
 pub trait Line {
-    /// Whether something has arrived since it was read, as far as interrupts tell. Accesses no device.
+    /// Whether an interrupt has signalled input since the last read. Accesses no device.
     fn console_has_rung(&self) -> bool;
 
-    /// Takes what has arrived; never blocks. Returns how many bytes.
+    /// Reads received bytes without blocking. Returns how many.
     fn console_read(&mut self, into: &mut [u8]) -> usize;
 
-    /// Gives bytes; never blocks. Returns how many it took (at most its FIFO).
+    /// Writes bytes without blocking. Returns how many were accepted, at most the FIFO's size.
     fn console_write(&mut self, bytes: &[u8]) -> usize;
 }
 
-/// Moves bytes between the serial line and the console, and lets it work. Returns
-/// whether there was anything to do.
+/// Moves bytes between the serial line and the console, and polls the console. Returns whether there was work.
 pub fn pump(console: &mut Console, line: &mut dyn Line, system: &mut dyn System) -> bool {
     let mut bytes = [0; BUDGET];
     let room = console.room().min(BUDGET);
@@ -304,16 +300,17 @@ pub fn pump(console: &mut Console, line: &mut dyn Line, system: &mut dyn System)
     read > 0 || worked || sent > 0
 }
 
-/// The same while the machine ends, for output alone: what is logged then is told. Whether all of it was sent.
+/// Sends log messages to the serial line while the machine shuts down, and reads no input. Returns whether all output
+/// was sent.
 pub fn pump_at_the_end(
     console: &mut Console,
     line: &mut dyn Line,
     system: &mut dyn System,
 ) -> bool {
-    let told = console.poll_at_the_end(system);
+    let is_done = console.poll_at_the_end(system);
     let sent = line.console_write(console.output());
     console.sent(sent);
-    told
+    is_done
 }
 
 #[cfg(test)]

@@ -1,30 +1,30 @@
-//! What waits to be sent to the terminal.
+//! The output buffer of the console.
 
 use std::collections::VecDeque;
 
-/// Bytes for the terminal, with CR LF line ends. A reply is taken whole, everything else only while
-/// there is room.
+/// Pending bytes for the terminal, with CR LF line ends. A reply is accepted whole, other output only while there is
+/// room.
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: VecDeque<u8>,
 }
 
 impl Output {
-    /// With more than this waiting, no input is handled.
+    /// No input is handled while more bytes than this are pending.
     pub const ENOUGH: usize = 4096;
 
-    /// Whether there is room for more than the reply that is being sent.
+    /// Whether there is room for further output.
     pub fn has_room(&self) -> bool {
         self.bytes.len() <= Self::ENOUGH
     }
 
-    /// Whether there is room for a log message. Less than [`Output::has_room`] asks for, so that
-    /// many messages cannot keep input from being handled.
+    /// Whether there is room for a log message. The limit is below that of [`Output::has_room`], so that a flood of
+    /// messages does not block input.
     pub fn has_room_for_log(&self) -> bool {
         self.bytes.len() <= Self::ENOUGH / 2
     }
 
-    /// Whether all was sent.
+    /// Whether all output was sent.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -49,13 +49,13 @@ impl Output {
         self.bytes.extend(core::iter::repeat_n(byte, count));
     }
 
-    /// The next bytes to send, as many as lie together; empty only if there are none.
+    /// The next contiguous bytes to send. Empty only without output.
     pub fn next(&self) -> &[u8] {
         let (first, second) = self.bytes.as_slices();
         if first.is_empty() { second } else { first }
     }
 
-    /// Forgets `count` bytes that were sent; after a large reply gives its memory back.
+    /// Removes `count` sent bytes. Frees the memory of a large reply when it is sent.
     pub fn sent(&mut self, count: usize) {
         self.bytes.drain(..count.min(self.bytes.len()));
         if self.bytes.is_empty() && self.bytes.capacity() > 4 * Self::ENOUGH {
@@ -66,12 +66,12 @@ impl Output {
 
 #[cfg(test)]
 impl Output {
-    /// Everything that waits, in one piece.
+    /// All pending bytes, contiguous.
     pub fn bytes_for_test<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> T {
         look(self.bytes.make_contiguous())
     }
 
-    /// How many bytes wait.
+    /// Number of pending bytes.
     pub fn len_for_test(&self) -> usize {
         self.bytes.len()
     }

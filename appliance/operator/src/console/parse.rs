@@ -1,21 +1,21 @@
-//! Lines, taken apart by the table of commands.
+//! Parses console lines by the table of commands.
 
 use super::command::{Argument, Command, Verb};
 use super::commands::COMMANDS;
 use crate::suggestion::did_you_mean;
 
-/// A line, taken apart.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
-    /// What to do.
+    /// Action.
     pub verb: Verb,
-    /// The arguments that were given.
+    /// Given arguments.
     pub arguments: Vec<String>,
-    /// Whether the answer is wanted as JSON.
+    /// Whether the reply is to be JSON.
     pub json: bool,
 }
 
-/// Takes a line apart; None if there is nothing on it. The error is a sentence for the operator.
+/// Parses a line. None for an empty line. The error is a message for the operator.
 pub fn parse(line: &str) -> Result<Option<Invocation>, String> {
     let mut words: Vec<&str> = line.split_whitespace().collect();
     if words.is_empty() {
@@ -26,7 +26,7 @@ pub fn parse(line: &str) -> Result<Option<Invocation>, String> {
     if command.reports() {
         let before = words.len();
         words.retain(|w| *w != "--json");
-        // As lists of objects take it.
+        // `json` without dashes, as in `list` commands.
         if command.words[0] == "show" && before == command.words.len() + 1 {
             words.pop_if(|last| *last == "json");
         }
@@ -50,7 +50,7 @@ pub fn parse(line: &str) -> Result<Option<Invocation>, String> {
     Ok(Some(Invocation { verb: command.verb, arguments, json }))
 }
 
-/// The arguments of a command whose last one is the rest of the line, spaces and all.
+/// The arguments of a command whose last argument is the rest of the line, including spaces.
 fn split_rest<'a>(line: &'a str, command: &Command) -> Vec<&'a str> {
     let mut rest = line.trim();
     let mut words = Vec::new();
@@ -67,7 +67,7 @@ fn find(words: &[&str]) -> Result<&'static Command, String> {
     if let Some(found) = COMMANDS.iter().find(|c| words.starts_with(c.words)) {
         return Ok(found);
     }
-    // Those that begin as the line does, for as many words as any of them.
+    // Commands that share the longest prefix of words with the line.
     let alike =
         |count: usize| COMMANDS.iter().filter(move |c| c.words.get(..count) == words.get(..count));
     let Some(known) = (1..=words.len()).rev().find(|&count| alike(count).next().is_some()) else {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_apart() {
+    fn lines_are_parsed() {
         assert_eq!(parse("  ").unwrap(), None);
         assert_eq!(parsed(" show  disks --json "), (Verb::Show(Topic::Disks), vec![], true));
         assert_eq!(parsed("show disks json"), (Verb::Show(Topic::Disks), vec![], true));

@@ -1,5 +1,5 @@
-//! A report of many rows, or the log: it is made and shown some rows at a time, so that no round of the loop pays for
-//! all of it. What comes and goes meanwhile may be missed, or be there twice.
+//! Long reports and the log, generated and shown some rows at a time so that no round of the loop pays for a whole
+//! report. Objects that appear or disappear meanwhile may be missing or repeated.
 
 use super::output::Output;
 use super::system::{System, Topic};
@@ -7,31 +7,31 @@ use crate::log_ring::{Cursor, Entry, Filter};
 use crate::report::{TableLayout, Value};
 use core::fmt::Write as _;
 
-/// Rows that are made, or shown, at a time.
+/// Rows generated or shown at a time.
 const BATCH: usize = 8;
 
-/// A report that is being shown.
+/// A report in progress.
 #[derive(Debug)]
 pub enum Report {
-    /// Of rows.
+    /// A table of rows.
     Table(Table),
     /// The log.
     Log(Log),
 }
 
 impl Report {
-    /// A report on a topic, if it is one that may have many rows.
+    /// A report on a topic, if the topic may have many rows.
     pub fn new(topic: Topic, json: bool, system: &mut dyn System) -> Option<Report> {
         Table::new(topic, json, system).map(Report::Table)
     }
 
-    /// What the log holds by now.
+    /// The log up to the current message.
     pub fn log(filter: Filter, json: bool, system: &mut dyn System) -> Report {
         let end = system.log().count();
         Report::Log(Log { filter, json, cursor: Cursor::default(), end, shown: 0 })
     }
 
-    /// Makes or shows some rows; whether that was all.
+    /// Generates or shows some rows. True at the end of the report.
     pub fn poll(&mut self, system: &mut dyn System, out: &mut Output) -> bool {
         match self {
             Report::Table(table) => table.poll(system, out),
@@ -40,15 +40,15 @@ impl Report {
     }
 }
 
-/// The log that is being shown.
+/// The log, in progress.
 #[derive(Debug)]
 pub struct Log {
     filter: Filter,
     json: bool,
     cursor: Cursor,
-    /// The number of the first message that is not shown.
+    /// Number of the first message after the report.
     end: u64,
-    /// Messages that were shown.
+    /// Messages shown so far.
     shown: usize,
 }
 
@@ -60,7 +60,7 @@ impl Log {
             let entry = system.log().next_of(&mut self.cursor, self.filter);
             let Some(entry) = entry.filter(|entry| entry.number < self.end) else { break true };
             let first = if self.shown == 0 { "[" } else { "," };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = match self.json {
                 true => write!(text, "{first}{}", row(&entry).to_json()),
                 false => writeln!(text, "{entry}"),
@@ -79,7 +79,7 @@ impl Log {
     }
 }
 
-/// A message as programs read it.
+/// A log message as a row for JSON.
 pub fn row(entry: &Entry) -> Value {
     Value::object([
         ("seconds", (entry.at.as_nanos() as f64 / 1e9).into()),
@@ -90,14 +90,14 @@ pub fn row(entry: &Entry) -> Value {
     ])
 }
 
-/// A report of rows that is being made, and then shown.
+/// A table: first all rows are generated, then shown.
 #[derive(Debug)]
 pub struct Table {
     topic: Topic,
     json: bool,
     rows: Vec<Value>,
     layout: TableLayout,
-    /// How many rows were shown, once all are made.
+    /// Number of rows shown. None until all rows are generated.
     shown: Option<usize>,
 }
 

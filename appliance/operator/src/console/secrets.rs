@@ -1,21 +1,21 @@
-//! Secrets in typed lines: private keys are shown as stars, and lines with secrets are left out of the history.
+//! Secrets in typed lines: private keys are shown as stars, and lines with secrets are not kept in the history.
 
 use super::parse::parse;
 use crate::config::is_secret;
 
-/// What PEM calls a private key, after `BEGIN` and perhaps a kind.
+/// Label of a private key in PEM, after `BEGIN` and possibly the kind of key.
 const PRIVATE: &[u8] = b"PRIVATE KEY";
 /// Longest line that the history keeps.
 const LONGEST: usize = 1024;
-/// Characters of a word that may be a key.
+/// Minimum characters of a word that may be part of a key.
 const KEY_WORD: usize = 24;
-/// Bytes within which a command and a path end.
+/// Maximum bytes of a command and a path.
 const HEAD: usize = 160;
-/// Keys that show what a secret is, and are none that opens anything by itself.
+/// Configuration keys with hashes or public halves of secrets, which may be shown while typed.
 const SEEN: [&str; 2] = ["token_sha256", "upgrade_key"];
 
-/// From which byte on a line is a secret, if it holds one. Only what lies near its beginning or near `place` is looked
-/// at: the rest was looked at when it was typed.
+/// First byte of the secret part of a line, if any. Only the beginning and the bytes near `place` are examined, because
+/// the others were examined when typed.
 pub(super) fn hidden_from(line: &[u8], place: core::ops::Range<usize>) -> Option<usize> {
     let near = place.start.saturating_sub(PRIVATE.len())..line.len().min(place.end + PRIVATE.len());
     let is_private = |near: &[u8]| near.windows(PRIVATE.len()).any(|part| part == PRIVATE);
@@ -26,7 +26,7 @@ pub(super) fn hidden_from(line: &[u8], place: core::ops::Range<usize>) -> Option
     if SEEN.iter().any(|key| path.ends_with(key)) { None } else { Some(from) }
 }
 
-/// The path of a key that is a secret, and where its value begins, in a line that sets it.
+/// The path of a secret key and the offset of its value, in a line that sets one.
 fn secret_key(line: &[u8]) -> Option<(&str, usize)> {
     let line = &line[..line.len().min(HEAD)];
     let mut words = Words { line, at: 0 };
@@ -36,8 +36,8 @@ fn secret_key(line: &[u8]) -> Option<(&str, usize)> {
     Some((path, words.at))
 }
 
-/// Whether a line that was entered may come back by the cursor keys. A line that is no command and has a long word may be a
-/// part of a key that was pasted to the wrong place.
+/// Whether an entered line may be kept in the history. A line that is not a command and has a long word may be a part
+/// of a key pasted by mistake.
 pub(super) fn may_be_recalled(line: &str) -> bool {
     let is_base64 =
         |word: &str| word.bytes().all(|c| c.is_ascii_alphanumeric() || b"+/=".contains(&c));
@@ -48,19 +48,19 @@ pub(super) fn may_be_recalled(line: &str) -> bool {
         && (parse(line).is_ok() || !words.any(|word| word.len() >= KEY_WORD && is_base64(word)))
 }
 
-/// Whether a private key begins in a line that does not end there: its other lines are none of the console's.
+/// Whether a line begins a private key without ending it. The following lines of the key are not commands.
 pub(super) fn begins_key(line: &[u8]) -> bool {
     let has = |wanted: &[u8]| line.windows(wanted.len()).any(|part| part == wanted);
     has(PRIVATE) && has(b"BEGIN") && !has(b"END ")
 }
 
-/// Whether a line is the last of a private key, or cannot be one of it.
+/// Whether a line is the last of a private key, or cannot belong to one.
 pub(super) fn ends_key(line: &[u8]) -> bool {
     let is_base64 = |c: &u8| c.is_ascii_alphanumeric() || b"+/=".contains(c);
     line.windows(4).any(|part| part == b"END ") || !line.iter().all(is_base64)
 }
 
-/// The words of a line, and where the next begins.
+/// Iterates over the words of a line. `at` is the start of the next word.
 struct Words<'a> {
     line: &'a [u8],
     at: usize,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn recalled_are_commands_and_what_is_like_one() {
+    fn history_keeps_commands_and_near_misses_only() {
         for line in ["show log", "shwo log", "one", "set http.port x", "volume create a size=1MiB"]
         {
             assert!(may_be_recalled(line), "{line}");

@@ -1,28 +1,28 @@
-//! What the console asks of the appliance.
+//! [`System`]: the interface of the console to the appliance.
 
 use crate::config::{Document, Problem};
 use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
 
-/// What `show` can show of the appliance itself (log and configuration come from elsewhere).
+/// Topics of `show`, except the log and the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// Network interfaces: addresses, link, counters.
     Interfaces,
     /// Disks: size, features, counters.
     Disks,
-    /// All devices, those that nobody uses among them.
+    /// All devices, including unused ones.
     Devices,
     /// Volumes.
     Volumes,
-    /// What is exported, and to whom.
+    /// Exports, and the hosts and sessions that they admit.
     Exports,
     /// Memory: arena, heap.
     Memory,
     /// Poll loops: stages, shares of busy, idle and halted time.
     Loops,
-    /// The bridge to another appliance.
+    /// Bridges to other appliances and hosts.
     Ntb,
     /// RapidIO ports and their networks.
     Rapidio,
@@ -38,15 +38,15 @@ pub enum Topic {
     Version,
     /// The slots that releases boot from.
     Upgrade,
-    /// What was said in panics and exceptions.
+    /// Records of panics and exceptions.
     Crash,
-    /// What was refused last.
+    /// Recent refusals.
     Refused,
     /// SMC-R, and the rules of the messaging gateway.
     Smc(SmcTopic),
 }
 
-/// What `show smc` can show.
+/// Topics of `show smc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmcTopic {
     /// Connections, as `smcss` shows them.
@@ -57,16 +57,16 @@ pub enum SmcTopic {
     Links,
     /// The interfaces that links may use, as `smcr device` does.
     Devices,
-    /// What was counted, as `smcr stats` shows it.
+    /// Counters, as `smcr stats` shows them.
     Stats,
-    /// The enterprises that the appliance belongs to.
+    /// UEIDs (enterprises) of the appliance.
     Ueid,
     /// Rules and their servers.
     Rules,
 }
 
 impl SmcTopic {
-    /// All of them.
+    /// All topics.
     pub const ALL: [SmcTopic; 7] = [
         SmcTopic::Sockets,
         SmcTopic::Linkgroups,
@@ -77,7 +77,7 @@ impl SmcTopic {
         SmcTopic::Rules,
     ];
 
-    /// Its word.
+    /// Name in commands.
     pub const fn name(self) -> &'static str {
         match self {
             SmcTopic::Sockets => "sockets",
@@ -91,41 +91,41 @@ impl SmcTopic {
     }
 }
 
-/// News of a task that takes a while (`save`, `ping`, `rping`).
+/// Progress of a task such as `save`, `ping` or `rping`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A line to show; there is more to come.
+    /// A line to show. The task continues.
     Line(String),
-    /// It is over; a line to show, or what went wrong and what to do.
+    /// The task has ended: a line to show, or an error with its remedy.
     Done(Result<String, String>),
 }
 
-/// What came of an order to [`System::manage`].
+/// Result of [`System::manage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Managed {
-    /// It is done; what to show, with line ends.
+    /// The command is done: output with line ends.
     Told(String),
-    /// It takes a while: a task runs.
+    /// The command has started a task.
     Started,
 }
 
-/// The appliance, as the console sees it. Nothing here blocks: what takes a while is started, then
-/// asked for its progress at each poll. At most one task runs at a time.
+/// The appliance, as the console sees it. No method blocks: longer work is started as a task, whose progress the
+/// console polls. At most one task runs at a time.
 pub trait System {
-    /// What `topic` is about, as it is now.
+    /// The current report on a topic.
     fn show(&mut self, topic: Topic) -> Value;
 
-    /// Rows of the same, from one on, so many; None where there are never many.
+    /// At most `count` rows of the report on a topic, from index `from`. None for topics that are always short.
     fn rows(&mut self, topic: Topic, from: usize, count: usize) -> Option<Vec<Value>>;
 
     /// The running configuration.
     fn document(&self) -> &Document;
 
-    /// Changes a value of the configuration; says from when on it counts.
+    /// Changes a value of the configuration. Returns when the change takes effect, for the operator.
     fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>>;
 
-    /// Takes a key or an entry of a list away; says from when on that counts. What clients would lose goes by
-    /// `force` only.
+    /// Removes a key or an entry of a list. Returns when the change takes effect, for the operator. An entry in use by
+    /// clients needs `force`.
     fn unset(&mut self, path: &str, force: bool) -> Result<String, Vec<Problem>>;
 
     /// The log.
@@ -143,28 +143,27 @@ pub trait System {
     /// Starts `count` pings of `size` bytes over RDMA, one after the other.
     fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String>;
 
-    /// News of the task that was started.
+    /// Progress of the running task.
     fn poll_task(&mut self) -> Option<Progress>;
 
-    /// Ends the task, if it can be ended.
+    /// Cancels the task, if it can be cancelled.
     fn cancel_task(&mut self);
 
-    /// Names of the objects below `path` (`/` is the top); those with objects below end in `/`.
+    /// Names of the objects below `path` (`/` is the top). Names of objects with children end in `/`.
     fn list(&mut self, path: &str) -> Result<Vec<String>, String>;
 
-    /// What an object holds.
+    /// The value of an object.
     fn read(&mut self, path: &str) -> Result<Value, String>;
 
     /// Writes to an object, as `echo` does to a file of sysfs.
     fn write(&mut self, path: &str, value: &str) -> Result<(), String>;
 
-    /// Sees to volumes, exports, sessions, devices or paths: `what`, the order, and the words behind
-    /// it.
+    /// Executes a command on objects such as volumes or exports: the kind of object, the command, and its arguments.
     fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String>;
 
-    /// Starts the machine anew. The last output was sent.
+    /// Reboots the machine. All output was sent.
     fn reboot(&mut self);
 
-    /// Switches the machine off. The last output was sent.
+    /// Powers the machine off. All output was sent.
     fn power_off(&mut self);
 }

@@ -1,4 +1,4 @@
-//! The console as an operator or a script meets it.
+//! Tests of the console with scripts of an operator.
 
 use super::*;
 use crate::config::{Config, Document, Problem};
@@ -15,8 +15,9 @@ struct Appliance {
     task: VecDeque<Progress>,
     ended: Option<&'static str>,
     objects: Vec<(String, String)>,
-    /// How many volumes there are, and the most rows that were asked for at a time.
+    /// Number of volumes.
     volumes: usize,
+    /// Maximum rows requested at a time.
     most_rows: usize,
 }
 
@@ -112,7 +113,7 @@ impl System for Appliance {
     }
 }
 
-/// Sends `input` as fast as it is taken; returns all that came back.
+/// Sends `input` as fast as the console accepts it. Returns all output.
 fn session(appliance: &mut Appliance, console: &mut Console, mut input: &[u8]) -> String {
     let mut sent = Vec::new();
     for _ in 0..1_000_000 {
@@ -132,7 +133,7 @@ fn run(input: &str) -> String {
 }
 
 #[test]
-fn a_script_that_sends_plain_lines() {
+fn script_of_plain_lines_is_executed() {
     let expected = "
 isthmus> show disks
 topic
@@ -151,7 +152,7 @@ isthmus> ";
 }
 
 #[test]
-fn the_configuration_is_shown_as_it_would_be_saved() {
+fn shown_configuration_is_a_valid_document() {
     let text = run("set net.0.address 10.0.0.1/24\rshow config\r");
     let shown = text.split("show config\n").nth(1).unwrap().strip_suffix("isthmus> ").unwrap();
     assert_eq!(crate::config::check(shown.as_bytes()).unwrap().net[0].fixed().count(), 1);
@@ -161,7 +162,7 @@ fn the_configuration_is_shown_as_it_would_be_saved() {
 }
 
 #[test]
-fn a_reader_that_stalls_is_looked_after_less_and_less() {
+fn stalled_reader_is_polled_at_growing_intervals() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     console.handle_input(b"help\r");
     while console.poll(&mut appliance) {}
@@ -174,11 +175,11 @@ fn a_reader_that_stalls_is_looked_after_less_and_less() {
         .sum();
     assert!(console.is_busy() && waits > 1000, "{waits} ms in 20 looks");
     console.sent(16);
-    assert_eq!(millis(&console), 1, "it takes something again");
+    assert_eq!(millis(&console), 1, "the reader accepts bytes again");
 }
 
 #[test]
-fn an_entry_that_is_being_made_is_shown_as_such() {
+fn pending_entry_is_shown_as_pending() {
     let script = "set rule.0.listen 81\rset http.port 82\rshow config\rset rule.0.listen x\r";
     let text = run(script);
     let pending = "pending: rule.0: still missing: name\n";
@@ -196,7 +197,7 @@ fn an_entry_that_is_being_made_is_shown_as_such() {
 }
 
 #[test]
-fn a_task_shows_its_progress_and_can_be_interrupted() {
+fn task_shows_its_progress_and_can_be_interrupted() {
     assert!(run("ping 10.0.0.9 2\rhelp\r").contains(
         "ping 10.0.0.9 2\n10.0.0.9: 0\n10.0.0.9: 1\n2 answers of 56 bytes\nisthmus> help\nhelp "
     ));
@@ -207,15 +208,15 @@ fn a_task_shows_its_progress_and_can_be_interrupted() {
     }
     let rest = session(&mut appliance, &mut console, b"typed too early\r\x03");
     assert!(rest.ends_with("fd00::1: 17\n^C\ninterrupted\nisthmus> "), "{rest}");
-    assert!(run("ping somewhere\r").contains("is no address; accepted: one such as 10.0.0.1"));
+    assert!(run("ping somewhere\r").contains("is not an address; accepted: 10.0.0.1"));
     assert!(run("ping ::1 0\r").contains("accepted: 1 to 1000"));
     assert!(run("ping ::1 1 4096\r").contains("1 answers of 4096 bytes"));
-    assert!(run("ping ::1 1 65508\r").contains("no size; accepted: 0 to 65507 bytes of data"));
+    assert!(run("ping ::1 1 65508\r").contains("size; accepted: 0 to 65507 bytes of data"));
     assert!(run("save\r").contains("error: there is no config disk; attach one"));
 }
 
 #[test]
-fn the_machine_ends_only_after_the_last_output_was_sent() {
+fn machine_stops_only_after_all_output_is_sent() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     console.handle_input(b"poweroff\r");
     for _ in 0..9 {
@@ -228,16 +229,16 @@ fn the_machine_ends_only_after_the_last_output_was_sent() {
 }
 
 #[test]
-fn what_was_not_saved_is_not_lost_unasked() {
+fn unsaved_changes_need_force() {
     for (command, end) in [("reboot", "reboot"), ("poweroff", "power off")] {
         let (mut appliance, mut console) = (Appliance::default(), Console::default());
-        let mut say = |line: &str| session(&mut appliance, &mut console, line.as_bytes());
-        say("set system.hostname changed\r");
-        let said = say(&format!("{command}\r"));
+        let mut run = |line: &str| session(&mut appliance, &mut console, line.as_bytes());
+        run("set system.hostname changed\r");
+        let reply = run(&format!("{command}\r"));
         let advice = format!("`save` first, or `{command} force` discards them");
-        assert!(said.contains(&format!("error: unsaved changes: {advice}")), "{said}");
-        assert!(say(&format!("{command} now\r")).contains("accepted: force"));
-        assert!(say("show config\r").contains("changed"), "it goes on");
+        assert!(reply.contains(&format!("error: unsaved changes: {advice}")), "{reply}");
+        assert!(run(&format!("{command} now\r")).contains("accepted: force"));
+        assert!(run("show config\r").contains("changed"), "the machine keeps running");
         console.handle_input(format!("{command} force\r").as_bytes());
         for _ in 0..9 {
             console.poll(&mut appliance);
@@ -248,15 +249,15 @@ fn what_was_not_saved_is_not_lost_unasked() {
 }
 
 #[test]
-fn rping_says_what_it_takes() {
+fn rping_checks_its_arguments() {
     assert!(run("rping fd00::2 3 4096\r").contains("\nfd00::2 3 4096\nisthmus> "));
     assert!(run("rping 10.0.0.2\r").contains("\n10.0.0.2 4 64\nisthmus> "));
-    assert!(run("rping 10.0.0.2 1 65537\r").contains("no size; accepted: 1 to 65536 bytes"));
+    assert!(run("rping 10.0.0.2 1 65537\r").contains("size; accepted: 1 to 65536 bytes"));
     assert!(run("rping\r").contains("usage: rping ADDRESS [COUNT] [SIZE]"));
 }
 
 #[test]
-fn captures_are_ordered_by_name() {
+fn capture_commands_write_to_the_capture_object() {
     let orders = |line: &str| {
         let mut appliance = Appliance::default();
         session(&mut appliance, &mut Console::default(), line.as_bytes());
@@ -298,7 +299,7 @@ fn objects_are_read_and_written_by_path() {
 }
 
 #[test]
-fn log_messages_do_not_tear_the_line_that_is_being_typed() {
+fn log_messages_do_not_disturb_the_typed_line() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     session(&mut appliance, &mut console, b"show ver");
     log::set_max_level(log::LevelFilter::Trace);
@@ -315,7 +316,7 @@ fn log_messages_do_not_tear_the_line_that_is_being_typed() {
 }
 
 #[test]
-fn a_flood_of_log_messages_does_not_keep_input_out() {
+fn flood_of_log_messages_does_not_block_input() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     log::set_max_level(log::LevelFilter::Trace);
     console.handle_input(b"poweroff\r");
@@ -332,14 +333,14 @@ fn a_flood_of_log_messages_does_not_keep_input_out() {
 }
 
 #[test]
-fn a_paste_costs_bounded_memory_and_work() {
+fn paste_uses_bounded_memory_and_work() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     let paste = "help\r".repeat(2 << 20);
     let mut rest = paste.as_bytes();
     for _ in 0..20_000 {
         rest = &rest[console.handle_input(rest)..];
         console.poll(&mut appliance);
-        // One page of help more.
+        // The limit plus one page of help.
         assert!(console.output.len_for_test() <= Output::ENOUGH + 12_288);
         let fifo = console.output().len().min(16);
         console.sent(fifo);
@@ -371,7 +372,7 @@ impl Line for Serial {
 }
 
 #[test]
-fn a_serial_port_is_served_until_nothing_is_left_to_do() {
+fn serial_port_is_served_until_all_work_is_done() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     let typed = b"help\r".repeat(100).into();
     let mut serial = Serial { typed, ..Serial::default() };
@@ -382,28 +383,30 @@ fn a_serial_port_is_served_until_nothing_is_left_to_do() {
 }
 
 #[test]
-fn while_the_machine_ends_the_log_is_shown_and_nothing_is_done() {
+fn log_is_shown_and_input_ignored_during_shutdown() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     let mut serial = Serial::default();
     while pump(&mut console, &mut serial, &mut appliance) {}
     serial.typed = b"help\r".to_vec().into();
-    let said = "a disk was not flushed. ".repeat(8);
+    let message = "a disk was not flushed. ".repeat(8);
     log::set_max_level(log::LevelFilter::Trace);
-    appliance.log.log(&Record::builder().level(Level::Error).args(format_args!("{said}")).build());
+    appliance
+        .log
+        .log(&Record::builder().level(Level::Error).args(format_args!("{message}")).build());
     assert!(!pump_at_the_end(&mut console, &mut serial, &mut appliance));
     let mut looks = 1;
     while !pump_at_the_end(&mut console, &mut serial, &mut appliance) {
         looks += 1;
     }
     let shown = String::from_utf8(serial.shown).unwrap();
-    assert!(shown.contains(said.trim_end()) && !shown.contains("help"), "{shown}");
-    assert!(looks > said.len() / 16, "each takes what the FIFO has room for: {looks}");
+    assert!(shown.contains(message.trim_end()) && !shown.contains("help"), "{shown}");
+    assert!(looks > message.len() / 16, "each sends as much as the FIFO has room for: {looks}");
     assert_eq!(serial.typed.len(), 5);
 }
 
 proptest! {
     #[test]
-    fn noise_never_panics_and_ctrl_c_gets_the_prompt_back(
+    fn noise_never_panics_and_ctrl_c_restores_the_prompt(
         noise in prop::collection::vec(any::<u8>(), 0..2000),
     ) {
         let (mut appliance, mut console) = (Appliance::default(), Console::default());
@@ -418,18 +421,18 @@ proptest! {
     }
 }
 
-/// A report of many rows is made and shown in pieces, and reads as if it were not.
+/// A long report is generated and shown in pieces, with the same text as in one piece.
 #[test]
-fn a_long_report_comes_in_pieces() {
+fn long_report_is_shown_in_pieces() {
     for volumes in [0, 1, 7, 8, 9, 1000] {
         let mut appliance = Appliance { volumes, ..Appliance::default() };
         let console = &mut Console::default();
         session(&mut appliance, console, b"");
         let whole = Value::List((0..volumes).map(volume).collect());
-        let told = session(&mut appliance, console, b"show volumes\r");
-        assert!(told.contains(&format!("\n{}isthmus>", whole.to_text())), "{told}");
-        let told = session(&mut appliance, console, b"show volumes --json\r");
-        assert!(told.contains(&format!("\n{}\nisthmus>", whole.to_json())), "{told}");
+        let shown = session(&mut appliance, console, b"show volumes\r");
+        assert!(shown.contains(&format!("\n{}isthmus>", whole.to_text())), "{shown}");
+        let shown = session(&mut appliance, console, b"show volumes --json\r");
+        assert!(shown.contains(&format!("\n{}\nisthmus>", whole.to_json())), "{shown}");
         assert!(appliance.most_rows <= 8, "{} rows at once", appliance.most_rows);
     }
     let mut appliance = Appliance { volumes: 1000, ..Appliance::default() };

@@ -1,9 +1,10 @@
-//! The log: the last messages in memory taken once, filled through the `log` crate.
+//! The log: the last messages, in memory allocated once, filled through the `log` crate.
 //!
-//! Each [`Kind`] of message has places of its own, so that what strangers and clients cause displaces neither what
-//! operators did nor what went wrong, and within a kind the chattiest loses first (`share.rs`). Repeats are counted
-//! instead of kept (`repeats.rs`). Console and syslog each follow the log with a cursor; a slow one learns how much it
-//! missed. Logging allocates nothing and never sleeps: any loop may log. A message longer than a record is cut.
+//! Each [`Kind`] of message has its own share of the memory, so that messages caused by clients displace neither
+//! operators' actions nor problems. Within a kind, the chattiest source loses its messages first (`share.rs`). Repeats
+//! are counted instead of kept (`repeats.rs`). Console and syslog follow the log with cursors; a slow reader learns
+//! how many messages it missed. Logging neither allocates nor sleeps, so any loop may log. A message longer than a
+//! record is cut.
 
 mod repeats;
 mod share;
@@ -20,17 +21,17 @@ use spin::{Mutex, MutexGuard};
 
 /// Bytes of text that an entry holds.
 const TEXT: usize = 240;
-/// Target of messages about what operators did.
+/// Target of messages about operators' actions.
 const AUDIT: &str = "audit";
-/// Target of messages about what was refused to peers.
+/// Target of messages about refusals to peers.
 const REFUSED: &str = "refused";
 
-/// What a message is about.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What an operator did, or tried to do.
+    /// An operator's action, or attempt.
     Audit,
-    /// What was refused to a peer: strangers cause these.
+    /// A refusal to a peer. Any host can cause these.
     Refused,
     /// A warning or an error.
     Problem,
@@ -39,10 +40,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Audit, Kind::Refused, Kind::Problem, Kind::Note];
 
-    /// Its word.
+    /// Name in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Audit => "audit",
@@ -61,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// The places of this kind, of so many in all.
+    /// Number of lines for this kind, of `lines` in total.
     fn share(self, lines: usize) -> usize {
         let percent = match self {
             Kind::Audit | Kind::Refused => 15,
@@ -72,13 +73,13 @@ impl Kind {
     }
 }
 
-/// Which messages are wanted.
+/// Filter of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Filter {
-    /// All of them.
+    /// All messages.
     #[default]
     All,
-    /// What operators did.
+    /// Operators' actions.
     Audit,
     /// Warnings, errors and refusals.
     Errors,
@@ -94,13 +95,13 @@ impl Filter {
     }
 }
 
-/// Logs what an operator did, whatever level is configured.
+/// Logs an operator's action, at any configured level.
 pub fn audit(what: fmt::Arguments<'_>) {
     let record = Record::builder().level(Level::Info).target(AUDIT).args(what).build();
     log::logger().log(&record);
 }
 
-/// Logs what was refused to a peer, for this reason.
+/// Logs a refusal to a peer, with its reason.
 pub fn refused(reason: &str, what: fmt::Arguments<'_>) {
     if log::max_level() >= Level::Warn {
         let mut record = Record::builder();
@@ -112,15 +113,15 @@ pub fn refused(reason: &str, what: fmt::Arguments<'_>) {
 /// One message.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Its number among all messages; numbers of messages that are gone are missing.
+    /// Number of the message. Numbers of evicted messages are missing.
     pub number: u64,
-    /// When it was logged.
+    /// Time of the message.
     pub at: Instant,
-    /// How severe it is.
+    /// Severity.
     pub level: Level,
-    /// What it is about.
+    /// Kind.
     pub kind: Kind,
-    /// The wall clock at `Instant::ZERO`, nanoseconds since 1970, if it is known.
+    /// Wall-clock time at `Instant::ZERO`, in nanoseconds since 1970, if known.
     epoch: Option<u64>,
     text: Text,
 }
@@ -149,7 +150,7 @@ impl Entry {
         self.text.as_str()
     }
 
-    /// When it was logged, in UTC, if the appliance knows the time.
+    /// UTC time of the message, if the appliance knows the time.
     pub fn utc(&self) -> Option<Timestamp> {
         let nanos = self.epoch?.saturating_add(self.at.as_nanos());
         Some(Timestamp(core::time::Duration::from_nanos(nanos)))
@@ -171,7 +172,7 @@ impl fmt::Display for Entry {
 }
 
 impl fmt::Write for Text {
-    /// Takes what fits, at a character's boundary; a line end or other control becomes a space.
+    /// Appends as much as fits, up to a character boundary. Control characters become spaces.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
             let (at, length) = (usize::from(self.len), c.len_utf8());
@@ -185,14 +186,14 @@ impl fmt::Write for Text {
     }
 }
 
-/// What was counted of messages.
+/// Counters of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages that were kept, by [`Kind::ALL`].
     pub kept: [u64; 4],
     /// Repeats that were counted instead.
     pub repeats: u64,
-    /// Messages that were gone before they could be sent to the syslog server.
+    /// Messages evicted before they were sent to the syslog server.
     pub lost: u64,
 }
 
@@ -200,9 +201,9 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct LogRing {
     clock: fn() -> Instant,
-    /// The wall clock at `Instant::ZERO`, nanoseconds since 1970; 0 if it is not known.
+    /// Wall-clock time at `Instant::ZERO`, in nanoseconds since 1970; 0 if unknown.
     epoch: AtomicU64,
-    /// When the next number of repeats is due, nanoseconds; `u64::MAX` if none is.
+    /// Time in nanoseconds at which the next number of repeats is due; `u64::MAX` if none is.
     due: AtomicU64,
     state: Mutex<State>,
 }
@@ -211,14 +212,15 @@ pub struct LogRing {
 struct State {
     /// By [`Kind::ALL`].
     shares: [Share; 4],
-    /// By host or text, and by place in the code: many hosts cannot make the log forget how much one place has said.
+    /// Repeats by host or text, and by place in the code. The second limits one place even if many hosts cause its
+    /// messages.
     repeats: [Repeats; 2],
     counters: Counters,
-    /// Messages ever kept; the next one's number.
+    /// Number of messages ever kept, which is the next message's number.
     next: u64,
 }
 
-/// How far a reader has come.
+/// Position of a reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor(u64);
 
@@ -239,13 +241,13 @@ impl LogRing {
         LogRing { clock, epoch, due, state: Mutex::new(state) }
     }
 
-    /// The present, by the clock that stamps messages.
+    /// Current time of the clock that stamps messages.
     pub fn now(&self) -> Instant {
         (self.clock)()
     }
 
-    /// From now on messages are shown with UTC, those before among them. `epoch`: the wall clock at `Instant::ZERO`,
-    /// nanoseconds since 1970.
+    /// Shows all messages, including earlier ones, with UTC from now on. `epoch` is the wall-clock time at
+    /// `Instant::ZERO`, in nanoseconds since 1970.
     pub fn set_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Relaxed);
     }
@@ -254,37 +256,37 @@ impl LogRing {
         Some(self.epoch.load(Ordering::Relaxed)).filter(|&epoch| epoch > 0)
     }
 
-    /// Messages ever kept.
+    /// Number of messages ever kept.
     pub fn count(&self) -> u64 {
         self.lock().next
     }
 
-    /// What was counted.
+    /// Counters of the log.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
 
-    /// So many messages were gone before they could be sent to the syslog server.
+    /// Counts messages that were evicted before they were sent to the syslog server.
     pub fn lost(&self, messages: u64) {
         if messages > 0 {
             self.lock().counters.lost += messages;
         }
     }
 
-    /// When [`LogRing::settle`] has something to do.
+    /// Time at which [`LogRing::settle`] has work.
     pub fn due(&self) -> Option<Instant> {
         let due = self.due.load(Ordering::Relaxed);
         (due != u64::MAX).then(|| Instant::from_nanos(due))
     }
 
-    /// Logs how many repeats there were, where that is due.
+    /// Logs the numbers of repeats that are due.
     pub fn settle(&self, now: Instant) {
         if self.due().is_none_or(|due| now < due) {
             return;
         }
         let mut state = self.lock();
         while let Some(run) = state.repeats.iter_mut().find_map(|repeats| repeats.take_due(now)) {
-            state.tell(&run, now);
+            state.keep_repeats(&run, now);
         }
         self.note_due(&state);
     }
@@ -295,7 +297,7 @@ impl LogRing {
         self.due.store(due, Ordering::Relaxed);
     }
 
-    /// The next message after `cursor`, which moves past it, and how many were lost before it.
+    /// The next message at `cursor`, and the number of messages lost before it. Advances the cursor.
     pub fn next(&self, cursor: &mut Cursor) -> Option<(Entry, u64)> {
         let epoch = self.epoch();
         let state = self.lock();
@@ -305,7 +307,7 @@ impl LogRing {
         Some((entry, missed))
     }
 
-    /// The same of the wanted messages alone, and nothing of those that are gone.
+    /// The next message at `cursor` that passes the filter. Advances the cursor.
     pub fn next_of(&self, cursor: &mut Cursor, filter: Filter) -> Option<Entry> {
         let epoch = self.epoch();
         let entry = self.lock().at_or_after(cursor.0, filter, epoch)?;
@@ -313,7 +315,7 @@ impl LogRing {
         Some(entry)
     }
 
-    /// So many of the messages that are still there, from one on, oldest first.
+    /// At most `count` of the kept messages, from index `from`, oldest first.
     pub fn page(&self, from: usize, count: usize) -> Vec<Entry> {
         let epoch = self.epoch();
         let state = self.lock();
@@ -329,9 +331,9 @@ impl LogRing {
         entries
     }
 
-    /// Hands the last `most` messages to `tell`, oldest first, without waiting for anybody and without
-    /// memory: for last words. False if the log is in use, perhaps by a core that never lets go of it.
-    pub fn try_last(&self, most: usize, mut tell: impl FnMut(&Entry)) -> bool {
+    /// Passes the last `most` messages to `show`, oldest first, for the crash handler: it neither waits nor allocates.
+    /// False if the log is locked, possibly by a core that never releases it.
+    pub fn try_last(&self, most: usize, mut show: impl FnMut(&Entry)) -> bool {
         let epoch = self.epoch();
         let Some(state) = self.state.try_lock() else { return false };
         let mut at = [0; 4];
@@ -350,7 +352,7 @@ impl LogRing {
         }
         while let Some(which) = state.oldest(&at, Filter::All) {
             if let Some(entry) = state.entry(which, at[which], epoch) {
-                tell(&entry);
+                show(&entry);
             }
             at[which] += 1;
         }
@@ -363,7 +365,7 @@ impl LogRing {
 }
 
 impl State {
-    /// Of the wanted lines at these positions the oldest one's kind.
+    /// The kind of the oldest line at these positions that passes the filter.
     fn oldest(&self, at: &[usize; 4], filter: Filter) -> Option<usize> {
         let wanted = (0..4).filter(|&which| filter.wants(Kind::ALL[which]));
         let numbered =
@@ -394,12 +396,12 @@ impl State {
         self.next += 1;
     }
 
-    /// Keeps a line that says how many repeats there were.
-    fn tell(&mut self, run: &Run, now: Instant) {
+    /// Keeps a line with the number of repeats of a run.
+    fn keep_repeats(&mut self, run: &Run, now: Instant) {
         let mut text = Text::default();
         let seconds = now.since(run.since).as_secs();
         let host = run.about.host.filter(|_| run.key.source.is_some());
-        // An error says that the text was cut, which its end shows.
+        // An error means that the text was cut.
         let _ = match host {
             Some(host) => {
                 write!(text, "… {} more like this from {host} in {seconds} s: ", run.held)
@@ -410,7 +412,7 @@ impl State {
         self.keep(&run.about, run.key, text, now);
     }
 
-    /// Takes a message: keeps it, or counts it if it is one of many alike.
+    /// Keeps a message, or counts it as a repeat.
     fn take(&mut self, about: &About, site: u32, text: Text, now: Instant) {
         let source = about.host.map_or_else(
             || hash(&[text.as_str().as_bytes()]),
@@ -419,16 +421,16 @@ impl State {
                 core::net::IpAddr::V6(ip) => hash(&[&ip.octets()]),
             },
         );
-        // What an operator did counts as a repeat only if every word of it is the same.
+        // An audit message is a repeat only if its whole text is equal.
         let is_audit = about.kind == Kind::Audit;
         let source = if is_audit { hash(&[text.as_str().as_bytes()]) } else { source };
         let key = Key { site, source: Some(source) };
         let whole_site = (!is_audit).then_some(Key { site, source: None });
         for (repeats, key) in [Some(key), whole_site].into_iter().enumerate() {
             let Some(key) = key else { continue };
-            let (kept, told) = self.repeats[repeats].admit(key, *about, &text, now);
-            if let Some(run) = told {
-                self.tell(&run, now);
+            let (kept, ended) = self.repeats[repeats].admit(key, *about, &text, now);
+            if let Some(run) = ended {
+                self.keep_repeats(&run, now);
             }
             if !kept {
                 self.counters.repeats += 1;
@@ -439,13 +441,13 @@ impl State {
     }
 }
 
-/// FNV-1a: what is told apart by it is a mere matter of places.
+/// FNV-1a. A collision only makes two sources share their limits.
 pub(crate) fn hash(parts: &[&[u8]]) -> u32 {
     let bytes = parts.iter().flat_map(|part| part.iter());
     bytes.fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Whether a message is taken where messages up to this level are wanted.
+/// Whether a message is logged at this maximum level.
 fn takes(metadata: &Metadata<'_>, most: LevelFilter) -> bool {
     metadata.target() == AUDIT || metadata.level() <= most
 }
@@ -460,7 +462,7 @@ impl log::Log for LogRing {
             return;
         }
         let mut text = Text::default();
-        // An error says that the text was cut, which its end shows.
+        // An error means that the text was cut.
         let _ = text.write_fmt(*record.args());
         let kind = Kind::of(record);
         let about = About { kind, level: record.level(), host: source::of(text.as_str()) };

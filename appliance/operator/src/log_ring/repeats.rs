@@ -1,5 +1,5 @@
-//! Messages that come again and again: of those that one line of code logs about one host, or with one text, a few a
-//! minute are kept, and of the others how many there were.
+//! Rate limit of repeated messages: of the messages that one line of code logs about one host, or with one text, a few
+//! per minute are kept and the others counted.
 
 use super::{Kind, Text};
 use core::net::IpAddr;
@@ -7,29 +7,29 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use log::Level;
 
-/// How long is counted until the number is logged.
+/// Interval at which the number of repeats is logged.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
-/// Lines of one host, or with one text, that are kept of each window.
+/// Lines about one host, or with one text, kept per window.
 pub(super) const KEPT: u16 = 8;
-/// Lines of one place in the code that are kept of each window, whatever they are about.
+/// Lines of one place in the code kept per window, about any hosts.
 pub(super) const KEPT_OF_SITE: u16 = 120;
-/// Hosts and texts that are counted at a time.
+/// Maximum hosts and texts counted at a time.
 const RUNS: usize = 64;
 
-/// What is counted together.
+/// Identifies messages that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub site: u32,
-    /// None: all of the site.
+    /// Hash of the host or text. None for all messages of the site.
     pub source: Option<u32>,
 }
 
-/// What a message is, but for its text.
+/// Properties of a message without its text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About {
     pub kind: Kind,
     pub level: Level,
-    /// The host that it is about.
+    /// The host that the message is about.
     pub host: Option<IpAddr>,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct Run {
     pub about: About,
     pub since: Instant,
     kept: u16,
-    /// Those that were not kept.
+    /// Messages that were not kept.
     pub held: u64,
-    /// The last one.
+    /// Text of the last message that was not kept.
     pub text: Text,
 }
 
-/// All that are counted.
+/// The messages counted at a time.
 #[derive(Debug)]
 pub(super) struct Repeats {
     runs: Vec<Run>,
@@ -59,7 +59,7 @@ impl Default for Repeats {
 }
 
 impl Repeats {
-    /// Counts a message. Whether it is kept, and the run that was over or had to give way, if it has a number to tell.
+    /// Counts a message. Returns whether to keep it, and an expired or evicted run whose number is to be logged.
     pub fn admit(
         &mut self,
         key: Key,
@@ -68,49 +68,49 @@ impl Repeats {
         now: Instant,
     ) -> (bool, Option<Run>) {
         let most = if key.source.is_some() { KEPT } else { KEPT_OF_SITE };
-        let (at, told) = match self.runs.iter().position(|run| run.key == key) {
+        let (at, ended) = match self.runs.iter().position(|run| run.key == key) {
             Some(at) => (at, self.restart(at, now)),
             None => self.place(key, about, now),
         };
-        let Some(run) = self.runs.get_mut(at) else { return (true, told) };
+        let Some(run) = self.runs.get_mut(at) else { return (true, ended) };
         if run.kept < most {
             run.kept += 1;
-            return (true, told);
+            return (true, ended);
         }
         (run.held, run.about, run.text) = (run.held + 1, about, *text);
-        (false, told)
+        (false, ended)
     }
 
-    /// Begins the window anew if it is over.
+    /// Starts a new window if the current one has expired.
     fn restart(&mut self, at: usize, now: Instant) -> Option<Run> {
         let run = self.runs.get_mut(at).filter(|run| run.since + WINDOW <= now)?;
-        let told = (run.held > 0).then(|| run.clone());
+        let ended = (run.held > 0).then(|| run.clone());
         (run.since, run.kept, run.held) = (now, 0, 0);
-        told
+        ended
     }
 
-    /// A place for a key that has none: that of the oldest window if there is no other.
+    /// Allocates a run for a new key. Evicts the oldest window if all are in use.
     fn place(&mut self, key: Key, about: About, now: Instant) -> (usize, Option<Run>) {
         let run = Run { key, about, since: now, kept: 0, held: 0, text: Text::default() };
         if self.runs.len() < RUNS {
             self.runs.push(run);
             return (self.runs.len() - 1, None);
         }
-        // One that holds nothing back goes first.
+        // A run without withheld messages is evicted first.
         let age = |(_, run): &(usize, &Run)| (run.held > 0, run.since);
         let at = self.runs.iter().enumerate().min_by_key(age).map_or(0, |(at, _)| at);
-        let gone = core::mem::replace(&mut self.runs[at], run);
-        (at, (gone.held > 0).then_some(gone))
+        let evicted = core::mem::replace(&mut self.runs[at], run);
+        (at, (evicted.held > 0).then_some(evicted))
     }
 
-    /// The next run whose window is over and that has a number to tell.
+    /// Takes the next expired run whose number is to be logged.
     pub fn take_due(&mut self, now: Instant) -> Option<Run> {
         let is_due = |run: &Run| run.held > 0 && run.since + WINDOW <= now;
         let at = self.runs.iter().position(is_due)?;
         Some(self.runs.swap_remove(at))
     }
 
-    /// When the first number is due.
+    /// Time at which the first number is due.
     pub fn due(&self) -> Option<Instant> {
         self.runs.iter().filter(|run| run.held > 0).map(|run| run.since + WINDOW).min()
     }

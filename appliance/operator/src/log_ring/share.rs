@@ -1,34 +1,34 @@
-//! The lines of one kind. When all places are taken, the code that has logged the most lines loses its oldest one, and
-//! of its lines the host that caused the most. So neither a host nor a chatty part displaces what others have said.
+//! The lines of one kind. When the share is full, the oldest line is evicted of the host with the most lines, within
+//! the place in the code with the most lines. So neither a host nor a chatty place in the code displaces other lines.
 
 use super::{Entry, Text};
 use drivers::hal::Instant;
 use log::Level;
 use std::collections::VecDeque;
 
-/// What is known of a line beside its text.
+/// A line without its text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// Its number among the lines of all kinds.
+    /// Number among the lines of all kinds.
     pub number: u64,
     pub at: Instant,
     pub level: Level,
-    /// Where in the code it was logged.
+    /// Hash of the place in the code that logged the line.
     pub site: u32,
-    /// The host that it is about, or its text.
+    /// Hash of the host that the line is about, or of its text.
     pub source: u32,
-    /// Its place among the texts.
+    /// Index of its text.
     place: u16,
 }
 
 impl Line {
-    /// A line that has no place yet.
+    /// A line without an index of its text.
     pub fn new(number: u64, at: Instant, level: Level, site: u32, source: u32) -> Line {
         Line { number, at, level, site, source, place: 0 }
     }
 }
 
-/// So many lines of a site, or of a source within it.
+/// Number of lines of a site, or of a source within a site.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     site: u32,
@@ -47,7 +47,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Room for so many lines.
+    /// A share for `capacity` lines.
     pub fn new(capacity: usize) -> Share {
         let capacity = capacity.clamp(1, usize::from(u16::MAX));
         Share {
@@ -59,12 +59,12 @@ impl Share {
         }
     }
 
-    /// Lines that there are.
+    /// Number of lines.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Where the first line with this number, or a later one, is.
+    /// Position of the first line with this number or a later one.
     pub fn position(&self, number: u64) -> usize {
         self.lines.partition_point(|line| line.number < number)
     }
@@ -80,15 +80,15 @@ impl Share {
         Some((line, self.texts.get(usize::from(line.place))?))
     }
 
-    /// Adds a line; another goes if all places are taken.
+    /// Adds a line. Evicts another if the share is full.
     pub fn push(&mut self, mut line: Line, text: Text) {
         if self.lines.len() < self.capacity {
             line.place = self.texts.len() as u16;
             self.texts.push(text);
-        } else if let Some(gone) = self.lines.remove(self.victim()) {
-            count(&mut self.sites, gone.site, 0, -1);
-            count(&mut self.sources, gone.site, gone.source, -1);
-            line.place = gone.place;
+        } else if let Some(evicted) = self.lines.remove(self.victim()) {
+            count(&mut self.sites, evicted.site, 0, -1);
+            count(&mut self.sources, evicted.site, evicted.source, -1);
+            line.place = evicted.place;
             if let Some(place) = self.texts.get_mut(usize::from(line.place)) {
                 *place = text;
             }
@@ -98,23 +98,23 @@ impl Share {
         self.lines.push_back(line);
     }
 
-    /// The position of the line that goes next.
+    /// Position of the line to evict.
     fn victim(&self) -> usize {
         let most = self.sites.iter().map(|count| count.lines).max().unwrap_or(0);
         let has_most = |site| self.sites.iter().any(|c| c.site == site && c.lines == most);
-        // Of several the one whose oldest line is older.
+        // Among sites with equally many lines, the one with the oldest line.
         let site = self.lines.iter().map(|line| line.site).find(|&site| has_most(site));
         let site = site.unwrap_or(0);
         let of_site = || self.sources.iter().filter(|count| count.site == site);
         let most = of_site().map(|count| count.lines).max().unwrap_or(0);
-        let loses = |line: &Line| {
+        let is_victim = |line: &Line| {
             line.site == site && of_site().any(|c| c.source == line.source && c.lines == most)
         };
-        self.lines.iter().position(loses).unwrap_or(0)
+        self.lines.iter().position(is_victim).unwrap_or(0)
     }
 }
 
-/// Counts a line more, or less. There are no more counts than lines, for which there is room.
+/// Changes a count by `more`. Never allocates: there are at most as many counts as lines, and capacity for all.
 fn count(counts: &mut Vec<Count>, site: u32, source: u32, more: i16) {
     match counts.iter_mut().position(|c| (c.site, c.source) == (site, source)) {
         Some(at) => {
@@ -130,7 +130,7 @@ fn count(counts: &mut Vec<Count>, site: u32, source: u32, more: i16) {
 }
 
 impl Entry {
-    /// A line of a kind.
+    /// The entry of a line.
     pub(super) fn of(kind: super::Kind, line: &Line, text: &Text, epoch: Option<u64>) -> Entry {
         Entry { number: line.number, at: line.at, level: line.level, kind, epoch, text: *text }
     }

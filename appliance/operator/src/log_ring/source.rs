@@ -1,10 +1,10 @@
-//! Which host a message is about, as far as its text says so.
+//! Finds the host that a log message is about, in its text.
 
 use core::net::{IpAddr, SocketAddr};
 use net::hosts::accountable;
 
-/// The first address in `text` that stands outside of quotation marks: in these is what a peer has chosen. Over IPv6 it
-/// is that of the /64.
+/// The first address in `text` outside quotation marks, because peers choose quoted text. An IPv6 address is reduced to
+/// its /64.
 pub(super) fn of(text: &str) -> Option<IpAddr> {
     let mut quoted = false;
     text.split_ascii_whitespace().find_map(|word| {
@@ -14,7 +14,7 @@ pub(super) fn of(text: &str) -> Option<IpAddr> {
     })
 }
 
-/// Whether a quotation begins or ends in a word; one behind a backslash is part of the quoted text.
+/// Whether a quotation begins or ends in a word. A quotation mark after a backslash is part of the quoted text.
 fn has_odd_quotes(word: &str) -> bool {
     let mut escaped = false;
     let quotes = word.bytes().filter(|&byte| {
@@ -25,12 +25,12 @@ fn has_odd_quotes(word: &str) -> bool {
     quotes.count() % 2 == 1
 }
 
-/// `10.0.0.1`, `10.0.0.1:80`, `[fd00::1]:80`, `(fd00::1)`, `10.0.0.1:`, `ip:10.0.0.1@…`.
+/// The address in a word such as `10.0.0.1`, `10.0.0.1:80`, `[fd00::1]:80`, `(fd00::1)`, `10.0.0.1:`, `ip:10.0.0.1@…`.
 fn address(word: &str) -> Option<IpAddr> {
     let word = word.strip_prefix("ip:").unwrap_or(word);
     let word = word.split('@').next().unwrap_or(word);
     let word = word.trim_matches(|c| matches!(c, '(' | ')' | ',' | ';' | '\''));
-    // Most words end here.
+    // Rejects most words quickly.
     if !word.contains(['.', ':'])
         || !word.starts_with(|c: char| c.is_ascii_hexdigit() || c == '[' || c == ':')
     {

@@ -1,4 +1,4 @@
-//! Tests of the log: which lines it keeps, and for which readers.
+//! Tests of the log: kept lines, repeats and readers.
 
 use super::*;
 use core::sync::atomic::AtomicU64;
@@ -13,7 +13,7 @@ fn now() -> Instant {
     Instant::from_nanos(NOW.get())
 }
 
-/// So many seconds pass.
+/// Advances the clock.
 fn pass(ring: &LogRing, seconds: u64) {
     NOW.set(NOW.get() + seconds * 1_000_000_000);
     ring.settle(now());
@@ -25,17 +25,17 @@ fn ring(lines: usize) -> LogRing {
     LogRing::new(lines, now)
 }
 
-/// A message of a line of code.
-fn say_at(ring: &LogRing, line: u32, level: Level, target: &str, text: &str) {
+/// Logs a message from this line of code.
+fn log_at(ring: &LogRing, line: u32, level: Level, target: &str, text: &str) {
     let mut record = Record::builder();
     record.level(level).target(target).line(Some(line));
     ring.log(&record.args(format_args!("{text}")).build());
 }
 
-/// A warning, each of another line of code.
-fn say(ring: &LogRing, text: &str) {
+/// Logs a warning, each from another line of code.
+fn log_warning(ring: &LogRing, text: &str) {
     static LINE: AtomicU64 = AtomicU64::new(10_000);
-    say_at(ring, LINE.fetch_add(1, Ordering::Relaxed) as u32, Level::Warn, "x", text);
+    log_at(ring, LINE.fetch_add(1, Ordering::Relaxed) as u32, Level::Warn, "x", text);
 }
 
 fn texts(ring: &LogRing, filter: Filter) -> Vec<String> {
@@ -45,14 +45,14 @@ fn texts(ring: &LogRing, filter: Filter) -> Vec<String> {
 }
 
 #[test]
-fn reader_that_is_slow_learns_how_much_it_missed() {
+fn slow_reader_learns_the_number_of_missed_messages() {
     let ring = ring(14);
     let mut cursor = Cursor::default();
     assert!(ring.next(&mut cursor).is_none());
-    say(&ring, "a\nb");
+    log_warning(&ring, "a\nb");
     let (entry, missed) = ring.next(&mut cursor).unwrap();
     assert_eq!((entry.to_string().as_str(), missed), ("[    1.500000] WARN  a b", 0));
-    (0..10).for_each(|i| say(&ring, &i.to_string()));
+    (0..10).for_each(|i| log_warning(&ring, &i.to_string()));
     let (entry, missed) = ring.next(&mut cursor).unwrap();
     assert_eq!((entry.text(), missed), ("6", 6));
     assert_eq!(texts(&ring, Filter::All), ["6", "7", "8", "9"]);
@@ -61,7 +61,7 @@ fn reader_that_is_slow_learns_how_much_it_missed() {
 }
 
 #[test]
-fn last_words_of_all_kinds_come_in_order_and_wait_for_nobody() {
+fn last_messages_of_all_kinds_are_in_order_and_never_block() {
     let ring = ring(100);
     for i in 0..8 {
         let (level, target) = [
@@ -70,7 +70,7 @@ fn last_words_of_all_kinds_come_in_order_and_wait_for_nobody() {
             (Level::Error, "x"),
             (Level::Info, "x"),
         ][i % 4];
-        say_at(&ring, 100 + i as u32, level, target, &i.to_string());
+        log_at(&ring, 100 + i as u32, level, target, &i.to_string());
     }
     let mut last = Vec::new();
     assert!(ring.try_last(5, |entry| last.push(entry.text().to_string())));
@@ -79,14 +79,14 @@ fn last_words_of_all_kinds_come_in_order_and_wait_for_nobody() {
     assert_eq!(page, ["2", "3", "4"]);
     assert!(ring.page(8, 3).is_empty());
     let held = ring.lock();
-    assert!(!ring.try_last(2, |_| unreachable!("nobody may wait")));
+    assert!(!ring.try_last(2, |_| unreachable!("the log is locked")));
     drop(held);
 }
 
 #[test]
-fn message_that_is_too_long_is_cut_at_a_character() {
+fn overlong_message_is_cut_at_a_character_boundary() {
     let ring = ring(10);
-    say(&ring, &format!("x{}", "é".repeat(500)));
+    log_warning(&ring, &format!("x{}", "é".repeat(500)));
     let (entry, _) = ring.next(&mut Cursor::default()).unwrap();
     assert_eq!(entry.text(), format!("x{}", "é".repeat((TEXT - 1) / 2)));
 }
@@ -94,49 +94,52 @@ fn message_that_is_too_long_is_cut_at_a_character() {
 #[test]
 fn audit_and_errors_outlast_any_number_of_refusals_and_notes() {
     let ring = ring(2000);
-    say_at(&ring, 1, Level::Info, "audit", "console: set http.port 81");
-    say_at(&ring, 2, Level::Error, "x", "disk0: does not work any more");
-    say_at(&ring, 3, Level::Warn, "refused", "refused session \"a\" of 10.0.0.2: taken");
+    log_at(&ring, 1, Level::Info, "audit", "console: set http.port 81");
+    log_at(&ring, 2, Level::Error, "x", "disk0: has failed");
+    log_at(&ring, 3, Level::Warn, "refused", "refused session \"a\" of 10.0.0.2: taken");
     for i in 0..50_000u32 {
         let host = core::net::Ipv4Addr::from_bits(0x0a01_0000 + i);
-        say_at(&ring, 3, Level::Warn, "refused", &format!("refused http of {host}: no"));
-        say_at(&ring, 4, Level::Info, "x", &format!("session of {host} is up"));
-        // What a stranger can cause that is a warning.
-        say_at(&ring, 5, Level::Warn, "x", &format!("path of {host} is down"));
+        log_at(&ring, 3, Level::Warn, "refused", &format!("refused http of {host}: no"));
+        log_at(&ring, 4, Level::Info, "x", &format!("session of {host} is up"));
+        // A warning that any host can cause.
+        log_at(&ring, 5, Level::Warn, "x", &format!("path of {host} is down"));
         if i % 50 == 0 {
             pass(&ring, 1);
         }
     }
     assert_eq!(texts(&ring, Filter::Audit), ["console: set http.port 81"]);
     let errors = texts(&ring, Filter::Errors);
-    assert!(errors.contains(&"disk0: does not work any more".to_string()), "{}", errors.len());
+    assert!(errors.contains(&"disk0: has failed".to_string()), "{}", errors.len());
     let all = texts(&ring, Filter::All);
     assert!(all.len() > 1500 && all.len() <= 2000, "{}", all.len());
-    assert!(all.iter().any(|text| text.contains("more like this in")), "the rest is counted");
+    assert!(
+        all.iter().any(|text| text.contains("more like this in")),
+        "further messages are counted"
+    );
 }
 
 #[test]
-fn repeats_of_a_host_are_counted_and_told_after_a_minute() {
+fn repeats_of_a_host_are_counted_and_logged_after_a_minute() {
     let ring = ring(2000);
     for _ in 0..607 {
-        say_at(&ring, 7, Level::Warn, "refused", "refused http \"/api\" of 10.0.0.9: no token");
+        log_at(&ring, 7, Level::Warn, "refused", "refused http \"/api\" of 10.0.0.9: no token");
     }
-    say_at(&ring, 7, Level::Warn, "refused", "refused http \"/api\" of 10.0.0.8: no token");
-    assert_eq!(texts(&ring, Filter::Errors).len(), 9, "eight of one host, and the other's");
+    log_at(&ring, 7, Level::Warn, "refused", "refused http \"/api\" of 10.0.0.8: no token");
+    assert_eq!(texts(&ring, Filter::Errors).len(), 9, "eight of one host, one of the other");
     assert!(ring.due().is_some_and(|due| due == now() + repeats::WINDOW));
     pass(&ring, 60);
     let last = texts(&ring, Filter::Errors).pop().unwrap();
     assert!(last.starts_with("… 599 more like this from 10.0.0.9 in 60 s: refused http"), "{last}");
     assert_eq!((ring.due(), ring.counters().repeats), (None, 599));
-    say_at(&ring, 7, Level::Warn, "refused", "refused http \"/api\" of 10.0.0.9: no token");
-    assert_eq!(texts(&ring, Filter::Errors).len(), 11, "it is kept again");
+    log_at(&ring, 7, Level::Warn, "refused", "refused http \"/api\" of 10.0.0.9: no token");
+    assert_eq!(texts(&ring, Filter::Errors).len(), 11, "a new window keeps messages again");
 }
 
 #[test]
-fn messages_that_differ_are_kept_up_to_a_limit_for_their_place_in_the_code() {
+fn different_messages_of_one_place_in_the_code_are_limited() {
     let ring = ring(2000);
     for i in 0..300 {
-        say_at(&ring, 7, Level::Info, "x", &format!("volume v{i}"));
+        log_at(&ring, 7, Level::Info, "x", &format!("volume v{i}"));
     }
     assert_eq!(texts(&ring, Filter::All).len(), usize::from(repeats::KEPT_OF_SITE));
     pass(&ring, 61);
@@ -145,32 +148,32 @@ fn messages_that_differ_are_kept_up_to_a_limit_for_their_place_in_the_code() {
 }
 
 #[test]
-fn many_hosts_do_not_make_the_log_forget_what_one_place_has_said() {
+fn messages_about_many_hosts_from_one_place_are_limited() {
     let ring = ring(2000);
     for i in 0..10_000u32 {
         let host = core::net::Ipv4Addr::from_bits(0x0a01_0000 + i);
-        say_at(&ring, 7, Level::Warn, "refused", &format!("refused connection of {host}: no"));
+        log_at(&ring, 7, Level::Warn, "refused", &format!("refused connection of {host}: no"));
     }
     let kept = texts(&ring, Filter::All).len();
     assert!(kept <= usize::from(repeats::KEPT_OF_SITE) + 2, "{kept}");
 }
 
 #[test]
-fn what_differs_in_a_word_is_audited_each_time() {
+fn audit_messages_that_differ_in_a_word_are_all_kept() {
     let ring = ring(2000);
     for i in 0..250 {
-        say_at(&ring, 7, Level::Info, "audit", &format!("http from 10.0.0.7:{i}: write /a b"));
+        log_at(&ring, 7, Level::Info, "audit", &format!("http from 10.0.0.7:{i}: write /a b"));
     }
     assert_eq!(texts(&ring, Filter::Audit).len(), 250);
     let at = |target| Metadata::builder().level(Level::Info).target(target).build();
-    assert!(takes(&at("audit"), LevelFilter::Off), "whatever the level");
+    assert!(takes(&at("audit"), LevelFilter::Off), "at any level");
     assert!(!takes(&at("x"), LevelFilter::Warn));
 }
 
 #[test]
-fn stamps_are_utc_where_the_time_is_known_and_uptime_otherwise() {
+fn stamps_are_utc_if_the_time_is_known_and_uptime_otherwise() {
     let ring = ring(100);
-    say_at(&ring, 1, Level::Info, "audit", "console: save");
+    log_at(&ring, 1, Level::Info, "audit", "console: save");
     let shown = || ring.next(&mut Cursor::default()).unwrap().0.to_string();
     assert_eq!(shown(), "[    1.500000] AUDIT console: save");
     ring.set_epoch(1_763_636_868 * 1_000_000_000);

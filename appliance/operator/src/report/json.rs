@@ -42,7 +42,7 @@ fn write_string(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            // Everything that a terminal might act on is escaped, too (C1, DEL).
+            // Also escapes other characters that a terminal interprets (C1, DEL).
             c if c.is_control() => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
@@ -98,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_parser_reads_back_the_same(value in value()) {
+        fn parser_reads_back_the_same_value(value in value()) {
             let text = value.to_json();
             prop_assert!(!text.chars().any(char::is_control));
             let read: serde_json::Value = serde_json::from_str(&text).unwrap();

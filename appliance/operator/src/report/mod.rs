@@ -1,5 +1,4 @@
-//! What the appliance tells about itself: one tree of values, shown as aligned text on the
-//! console and as JSON to programs.
+//! Reports of the appliance: a tree of values, shown as aligned text on the console and as JSON to programs.
 
 mod json;
 mod text;
@@ -11,7 +10,7 @@ pub use text::TableLayout;
 /// A value of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing to tell.
+    /// No value.
     None,
     /// Yes or no.
     Bool(bool),
@@ -21,11 +20,11 @@ pub enum Value {
     Float(f64),
     /// A number of bytes: with a unit in text, a plain number in JSON.
     Bytes(u64),
-    /// The same where what counts is how much, not each byte: in MiB, with one decimal.
+    /// An approximate number of bytes: in text in MiB with one decimal, in JSON exact.
     Memory(u64),
-    /// Text, perhaps a peer's.
+    /// Text, which a peer may have chosen.
     Text(Cow<'static, str>),
-    /// Things of a kind; objects make a table.
+    /// A list. A list of objects is shown as a table.
     List(Vec<Value>),
     /// Named values in order.
     Object(Vec<(Cow<'static, str>, Value)>),
@@ -37,13 +36,14 @@ impl Value {
         Value::named(Box::new(entries))
     }
 
-    /// The same for any number of entries: the loop is there once, not unrolled for each report.
+    /// An object of any number of entries. Not inlined, so that the image has the loop once and not unrolled in each
+    /// report.
     #[inline(never)]
     fn named(entries: Box<[(&'static str, Value)]>) -> Value {
         Value::Object(entries.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 
-    /// A list of what an iterator gives.
+    /// A list of an iterator's items.
     pub fn list(items: impl IntoIterator<Item = Value>) -> Value {
         Value::List(items.into_iter().collect())
     }

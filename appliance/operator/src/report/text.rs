@@ -1,5 +1,5 @@
-//! Reports as text: a list of objects is a table, an object is a block of `name  value` lines. A
-//! table that is too wide, or has more in a cell than fits on a line, is shown as blocks.
+//! Reports as text. A list of objects is a table. An object is a block of `name  value` lines. A table that is too
+//! wide, or has nested values, is shown as blocks.
 
 use super::Value;
 use core::fmt::Write as _;
@@ -52,13 +52,13 @@ fn write_table(out: &mut String, items: &[Value], indent: usize) {
     items.iter().enumerate().for_each(|(i, row)| layout.write(out, row, i == 0));
 }
 
-/// How a list of objects is shown: first it is told all rows, then it writes them, so that both can be done in
+/// Layout of a list of objects. It collects all rows first and writes them afterwards, so that both can be done in
 /// pieces.
 #[derive(Debug, Default)]
 pub struct TableLayout {
     indent: usize,
     columns: Vec<Column>,
-    /// A cell holds more than fits on a line.
+    /// A cell holds a nested value, which does not fit on a line.
     is_nested: bool,
 }
 
@@ -67,12 +67,12 @@ struct Column {
     name: Cow<'static, str>,
     /// Characters of the longest cell or the name.
     width: usize,
-    /// Whether it holds numbers only, which stand to the right.
+    /// Whether all cells are numbers, which are aligned to the right.
     numeric: bool,
 }
 
 impl TableLayout {
-    /// Takes note of a row.
+    /// Adds a row to the layout.
     pub fn add(&mut self, row: &Value) {
         for (name, value) in entries(row).into_iter().flatten() {
             let found = self.columns.iter().position(|column| column.name == *name);
@@ -91,7 +91,7 @@ impl TableLayout {
         }
     }
 
-    /// Appends a row; before the first one the names of the columns.
+    /// Appends a row, preceded by the column names if it is the first.
     pub fn write(&self, out: &mut String, row: &Value, first: bool) {
         let row = entries(row).unwrap_or_default();
         let width = self.columns.iter().map(|column| column.width + 2).sum::<usize>();
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_objects_are_tables() {
+    fn lists_of_objects_are_shown_as_tables() {
         let row = |name: &'static str, mtu: u32, addresses: &[&'static str]| {
             Value::object([
                 ("name", name.into()),
@@ -175,7 +175,7 @@ n     9000  -
     }
 
     #[test]
-    fn what_does_not_fit_into_a_table_is_shown_as_blocks() {
+    fn nested_or_wide_rows_are_shown_as_blocks() {
         let row = |n: u8| Value::list([Value::object([("n", n.into())])]);
         let nested = Value::list([1, 2].map(|n| Value::object([("id", n.into()), ("in", row(n))])));
         assert_eq!(nested.to_text(), "id  1\nin:\n  n\n  1\n\nid  2\nin:\n  n\n  2\n");
@@ -184,7 +184,7 @@ n     9000  -
     }
 
     #[test]
-    fn objects_are_blocks() {
+    fn objects_are_shown_as_blocks() {
         let report = Value::object([
             ("arena", Value::Bytes(64 << 20)),
             ("free", Value::Memory(32_970_112)),
@@ -209,7 +209,7 @@ empty  -
     }
 
     #[test]
-    fn a_peers_text_cannot_drive_the_terminal() {
+    fn control_characters_of_peers_do_not_reach_the_terminal() {
         assert_eq!(Value::display("a\x1b[2J\n\u{9b}").to_text(), "a\u{fffd}[2J\u{fffd}\u{fffd}\n");
     }
 }

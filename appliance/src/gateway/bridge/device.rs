@@ -1,4 +1,4 @@
-//! What carries a bridge: a device, or TCP in its place.
+//! The carrier of a bridge: an NTB device, or a TCP connection in its place.
 
 use super::tcp::Tcp;
 use drivers::dma::{Carried, Carrier};
@@ -7,21 +7,21 @@ use drivers::ntb::{Bridge, Ntb as _, NtbDevice, Side};
 use management::status::{CarrierStatus, Hardware};
 use net::refusal::Refusals;
 
-/// One of the two.
+/// The carrier of a bridge.
 pub(in crate::gateway) enum Device {
-    /// A device, and the engine that carries for it.
+    /// A device, and the name of its DMA engine.
     Bridge(Place, Box<dyn NtbDevice>, Option<String>),
     Tcp(Box<Tcp>),
 }
 
-/// A device's driver, and where it is.
+/// Driver and location of a device.
 pub(in crate::gateway) struct Place {
     pub driver: &'static str,
     pub location: String,
 }
 
 impl Device {
-    /// As the provider has it.
+    /// The carrier, for the provider.
     pub fn bridge(&mut self) -> &mut dyn Bridge {
         match self {
             Device::Bridge(_, device, _) => device.bridge(),
@@ -29,7 +29,7 @@ impl Device {
         }
     }
 
-    /// Whether it has something that was not taken yet.
+    /// Whether work is pending.
     pub fn pending(&self) -> bool {
         match self {
             Device::Bridge(_, device, _) => device.pending(),
@@ -37,12 +37,12 @@ impl Device {
         }
     }
 
-    /// Whether something waits for a DMA engine.
+    /// Whether a copy by a DMA engine is in progress.
     pub fn is_busy(&self) -> bool {
         matches!(self, Device::Bridge(_, device, _) if device.is_busy())
     }
 
-    /// Whether it can end a halt. TCP does so by the network's ports.
+    /// Whether it can end a halt. For TCP the network's ports do.
     pub fn wakes(&self) -> bool {
         match self {
             Device::Bridge(_, device, _) => device.wakes(),
@@ -50,7 +50,7 @@ impl Device {
         }
     }
 
-    /// Has it raise interrupts, or not.
+    /// Enables or disables interrupts.
     pub fn set_interrupts(&mut self, wanted: bool) {
         if let Device::Bridge(_, device, _) = self {
             device.set_interrupts(wanted);
@@ -65,7 +65,7 @@ impl Device {
         }
     }
 
-    /// Whether another machine has taken our place.
+    /// Whether another machine uses the same side.
     pub fn is_taken(&self) -> bool {
         matches!(self, Device::Bridge(_, device, _) if device.is_taken())
     }
@@ -78,7 +78,7 @@ impl Device {
         }
     }
 
-    /// Connections that the peer has broken off by a mistake.
+    /// Connections that ended by a violation of the peer.
     pub fn violations(&self) -> u64 {
         match self {
             Device::Bridge(..) => 0,
@@ -86,7 +86,7 @@ impl Device {
         }
     }
 
-    /// Which of the two machines this is, 0 or 1: of TCP, the one that listens is 0.
+    /// Side of this machine, 0 or 1. Over TCP the listening machine is 0.
     pub fn side(&self) -> u8 {
         match self {
             Device::Bridge(_, device, _) => u8::from(device.side() == Side::B),
@@ -94,7 +94,7 @@ impl Device {
         }
     }
 
-    /// What it is.
+    /// Driver and location, or `tcp`.
     pub fn name(&self) -> String {
         match self {
             Device::Bridge(Place { driver, location }, ..) => format!("{driver}, {location}"),
@@ -102,7 +102,7 @@ impl Device {
         }
     }
 
-    /// How the connection of a bridge over TCP stands.
+    /// State of the connection of a bridge over TCP.
     pub fn connection(&self) -> Option<&'static str> {
         match self {
             Device::Bridge(..) => None,
@@ -110,7 +110,7 @@ impl Device {
         }
     }
 
-    /// What is told of what carries its bytes.
+    /// Status of the carrier.
     pub fn carrier_status(&self) -> CarrierStatus {
         match self {
             Device::Bridge(_, device, engine) => carrier_status(&**device, engine.as_deref()),
@@ -128,7 +128,7 @@ impl Device {
         }
     }
 
-    /// The name of what carries it, and whether it is there, for metrics.
+    /// Driver name or `tcp`, and whether it is connected, for metrics.
     pub fn connected(&self) -> (&'static str, bool) {
         match self {
             Device::Bridge(device, bridge, _) => (device.driver, bridge.link()),
@@ -137,7 +137,7 @@ impl Device {
     }
 }
 
-/// What is told of what carries bytes over a device that had this engine at first.
+/// Status of a device as carrier. `engine` is the DMA engine that it started with.
 pub(super) fn carrier_status(bridge: &dyn NtbDevice, engine: Option<&str>) -> CarrierStatus {
     let carrier = bridge.carrier();
     let counters = carrier.map(Carrier::counters);
@@ -158,7 +158,7 @@ pub(super) fn carrier_status(bridge: &dyn NtbDevice, engine: Option<&str>) -> Ca
         window,
         exposed,
         interrupts: bridge.interrupts(),
-        // Nothing of memory that two machines share.
+        // None for memory that two machines share.
         hardware: carrier.zip(counters).map(|(carrier, counters)| Hardware {
             link: bridge.link_speed().unwrap_or_default(),
             window: window as u64,

@@ -1,4 +1,4 @@
-//! DMA engines of the machine, whose channels carry what bridges write.
+//! DMA engines of the machine. Their channels copy the data that bridges write.
 
 use drivers::device::Device as FoundDevice;
 use drivers::dma::Channel;
@@ -10,17 +10,17 @@ use std::collections::VecDeque;
 pub(in crate::gateway) struct Engines<'a> {
     found: VecDeque<FoundDevice>,
     clock: &'a dyn Clock,
-    /// Channels of opened engines that carry for nobody, each with its engine's name.
+    /// Unused channels of opened engines, each with its engine's name.
     spare: VecDeque<(String, Box<dyn Channel>)>,
 }
 
 impl<'a> Engines<'a> {
-    /// None is opened yet.
+    /// Creates it, with no engine opened yet.
     pub fn new(found: Vec<FoundDevice>, clock: &'a dyn Clock) -> Self {
         Engines { found: found.into(), clock, spare: VecDeque::new() }
     }
 
-    /// A channel: of an engine that carries for nobody if there is one that works, else another of one that does.
+    /// Allocates a channel: of an engine without bridges if one works, else another channel of an engine in use.
     fn channel(&mut self, platform: &mut dyn Platform) -> Option<(String, Box<dyn Channel>)> {
         while let Some(device) = self.found.pop_front() {
             let location = device.location();
@@ -38,8 +38,8 @@ impl<'a> Engines<'a> {
         self.spare.pop_front()
     }
 
-    /// Has a channel carry what is written through the bridge `name`, if it wants that; whose it is. Without one the CPU
-    /// does.
+    /// Assigns a channel to the bridge `name`, if the bridge can use one. Returns the name of its engine. Without a
+    /// channel the CPU copies.
     pub fn serve(
         &mut self,
         name: &str,
@@ -50,7 +50,7 @@ impl<'a> Engines<'a> {
         let (engine, channel) = self.channel(platform)?;
         let number = channel.number();
         if !bridge.use_engine(channel, platform.arena()) {
-            log::error!("{name}: no memory for what {engine} carries: the CPU does");
+            log::error!("{name}: no memory to use {engine}: the CPU copies instead");
             return None;
         }
         log::info!("{name}: carried by {engine}, channel {number}");

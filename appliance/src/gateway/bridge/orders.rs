@@ -1,5 +1,5 @@
-//! What management orders of bridges: a reset of the link, and `ntb measure`, what qperf would measure over the bridge,
-//! one test after the other.
+//! Executes management orders for bridges: a reset of the link, and `ntb measure`, which runs qperf's tests over the
+//! bridge one after the other.
 
 use super::{Bridge, place};
 use crate::console::{Managed, Progress};
@@ -13,7 +13,7 @@ use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
 use verbs::EngineContext;
 
-/// Takes a link down at the operator's word; requests under way wait until it is back.
+/// Takes a link down for the operator. Requests in flight wait until it is up again.
 #[cold]
 pub(in crate::gateway) fn reset(
     plane: &mut DataPlane,
@@ -21,12 +21,12 @@ pub(in crate::gateway) fn reset(
     name: Option<&str>,
 ) -> Result<(), String> {
     let found = place(&plane.bridges, name).map(|place| plane.reset_bridge(place));
-    let is_up = match (found, elsewhere(workers, name)) {
+    let is_up = match (found, find_in_workers(workers, name)) {
         (Ok(reset), _) => reset,
         (Err(why), None) => return Err(why),
         (Err(_), Some((worker, place, is_up))) => {
             let order = move |plane: &mut DataPlane| _ = plane.reset_bridge(place);
-            if is_up && !workers[worker].tell(order) {
+            if is_up && !workers[worker].send_order(order) {
                 return Err("its core is busy: try again".into());
             }
             is_up
@@ -35,18 +35,18 @@ pub(in crate::gateway) fn reset(
     is_up.then_some(()).ok_or_else(|| "the link is not up".into())
 }
 
-/// The bridge of that name, or the first, of another loop than the first: which of these, its place there, and whether
-/// its link is up.
-fn elsewhere(workers: &[Worker], name: Option<&str>) -> Option<(usize, usize, bool)> {
+/// Finds the bridge `name`, or the first one, on other loops than the first. Returns the index of the worker, the index
+/// of the bridge there, and whether its link is up.
+fn find_in_workers(workers: &[Worker], name: Option<&str>) -> Option<(usize, usize, bool)> {
     workers.iter().enumerate().find_map(|(number, worker)| {
-        let told = worker.bridges();
-        let place = told.iter().position(|one| name.is_none_or(|name| one.name == name))?;
-        Some((number, place, told.get(place)?.link == ntrdma::State::Up))
+        let bridges = worker.bridges();
+        let place = bridges.iter().position(|one| name.is_none_or(|name| one.name == name))?;
+        Some((number, place, bridges.get(place)?.link == ntrdma::State::Up))
     })
 }
 
 impl DataPlane {
-    /// Takes the link of the bridge at a place down; false if it is not up.
+    /// Takes the link of a bridge down. False if it is not up.
     #[cold]
     fn reset_bridge(&mut self, place: usize) -> bool {
         let rdma_stack = self.rdma_stack.as_mut();
@@ -55,7 +55,7 @@ impl DataPlane {
     }
 }
 
-/// Measures over the bridge of that name, or the first, for so long each test.
+/// Starts to measure over the bridge `name`, or the first one. Each test takes `time`.
 #[cold]
 #[inline(never)]
 pub(in crate::gateway) fn measure(
@@ -68,10 +68,10 @@ pub(in crate::gateway) fn measure(
         return Err(families::missing("measure"));
     }
     let place = place(&plane.bridges, name).map_err(|why| {
-        elsewhere(workers, name).map_or(why, |(worker, ..)| {
+        find_in_workers(workers, name).map_or(why, |(worker, ..)| {
             let core = workers[worker].core;
             format!(
-                "core {core} has the bridge: measure from the other machine, or have core 0 own it"
+                "core {core} owns the bridge: measure from the other machine, or assign the bridge to core 0"
             )
         })
     })?;
@@ -83,7 +83,7 @@ pub(in crate::gateway) fn measure(
     Ok(Managed::Started)
 }
 
-/// Measures no more, if anything is measured.
+/// Cancels all measurements.
 pub(in crate::gateway) fn end_measuring(plane: &mut DataPlane) {
     for place in 0..plane.bridges.len() {
         change(plane, place, &mut NtbPerf::cancel);
@@ -104,10 +104,10 @@ fn change(
     Some(())
 }
 
-/// What the console is told once it is over.
+/// The result of a finished measurement, for the console.
 #[cold]
 #[inline(never)]
-pub(in crate::gateway) fn measured_news(plane: &mut DataPlane) -> Option<Progress> {
+pub(in crate::gateway) fn measure_result(plane: &mut DataPlane) -> Option<Progress> {
     let mut bridges = plane.bridges.iter_mut().filter(|bridge| bridge.measuring);
     let (measuring, measure) = bridges.find_map(|bridge| {
         let Bridge { measuring, measure, .. } = &mut **bridge;

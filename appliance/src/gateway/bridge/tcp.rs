@@ -1,9 +1,8 @@
-//! The bridge over TCP: the connection that stands in for a device. One machine listens and takes
-//! nobody but the other, the newest connection first: a machine that was restarted must not wait
-//! for the end of the one it has forgotten. The other connects, again and again.
+//! The bridge over TCP: a connection in place of a device. One machine listens. It accepts only the other machine, and
+//! a new connection replaces the present one, so that a restarted peer need not wait for its former connection to time
+//! out. The other machine connects, and retries.
 //!
-//! A connection serves one life of the link: when that goes down, it is given up as well, and the
-//! next begins with what [`Stream`] says first.
+//! When the link goes down, its connection is closed. The next connection starts with the greeting of [`Stream`].
 
 use crate::config::Ntb;
 use crate::gateway::network::Network;
@@ -18,63 +17,63 @@ use net::tcp::{self, Listener};
 use ntrdma::State;
 use rand_core::RngCore;
 
-/// Bytes of a connection's buffers. What arrives at once must not be more than the interface can
-/// queue the answers to: it drops the rest, and TCP waits a second before it sends that again.
+/// Bytes of a connection's buffers. The receive buffer is limited, because the interface can queue only so many ACKs
+/// and drops the rest, after which TCP waits a second before it retransmits.
 const RECEIVE: usize = 32 << 10;
 const TRANSMIT: usize = 64 << 10;
-/// Connections at a time: the present one, the next, and strangers until they are turned away.
+/// Maximum of connections: the present one, the next one, and those of other hosts until they are refused.
 const CONNECTIONS: usize = 4;
-/// How long the peer has to answer a SYN. TCP itself would ask again at ever longer intervals.
+/// Time for the peer to answer a SYN. TCP itself would retransmit at ever longer intervals.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long to wait before the next attempt: first, and at most.
+/// Wait before the next attempt: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
-/// How often there is a look at connections though nothing happens.
-const LOOK: Duration = Duration::from_millis(10);
-/// Bytes that are taken from a connection at a time.
+/// Poll interval of connections without events.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Bytes that one read takes from a connection.
 const PIECE: usize = 16 << 10;
 
-/// How an interface comes to connections.
-enum Door {
+/// An interface's listener or connector.
+enum Endpoint {
     Listens(Listener),
     Connects(Connector),
 }
 
-impl Door {
-    /// Whether something has happened to its connections, or one waits to be accepted.
-    fn hears(&mut self, network: &mut Network) -> bool {
+impl Endpoint {
+    /// Whether there are connection events. Consumes them.
+    fn take_events(&mut self, network: &mut Network) -> bool {
         let interface = &mut network.interface;
         let owner = match self {
-            Door::Listens(listener) => listener.owner(),
-            Door::Connects(connector) => connector.owner(interface),
+            Endpoint::Listens(listener) => listener.owner(),
+            Endpoint::Connects(connector) => connector.owner(interface),
         };
         if !interface.is_ready(owner) {
             return false;
         }
         match self {
-            Door::Listens(listener) => while listener.next_news(interface).is_some() {},
-            Door::Connects(connector) => while connector.next_news(interface).is_some() {},
+            Endpoint::Listens(listener) => while listener.next_news(interface).is_some() {},
+            Endpoint::Connects(connector) => while connector.next_news(interface).is_some() {},
         }
         true
     }
 }
 
-/// A connection, on one of the interfaces.
+/// ID of a connection on an interface.
 #[derive(Clone, Copy)]
-enum Name {
+enum ConnectionId {
     Accepted(tcp::Stream),
     Made(ConnectionHandle),
 }
 
-/// Where the connection stands.
+/// State of the connection.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// There is none.
+    /// No connection.
     None,
-    /// The peer was asked, then.
+    /// A SYN was sent at this time.
     Opening(Instant),
-    /// It is there, and waits for the provider to see that the last one has ended.
+    /// Open. It waits until the provider has noticed the end of the former one.
     Next,
-    /// It is used, since then.
+    /// In use since this time.
     Used(Instant),
 }
 
@@ -84,29 +83,31 @@ pub(in crate::gateway) struct Tcp {
     peer: SocketAddr,
     listens: bool,
     lost: Duration,
-    doors: Vec<Door>,
+    endpoints: Vec<Endpoint>,
     stage: Stage,
-    /// The connection, and the place of its interface.
-    connection: Option<(usize, Name)>,
-    /// The provider's link came up over it.
+    /// Index of its interface, and ID.
+    connection: Option<(usize, ConnectionId)>,
+    /// The provider's link came up over this connection.
     came_up: bool,
-    /// When to ask again, and how long to wait after that.
-    ask_at: Instant,
+    /// Time of the next attempt to connect.
+    connect_at: Instant,
+    /// Wait after that attempt.
     pause: Duration,
-    /// When to look though nothing arrives.
-    look_at: Instant,
-    /// What there is to send found no room.
+    /// Time of the next poll without events.
+    poll_at: Instant,
+    /// Unsent bytes found no room.
     full: bool,
     buffer: Vec<u8>,
-    /// Connections that ended by a mistake of the peer's.
+    /// Connections that ended by a violation of the peer.
     pub violations: u64,
-    told: Option<Wrong>,
+    /// The violation that was logged last.
+    logged: Option<Wrong>,
     pub refusals: Refusals,
 }
 
 impl Tcp {
-    /// Without a connection, over memory that the peer may write, as `ntb` says. Connections go over
-    /// these interfaces, which stay the first of all; that of the bridge itself is none of them.
+    /// Creates it without a connection. The peer may write the memory `exposed`. Connections use the interfaces
+    /// `networks`, which keep their indices. The bridge's own interface is not among them.
     #[cold]
     pub fn new(
         ntb: &Ntb,
@@ -116,13 +117,13 @@ impl Tcp {
         rng: &mut dyn RngCore,
     ) -> Self {
         let (connections, receive, transmit) = (CONNECTIONS, RECEIVE, TRANSMIT);
-        let door = |network: &mut Network| {
+        let endpoint = |network: &mut Network| {
             if ntb.listen {
                 let limits = tcp::Limits { connections, receive, transmit };
-                Door::Listens(Listener::new(&mut network.interface, ntb.port, limits))
+                Endpoint::Listens(Listener::new(&mut network.interface, ntb.port, limits))
             } else {
                 let limits = connector::Limits { connections, receive, transmit };
-                Door::Connects(Connector::new(limits, rng.next_u32() as u16))
+                Endpoint::Connects(Connector::new(limits, rng.next_u32() as u16))
             }
         };
         Tcp {
@@ -130,17 +131,17 @@ impl Tcp {
             peer: SocketAddr::new(peer, ntb.port),
             listens: ntb.listen,
             lost: ntb.lost(),
-            doors: networks.iter_mut().map(door).collect(),
+            endpoints: networks.iter_mut().map(endpoint).collect(),
             stage: Stage::None,
             connection: None,
             came_up: false,
-            ask_at: Instant::ZERO,
+            connect_at: Instant::ZERO,
             pause: PAUSES[0],
-            look_at: Instant::ZERO,
+            poll_at: Instant::ZERO,
             full: false,
             buffer: vec![0; PIECE],
             violations: 0,
-            told: None,
+            logged: None,
             refusals: Refusals::default(),
         }
     }
@@ -150,7 +151,7 @@ impl Tcp {
         self.listens
     }
 
-    /// How the connection stands, in words.
+    /// State of the connection, for reports.
     pub fn report(&self) -> &'static str {
         match self.stage {
             Stage::Used(_) if self.stream.link() => "connected",
@@ -160,34 +161,35 @@ impl Tcp {
         }
     }
 
-    /// Carries bytes between the bridge and its connection, and sees to that; `link` is how the
-    /// provider's link stands. How much was done.
+    /// Maintains the connection, and carries bytes between it and the bridge. `link` is the state of the provider's
+    /// link. Returns the amount of work.
     pub fn poll(&mut self, networks: &mut [Network], link: State, now: Instant) -> usize {
-        let networks = &mut networks[..self.doors.len()];
-        let doors = self.doors.iter_mut().zip(&mut *networks);
-        let arrived = doors.fold(false, |any, (door, network)| any | door.hears(network));
+        let networks = &mut networks[..self.endpoints.len()];
+        let endpoints = self.endpoints.iter_mut().zip(&mut *networks);
+        let arrived =
+            endpoints.fold(false, |any, (endpoint, network)| any | endpoint.take_events(network));
         self.full &= !arrived;
-        let looks = arrived || now >= self.look_at;
-        if looks {
-            self.look_at = now + LOOK;
+        let polls = arrived || now >= self.poll_at;
+        if polls {
+            self.poll_at = now + POLL_INTERVAL;
             self.accept(networks, now);
-            self.ask(networks, now);
-            self.see_to_it(networks, link, now);
+            self.connect(networks, now);
+            self.update(networks, link, now);
         } else if self.full || self.stream.outgoing().is_empty() {
             return 0;
         }
         let Stage::Used(_) = self.stage else { return 0 };
-        let taken = if looks { self.take(networks, now) } else { 0 };
+        let taken = if polls { self.take(networks, now) } else { 0 };
         taken + self.send(networks, now)
     }
 
-    /// Takes connections of the peer's.
+    /// Accepts connections of the peer, and refuses other hosts.
     #[cold]
     fn accept(&mut self, networks: &mut [Network], now: Instant) {
         for at in 0..networks.len() {
             loop {
                 let interface = &mut networks[at].interface;
-                let Door::Listens(listener) = &mut self.doors[at] else { break };
+                let Endpoint::Listens(listener) = &mut self.endpoints[at] else { break };
                 let Some(name) = listener.accept(interface, now) else { break };
                 let from = listener.ends(interface, name).map(|(from, _)| from.ip());
                 if from != Some(self.peer.ip()) {
@@ -197,39 +199,44 @@ impl Tcp {
                         what: "connection",
                         asked: "ntb0 over TCP".into(),
                         reason: "host_not_admitted",
-                        advice: format!("only {} may connect, its `tcp`", self.peer.ip()).into(),
+                        advice: format!(
+                            "only the host in its `tcp`, {}, may connect",
+                            self.peer.ip()
+                        )
+                        .into(),
                     });
                     continue;
                 }
                 self.end(networks, now);
-                (self.stage, self.connection) = (Stage::Next, Some((at, Name::Accepted(name))));
+                (self.stage, self.connection) =
+                    (Stage::Next, Some((at, ConnectionId::Accepted(name))));
             }
         }
     }
 
-    /// Asks the peer for a connection, where that is ours to do.
+    /// Connects to the peer, if this machine does not listen.
     #[cold]
-    fn ask(&mut self, networks: &mut [Network], now: Instant) {
-        for (door, network) in self.doors.iter_mut().zip(&mut *networks) {
-            if let Door::Connects(connector) = door {
+    fn connect(&mut self, networks: &mut [Network], now: Instant) {
+        for (endpoint, network) in self.endpoints.iter_mut().zip(&mut *networks) {
+            if let Endpoint::Connects(connector) = endpoint {
                 connector.poll(&mut network.interface, now);
             }
         }
         match (self.stage, self.connection) {
-            (Stage::None, _) if now >= self.ask_at => {
-                self.ask_at = now + self.pause;
+            (Stage::None, _) if now >= self.connect_at => {
+                self.connect_at = now + self.pause;
                 self.pause = (2 * self.pause).min(PAUSES[1]);
                 let reaches = |n: &Network| n.interface.next_hop(self.peer.ip()).is_some();
                 let Some(at) = networks.iter().position(reaches) else { return };
-                let Door::Connects(connector) = &mut self.doors[at] else { return };
+                let Endpoint::Connects(connector) = &mut self.endpoints[at] else { return };
                 let made = connector.connect(&mut networks[at].interface, self.peer, false);
                 if let Some(name) = made {
-                    self.connection = Some((at, Name::Made(name)));
+                    self.connection = Some((at, ConnectionId::Made(name)));
                     self.stage = Stage::Opening(now);
                 }
             }
-            (Stage::Opening(since), Some((at, Name::Made(name)))) => {
-                let Door::Connects(connector) = &mut self.doors[at] else { return };
+            (Stage::Opening(since), Some((at, ConnectionId::Made(name)))) => {
+                let Endpoint::Connects(connector) = &mut self.endpoints[at] else { return };
                 match connector.progress(&networks[at].interface, name) {
                     Progress::Open { .. } => self.stage = Stage::Next,
                     Progress::Opening if now < since + PATIENCE => (),
@@ -240,16 +247,16 @@ impl Tcp {
         }
     }
 
-    /// Begins to use the next connection, and ends one that is of no use.
+    /// Starts to use an open connection. Ends one whose link is down, timed out, or has a violation.
     #[cold]
-    fn see_to_it(&mut self, networks: &mut [Network], link: State, now: Instant) {
+    fn update(&mut self, networks: &mut [Network], link: State, now: Instant) {
         match self.stage {
             Stage::Next if link == State::Down => {
                 self.stream.open();
                 (self.stage, self.came_up, self.full) = (Stage::Used(now), false, false);
             }
             Stage::Used(_) if link == State::Up => {
-                (self.came_up, self.pause, self.told) = (true, PAUSES[0], None);
+                (self.came_up, self.pause, self.logged) = (true, PAUSES[0], None);
             }
             Stage::Used(since) if self.came_up || now >= since + self.lost => {
                 self.end(networks, now);
@@ -258,24 +265,24 @@ impl Tcp {
         }
         if let Some(wrong) = self.stream.wrong() {
             self.violations += 1;
-            if self.told.replace(wrong) != Some(wrong) {
+            if self.logged.replace(wrong) != Some(wrong) {
                 log::error!("ntb0: {}: {wrong}", self.peer.ip());
             }
             self.end(networks, now);
         }
     }
 
-    /// Hands over what has arrived; how many bytes.
+    /// Passes received bytes to the bridge. Returns their number.
     fn take(&mut self, networks: &mut [Network], now: Instant) -> usize {
         let mut taken = 0;
         while let Some((at, name)) = self.connection {
             let interface = &mut networks[at].interface;
-            let read = match (&self.doors[at], name) {
-                (Door::Listens(door), Name::Accepted(name)) => {
-                    door.read(interface, name, &mut self.buffer)
+            let read = match (&self.endpoints[at], name) {
+                (Endpoint::Listens(listener), ConnectionId::Accepted(name)) => {
+                    listener.read(interface, name, &mut self.buffer)
                 }
-                (Door::Connects(door), Name::Made(name)) => {
-                    door.read(interface, name, &mut self.buffer)
+                (Endpoint::Connects(connector), ConnectionId::Made(name)) => {
+                    connector.read(interface, name, &mut self.buffer)
                 }
                 _ => break,
             };
@@ -291,7 +298,7 @@ impl Tcp {
         taken
     }
 
-    /// Sends what there is room for; how many bytes.
+    /// Sends as many of the bridge's bytes as there is room for. Returns their number.
     fn send(&mut self, networks: &mut [Network], now: Instant) -> usize {
         let mut sent = 0;
         while let Some((at, name)) = self.connection
@@ -299,9 +306,13 @@ impl Tcp {
         {
             let interface = &mut networks[at].interface;
             let bytes = self.stream.outgoing();
-            let written = match (&self.doors[at], name) {
-                (Door::Listens(door), Name::Accepted(name)) => door.write(interface, name, bytes),
-                (Door::Connects(door), Name::Made(name)) => door.write(interface, name, bytes),
+            let written = match (&self.endpoints[at], name) {
+                (Endpoint::Listens(listener), ConnectionId::Accepted(name)) => {
+                    listener.write(interface, name, bytes)
+                }
+                (Endpoint::Connects(connector), ConnectionId::Made(name)) => {
+                    connector.write(interface, name, bytes)
+                }
                 _ => break,
             };
             match written {
@@ -319,16 +330,20 @@ impl Tcp {
         sent
     }
 
-    /// Gives the connection up, if there is one: the bridge's link is down from now on.
+    /// Ends the connection, if there is one, and takes the bridge's link down.
     #[cold]
     fn end(&mut self, networks: &mut [Network], now: Instant) {
         self.stream.close();
         self.stage = Stage::None;
         let Some((at, name)) = self.connection.take() else { return };
         let interface = &mut networks[at].interface;
-        match (&mut self.doors[at], name) {
-            (Door::Listens(door), Name::Accepted(name)) => door.abort(interface, name, now),
-            (Door::Connects(door), Name::Made(name)) => door.close(interface, name, true),
+        match (&mut self.endpoints[at], name) {
+            (Endpoint::Listens(listener), ConnectionId::Accepted(name)) => {
+                listener.abort(interface, name, now)
+            }
+            (Endpoint::Connects(connector), ConnectionId::Made(name)) => {
+                connector.close(interface, name, true)
+            }
             _ => (),
         }
     }

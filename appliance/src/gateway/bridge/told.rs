@@ -1,11 +1,11 @@
-//! What is told of a bridge.
+//! Status of a bridge for reports.
 
 use super::Bridge;
 use management::status::BridgeStatus;
 use ntrdma::Ntrdma;
 
 impl Bridge {
-    /// What is told of it and its provider.
+    /// Status of the bridge and its provider.
     #[cold]
     pub(in crate::gateway) fn status(&self, ntrdma: &Ntrdma, core: usize) -> BridgeStatus {
         let device = &self.device;

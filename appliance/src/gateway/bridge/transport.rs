@@ -1,6 +1,6 @@
-//! Ethernet over a bridge to a stock Linux host (`ntb_transport`, `ntb_netdev`): a port of the first core's plane like any
-//! other, by which the device is told of what was queued, asked for interrupts and looked at before a halt. Here is what
-//! has to be done beside that in each round.
+//! Ethernet over a bridge to a stock Linux host (`ntb_transport`, `ntb_netdev`). It is a port of the first core's plane
+//! like any other, which the loop flushes, arms and polls through `Port`. This file has the additional work of each
+//! round.
 
 use super::device;
 use super::engines::Engines;
@@ -18,30 +18,32 @@ use management::ntb::standing;
 use management::status::TransportStatus;
 use std::rc::Rc;
 
-/// How often log and control plane are told of the link at most: a peer may have it go up and down as it likes.
-const TELL: Duration = Duration::from_millis(100);
+/// Shortest time between two reports of the link to log and control plane, because a peer can make the link flap.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A bridge with such a port, as its plane has it.
+/// A bridge with such a port, in its plane.
 pub(in crate::gateway) struct TransportPort {
     /// `ntb` and the number of its `[[ntb]]`.
     pub name: String,
     location: String,
     driver: &'static str,
-    /// The engine that carries for it.
+    /// Name of its DMA engine.
     engine: Option<String>,
     netdev: Rc<RefCell<NtbNetdev>>,
-    /// The place of its port among the plane's.
+    /// Index of its port in the plane.
     place: usize,
-    /// How the link is; when log and control plane may be told of it; and whether they have to be.
+    /// State of the link.
     state: State,
-    tell_at: Instant,
-    is_untold: bool,
+    /// Time of the next report.
+    report_at: Instant,
+    /// The state was not reported yet.
+    unreported: bool,
 }
 
-/// Its port.
+/// The Ethernet port over a bridge.
 pub(in crate::gateway) struct TransportEthernet {
     netdev: Rc<RefCell<NtbNetdev>>,
-    /// A frame that was received one by one.
+    /// The frame that `receive` returned last.
     frame: Vec<u8>,
 }
 
@@ -54,67 +56,76 @@ pub(in crate::gateway) fn open(
     engines: &mut Engines<'_>,
     platform: &mut dyn Platform,
 ) -> Result<(TransportPort, TransportEthernet), String> {
-    let told = |error: &dyn core::fmt::Display| format!("ntb.{number}: {error}");
+    let describe = |error: &dyn core::fmt::Display| format!("ntb.{number}: {error}");
     let (name, location) = (format!("ntb{number}"), device.location().to_string());
     let driver = device.driver();
     let bridge = device.open_bridge(platform, ntb.side(), ntb.trusts_peer());
-    let mut bridge = bridge.map_err(|error| told(&error))?;
+    let mut bridge = bridge.map_err(|error| describe(&error))?;
     let engine = engines.serve(&name, &mut *bridge, platform);
-    // Locally administered, and the same in each life: the peer remembers it.
+    // Locally administered, and the same after a restart, because the peer caches it.
     let mac = [2, b'N', b'T', b'B', number as u8, u8::from(bridge.side() == Side::B)];
     let netdev = NtbNetdev::new(bridge, mac, ntb.transport_mtu().into(), platform.arena());
-    let netdev = Rc::new(RefCell::new(netdev.map_err(|error| told(&error))?));
+    let netdev = Rc::new(RefCell::new(netdev.map_err(|error| describe(&error))?));
     let state = State::NoLink;
     let ethernet = TransportEthernet { netdev: netdev.clone(), frame: Vec::new() };
-    let (place, tell_at) = (usize::MAX, Instant::ZERO);
-    let is_untold = false;
-    let port =
-        TransportPort { name, location, driver, engine, netdev, place, state, tell_at, is_untold };
+    let (place, report_at) = (usize::MAX, Instant::ZERO);
+    let unreported = false;
+    let port = TransportPort {
+        name,
+        location,
+        driver,
+        engine,
+        netdev,
+        place,
+        state,
+        report_at,
+        unreported,
+    };
     Ok((port, ethernet))
 }
 
 impl TransportPort {
-    /// Its port has this place among the plane's.
-    pub fn stands_at(&mut self, place: usize) {
+    /// Sets the index of its port in the plane.
+    pub fn set_place(&mut self, place: usize) {
         self.place = place;
     }
 
     pub fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {
         let mut netdev = self.netdev.borrow_mut();
         netdev.poll(now);
-        self.is_untold |= netdev.state() != self.state;
+        self.unreported |= netdev.state() != self.state;
         self.state = netdev.state();
-        if self.is_untold && now >= self.tell_at {
-            (self.is_untold, self.tell_at) = (false, now + TELL);
-            tell(&self.name, self.state);
+        if self.unreported && now >= self.report_at {
+            (self.unreported, self.report_at) = (false, now + REPORT_INTERVAL);
+            log_state(&self.name, self.state);
             if let Some(slot) = ports.get_mut(self.place) {
                 slot.link_due = now;
             }
         }
     }
 
-    /// When it has something to do though nothing arrives.
+    /// When its next timer expires.
     pub fn deadline(&self, now: Instant) -> Instant {
         let deadline = self.netdev.borrow().deadline(now);
-        if self.is_untold { deadline.min(self.tell_at) } else { deadline }
+        if self.unreported { deadline.min(self.report_at) } else { deadline }
     }
 
-    /// Where the bridge is.
+    /// Location of the bridge.
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// What drives it.
+    /// Name of its driver.
     pub fn driver(&self) -> &'static str {
         self.driver
     }
 
-    /// Tells the peer that nobody is here any more.
+    /// Notifies the peer that this machine shuts down.
     pub fn leave(&mut self) {
         self.netdev.borrow_mut().leave();
     }
 
-    /// What is told of it; its interface is one of `ports`.
+    /// Status for reports. Its interface is one of `ports`.
     pub fn status<'a>(&'a self, ports: &'a [PortSlot]) -> TransportStatus<'a> {
         let netdev = self.netdev.borrow();
         let bridge = netdev.bridge();
@@ -134,9 +145,9 @@ impl TransportPort {
     }
 }
 
-/// What has become of the link; whether frames pass, the interface says.
+/// Logs the state of the link. The interface logs whether frames pass.
 #[cold]
-fn tell(name: &str, state: State) {
+fn log_state(name: &str, state: State) {
     match state {
         State::Mismatch(why) => log::error!("{name}: {why}"),
         other => log::info!("{name}: {}", standing(other)),
@@ -171,7 +182,7 @@ impl Port for TransportEthernet {
 
     fn recycle(&mut self, _: Frame) {}
 
-    /// From where they lie.
+    /// Passes frames without a copy.
     fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
         self.netdev.borrow_mut().receive_each(most, take)
     }

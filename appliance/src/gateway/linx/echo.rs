@@ -1,4 +1,4 @@
-//! The echo service: each signal goes back to who sent it, with the same number and bytes.
+//! The LINX echo service: returns each signal to its sender, with the same number and bytes.
 
 use ::linx::{EndpointId, Node, Origin, SendError, Sender, Signal};
 use drivers::hal::Instant;
@@ -8,25 +8,26 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub(super) struct Echo {
     endpoints: Vec<EndpointId>,
-    /// Signals that found no room on the way back: they hold their link's memory, which holds up a peer over TCP.
+    /// Signals whose echo found no room. They hold their link's memory, so flow control slows a peer over TCP down.
     held: VecDeque<(EndpointId, Signal)>,
-    /// The signal that is sent.
+    /// Buffer of the signal being sent.
     body: Vec<u8>,
+    /// Signals echoed.
     pub count: u64,
 }
 
 impl Echo {
-    /// Is found under this name, too.
+    /// Publishes the service under another name.
     pub fn open(&mut self, node: &mut Node, name: &str, now: Instant) {
         match node.open(name.as_bytes(), now) {
             Ok(endpoint) => self.endpoints.push(endpoint),
-            // Several links may publish the same name: it is one endpoint.
+            // Several links may publish the same name by one endpoint.
             Err(::linx::Refused::Exists) => {}
             Err(why) => log::error!("linx: {name}: {why}"),
         }
     }
 
-    /// Signals have come to an endpoint.
+    /// Echoes the signals of an endpoint.
     pub fn answer(&mut self, node: &mut Node, endpoint: EndpointId, now: Instant) {
         while let Some(signal) = node.next_signal(endpoint) {
             // Signals of one sender stay in order.
@@ -39,8 +40,8 @@ impl Echo {
         }
     }
 
-    /// There is room again, on one of the links.
-    pub fn go_on(&mut self, node: &mut Node, now: Instant) {
+    /// Echoes held signals, after a link has room again.
+    pub fn resume(&mut self, node: &mut Node, now: Instant) {
         let mut still: Vec<Origin> = Vec::new();
         for _ in 0..self.held.len() {
             let Some((endpoint, signal)) = self.held.pop_front() else { return };
@@ -53,7 +54,7 @@ impl Echo {
         }
     }
 
-    /// False if it has to wait.
+    /// Echoes one signal. False if there is no room.
     fn send_back(
         &mut self,
         node: &mut Node,
@@ -66,7 +67,7 @@ impl Echo {
         node.read(signal, 0, &mut self.body);
         let sent = node.send(Sender::Endpoint(endpoint), to, signal.number, &self.body, now);
         self.count += u64::from(sent.is_ok());
-        // Whoever is gone does not wait for an answer.
+        // Another error means that the peer is gone.
         sent != Err(SendError::Full)
     }
 }

@@ -1,4 +1,4 @@
-//! RIOCM's messages in the mailboxes of RapidIO ports. A port is there for RIOCM while its network is known.
+//! RIOCM messages in the mailboxes of RapidIO ports. RIOCM uses a port while its network is enumerated.
 
 use crate::config::{Config, LinxTransport};
 use crate::gateway::rapidio::RapidioPort;
@@ -7,41 +7,42 @@ use ::rapidio::enumeration::State;
 use drivers::hal::{Arena, Instant, Packet};
 use drivers::rapidio::Mailbox;
 
-/// Messages that are taken from a mailbox in one round.
+/// Messages received from mailboxes in one round.
 const BATCH: usize = 64;
 /// Bytes of the longest RapidIO message.
 const MOST: usize = 4096;
 
-/// What the engine calls the port of `[[rapidio]]` number `number`.
+/// The engine's name of the port of `[[rapidio]]` number `number`.
 pub(super) fn port_name(number: usize) -> String {
     format!("rapidio.{number}")
 }
 
-/// A port that links use.
-struct Used {
-    /// Its number among the plane's RapidIO ports, and that of its `[[rapidio]]`.
+/// A port with links.
+struct LinkPort {
+    /// Index among the plane's RapidIO ports.
     place: usize,
+    /// Number of its `[[rapidio]]`.
     number: usize,
-    /// Mailboxes in which RIOCM's messages come, and those by which they go: what is sent to a mailbox goes out by our
-    /// own of the same number.
+    /// Mailboxes that receive RIOCM messages.
     inbound: Vec<Mailbox>,
+    /// Mailboxes that send them: a message to a mailbox is sent by our own of the same number.
     outbound: Vec<Mailbox>,
-    /// What the engine calls it, and the id that it had then; None while its network is not known.
-    known: Option<(usize, u16)>,
+    /// ID in the engine, and RapidIO ID at that time; None while its network is not enumerated.
+    added: Option<(usize, u16)>,
 }
 
-/// All of them.
+/// All ports with links.
 pub(super) struct Mailboxes {
-    used: Vec<Used>,
+    ports: Vec<LinkPort>,
     message: Box<[u8; MOST]>,
-    /// There is more to send than there was room for.
+    /// Messages wait for room in a mailbox.
     pub want_room: bool,
 }
 
 impl Mailboxes {
-    /// Opens the mailboxes that the configuration wants.
+    /// Opens the configured mailboxes.
     pub fn new(config: &Config, rapidio: &[RapidioPort], arena: &mut Arena) -> Self {
-        let mut used = Vec::new();
+        let mut ports = Vec::new();
         for (place, port) in rapidio.iter().enumerate() {
             let links = config.linx.iter().filter(|link| {
                 link.transport == LinxTransport::Riocm
@@ -58,43 +59,44 @@ impl Mailboxes {
                 }
             }
             if !inbound.is_empty() {
-                used.push(Used { place, number: port.number, inbound, outbound, known: None });
+                let number = port.number;
+                ports.push(LinkPort { place, number, inbound, outbound, added: None });
             }
         }
-        Mailboxes { used, message: Box::new([0; MOST]), want_room: false }
+        Mailboxes { ports, message: Box::new([0; MOST]), want_room: false }
     }
 
-    /// Tells the engine which ports there are.
-    pub fn see(&mut self, node: &mut Node, rapidio: &[RapidioPort], now: Instant) {
-        for used in &mut self.used {
-            let Some(port) = rapidio.get(used.place) else { continue };
+    /// Adds ports with an enumerated network to the engine, and removes others.
+    pub fn update_ports(&mut self, node: &mut Node, rapidio: &[RapidioPort], now: Instant) {
+        for link_port in &mut self.ports {
+            let Some(port) = rapidio.get(link_port.place) else { continue };
             let master = port.end_point.master();
             let id = (master.state() == State::Ready).then_some(master.network().own_id);
-            if used.known.map(|(_, id)| id) == id {
+            if link_port.added.map(|(_, id)| id) == id {
                 continue;
             }
-            if let Some((known, _)) = used.known.take() {
-                node.remove_port(known, now);
+            if let Some((added, _)) = link_port.added.take() {
+                node.remove_port(added, now);
             }
             let Some(id) = id else { continue };
-            match node.add_port(&port_name(used.number), id, MOST as u16) {
-                Ok(known) => used.known = Some((known, id)),
+            match node.add_port(&port_name(link_port.number), id, MOST as u16) {
+                Ok(added) => link_port.added = Some((added, id)),
                 Err(why) => log::error!("{}: {why}", port.name),
             }
         }
     }
 
-    /// Takes what has arrived; how many messages.
+    /// Receives messages. Returns their number.
     pub fn receive(&mut self, node: &mut Node, rapidio: &[RapidioPort], now: Instant) -> usize {
-        self.see(node, rapidio, now);
-        let Mailboxes { used, message: bytes, .. } = self;
+        self.update_ports(node, rapidio, now);
+        let Mailboxes { ports, message: bytes, .. } = self;
         let mut taken = 0;
-        for used in used {
-            let Some(port) = rapidio.get(used.place) else { continue };
+        for link_port in ports {
+            let Some(port) = rapidio.get(link_port.place) else { continue };
             let tap = port.end_point.tap();
             let mut port = port.end_point.port().borrow_mut();
-            for &mailbox in &used.inbound {
-                // What is left in the mailbox, RapidIO holds back at its senders.
+            for &mailbox in &link_port.inbound {
+                // RapidIO makes senders retry while the mailbox is full.
                 while taken < BATCH
                     && !node.is_congested()
                     && let Some(message) = port.receive(mailbox)
@@ -105,8 +107,8 @@ impl Mailboxes {
                     let from = message.from;
                     port.recycle(message);
                     tap.received(from, mailbox, bytes);
-                    if let (Ok(()), Some((known, _))) = (read, used.known) {
-                        node.receive(known, from, bytes, now);
+                    if let (Ok(()), Some((added, _))) = (read, link_port.added) {
+                        node.receive(added, from, bytes, now);
                     }
                 }
             }
@@ -114,25 +116,27 @@ impl Mailboxes {
         taken
     }
 
-    /// Sends what there is room for; how many messages.
+    /// Sends messages while there is room. Returns their number.
     pub fn send(&mut self, node: &mut Node, rapidio: &[RapidioPort], now: Instant) -> usize {
-        if self.used.is_empty() {
+        if self.ports.is_empty() {
             return 0;
         }
-        let has_room = |used: &Used| {
-            let port = rapidio.get(used.place).map(|port| port.end_point.port().borrow());
-            port.is_none_or(|port| used.outbound.iter().all(|mailbox| port.has_room(*mailbox, 1)))
+        let has_room = |link_port: &LinkPort| {
+            let port = rapidio.get(link_port.place).map(|port| port.end_point.port().borrow());
+            port.is_none_or(|port| {
+                link_port.outbound.iter().all(|mailbox| port.has_room(*mailbox, 1))
+            })
         };
         let mut sent = 0;
         loop {
-            self.want_room = !self.used.iter().all(has_room);
+            self.want_room = !self.ports.iter().all(has_room);
             if self.want_room {
                 break;
             }
             let Some(packet) = node.poll_transmit(now) else { break };
             sent += 1;
-            let known = |used: &&Used| used.known.is_some_and(|(known, _)| known == packet.port);
-            let place = self.used.iter().find(known).map(|used| used.place);
+            let is_it = |one: &&LinkPort| one.added.is_some_and(|(added, _)| added == packet.port);
+            let place = self.ports.iter().find(is_it).map(|one| one.place);
             let length = packet.write(&mut self.message[..]);
             let port = place.and_then(|place| rapidio.get(place));
             let (Some(port), Some(mailbox)) = (port, Mailbox::new(packet.mailbox)) else {
@@ -140,7 +144,7 @@ impl Mailboxes {
             };
             port.end_point.tap().sent(packet.destination, mailbox, &self.message[..length]);
             let message = Packet { header: &self.message[..length], payload: &[], trailer: &[] };
-            // One that is lost for want of a link, the engine finds out.
+            // The engine detects a message that is lost because the link is down.
             let _ = port.end_point.port().borrow_mut().send(mailbox, packet.destination, &message);
         }
         sent

@@ -1,7 +1,7 @@
-//! LINX: links to nodes of others over RapidIO messages and TCP, and services that answer signals.
+//! LINX: links to other nodes over RapidIO messages and TCP, and an echo service.
 //!
-//! One [`Node`] has all links; here is what carries their bytes ([`streams`] over TCP, [`mailbox`] over RapidIO), and
-//! who answers ([`echo`]).
+//! One [`Node`] has all links. [`streams`] carries their bytes over TCP, [`mailbox`] over RapidIO. [`echo`] is the
+//! service.
 
 mod echo;
 mod mailbox;
@@ -22,36 +22,36 @@ use net::refusal::Refusals;
 use rand_core::RngCore;
 use streams::Streams;
 
-/// Memory for what one link receives, and for what it sends, as a multiple of its longest message: RIOCM wants two that
-/// arrive, and one that is sent.
+/// Receive memory, and transmit memory, of a link, as a multiple of its longest message: RIOCM needs two for receiving
+/// and one for sending.
 const MESSAGES: usize = 4;
-/// The least of either.
+/// Minimum of each.
 const LEAST: usize = 128 << 10;
-/// Endpoints of ours: names of services and rules, and one for each connection of a rule to a peer.
+/// Own endpoints: names of services and rules, and one for each connection of a rule to a peer.
 const ENDPOINTS: usize = 2048;
-/// Messages of a link that wait to be sent.
+/// Maximum of queued messages of a link.
 const SENDS: usize = 128;
 
-/// A link, and what is configured of it.
+/// A link, and its configuration.
 pub(super) struct Link {
     id: LinkId,
     settings: Settings,
-    /// It was up when that was told last.
+    /// State that was logged last.
     up: bool,
 }
 
-/// All of LINX.
+/// The node, its carriers and users.
 pub(super) struct Linx {
     node: Node,
     links: Vec<Link>,
     streams: Streams,
     mailboxes: Mailboxes,
     echo: Echo,
-    /// What rules have of it.
+    /// Listeners, connections and events of rules.
     ends: LinxEnds,
 }
 
-/// Memory for what a link receives, and for what it sends.
+/// Receive memory, and transmit memory, of a link.
 fn memory(link: &Settings) -> usize {
     (MESSAGES * link.max_message.0 as usize).max(LEAST).next_multiple_of(engine::PIECE)
 }
@@ -62,7 +62,7 @@ impl Linx {
         &mut self.streams.refusals
     }
 
-    /// What the configuration wants, if it wants anything.
+    /// Creates it as configured. None if the configuration has no links.
     #[cold]
     pub fn of(
         config: &Config,
@@ -98,7 +98,7 @@ impl Linx {
         for name in config.linx.iter().flat_map(Settings::echoes) {
             echo.open(&mut node, name, now);
         }
-        mailboxes.see(&mut node, rapidio, now);
+        mailboxes.update_ports(&mut node, rapidio, now);
         let streams = Streams::new(&links, networks, rng);
         let end = |link: &Link| LinkEnd {
             name: link.settings.name.to_string(),
@@ -109,7 +109,7 @@ impl Linx {
         Some(Box::new(Linx { node, links, streams, mailboxes, echo, ends }))
     }
 
-    /// What is told of it.
+    /// Status for reports.
     pub fn status(&self) -> LinxStatus<'_> {
         let links = self.links.iter().map(|link| (&link.settings, self.node.link(link.id)));
         let counters = self.ends.counters;
@@ -125,7 +125,7 @@ impl Linx {
         Lent { node: &mut self.node, ends: &mut self.ends, now }
     }
 
-    /// Goes on; how much was done.
+    /// Handles received messages, timers and orders. Returns the amount of work.
     pub fn poll(
         &mut self,
         networks: &mut [Network],
@@ -140,7 +140,7 @@ impl Linx {
         if is_quiet && !ends.take_touched() {
             return 0;
         }
-        // What was sent may make room for more.
+        // Sending may make room for more.
         loop {
             let mut more = 0;
             node.poll(now);
@@ -152,11 +152,11 @@ impl Linx {
                 match event {
                     Event::Link(id) => {
                         if let Some(link) = links.iter_mut().find(|link| link.id == id) {
-                            link.tell(node);
+                            link.log_state(node);
                         }
                     }
                     Event::Signals(endpoint) => echo.answer(node, endpoint, now),
-                    Event::Room(_) => echo.go_on(node, now),
+                    Event::Room(_) => echo.resume(node, now),
                     Event::Dropped(endpoint) => {
                         let name = node.name(endpoint).map(String::from_utf8_lossy);
                         log::warn!("linx: signals to {} were dropped", name.unwrap_or_default());
@@ -173,7 +173,7 @@ impl Linx {
         }
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires.
     pub fn deadline(&self) -> Option<Instant> {
         Instant::first([self.node.deadline(), self.streams.deadline()])
     }
@@ -181,14 +181,14 @@ impl Linx {
 
 impl Link {
     #[cold]
-    fn tell(&mut self, node: &Node) {
+    fn log_state(&mut self, node: &Node) {
         let Some(status) = node.link(self.id) else { return };
         let up = status.phase == Phase::Up;
         let (name, unsent) = (&status.name, status.unsent);
         match (core::mem::replace(&mut self.up, up), up, status.why) {
             (false, true, _) => log::info!("linx {name}: up"),
             (true, false, Some(why)) if unsent > 0 => {
-                log::warn!("linx {name}: down: {why}; signals that were not sent: {unsent}");
+                log::warn!("linx {name}: down: {why}; unsent signals: {unsent}");
             }
             (true, false, Some(why)) => log::warn!("linx {name}: down: {why}"),
             (true, false, None) => log::warn!("linx {name}: down"),
@@ -197,7 +197,7 @@ impl Link {
     }
 }
 
-/// As the engine has it; `port` is what it calls the RapidIO port.
+/// Configuration of a link for the engine. `port` is the engine's name of the RapidIO port.
 fn link_config<'a>(link: &'a Settings, port: &'a str) -> LinkConfig<'a> {
     let (max_message, bytes) = (link.max_message.0 as u32, memory(link));
     let transport = match link.transport {

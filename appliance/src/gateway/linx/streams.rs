@@ -1,5 +1,5 @@
-//! The TCP connections of links. Both ends of a link listen, and either connects; the engine says when. Nobody but a
-//! link's peer is taken.
+//! The TCP connections of links. Both ends of a link listen, and either connects when its engine orders it. Only
+//! connections of a link's peer are accepted.
 
 use super::{Link, Settings};
 use crate::config::LinxTransport;
@@ -16,31 +16,31 @@ use rand_core::RngCore;
 /// Bytes of a connection's buffers.
 const RECEIVE: usize = 32 << 10;
 const TRANSMIT: usize = 64 << 10;
-/// Connections at a time on each interface, besides one for each link: strangers, until they are turned away.
-const STRANGERS: usize = 4;
-/// Bytes that are taken from a connection, or given to it, at a time.
+/// Connections on each interface beyond one for each link: those of other hosts, until they are refused.
+const EXTRA_CONNECTIONS: usize = 4;
+/// Bytes of one read from a connection, or one write to it.
 const PIECE: usize = 16 << 10;
-/// How long the peer has to answer a SYN.
+/// Time for the peer to answer a SYN.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// When bytes are shown again that found no memory, and attempts to connect are looked at.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Interval of retries for bytes that found no memory, and of polls of connection attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A connection, on one of the interfaces.
+/// ID of a connection on an interface.
 #[derive(Clone, Copy)]
-enum Name {
-    /// By the number of the listener.
+enum ConnectionId {
+    /// Number of the listener, and the connection.
     Accepted(usize, tcp::Stream),
     Made(ConnectionHandle),
 }
 
-/// Bytes that were taken from one side and that the other has not taken yet.
+/// Bytes that were read from one side and not yet accepted by the other.
 #[derive(Default)]
-struct Rest {
+struct Pending {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Rest {
+impl Pending {
     fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
@@ -50,33 +50,34 @@ impl Rest {
 struct Stream {
     link: LinkId,
     id: StreamId,
-    /// The place of its interface.
+    /// Index of its interface.
     at: usize,
-    name: Name,
-    /// Since when it is asked for; None if it is open.
-    asked: Option<Instant>,
-    incoming: Rest,
-    outgoing: Rest,
-    /// It has ended.
+    name: ConnectionId,
+    /// When the attempt to connect started; None if the connection is open.
+    connecting: Option<Instant>,
+    incoming: Pending,
+    outgoing: Pending,
+    /// The connection has ended.
     is_over: bool,
 }
 
-/// How an interface comes to connections.
-struct Doors {
+/// An interface's listeners and connector.
+struct Sockets {
     listeners: Vec<Listener>,
     connector: Connector,
 }
 
 /// All streams.
 pub(super) struct Streams {
-    doors: Vec<Doors>,
+    sockets: Vec<Sockets>,
     streams: Vec<Stream>,
-    again: Option<Instant>,
+    /// When to poll streams without events.
+    retry_at: Option<Instant>,
     pub refusals: Refusals,
 }
 
 impl Streams {
-    /// Over these interfaces, which stay the first of all.
+    /// Listens on the interfaces `networks`, which keep their indices.
     #[cold]
     pub fn new(links: &[Link], networks: &mut [Network], rng: &mut dyn RngCore) -> Self {
         let tcp = |link: &&Link| link.settings.transport == LinxTransport::Tcp;
@@ -84,38 +85,38 @@ impl Streams {
             links.iter().filter(tcp).map(|link| link.settings.tcp_ports().0).collect();
         ports.sort_unstable();
         ports.dedup();
-        let connections = links.len() + STRANGERS;
+        let connections = links.len() + EXTRA_CONNECTIONS;
         let limits = tcp::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
-        let doors = |network: &mut Network| {
+        let sockets = |network: &mut Network| {
             let interface = &mut network.interface;
             let listeners = ports.iter().map(|port| Listener::new(interface, *port, limits));
             let listeners = listeners.collect();
             let limits = connector::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
-            Doors { listeners, connector: Connector::new(limits, rng.next_u32() as u16) }
+            Sockets { listeners, connector: Connector::new(limits, rng.next_u32() as u16) }
         };
-        let doors = match ports.is_empty() {
+        let sockets = match ports.is_empty() {
             true => Vec::new(),
-            false => networks.iter_mut().map(doors).collect(),
+            false => networks.iter_mut().map(sockets).collect(),
         };
         Streams {
-            doors,
+            sockets,
             streams: Vec::new(),
-            again: Some(Instant::ZERO),
+            retry_at: Some(Instant::ZERO),
             refusals: Refusals::default(),
         }
     }
 
-    /// Whether something is to be looked at though nothing has arrived.
+    /// Whether streams are to be polled without events.
     pub fn is_due(&self, now: Instant) -> bool {
-        self.again.is_some_and(|at| at <= now)
+        self.retry_at.is_some_and(|at| at <= now)
     }
 
-    /// When that is.
+    /// When streams are to be polled without events.
     pub fn deadline(&self) -> Option<Instant> {
-        self.again
+        self.retry_at
     }
 
-    /// Takes connections, and what has arrived over them; how much was done.
+    /// Accepts connections, and receives from all. Returns the amount of work.
     pub fn receive(
         &mut self,
         node: &mut Node,
@@ -123,26 +124,27 @@ impl Streams {
         networks: &mut [Network],
         now: Instant,
     ) -> usize {
-        let doors = self.doors.iter_mut().zip(&mut *networks);
-        let arrived = doors.fold(false, |any, (doors, network)| any | doors.hear(network));
+        let sockets = self.sockets.iter_mut().zip(&mut *networks);
+        let arrived =
+            sockets.fold(false, |any, (sockets, network)| any | sockets.take_events(network));
         if !arrived && !self.is_due(now) {
             return 0;
         }
         self.accept(node, links, networks, now);
         for stream in &mut self.streams {
-            let (Some(doors), Some(network)) =
-                (self.doors.get(stream.at), networks.get_mut(stream.at))
+            let (Some(sockets), Some(network)) =
+                (self.sockets.get(stream.at), networks.get_mut(stream.at))
             else {
                 continue;
             };
-            stream.look(doors, network, node, now);
-            stream.take(doors, network, node, now);
+            stream.poll_connecting(sockets, network, node, now);
+            stream.receive(sockets, network, node, now);
         }
-        self.forget(node, networks, now);
+        self.remove_ended(node, networks, now);
         1
     }
 
-    /// Does what the engine orders, and sends what there is; how many bytes.
+    /// Executes the engine's orders, and sends its bytes. Returns the number of bytes.
     pub fn send(
         &mut self,
         node: &mut Node,
@@ -170,45 +172,49 @@ impl Streams {
             }
         }
         let mut sent = 0;
-        for stream in self.streams.iter_mut().filter(|it| it.asked.is_none() && !it.is_over) {
-            let (Some(doors), Some(network)) =
-                (self.doors.get(stream.at), networks.get_mut(stream.at))
+        for stream in self.streams.iter_mut().filter(|it| it.connecting.is_none() && !it.is_over) {
+            let (Some(sockets), Some(network)) =
+                (self.sockets.get(stream.at), networks.get_mut(stream.at))
             else {
                 continue;
             };
-            sent += stream.give(doors, network, node, now);
+            sent += stream.send(sockets, network, node, now);
         }
-        self.forget(node, networks, now);
-        let waits = |it: &Stream| it.asked.is_some() || !it.incoming.is_empty();
-        let again = self.again.filter(|at| *at > now).unwrap_or(now + AGAIN);
-        self.again = self.streams.iter().any(waits).then_some(again);
+        self.remove_ended(node, networks, now);
+        let waits = |it: &Stream| it.connecting.is_some() || !it.incoming.is_empty();
+        let retry_at = self.retry_at.filter(|at| *at > now).unwrap_or(now + RETRY_INTERVAL);
+        self.retry_at = self.streams.iter().any(waits).then_some(retry_at);
         sent
     }
 
-    fn connect(&mut self, link: &Settings, networks: &mut [Network]) -> Option<(usize, Name)> {
+    fn connect(
+        &mut self,
+        link: &Settings,
+        networks: &mut [Network],
+    ) -> Option<(usize, ConnectionId)> {
         let address = link.address?;
         let reaches = |network: &Network| network.interface.next_hop(address).is_some();
         let at = networks.iter().position(reaches)?;
         let peer = SocketAddr::new(address, link.tcp_ports().1);
-        let connector = &mut self.doors.get_mut(at)?.connector;
+        let connector = &mut self.sockets.get_mut(at)?.connector;
         let made = connector.connect(&mut networks.get_mut(at)?.interface, peer, false)?;
-        Some((at, Name::Made(made)))
+        Some((at, ConnectionId::Made(made)))
     }
 
     fn accept(&mut self, node: &mut Node, links: &[Link], networks: &mut [Network], now: Instant) {
-        let Streams { doors, streams, refusals, .. } = self;
-        for (at, (doors, network)) in doors.iter_mut().zip(networks).enumerate() {
+        let Streams { sockets, streams, refusals, .. } = self;
+        for (at, (sockets, network)) in sockets.iter_mut().zip(networks).enumerate() {
             let interface = &mut network.interface;
-            for (number, listener) in doors.listeners.iter_mut().enumerate() {
+            for (number, listener) in sockets.listeners.iter_mut().enumerate() {
                 while let Some(name) = listener.accept(interface, now) {
                     let from = listener.ends(interface, name).map(|(from, _)| from.ip());
                     let port = listener.port();
-                    let meant = |link: &&Link| {
+                    let is_peer = |link: &&Link| {
                         link.settings.transport == LinxTransport::Tcp
                             && link.settings.address == from
                             && link.settings.tcp_ports().0 == port
                     };
-                    let link = links.iter().find(meant);
+                    let link = links.iter().find(is_peer);
                     let Some(link) = link.filter(|_| from.is_some()) else {
                         listener.abort(interface, name, now);
                         let advice = "no [[linx]] has this host as its `address`";
@@ -217,12 +223,12 @@ impl Streams {
                     };
                     match node.stream_accepted(link.id, now) {
                         Some(id) => {
-                            let name = Name::Accepted(number, name);
+                            let name = ConnectionId::Accepted(number, name);
                             streams.push(Stream::new(link.id, id, at, name, None));
                         }
                         None => {
                             listener.abort(interface, name, now);
-                            let advice = "the link has a connection that it keeps";
+                            let advice = "the link keeps its present connection";
                             refusals.push(refusal(from, port, "connections", advice));
                         }
                     }
@@ -231,25 +237,25 @@ impl Streams {
         }
     }
 
-    /// Gives up streams that are over.
-    fn forget(&mut self, node: &mut Node, networks: &mut [Network], now: Instant) {
-        let Streams { doors, streams, .. } = self;
+    /// Closes and removes streams that have ended.
+    fn remove_ended(&mut self, node: &mut Node, networks: &mut [Network], now: Instant) {
+        let Streams { sockets, streams, .. } = self;
         streams.retain_mut(|stream| {
             if !stream.is_over {
                 return true;
             }
             node.stream_closed(stream.link, stream.id, now);
-            if let (Some(doors), Some(network)) =
-                (doors.get_mut(stream.at), networks.get_mut(stream.at))
+            if let (Some(sockets), Some(network)) =
+                (sockets.get_mut(stream.at), networks.get_mut(stream.at))
             {
                 let interface = &mut network.interface;
                 match stream.name {
-                    Name::Accepted(number, name) => {
-                        if let Some(listener) = doors.listeners.get_mut(number) {
+                    ConnectionId::Accepted(number, name) => {
+                        if let Some(listener) = sockets.listeners.get_mut(number) {
                             listener.abort(interface, name, now);
                         }
                     }
-                    Name::Made(name) => doors.connector.close(interface, name, true),
+                    ConnectionId::Made(name) => sockets.connector.close(interface, name, true),
                 }
             }
             false
@@ -257,9 +263,9 @@ impl Streams {
     }
 }
 
-impl Doors {
-    /// Whether something has happened to a connection, or one waits to be accepted.
-    fn hear(&mut self, network: &mut Network) -> bool {
+impl Sockets {
+    /// Whether there are connection events. Consumes them.
+    fn take_events(&mut self, network: &mut Network) -> bool {
         let interface = &mut network.interface;
         let mut any = false;
         for listener in &mut self.listeners {
@@ -278,17 +284,29 @@ impl Doors {
 }
 
 impl Stream {
-    fn new(link: LinkId, id: StreamId, at: usize, name: Name, asked: Option<Instant>) -> Self {
-        let (incoming, outgoing) = (Rest::default(), Rest::default());
-        Stream { link, id, at, name, asked, incoming, outgoing, is_over: false }
+    fn new(
+        link: LinkId,
+        id: StreamId,
+        at: usize,
+        name: ConnectionId,
+        connecting: Option<Instant>,
+    ) -> Self {
+        let (incoming, outgoing) = (Pending::default(), Pending::default());
+        Stream { link, id, at, name, connecting, incoming, outgoing, is_over: false }
     }
 
-    /// Looks how far an attempt to connect is.
-    fn look(&mut self, doors: &Doors, network: &mut Network, node: &mut Node, now: Instant) {
-        let (Some(since), Name::Made(name)) = (self.asked, self.name) else { return };
-        match doors.connector.progress(&network.interface, name) {
+    /// Polls an attempt to connect.
+    fn poll_connecting(
+        &mut self,
+        sockets: &Sockets,
+        network: &mut Network,
+        node: &mut Node,
+        now: Instant,
+    ) {
+        let (Some(since), ConnectionId::Made(name)) = (self.connecting, self.name) else { return };
+        match sockets.connector.progress(&network.interface, name) {
             Progress::Open { .. } => {
-                self.asked = None;
+                self.connecting = None;
                 node.stream_opened(self.link, self.id, now);
             }
             Progress::Opening if now < since + PATIENCE => {}
@@ -296,19 +314,19 @@ impl Stream {
         }
     }
 
-    /// Hands over what has arrived, as far as the engine takes it.
-    fn take(&mut self, doors: &Doors, network: &mut Network, node: &mut Node, now: Instant) {
+    /// Passes received bytes to the engine, as many as it takes.
+    fn receive(&mut self, sockets: &Sockets, network: &mut Network, node: &mut Node, now: Instant) {
         let interface = &mut network.interface;
-        while self.asked.is_none() && !self.is_over {
-            let Rest { bytes, at } = &mut self.incoming;
+        while self.connecting.is_none() && !self.is_over {
+            let Pending { bytes, at } = &mut self.incoming;
             if *at == bytes.len() {
                 bytes.resize(PIECE, 0);
                 let read = match self.name {
-                    Name::Accepted(number, name) => {
-                        let Some(listener) = doors.listeners.get(number) else { return };
+                    ConnectionId::Accepted(number, name) => {
+                        let Some(listener) = sockets.listeners.get(number) else { return };
                         listener.read(interface, name, bytes)
                     }
-                    Name::Made(name) => doors.connector.read(interface, name, bytes),
+                    ConnectionId::Made(name) => sockets.connector.read(interface, name, bytes),
                 };
                 *at = 0;
                 bytes.truncate(*read.as_ref().unwrap_or(&0));
@@ -327,10 +345,10 @@ impl Stream {
         }
     }
 
-    /// Sends what there is room for; how many bytes.
-    fn give(
+    /// Sends the engine's bytes while there is room. Returns their number.
+    fn send(
         &mut self,
-        doors: &Doors,
+        sockets: &Sockets,
         network: &mut Network,
         node: &mut Node,
         now: Instant,
@@ -338,7 +356,7 @@ impl Stream {
         let interface = &mut network.interface;
         let mut sent = 0;
         loop {
-            let Rest { bytes, at } = &mut self.outgoing;
+            let Pending { bytes, at } = &mut self.outgoing;
             if *at == bytes.len() {
                 if !node.stream_has_work(self.link) {
                     return sent;
@@ -353,11 +371,11 @@ impl Stream {
             }
             let left = bytes.get(*at..).unwrap_or_default();
             let written = match self.name {
-                Name::Accepted(number, name) => {
-                    let Some(listener) = doors.listeners.get(number) else { return sent };
+                ConnectionId::Accepted(number, name) => {
+                    let Some(listener) = sockets.listeners.get(number) else { return sent };
                     listener.write(interface, name, left)
                 }
-                Name::Made(name) => doors.connector.write(interface, name, left),
+                ConnectionId::Made(name) => sockets.connector.write(interface, name, left),
             };
             match written {
                 Ok(0) => return sent,

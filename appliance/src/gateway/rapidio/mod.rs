@@ -1,8 +1,8 @@
-//! RapidIO: each port that a `[[rapidio]]` is for is an end point of its network, and an interface (rionet) over it.
-//! A port that none is for is left as it is: nobody enumerates it, and it answers nobody.
+//! RapidIO: each configured port is an end point of its network, with an IP interface (rionet). A port without a
+//! `[[rapidio]]` is left alone: it is not enumerated and answers no messages.
 //!
-//! The interface is a port of the plane like any other. By it the device is told of what was queued, asked for
-//! interrupts and looked at before a halt; here is what has to be done beside that in each round.
+//! The interface is a port of the plane like any other, which the loop flushes, arms and polls through `Port`. This
+//! file has the additional work of each round.
 
 use super::ports::{PlanePort, PortSlot};
 use crate::config::{Config, Rapidio as Settings, RapidioRole};
@@ -18,18 +18,18 @@ use management::status::RapidioStatus;
 use messaging::rio_cm::{RioCmEnds, RioCmPort};
 use net::capture::Capture;
 
-/// An end point, as its plane has it.
+/// An end point in its plane.
 pub(super) struct RapidioPort {
     /// `rio0` and so on, in the order of discovery.
     pub name: String,
     pub location: String,
     pub driver: &'static str,
-    /// Of its `[[rapidio]]`.
+    /// Number of its `[[rapidio]]`.
     pub number: usize,
     pub end_point: EndPoint,
-    /// What rules have of it.
+    /// Listeners, connections and events of rules.
     ends: RioCmEnds,
-    /// The place of its interface among the plane's ports.
+    /// Index of its interface among the plane's ports.
     place: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Opened {
     pub rionet: Rionet,
 }
 
-/// Opens the ports that the configuration is for; what is not used, and why, goes to `unclaimed`.
+/// Opens the configured ports. Unused devices go to `unclaimed`, with the reason.
 #[cold]
 pub(super) fn open(
     config: &Config,
@@ -94,18 +94,18 @@ fn open_one(
 }
 
 impl RapidioPort {
-    /// Its interface has this place among the plane's ports.
+    /// Sets the index of its interface among the plane's ports.
     pub fn at(self, place: usize) -> Self {
         RapidioPort { place, ..self }
     }
 
-    /// Goes on.
+    /// Polls the end point and the rules' channels.
     fn poll(&mut self, ports: &mut [PlanePort], now: Instant) -> Polled {
         let name = &self.name;
         let mut has_changed = false;
         let mut polled = self.end_point.poll(now, |master, event| {
             has_changed = true;
-            tell(name, master, event);
+            log_event(name, master, event);
         });
         while let Some(notice) = { self.end_point.port().borrow_mut().notice() } {
             match notice.severity {
@@ -118,7 +118,7 @@ impl RapidioPort {
         polled.done += of_rules;
         polled.leaves_work |= of_rules > 0;
         if has_changed && let Some(slot) = ports.get_mut(self.place) {
-            // The interface's link and its address stand and fall with the network.
+            // Link and address of the interface depend on the network: poll them now.
             slot.link_due = now;
         }
         polled
@@ -135,9 +135,9 @@ impl RioCmPort for RapidioPort {
     }
 }
 
-/// Writes down what has happened to the network.
+/// Logs an event of the network.
 #[cold]
-fn tell(name: &str, master: &Master, event: Event) {
+fn log_event(name: &str, master: &Master, event: Event) {
     let network = master.network();
     match event {
         Event::Changed => {
@@ -145,16 +145,16 @@ fn tell(name: &str, master: &Master, event: Event) {
             let switches = network.devices.iter().filter(|device| device.is_switch()).count();
             log::info!("{name}: id {}, boards: {boards}, switches: {switches}", network.own_id);
         }
-        Event::Lost => log::warn!("{name}: the network is not reached any more"),
+        Event::Lost => log::warn!("{name}: the network is unreachable"),
         Event::Retreated => log::warn!(
-            "{name}: another host enumerates this network; this one is an agent until it is started again"
+            "{name}: another host enumerates this network; this one is an agent until its next start"
         ),
-        Event::Failed(why) => log::error!("{name}: enumeration: {}; it is tried again", cause(why)),
+        Event::Failed(why) => log::error!("{name}: enumeration failed: {}; retrying", cause(why)),
     }
 }
 
 impl RapidioPort {
-    /// What is told of it; its interface is one of `ports`.
+    /// Status for reports. Its interface is one of `ports`.
     pub fn status<'a>(&'a self, ports: &'a [PortSlot]) -> RapidioStatus<'a> {
         let mut ports = ports.iter();
         let interface = ports.find(|slot| slot.core == 0 && slot.place == self.place);
@@ -168,7 +168,7 @@ impl RapidioPort {
     }
 }
 
-/// Goes on with the networks of a plane. What crosses them is shown to its capture, behind the frames of its ports.
+/// Polls the networks of a plane. Their messages also go to its capture, with numbers after those of its ports.
 pub(super) fn poll(
     all: &mut [RapidioPort],
     ports: &mut [PlanePort],

@@ -1,4 +1,4 @@
-//! Mirrors of two volumes: made from the configuration, or new from the console.
+//! Mirrors of two volumes: assembled from the configuration, or created from the console.
 
 use super::TEND_INTERVAL;
 use crate::config::{self, Config, Size};
@@ -14,52 +14,52 @@ use storage::rnbd::client::Losses;
 use storage::volume::mirror::{MemberState, Mirror, MirrorState, Status};
 use storage::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
 
-/// Members that come up one after the other at a start have so long.
+/// Time for members to come up one after the other at a start, before a warning.
 const GRACE: Duration = Duration::from_secs(5);
-/// Memory for the data that members of a mirror with a local disk work on at a time.
+/// Memory for data in flight to members of a mirror with a local disk.
 const BUFFERS: usize = 2 << 20;
 
-/// What is kept of a mirror, which itself is a volume.
+/// State of a mirror beside its volume.
 pub(in crate::gateway) struct MirrorSlot {
     pub name: String,
     /// Names of the members.
     pub members: [String; 2],
     pub status: Rc<Cell<Status>>,
-    /// Has it use the one member that can be read.
+    /// Set to run on the one readable member.
     pub forced: Rc<Cell<bool>>,
-    /// Has it come to rest: it is taken apart then.
+    /// Set to finish all operations, so that the mirror can be dissolved.
     pub ending: Rc<Cell<bool>>,
-    /// Has it take the space that its members have got.
+    /// Set to grow to the size of its members.
     pub growing: Rc<Cell<bool>>,
-    /// Members that the operator wants to do without.
+    /// Members that the operator has detached.
     pub detached: Rc<Cell<[bool; 2]>>,
-    /// How it stood when the log was last told.
-    told: Status,
-    /// What it does, since when, and whether the log was told that.
+    /// Status that was logged last.
+    logged: Status,
+    /// State, since when, and whether it was logged.
     state: Option<(MirrorState, Instant, bool)>,
-    /// Since when members are not in sync that were left out.
+    /// Since when each member is out of sync after it was left out.
     out_since: [Option<Instant>; 2],
 }
 
 impl MirrorSlot {
-    /// What is told of it.
+    /// Status for reports.
     pub fn status(&self) -> MirrorStatus<'_> {
         let (status, out_since, detached) =
             (self.status.get(), self.out_since, self.detached.get());
         MirrorStatus { name: &self.name, members: &self.members, status, out_since, detached }
     }
 
-    /// What an operator does whose members are not of one mirror.
+    /// Advice if the members do not belong to one mirror.
     pub fn how_to_make(&self) -> String {
         let (mirror, [first, second]) = (&self.name, &self.members);
         format!("`mirror create {mirror} {first} {second} force` makes {second} a copy of {first}")
     }
 
-    /// Has it use the one member that can be read.
+    /// Makes it run on the one readable member.
     pub fn force(&self) -> Result<(), String> {
         match self.status.get().state {
             MirrorState::Alone => self.forced.set(true),
-            MirrorState::Running => return Err("it runs: there is nothing to force".into()),
+            MirrorState::Running => return Err("it runs, so there is nothing to force".into()),
             MirrorState::Waiting => return Err("no member can be read yet".into()),
             MirrorState::Strangers => {
                 return Err(format!("{}; {}", MirrorState::Strangers, self.how_to_make()));
@@ -68,14 +68,14 @@ impl MirrorSlot {
         Ok(())
     }
 
-    /// Tells the log of changes.
-    pub fn tell(&mut self, at: Instant) {
-        let (now, told) = (self.status.get(), self.told);
-        self.tell_state(at, &now);
-        self.tell_silence(at, &now);
-        self.tell_growth(&now);
+    /// Logs changes.
+    pub fn log_changes(&mut self, at: Instant) {
+        let (now, logged) = (self.status.get(), self.logged);
+        self.log_state(at, &now);
+        self.log_silence(at, &now);
+        self.log_growth(&now);
         for n in 0..2 {
-            if now.members[n] != told.members[n] {
+            if now.members[n] != logged.members[n] {
                 let (mirror, member) = (&self.name, &self.members[n]);
                 let (state, lag) = (now.members[n].as_str(), Size(now.stale_bytes));
                 match (now.members[n], now.why[n], self.out_since[n]) {
@@ -102,56 +102,57 @@ impl MirrorSlot {
                 };
             }
         }
-        self.told = now;
+        self.logged = now;
     }
 
-    /// Tells the log how its growing ended.
-    fn tell_growth(&self, now: &Status) {
+    /// Logs the end of a growth.
+    fn log_growth(&self, now: &Status) {
         let (name, bytes) = (&self.name, now.sectors.saturating_mul(512));
-        if self.told.sectors > 0 && now.sectors > self.told.sectors {
-            log::info!("mirror {name}: it has grown to {}", Size(bytes));
-        } else if self.told.grows && !now.grows {
+        if self.logged.sectors > 0 && now.sectors > self.logged.sectors {
+            log::info!("mirror {name}: grew to {}", Size(bytes));
+        } else if self.logged.grows && !now.grows {
             log::warn!(
-                "mirror {name}: it has not grown, because a member failed or was left out; `mirror grow {name}` \
-                 tries again once both are in sync"
+                "mirror {name}: did not grow, because a member failed or was left out: repeat `mirror grow {name}` \
+                 when both are in sync"
             );
         }
     }
 
-    /// Tells the log whether it runs. Members may come up one after the other: that is waited for.
-    fn tell_state(&mut self, at: Instant, now: &Status) {
-        let (state, since, told) = self.state.unwrap_or((now.state, at, false));
-        let (since, told) = if state == now.state { (since, told) } else { (at, false) };
+    /// Logs the state. A missing member is logged only after [`GRACE`], because members may come up one after the
+    /// other.
+    fn log_state(&mut self, at: Instant, now: &Status) {
+        let (state, since, logged) = self.state.unwrap_or((now.state, at, false));
+        let (since, logged) = if state == now.state { (since, logged) } else { (at, false) };
         let name = &self.name;
         let due = match now.state {
             MirrorState::Strangers | MirrorState::Running => true,
             MirrorState::Waiting | MirrorState::Alone => at.since(since) >= GRACE,
         };
-        if due && !told {
+        if due && !logged {
             match now.state {
                 MirrorState::Running => log::info!("mirror {name}: {now}"),
                 MirrorState::Strangers => {
                     log::warn!("mirror {name}: {now}; {}", self.how_to_make());
                 }
                 MirrorState::Alone => log::warn!(
-                    "mirror {name}: {now}; `mirror force {name}` uses the one that is there"
+                    "mirror {name}: {now}; `mirror force {name}` runs on the present member"
                 ),
                 MirrorState::Waiting => {
-                    log::warn!("mirror {name}: {now}: what they hold could not be read so far");
+                    log::warn!("mirror {name}: {now}: no member could be read so far");
                 }
             }
         }
-        self.state = Some((now.state, since, told || due));
+        self.state = Some((now.state, since, logged || due));
     }
 
-    /// Tells the log of members that do not answer, and that the mirror cannot do without.
-    fn tell_silence(&self, at: Instant, now: &Status) {
+    /// Logs silent members without which the mirror cannot run.
+    fn log_silence(&self, at: Instant, now: &Status) {
         for n in 0..2 {
             let (mirror, member) = (&self.name, &self.members[n]);
-            match (self.told.silent[n], now.silent[n]) {
+            match (self.logged.silent[n], now.silent[n]) {
                 (None, Some(_)) => log::warn!(
-                    "mirror {mirror}: {member} does not answer, and the mirror cannot go on without it: \
-                     requests wait"
+                    "mirror {mirror}: {member} does not answer, and the mirror cannot run without it: requests \
+                     wait"
                 ),
                 (Some(since), None) if now.members[n] != MemberState::Out => {
                     let seconds = at.since(since).as_secs();
@@ -163,7 +164,7 @@ impl MirrorSlot {
     }
 }
 
-/// A member that is not there: no disk, or no volume of that name on it.
+/// A missing member: its disk is missing, or has no volume of that name.
 struct Missing;
 
 impl Volume for Missing {
@@ -186,8 +187,7 @@ impl Volume for Missing {
 }
 
 impl Storage {
-    /// Makes the mirrors of the configuration that are not there yet; what cannot be made is told
-    /// in the log.
+    /// Assembles the configured mirrors that do not exist yet. Failures are logged.
     pub(in crate::gateway) fn add_mirrors(
         &mut self,
         config: &Config,
@@ -196,7 +196,7 @@ impl Storage {
     ) {
         for mirror in &config.mirror {
             let there = self.volumes.find(mirror.name.as_str()).is_some();
-            // Members that are being made are waited for.
+            // Wait for members that are being created.
             if there || mirror.members.iter().any(|member| self.is_coming(member.as_str())) {
                 continue;
             }
@@ -206,8 +206,8 @@ impl Storage {
         }
     }
 
-    /// Takes two volumes, which nothing else uses, and makes them a mirror: a new one, if it is
-    /// given a name of its own, which makes the second a copy of the first.
+    /// Makes a mirror of two unused volumes. With a `uuid` it is a new one, and the second member becomes a copy of the
+    /// first.
     pub(in crate::gateway) fn add_mirror(
         &mut self,
         mirror: &config::Mirror,
@@ -236,7 +236,7 @@ impl Storage {
         let (growing, detached) = (volume.growing(), volume.detached());
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let remote_storage = self.remote_storage_mut();
-        let (name, told) = (mirror.name.to_string(), Status::default());
+        let (name, logged) = (mirror.name.to_string(), Status::default());
         let (state, out_since) = (None, [None; 2]);
         let slot = MirrorSlot {
             name,
@@ -246,7 +246,7 @@ impl Storage {
             ending,
             growing,
             detached,
-            told,
+            logged,
             state,
             out_since,
         };
@@ -255,14 +255,14 @@ impl Storage {
         Ok(())
     }
 
-    /// Memory for a mirror of these volumes. Disks take nothing back: the data of what they were given needs room of its
-    /// own.
+    /// Allocates memory for a mirror of these volumes. Requests to disks cannot be recalled, so their data needs memory
+    /// of its own.
     fn mirror_memory(&self, members: &[String; 2], arena: &mut Arena) -> Result<Window, String> {
         let keeps_memory = |member: &String| {
             let volume = self.volumes.find(member).and_then(|id| self.volumes.get(id));
             volume.is_some_and(|volume| !volume.releases_memory())
         };
-        // No request is larger than a chunk, or than what `remote read` asks for.
+        // The largest request is a chunk, or a request of `remote read`.
         let chunk = self.offered.map_or(0, Offered::chunk_size);
         let mut buffers = match members.iter().any(keeps_memory) {
             true => BUFFERS.max(2 * chunk),
@@ -278,12 +278,12 @@ impl Storage {
         }
         let wanted = Size((Mirror::MEMORY + least) as u64);
         Err(format!(
-            "no {wanted} of memory are free in one piece; `show memory` tells what is free"
+            "no {wanted} of memory are free in one piece; `show memory` shows the free memory"
         ))
     }
 
-    /// Takes a mirror apart that has come to rest; its members are volumes of their own again. False
-    /// if it has not.
+    /// Dissolves a mirror without operations in flight: its members become volumes of their own. False if it is not
+    /// idle.
     pub(in crate::gateway) fn end_mirror(&mut self, mirror: &str, arena: &mut Arena) -> bool {
         let Some(id) = self.volumes.find(mirror) else { return true };
         if self.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
@@ -301,7 +301,7 @@ impl Storage {
             if let Some((session, device)) = &mut device {
                 session.client.tell_losses(*device, Losses::ToFlush);
             }
-            // A member that was missing is missing still.
+            // Not a member that is missing.
             if (device.is_some() || volume.geometry().sectors > 0)
                 && let Ok(name) = name(member)
             {

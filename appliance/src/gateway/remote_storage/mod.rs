@@ -1,8 +1,8 @@
 //! Volumes of other servers: sessions, the devices mapped over them, and mirrors, whose members may be such devices.
 //!
 //! It resolves servers by ARP and neighbour discovery, on the interface with the path's own address. A mirror takes its
-//! members out of the set of volumes. In a round, sessions and server are polled in turns until nothing moves, so another
-//! server's response is forwarded in the same round. Without configuration none of this exists.
+//! members out of the set of volumes. In a round, sessions and server are polled in turns until nothing moves, so
+//! another server's response is forwarded in the same round. Without configuration none of this exists.
 
 mod mirrors;
 mod orders;
@@ -28,28 +28,28 @@ use storage::volume::{User, VolumeId};
 use verbs::ConnectionEvent;
 use verbs::EngineContext;
 
-/// How often mirrors are looked after.
+/// Interval of [`Volumes::tend`](storage::volume::Volumes::tend).
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
-/// How often volumes that stand on each other are polled in one round of the loop.
+/// How often volumes that depend on each other are polled in one round of the loop.
 const TURNS: usize = 4;
 
 /// Sessions and mirrors.
 #[derive(Default)]
 pub(in crate::gateway) struct RemoteStorage {
-    /// By their numbers.
+    /// Sessions, sorted by number.
     pub sessions: Vec<OfRemote<Session>>,
-    /// Sessions that have something to do, by number, …
+    /// Sessions with work, by number.
     bells: Bells,
-    /// … and when others will, though nothing arrives.
+    /// Next timers of sessions, with their numbers.
     due: BTreeSet<(Instant, u32)>,
-    /// Sessions that were looked at.
+    /// Polls of sessions.
     #[cfg(test)]
-    looked_at: u64,
+    session_polls: u64,
     pub mirrors: Vec<OfMirror<MirrorSlot>>,
-    /// When ways to servers are looked for; None while every path is up.
-    pub ways_due: Option<Instant>,
+    /// When paths to servers are resolved next; None while every path is up.
+    pub resolve_due: Option<Instant>,
     tend_due: Option<Instant>,
-    /// What mirrors know of time.
+    /// Clock of mirrors.
     clock: Clock,
     /// The console's `remote read`.
     pub reading: Option<OfMeasure<Reading>>,
@@ -58,7 +58,7 @@ pub(in crate::gateway) struct RemoteStorage {
 }
 
 impl RemoteStorage {
-    /// Takes an event of the connection manager; false if it is none of these sessions'.
+    /// Handles an event of the connection manager. False if it belongs to none of these sessions.
     pub fn handle_connection_event(
         &mut self,
         event: &ConnectionEvent,
@@ -67,7 +67,7 @@ impl RemoteStorage {
         self.sessions.iter_mut().any(|s| s.client.handle_connection_event(event, ctx))
     }
 
-    /// What is told of it.
+    /// Status for reports.
     pub fn status(&self) -> RemoteStatus<'_> {
         RemoteStatus {
             is_there: true,
@@ -76,22 +76,22 @@ impl RemoteStorage {
         }
     }
 
-    /// When there is something to do though nothing arrives.
+    /// When the next timer expires; at once if sessions have work.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let now = (self.bells.rung() > 0).then_some(Instant::ZERO);
         let sessions = now.or(self.due.first().map(|&(at, _)| at));
-        Instant::first([sessions, self.ways_due, self.tend_due, self.clock.due()])
+        Instant::first([sessions, self.resolve_due, self.tend_due, self.clock.due()])
     }
 }
 
 impl Storage {
-    /// What is from elsewhere, made when it is first needed.
+    /// The remote storage, created at the first use.
     fn remote_storage_mut(&mut self) -> &mut RemoteStorage {
         self.remote_storage.get_or_insert_default()
     }
 
-    /// Lets remote volumes go on, and what stands on them; how much was done.
-    pub(in crate::gateway) fn poll_elsewhere(
+    /// Polls remote volumes, and the volumes that depend on them. Returns the amount of work.
+    pub(in crate::gateway) fn poll_remote(
         &mut self,
         ctx: &mut EngineContext<'_, ProviderSet>,
     ) -> usize {
@@ -103,11 +103,11 @@ impl Storage {
         {
             remote_storage.tend_due = Some(ctx.now + TEND_INTERVAL);
             self.volumes.tend(ctx.now);
-            remote_storage.mirrors.iter_mut().for_each(|mirror| mirror.tell(ctx.now));
+            remote_storage.mirrors.iter_mut().for_each(|mirror| mirror.log_changes(ctx.now));
         }
         for _ in 0..TURNS {
             if self.server.is_none() {
-                // Nobody is served: whatever ends is kept for whoever else asked.
+                // Without a server, poll here, so that completions are kept for their users.
                 while self.volumes.poll(User::SERVER, VolumeId(0)).is_some() {
                     done += 1;
                 }

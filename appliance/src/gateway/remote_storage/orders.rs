@@ -1,4 +1,4 @@
-//! What management orders of remotes and mirrors.
+//! Executes management orders for remote volumes, their sessions, and mirrors.
 
 use super::read_benchmark::Reading;
 use crate::config::{Config, Mirror, Remote};
@@ -15,7 +15,7 @@ const NO_PROVIDER: &str =
     "there is no RDMA provider: no network interface, or `roce.enabled` is false";
 
 impl DataPlane {
-    /// The storage, and what its clients work with.
+    /// The storage, and the context of its RDMA clients.
     fn storage_with_context(
         &mut self,
     ) -> Option<(&mut super::Storage, EngineContext<'_, ProviderSet>)> {
@@ -24,7 +24,7 @@ impl DataPlane {
         Some((&mut self.storage, EngineContext { provider, arena, now, rng }))
     }
 
-    /// A remote volume, of a configuration.
+    /// Adds a configured remote volume.
     pub(in crate::gateway) fn add_remote(
         &mut self,
         remote: &Remote,
@@ -36,14 +36,14 @@ impl DataPlane {
         })
     }
 
-    /// It is no more.
+    /// Removes a remote volume.
     pub(in crate::gateway) fn remove_remote(&mut self, name: &str) {
         if let Some((storage, mut ctx)) = self.storage_with_context() {
             storage.remove_remote(name, &mut ctx);
         }
     }
 
-    /// Has a device opened anew: one that the server closed, or to learn its size.
+    /// Opens a device again, after the server has closed it, or to read its size.
     pub(in crate::gateway) fn remap(&mut self, volume: &str) -> Result<(), String> {
         let remap = |plane: &mut DataPlane| {
             let (storage, mut ctx) = plane.storage_with_context()?;
@@ -56,7 +56,7 @@ impl DataPlane {
         remap(self).ok_or_else(|| format!("there is no remote volume {volume:?}"))
     }
 
-    /// Does something with the session of a name.
+    /// Executes an order on the session `name`.
     pub(in crate::gateway) fn order_session(
         &mut self,
         name: &str,
@@ -65,7 +65,7 @@ impl DataPlane {
         let (storage, mut ctx) = self.storage_with_context().ok_or(NO_PROVIDER)?;
         let gone = || format!("there is no session {name:?}");
         let remote_storage = storage.remote_storage.as_mut().ok_or_else(gone)?;
-        remote_storage.ways_due = Some(ctx.now);
+        remote_storage.resolve_due = Some(ctx.now);
         let session = remote_storage.sessions.iter_mut().find(|session| session.name() == name);
         let session = session.ok_or_else(gone)?;
         match order {
@@ -92,7 +92,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Begins to read a remote volume or a mirror.
+    /// Starts `remote read` of a remote volume or a mirror.
     pub(in crate::gateway) fn read(&mut self, name: &str, reads: Reads) -> Result<Managed, String> {
         if !MEASURE {
             return Err(families::missing("measure"));
@@ -107,23 +107,23 @@ impl DataPlane {
         let volume =
             volume.ok_or_else(|| format!("{name} is neither a remote volume nor a mirror"))?;
         if remote_storage.reading.is_some() {
-            return Err("another `remote read` is under way".into());
+            return Err("another `remote read` is running".into());
         }
         let reading = Reading::start(id, volume, reads, &mut self.arena, self.now)?;
         remote_storage.reading = OfMeasure::hold(|| reading);
         Ok(Managed::Started)
     }
 
-    /// Ends the reading once it is over: what came of it.
+    /// Ends a finished `remote read`. Returns its result.
     pub(in crate::gateway) fn poll_reading(&mut self) -> Option<Progress> {
         let slot = &mut self.storage.remote_storage.as_mut()?.reading;
-        let told = slot.as_ref()?.verdict(self.now)?;
+        let result = slot.as_ref()?.result(self.now)?;
         let reading = slot.take()?;
         self.arena.free(reading.memory);
-        Some(told)
+        Some(result)
     }
 
-    /// Ends `mirror remove` once the mirror has come to rest.
+    /// Ends `mirror remove` once the mirror is idle.
     pub(in crate::gateway) fn poll_ending(&mut self, config: &Config) -> Option<Progress> {
         let name = self.storage.remote_storage.as_mut()?.ending.take()?;
         if !self.storage.end_mirror(&name, &mut self.arena) {
@@ -140,7 +140,7 @@ impl DataPlane {
         uuid
     }
 
-    /// Makes a mirror of two volumes, on which nobody else is to work, on whichever core.
+    /// Creates a mirror of two volumes. Fails if any core uses one of them.
     pub(in crate::gateway) fn make_mirror(&mut self, mirror: &Mirror) -> Result<(), String> {
         let uuid = self.new_uuid();
         let storage = &mut self.storage;
@@ -159,7 +159,7 @@ impl DataPlane {
         })
     }
 
-    /// One whose members are not of one mirror is made one.
+    /// Creates a mirror anew whose members do not belong to one mirror.
     pub(in crate::gateway) fn remake_mirror(&mut self, mirror: &Mirror) -> Result<(), String> {
         let name = mirror.name.as_str();
         if !self.storage.end_mirror(name, &mut self.arena) {
@@ -172,7 +172,7 @@ impl DataPlane {
         missing.map_or(Ok(()), |missing| Err(format!("there is no volume {:?}", missing.as_str())))
     }
 
-    /// Has a mirror do something, which is looked after at once.
+    /// Executes an order on a mirror, and makes the next round poll it.
     pub(in crate::gateway) fn order_mirror(
         &mut self,
         mirror: &str,
@@ -196,7 +196,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Begins to take a mirror apart.
+    /// Starts to dissolve a mirror.
     pub(in crate::gateway) fn rest_mirror(&mut self, name: &str) {
         let Some(remote_storage) = &mut self.storage.remote_storage else { return };
         let slot = remote_storage.mirrors.iter().find(|mirror| mirror.name == name);

@@ -1,5 +1,5 @@
-//! The ways to servers: who is at the other end of a path that is not up is asked for by ARP or
-//! neighbour discovery, on the interface that has the path's own address.
+//! Resolves the servers of paths that are down, by ARP or neighbour discovery, on the interface with the path's own
+//! address.
 
 use super::RemoteStorage;
 use crate::gateway::network::Network;
@@ -11,27 +11,27 @@ use net::Resolution;
 use rtrs::client::{DownReason, PathId, PathState};
 use verbs::EngineContext;
 
-/// How often a way is looked for.
+/// Interval of attempts.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A path whose way is looked for.
-struct Wanted {
+/// A path to resolve.
+struct DownPath {
     session: usize,
     path: PathId,
     from: IpAddr,
     to: IpAddr,
-    /// The missing way, or the missing address, is why it is down.
+    /// The path is down because its server was not resolved, or its own address is missing.
     blocked: bool,
 }
 
 impl RemoteStorage {
-    fn wanted(&self) -> Vec<Wanted> {
-        let mut wanted = Vec::new();
+    fn down_paths(&self) -> Vec<DownPath> {
+        let mut down = Vec::new();
         for (session, one) in self.sessions.iter().enumerate() {
             for path in one.client.transport().paths() {
                 if path.state == PathState::Reconnecting {
                     let why = path.last_failure;
-                    wanted.push(Wanted {
+                    down.push(DownPath {
                         session,
                         path: path.id,
                         from: path.from,
@@ -42,13 +42,13 @@ impl RemoteStorage {
                 }
             }
         }
-        wanted
+        down
     }
 }
 
 impl DataPlane {
-    /// Looks for the ways of paths that are down, once in a while.
-    pub(in crate::gateway) fn find_ways_of_remotes(
+    /// Resolves the paths that are down, when due.
+    pub(in crate::gateway) fn resolve_remote_paths(
         &mut self,
         networks: &mut [Network],
         now: Instant,
@@ -57,14 +57,14 @@ impl DataPlane {
             return;
         };
         let Some(remote_storage) = &mut storage.remote_storage else { return };
-        if remote_storage.ways_due.is_none_or(|due| now < due) {
+        if remote_storage.resolve_due.is_none_or(|due| now < due) {
             return;
         }
-        let wanted = remote_storage.wanted();
-        // A path that connects may fail, and is looked after then.
-        remote_storage.ways_due = (!wanted.is_empty()).then_some(now + INTERVAL);
-        for Wanted { session, path, from, to, blocked } in wanted {
-            // The way over a bridge is its link.
+        let down = remote_storage.down_paths();
+        // If all are up, a path that fails sets it again.
+        remote_storage.resolve_due = (!down.is_empty()).then_some(now + INTERVAL);
+        for DownPath { session, path, from, to, blocked } in down {
+            // Over a bridge only its link counts.
             let ntrdma = rdma_stack.providers.bridges().find(|ntrdma| ntrdma.local() == from);
             if let Some(ntrdma) = ntrdma {
                 if blocked && ntrdma.link() == ntrdma::State::Up {

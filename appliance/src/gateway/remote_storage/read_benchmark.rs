@@ -1,5 +1,5 @@
-//! `remote read` of the console: reads at random places of a remote volume or a mirror, so many at a
-//! time, and what they took.
+//! `remote read` of the console: reads random blocks of a remote volume or a mirror, with a number of requests in
+//! flight, and measures the time.
 
 use crate::console::Progress;
 use drivers::hal::{Arena, Instant, Window};
@@ -21,7 +21,7 @@ pub(in crate::gateway) struct Reading {
 }
 
 impl Reading {
-    /// Begins to read, if there is memory for it, and something to read.
+    /// Starts to read, if there is memory and the size is valid.
     pub fn start(
         id: VolumeId,
         volume: &dyn Volume,
@@ -41,18 +41,18 @@ impl Reading {
         Ok(Reading { volume: id, memory, wanted, started: now, submitted, ended, failed })
     }
 
-    /// The console wants no more of it: what is in flight ends.
+    /// Cancels it. Requests in flight complete.
     pub fn cancel(&mut self) {
         self.wanted.count = self.submitted;
     }
 
-    /// Submits what fits, and takes what has ended; how much.
+    /// Submits and completes reads. Returns their number.
     pub fn poll(&mut self, volumes: &mut Volumes, rng: &mut dyn RngCore) -> usize {
         let before = (self.submitted, self.ended);
         while let Some((_, done)) = volumes.poll_kept(User::OPERATOR) {
             self.end(done.result);
         }
-        // It stays while it is being read.
+        // The volume exists while it is being read.
         let Some(volume) = volumes.get_mut(self.volume) else { return 0 };
         let sectors = (self.wanted.size / 512) as u64;
         let places = volume.geometry().sectors / sectors.max(1);
@@ -60,7 +60,7 @@ impl Reading {
             && self.submitted - self.ended < self.wanted.depth
             && places > 0
         {
-            // Requests end in any order, but all read the same amount: data is overwritten.
+            // Requests end in any order, so a slot may be read twice at a time: the data is not used.
             let slot = (self.submitted % self.wanted.depth) as usize;
             let data = self.memory.slice(slot * self.wanted.size, self.wanted.size);
             let sector = rng.next_u64() % places * sectors;
@@ -89,8 +89,8 @@ impl Reading {
         self.failed += u32::from(result.is_err());
     }
 
-    /// What came of it, once it is over.
-    pub fn verdict(&self, now: Instant) -> Option<Progress> {
+    /// The result, once all reads have ended.
+    pub fn result(&self, now: Instant) -> Option<Progress> {
         if self.submitted < self.wanted.count || self.ended < self.submitted {
             return None;
         }

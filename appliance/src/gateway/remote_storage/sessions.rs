@@ -18,20 +18,20 @@ use verbs::Provider;
 
 /// A session with a server.
 pub(in crate::gateway) struct Session {
-    /// Its number among the sessions, and its bell's.
+    /// Its number, and the number of its bell.
     number: u32,
     pub client: Client,
-    /// When it stands in [`RemoteStorage::due`].
+    /// Its entry in [`RemoteStorage::due`].
     due: Option<Instant>,
     /// The server's port.
     pub port: u16,
-    /// Attempts to connect a path again, heeded once a path was up: before that there is no end to
-    /// them, because the server may boot later than we do.
+    /// Limit of attempts to reconnect a path. It applies after a path was up. Before that attempts are unlimited,
+    /// because the server may boot later than the appliance.
     pub max_reconnect_attempts: Option<u16>,
-    /// Its devices, by the names of their volumes here.
+    /// Its devices, with the names of their volumes here.
     pub devices: Vec<(String, DeviceId)>,
-    /// Why paths are down, as the log was told.
-    told: Vec<(PathId, DownReason)>,
+    /// Reasons of failed paths that were logged.
+    logged: Vec<(PathId, DownReason)>,
 }
 
 impl Session {
@@ -40,7 +40,7 @@ impl Session {
         self.client.transport().name().as_str()
     }
 
-    /// What is told of it.
+    /// Status for reports.
     pub fn status(&self) -> RemoteSession<'_> {
         let max_reconnect_attempts = self.max_reconnect_attempts;
         RemoteSession { client: &self.client, devices: &self.devices, max_reconnect_attempts }
@@ -69,11 +69,11 @@ impl Session {
         self.client.transport_mut().add_path(path.from, to, ctx)
     }
 
-    /// Tells the log; of a path that stays down only once why.
-    fn tell(&mut self, notice: &Notice) {
+    /// Logs a notice. For a path that stays down each reason is logged once.
+    fn log_notice(&mut self, notice: &Notice) {
         match notice {
             Notice::PathUp(id) => {
-                self.told.retain(|(other, _)| other != id);
+                self.logged.retain(|(other, _)| other != id);
                 let most = self.max_reconnect_attempts;
                 self.client.transport_mut().set_max_reconnect_attempts(most);
                 if let Some(path) = self.path(*id) {
@@ -83,12 +83,12 @@ impl Session {
             Notice::PathDown(id, reason) => {
                 let Some(path) = self.path(*id) else { return };
                 let early = matches!(reason, DownReason::Unreachable | DownReason::NoAddress);
-                if self.told.contains(&(*id, *reason)) || early && path.attempts < 2 {
+                if self.logged.contains(&(*id, *reason)) || early && path.attempts < 2 {
                     return;
                 }
                 log::warn!("session {}: path {} is down: {reason}", self.name(), path_name(&path));
-                self.told.retain(|(other, _)| other != id);
-                self.told.push((*id, *reason));
+                self.logged.retain(|(other, _)| other != id);
+                self.logged.push((*id, *reason));
             }
             other => log::info!("session {}: {other}", self.name()),
         }
@@ -96,7 +96,7 @@ impl Session {
 }
 
 impl RemoteStorage {
-    /// Lets the sessions go on that have something to do; how much was done.
+    /// Polls the sessions with work. Returns the amount of work.
     pub(super) fn poll_sessions(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
         while let Some(number) = ctx.provider.next_watched() {
             self.bells.ring(number);
@@ -105,7 +105,7 @@ impl RemoteStorage {
             self.bells.ring(number);
         }
         let mut done = 0;
-        // One whose bell is rung meanwhile has its turn the next time.
+        // A session whose bell rings meanwhile is polled in the next call.
         for _ in 0..self.bells.rung() {
             let Some(number) = self.bells.answer() else { break };
             let Ok(place) = self.sessions.binary_search_by_key(&number, |s| s.number) else {
@@ -119,14 +119,14 @@ impl RemoteStorage {
     fn poll_session(&mut self, place: usize, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
         #[cfg(test)]
         {
-            self.looked_at += 1;
+            self.session_polls += 1;
         }
         let session = &mut self.sessions[place];
         let before = session.client.taken();
         while let Some(notice) = session.client.poll(ctx) {
-            session.tell(&notice);
+            session.log_notice(&notice);
             if matches!(notice, Notice::PathDown(..)) {
-                self.ways_due = Some(ctx.now);
+                self.resolve_due = Some(ctx.now);
             }
         }
         let due = session.client.poll_timeout();
@@ -139,7 +139,7 @@ impl RemoteStorage {
         (session.client.taken() - before) as usize
     }
 
-    /// Adds a session, under the first number that is free.
+    /// Adds a session, under the first free number.
     fn add(
         &mut self,
         session: OfRemote<Session>,
@@ -155,7 +155,7 @@ impl RemoteStorage {
         place
     }
 
-    /// Ends the sessions that have no device left.
+    /// Ends the sessions without devices.
     fn end_unused(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) {
         while let Some(place) = self.sessions.iter().position(|s| s.devices.is_empty()) {
             let Session { number, client, due, .. } = self.sessions.remove(place).into_part();
@@ -171,7 +171,7 @@ impl RemoteStorage {
 }
 
 impl Storage {
-    /// Maps the devices of the configuration; what cannot be is told in the log and left out.
+    /// Maps the configured devices. Failures are logged.
     pub(in crate::gateway) fn add_remotes(
         &mut self,
         config: &Config,
@@ -200,7 +200,7 @@ impl Storage {
         let session_name = name(&remote.sessname)?;
         let device_name = name(&remote.device_path)?;
         let (volume_name, mode) = (name(&remote.name)?, remote.access_mode.0);
-        // A mirror has the data elsewhere.
+        // A mirror has another copy of the data.
         let losses = match config.mirror_of(remote.name.as_str()) {
             Some(_) => Losses::ToAll,
             None => Losses::ToFlush,
@@ -226,7 +226,7 @@ impl Storage {
                     port: remote.dest_port,
                     max_reconnect_attempts: remote.max_reconnect_attempts.0,
                     devices: Vec::new(),
-                    told: Vec::new(),
+                    logged: Vec::new(),
                 });
                 let session = session.ok_or_else(|| families::missing("remote"))?;
                 remote_storage.add(session, ctx)
@@ -239,7 +239,7 @@ impl Storage {
                 Err(why) => log::error!("remote {}: path {path}: {why}", remote.name),
             }
         }
-        remote_storage.ways_due = Some(ctx.now);
+        remote_storage.resolve_due = Some(ctx.now);
         let mapped = session.client.map(device_name, mode, losses, ctx);
         let (id, volume) = mapped.map_err(|why| why.to_string())?;
         session.devices.push((remote.name.to_string(), id));
@@ -247,8 +247,7 @@ impl Storage {
         added.ok_or_else(|| "the name is taken".into())
     }
 
-    /// Takes a remote volume out of use: nothing may use it any more. The session ends with its
-    /// last device.
+    /// Removes a remote volume, which must be unused. The session ends with its last device.
     pub(in crate::gateway) fn remove_remote(
         &mut self,
         volume: &str,

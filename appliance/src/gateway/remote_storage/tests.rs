@@ -1,5 +1,4 @@
-//! Two storage gateways, one of which has volumes of the other: their engines, with a wire between them
-//! that loses nothing.
+//! Tests of two storage gateways, one of which maps volumes of the other: their engines over a lossless wire.
 
 use super::read_benchmark::Reading;
 use crate::config::{Config, Document};
@@ -62,7 +61,7 @@ impl Side {
                     .as_mut()
                     .is_some_and(|e| e.handle_connection_event(&event, &mut ctx));
         }
-        self.storage.poll_elsewhere(&mut ctx);
+        self.storage.poll_remote(&mut ctx);
     }
 }
 
@@ -70,7 +69,7 @@ struct World {
     sides: [Side; 2],
     now: Instant,
     cut: bool,
-    /// The volume that the test uses, so that nobody else takes its completions.
+    /// The volume that the test uses. The test alone takes its completions.
     volume: Option<Box<dyn Volume>>,
     done: Option<Completion>,
 }
@@ -86,7 +85,7 @@ impl World {
         World { sides, now, cut: false, volume: None, done: None }
     }
 
-    /// Has the test use a volume.
+    /// Takes a volume out of the set, for the test.
     fn take(&mut self, name: &str) {
         let volumes = &mut self.sides[0].storage.volumes;
         let id = volumes.find(name).unwrap();
@@ -113,7 +112,7 @@ impl World {
         }
     }
 
-    /// Lets a side do what it has to do.
+    /// Polls a side.
     fn serve(&mut self, n: usize) {
         if n == 1 {
             let Side { devices, arena, rng, storage, .. } = &mut self.sides[1];
@@ -143,7 +142,7 @@ impl World {
         }
     }
 
-    /// Does a request, and waits for its end.
+    /// Submits a request, and waits for its completion.
     fn request(&mut self, operation: Operation, byte: u8) -> Vec<u8> {
         self.request_at(operation, 8, byte)
     }
@@ -169,8 +168,8 @@ impl World {
         bytes
     }
 
-    /// The server has a request, and its answer gets lost.
-    fn begin_read_that_is_not_acknowledged(&mut self) {
+    /// Submits a read whose response is lost.
+    fn begin_unacknowledged_read(&mut self) {
         let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
         let request = Request { tag: 5.into(), operation: Operation::Read, sector: 8, data };
         let volume = self.volume.as_mut().unwrap();
@@ -200,14 +199,14 @@ const REMOTE: [(&str, &str); 2] = [
 ];
 
 #[test]
-fn a_remote_volume_is_a_volume() {
+fn remote_volume_serves_reads_and_writes_across_an_outage() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     assert_eq!(world.state("far"), "open");
     world.take("far");
     world.request(Operation::Write { durable: true }, 0x5a);
     assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
-    // Silence: the request waits, and is done when the server is back.
+    // The server is silent: the request waits, and is executed when the server is back.
     world.cut = true;
     world.pass(Duration::from_secs(40));
     assert_eq!(world.state("far"), "disconnected");
@@ -220,9 +219,9 @@ fn a_remote_volume_is_a_volume() {
     assert!(storage.volumes.find("far").is_none());
 }
 
-/// The console reads a volume that is there for others meanwhile.
+/// The console reads a volume that others can use meanwhile.
 #[test]
-fn the_console_reads_a_volume() {
+fn remote_read_reads_a_volume_in_use() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     let Side { arena, storage, .. } = &mut world.sides[0];
@@ -234,14 +233,14 @@ fn the_console_reads_a_volume() {
     assert!(storage.volumes.find("far").is_some());
     world.pass(Duration::from_secs(1));
     let reading = world.sides[0].storage.remote_storage.as_ref().unwrap().reading.as_ref().unwrap();
-    let Some(Progress::Done(Ok(told))) = reading.verdict(world.now) else {
-        panic!("it has not ended well");
+    let Some(Progress::Done(Ok(result))) = reading.result(world.now) else {
+        panic!("it has failed");
     };
-    assert!(told.starts_with("100 reads of 4096 bytes in"), "{told}");
+    assert!(result.starts_with("100 reads of 4096 bytes in"), "{result}");
 }
 
 #[test]
-fn a_mirror_of_memory_and_a_remote_volume() {
+fn mirror_of_memory_and_remote_volume_survives_an_outage() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
@@ -262,7 +261,7 @@ fn a_mirror_of_memory_and_a_remote_volume() {
     world.request(Operation::Write { durable: false }, 0x77);
     world.cut = true;
     world.pass(Duration::from_secs(5));
-    // The remote member waits for a minute; the mirror does so for five seconds.
+    // The remote member waits for a minute, the mirror only for five seconds.
     let before = world.now;
     world.request(Operation::Write { durable: false }, 0x78);
     assert!(world.now.since(before) < Duration::from_secs(7), "the mirror waited for longer");
@@ -271,7 +270,7 @@ fn a_mirror_of_memory_and_a_remote_volume() {
     world.pass(Duration::from_secs(60));
     assert_eq!(status(&world), [MemberState::InSync; 2]);
     assert_eq!(world.request(Operation::Read, 0), [0x78; 4096]);
-    // Taken apart, the members are volumes that still hold it, behind the mirror's own sectors.
+    // After the mirror is dissolved, its members still have the data, behind the mirror's own sectors.
     let mirror = world.volume.take().unwrap();
     let Side { arena, storage, .. } = &mut world.sides[0];
     storage.volumes.add(crate::gateway::storage::name(&"safe").unwrap(), mirror).unwrap();
@@ -295,7 +294,7 @@ fn mirrored() -> World {
     world
 }
 
-/// No client uses the mirror, and the server is gone: the member is out within seconds, and back later.
+/// No client uses the mirror, and the server is unreachable: the member is left out within seconds, and returns later.
 #[test]
 fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
     let mut world = mirrored();
@@ -315,9 +314,9 @@ fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
     assert_eq!(status(&world).why, [None; 2], "it is in sync");
 }
 
-/// What a mirror is doing ends before it is taken apart, and no more is begun.
+/// A mirror finishes its operations before it is dissolved, and starts no new ones.
 #[test]
-fn a_mirror_that_copies_comes_to_rest_first() {
+fn mirror_that_copies_becomes_idle_before_it_is_dissolved() {
     let mut world = mirrored();
     let slot = |world: &World| {
         let mirror = &world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0];
@@ -326,7 +325,7 @@ fn a_mirror_that_copies_comes_to_rest_first() {
     while slot(&world).0.members[1] != MemberState::Syncing {
         world.pass(Duration::from_millis(1));
     }
-    // Now the server is silent: the copy does not go on.
+    // Now the server is silent: the copy stalls.
     world.cut = true;
     world.pass(Duration::from_millis(5));
     let ends = |world: &mut World| {
@@ -342,16 +341,15 @@ fn a_mirror_that_copies_comes_to_rest_first() {
     assert!(ends(&mut world));
 }
 
-/// An answer that points into the memory of a volume may have to be sent again, for as long as its client
-/// has not acknowledged it.
+/// A response that refers to the memory of a volume may be retransmitted until its client has acknowledged it.
 #[test]
-fn memory_of_a_volume_is_not_free_before_its_answers_are_acknowledged() {
+fn memory_of_a_volume_is_not_freed_before_its_responses_are_acknowledged() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     world.take("far");
     assert_eq!(world.request(Operation::Write { durable: false }, 7), [7; 4096]);
     world.pass(Duration::from_millis(100));
-    world.begin_read_that_is_not_acknowledged();
+    world.begin_unacknowledged_read();
     let (now, later) = (world.now, world.now + Duration::from_secs(1));
     let Side { arena, storage, devices, .. } = &mut world.sides[1];
     let memory = arena.alloc(4096, 4096).unwrap();
@@ -369,15 +367,15 @@ fn memory_of_a_volume_is_not_free_before_its_answers_are_acknowledged() {
     assert!(qps.queue_pairs().all(|qp| devices.qp_state(qp) == Ok(QpState::Rts)));
 }
 
-/// Who is a minute late holds nobody's memory any longer.
+/// A client that has not acknowledged for a minute loses its connection, and the memory is free.
 #[test]
-fn memory_of_a_volume_is_free_after_a_minute() {
+fn memory_of_a_volume_is_freed_after_a_minute_without_acknowledgement() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     world.take("far");
     assert_eq!(world.request(Operation::Write { durable: false }, 7), [7; 4096]);
     world.pass(Duration::from_millis(100));
-    world.begin_read_that_is_not_acknowledged();
+    world.begin_unacknowledged_read();
     let now = world.now;
     let Side { arena, storage, devices, .. } = &mut world.sides[1];
     let memory = arena.alloc(4096, 4096).unwrap();
@@ -392,9 +390,9 @@ fn memory_of_a_volume_is_free_after_a_minute() {
     assert!(under_way.queue_pairs().all(|qp| devices.qp_state(qp) == Ok(QpState::Error)));
 }
 
-/// Cost follows work: sessions that have nothing to do are not looked at.
+/// Cost follows work: idle sessions are not polled.
 #[test]
-fn sessions_are_looked_at_when_they_have_something_to_do() {
+fn sessions_are_polled_only_when_they_have_work() {
     let remotes: Vec<String> = (0..8)
         .map(|n| {
             let path = "10.0.0.1@10.0.0.2";
@@ -407,24 +405,25 @@ fn sessions_are_looked_at_when_they_have_something_to_do() {
     let states =
         |world: &World| (0..8).map(|n| world.state(&format!("far{n}"))).collect::<Vec<_>>();
     assert_eq!(states(&world), ["open"; 8]);
-    let looks = |world: &World| world.sides[0].storage.remote_storage.as_ref().unwrap().looked_at;
-    let before = looks(&world);
+    let polls =
+        |world: &World| world.sides[0].storage.remote_storage.as_ref().unwrap().session_polls;
+    let before = polls(&world);
     world.pass(Duration::from_secs(4));
-    let looked = looks(&world) - before;
-    assert!(looked <= 8, "{looked} looks though nobody has anything to do but for one timer each");
-    let before = looks(&world);
+    let polled = polls(&world) - before;
+    assert!(polled <= 8, "{polled} polls of idle sessions with one timer each");
+    let before = polls(&world);
     world.take("far5");
     for _ in 0..10 {
         assert_eq!(world.request(Operation::Read, 0), [0; 4096]);
     }
-    let looked = looks(&world) - before;
-    assert!(looked <= 50, "{looked} looks for ten reads of one session beside seven");
+    let polled = polls(&world) - before;
+    assert!(polled <= 50, "{polled} polls for ten reads of one of eight sessions");
     // Heartbeats of all.
     world.pass(Duration::from_secs(60));
     assert_eq!(states(&world), ["open"; 8]);
     let remote_storage = world.sides[0].storage.remote_storage.as_ref().unwrap();
     assert_eq!(remote_storage.due.len(), 8);
-    // A number that is free is given again.
+    // A free number is reused.
     let Side { devices, arena, rng, storage, config } = &mut world.sides[0];
     let mut ctx = EngineContext { provider: devices, arena, now: world.now, rng };
     storage.remove_remote("far2", &mut ctx);

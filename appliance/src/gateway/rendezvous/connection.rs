@@ -1,47 +1,47 @@
-//! A connection: what is said over it, and when it is over.
+//! A rendezvous connection: exchanges one record each way, then stays open without data.
 
 use super::Exchange;
-use super::sockets::{Sockets, Way};
+use super::sockets::{ConnectionId, Sockets};
 use crate::gateway::network::Network;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::connector::Progress;
 use usnic::wire::rendezvous::{Kind, LENGTH, MOST_TEXT, Record};
 
-/// How long a connection may take to open, and a record to come.
+/// Time limit of opening a connection, and of receiving a record.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How far a connection is.
+/// Phase of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It is being opened by us.
+    /// We are connecting.
     Opening,
-    /// A record is waited for.
-    Listening,
-    /// All was said.
-    Stands,
+    /// A record is expected.
+    Receiving,
+    /// Records were exchanged.
+    Established,
 }
 
 pub(super) struct Connection {
     pub name: u64,
-    /// Place of its port.
+    /// Index of its port.
     pub at: usize,
-    pub way: Way,
+    pub id: ConnectionId,
     pub phase: Phase,
-    /// When the phase has to be over.
+    /// Time limit of the phase.
     pub until: Instant,
-    heard: Vec<u8>,
-    /// It has ended; by a reset, or what was said still arrives.
+    received: Vec<u8>,
+    /// The connection is to be closed: true by a reset, false in order, after the sent bytes.
     pub over: Option<bool>,
 }
 
 impl Connection {
-    pub fn new(name: u64, at: usize, way: Way, phase: Phase, now: Instant) -> Self {
+    pub fn new(name: u64, at: usize, id: ConnectionId, phase: Phase, now: Instant) -> Self {
         let until = now + PATIENCE;
-        Connection { name, at, way, phase, until, heard: Vec::new(), over: None }
+        Connection { name, at, id, phase, until, received: Vec::new(), over: None }
     }
 
-    pub fn go_on(
+    pub fn poll(
         &mut self,
         sockets: &Sockets,
         network: &mut Network,
@@ -51,31 +51,31 @@ impl Connection {
         if self.over.is_some() {
             return;
         }
-        if let (Phase::Opening, Way::Made(made), Some(connector)) =
-            (self.phase, self.way, &sockets.connector)
+        if let (Phase::Opening, ConnectionId::Made(made), Some(connector)) =
+            (self.phase, self.id, &sockets.connector)
         {
             match connector.progress(&network.interface, made) {
                 Progress::Opening => {}
                 Progress::Gone => self.over = Some(true),
                 Progress::Open { .. } => {
                     let request = engine.request(self.name);
-                    let sent = request.map(|bytes| sockets.write(network, self.way, &bytes));
+                    let sent = request.map(|bytes| sockets.write(network, self.id, &bytes));
                     match sent {
-                        Some(Ok(LENGTH)) => self.phase = Phase::Listening,
+                        Some(Ok(LENGTH)) => self.phase = Phase::Receiving,
                         _ => self.over = Some(true),
                     }
                 }
             }
         }
         if self.phase != Phase::Opening && self.over.is_none() {
-            self.listen(sockets, network, engine, now);
+            self.receive(sockets, network, engine, now);
         }
-        if self.phase != Phase::Stands && self.until <= now {
+        if self.phase != Phase::Established && self.until <= now {
             self.over.get_or_insert(true);
         }
     }
 
-    fn listen(
+    fn receive(
         &mut self,
         sockets: &Sockets,
         network: &mut Network,
@@ -83,7 +83,7 @@ impl Connection {
         now: Instant,
     ) {
         let mut bytes = [0; LENGTH + MOST_TEXT];
-        let length = match sockets.read(network, self.way, &mut bytes) {
+        let length = match sockets.read(network, self.id, &mut bytes) {
             Ok(0) => return,
             Ok(length) => length,
             Err(_) => {
@@ -91,22 +91,22 @@ impl Connection {
                 return;
             }
         };
-        if self.phase == Phase::Stands || self.heard.len() + length > bytes.len() {
-            // Nothing belongs behind what was said.
+        if self.phase == Phase::Established || self.received.len() + length > bytes.len() {
+            // Data after the record is a protocol error.
             self.over = Some(true);
             return;
         }
-        self.heard.extend(bytes.get(..length).unwrap_or_default());
-        let Some((record, text)) = self.heard.split_first_chunk::<LENGTH>() else { return };
-        let (stays, abort) = match self.way {
-            Way::Accepted(..) => {
-                let Some((from, port)) = sockets.host(network, self.way) else { return };
-                let answer = engine.asked(self.name, (self.at, port), from, record, now);
-                let sent = sockets.write(network, self.way, &answer.bytes);
+        self.received.extend(bytes.get(..length).unwrap_or_default());
+        let Some((record, text)) = self.received.split_first_chunk::<LENGTH>() else { return };
+        let (stays, abort) = match self.id {
+            ConnectionId::Accepted(..) => {
+                let Some((from, port)) = sockets.host(network, self.id) else { return };
+                let answer = engine.handle_request(self.name, (self.at, port), from, record, now);
+                let sent = sockets.write(network, self.id, &answer.bytes);
                 (answer.stays && text.is_empty() && sent.is_ok(), false)
             }
-            Way::Made(_) => {
-                // The text of a refusal follows.
+            ConnectionId::Made(_) => {
+                // The text of a refusal follows its record.
                 let wanted = match Record::parse(record).map(|record| record.kind) {
                     Ok(Kind::Refused(_, length)) => usize::from(length),
                     _ => 0,
@@ -114,11 +114,11 @@ impl Connection {
                 if text.len() < wanted {
                     return;
                 }
-                (engine.answered(self.name, record, text, now), true)
+                (engine.handle_reply(self.name, record, text, now), true)
             }
         };
-        self.heard = Vec::new();
-        self.phase = Phase::Stands;
+        self.received = Vec::new();
+        self.phase = Phase::Established;
         if !stays {
             self.over = Some(abort);
         }

@@ -1,28 +1,28 @@
-//! What rendezvous asks of an engine.
+//! The interface between rendezvous and an engine.
 
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use usnic::wire::rendezvous::LENGTH;
 
-/// What a host is answered.
+/// Reply to a host's request.
 pub(in crate::gateway) struct Answer {
     pub bytes: Vec<u8>,
-    /// The host is a peer now, as long as the connection stays.
+    /// The host is a peer now, as long as the connection stays open.
     pub stays: bool,
 }
 
-/// What an engine does with records. Connections have names, which are given here and never twice.
+/// An engine that exchanges records with its peers. Connections have names that are never reused.
 pub(in crate::gateway) trait Exchange {
-    /// Where it listens: places of ports, and TCP ports.
-    fn listens(&self) -> Vec<(usize, u16)>;
-    /// A peer that is to be asked now, over a connection of this name: the place of a port, and where.
-    fn wants(&mut self, connection: u64, now: Instant) -> Option<(usize, SocketAddr)>;
-    /// When to ask that again.
+    /// Its listeners: indices of ports, and TCP ports.
+    fn listen_ports(&self) -> Vec<(usize, u16)>;
+    /// A peer to connect to now, over a connection with this name: index of the port, and address.
+    fn next_peer(&mut self, connection: u64, now: Instant) -> Option<(usize, SocketAddr)>;
+    /// When to call [`Exchange::next_peer`] again.
     fn deadline(&self) -> Option<Instant>;
-    /// What the peer is asked over such a connection.
+    /// The request to send over such a connection.
     fn request(&mut self, connection: u64) -> Option<[u8; LENGTH]>;
-    /// A host has asked, at the port of a place; what is answered.
-    fn asked(
+    /// Handles a request of a host, at an index of a port and TCP port. Returns the reply.
+    fn handle_request(
         &mut self,
         connection: u64,
         at: (usize, u16),
@@ -30,8 +30,8 @@ pub(in crate::gateway) trait Exchange {
         record: &[u8; LENGTH],
         now: Instant,
     ) -> Answer;
-    /// A peer that was asked has answered, with text if it refuses; whether the connection stays.
-    fn answered(
+    /// Handles the reply of a peer, with text if it refuses. Returns whether the connection stays open.
+    fn handle_reply(
         &mut self,
         connection: u64,
         record: &[u8; LENGTH],
@@ -39,9 +39,9 @@ pub(in crate::gateway) trait Exchange {
         now: Instant,
     ) -> bool;
     /// A connection has ended.
-    fn ended(&mut self, connection: u64, now: Instant);
-    /// Whether it wants a connection, or the end of one, that it did not want before.
-    fn take_news(&mut self) -> bool;
-    /// Connections that it wants to be ended.
-    fn take_over(&mut self) -> Vec<u64>;
+    fn connection_ended(&mut self, connection: u64, now: Instant);
+    /// Whether there are new connections to open or to close since the last call.
+    fn take_changed(&mut self) -> bool;
+    /// Connections to close.
+    fn take_closed(&mut self) -> Vec<u64>;
 }

@@ -1,4 +1,4 @@
-//! What a port has of TCP for exchanges: listeners, and the connector by which others are asked.
+//! The TCP sockets of a port for rendezvous: listeners and a connector.
 
 use crate::gateway::network::Network;
 use core::net::IpAddr;
@@ -6,15 +6,15 @@ use drivers::hal::Instant;
 use net::connector::{ConnectionHandle, Connector};
 use net::tcp::{self, Closed, Listener};
 
-/// How TCP has a connection.
+/// ID of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By the number of the listener.
+pub(super) enum ConnectionId {
+    /// Number of the listener, and the connection.
     Accepted(usize, tcp::Stream),
     Made(ConnectionHandle),
 }
 
-/// How a port comes to connections.
+/// The sockets of a port.
 #[derive(Default)]
 pub(super) struct Sockets {
     pub listeners: Vec<Listener>,
@@ -22,8 +22,8 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Whether something has happened to a connection, or one waits to be accepted.
-    pub fn hear(&mut self, network: &mut Network) -> bool {
+    /// Whether there are connection events. Consumes them.
+    pub fn take_events(&mut self, network: &mut Network) -> bool {
         let interface = &mut network.interface;
         let mut any = false;
         for listener in &mut self.listeners {
@@ -42,35 +42,45 @@ impl Sockets {
         any
     }
 
-    pub fn read(&self, network: &mut Network, way: Way, into: &mut [u8]) -> Result<usize, Closed> {
+    pub fn read(
+        &self,
+        network: &mut Network,
+        id: ConnectionId,
+        into: &mut [u8],
+    ) -> Result<usize, Closed> {
         let interface = &mut network.interface;
-        match (way, &self.connector) {
-            (Way::Accepted(number, stream), _) => {
+        match (id, &self.connector) {
+            (ConnectionId::Accepted(number, stream), _) => {
                 let listener = self.listeners.get(number).ok_or(Closed::Gone)?;
                 listener.read(interface, stream, into)
             }
-            (Way::Made(made), Some(connector)) => connector.read(interface, made, into),
-            (Way::Made(_), None) => Err(Closed::Gone),
+            (ConnectionId::Made(made), Some(connector)) => connector.read(interface, made, into),
+            (ConnectionId::Made(_), None) => Err(Closed::Gone),
         }
     }
 
-    /// Writes what fits into the connection's buffer, which was empty: all of it.
-    pub fn write(&self, network: &mut Network, way: Way, bytes: &[u8]) -> Result<usize, Closed> {
+    /// Writes. The connection's buffer is empty and large enough for all bytes.
+    pub fn write(
+        &self,
+        network: &mut Network,
+        id: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<usize, Closed> {
         let interface = &mut network.interface;
-        match (way, &self.connector) {
-            (Way::Accepted(number, stream), _) => {
+        match (id, &self.connector) {
+            (ConnectionId::Accepted(number, stream), _) => {
                 let listener = self.listeners.get(number).ok_or(Closed::Gone)?;
                 listener.write(interface, stream, bytes)
             }
-            (Way::Made(made), Some(connector)) => connector.write(interface, made, bytes),
-            (Way::Made(_), None) => Err(Closed::Gone),
+            (ConnectionId::Made(made), Some(connector)) => connector.write(interface, made, bytes),
+            (ConnectionId::Made(_), None) => Err(Closed::Gone),
         }
     }
 
-    pub fn end(&mut self, network: &mut Network, way: Way, abort: bool, now: Instant) {
+    pub fn end(&mut self, network: &mut Network, id: ConnectionId, abort: bool, now: Instant) {
         let interface = &mut network.interface;
-        match (way, &mut self.connector) {
-            (Way::Accepted(number, stream), _) => {
+        match (id, &mut self.connector) {
+            (ConnectionId::Accepted(number, stream), _) => {
                 if let Some(listener) = self.listeners.get_mut(number) {
                     match abort {
                         true => listener.abort(interface, stream, now),
@@ -78,14 +88,14 @@ impl Sockets {
                     }
                 }
             }
-            (Way::Made(made), Some(connector)) => connector.close(interface, made, abort),
-            (Way::Made(_), None) => {}
+            (ConnectionId::Made(made), Some(connector)) => connector.close(interface, made, abort),
+            (ConnectionId::Made(_), None) => {}
         }
     }
 
-    /// The host at the other end, and our port, of a connection that was accepted.
-    pub fn host(&self, network: &mut Network, way: Way) -> Option<(IpAddr, u16)> {
-        let Way::Accepted(number, stream) = way else { return None };
+    /// The host, and our port, of an accepted connection.
+    pub fn host(&self, network: &mut Network, id: ConnectionId) -> Option<(IpAddr, u16)> {
+        let ConnectionId::Accepted(number, stream) = id else { return None };
         let listener = self.listeners.get(number)?;
         let (from, _) = listener.ends(&mut network.interface, stream)?;
         Some((from.ip(), listener.port()))

@@ -1,11 +1,9 @@
-//! SMC-R on the ports of the first loop: the engine, and who uses it. It stands between the data
-//! plane, whose provider carries its bytes, and the IP interfaces, whose TCP connections carry its
-//! handshakes; so it has a stage of its own in a round. Nothing of it is there unless the
-//! configuration wants something of it.
+//! SMC-R on the ports of the first loop: the engine and its users. It is between the data plane, whose provider carries
+//! its bytes, and the IP interfaces, whose TCP connections carry its handshakes. So it has a stage of its own in a
+//! round. It exists only if the configuration uses it.
 //!
-//! A round looks at those of its users only to whom something has happened: the interfaces name the
-//! listeners and connectors that have news, the engine's events name their owner, and what is due is in
-//! front of a heap.
+//! A round polls only users with events: interfaces name the listeners and connectors with events, the engine's events
+//! name their owner, and timers are in a heap.
 //!
 //! Ports of other loops are served over TCP alone.
 
@@ -15,7 +13,7 @@ use super::network::Network;
 use super::plane::DataPlane;
 use super::ports::PortSlot;
 use super::rdma_stack::RdmaStack;
-use super::service::{Service, Surroundings};
+use super::service::{Service, ServiceContext};
 use crate::config::{self, Config};
 use crate::families::{self, OfSmc, SMC};
 use core::net::IpAddr;
@@ -37,26 +35,26 @@ use smcr::engine::{self, BATCH, Device, Engine, Subnet};
 use verbs::EngineContext;
 use verbs::PathMtu;
 
-/// Bytes of each TCP connection of echo and discard, either way: eleven segments for a client without
-/// SMC, so that most of them go in a batch.
+/// Bytes of each buffer of a TCP connection of echo and discard: eleven segments for a client without SMC, so most of
+/// them are sent in a batch.
 const SERVICE_BUFFER: usize = 16 << 10;
 
 /// SMC-R and its users.
 pub(super) struct Smc {
     pub engine: Engine,
-    /// Echo and discard, if they are wanted, and the rules.
+    /// Echo and discard, if enabled, and the rules.
     pub users: Users,
     pub rules: Rules,
-    /// Room for what relays move at a time.
+    /// Buffer for one step of a relay.
     piece: Vec<u8>,
-    /// There was more than was taken.
+    /// Completions may be left after the last poll.
     more: bool,
-    /// The interfaces' generation by which the engine knows its ports.
+    /// Generations of the interfaces for which the engine's devices were set.
     generations: Vec<u64>,
 }
 
 impl Smc {
-    /// What the configuration wants, on a machine with so much memory; what goes wrong is logged.
+    /// Creates it as configured, on a machine with `memory` bytes. Errors are logged. None if it is not needed.
     pub fn of(
         config: &Config,
         memory: u64,
@@ -82,7 +80,7 @@ impl Smc {
         let offers = offers(&config.smc);
         if !offers {
             log::warn!(
-                "smc: neither smc.ueid nor smc.version1 is set: everybody is served over TCP"
+                "smc: neither smc.ueid nor smc.version1 is set: all clients are served over TCP"
             );
         }
         let connections = config.smc.connections.into();
@@ -112,7 +110,7 @@ impl Smc {
         Some(smc)
     }
 
-    /// Puts the rules in force that the configuration wants, and ends those that it wants no more.
+    /// Starts the configured rules, and ends others.
     pub fn apply_rules(
         &mut self,
         config: &Config,
@@ -122,21 +120,21 @@ impl Smc {
     ) {
         let Some((mut ctx, mut messages)) = carriers(plane, now) else { return };
         let Smc { engine, users, rules, piece, .. } = self;
-        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
+        let (interfaces, messages) = (&mut AllInterfaces(networks), &mut messages);
         let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
         rules.apply(&config.rule, users, &mut world);
         self.engine.flush(&mut ctx);
     }
 
-    /// What is told of it; of the provider, if there is one.
+    /// Status for reports, with that of the provider if there is one.
     pub fn status(&self, rdma_stack: Option<&RdmaStack>) -> SmcStatus<'_> {
         let kept = rdma_stack.map(|rdma_stack| self.engine.kept(&rdma_stack.providers.roce));
         let left_out = &self.rules.left_out;
         SmcStatus { engine: &self.engine, users: &self.users, left_out, kept }
     }
 
-    /// Tells the engine which ports there are, when addresses have changed.
-    fn learn_ports(
+    /// Sets the engine's devices and subnets, when addresses have changed.
+    fn update_devices(
         &mut self,
         networks: &[Network],
         ports: &[PortSlot],
@@ -151,7 +149,7 @@ impl Smc {
         let device = |(port, (slot, network)): (usize, (&PortSlot, &Network))| {
             let (ip, mac) = (*network.interface.local().v4.first()?, slot.mac);
             if slot.place == PortSlot::NO_PORT {
-                // It reaches nobody else, whatever its network is called.
+                // Without a PNET ID, because only the bridge's peer is reachable.
                 let number: usize = slot.location.strip_prefix("ntb")?.parse().ok()?;
                 let address = config.ntb.get(number)?.address?;
                 let is_there = provider.bridges().any(|ntrdma| ntrdma.local() == address);
@@ -174,7 +172,7 @@ impl Smc {
             let Some(&device) = network.interface.local().v4.first() else { continue };
             for cidr in network.interface.addresses() {
                 let address: IpAddr = cidr.address().into();
-                // Everybody has that one.
+                // Link-local addresses are the same subnet everywhere.
                 if !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
                     subnets.push(Subnet::new(device, address, cidr.prefix_len()));
                 }
@@ -185,15 +183,15 @@ impl Smc {
 }
 
 impl Service for Smc {
-    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
-        let Surroundings { networks, plane, ports, config, refused, now, .. } = around;
+    fn poll(&mut self, around: &mut ServiceContext<'_>) -> usize {
+        let ServiceContext { networks, plane, ports, config, refused, now, .. } = around;
         let Some((mut ctx, mut messages)) = carriers(plane, *now) else { return 0 };
-        self.learn_ports(networks, ports, config, ctx.provider);
+        self.update_devices(networks, ports, config, ctx.provider);
         let completed = self.engine.poll(&mut ctx);
         self.more = completed >= BATCH;
-        let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
+        let timers = self.engine.handle_timeout(&mut ctx, &mut AllInterfaces(networks));
         let Smc { engine, users, piece, .. } = self;
-        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
+        let (interfaces, messages) = (&mut AllInterfaces(networks), &mut messages);
         let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
         let done = completed + usize::from(timers) + users.poll(&mut world);
         if done > 0 {
@@ -202,7 +200,7 @@ impl Service for Smc {
                 log::info!("{notice}");
             }
             while let Some((name, notice)) = self.users.poll_notice() {
-                tell(name, &notice);
+                log_notice(name, &notice);
             }
         }
         let refusals = &mut self.engine.admission.refusals;
@@ -217,12 +215,12 @@ impl Service for Smc {
         Instant::first([more, self.users.poll_timeout(), self.engine.poll_timeout()])
     }
 
-    fn shut_down(&mut self, around: &mut Surroundings<'_>) {
+    fn shut_down(&mut self, around: &mut ServiceContext<'_>) {
         let Some((mut ctx, mut messages)) = carriers(around.plane, around.now) else { return };
         self.engine.shut_down(&mut ctx);
         self.engine.flush(&mut ctx);
         let Smc { engine, users, piece, .. } = self;
-        let (interfaces, messages) = (&mut Ways(around.networks), &mut messages);
+        let (interfaces, messages) = (&mut AllInterfaces(around.networks), &mut messages);
         let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
         users.shut_down(&mut world);
     }
@@ -232,12 +230,12 @@ impl Service for Smc {
     }
 }
 
-/// Whether the configuration has anything that SMC can be spoken with.
+/// Whether the configuration allows SMC-R: version 1, or an EID for version 2.
 fn offers(smc: &config::Smc) -> bool {
     smc.version1 || !smc.ueid.is_empty()
 }
 
-/// The engine's settings, with so many bytes of memory for all that there is.
+/// The engine's settings. `memory` is the size of the arena.
 fn settings(config: &Config, memory: u64) -> engine::Config {
     let defaults = engine::Config::default();
     let mut hostname = [b' '; 32];
@@ -254,14 +252,13 @@ fn settings(config: &Config, memory: u64) -> engine::Config {
     }
 }
 
-/// What the engine works with; None without RoCE.
+/// Context of the engine; None without RoCE.
 fn context(plane: &mut DataPlane) -> Option<EngineContext<'_, ProviderSet>> {
     let provider = &mut plane.rdma_stack.as_mut()?.providers;
     Some(EngineContext { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
 }
 
-/// What carries connections: the provider of SMC-R with what it works with, and transports of messages; None without
-/// RoCE.
+/// Context of the engine, and message transports, as carriers of connections; None without RoCE.
 #[inline]
 fn carriers<'a>(
     plane: &'a mut DataPlane,
@@ -277,11 +274,11 @@ fn carriers<'a>(
 }
 
 #[cold]
-fn tell(name: &str, notice: &Notice) {
+fn log_notice(name: &str, notice: &Notice) {
     match notice {
         Notice::Backend { backend, up } => {
-            let what = if *up { "answers" } else { "does not answer" };
-            log::warn!("rule {name}: {backend} {what}");
+            let state = if *up { "answers" } else { "does not answer" };
+            log::warn!("rule {name}: {backend} {state}");
         }
         Notice::Ended { why, connections, lost } => {
             log::warn!(
@@ -291,17 +288,17 @@ fn tell(name: &str, notice: &Notice) {
     }
 }
 
-/// All interfaces, as the way to a neighbour on any of them.
-struct Ways<'a>(&'a mut [Network]);
+/// All interfaces, for rules and to resolve neighbours.
+struct AllInterfaces<'a>(&'a mut [Network]);
 
-impl Ways<'_> {
+impl AllInterfaces<'_> {
     fn towards(&mut self, remote: IpAddr) -> Option<&mut Interface> {
         let mut interfaces = self.0.iter_mut().map(|network| &mut network.interface);
         interfaces.find(|interface| interface.next_hop(remote).is_some())
     }
 }
 
-impl Interfaces for Ways<'_> {
+impl Interfaces for AllInterfaces<'_> {
     fn count(&self) -> usize {
         self.0.len()
     }
@@ -311,7 +308,7 @@ impl Interfaces for Ways<'_> {
     }
 }
 
-impl Neighbours for Ways<'_> {
+impl Neighbours for AllInterfaces<'_> {
     fn address_towards(&self, remote: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
         let mut interfaces = self.0.iter().map(|network| &network.interface);
         let interface = interfaces.find(|interface| interface.next_hop(remote).is_some())?;

@@ -1,5 +1,5 @@
-//! From the configuration's rules to relays, at start and whenever the rules change. A rule that listens on the same
-//! goes on with its connections; one that is gone, or listens elsewhere, ends with them.
+//! Applies the configured rules to relays, at start and after changes. A changed rule with the same listen end keeps
+//! its connections. A rule that was removed, or listens on another end, ends with its connections.
 
 use super::offers;
 use crate::config::{self, Rule, RuleFraming};
@@ -15,34 +15,34 @@ use net::tcp::Limits;
 use smcr::admission::{Gate, share_of};
 use verbs::Provider;
 
-/// Share of the memory that TCP buffers may take: half of the heap, which has an eighth.
+/// Divisor of the memory for TCP buffers: half of the heap, which is an eighth of the memory.
 const SHARE: u64 = 16;
-/// What they may take of a small machine.
+/// Minimum for TCP buffers, on a small machine.
 const LEAST: u64 = 4 << 20;
 
-/// Bytes that the TCP buffers of all connections may take together on a machine with so much memory.
+/// Limit of the TCP buffers of all connections together, on a machine with `memory` bytes.
 pub(super) fn pool(memory: u64) -> u64 {
     (memory / SHARE).max(LEAST)
 }
 
-/// The rules that the configuration wants, as far as they can be.
+/// The configured rules: those in force, and those left out.
 pub(in super::super) struct Rules {
-    /// What is in force of SMC-R itself, since the engine was made.
+    /// SMC-R settings in force since the engine was created.
     smc: config::Smc,
     /// Bytes for the buffers of all connections.
     pool: u64,
-    /// At work, each as it was meant when it began.
+    /// Running rules, as configured when they were applied.
     in_force: Vec<Rule>,
-    /// Those that cannot be, and why.
+    /// Rules that are not in force, and why.
     pub left_out: Vec<(String, String)>,
-    /// One of them waits for its port: [`Rules::apply`] is to be called again in a while.
+    /// A rule waits for its port or transport: [`Rules::apply`] is to be called again.
     pub waits: bool,
-    /// What was complained about.
-    told: Vec<(String, String)>,
+    /// Rules left out that were logged, with the reason.
+    logged: Vec<(String, String)>,
 }
 
 impl Rules {
-    /// None yet.
+    /// Creates it without rules.
     pub fn new(smc: config::Smc, pool: u64) -> Self {
         Rules {
             smc,
@@ -50,12 +50,12 @@ impl Rules {
             in_force: Vec::new(),
             left_out: Vec::new(),
             waits: false,
-            told: Vec::new(),
+            logged: Vec::new(),
         }
     }
 
-    /// Brings the relays to what is wanted. What cannot be is logged and kept with the reason. A rule takes
-    /// memory for its buffers when somebody connects.
+    /// Applies the rules in `wanted` to the relays. Rules that cannot be in force are logged, and kept with the reason.
+    /// A rule allocates its buffers when a client connects.
     pub fn apply<P: Provider + ?Sized>(
         &mut self,
         wanted: &[Rule],
@@ -64,16 +64,16 @@ impl Rules {
     ) {
         let left_before = core::mem::take(&mut self.left_out);
         self.waits = false;
-        // Before others begin, who may want their names and ports.
-        let mut goes_on = Vec::new();
+        // End rules before others start, which may need their names and ports.
+        let mut adjusted = Vec::new();
         for (before, after) in self.take_changed(wanted) {
             match after.filter(|after| self.can_adjust(&before, after, world)) {
-                Some(after) => goes_on.push((before, after)),
+                Some(after) => adjusted.push((before, after)),
                 None => remove(&before, users, world),
             }
         }
-        // No name is given to one while another may still have it.
-        for (before, after) in goes_on {
+        // Adjust rules after removals, so that no name is used twice.
+        for (before, after) in adjusted {
             self.adjust(&before, after, users, world);
         }
         for rule in wanted {
@@ -85,7 +85,7 @@ impl Rules {
                 continue;
             }
             if let Some(Obstacle { why, passes }) = unavailable(rule, world) {
-                // A network of RapidIO may become known.
+                // For example a RapidIO network may be enumerated later.
                 self.waits = true;
                 let level = if passes { Level::Info } else { Level::Error };
                 self.leave_out(rule, why, Some(level));
@@ -93,16 +93,16 @@ impl Rules {
             }
             let held = rule.listen.port().and_then(|port| held(port, world.interfaces));
             if let Some(why) = held {
-                // Who has it may be about to leave it: HTTP moves a moment after a rule.
+                // Log it only the second time: HTTP leaves a port a moment after a change.
                 let again = left_before.iter().any(|(name, _)| name == rule.name.as_str());
                 self.waits = true;
                 self.leave_out(rule, why, again.then_some(Level::Error));
                 continue;
             }
             let (seed, now) = (world.ctx.rng.next_u32() as u16, world.ctx.now);
-            let meant = self.meant(rule);
+            let settings = self.relay_rule(rule);
             users.add_rule(rule.name.to_string(), world.interfaces, |owner, interfaces| {
-                Relay::new(meant, interfaces, owner, seed, now)
+                Relay::new(settings, interfaces, owner, seed, now)
             });
             if let Err(why) = users.listen(rule.name.as_str(), world) {
                 users.remove_rule(rule.name.as_str(), world);
@@ -112,10 +112,10 @@ impl Rules {
             self.in_force.push(rule.clone());
         }
         let left_out = &self.left_out;
-        self.told.retain(|one| left_out.contains(one));
+        self.logged.retain(|one| left_out.contains(one));
     }
 
-    /// Takes those out of force that are not wanted as they are: each, and what is wanted of it.
+    /// Removes changed rules from `in_force`. Returns each, and the wanted rule with the same listen end.
     fn take_changed<'a>(&mut self, wanted: &'a [Rule]) -> Vec<(Rule, Option<&'a Rule>)> {
         let (stay, change) =
             core::mem::take(&mut self.in_force).into_iter().partition(|rule| wanted.contains(rule));
@@ -125,7 +125,7 @@ impl Rules {
         change.into_iter().map(|rule| (rule.clone(), after(&rule))).collect()
     }
 
-    /// Whether a rule can become another with its connections, and that one be in force.
+    /// Whether a rule can change in place, and the changed rule can be in force.
     fn can_adjust<P: Provider + ?Sized>(
         &self,
         before: &Rule,
@@ -134,10 +134,10 @@ impl Rules {
     ) -> bool {
         self.obstacle(after).is_none()
             && unavailable_servers(after, world).is_none()
-            && self.meant(before).can_become(&self.meant(after))
+            && self.relay_rule(before).can_become(&self.relay_rule(after))
     }
 
-    /// Has a rule become another. Its connections go on.
+    /// Changes a rule in place. Its connections continue.
     fn adjust<P: Provider + ?Sized>(
         &mut self,
         before: &Rule,
@@ -145,31 +145,31 @@ impl Rules {
         users: &mut Users,
         world: &mut World<'_, '_, P>,
     ) {
-        let Some(ended) = users.adjust_rule(self.meant(after), world) else { return };
+        let Some(ended) = users.adjust_rule(self.relay_rule(after), world) else { return };
         let name = &after.name;
         if before.name != *name {
-            log::info!("rule {}: is called {name} now", before.name);
+            log::info!("rule {}: renamed to {name}", before.name);
         }
         match ended {
-            0 => log::info!("rule {name}: changed; its connections go on"),
+            0 => log::info!("rule {name}: changed; its connections continue"),
             _ => log::warn!(
-                "rule {name}: changed; connections of hosts that rule.N.hosts does not list any more ended: {ended}"
+                "rule {name}: changed; connections ended of hosts no longer in rule.N.hosts: {ended}"
             ),
         }
         self.in_force.push(after.clone());
     }
 
-    /// Leaves a rule out, and says so once, at this level.
+    /// Leaves a rule out, and logs that once, at this level.
     fn leave_out(&mut self, rule: &Rule, why: String, level: Option<Level>) {
         let one = (rule.name.to_string(), why);
-        if let Some(level) = level.filter(|_| !self.told.contains(&one)) {
+        if let Some(level) = level.filter(|_| !self.logged.contains(&one)) {
             log::log!(level, "rule {} is not in force: {}", one.0, one.1);
-            self.told.push(one.clone());
+            self.logged.push(one.clone());
         }
         self.left_out.push(one);
     }
 
-    /// What keeps a rule from ever being in force on this machine.
+    /// Why a rule can never be in force on this machine.
     fn obstacle(&self, rule: &Rule) -> Option<String> {
         // Both sides, both ways.
         let carries_messages = matches!(rule.listen, Listen::Message(_))
@@ -178,15 +178,15 @@ impl Rules {
         let (one, pool) = (4 * rule.buffer_size.0 + messages, self.pool);
         if one > pool {
             return Some(format!(
-                "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size or max_message, or \
-                 more memory"
+                "one connection needs {one} bytes, and the limit of all is {pool}: lower buffer_size or max_message, or \
+                 give the machine more memory"
             ));
         }
         None
     }
 
-    /// A rule in the relay's terms.
-    fn meant(&self, rule: &Rule) -> relay::Rule {
+    /// Converts a configured rule for the relay.
+    fn relay_rule(&self, rule: &Rule) -> relay::Rule {
         let buffer = rule.buffer_size.0 as usize;
         let seconds = Duration::from_secs;
         let offers = offers(&self.smc);
@@ -223,7 +223,7 @@ impl Rules {
     }
 }
 
-/// Says that an end which carries messages is not in force.
+/// Why an end of a rule over a message transport is not available.
 fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> Option<Obstacle> {
     let listened = match &rule.listen {
         Listen::Message(name) => world.messages.obstacle(name, true),
@@ -232,7 +232,7 @@ fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> O
     listened.or_else(|| unavailable_servers(rule, world))
 }
 
-/// Likewise of its servers.
+/// Why a server of a rule over a message transport is not available.
 fn unavailable_servers<P: Provider + ?Sized>(
     rule: &Rule,
     world: &World<'_, '_, P>,
@@ -243,7 +243,7 @@ fn unavailable_servers<P: Provider + ?Sized>(
     })
 }
 
-/// Ends a rule, and says so.
+/// Ends a rule, and logs that.
 fn remove<P: Provider + ?Sized>(rule: &Rule, users: &mut Users, world: &mut World<'_, '_, P>) {
     match users.remove_rule(rule.name.as_str(), world) {
         0 => log::info!("rule {}: ended", rule.name),
@@ -251,13 +251,12 @@ fn remove<P: Provider + ?Sized>(rule: &Rule, users: &mut Users, world: &mut Worl
     }
 }
 
-/// Says that somebody else listens on a port. The configuration gives it to one only, but who had it before may
-/// have it until a reboot.
+/// Reason if another user listens on a port. The configuration assigns a port to one user, but the former user may keep
+/// it until a reboot.
 fn held(port: u16, interfaces: &mut dyn Interfaces) -> Option<String> {
     (0..interfaces.count()).any(|at| interfaces.get(at).is_listened_on(port)).then(|| {
         format!(
-            "port {port} is still held by who had it when the appliance was booted: `save` and `reboot`, or \
-             another port"
+            "port {port} is still in use by its user at boot: `save` and `reboot`, or use another port"
         )
     })
 }

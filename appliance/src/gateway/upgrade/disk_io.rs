@@ -6,15 +6,16 @@ use release::layout::BLOCK;
 
 const SECTOR: u64 = 512;
 
-/// What is under way on a stretch of a disk.
+/// An operation on a range of a disk.
 #[derive(Debug)]
 pub(super) struct DiskIo {
     geometry: Geometry,
     area: Stretch,
     buffer: Window,
     operation: Operation,
-    /// What is still to be done: where, in bytes from the start of the stretch, and which part of the buffer.
+    /// Position of the rest, in bytes from the start of the range.
     at: u64,
+    /// The rest in the buffer: from `from` to `to`.
     from: usize,
     to: usize,
     in_flight: usize,
@@ -23,8 +24,8 @@ pub(super) struct DiskIo {
 }
 
 impl DiskIo {
-    /// Through a buffer that begins at a multiple of [`BLOCK`] and has a multiple of its bytes. None if the disk's blocks
-    /// are larger.
+    /// Creates it with a buffer whose address and length are multiples of [`BLOCK`]. None if the disk's blocks are
+    /// larger.
     pub fn new(geometry: Geometry, area: Stretch, buffer: Window) -> Option<DiskIo> {
         let fits = geometry.logical_block as usize <= BLOCK
             && geometry.max_transfer as usize >= BLOCK
@@ -45,17 +46,17 @@ impl DiskIo {
         fits.then_some(idle)
     }
 
-    /// Bytes of the stretch.
+    /// Bytes of the range.
     pub fn length(&self) -> u64 {
         self.area.sectors * SECTOR
     }
 
-    /// What everything goes through.
+    /// The buffer of all transfers.
     pub fn buffer(&self) -> Window {
         self.buffer
     }
 
-    /// Requests that have ended; changes whenever one does.
+    /// Number of completed requests.
     pub fn completed(&self) -> u64 {
         self.completed
     }
@@ -65,18 +66,18 @@ impl DiskIo {
         self.is_busy
     }
 
-    /// Begins to move `len` bytes between the start of the buffer and the disk; all are multiples of [`BLOCK`].
+    /// Starts to move `len` bytes between the start of the buffer and the disk. All numbers are multiples of [`BLOCK`].
     pub fn begin(&mut self, operation: Operation, at: u64, len: usize) {
         (self.operation, self.at, self.from, self.to) = (operation, at, 0, len);
         self.is_busy = true;
     }
 
-    /// Has everything that was written made durable.
+    /// Starts a flush, which makes all writes durable.
     pub fn flush(&mut self) {
         self.begin(Operation::Flush, 0, 0);
     }
 
-    /// Goes on; what came of it, once it is over.
+    /// Continues the operation. Returns its result, once it has ended.
     pub fn poll(&mut self, disk: &mut dyn Disk) -> Option<Result<(), &'static str>> {
         if !self.is_busy {
             return None;
@@ -88,8 +89,8 @@ impl DiskIo {
                 if let Err(error) = completion.result {
                     return self.end(Err(match error {
                         DiskError::Io => "reported an I/O error",
-                        DiskError::Unsupported => "does not take a request that it should take",
-                        DiskError::Broken => "does not work any more",
+                        DiskError::Unsupported => "rejects a request that it has to support",
+                        DiskError::Broken => "has failed",
                     }));
                 }
                 let done = core::mem::take(&mut self.in_flight);
@@ -109,11 +110,11 @@ impl DiskIo {
             match disk.submit(&request) {
                 Ok(()) => disk.flush_queue(),
                 Err(SubmitError::Full) => return None,
-                // A disk without a cache need not know how to flush.
+                // A disk without a cache need not support a flush.
                 Err(_) if self.is_flush() => return self.end(Ok(())),
-                Err(_) => return self.end(Err("does not take a request that it should take")),
+                Err(_) => return self.end(Err("rejects a request that it has to support")),
             }
-            // A flush moves nothing, and is under way all the same.
+            // At least 1, because a flush moves no bytes.
             self.in_flight = len.max(1);
         }
     }

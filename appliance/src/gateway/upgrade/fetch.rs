@@ -1,5 +1,5 @@
-//! A file from an HTTP server (RFC 9112), as it comes: `http://ADDRESS[:PORT]/PATH`. Names are not looked up, and there is
-//! no TLS: what is fetched is signed.
+//! Fetches a file from an HTTP server (RFC 9112), piece by piece: `http://ADDRESS[:PORT]/PATH`. Host names are not
+//! resolved. There is no TLS, because the file is signed.
 
 use crate::gateway::network::Network;
 use core::net::{IpAddr, SocketAddr};
@@ -8,55 +8,56 @@ use drivers::hal::Instant;
 use net::answer::Answer;
 use net::connector::{ConnectionHandle, Connector, Limits, Progress};
 
-/// How long the header of an answer may take, and in which time so many bytes of the file have to come.
+/// Time limit of the header of a response, and interval in which at least [`LEAST`] bytes of the file have to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Least bytes of the file in each of these times: 4 KiB a second. The last of them may be shorter.
+/// Minimum of bytes in each interval: 4 KiB a second. The last interval may be shorter.
 const LEAST: u64 = 4096 * 20;
-/// How long the whole may take.
+/// Time limit of the whole file.
 const WHOLE: Duration = Duration::from_secs(3600);
-/// Bytes that have come and were not taken, at most.
+/// Most received bytes that wait for the disk.
 const WAITING: usize = 32 << 10;
 const LIMITS: Limits = Limits { connections: 1, receive: 64 << 10, transmit: 4 << 10 };
 
-/// How fast a server has to be: one that drips does not hold an upgrade for ever.
+/// Minimum speed of a server, so that a slow one does not block upgrades for ever.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// When the whole is given up.
+    /// Time limit of the whole file.
     end: Instant,
-    /// When it is given up if not enough has come by then, and how much has.
+    /// End of the interval.
     until: Instant,
-    came: u64,
+    /// Bytes received in the interval.
+    received: u64,
 }
 
 impl Pace {
     fn new(now: Instant) -> Pace {
-        Pace { end: now + WHOLE, until: now + PATIENCE, came: 0 }
+        Pace { end: now + WHOLE, until: now + PATIENCE, received: 0 }
     }
 
-    /// When something is to be decided.
+    /// When to check next.
     fn next(&self) -> Instant {
         self.until.min(self.end)
     }
 
-    /// The server is not to blame for the time that passes: its bytes wait for the disk.
-    fn excuse(&mut self, now: Instant) {
-        (self.until, self.came) = (now + PATIENCE, 0);
+    /// Starts a new interval, for example because the server's bytes wait for the disk.
+    fn restart(&mut self, now: Instant) {
+        (self.until, self.received) = (now + PATIENCE, 0);
     }
 
-    /// An error if the server is too slow. `left` are bytes of the file that are still to come, once that is known.
+    /// An error if the server is too slow. `left` is the number of missing bytes of the file, once it is known.
     fn check(&mut self, left: Option<u64>, now: Instant) -> Result<(), String> {
         if now < self.next() {
             return Ok(());
         }
         match left {
-            None => Err("no answer within 20 s".into()),
-            Some(left) if now >= self.end => Err(format!("{left} bytes have not come in an hour")),
-            Some(left) if self.came < LEAST => Err(format!(
-                "{left} bytes have not come, and {} in the last 20 s: less than 4 KiB a second",
-                self.came
+            None => Err("no response within 20 s".into()),
+            Some(left) if now >= self.end => Err(format!("{left} bytes are missing after an hour")),
+            Some(left) if self.received < LEAST => Err(format!(
+                "{left} bytes are missing, and {} came in the last 20 s: less than 4 KiB a second",
+                self.received
             )),
             Some(_) => {
-                self.excuse(now);
+                self.restart(now);
                 Ok(())
             }
         }
@@ -68,7 +69,7 @@ pub(super) struct Fetch {
     server: SocketAddr,
     request: String,
     connector: Connector,
-    /// The interface that it goes over, and the connection.
+    /// Number of the interface, and the connection.
     connection: Option<(usize, ConnectionHandle)>,
     sent: usize,
     answer: Answer,
@@ -76,7 +77,7 @@ pub(super) struct Fetch {
     failed: Option<String>,
 }
 
-/// Takes an address apart: the server, what it is called in the request, and the path.
+/// Parses an address: the server, its name in the request, and the path.
 fn parts(url: &str) -> Result<(SocketAddr, &str, &str), String> {
     let rest = url.strip_prefix("http://").ok_or(
         "accepted: http://ADDRESS[:PORT]/PATH, or the name of a disk. There is no TLS: the file is signed",
@@ -87,9 +88,10 @@ fn parts(url: &str) -> Result<(SocketAddr, &str, &str), String> {
     };
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse::<IpAddr>().map(|address| SocketAddr::new(address, 80));
-    let server = host.parse().or(address).map_err(|_| {
-        format!("{host:?} is no IP address, with or without a port: names are not looked up")
-    })?;
+    let server = host
+        .parse()
+        .or(address)
+        .map_err(|_| format!("{host:?} is not IP[:PORT]: host names are not resolved"))?;
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("a path has no spaces: write them as %20".into());
     }
@@ -97,7 +99,7 @@ fn parts(url: &str) -> Result<(SocketAddr, &str, &str), String> {
 }
 
 impl Fetch {
-    /// Begins; `seed` is random.
+    /// Starts to fetch. `seed` is random.
     pub fn new(url: &str, seed: u16, now: Instant) -> Result<Fetch, String> {
         let (server, host, path) = parts(url)?;
         let request = format!(
@@ -115,37 +117,37 @@ impl Fetch {
         })
     }
 
-    /// Bytes that wait to be taken.
+    /// Received bytes that were not taken yet.
     pub fn waiting(&self) -> usize {
         self.answer.waiting()
     }
 
-    /// Takes bytes that have come; how many.
+    /// Takes received bytes. Returns their number.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
         self.answer.take(into)
     }
 
-    /// Whether all has come.
-    pub fn is_whole(&self) -> bool {
+    /// Whether the file is complete.
+    pub fn is_complete(&self) -> bool {
         self.answer.is_whole()
     }
 
-    /// What went wrong, if something has.
+    /// Error, if it has failed.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
     }
 
-    /// When it may be given up.
+    /// When the next timeout is checked.
     pub fn until(&self) -> Option<Instant> {
-        (self.failed.is_none() && !self.is_whole()).then(|| self.pace.next())
+        (self.failed.is_none() && !self.is_complete()).then(|| self.pace.next())
     }
 
-    /// Goes on; whether something has happened.
+    /// Continues. Returns whether there was progress.
     pub fn poll(&mut self, networks: &mut [Network], now: Instant) -> bool {
-        if self.failed.is_some() || self.is_whole() {
+        if self.failed.is_some() || self.is_complete() {
             return false;
         }
-        let result = self.go_on(networks, now);
+        let result = self.advance(networks, now);
         if let Err(why) = &result {
             self.failed = Some(format!("{}: {why}", self.server));
         }
@@ -161,7 +163,7 @@ impl Fetch {
         }
     }
 
-    fn go_on(&mut self, networks: &mut [Network], now: Instant) -> Result<bool, String> {
+    fn advance(&mut self, networks: &mut [Network], now: Instant) -> Result<bool, String> {
         self.pace.check(self.answer.left(), now)?;
         let Some((number, connection)) = self.connection else {
             for (number, network) in networks.iter_mut().enumerate() {
@@ -171,7 +173,7 @@ impl Fetch {
                     return Ok(true);
                 }
             }
-            return Err("no interface has a way there".into());
+            return Err("no interface has a route to it".into());
         };
         let network = networks.get_mut(number).ok_or("its interface is gone")?;
         let interface = &mut network.interface;
@@ -179,11 +181,11 @@ impl Fetch {
         match self.connector.progress(interface, connection) {
             Progress::Opening => return Ok(false),
             Progress::Gone if self.sent == 0 => {
-                return Err("it does not take the connection".into());
+                return Err("it refuses the connection".into());
             }
             Progress::Open { .. } | Progress::Gone => {}
         }
-        let ended = || "it has ended the connection before the file was whole".to_string();
+        let ended = || "it closed the connection before the end of the file".to_string();
         let rest = self.request.as_bytes().get(self.sent..).unwrap_or_default();
         if !rest.is_empty() {
             self.sent += self.connector.write(interface, connection, rest).map_err(|_| ended())?;
@@ -197,27 +199,27 @@ impl Fetch {
                 break;
             }
             any = true;
-            self.take_in(bytes.get(..count).unwrap_or_default(), now)?;
-            if self.is_whole() {
+            self.receive(bytes.get(..count).unwrap_or_default(), now)?;
+            if self.is_complete() {
                 break;
             }
         }
         if self.waiting() + bytes.len() > WAITING {
-            // It is the disk that is slow.
-            self.pace.excuse(now);
+            // The disk is slow, not the server.
+            self.pace.restart(now);
         }
         Ok(any)
     }
 
-    /// Takes what has come at this time.
-    fn take_in(&mut self, bytes: &[u8], now: Instant) -> Result<(), String> {
+    /// Handles received bytes.
+    fn receive(&mut self, bytes: &[u8], now: Instant) -> Result<(), String> {
         let had_header = self.answer.left().is_some();
         self.answer.hear(bytes)?;
         if had_header {
-            self.pace.came = self.pace.came.saturating_add(bytes.len() as u64);
+            self.pace.received = self.pace.received.saturating_add(bytes.len() as u64);
         } else if self.answer.left().is_some() {
-            // From here on the file is what counts.
-            self.pace.excuse(now);
+            // The header is complete. The first interval of the file starts.
+            self.pace.restart(now);
         }
         Ok(())
     }
@@ -232,31 +234,32 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_apart() {
-        let told =
+    fn urls_are_parsed_and_malformed_ones_refused() {
+        let parsed =
             |url: &str| parts(url).map(|(server, host, path)| format!("{server} {host} {path}"));
-        assert_eq!(told("http://10.0.0.1/a").unwrap(), "10.0.0.1:80 10.0.0.1 /a");
-        assert_eq!(told("http://10.0.0.1:8000").unwrap(), "10.0.0.1:8000 10.0.0.1:8000 /");
-        assert_eq!(told("http://[fd00::1]/a").unwrap(), "[fd00::1]:80 [fd00::1] /a");
-        assert_eq!(told("http://[fd00::1]:81/a").unwrap(), "[fd00::1]:81 [fd00::1]:81 /a");
+        assert_eq!(parsed("http://10.0.0.1/a").unwrap(), "10.0.0.1:80 10.0.0.1 /a");
+        assert_eq!(parsed("http://10.0.0.1:8000").unwrap(), "10.0.0.1:8000 10.0.0.1:8000 /");
+        assert_eq!(parsed("http://[fd00::1]/a").unwrap(), "[fd00::1]:80 [fd00::1] /a");
+        assert_eq!(parsed("http://[fd00::1]:81/a").unwrap(), "[fd00::1]:81 [fd00::1]:81 /a");
         for wrong in ["https://10.0.0.1/", "10.0.0.1", "http://host/a", "http://10.0.0.1/a\r\nX: y"]
         {
             assert!(parts(wrong).is_err(), "{wrong}");
         }
     }
 
-    /// Has a server send `count` bytes each `pause` seconds until it is given up, or `most` seconds have passed.
+    /// Simulates a server that sends `count` bytes each `pause` seconds. Returns the second of the timeout, None if
+    /// there is none within `most` seconds.
     fn seconds_until_given_up(count: usize, pause: u64, most: u64) -> Option<u64> {
         let mut fetch = fetch();
         let mut second = 0;
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n";
-        fetch.take_in(answer, Instant::ZERO).unwrap();
+        fetch.receive(answer, Instant::ZERO).unwrap();
         while second < most {
             second += 1;
             let now = Instant::ZERO + Duration::from_secs(second);
             if second.is_multiple_of(pause) {
                 for piece in vec![0; count].chunks(4096) {
-                    fetch.take_in(piece, now).unwrap();
+                    fetch.receive(piece, now).unwrap();
                     fetch.take(&mut [0; 4096]);
                 }
             }
@@ -268,12 +271,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_drips_is_given_up() {
-        // A byte each 19 s, each second, and all but enough.
+    fn slow_server_times_out() {
+        // A byte each 19 s, a byte each second, and just too little.
         assert_eq!(seconds_until_given_up(1, 19, 10_000), Some(20));
         assert_eq!(seconds_until_given_up(1, 1, 10_000), Some(20));
         assert_eq!(seconds_until_given_up(4000, 1, 10_000), Some(20));
-        // What is fast enough for a while is no licence for the rest.
+        // A burst does not excuse a following pause.
         assert_eq!(seconds_until_given_up(4096 * 30, 30, 10_000), Some(20));
         // Fast enough, but not for ever.
         assert_eq!(seconds_until_given_up(4096, 1, 3500), None);
@@ -282,25 +285,25 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_drips_is_given_up() {
+    fn slow_header_times_out() {
         let mut fetch = fetch();
         for second in 0..20 {
             let now = Instant::ZERO + Duration::from_secs(second);
             assert!(fetch.pace.check(fetch.answer.left(), now).is_ok());
             fetch
-                .take_in(b"HTTP/1.1 200 OK\r\nX: y"[second as usize..][..1].as_ref(), now)
+                .receive(b"HTTP/1.1 200 OK\r\nX: y"[second as usize..][..1].as_ref(), now)
                 .unwrap();
         }
-        let told = fetch.pace.check(fetch.answer.left(), Instant::ZERO + PATIENCE).unwrap_err();
-        assert_eq!(told, "no answer within 20 s");
+        let error = fetch.pace.check(fetch.answer.left(), Instant::ZERO + PATIENCE).unwrap_err();
+        assert_eq!(error, "no response within 20 s");
     }
 
     #[test]
-    fn a_slow_disk_is_no_fault_of_the_server() {
+    fn slow_disk_does_not_time_the_server_out() {
         let mut pace = Pace::new(Instant::ZERO);
         for second in 1..3600 {
             let now = Instant::ZERO + Duration::from_secs(second);
-            pace.excuse(now);
+            pace.restart(now);
             assert!(pace.check(Some(1), now).is_ok());
         }
         assert!(pace.check(Some(1), Instant::ZERO + WHOLE).is_err());

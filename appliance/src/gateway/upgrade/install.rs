@@ -1,5 +1,5 @@
-//! Writing a release into a slot, as it comes. The slot has no header until all of it is there, is what was signed, and was
-//! read back: whatever goes wrong before leaves it empty, and what boots is not touched.
+//! Writes a release into a slot, piece by piece. The slot gets its header only after the image is complete, matches its
+//! signature, and was read back. Any earlier failure leaves the slot empty, and does not change which image boots.
 
 use super::disk_io::DiskIo;
 use super::fetch::Fetch;
@@ -9,33 +9,33 @@ use drivers::hal::{Operation, Window};
 use release::layout::{self, BLOCK};
 use release::{Digest, HEADER, Header, Slot};
 
-/// Bytes that are written and checked at a time: a digest of these takes some 50 µs.
+/// Bytes of one write or check. A digest of these takes some 50 µs.
 pub(super) const PIECE: usize = 16 << 10;
 
-/// Where a release comes from.
+/// Source of a release.
 pub(super) enum Source {
     /// An HTTP server.
     Http(Box<Fetch>),
-    /// A disk that holds nothing else: its number, what reads it, and how far it was read.
+    /// A disk with the release alone: number, reader, and position.
     Disk(usize, DiskIo, u64),
-    /// It was given back.
+    /// The source was released.
     Ended,
 }
 
-/// How far it has come.
+/// Step of an installation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The header is waited for.
+    /// Receive the header.
     Header,
-    /// What the slot held is made invalid; then that is made durable.
+    /// Invalidate the slot, and flush.
     Clear,
     ClearFlush,
-    /// The image is written as it comes.
+    /// Write the image.
     Image,
-    /// It is made durable, and read back.
+    /// Flush, and read it back.
     ImageFlush,
     Check,
-    /// The header is written.
+    /// Write the header, and flush.
     Head,
     HeadFlush,
 }
@@ -45,33 +45,34 @@ pub(super) struct Install {
     pub source: Source,
     pub slot: Slot,
     key: [u8; 32],
-    /// No release that is older than this is taken.
+    /// Older releases are refused.
     not_before: u64,
-    /// Who ordered it did all that it was configured to do.
+    /// The running release was ready when it was ordered.
     pub was_ready: bool,
     stage: Stage,
-    /// What is, or will be, at the start of the slot.
+    /// Header of the release.
     pub header: Option<Header>,
     buffer: Window,
-    /// Bytes in the buffer, and of the image, that were written or read back.
+    /// Bytes in the buffer.
     filled: usize,
+    /// Bytes of the image that were written, or read back.
     done: u64,
     digest: Digest,
-    /// Tenths that were told.
-    told: u64,
+    /// Tenths of the image that were reported.
+    reported: u64,
 }
 
-/// Something that went wrong, as a sentence.
+/// Error text.
 type Failed = String;
 
-/// What there is to tell.
+/// Result of a poll.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
-    /// Nothing.
-    Quiet,
-    /// A line.
+pub(super) enum Polled {
+    /// Nothing to report.
+    Pending,
+    /// A line for the console.
     Line(String),
-    /// All of it is in the slot.
+    /// The release is in the slot.
     Written,
 }
 
@@ -96,7 +97,7 @@ impl Install {
             filled: 0,
             done: 0,
             digest: Digest::new(),
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -109,24 +110,24 @@ impl Install {
         io.is_busy()
     }
 
-    /// Goes on, with what `io` does on the disk of the slots; an error ends it.
+    /// Continues. `io` is on the disk with the slots. An error ends the installation.
     pub fn poll(
         &mut self,
         io: &mut DiskIo,
         target: usize,
         disks: &mut [DiskSlot],
-    ) -> Result<News, Failed> {
+    ) -> Result<Polled, Failed> {
         loop {
             if io.is_busy() {
                 let Some(slot) = disks.get_mut(target) else {
                     return Err("the disk is gone".into());
                 };
                 match io.poll(&mut slot.disk) {
-                    None => return Ok(News::Quiet),
+                    None => return Ok(Polled::Pending),
                     Some(Err(why)) => return Err(format!("{} {why}", slot.name)),
                     Some(Ok(())) => {
-                        if self.is_over(io)? {
-                            return Ok(News::Written);
+                        if self.next_step(io)? {
+                            return Ok(Polled::Written);
                         }
                     }
                 }
@@ -135,21 +136,21 @@ impl Install {
             match self.stage {
                 Stage::Header => {
                     if !self.fill(HEADER, disks)? {
-                        return Ok(News::Quiet);
+                        return Ok(Polled::Pending);
                     }
-                    let line = self.hear_header(io)?;
+                    let line = self.check_header(io)?;
                     self.stage = Stage::Clear;
                     self.buffer.slice(0, BLOCK).unwrap_or(Window::empty()).fill(0);
                     io.begin(Operation::Write, self.place(io), BLOCK);
-                    return Ok(News::Line(line));
+                    return Ok(Polled::Line(line));
                 }
                 Stage::Image => {
                     let rest = self.length() - self.done;
                     let piece = rest.min(PIECE as u64) as usize;
                     if !self.fill(piece, disks)? {
-                        return Ok(News::Quiet);
+                        return Ok(Polled::Pending);
                     }
-                    self.note_piece(piece);
+                    self.digest_piece(piece);
                     let padded = piece.next_multiple_of(BLOCK);
                     if let Some(rest) = self.buffer.slice(piece, padded - piece) {
                         rest.fill(0);
@@ -158,18 +159,18 @@ impl Install {
                     self.filled = 0;
                     self.done += piece as u64;
                     let tenth = self.done * 10 / self.length();
-                    if core::mem::replace(&mut self.told, tenth) < tenth {
-                        return Ok(News::Line(format!("{} %", tenth * 10)));
+                    if core::mem::replace(&mut self.reported, tenth) < tenth {
+                        return Ok(Polled::Line(format!("{} %", tenth * 10)));
                     }
                 }
-                // All others have the disk do something.
-                _ => return Ok(News::Quiet),
+                // In all other steps the disk is busy.
+                _ => return Ok(Polled::Pending),
             }
         }
     }
 
-    /// What the disk was asked for is over: what is next. True if that was the last.
-    fn is_over(&mut self, io: &mut DiskIo) -> Result<bool, Failed> {
+    /// Starts the next step after an operation of the disk. True after the last one.
+    fn next_step(&mut self, io: &mut DiskIo) -> Result<bool, Failed> {
         match self.stage {
             Stage::Header => {}
             Stage::Clear => {
@@ -193,7 +194,7 @@ impl Install {
             }
             Stage::Check => {
                 let piece = (self.length() - self.done).min(PIECE as u64) as usize;
-                self.note_piece(piece);
+                self.digest_piece(piece);
                 self.done += piece as u64;
                 if self.done < self.length() {
                     self.read_back(io);
@@ -201,11 +202,9 @@ impl Install {
                 }
                 let digest = core::mem::take(&mut self.digest).finish();
                 let Some(header) = self.header.as_ref().filter(|it| it.digest == digest) else {
-                    return Err(
-                        "the disk does not give back what was written to it: replace it".into()
-                    );
+                    return Err("the disk returns other data than was written: replace it".into());
                 };
-                // The buffer holds a header.
+                // Cannot fail: the buffer is larger than a header.
                 let _ = self.buffer.write(0, &header.emit());
                 self.stage = Stage::Head;
                 io.begin(Operation::Write, self.place(io), BLOCK);
@@ -225,20 +224,20 @@ impl Install {
         io.begin(Operation::Read, at, piece.next_multiple_of(BLOCK));
     }
 
-    /// The first bytes of the buffer are the next of the image.
-    fn note_piece(&mut self, piece: usize) {
+    /// Adds the first bytes of the buffer to the image's digest.
+    fn digest_piece(&mut self, piece: usize) {
         let mut bytes = [0; BLOCK];
         let mut at = 0;
         while at < piece {
             let part = bytes.get_mut(..BLOCK.min(piece - at)).unwrap_or_default();
-            // It lies inside of the buffer.
+            // Cannot fail: the range is inside the buffer.
             let _ = self.buffer.read(at, part);
             self.digest.update(part);
             at += part.len();
         }
     }
 
-    /// Where the slot begins in the partition.
+    /// Start of the slot in the partition.
     fn place(&self, io: &DiskIo) -> u64 {
         layout::slot_start(io.length(), self.slot)
     }
@@ -247,8 +246,8 @@ impl Install {
         self.header.as_ref().map_or(0, |header| header.length)
     }
 
-    /// The header is in the buffer: whether the release is to be taken, and what to tell of it.
-    fn hear_header(&mut self, io: &DiskIo) -> Result<String, Failed> {
+    /// Checks the header in the buffer. Returns a line about the release.
+    fn check_header(&mut self, io: &DiskIo) -> Result<String, Failed> {
         let mut bytes = [0; HEADER];
         self.buffer.read(0, &mut bytes).map_err(|_| "the buffer is too short".to_string())?;
         self.filled = 0;
@@ -257,13 +256,13 @@ impl Install {
         let room = layout::slot_length(io.length()).saturating_sub(HEADER as u64);
         if header.length > room {
             return Err(format!(
-                "the image has {} bytes, and there is room for {room} in a slot: make the disk anew with a newer `./isthmus image`",
+                "the image has {} bytes, but a slot has room for {room}: write the disk anew with a newer `./isthmus image`",
                 header.length
             ));
         }
         if header.made < self.not_before {
             return Err(format!(
-                "{} is older than what runs, or than another release that was taken on this disk; `upgrade … force` takes it all the same",
+                "{} is older than the running release, or than another one installed on this disk; `upgrade … force` installs it all the same",
                 header.version()
             ));
         }
@@ -277,7 +276,7 @@ impl Install {
         Ok(line)
     }
 
-    /// Has bytes of the source in the buffer, `wanted` in all; whether they are there.
+    /// Fills the buffer from the source, up to `wanted` bytes. Returns whether they are complete.
     fn fill(&mut self, wanted: usize, disks: &mut [DiskSlot]) -> Result<bool, Failed> {
         let Install { source, buffer, filled, .. } = self;
         match source {
@@ -300,7 +299,7 @@ impl Install {
                 if let Some(why) = fetch.failed() {
                     return Err(why.to_string());
                 }
-                if fetch.is_whole() && fetch.waiting() == 0 {
+                if fetch.is_complete() && fetch.waiting() == 0 {
                     return Err("the file is shorter than its header says".into());
                 }
                 Ok(false)
@@ -308,9 +307,7 @@ impl Install {
             Source::Disk(number, io, at) => {
                 let Some(slot) = disks.get_mut(*number).filter(|slot| slot.role == Role::Release)
                 else {
-                    return Err(
-                        "the disk that it was read from is used for something else now".into()
-                    );
+                    return Err("the disk with the release is in other use now".into());
                 };
                 if !io.is_busy() {
                     io.begin(Operation::Read, *at, wanted.next_multiple_of(BLOCK));

@@ -1,17 +1,17 @@
-//! Upgrades: writes a release into the slot that the appliance does not run from, and the record that selects the slot to
-//! boot ([`release`]).
+//! Upgrades: writes a release into the slot that the appliance does not run from, and the record that selects the slot
+//! to boot ([`release`]).
 //!
-//! The record makes the next start a trial. The trial is confirmed after [`CONFIRM`] if the appliance is as ready as the
-//! one that ordered it was (`management::not_ready`, also the condition of `/readyz`), and what was in force then still
-//! is: exports, rules, lists of hosts and keys, which were noted before the restart. Only the appliance on trial can
-//! confirm. Any other end of a trial (panic, hang, power loss, or [`GIVES_UP`]) is followed by a start of the previous
-//! release.
+//! The record makes the next start a trial. The trial is confirmed after [`CONFIRM`] if the appliance is as ready as
+//! the one that ordered it was (`management::not_ready`, also the condition of `/readyz`), and all access that was in
+//! force then still is: exports, rules, lists of hosts and keys, which were noted before the restart. Only the
+//! appliance on trial can confirm. Any other end of a trial (panic, hang, power loss, or [`ROLLBACK`]) is followed by a
+//! start of the previous release.
 //!
-//! A power cut at any step leaves a bootable image. The slot's header is erased first and written last. Flushes separate
-//! image, header and record. `power_cuts.rs` tries every step, with any part of the unflushed data lost.
+//! A power cut at any step leaves a bootable image. The slot's header is erased first and written last. Flushes
+//! separate image, header and record. `power_cuts.rs` tries every step, with any part of the unflushed data lost.
 //!
-//! An upgrade never erases the image inside the front end, so one fallback always remains. The disk of the slots has one
-//! user at a time beside `save`: each waits for the other.
+//! An upgrade never erases the image inside the front end, so one fallback always remains. The disk of the slots has
+//! one user at a time beside `save`: each waits for the other.
 
 mod disk_io;
 mod fetch;
@@ -23,7 +23,7 @@ mod power_cuts;
 use super::disk_transfer;
 use super::disks::{self, DiskSlot, Role};
 use super::plane::DataPlane;
-use super::service::{Service, Surroundings};
+use super::service::{Service, ServiceContext};
 use crate::config::DeviceName;
 use crate::config::partitions::Stretch;
 use crate::console::{Managed, Progress};
@@ -31,24 +31,25 @@ use core::time::Duration;
 use disk_io::DiskIo;
 use drivers::hal::{Arena, Clock, Features, Instant, Operation};
 use fetch::Fetch;
-use install::{Install, News, PIECE, Source};
+use install::{Install, PIECE, Polled, Source};
 use management::status::{SlotStatus, SlotsStatus};
 use noted::Noted;
 use release::layout::{self, BLOCK};
 use release::{Header, NOTE, Record, Slot, newest};
 
-/// How long an image on trial has to run until it counts.
+/// Time that an image on trial has to run before it is confirmed.
 pub(super) const CONFIRM: Duration = Duration::from_secs(30);
-/// How long it has to do all that it is configured to do.
-const GIVES_UP: Duration = Duration::from_secs(300);
-/// How often that is looked at.
-const LOOKS: Duration = Duration::from_secs(1);
+/// Time after which a trial that is not ready is rolled back.
+const ROLLBACK: Duration = Duration::from_secs(300);
+/// Interval of readiness checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const SECTOR: u64 = 512;
 
-/// Why an upgrade does not begin: it would lose what the operator has changed.
-pub(super) const UNSAVED: &str = "there are changes that were not saved, and an upgrade restarts: `save` first, or `upgrade … force`";
+/// Refusal of an upgrade that would lose unsaved changes.
+pub(super) const UNSAVED: &str =
+    "unsaved changes: `save` first, or `upgrade … force` discards them";
 
-/// What the command line says of the slot that was booted, as the UEFI front end wrote it there.
+/// The booted slot, as the UEFI front end writes it on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Booted {
     slot: Slot,
@@ -56,7 +57,7 @@ pub(super) struct Booted {
 }
 
 impl Booted {
-    /// Looks for the word.
+    /// Parses the command line.
     pub fn of(command_line: &str) -> Option<Booted> {
         let mut words = command_line.split_ascii_whitespace().rev();
         let word = words.find_map(|word| word.strip_prefix("isthmus-slot="))?;
@@ -69,16 +70,16 @@ impl Booted {
     }
 }
 
-/// What is under way.
+/// The operation in progress.
 enum Work {
     Nothing,
-    /// The record is being written, and then made durable.
+    /// Writes the record, and flushes.
     Record {
         flushes: bool,
         then: Then,
     },
     Install(Box<Install>),
-    /// What the next release is to have in force is being noted, and then made durable; then this slot is tried.
+    /// Writes the note for the next release, and flushes. Then the record selects this slot for a trial.
     Note {
         flushes: bool,
         slot: Slot,
@@ -86,14 +87,14 @@ enum Work {
     },
 }
 
-/// What the record was written for.
+/// Reason to write the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// It was told that a trial has failed.
+    /// A failed trial was logged.
     Nothing,
-    /// The image that runs counts from now on.
+    /// The running image is confirmed.
     Confirmed,
-    /// The next start is of another slot.
+    /// The next boot is from another slot.
     Restart,
 }
 
@@ -102,29 +103,29 @@ pub(super) struct Upgrade {
     disk: usize,
     io: DiskIo,
     record: Record,
-    /// The copy of the record that is written over next.
+    /// The copy of the record that is overwritten next.
     older: usize,
-    held: [Option<Header>; 2],
+    headers: [Option<Header>; 2],
     noted: Noted,
-    /// What is open to whom by the configuration that was in force when a release was ordered.
+    /// Access that the configuration granted when a release was ordered.
     in_force: Vec<String>,
     booted: Option<Booted>,
-    /// When the image on trial has run for long enough.
+    /// When the trial is checked next.
     confirm_at: Option<Instant>,
-    gives_up_at: Instant,
-    /// It was told why the image on trial does not count yet.
-    waits: bool,
+    rollback_at: Instant,
+    /// The reason why the trial is not ready was logged.
+    warned: bool,
     /// The trial before this start has failed.
     failed: Option<Slot>,
     work: Work,
-    /// Why what is being written is given up, once disks have let go.
+    /// Why the installation is ended, once disks no longer use the buffer.
     ending: Option<String>,
-    /// Whose connection is to be ended.
-    leaving: Option<Box<Fetch>>,
+    /// A fetch whose connection is to be closed.
+    closing: Option<Box<Fetch>>,
 }
 
 impl Upgrade {
-    /// Looks at the slots of the disk that the machine was started from, before anything else uses it.
+    /// Reads the slots of the boot disk, before anything else uses the disk.
     pub fn find(
         disks: &mut [DiskSlot],
         slots: Option<(usize, Stretch)>,
@@ -141,7 +142,7 @@ impl Upgrade {
         let (record, older) = newest([&copies[0], &copies[1]])?;
         let length = area.sectors * SECTOR;
         let notes = layout::NOTES.map(|at| read(at, NOTE).unwrap_or_default());
-        let held = [Slot::A, Slot::B].map(|slot| {
+        let headers = [Slot::A, Slot::B].map(|slot| {
             let header = read(layout::slot_start(length, slot), BLOCK).ok()?;
             Header::parse(&header).ok()
         });
@@ -155,28 +156,28 @@ impl Upgrade {
             io,
             record,
             older,
-            held,
+            headers,
             noted: Noted::read([&notes[0], &notes[1]]),
             in_force: Vec::new(),
             booted,
             confirm_at: trial.map(|_| now + CONFIRM),
-            gives_up_at: now + GIVES_UP,
-            waits: false,
+            rollback_at: now + ROLLBACK,
+            warned: false,
             failed: record.failed,
             work: Work::Nothing,
             ending: None,
-            leaving: None,
+            closing: None,
         });
-        upgrade.tell_start();
+        upgrade.log_start();
         Some(upgrade)
     }
 
-    /// Says in the log what this start is.
-    fn tell_start(&mut self) {
+    /// Logs a failed or a running trial.
+    fn log_start(&mut self) {
         if let Some(failed) = self.failed {
             let version = self.version(failed);
             log::error!(
-                "upgrade: slot {} ({version}) was started and has not come up: this is what ran before; `show crash` and the syslog server may say why",
+                "upgrade: the trial of slot {} ({version}) failed: running the previous release; see `show crash` and the syslog server",
                 failed.name(),
             );
             self.record.failed = None;
@@ -184,7 +185,7 @@ impl Upgrade {
         }
         if let (Some(booted), Some(_)) = (self.booted, self.confirm_at) {
             log::warn!(
-                "upgrade: slot {} ({}) is on trial: it counts when it has run for {} s and is ready, or by `upgrade confirm`",
+                "upgrade: slot {} ({}) is on trial: auto-confirmed after {} s if ready, or by `upgrade confirm`",
                 booted.slot.name(),
                 self.version(booted.slot),
                 CONFIRM.as_secs()
@@ -193,21 +194,21 @@ impl Upgrade {
     }
 
     fn version(&self, slot: Slot) -> &str {
-        self.held[slot as usize].as_ref().map_or("empty", |header| header.version())
+        self.headers[slot as usize].as_ref().map_or("empty", |header| header.version())
     }
 
-    /// Whether the disk is being used for this.
+    /// Whether an operation is in progress.
     pub fn is_busy(&self) -> bool {
         !matches!(self.work, Work::Nothing)
     }
 
-    /// Whether what runs does not count yet.
+    /// Whether the running image is on trial.
     #[inline]
     pub fn is_on_trial(&self) -> bool {
         self.confirm_at.is_some()
     }
 
-    /// The operator has changed their mind.
+    /// Cancels an installation.
     pub fn cancel(&mut self) {
         if matches!(self.work, Work::Install(_)) {
             self.ending.get_or_insert("cancelled".into());
@@ -217,15 +218,15 @@ impl Upgrade {
     fn write_record(&mut self, then: Then) {
         self.record.generation = self.record.generation.wrapping_add(1);
         self.work = Work::Record { flushes: false, then };
-        // It is one block of the buffer.
+        // Cannot fail: the record is one block.
         let _ = self.io.buffer().write(0, &self.record.emit());
         self.io.begin(Operation::Write, layout::RECORDS[self.older], BLOCK);
     }
 
-    /// What is told of the slots.
+    /// Status for reports.
     pub fn status(&self) -> SlotsStatus<'_> {
         let slots = [Slot::A, Slot::B].map(|slot| {
-            let header = self.held[slot as usize].as_ref();
+            let header = self.headers[slot as usize].as_ref();
             SlotStatus {
                 name: slot.name(),
                 version: header.map_or("", |header| header.version()),
@@ -247,7 +248,7 @@ impl Upgrade {
         }
     }
 
-    /// Goes on with the disk; news for the console, and whether the machine is to start anew.
+    /// Continues the operation. Returns progress for the console, and whether the machine is to restart.
     fn poll(&mut self, disks: &mut [DiskSlot], now: Instant) -> (Option<Progress>, bool) {
         match &mut self.work {
             Work::Nothing => (None, false),
@@ -261,10 +262,10 @@ impl Upgrade {
         let Work::Install(install) = &mut self.work else { return None };
         if self.ending.is_none() {
             match install.poll(&mut self.io, self.disk, disks) {
-                Ok(News::Quiet) => return None,
-                Ok(News::Line(line)) => return Some(Progress::Line(line)),
-                Ok(News::Written) => {
-                    self.install_is_over(disks);
+                Ok(Polled::Pending) => return None,
+                Ok(Polled::Line(line)) => return Some(Progress::Line(line)),
+                Ok(Polled::Written) => {
+                    self.finish_install(disks);
                     return None;
                 }
                 Err(why) => self.ending = Some(why),
@@ -281,12 +282,12 @@ impl Upgrade {
         Some(Progress::Done(Err(self.ending.take().unwrap_or_default())))
     }
 
-    fn install_is_over(&mut self, disks: &mut [DiskSlot]) {
+    fn finish_install(&mut self, disks: &mut [DiskSlot]) {
         if let Some(Install { slot, header, was_ready, .. }) = self.end_install(disks) {
             let made = header.as_ref().map_or(0, |header| header.made);
-            self.held[slot as usize] = header;
+            self.headers[slot as usize] = header;
             let (place, note) = self.noted.replace(made, core::mem::take(&mut self.in_force));
-            // The buffer has room for it.
+            // Cannot fail: the buffer is larger than a note.
             let _ = self.io.buffer().write(0, &note[..]);
             self.io.begin(Operation::Write, place, NOTE);
             self.work = Work::Note { flushes: false, slot, was_ready };
@@ -304,24 +305,24 @@ impl Upgrade {
         }
         if let Err(why) = result {
             self.work = Work::Nothing;
-            let told = format!("{} {why}: what boots is what booted before", disk.name);
-            return Some(Progress::Done(Err(told)));
+            let error = format!("{} {why}: the next boot is as before", disk.name);
+            return Some(Progress::Done(Err(error)));
         }
         self.record.try_once(slot, was_ready);
         self.write_record(Then::Restart);
         None
     }
 
-    /// Nothing more is written. What was in the slot is not there any more.
+    /// Ends the installation. The slot no longer has its former release.
     fn end_install(&mut self, disks: &mut [DiskSlot]) -> Option<Install> {
         let work = core::mem::replace(&mut self.work, Work::Nothing);
         let Work::Install(mut install) = work else { return None };
         match core::mem::replace(&mut install.source, Source::Ended) {
-            Source::Http(fetch) => self.leaving = Some(fetch),
+            Source::Http(fetch) => self.closing = Some(fetch),
             Source::Disk(number, ..) => disks[number].role = Role::Free,
             Source::Ended => {}
         }
-        self.held[install.slot as usize] = None;
+        self.headers[install.slot as usize] = None;
         Some(*install)
     }
 
@@ -336,14 +337,11 @@ impl Upgrade {
         }
         self.work = Work::Nothing;
         if let Err(why) = result {
-            log::error!(
-                "upgrade: the record of which slot boots was not written: {} {why}",
-                slot.name
-            );
-            let told = format!("{} {why}: what boots is what booted before", slot.name);
-            let done = (then == Then::Restart).then_some(Progress::Done(Err(told)));
+            log::error!("upgrade: could not write the boot record: {} {why}", slot.name);
+            let error = format!("{} {why}: the next boot is as before", slot.name);
+            let done = (then == Then::Restart).then_some(Progress::Done(Err(error)));
             if then == Then::Confirmed {
-                // It is on trial still, as far as the disk knows.
+                // The disk still has the trial.
                 self.confirm_at = Some(now + CONFIRM);
             }
             return (done, false);
@@ -353,7 +351,7 @@ impl Upgrade {
             Then::Nothing => (None, false),
             Then::Confirmed => {
                 let name = self.booted.map_or("", |booted| booted.slot.name());
-                log::info!("upgrade: slot {name} has come up, and counts from now on");
+                log::info!("upgrade: slot {name} is confirmed");
                 (None, false)
             }
             Then::Restart => {
@@ -363,32 +361,33 @@ impl Upgrade {
         }
     }
 
-    /// Whether what is on trial counts, for all that it lacks, or is over; none if it has time left.
-    fn counts(&mut self, lacking: &[String], now: Instant) -> Option<bool> {
+    /// Confirms the trial if nothing is lacking: Some(true). Some(false) if its time is over. None if there is time
+    /// left.
+    fn check_trial(&mut self, lacking: &[String], now: Instant) -> Option<bool> {
         if lacking.is_empty() {
             self.confirm();
             return Some(true);
         }
         let why = lacking.join("; ");
-        if self.gives_up_at <= now {
+        if self.rollback_at <= now {
             log::error!(
-                "upgrade: not ready within {} s, as what ran before was: it is started again ({why})",
-                GIVES_UP.as_secs()
+                "upgrade: trial not ready within {} s: rolling back ({why})",
+                ROLLBACK.as_secs()
             );
             self.confirm_at = Some(now + CONFIRM);
             return Some(false);
         }
-        if !core::mem::replace(&mut self.waits, true) {
+        if !core::mem::replace(&mut self.warned, true) {
             log::warn!(
                 "upgrade: trial not ready: {why}. Rolls back in {} s unless ready or `upgrade confirm`",
-                self.gives_up_at.since(now).as_secs()
+                self.rollback_at.since(now).as_secs()
             );
         }
-        self.confirm_at = Some(now + LOOKS);
+        self.confirm_at = Some(now + CHECK_INTERVAL);
         None
     }
 
-    /// The image that runs counts from now on.
+    /// Confirms the running image.
     fn confirm(&mut self) {
         self.confirm_at = None;
         self.record.confirm();
@@ -397,8 +396,8 @@ impl Upgrade {
 }
 
 impl Service for Upgrade {
-    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
-        if let Some(fetch) = self.leaving.take() {
+    fn poll(&mut self, around: &mut ServiceContext<'_>) -> usize {
+        if let Some(fetch) = self.closing.take() {
             fetch.end(around.networks);
         }
         let Work::Install(install) = &mut self.work else { return 0 };
@@ -418,68 +417,68 @@ impl Service for Upgrade {
     }
 }
 
-/// What an order to write a release goes by.
+/// Conditions of an order to install a release.
 pub(super) struct Terms {
-    /// The key that it has to be signed with.
+    /// The key that its signature is checked with.
     pub key: Option<[u8; 32]>,
-    /// There are changes of the configuration that were not saved.
+    /// The configuration has unsaved changes.
     pub unsaved: bool,
-    /// The appliance does all that it is configured to do.
+    /// The appliance is ready.
     pub is_ready: bool,
-    /// What is open to whom by the configuration that the next start reads.
+    /// Access that the saved configuration grants.
     pub in_force: Vec<String>,
-    /// When the commit that runs was made.
+    /// Time of the running commit.
     pub committed: u64,
-    /// Of random numbers.
+    /// Random seed.
     pub seed: u16,
     pub now: Instant,
-    /// The disk is being written for `save`.
+    /// `save` is writing to the disk.
     pub saves: bool,
 }
 
 impl Upgrade {
-    /// Whether it is time to judge what is on trial.
-    pub fn wants_verdict(&self, now: Instant) -> bool {
+    /// Whether a check of the trial is due.
+    pub fn is_check_due(&self, now: Instant) -> bool {
         self.confirm_at.is_some_and(|at| at <= now) && !self.is_busy()
     }
 
-    /// Whether what ran before the trial did all that it was configured to do.
+    /// Whether the release before the trial was ready.
     pub fn was_ready(&self) -> bool {
         self.record.was_ready
     }
 
-    /// What was in force when the release on trial was ordered, and is not any more.
+    /// Access that was in force when the release on trial was ordered, and is no longer.
     pub fn missing(&self, in_force: &[String]) -> Vec<String> {
         self.noted.missing(in_force)
     }
 
-    /// The image on trial has run for long enough: it counts if it is ready, or if what ran before was not either.
-    /// False if it is given up.
+    /// Checks the trial: confirms it if nothing is lacking. False if it is rolled back.
     pub fn judge(&mut self, lacking: &[String], now: Instant) -> bool {
-        self.counts(lacking, now) != Some(false)
+        self.check_trial(lacking, now) != Some(false)
     }
 
-    /// Goes on with the disk; whether anything was done, news for the console, and whether the machine is to start anew.
+    /// Continues the operation. Returns whether there was work, progress for the console, and whether the machine is to
+    /// restart.
     pub fn step(&mut self, disks: &mut [DiskSlot], now: Instant) -> (bool, Option<Progress>, bool) {
         let before = self.io.completed();
-        let (news, restarts) = self.poll(disks, now);
-        // A request that ended is work as well: the loop must not halt on the interrupt that told it.
-        (news.is_some() || self.io.completed() != before, news, restarts)
+        let (progress, restarts) = self.poll(disks, now);
+        // A completed request is work: its interrupt is consumed, so the loop must not halt.
+        (progress.is_some() || self.io.completed() != before, progress, restarts)
     }
 
-    /// An operator says that what runs has come up.
+    /// Confirms the trial by order of the operator.
     pub fn order_confirm(&mut self, saves: bool) -> Result<Managed, String> {
         if !self.is_on_trial() {
-            return Err("nothing is on trial".into());
+            return Err("no release is on trial".into());
         }
         if saves || self.is_busy() {
             return Err("the disk is being written; try again later".into());
         }
         self.confirm();
-        Ok(Managed::Told("it counts from now on\n".into()))
+        Ok(Managed::Told("the running release is confirmed\n".into()))
     }
 
-    /// An operator's order: a release is to be written, and started.
+    /// Starts to install a release, by order of the operator.
     pub fn order(
         &mut self,
         words: &[&str],
@@ -503,10 +502,10 @@ impl Upgrade {
             return Err(UNSAVED.into());
         }
         if self.confirm_at.is_some() {
-            return Err("what runs is on trial: `upgrade confirm` first, or wait".into());
+            return Err("the running release is on trial: `upgrade confirm` first, or wait".into());
         }
         let key = terms.key.ok_or(
-            "system.upgrade_key is not set: `./isthmus release` tells the key that releases are signed with",
+            "system.upgrade_key is not set: `./isthmus release` prints the public key of its signatures",
         )?;
         if disks[self.disk].geometry.features.contains(Features::READ_ONLY) {
             return Err("the disk with the slots is read-only".into());
@@ -535,10 +534,10 @@ impl Upgrade {
         Ok(Managed::Started)
     }
 
-    /// The latest time at which anything was made that is, or ever was, taken on this disk, or is running.
+    /// Latest time of any release that was installed on this disk, and of the running commit.
     fn not_before(&self, committed: u64) -> u64 {
-        let held = self.held.iter().flatten().map(|header| header.made);
-        held.chain([self.noted.made, committed]).max().unwrap_or(0)
+        let headers = self.headers.iter().flatten().map(|header| header.made);
+        headers.chain([self.noted.made, committed]).max().unwrap_or(0)
     }
 }
 
@@ -547,11 +546,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slot_is_read_from_the_command_line() {
-        let told = |line: &str| Booted::of(line).map(|booted| (booted.slot, booted.trial));
-        assert_eq!(told("a=b isthmus-slot=a"), Some((Slot::A, false)));
-        assert_eq!(told("isthmus-slot=b,trial"), Some((Slot::B, true)));
-        assert_eq!(told("isthmus-slot=c isthmus.x=1"), None);
-        assert_eq!(told(""), None);
+    fn booted_slot_is_parsed_from_the_command_line() {
+        let booted = |line: &str| Booted::of(line).map(|booted| (booted.slot, booted.trial));
+        assert_eq!(booted("a=b isthmus-slot=a"), Some((Slot::A, false)));
+        assert_eq!(booted("isthmus-slot=b,trial"), Some((Slot::B, true)));
+        assert_eq!(booted("isthmus-slot=c isthmus.x=1"), None);
+        assert_eq!(booted(""), None);
     }
 }

@@ -1,19 +1,19 @@
-//! The note beside the slots for the next release ([`release::Note`]): the access that the configuration in force grants, and
-//! how new the newest release is that was taken.
+//! The note beside the slots for the next release ([`release::Note`]): the access that the configuration in force
+//! grants, and the time of the newest installed release.
 
 use release::layout::NOTES;
 use release::{NOTE, Note, latest};
 
-/// What a trial has to have where nothing was noted: releases before the first that notes anything took none without it.
+/// Required of a trial without a note: releases that wrote no note required it for an upgrade.
 const LEAST: &str = "system.upgrade_key is set";
 
-/// What was noted last on this disk.
+/// The last note on this disk.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     generation: u64,
-    /// The copy that is written over next.
+    /// The copy that is overwritten next.
     older: usize,
-    /// The latest time at which a release was made that was taken here.
+    /// Time of the newest release that was installed on this disk.
     pub made: u64,
     lines: Vec<String>,
     is_cut: bool,
@@ -29,7 +29,7 @@ impl Noted {
         Noted { generation, older, made, lines, is_cut }
     }
 
-    /// Replaces it: where the new note goes, and its bytes.
+    /// Replaces the note. Returns its position on disk, and its bytes.
     pub fn replace(&mut self, made: u64, lines: Vec<String>) -> (u64, Box<[u8; NOTE]>) {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         self.made = self.made.max(made);
@@ -44,15 +44,15 @@ impl Noted {
         (place, bytes)
     }
 
-    /// What was in force, and is not any more.
+    /// Access that was in force, and is no longer.
     pub fn missing(&self, in_force: &[String]) -> Vec<String> {
         let least = [LEAST.to_string()];
         let before = if self.generation == 0 { &least[..] } else { &self.lines };
         let gone = before.iter().filter(|line| !in_force.contains(line));
         let mut missing: Vec<String> =
-            gone.map(|line| format!("not in force any more: {line}")).collect();
+            gone.map(|line| format!("no longer in force: {line}")).collect();
         if self.is_cut {
-            missing.push("what was in force before is too long to be compared".into());
+            missing.push("the list of former access is too long to be compared".into());
         }
         missing
     }
@@ -67,19 +67,16 @@ mod tests {
     }
 
     #[test]
-    fn note_is_found_again_and_names_what_is_missing() {
+    fn note_is_read_back_and_lists_missing_access() {
         let mut noted = Noted::default();
-        assert_eq!(noted.missing(&[]), [format!("not in force any more: {LEAST}")]);
+        assert_eq!(noted.missing(&[]), [format!("no longer in force: {LEAST}")]);
         assert!(noted.missing(&lines(&[LEAST])).is_empty());
         let (first, bytes) = noted.replace(70, lines(&["export a of v", "rule r on 80"]));
         let read = Noted::read([&bytes[..], &[0; NOTE]]);
         assert_eq!((read.made, first), (70, NOTES[0]));
         assert!(read.missing(&lines(&["rule r on 80", "more", "export a of v"])).is_empty());
-        assert_eq!(
-            read.missing(&lines(&["export a of v"])),
-            ["not in force any more: rule r on 80"]
-        );
-        // An older release that is taken by force does not lower the limit; the other copy is written over.
+        assert_eq!(read.missing(&lines(&["export a of v"])), ["no longer in force: rule r on 80"]);
+        // An older release that is installed by force does not lower the limit. The other copy is overwritten.
         let mut read = read;
         let (second, later) = read.replace(60, lines(&["export b of v"]));
         assert_eq!((read.made, second), (70, NOTES[1]));

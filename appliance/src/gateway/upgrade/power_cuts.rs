@@ -1,5 +1,5 @@
-//! The power fails at each step of an upgrade, on a disk that keeps any part of what was not flushed: what boots then is
-//! what booted before, or all of the new image on trial.
+//! Tests of power cuts at each step of an upgrade, on a disk that keeps any part of unflushed data: either the former
+//! image boots, or the complete new image on trial.
 
 use super::super::disks::SharedDisk;
 use super::*;
@@ -18,7 +18,7 @@ struct Model {
     /// Sectors that were written since the last flush, oldest first.
     cache: Vec<(usize, Vec<u8>)>,
     queue: VecDeque<Request>,
-    /// Requests that it still carries out; then the power fails, or the next ones do.
+    /// Requests that are still executed. Then the power fails, or all further requests fail.
     left: usize,
     fails: bool,
 }
@@ -32,7 +32,7 @@ impl Model {
         bytes
     }
 
-    /// What a power cut leaves: of sectors that were not flushed those whose bit is set, in turn.
+    /// Contents after a power cut: of unflushed sectors only those survive whose bit in `survive` is set, in turn.
     fn after_a_cut(&self, mut survive: u32) -> Vec<u8> {
         let mut bytes = self.durable.clone();
         let under_way = self.queue.iter().filter(|it| matches!(it.operation, Operation::Write));
@@ -47,7 +47,7 @@ impl Model {
     }
 }
 
-/// What a request writes, by sectors.
+/// Data of a write request, by sector.
 fn sectors(request: &Request) -> Vec<(usize, Vec<u8>)> {
     let mut bytes = vec![0; request.data.len()];
     request.data.read(0, &mut bytes).unwrap();
@@ -62,7 +62,7 @@ impl Disk for Shared {
     fn geometry(&self) -> Geometry {
         let sectors = (self.0.borrow().durable.len() / SECTOR) as u64;
         let features = Features::VOLATILE_CACHE;
-        // No multiple of what is written at a time.
+        // Not a multiple of a write.
         Geometry { sectors, max_transfer: 12 << 10, features, ..Geometry::ABSENT }
     }
     fn depth(&self) -> usize {
@@ -94,7 +94,7 @@ impl Disk for Shared {
                 model.durable = model.contents();
                 model.cache.clear();
             }
-            _ => unreachable!("an upgrade asks for nothing else"),
+            _ => unreachable!("an upgrade uses no other operation"),
         }
         Some(Completion { tag: 0, result: Ok(()) })
     }
@@ -133,7 +133,7 @@ fn release(image: &[u8], made: u64) -> Vec<u8> {
     [&header.emit()[..], image].concat()
 }
 
-/// The partition, with a release in slot A, which boots, and an older one in the other.
+/// A partition with the booting release in slot A, and an older one in slot B.
 fn partition(old: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; PARTITION];
     let record = Record { generation: 7, current: Some(Slot::A), ..Record::default() };
@@ -148,7 +148,7 @@ fn partition(old: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An upgrade from a disk into slot B, as an order begins it.
+/// An upgrade from a disk into slot B, as started by an order.
 fn ordered(disk: &Shared, source: &Shared, buffer: Window, made: u64) -> (Upgrade, Vec<DiskSlot>) {
     let bytes = disk.0.borrow().contents();
     let copies = layout::RECORDS.map(|at| &bytes[at as usize..]);
@@ -163,35 +163,35 @@ fn ordered(disk: &Shared, source: &Shared, buffer: Window, made: u64) -> (Upgrad
         io: io(disk),
         record,
         older,
-        held: [None, None],
+        headers: [None, None],
         noted: Noted::default(),
         in_force: vec!["export a of v".into()],
         booted: None,
         confirm_at: None,
-        gives_up_at: Instant::ZERO,
-        waits: false,
+        rollback_at: Instant::ZERO,
+        warned: false,
         failed: None,
         work: Work::Install(Box::new(install)),
         ending: None,
-        leaving: None,
+        closing: None,
     };
     (upgrade, vec![slot(disk, Role::Boot), slot(source, Role::Release)])
 }
 
-/// Has it go on until it ends or nothing more happens: whether it is to start anew, and what it told at last.
+/// Polls it until it ends or stalls. Returns whether it restarts, and its last result.
 fn run(upgrade: &mut Upgrade, disks: &mut [DiskSlot]) -> (bool, Option<Progress>) {
     let mut last = None;
     for _ in 0..200 {
         match upgrade.poll(disks, Instant::ZERO) {
-            (news, true) => return (true, news),
-            (news @ Some(Progress::Done(_)), _) => last = news,
+            (progress, true) => return (true, progress),
+            (progress @ Some(Progress::Done(_)), _) => last = progress,
             _ => {}
         }
     }
     (false, last)
 }
 
-/// What the UEFI front end boots from this partition: the image, and whether that is a trial.
+/// The image that the UEFI front end boots from this partition, and whether it is a trial.
 fn boots(bytes: &[u8]) -> (Option<Vec<u8>>, bool) {
     let copies = layout::RECORDS.map(|at| &bytes[at as usize..]);
     let (mut record, _) = newest(copies).expect("one of the records is whole");
@@ -217,7 +217,7 @@ fn images() -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn whenever_the_power_fails_what_boots_is_whole() {
+fn power_cut_at_any_step_leaves_a_complete_image() {
     let [old, new] = images();
     let mut arena = Arena::on_heap(1 << 20);
     let buffer = arena.alloc(PIECE, BLOCK).unwrap();
@@ -249,7 +249,7 @@ fn padded(mut release: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn a_disk_that_fails_ends_it_and_what_boots_stays() {
+fn failing_disk_ends_the_upgrade_and_keeps_the_boot_image() {
     let [old, new] = images();
     let mut arena = Arena::on_heap(1 << 20);
     let buffer = arena.alloc(PIECE, BLOCK).unwrap();
@@ -257,15 +257,15 @@ fn a_disk_that_fails_ends_it_and_what_boots_stays() {
         let disk = model(partition(&old), fails_after, true);
         let source = model(padded(release(&new, 200)), usize::MAX, false);
         let (mut upgrade, mut disks) = ordered(&disk, &source, buffer, 100);
-        let (restarts, told) = run(&mut upgrade, &mut disks);
-        assert!(!restarts && matches!(told, Some(Progress::Done(Err(_)))), "{fails_after}");
+        let (restarts, last) = run(&mut upgrade, &mut disks);
+        assert!(!restarts && matches!(last, Some(Progress::Done(Err(_)))), "{fails_after}");
         assert!(!upgrade.is_busy() && disks[1].role == Role::Free);
         assert_eq!(boots(&disk.0.borrow().contents()), (Some(old.clone()), false));
     }
 }
 
 #[test]
-fn what_is_too_long_too_old_cut_or_changed_touches_nothing_that_boots() {
+fn invalid_release_is_refused_and_keeps_the_boot_image() {
     let [old, new] = images();
     let mut arena = Arena::on_heap(1 << 20);
     let buffer = arena.alloc(PIECE, BLOCK).unwrap();
@@ -274,9 +274,9 @@ fn what_is_too_long_too_old_cut_or_changed_touches_nothing_that_boots() {
     changed[release::HEADER + 40_000] ^= 1;
     let long = release(&vec![1; (1 << 20) - release::HEADER + 1], 200);
     let cut = good[..release::HEADER + 16_384].to_vec();
-    for (release, told) in [
-        (release(&new, 99), "older than what runs"),
-        (long, "there is room for 1044480"),
+    for (release, expected) in [
+        (release(&new, 99), "older than the running release"),
+        (long, "has room for 1044480"),
         (cut, "too small"),
         (changed, "not the one that was signed"),
         (vec![0; 64 << 10], "no release"),
@@ -285,14 +285,14 @@ fn what_is_too_long_too_old_cut_or_changed_touches_nothing_that_boots() {
         let source = model(padded(release), usize::MAX, false);
         let (mut upgrade, mut disks) = ordered(&disk, &source, buffer, 100);
         let (restarts, done) = run(&mut upgrade, &mut disks);
-        let Some(Progress::Done(Err(why))) = done else { panic!("{told}: it was taken") };
-        assert!(!restarts && why.contains(told), "{why}");
+        let Some(Progress::Done(Err(why))) = done else { panic!("{expected}: it was installed") };
+        assert!(!restarts && why.contains(expected), "{why}");
         assert_eq!(boots(&disk.0.borrow().contents()), (Some(old.clone()), false));
     }
 }
 
 #[test]
-fn what_is_on_trial_counts_when_it_is_ready_or_is_over() {
+fn trial_is_confirmed_when_ready_or_rolled_back() {
     let [old, new] = images();
     let mut arena = Arena::on_heap(1 << 20);
     let buffer = arena.alloc(PIECE, BLOCK).unwrap();
@@ -300,13 +300,13 @@ fn what_is_on_trial_counts_when_it_is_ready_or_is_over() {
     let source = model(padded(release(&new, 200)), usize::MAX, false);
     let (mut upgrade, mut disks) = ordered(&disk, &source, buffer, 100);
     assert!(run(&mut upgrade, &mut disks).0 && upgrade.record.was_ready);
-    upgrade.gives_up_at = Instant::ZERO + GIVES_UP;
+    upgrade.rollback_at = Instant::ZERO + ROLLBACK;
     let lacking = ["net0: no address".to_string()];
-    assert_eq!(upgrade.counts(&lacking, Instant::ZERO + CONFIRM), None);
-    assert_eq!(upgrade.confirm_at, Some(Instant::ZERO + CONFIRM + LOOKS));
-    assert_eq!(upgrade.counts(&lacking, Instant::ZERO + GIVES_UP), Some(false));
-    assert!(upgrade.is_on_trial(), "the watchdog goes on");
-    assert_eq!(upgrade.counts(&[], Instant::ZERO + GIVES_UP), Some(true));
+    assert_eq!(upgrade.check_trial(&lacking, Instant::ZERO + CONFIRM), None);
+    assert_eq!(upgrade.confirm_at, Some(Instant::ZERO + CONFIRM + CHECK_INTERVAL));
+    assert_eq!(upgrade.check_trial(&lacking, Instant::ZERO + ROLLBACK), Some(false));
+    assert!(upgrade.is_on_trial(), "the watchdog stays on");
+    assert_eq!(upgrade.check_trial(&[], Instant::ZERO + ROLLBACK), Some(true));
     run(&mut upgrade, &mut disks);
     assert_eq!(boots(&disk.0.borrow().contents()), (Some(new), false));
 }

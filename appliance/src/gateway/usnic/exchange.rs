@@ -1,7 +1,7 @@
-//! Peers whose modexes are exchanged over TCP (`rendezvous`): those that come by themselves, and those that we ask.
+//! Peers that exchange their modexes over TCP (`rendezvous`): those that register here, and those that we query.
 //!
-//! An endpoint made so lives as long as its connection. Unless `isn` is configured, each has a first sequence number of
-//! its own, so that nothing on the way from an earlier life of either side is taken for news.
+//! Such an endpoint lives as long as its connection. Unless `isn` is configured, each endpoint has its own first
+//! sequence number, so that datagrams still in flight from an earlier run of either side are not accepted as new.
 
 use super::peers::{NotAdmitted, Peer};
 use super::{ENDPOINTS, Interface, Usnic};
@@ -18,83 +18,84 @@ use usnic::wire::modex::Modex;
 use usnic::wire::rendezvous::{ANY_NAME, Kind, LENGTH, MOST_TEXT, Record, Refused};
 use usnic::{BadConfig, EndpointConfig};
 
-/// When a peer that did not answer is asked again: ever later.
-const AGAIN: Duration = Duration::from_secs(1);
-const AGAIN_MOST: Duration = Duration::from_secs(30);
-/// Peers that one host may tell of: others find a place whatever it does.
+/// Delays before another query of a peer that did not reply: the first, and the longest.
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MOST: Duration = Duration::from_secs(30);
+/// Most peers that one host may register. It leaves places for others.
 const MOST_OF_A_HOST: usize = ENDPOINTS - ENDPOINTS / 4;
 
-/// Where a peer's modex comes from.
+/// Source of a peer's modex.
 pub(super) enum Origin {
     /// The configuration.
     Configured,
-    /// It came over a connection of this name, from a host.
-    Came(u64, Ipv4Addr),
-    /// It is asked for.
-    Asked(Asked),
+    /// A host registered it over the connection with this name.
+    Registered(u64, Ipv4Addr),
+    /// We query the peer for it.
+    Requested(Requested),
 }
 
-/// A peer that is asked for its modex.
-pub(super) struct Asked {
+/// State of the query for a peer's modex.
+pub(super) struct Requested {
     connection: Option<u64>,
-    /// Our first sequence number, as it was told to the peer.
+    /// Our first sequence number, as sent to the peer.
     isn: u16,
-    /// When it is asked next, if there is no connection, and how long after that.
+    /// When to query next if there is no connection.
     at: Instant,
+    /// Delay before the query after that.
     pause: Duration,
 }
 
 impl Origin {
-    pub fn asked() -> Origin {
-        Origin::Asked(Asked { connection: None, isn: 0, at: Instant::ZERO, pause: AGAIN })
+    pub fn requested() -> Origin {
+        Origin::Requested(Requested { connection: None, isn: 0, at: Instant::ZERO, pause: RETRY })
     }
 
-    /// Whether it has come by itself, and is in no configuration.
-    pub fn has_come(&self) -> bool {
-        matches!(self, Origin::Came(..))
+    /// Whether a host registered it. Such a peer is not in the configuration.
+    pub fn is_registered(&self) -> bool {
+        matches!(self, Origin::Registered(..))
     }
 
-    /// The host that has told of it, if it has come by itself.
-    pub fn told_by(&self) -> Option<Ipv4Addr> {
+    /// The host that registered it.
+    pub fn registered_by(&self) -> Option<Ipv4Addr> {
         match self {
-            Origin::Came(_, by) => Some(*by),
-            Origin::Configured | Origin::Asked(_) => None,
+            Origin::Registered(_, by) => Some(*by),
+            Origin::Configured | Origin::Requested(_) => None,
         }
     }
 
-    /// The connection that its endpoint lives as long as.
+    /// The connection that keeps its endpoint alive.
     pub fn connection(&self) -> Option<u64> {
         match self {
             Origin::Configured => None,
-            Origin::Came(connection, _) => Some(*connection),
-            Origin::Asked(asked) => asked.connection,
+            Origin::Registered(connection, _) => Some(*connection),
+            Origin::Requested(query) => query.connection,
         }
     }
 }
 
-/// What is kept for exchanges.
+/// State of all exchanges.
 pub(super) struct Exchanges {
-    /// Connections that are to be ended.
-    over: Vec<u64>,
-    /// That there are some, or that a peer is to be asked, has not been heard yet.
-    pub has_news: bool,
+    /// Connections to close.
+    closing: Vec<u64>,
+    /// There are new connections to open or to close.
+    pub has_changed: bool,
     rng: ChaCha12Rng,
 }
 
 impl Exchanges {
     pub fn new(seed: [u8; 32]) -> Self {
-        Exchanges { over: Vec::new(), has_news: true, rng: ChaCha12Rng::from_seed(seed) }
+        Exchanges { closing: Vec::new(), has_changed: true, rng: ChaCha12Rng::from_seed(seed) }
     }
 
-    /// The first sequence number for a peer: the configured one, which others may have been told before.
+    /// Returns the first sequence number for a peer. A configured one may be known to several peers.
     fn isn(&mut self, interface: &Interface) -> u16 {
         interface.config.isn.unwrap_or(self.rng.next_u32() as u16)
     }
 
-    /// Ends the connection of a peer, if it has one: both begin anew then.
+    /// Closes the connection of a peer, if it has one. Both sides start over then.
     pub fn end(&mut self, origin: &Origin) {
-        self.over.extend(origin.connection());
-        self.has_news = true;
+        self.closing.extend(origin.connection());
+        self.has_changed = true;
     }
 }
 
@@ -103,7 +104,7 @@ impl Usnic {
         self.peers.iter().position(|peer| peer.origin.connection() == Some(connection))
     }
 
-    /// Takes a request.
+    /// Handles a request. Returns the reply.
     fn take_request(
         &mut self,
         connection: u64,
@@ -115,24 +116,24 @@ impl Usnic {
         let malformed = |why: String| (Refused::Malformed, why);
         let record = Record::parse(bytes).map_err(|why| malformed(why.to_string()))?;
         let (Kind::Request, Some(modex)) = (record.kind, record.modex) else {
-            return Err(malformed("an answer came where a request belongs".into()));
+            return Err(malformed("a reply arrived in place of a request".into()));
         };
         let Some(interface) = self.interfaces.get(number) else {
             return Err(malformed("there is no such interface".into()));
         };
-        // Who introduces another has to be one of those who may be peers.
+        // Only an admitted host may register peers.
         if !Hosts::new(interface.config.hosts.clone()).admits(IpAddr::V4(from)) {
             return Err((Refused::NotAdmitted, NotAdmitted::Hosts(from).to_string()));
         }
         let number = self.paired(number, &modex);
         let taken = self.peers.iter().position(|peer| shares_ports(peer, number, &modex));
         match taken.and_then(|place| self.peers.get(place)).map(|peer| (peer, &peer.origin)) {
-            // It has begun anew, and its old connection has not noticed.
-            Some((_, Origin::Came(_, by))) if *by == from || modex.address == from => {
+            // The peer has restarted, and its old connection is still open here.
+            Some((_, Origin::Registered(_, by))) if *by == from || modex.address == from => {
                 self.drop_peer(taken);
             }
-            Some((_, Origin::Came(_, by))) => {
-                let why = format!("{by} has told of a peer with these ports, and is still there");
+            Some((_, Origin::Registered(_, by))) => {
+                let why = format!("{by} has registered a peer with these ports; still connected");
                 return Err((Refused::Unfit, why));
             }
             Some((peer, _)) => {
@@ -142,10 +143,10 @@ impl Usnic {
             }
             None => {}
         }
-        let of_host = |peer: &&Peer| matches!(peer.origin, Origin::Came(_, by) if by == from);
+        let of_host = |peer: &&Peer| matches!(peer.origin, Origin::Registered(_, by) if by == from);
         if self.peers.iter().filter(of_host).count() >= MOST_OF_A_HOST {
             let why = format!(
-                "{from} has told of {MOST_OF_A_HOST} peers; the other places of {ENDPOINTS} are for others"
+                "{from} has registered {MOST_OF_A_HOST} of {ENDPOINTS} peers; the rest is for other hosts"
             );
             return Err((Refused::Full, why));
         }
@@ -164,18 +165,18 @@ impl Usnic {
             layout: record.layout,
             ..interface.endpoint(number, record.sender, modex)
         };
-        let ours = interface.told(isn);
+        let ours = interface.modex_with(isn);
         let Ok(name) = format!("{}-{}", modex.address, modex.data_port).parse() else {
             return Err(malformed("it has no name".into()));
         };
-        let told = config::usnic::Peer {
+        let registered = config::usnic::Peer {
             name,
             sender: config::usnic::Sender(record.sender),
             modex: Some(config::usnic::PeerModex(vec![modex])),
             rendezvous: None,
         };
-        let mut peer = Peer::new(number, told, Some(modex));
-        peer.origin = Origin::Came(connection, from);
+        let mut peer = Peer::new(number, registered, Some(modex));
+        peer.origin = Origin::Registered(connection, from);
         self.admit(&mut peer, config, now).map_err(|why| {
             let code = match &why {
                 NotAdmitted::Hosts(_) => Refused::NotAdmitted,
@@ -184,7 +185,7 @@ impl Usnic {
             };
             (code, why.to_string())
         })?;
-        log::info!("usnic peer {}: has come by rendezvous", peer.config.name.as_str());
+        log::info!("usnic peer {}: registered by rendezvous", peer.config.name.as_str());
         self.peers.push(peer);
         self.index();
         let (sender, receiver) = (config.sender, record.sender);
@@ -192,15 +193,15 @@ impl Usnic {
         Ok(Record { kind: Kind::Taken, layout, sender, receiver, modex: Some(ours) })
     }
 
-    /// Takes the answer of a peer that was asked.
-    fn take_answer(
+    /// Handles the reply of a queried peer.
+    fn take_reply(
         &mut self,
         place: usize,
         bytes: &[u8; LENGTH],
         text: &[u8],
         now: Instant,
     ) -> Result<(), String> {
-        let record = Record::parse(bytes).map_err(|why| format!("it answers nonsense: {why}"))?;
+        let record = Record::parse(bytes).map_err(|why| format!("malformed reply: {why}"))?;
         let modex = match (record.kind, record.modex) {
             (Kind::Refused(code, _), _) => {
                 let text = String::from_utf8_lossy(text);
@@ -208,33 +209,33 @@ impl Usnic {
                 return Err(format!("it refuses us (code {code}): {text}"));
             }
             (Kind::Taken, Some(modex)) => modex,
-            _ => return Err("it answers with a request".into()),
+            _ => return Err("it replied with a request".into()),
         };
-        let peer = self.peers.get(place).ok_or("it is no peer any more")?;
-        let (number, Origin::Asked(asked)) = (peer.interface, &peer.origin) else {
-            return Err("it was not asked".into());
+        let peer = self.peers.get(place).ok_or("it is not a peer any more")?;
+        let (number, Origin::Requested(query)) = (peer.interface, &peer.origin) else {
+            return Err("it was not queried".into());
         };
-        let asks = peer.config.rendezvous.map(|at| at.ip());
-        if asks != Some(IpAddr::V4(modex.address)) {
+        let queried = peer.config.rendezvous.map(|at| at.ip());
+        if queried != Some(IpAddr::V4(modex.address)) {
             return Err(format!("its modex has another address, {}", modex.address));
         }
-        let told = peer.config.sender.0;
-        if record.sender != told {
+        let expected = peer.config.sender.0;
+        if record.sender != expected {
             let name = config::usnic::Sender(record.sender);
-            return Err(format!("it calls itself {name}, and `sender` is {}", peer.config.sender));
+            return Err(format!("its sender is {name}, but `sender` is {}", peer.config.sender));
         }
-        let isn = asked.isn;
+        let isn = query.isn;
         let interface = self.interfaces.get(number).ok_or("there is no such interface")?;
         let config = EndpointConfig {
             isn: Some(isn),
             layout: record.layout,
-            ..interface.endpoint(number, told, modex)
+            ..interface.endpoint(number, expected, modex)
         };
         let mut peer = self.peers.remove(place);
         self.give_up(&mut peer);
         let made = self.admit(&mut peer, config, now).map_err(|why| why.to_string());
-        if let (Ok(()), Origin::Asked(asked)) = (&made, &mut peer.origin) {
-            asked.pause = AGAIN;
+        if let (Ok(()), Origin::Requested(query)) = (&made, &mut peer.origin) {
+            query.pause = RETRY;
             log::info!("usnic peer {}: modex {modex}", peer.config.name.as_str());
         }
         self.peers.insert(place, peer);
@@ -242,16 +243,19 @@ impl Usnic {
         made
     }
 
-    /// Which interface of ours goes with a peer's: the one that was asked, unless another in the peer's network can be
-    /// asked as well, and is the same process's. So one host can tell of a process that has several.
-    fn paired(&self, asked: usize, modex: &Modex) -> usize {
+    /// Returns which of our interfaces goes with that of a peer: the one that got the request, unless another of the
+    /// same process is in the peer's network and has rendezvous, too. So one host can register a process with several
+    /// interfaces.
+    fn paired(&self, requested: usize, modex: &Modex) -> usize {
         let fits = |one: &Interface| one.ours.modex().is_together_with(modex);
-        let Some(known) = self.interfaces.get(asked).filter(|one| !fits(one)) else { return asked };
+        let Some(known) = self.interfaces.get(requested).filter(|one| !fits(one)) else {
+            return requested;
+        };
         let sender = known.config.sender;
         let is_it = |one: &Interface| {
             one.config.rendezvous.is_some() && one.config.sender == sender && fits(one)
         };
-        self.interfaces.iter().position(is_it).unwrap_or(asked)
+        self.interfaces.iter().position(is_it).unwrap_or(requested)
     }
 
     fn drop_peer(&mut self, place: Option<usize>) {
@@ -264,13 +268,13 @@ impl Usnic {
 }
 
 impl Interface {
-    /// Our modex with a first sequence number of its own.
-    fn told(&self, isn: u16) -> Modex {
+    /// Returns our modex with this first sequence number.
+    fn modex_with(&self, isn: u16) -> Modex {
         Modex { isn, ..self.ours.modex() }
     }
 }
 
-/// Whether a peer has one of the ports of a modex.
+/// Returns whether a peer has one of the ports of a modex.
 fn shares_ports(peer: &Peer, interface: usize, modex: &Modex) -> bool {
     let Some(known) = peer.modex.filter(|_| peer.interface == interface) else { return false };
     let ports = [modex.data_port, modex.priority_port];
@@ -279,19 +283,19 @@ fn shares_ports(peer: &Peer, interface: usize, modex: &Modex) -> bool {
 }
 
 impl Exchange for Usnic {
-    fn listens(&self) -> Vec<(usize, u16)> {
+    fn listen_ports(&self) -> Vec<(usize, u16)> {
         let all = self.interfaces.iter();
         all.filter_map(|one| Some((one.port, one.config.rendezvous?))).collect()
     }
 
-    fn wants(&mut self, connection: u64, now: Instant) -> Option<(usize, SocketAddr)> {
+    fn next_peer(&mut self, connection: u64, now: Instant) -> Option<(usize, SocketAddr)> {
         let Usnic { interfaces, peers, exchanges, .. } = self;
         for peer in peers {
-            let Origin::Asked(asked) = &mut peer.origin else { continue };
-            if asked.connection.is_none() && asked.at <= now {
+            let Origin::Requested(query) = &mut peer.origin else { continue };
+            if query.connection.is_none() && query.at <= now {
                 let interface = interfaces.get(peer.interface)?;
-                asked.connection = Some(connection);
-                asked.isn = exchanges.isn(interface);
+                query.connection = Some(connection);
+                query.isn = exchanges.isn(interface);
                 return Some((interface.port, peer.config.rendezvous?));
             }
         }
@@ -300,7 +304,7 @@ impl Exchange for Usnic {
 
     fn deadline(&self) -> Option<Instant> {
         let due = |peer: &Peer| match &peer.origin {
-            Origin::Asked(Asked { connection: None, at, .. }) => Some(*at),
+            Origin::Requested(Requested { connection: None, at, .. }) => Some(*at),
             _ => None,
         };
         self.peers.iter().filter_map(due).min()
@@ -309,19 +313,19 @@ impl Exchange for Usnic {
     fn request(&mut self, connection: u64) -> Option<[u8; LENGTH]> {
         let place = self.peer_of(connection)?;
         let peer = self.peers.get(place)?;
-        let Origin::Asked(asked) = &peer.origin else { return None };
+        let Origin::Requested(query) = &peer.origin else { return None };
         let interface = self.interfaces.get(peer.interface)?;
         let record = Record {
             kind: Kind::Request,
             layout: interface.config.layout.0,
             sender: interface.config.sender.0,
             receiver: peer.config.sender.0,
-            modex: Some(interface.told(asked.isn)),
+            modex: Some(interface.modex_with(query.isn)),
         };
         Some(record.emit())
     }
 
-    fn asked(
+    fn handle_request(
         &mut self,
         connection: u64,
         (place, port): (usize, u16),
@@ -355,7 +359,7 @@ impl Exchange for Usnic {
         Answer { bytes: [&record.emit()[..], text.as_bytes()].concat(), stays: false }
     }
 
-    fn answered(
+    fn handle_reply(
         &mut self,
         connection: u64,
         record: &[u8; LENGTH],
@@ -363,7 +367,7 @@ impl Exchange for Usnic {
         now: Instant,
     ) -> bool {
         let Some(place) = self.peer_of(connection) else { return false };
-        let Err(why) = self.take_answer(place, record, text, now) else { return true };
+        let Err(why) = self.take_reply(place, record, text, now) else { return true };
         if let Some(peer) = self.peers.get_mut(place)
             && peer.not_admitted.as_ref() != Some(&why)
         {
@@ -373,18 +377,18 @@ impl Exchange for Usnic {
         false
     }
 
-    fn ended(&mut self, connection: u64, now: Instant) {
+    fn connection_ended(&mut self, connection: u64, now: Instant) {
         let Some(place) = self.peer_of(connection) else { return };
         let mut peer = self.peers.remove(place);
         let name = peer.config.name.to_string();
         if peer.endpoint.is_some() {
-            log::info!("usnic peer {name}: its rendezvous has ended, and so does its endpoint");
+            log::info!("usnic peer {name}: rendezvous connection closed: endpoint removed");
         }
         self.give_up(&mut peer);
-        if let Origin::Asked(asked) = &mut peer.origin {
-            asked.connection = None;
-            asked.at = now + asked.pause;
-            asked.pause = (2 * asked.pause).min(AGAIN_MOST);
+        if let Origin::Requested(query) = &mut peer.origin {
+            query.connection = None;
+            query.at = now + query.pause;
+            query.pause = (2 * query.pause).min(RETRY_MOST);
             peer.modex = None;
             let why = || format!("{:?} does not answer", peer.config.rendezvous);
             peer.not_admitted.get_or_insert_with(why);
@@ -393,11 +397,11 @@ impl Exchange for Usnic {
         self.index();
     }
 
-    fn take_news(&mut self) -> bool {
-        core::mem::take(&mut self.exchanges.has_news)
+    fn take_changed(&mut self) -> bool {
+        core::mem::take(&mut self.exchanges.has_changed)
     }
 
-    fn take_over(&mut self) -> Vec<u64> {
-        core::mem::take(&mut self.exchanges.over)
+    fn take_closed(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.exchanges.closing)
     }
 }

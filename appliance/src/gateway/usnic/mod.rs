@@ -1,5 +1,4 @@
-//! usNIC over the ports of a plane: the engine, its peers as they are configured, and what becomes of what they
-//! send.
+//! usNIC over the ports of a plane: the engine, its peers, and the services for their messages.
 
 mod exchange;
 mod mpi_mirror;
@@ -33,27 +32,28 @@ use usnic::wire::header::MAX_HEADER;
 use usnic::wire::modex::Modex;
 use usnic::{Channel, Delivery, EndpointConfig, EndpointId, Engine, InterfaceConfig, Timing};
 
-/// Memory for messages, if the machine has four times as much to spare; the longest message is a quarter of it.
+/// Memory for messages, if four times as much is free. The longest message is a quarter of it.
 const MEMORY: usize = 64 << 20;
-/// Less is not enough for anything.
+/// With less memory there is no usNIC.
 const LEAST_MEMORY: usize = 1 << 20;
-/// Memory that a peer can PUT into.
+/// Memory for the PUTs of a peer.
 const SINK: usize = 1 << 20;
-/// By which address peers name it.
+/// Address that peers use for it.
 const SINK_ADDRESS: u64 = 1 << 40;
-/// Most messages of a peer that wait, either way.
+/// Most queued messages of a peer in each direction.
 const MESSAGES: usize = 256;
-/// Room for peers that are added while it runs.
+/// Most endpoints of an interface, with peers added later.
 const ENDPOINTS: usize = 64;
 
 const _: () = assert!(MAX_HEADER <= MOST_HEAD);
 
 /// An interface: a `[[usnic]]`.
 struct Interface {
-    /// As it was when the appliance started.
+    /// Its section when the appliance started, with the current peers.
     config: config::usnic::Usnic,
-    /// Place of the port, and what the engine knows of it.
+    /// Index of the port.
     port: usize,
+    /// Its parameters in the engine.
     ours: InterfaceConfig,
 }
 
@@ -62,26 +62,28 @@ pub(super) struct Usnic {
     engine: Engine,
     interfaces: Vec<Interface>,
     peers: Vec<Peer>,
-    /// What peers are, by place.
+    /// The processes of the peers, by index.
     processes: Vec<Option<Process>>,
-    /// Places in `peers`, in the order of the endpoints.
+    /// Indices in `peers`, sorted by endpoint.
     by_endpoint: Vec<(EndpointId, usize)>,
     arena: Arena,
     refusals: Refusals,
     order: Option<Order>,
     exchanges: Exchanges,
-    /// Bytes of memory of the engine, and what of it is there for messages of MPI that come in parts.
+    /// Bytes of the engine's memory.
     memory: usize,
+    /// Its share for MPI messages that arrive in fragments.
     budget: Budget,
-    /// Which process comes first with messages that wait for that, and when it is looked for what is not used of it.
+    /// Index of the process that is first in line for that share.
     turn: usize,
+    /// When to reclaim unused reservations of it.
     reclaims: Option<Instant>,
-    /// What rules have of it.
+    /// Its ends of the rules.
     ends: UsnicEnds,
 }
 
 impl Usnic {
-    /// What the configuration wants of it; nothing if it wants none, or it cannot be had, which is logged.
+    /// Creates the engine of the configuration. Returns None if none is configured, or it is not available (logged).
     pub fn of(
         config: &Config,
         ports: &[PlanePort],
@@ -102,7 +104,7 @@ impl Usnic {
         };
         let memory = Some(size).filter(|&size| size >= LEAST_MEMORY);
         let Some(memory) = memory.and_then(|size| arena.alloc(size, 4096)) else {
-            log::error!("usnic: not available: 4MiB of memory have to be free for it");
+            log::error!("usnic: not available: it needs 4MiB of free memory");
             return None;
         };
         let endpoints = ENDPOINTS * config.usnic.len();
@@ -153,9 +155,10 @@ impl Usnic {
         let number = usize::from(wanted.net);
         let net = config.net.get(number).ok_or_else(|| format!("there is no net.{number}"))?;
         let port = place_of(number).ok_or_else(|| {
-            format!("the interface of net.{number} is not there, or another core's")
+            format!("the interface of net.{number} does not exist, or belongs to another core")
         })?;
-        let ours = wanted.interface(net, isn).ok_or("its address is none of the interface's")?;
+        let ours =
+            wanted.interface(net, isn).ok_or("its address does not belong to the interface")?;
         let most = ports.get(port).map_or(0, |slot| slot.port.mtu());
         if usize::from(ours.mtu) > most {
             return Err(format!("its MTU is {}, the interface's {most}", ours.mtu));
@@ -168,7 +171,7 @@ impl Usnic {
 }
 
 impl Interface {
-    /// What the engine is to know of a peer.
+    /// Returns a peer's parameters for the engine.
     fn endpoint(&self, number: usize, peer_sender: u64, modex: Modex) -> EndpointConfig {
         let config = &self.config;
         let retransmit = Duration::from_millis(config.retransmit_ms.into());
@@ -225,13 +228,13 @@ impl UdpEngine for Usnic {
                 && one.config.ports().any(|p| p == to.port())
         };
         let Some(number) = self.interfaces.iter().position(is_it) else { return };
-        let strangers = |engine: &Engine| {
+        let unknown_senders = |engine: &Engine| {
             let counters = engine.interface_counters(number);
             counters.map_or(0, |c| c.num_unk_recvs + c.pings_ignored)
         };
-        let before = strangers(&self.engine);
+        let before = unknown_senders(&self.engine);
         self.engine.receive(number, from, to.port(), payload, now);
-        if strangers(&self.engine) != before {
+        if unknown_senders(&self.engine) != before {
             self.refuse(from, to);
         }
     }
@@ -286,7 +289,7 @@ impl UdpEngine for Usnic {
     }
 
     fn progress(&mut self, now: Instant) -> Option<Progress> {
-        self.news_of_order(now)
+        self.order_progress(now)
     }
 
     fn cancel(&mut self) {
@@ -307,7 +310,7 @@ impl Usnic {
             interface: peer.interface,
             endpoint: peer.endpoint,
             not_admitted: peer.not_admitted.as_deref(),
-            has_come: peer.origin.has_come(),
+            has_come: peer.origin.is_registered(),
             modex: peer.modex,
             counts: peer.counts.counted,
             process: peer.process,
@@ -318,7 +321,7 @@ impl Usnic {
         }
     }
 
-    /// The process that a peer is.
+    /// Returns the process of a peer.
     fn process_of(&self, peer: &Peer) -> Option<&Process> {
         self.processes.get(peer.process?)?.as_ref()
     }
@@ -330,7 +333,7 @@ impl Usnic {
             what: "usnic",
             asked: format!("UDP port {} from port {}", to.port(), from.port()),
             reason: "unknown_sender",
-            advice: "no [[usnic.peer]] has a modex with this address and port, or its Open MPI is of another \
+            advice: "no [[usnic.peer]] has a modex with this address and port, or its Open MPI has another \
                      version than `layout`; `show usnic` shows the peers"
                 .into(),
         });

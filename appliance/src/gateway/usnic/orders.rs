@@ -8,13 +8,13 @@ use crc::{CRC_32_ISO_HDLC, Crc};
 use drivers::hal::{Instant, Window};
 use usnic::{EndpointId, State};
 
-/// How long PINGs are waited for: the engine sends eight, 250 ms apart, of each size.
+/// Timeout of a ping: the engine sends eight PINGs of each size, 250 ms apart.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// As `crc32` of Perl, zlib's `crc32` and gzip have it.
+/// The CRC-32 of zlib, gzip, and Perl's `crc32`.
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 
-/// What takes a while.
+/// An order in progress.
 pub(super) struct Order {
     name: String,
     endpoint: EndpointId,
@@ -22,9 +22,9 @@ pub(super) struct Order {
 }
 
 enum What {
-    /// A ping, until then; and that the answer to the small PING was told.
-    Ping { until: Instant, told_small: bool },
-    /// A PUT of so many bytes with a cookie, and when it was begun.
+    /// A ping until `until`. `small_reported`: the reply to the small PING was printed.
+    Ping { until: Instant, small_reported: bool },
+    /// A PUT of `length` bytes, started at `since`.
     Put { length: usize, cookie: u64, since: Instant },
 }
 
@@ -38,27 +38,27 @@ impl Usnic {
         })
     }
 
-    /// Carries out an order of the console.
+    /// Executes an order of the console.
     pub(super) fn carry_out(
         &mut self,
         order: &str,
         words: &[&str],
         now: Instant,
     ) -> Result<Managed, String> {
-        let (&name, rest) = words.split_first().ok_or("say the name of a peer")?;
+        let (&name, rest) = words.split_first().ok_or("missing: the name of a peer")?;
         let place = self.place_of(name)?;
         match (order, rest) {
             ("ping", []) => self.start_ping(place, now),
             ("reset", []) => {
                 self.renew(place, now);
-                Ok(Managed::Told("begins anew: the peer has to as well\n".into()))
+                Ok(Managed::Told("reset: the peer has to be reset, too\n".into()))
             }
             ("look", rest) => self.look(place, rest),
             ("put", &[address, offset, length]) => {
                 self.start_put(place, address, [offset, length], now)
             }
             ("put", _) => Err("accepted: PEER ADDRESS OFFSET LENGTH".into()),
-            _ => Err(format!("{:?} is too much", rest.join(" "))),
+            _ => Err(format!("unexpected: {:?}", rest.join(" "))),
         }
     }
 
@@ -69,15 +69,15 @@ impl Usnic {
             peer.endpoint.ok_or_else(|| peer.not_admitted.clone().unwrap_or_default())?;
         if !self.engine.ping(endpoint, now) {
             return Err(format!(
-                "{name} or we have no port of the connectivity checker (`ping_port`)"
+                "{name} or this side has no port of the connectivity checker (`ping_port`)"
             ));
         }
-        let what = What::Ping { until: now + PATIENCE, told_small: false };
+        let what = What::Ping { until: now + PATIENCE, small_reported: false };
         self.order = Some(Order { name, endpoint, what });
         Ok(Managed::Started)
     }
 
-    /// Writes a part of what a peer has PUT to an address of the peer's.
+    /// PUTs a part of a peer's sink to an address of the peer.
     fn start_put(
         &mut self,
         place: usize,
@@ -91,7 +91,7 @@ impl Usnic {
         let endpoint = peer.endpoint.ok_or("the peer has no endpoint")?;
         let mirrors = self.process_of(peer).is_some_and(|process| process.mirror.is_some());
         if mirrors || self.ends.has(endpoint) {
-            return Err(format!("{name} is the other end of a rule, or of mpi-mirror"));
+            return Err(format!("{name} is used by a rule or by mpi-mirror"));
         }
         let digits = address.strip_prefix("0x");
         let to = digits.map_or_else(|| address.parse(), |digits| u64::from_str_radix(digits, 16));
@@ -105,22 +105,22 @@ impl Usnic {
         Ok(Managed::Started)
     }
 
-    /// News of what takes a while.
-    pub(super) fn news_of_order(&mut self, now: Instant) -> Option<Progress> {
+    /// Returns progress of the order.
+    pub(super) fn order_progress(&mut self, now: Instant) -> Option<Progress> {
         match self.order.as_ref()?.what {
-            What::Ping { .. } => self.news_of_ping(now),
+            What::Ping { .. } => self.ping_progress(now),
             What::Put { length, cookie, since } => {
-                self.news_of_put(length, cookie, now.since(since))
+                self.put_progress(length, cookie, now.since(since))
             }
         }
     }
 
-    fn news_of_put(&mut self, length: usize, cookie: u64, time: Duration) -> Option<Progress> {
+    fn put_progress(&mut self, length: usize, cookie: u64, time: Duration) -> Option<Progress> {
         let Order { name, endpoint, .. } = self.order.as_ref()?;
         let place = self.place_of_endpoint(*endpoint);
         let ended = place.and_then(|place| self.peers.get(place)?.counts.end_of_put(cookie));
         let is_open = self.engine.state(*endpoint) == Some(State::Open);
-        let told = match ended {
+        let result = match ended {
             Some(true) => Ok(format!(
                 "{name}: {length} bytes acknowledged, {:.3} ms",
                 time.as_secs_f64() * 1000.0
@@ -129,29 +129,29 @@ impl Usnic {
             _ => Err(format!("the endpoint of {name} has failed or ended; `show usnic` says why")),
         };
         self.order = None;
-        Some(Progress::Done(told))
+        Some(Progress::Done(result))
     }
 
-    fn news_of_ping(&mut self, now: Instant) -> Option<Progress> {
+    fn ping_progress(&mut self, now: Instant) -> Option<Progress> {
         let Order { name, endpoint, what } = self.order.as_mut()?;
-        let What::Ping { until, told_small } = what else { return None };
+        let What::Ping { until, small_reported } = what else { return None };
         let answered = self.engine.connectivity(*endpoint);
         let times = self.engine.ping_times(*endpoint).unwrap_or_default();
         let millis = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64() * 1000.0;
         let (Some((small, large)), false) = (answered, now >= *until) else {
-            let (name, told) = (name.clone(), *told_small);
+            let (name, small_reported) = (name.clone(), *small_reported);
             self.order = None;
-            return Some(Progress::Done(Err(match told {
-                true => format!(
-                    "{name} answers small PINGs, large ones not: the MTU is smaller on the way"
-                ),
+            return Some(Progress::Done(Err(match small_reported {
+                true => {
+                    format!("{name} answers small PINGs but no large ones: the path MTU is smaller")
+                }
                 false => format!(
-                    "{name} answers no PING: it is not there, or has another version or modex"
+                    "{name} answers no PING: it is not running, or has another version or modex"
                 ),
             })));
         };
-        if small && !*told_small {
-            *told_small = true;
+        if small && !*small_reported {
+            *small_reported = true;
             return Some(Progress::Line(format!(
                 "{name}: small PING answered, {:.3} ms",
                 millis(times[0])
@@ -165,7 +165,7 @@ impl Usnic {
         None
     }
 
-    /// The CRC-32 of what a peer has PUT.
+    /// Returns the CRC-32 of a part of a peer's sink.
     fn look(&self, place: usize, rest: &[&str]) -> Result<Managed, String> {
         let peer = &self.peers[place];
         let (offset, length) = match rest {
@@ -180,7 +180,7 @@ impl Usnic {
         Ok(Managed::Told(format!("crc32 {crc:08x} of {length} bytes from {offset}\n")))
     }
 
-    /// A part of the memory that a peer can PUT into.
+    /// Returns a part of a peer's sink.
     fn part_of_sink(&self, peer: &Peer, offset: usize, length: usize) -> Result<Window, String> {
         let sink = self.process_of(peer).and_then(|process| process.sink);
         let sink = sink.ok_or("it cannot PUT: `put-sink` is not among the services")?;

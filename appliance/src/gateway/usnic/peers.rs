@@ -1,4 +1,4 @@
-//! Peers: whom the configuration has, and who has come by rendezvous; each with its endpoint, if it may have one.
+//! Peers: those in the configuration, and those registered by rendezvous. Each admitted peer has an endpoint.
 
 use super::Usnic;
 use super::exchange::Origin;
@@ -16,23 +16,24 @@ use usnic::{BadConfig, Delivery, EndpointConfig, EndpointId};
 
 /// A peer.
 pub(super) struct Peer {
-    /// Number of its interface, here and in the engine.
+    /// Index of its interface, here and in the engine.
     pub interface: usize,
     pub config: config::usnic::Peer,
-    /// Where its modex comes from, and what that is, if it is known.
+    /// Source of its modex.
     pub origin: Origin,
+    /// Its modex, if known.
     pub modex: Option<Modex>,
-    /// None if it was not admitted.
+    /// None if it is not admitted.
     pub endpoint: Option<EndpointId>,
     /// Why not.
     pub not_admitted: Option<String>,
     pub counts: Counts,
-    /// The process that it is, if it has an endpoint.
+    /// Index of its process, if it has an endpoint.
     pub process: Option<usize>,
 }
 
 impl Usnic {
-    /// Brings the peers in line with the configuration. One whose settings stay keeps its endpoint.
+    /// Applies the peers of the configuration. A peer whose settings stay keeps its endpoint.
     pub(super) fn follow(&mut self, config: &Config, now: Instant) {
         let mut wanted = Vec::new();
         for (number, interface) in self.interfaces.iter_mut().enumerate() {
@@ -44,7 +45,7 @@ impl Usnic {
         let stays = |peer: &Peer| {
             let same =
                 |(number, config): &(usize, _)| *number == peer.interface && *config == peer.config;
-            peer.origin.has_come() || wanted.iter().any(same)
+            peer.origin.is_registered() || wanted.iter().any(same)
         };
         let (kept, gone): (Vec<Peer>, Vec<Peer>) =
             core::mem::take(&mut self.peers).into_iter().partition(stays);
@@ -58,11 +59,11 @@ impl Usnic {
                 self.peers.push(peer);
             }
         }
-        self.exchanges.has_news = true;
+        self.exchanges.has_changed = true;
         self.index();
     }
 
-    /// A peer as it is configured, without an endpoint.
+    /// Returns a configured peer, without an endpoint.
     fn new_peer(&self, interface: usize, config: config::usnic::Peer) -> Peer {
         let ours = self.interfaces.get(interface).map(|interface| interface.ours.modex());
         let theirs = config.modex.as_ref().zip(ours.as_ref());
@@ -70,7 +71,7 @@ impl Usnic {
         Peer::new(interface, config, modex)
     }
 
-    /// Makes the endpoint of a peer whose modex is configured, if it may be one.
+    /// Adds the endpoint of a peer with a configured modex, if it is admitted.
     fn admit_known(&mut self, peer: &mut Peer, now: Instant) {
         let (Some(modex), Some(interface)) = (peer.modex, self.interfaces.get(peer.interface))
         else {
@@ -83,7 +84,7 @@ impl Usnic {
         }
     }
 
-    /// Makes a peer's endpoint, if it may be one.
+    /// Adds a peer's endpoint, if it is admitted.
     pub(super) fn admit(
         &mut self,
         peer: &mut Peer,
@@ -106,11 +107,11 @@ impl Usnic {
         let identity = Identity {
             ours: config.sender,
             theirs: config.peer_sender,
-            told_by: peer.origin.told_by(),
+            registered_by: peer.origin.registered_by(),
             services: services.clone(),
             tag: interface.config.tag,
         };
-        // What is not known is as fast as what is.
+        // An unknown speed counts as that of the other end.
         let speeds = [interface.ours.link_speed, config.modex.link_speed];
         let speed = speeds.into_iter().filter(|&speed| speed > 0).min().unwrap_or(10_000);
         let path = (endpoint, speed);
@@ -123,23 +124,24 @@ impl Usnic {
         self.exchanges.end(&peer.origin);
     }
 
-    /// Ends a peer's endpoint.
+    /// Removes a peer's endpoint.
     pub(super) fn give_up(&mut self, peer: &mut Peer) {
         if let (Some(endpoint), Some(process)) = (peer.endpoint.take(), peer.process.take()) {
             self.leave(process, endpoint);
         }
     }
 
-    /// Makes a peer's endpoint anew, as if both began. One that was exchanged is once more: its connection ends.
+    /// Replaces a peer's endpoint, as if both sides had just started. If its modex was exchanged, its connection closes
+    /// and the exchange repeats.
     pub(super) fn renew(&mut self, place: usize, now: Instant) {
         if place >= self.peers.len() {
             return;
         }
         let old = self.peers.remove(place);
         let (interface, config) = (old.interface, old.config.clone());
-        let has_come = old.origin.has_come();
+        let is_registered = old.origin.is_registered();
         self.remove(old);
-        if !has_come {
+        if !is_registered {
             let mut new = self.new_peer(interface, config);
             self.admit_known(&mut new, now);
             self.peers.insert(place, new);
@@ -147,13 +149,13 @@ impl Usnic {
         self.index();
     }
 
-    /// Where the peer of an endpoint is.
+    /// Returns the index of an endpoint's peer.
     pub(super) fn place_of_endpoint(&self, endpoint: EndpointId) -> Option<usize> {
         let found = self.by_endpoint.binary_search_by_key(&endpoint, |(endpoint, _)| *endpoint);
         self.by_endpoint.get(found.ok()?).map(|(_, place)| *place)
     }
 
-    /// Makes the index of endpoints anew, and tells rules of the peers.
+    /// Rebuilds the index of endpoints, and updates the peers of the rules.
     pub(super) fn index(&mut self) {
         let Usnic { engine, interfaces, peers, by_endpoint, ends, .. } = self;
         by_endpoint.clear();
@@ -180,7 +182,7 @@ impl Usnic {
             })
         };
         ends.set_peers(&peers.iter().filter_map(end).collect::<Vec<_>>());
-        // One that was made anew is a rule's as the old one was.
+        // A replaced endpoint belongs to a rule as the old one did.
         let of_rules = peers.iter().filter_map(|peer| peer.endpoint);
         for endpoint in of_rules.filter(|endpoint| ends.has(*endpoint)) {
             engine.set_delivery(endpoint, Delivery::InOrder);
@@ -206,12 +208,12 @@ impl core::fmt::Display for NotAdmitted {
 }
 
 impl Peer {
-    /// With this modex, if that is known, and without an endpoint.
+    /// Creates a peer without an endpoint.
     pub fn new(interface: usize, config: config::usnic::Peer, modex: Option<Modex>) -> Peer {
-        let asked = config.rendezvous.is_some();
+        let is_queried = config.rendezvous.is_some();
         Peer {
             interface,
-            origin: if asked { Origin::asked() } else { Origin::Configured },
+            origin: if is_queried { Origin::requested() } else { Origin::Configured },
             modex,
             config,
             endpoint: None,

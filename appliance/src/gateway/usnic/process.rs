@@ -1,6 +1,6 @@
-//! A process at the other end. Open MPI's is a job and a rank, which has a module of the BTL at each of its interfaces;
-//! so peers at several interfaces of ours that have the same name, and the same name for us, are one process. What it
-//! sends over one of them goes back over whichever is done first, as it does with its own messages.
+//! A process at the other end. In Open MPI that is a job and a rank, with a BTL module for each of its interfaces. So
+//! peers at several of our interfaces are one process if they have the same name, and the same name for us. Its
+//! messages are echoed over the interface that can finish first, as Open MPI does with its own.
 
 use super::services::Inbox;
 use super::{MESSAGES, SINK, SINK_ADDRESS, Usnic};
@@ -11,16 +11,17 @@ use drivers::hal::{Arena, Window};
 use usnic::ob1::{Budget, Rank};
 use usnic::{EndpointId, Engine, State, Stripe};
 
-/// What peers have in common that are one process.
+/// What the peers of one process have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Who we are to it, and who it is.
+    /// Our name towards it.
     pub ours: u64,
+    /// Its name.
     pub theirs: u64,
-    /// Who has told of it, if it came by rendezvous: anybody can say a name, and gets nothing by it that is sent to
-    /// another.
-    pub told_by: Option<Ipv4Addr>,
-    /// What becomes of its messages.
+    /// The host that registered it by rendezvous. Names are not authenticated: without this, a host could get another
+    /// process's messages by registering its name.
+    pub registered_by: Option<Ipv4Addr>,
+    /// The services for its messages.
     pub services: Vec<Service>,
     pub tag: Option<u8>,
 }
@@ -28,13 +29,14 @@ pub(super) struct Identity {
 /// A process.
 pub(super) struct Process {
     identity: Identity,
-    /// Its endpoints, and which interface of ours each is at.
+    /// Its endpoints, for striping.
     pub paths: Stripe,
+    /// Its endpoints, each with the index of our interface.
     interfaces: Vec<(EndpointId, usize)>,
     pub inbox: Inbox,
-    /// The rank of MPI that we are towards it.
+    /// Our MPI rank towards it.
     pub mirror: Option<Box<Rank>>,
-    /// Where it can PUT.
+    /// The memory for its PUTs.
     pub sink: Option<Window>,
 }
 
@@ -51,12 +53,13 @@ impl Process {
         self.identity.tag
     }
 
-    /// Whether it is reached over more than one interface.
+    /// Returns whether it has more than one interface.
     pub fn has_several(&self) -> bool {
         self.interfaces.len() > 1
     }
 
-    /// An endpoint is about to be removed, or has failed: what was sent over it is given back to the engine.
+    /// Returns the messages sent over an endpoint to the engine. Called before the endpoint is removed, and when it has
+    /// failed.
     pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId, budget: &mut Budget) {
         let is_open =
             |other: EndpointId| other != endpoint && engine.state(other) == Some(State::Open);
@@ -69,7 +72,7 @@ impl Process {
 }
 
 impl Usnic {
-    /// Makes an endpoint one of its process: of one that there is, or of a new one. Its place.
+    /// Adds an endpoint to its process, or to a new one. Returns the index of the process.
     pub(super) fn join(
         &mut self,
         identity: Identity,
@@ -123,7 +126,7 @@ impl Usnic {
         place
     }
 
-    /// Takes an endpoint out of its process, and out of the engine. A process without any is gone.
+    /// Removes an endpoint from its process and from the engine. A process without endpoints is removed.
     pub(super) fn leave(&mut self, place: usize, endpoint: EndpointId) {
         let Usnic { engine, arena, budget, processes, ends, .. } = self;
         let Some(slot) = processes.get_mut(place) else { return };
@@ -142,10 +145,10 @@ impl Usnic {
     }
 }
 
-/// Memory that a process can PUT into.
+/// Allocates memory for the PUTs of a process.
 fn new_sink(arena: &mut Arena, peer: &config::usnic::Peer) -> Option<Window> {
     let Some(memory) = arena.alloc(SINK, 4096) else {
-        log::error!("usnic peer {}: no memory is left that it could PUT into", peer.name.as_str());
+        log::error!("usnic peer {}: not enough memory for its PUTs", peer.name.as_str());
         return None;
     };
     memory.fill(0);

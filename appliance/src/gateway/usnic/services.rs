@@ -1,4 +1,4 @@
-//! What becomes of messages: they go back to who sent them, or are counted and dropped.
+//! The services: echo, discard and `mpi-mirror`.
 
 use super::process::Process;
 use super::{Peer, Usnic};
@@ -11,49 +11,49 @@ use std::collections::VecDeque;
 use usnic::ob1::{Refused, Turn};
 use usnic::{EndpointId, Engine, Failure, Received, SendError, State, Stripe};
 
-/// Cookies of messages that go back begin with this; those of PUTs are numbers below.
+/// This bit is set in the cookies of echoed messages, and clear in those of PUTs.
 const ECHO: u64 = 1 << 63;
 
-/// How often it is looked for memory that is set aside and not used, while somebody waits for some.
+/// Interval of reclaiming unused reservations while a message waits for memory.
 const RECLAIM: Duration = Duration::from_secs(1);
 
-/// What is remembered of a peer.
+/// Counters and PUTs of a peer.
 #[derive(Default)]
 pub(super) struct Counts {
     pub counted: UsnicCounts,
-    /// The endpoint has failed, and that was logged.
-    told: bool,
-    /// PUTs that were ordered on the console; of the last that has ended its number, and whether the peer has all of
-    /// it.
+    /// The failure of its endpoint was logged.
+    failure_logged: bool,
+    /// PUTs ordered on the console.
     puts: u64,
+    /// Cookie of the last ended PUT, and whether the peer acknowledged it.
     put_ended: Option<(u64, bool)>,
 }
 
 impl Counts {
-    /// The cookie of a new PUT.
+    /// Returns the cookie of a new PUT.
     pub fn next_put(&mut self) -> u64 {
         self.puts += 1;
         self.puts
     }
 
-    /// Whether the peer has all of a PUT, once it has ended.
+    /// Returns whether the peer acknowledged a PUT, once it has ended.
     pub fn end_of_put(&self, cookie: u64) -> Option<bool> {
         self.put_ended.filter(|(ended, _)| *ended == cookie).map(|(_, acknowledged)| acknowledged)
     }
 }
 
-/// Messages of a process that go back.
+/// Messages of a process to echo.
 #[derive(Default)]
 pub(super) struct Inbox {
-    /// Those that wait, in order.
+    /// Queued messages, in order.
     waiting: VecDeque<Received>,
-    /// Those that are on the way, by cookie, and over which endpoint.
+    /// Messages in flight, by cookie, each with its endpoint.
     sent: Vec<Option<(EndpointId, Received)>>,
     free: Vec<usize>,
 }
 
 impl Inbox {
-    /// Makes room for so many messages more.
+    /// Reserves space for `more` messages.
     pub fn reserve(&mut self, more: usize) {
         let (before, all) = (self.sent.len(), self.sent.len() + more);
         self.waiting.reserve(all.saturating_sub(self.waiting.len()));
@@ -62,8 +62,8 @@ impl Inbox {
         self.free.extend((before..all).rev());
     }
 
-    /// An endpoint is about to be removed, or has failed: gives back what was sent over it and, if it is the last, what
-    /// waits.
+    /// Releases the messages in flight over an endpoint, and the queued ones if it is the last. Called before the
+    /// endpoint is removed, and when it has failed.
     pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId, is_last: bool) {
         for (place, slot) in self.sent.iter_mut().enumerate() {
             if let Some((_, message)) = slot.take_if(|(over, _)| *over == endpoint) {
@@ -76,7 +76,7 @@ impl Inbox {
         }
     }
 
-    /// What was sent has arrived, or never will.
+    /// Releases a message that was acknowledged, or is lost.
     fn ended(&mut self, engine: &mut Engine, cookie: u64) {
         let place = (cookie & !ECHO) as usize;
         if let Some((_, message)) = self.sent.get_mut(place).and_then(Option::take) {
@@ -85,7 +85,7 @@ impl Inbox {
         }
     }
 
-    /// Sends back what can be sent back, and tells over which endpoint each goes.
+    /// Echoes as many messages as possible. Calls `sent` with the endpoint of each.
     fn send_back(
         &mut self,
         engine: &mut Engine,
@@ -115,7 +115,7 @@ impl Inbox {
                 Err(why) => {
                     self.free.push(place);
                     if why == SendError::Full {
-                        // There is news when there is room.
+                        // The engine reports the endpoint when there is space.
                         self.waiting.push_front(message);
                         return;
                     }
@@ -127,7 +127,7 @@ impl Inbox {
 }
 
 impl Usnic {
-    /// Serves endpoints that have news; how much was done.
+    /// Serves endpoints with events. Returns the number of operations.
     pub(super) fn serve(&mut self, now: Instant) -> usize {
         let mut done = 0;
         let free = self.budget.free();
@@ -189,7 +189,7 @@ impl Usnic {
                 }
             });
         }
-        // Once: what begins after that over other interfaces is not given up.
+        // Only once: messages sent later over other interfaces stay.
         if let Some(State::Failed(why)) = engine.state(endpoint)
             && let Some(peer) = peers.get_mut(place)
             && peer.fail(why)
@@ -200,12 +200,12 @@ impl Usnic {
         done
     }
 
-    /// Messages of MPI that come in parts may be asked for which wait for memory, each peer in its turn: one for which there
-    /// is too little comes first the next time. What others have set aside and does not use is taken back meanwhile.
+    /// Requests the fragments of MPI messages that waited for memory, round-robin over the processes. One for which
+    /// there is too little memory is first the next time. Unused reservations of others are reclaimed meanwhile.
     #[cold]
     fn admit_waiting(&mut self, now: Instant) {
         if self.reclaims.is_some_and(|at| at <= now) {
-            self.take_back(now);
+            self.reclaim(now);
         }
         let Usnic { engine, processes, budget, turn, .. } = self;
         let (count, first) = (processes.len(), *turn);
@@ -232,8 +232,8 @@ impl Usnic {
         self.reclaims = waits.then_some(next);
     }
 
-    /// Takes back what peers have set aside and does not go on, while others wait.
-    fn take_back(&mut self, now: Instant) {
+    /// Reclaims the reservations of stalled messages while others wait.
+    fn reclaim(&mut self, now: Instant) {
         let Usnic { engine, processes, budget, peers, refusals, .. } = self;
         let waiting = processes.iter().filter(|it| waits(it)).count();
         for (place, process) in processes.iter_mut().enumerate() {
@@ -252,7 +252,7 @@ impl Usnic {
     }
 }
 
-/// Whether messages of a process wait for memory.
+/// Returns whether messages of a process wait for memory.
 fn waits(process: &Option<Process>) -> bool {
     let mirror = process.as_ref().and_then(|process| process.mirror.as_ref());
     mirror.is_some_and(|mirror| mirror.under_way().1 > 0)
@@ -264,19 +264,19 @@ impl Peer {
         Refusal {
             who: self.modex.map(|modex| IpAddr::V4(modex.address)),
             what: "usnic",
-            asked: format!("a message of MPI from {}", self.config.name.as_str()),
+            asked: format!("an MPI message from {}", self.config.name.as_str()),
             reason: "mpi_mirror",
             advice: why.to_string().into(),
         }
     }
 
-    /// Its endpoint has failed; whether that is new.
+    /// Records that its endpoint has failed. Returns whether that is new.
     #[cold]
     fn fail(&mut self, why: Failure) -> bool {
-        let is_new = !core::mem::replace(&mut self.counts.told, true);
+        let is_new = !core::mem::replace(&mut self.counts.failure_logged, true);
         if is_new {
             let name = self.config.name.as_str();
-            log::warn!("usnic peer {name}: {why}; `usnic reset {name}` begins anew");
+            log::warn!("usnic peer {name}: {why}; reset it with `usnic reset {name}`");
         }
         is_new
     }

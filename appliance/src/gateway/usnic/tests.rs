@@ -28,8 +28,8 @@ fn messages_are_echoed_in_both_layouts() {
         let report = lab.report();
         assert_eq!((value(&report, "messages"), value(&report, "echoed")), ("7", "7"), "{report}");
         assert_eq!(value(&report, "state"), "open");
-        assert_eq!(value(&report, "pings"), "answered", "it asks, too");
-        assert_eq!(lab.control, 0, "nothing of it is the control plane's");
+        assert_eq!(value(&report, "pings"), "answered", "the appliance pings, too");
+        assert_eq!(lab.control, 0, "no frame went to the control plane");
         lab.run(Duration::from_millis(500));
         let free = value(&lab.report(), "memory_free").to_string();
         assert_eq!(free, value(&Lab::new("services = \"echo\"").report(), "memory_free"));
@@ -37,14 +37,14 @@ fn messages_are_echoed_in_both_layouts() {
 }
 
 #[test]
-fn a_fixed_tag_is_that_of_every_answer_and_what_is_discarded_is_counted() {
+fn fixed_tag_is_used_for_echoes_and_discards_are_counted() {
     let mut lab = Lab::new("services = \"echo\"\ntag = 65");
     let filter = net::capture::Filter::parse("udp port 7001 payload").unwrap();
     lab.plane.capture.start(filter, 1 << 20);
     lab.send(9, b"hello");
     lab.run(Duration::from_millis(5));
     assert_eq!(lab.came(), [(65, b"hello".to_vec())]);
-    assert!(lab.plane.capture.counts().0 >= 2, "captures have both ways");
+    assert!(lab.plane.capture.counts().0 >= 2, "the capture has both directions");
     for (services, unserved) in [("[\"discard\"]", "0"), ("[]", "2")] {
         let mut lab = Lab::new(&format!("services = {services}"));
         lab.send(9, b"hello");
@@ -59,7 +59,7 @@ fn a_fixed_tag_is_that_of_every_answer_and_what_is_discarded_is_counted() {
 }
 
 #[test]
-fn puts_go_where_they_may_and_nowhere_else() {
+fn puts_reach_granted_memory_only() {
     let mut lab = Lab::new("services = [\"put-sink\"]");
     let bytes = message(40_000);
     let window = Arena::on_heap(1 << 20).alloc(bytes.len(), 64).unwrap();
@@ -70,27 +70,27 @@ fn puts_go_where_they_may_and_nowhere_else() {
     lab.run(Duration::from_millis(20));
     let end = lab.peer.next_completion(lab.endpoint).unwrap();
     assert!(end.acknowledged);
-    let looked = |lab: &mut Lab, words: &[&str]| match lab.order("look", words) {
+    let look = |lab: &mut Lab, words: &[&str]| match lab.order("look", words) {
         Ok(Managed::Told(text)) => text,
         other => panic!("{other:?}"),
     };
     let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC).checksum(&bytes);
-    let told = looked(&mut lab, &["a", "5", "40000"]);
-    assert_eq!(told, format!("crc32 {crc:08x} of 40000 bytes from 5\n"));
-    let all = looked(&mut lab, &["a"]);
-    // Its last byte would lie behind the memory.
+    let line = look(&mut lab, &["a", "5", "40000"]);
+    assert_eq!(line, format!("crc32 {crc:08x} of 40000 bytes from 5\n"));
+    let all = look(&mut lab, &["a"]);
+    // Its last byte would be past the end of the memory.
     let at = SINK_ADDRESS + (SINK - bytes.len() + 1) as u64;
     lab.peer.put(lab.endpoint, at, windows, 2, lab.now).unwrap();
     lab.run(Duration::from_millis(20));
     assert!(lab.peer.next_completion(lab.endpoint).is_none());
     assert_ne!(value(&lab.report(), "puts_refused"), "0");
-    assert_eq!(looked(&mut lab, &["a"]), all, "nothing was written");
+    assert_eq!(look(&mut lab, &["a"]), all, "nothing was written");
     assert!(lab.order("look", &["a", "1", "1048576"]).is_err());
     assert!(lab.order("look", &["b"]).unwrap_err().contains("accepted: a"));
 }
 
 #[test]
-fn what_was_put_is_put_to_where_the_peer_says() {
+fn put_order_writes_sink_data_to_an_address_of_the_peer() {
     let mut lab = Lab::new("services = [\"put-sink\", \"echo\"]");
     let bytes = message(40_000);
     let mut arena = Arena::on_heap(1 << 20);
@@ -102,24 +102,24 @@ fn what_was_put_is_put_to_where_the_peer_says() {
     lab.run(Duration::from_millis(20));
     let started = lab.order("put", &["a", "0x7010", "5", "30000"]);
     assert!(matches!(started, Ok(Managed::Started)), "{started:?}");
-    // Messages go back all the same.
+    // Messages are echoed meanwhile.
     lab.send(9, b"hello");
     lab.run(Duration::from_millis(20));
-    let told = lab.plane.udp_engines.progress(lab.now);
-    let Some(Progress::Done(Ok(told))) = told else { panic!("{told:?}") };
-    assert!(told.starts_with("a: 30000 bytes acknowledged, "), "{told}");
+    let progress = lab.plane.udp_engines.progress(lab.now);
+    let Some(Progress::Done(Ok(line))) = progress else { panic!("{progress:?}") };
+    assert!(line.starts_with("a: 30000 bytes acknowledged, "), "{line}");
     assert_eq!(lab.came(), [(9, b"hello".to_vec())]);
     let mut written = vec![0; bytes.len()];
     into.read(0, &mut written).unwrap();
     let expected = [&[0; 16], &bytes[5..30_005], &[0; 9984][..]].concat();
     assert!(written == expected);
-    // One that the peer refuses ends with the endpoint; that of the one before is not taken for its end.
+    // A PUT that the peer refuses ends with the endpoint. The end of the PUT before does not count.
     assert!(matches!(lab.order("put", &["a", "28671", "0", "10"]), Ok(Managed::Started)));
     lab.run(Duration::from_millis(20));
     assert_eq!(lab.plane.udp_engines.progress(lab.now), None);
     lab.order("reset", &["a"]).unwrap();
-    let told = lab.plane.udp_engines.progress(lab.now);
-    assert!(matches!(told, Some(Progress::Done(Err(_)))), "{told:?}");
+    let progress = lab.plane.udp_engines.progress(lab.now);
+    assert!(matches!(progress, Some(Progress::Done(Err(_)))), "{progress:?}");
     for (words, why) in [
         (&["a", "0x7000", "0"][..], "accepted"),
         (&["b", "0x7000", "0", "1"], "accepted: a"),
@@ -130,18 +130,18 @@ fn what_was_put_is_put_to_where_the_peer_says() {
         (&["a", "0xffffffffffffffff", "0", "2"], "has not said"),
         (&["a", "0x7000", "0", "0"], "has not said"),
     ] {
-        let told = lab.order("put", words).unwrap_err();
-        assert!(told.contains(why), "{words:?}: {told}");
+        let error = lab.order("put", words).unwrap_err();
+        assert!(error.contains(why), "{words:?}: {error}");
     }
     let mut lab = Lab::new("services = [\"echo\"]");
     assert!(lab.order("put", &["a", "1", "0", "1"]).unwrap_err().contains("put-sink"));
 }
 
 #[test]
-fn strangers_and_damaged_datagrams_reach_nobody() {
+fn unknown_senders_and_damaged_datagrams_are_dropped() {
     let mut lab = Lab::new("services = [\"echo\"]");
     let to = SocketAddrV4::new(OURS, 7001);
-    let stranger = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 77), 8002);
+    let unknown = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 77), 8002);
     let frame = |from: SocketAddrV4, damage: Option<usize>| {
         let headers = datagram::headers([PEER_MAC, OUR_MAC], from, to, &[1; 40], &[]).unwrap();
         let mut frame = [&headers[..], &[1; 40]].concat();
@@ -153,15 +153,15 @@ fn strangers_and_damaged_datagrams_reach_nobody() {
     let peer = SocketAddrV4::new(PEER, PEER_PORTS[1]);
     let mut without = frame(peer, None);
     without[40..42].fill(0);
-    let all = [frame(stranger, None), frame(peer, Some(60)), without];
+    let all = [frame(unknown, None), frame(peer, Some(60)), without];
     lab.ends.lock().unwrap().arrives.extend(all);
     lab.run(Duration::from_millis(1));
     assert_eq!((value(&lab.report(), "num_unk_recvs"), lab.control), ("1", 0));
     let mut refused = Vec::new();
     lab.plane.udp_engines.take_refusals(|refusals| refused.extend(refusals.pop()));
-    let told: Vec<_> = refused.iter().map(|one| (one.who, one.reason, &*one.asked)).collect();
-    let who = Some(IpAddr::V4(*stranger.ip()));
-    assert_eq!(told, [(who, "unknown_sender", "UDP port 7001 from port 8002")]);
+    let reported: Vec<_> = refused.iter().map(|one| (one.who, one.reason, &*one.asked)).collect();
+    let who = Some(IpAddr::V4(*unknown.ip()));
+    assert_eq!(reported, [(who, "unknown_sender", "UDP port 7001 from port 8002")]);
     let mut page = String::new();
     let mut writer = net::metrics::Writer::new(&mut page);
     let engines = lab.plane.udp_engines.statuses();
@@ -169,7 +169,7 @@ fn strangers_and_damaged_datagrams_reach_nobody() {
     let lost = "isthmus_udp_engine_lost_total{engine=\"usnic\",reason=\"checksum\"} 2";
     assert!(page.contains(lost), "{page}");
     assert!(page.contains("isthmus_usnic_unknown_senders_total{usnic=\"u\"} 1"), "{page}");
-    // Another port of ours is none of its business.
+    // Datagrams to another port of ours go to the control plane.
     let other =
         datagram::headers([PEER_MAC, OUR_MAC], peer, SocketAddrV4::new(OURS, 514), b"", &[]);
     lab.ends.lock().unwrap().arrives.push_back(other.unwrap().to_vec());
@@ -178,7 +178,7 @@ fn strangers_and_damaged_datagrams_reach_nobody() {
 }
 
 #[test]
-fn data_and_acknowledgements_have_a_receive_queue_where_the_port_has_one() {
+fn data_and_acknowledgements_are_steered_to_a_receive_queue() {
     let lab = Lab::new("");
     let address = OURS.octets();
     let steered = [7001, 7002].map(|port| UdpFlow { address, port });
@@ -186,7 +186,7 @@ fn data_and_acknowledgements_have_a_receive_queue_where_the_port_has_one() {
 }
 
 #[test]
-fn a_port_that_is_full_takes_the_rest_later() {
+fn full_port_sends_the_rest_later() {
     let mut lab = Lab::new("services = [\"echo\"]");
     lab.ends.lock().unwrap().room = 3;
     lab.send(1, &message(200_000));
@@ -196,32 +196,32 @@ fn a_port_that_is_full_takes_the_rest_later() {
 }
 
 #[test]
-fn an_idle_engine_is_due_never_and_a_ping_is_told() {
+fn idle_engine_has_no_timer_and_ping_is_reported() {
     let mut lab = Lab::new("services = [\"echo\"]");
     lab.run(Duration::from_millis(1));
     assert_eq!(lab.plane.udp_engines.due(), None);
     assert!(matches!(lab.order("ping", &["a"]), Ok(Managed::Started)));
     lab.run(Duration::from_millis(100));
-    let mut news = Vec::new();
+    let mut steps = Vec::new();
     while let Some(progress) = lab.plane.udp_engines.progress(lab.now) {
-        news.push(progress);
+        steps.push(progress);
     }
-    let [Progress::Line(small), Progress::Done(Ok(large))] = &news[..] else {
-        panic!("{news:?}");
+    let [Progress::Line(small), Progress::Done(Ok(large))] = &steps[..] else {
+        panic!("{steps:?}");
     };
     assert!(
         small.starts_with("a: small PING answered") && large.starts_with("a: large PING answered")
     );
-    assert_eq!(lab.plane.udp_engines.due(), None, "nothing is asked any more");
+    assert_eq!(lab.plane.udp_engines.due(), None, "no PING is pending");
 }
 
 #[test]
-fn a_peer_with_another_modex_takes_the_place_of_one() {
+fn peer_with_a_new_modex_replaces_the_old_one() {
     let mut lab = Lab::new("services = [\"echo\"]");
     lab.send(1, b"one");
     lab.run(Duration::from_millis(5));
     assert_eq!(lab.came().len(), 1);
-    // It begins anew: with an old endpoint nothing it says would be new.
+    // The peer restarts. An old endpoint would drop its messages as duplicates.
     lab.peer = peer_engine(5000);
     let mut config = lab.config.clone();
     let modex = config::usnic::PeerModex(vec![peer_interface(5000).modex()]);
@@ -233,7 +233,7 @@ fn a_peer_with_another_modex_takes_the_place_of_one() {
     lab.send(1, b"two");
     lab.run(Duration::from_millis(5));
     assert_eq!(lab.came(), [(1, b"two".to_vec())]);
-    // One that begins anew with the same modex is reset.
+    // A peer that restarts with the same modex needs a reset.
     lab.peer = peer_engine(5000);
     lab.endpoint = lab.peer.add_endpoint(&endpoint, lab.now).unwrap();
     lab.order("reset", &["a"]).unwrap();
@@ -241,7 +241,7 @@ fn a_peer_with_another_modex_takes_the_place_of_one() {
     lab.run(Duration::from_millis(5));
     assert_eq!(lab.came(), [(1, b"three".to_vec())]);
     assert_eq!(lab.peer.state(lab.endpoint), Some(State::Open));
-    // One that is not in the document any more is nobody.
+    // A peer that is removed from the configuration is unknown.
     config.usnic[0].peer.clear();
     lab.plane.udp_engines.configure(&config, lab.now);
     lab.send(1, b"four");
@@ -251,7 +251,7 @@ fn a_peer_with_another_modex_takes_the_place_of_one() {
 }
 
 #[test]
-fn who_is_in_none_of_the_networks_is_not_admitted() {
+fn peer_outside_the_configured_networks_is_not_admitted() {
     let mut lab = Lab::new("services = [\"echo\"]\nhosts = [\"10.9.1.0/24\"]");
     lab.send(1, b"one");
     lab.run(Duration::from_millis(5));

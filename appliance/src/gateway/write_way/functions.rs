@@ -1,4 +1,4 @@
-//! The functions of this program, with the crate that each is defined in.
+//! The functions of this program and their crates.
 
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::collections::HashMap;
@@ -6,11 +6,11 @@ use std::collections::HashMap;
 pub struct Function {
     /// Its symbol.
     pub name: String,
-    /// Its crate, if the symbol tells.
+    /// Its crate, if the symbol contains one.
     pub krate: Option<String>,
 }
 
-/// By their first addresses in this process.
+/// Returns the functions by start address in this process.
 pub fn functions() -> HashMap<u64, Function> {
     let path = std::env::current_exe().unwrap();
     let file = std::fs::read(&path).unwrap();
@@ -30,7 +30,7 @@ pub fn functions() -> HashMap<u64, Function> {
         .collect()
 }
 
-/// The crate that the function with a mangled name is defined in.
+/// Returns the crate of a mangled name.
 fn krate(symbol: &str) -> Option<&str> {
     match symbol.strip_prefix("_R") {
         Some(path) => of_path(path),
@@ -38,15 +38,15 @@ fn krate(symbol: &str) -> Option<&str> {
     }
 }
 
-/// Of the present mangling (RFC 2603): what comes first in a name, inside of all that is around it, is the path of a
-/// module, which begins with `C` and the crate.
+/// Parses the current mangling (RFC 2603): the innermost first element of a name is the path of a module, which begins
+/// with `C` and the crate.
 fn of_path(mut rest: &str) -> Option<&str> {
     loop {
         let (first, behind) = rest.split_at_checked(1)?;
         rest = match first {
-            // The kind of a part of the path.
+            // The namespace of a path element.
             "N" => behind.get(1..)?,
-            // An implementation, whose number may follow.
+            // An implementation, perhaps with a number.
             "M" | "X" => without_number(behind)?,
             "I" => behind,
             "C" => break identifier(without_number(behind)?),
@@ -55,7 +55,7 @@ fn of_path(mut rest: &str) -> Option<&str> {
     }
 }
 
-/// Of the mangling before: `9interface`, or `31_$LT$roce..Roce$u20$as$u20$…`.
+/// Parses the legacy mangling: `9interface`, or `31_$LT$roce..Roce$u20$as$u20$…`.
 fn of_words(symbol: &str) -> Option<&str> {
     let word = identifier(symbol)?;
     let word = word.strip_prefix("_$LT$").or(word.strip_prefix("$LT$")).unwrap_or(word);
@@ -64,7 +64,7 @@ fn of_words(symbol: &str) -> Option<&str> {
     Some(&word[..end])
 }
 
-/// Without the number that tells things of the same name apart: `s`, digits, `_`.
+/// Strips the disambiguator: `s`, digits, `_`.
 fn without_number(text: &str) -> Option<&str> {
     match text.strip_prefix('s') {
         Some(number) => Some(number.split_once('_')?.1),
@@ -72,7 +72,7 @@ fn without_number(text: &str) -> Option<&str> {
     }
 }
 
-/// The identifier that a text begins with: its length, `_` if it could be taken for part of that, its characters.
+/// Returns the identifier at the start of a text: length, `_` if the name begins with a digit or `_`, name.
 fn identifier(text: &str) -> Option<&str> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let length: usize = text[..digits].parse().ok()?;
@@ -84,7 +84,7 @@ fn identifier(text: &str) -> Option<&str> {
 }
 
 #[test]
-fn a_symbol_tells_its_crate() {
+fn crate_is_parsed_from_a_symbol() {
     for (symbol, expected) in [
         ("_RNvMs_NtCs6RzcGeEL24_4roce7receiveNtB6_4Roce12handle_frame", "roce"),
         (

@@ -1,4 +1,4 @@
-//! A host that has mapped a volume of the plane: an RNBD client over RoCE, at the other end of a cable.
+//! A host with a mapped volume of the plane: an RNBD client over RoCE, connected by a cable.
 
 use crate::config;
 use crate::gateway::plane::{DataPlane, Settings};
@@ -40,7 +40,7 @@ chunk_size = \"16KiB\"
 ";
 const STEP: Duration = Duration::from_micros(20);
 
-/// Frames to the plane and from it.
+/// Frames to and from the plane.
 #[derive(Default)]
 struct Ends {
     arrives: VecDeque<Vec<u8>>,
@@ -97,7 +97,7 @@ fn bytes(packet: &Packet<'_>) -> Vec<u8> {
     frame
 }
 
-/// The plane, and the host.
+/// The plane and the host.
 pub struct Lab {
     pub plane: DataPlane,
     ends: Arc<Mutex<Ends>>,
@@ -111,7 +111,7 @@ pub struct Lab {
     pub now: Instant,
 }
 
-/// A plane with one port, and a volume in memory that it serves.
+/// Creates a plane with one port that serves a volume in memory.
 fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     let config = config::check(CONFIG.as_bytes()).unwrap();
     let cable = Cable { ends, frame: Vec::new() };
@@ -133,7 +133,7 @@ fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
 }
 
 impl Lab {
-    /// A host that has mapped the volume.
+    /// Creates the plane, and a host that has mapped the volume.
     pub fn new() -> Lab {
         let now = Instant::ZERO + Duration::from_secs(1);
         let ends = Arc::new(Mutex::new(Ends::default()));
@@ -146,8 +146,8 @@ impl Lab {
         let data = arena.alloc(4096, 4096).unwrap();
         let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let session = Name::new("host").unwrap();
-        let (settings, ways) = (client::Config::default(), transport::Config::default());
-        let mut client = Client::new(settings, ways, session, &mut ctx).unwrap();
+        let (settings, paths) = (client::Config::default(), transport::Config::default());
+        let mut client = Client::new(settings, paths, session, &mut ctx).unwrap();
         let to = SocketAddr::new(OURS.into(), PORT);
         client.transport_mut().add_path(IpAddr::from(HOST), to, &mut ctx).unwrap();
         let (device, mode) = (Name::new("ram0").unwrap(), AccessMode::ReadWrite);
@@ -166,7 +166,7 @@ impl Lab {
         panic!("the volume is not mapped");
     }
 
-    /// The host takes what was sent to it, and sends what it has to.
+    /// The host receives its frames, and sends its own.
     pub fn host(&mut self) {
         self.now = self.now + STEP;
         let Lab { roce, client, arena, rng, now, .. } = self;
@@ -193,7 +193,7 @@ impl Lab {
         self.host();
     }
 
-    /// Whether the host has the answer.
+    /// Returns whether the host has the reply.
     pub fn is_done(&mut self) -> bool {
         self.host();
         self.volume.poll().is_some_and(|done| done.result.is_ok())

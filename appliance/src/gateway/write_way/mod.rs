@@ -1,10 +1,9 @@
-//! The way of a write through the crates, from its frames to the volume, and of its answer back: however deep calls go,
-//! no crate is entered again by one that it has called.
+//! Traces a write through the crates, from its frames to the volume, and its reply back. In no chain of calls may a
+//! crate be entered a second time.
 //!
-//! A host writes 4 KiB to a volume in memory. The processor stops after each instruction of the rounds that take this in,
-//! and the symbols of this program tell which functions are entered meanwhile, and of which crate each is. What the
-//! compiler has put into the function that calls it counts to that one. A function of another crate than those of this
-//! repository counts to its caller.
+//! A host writes 4 KiB to a volume in memory. The test single-steps the rounds of the loop that handle it, and looks up
+//! each entered function and its crate in the symbols of this program. An inlined function counts as its caller, and so
+//! does a function of a foreign crate.
 
 mod functions;
 mod host;
@@ -15,7 +14,7 @@ use host::Lab;
 use std::collections::{BTreeSet, HashMap};
 use steps::Step;
 
-/// Crates that a frame, a request or an answer can pass.
+/// Crates that a frame, a request or a reply can pass.
 const CRATES: &[&str] = &[
     "appliance",
     "cm",
@@ -32,18 +31,18 @@ const CRATES: &[&str] = &[
     "verbs",
 ];
 
-/// Calls back into a crate that is being executed, from one crate to another. A chain of calls begins anew there.
+/// Permitted callbacks: from the first crate to the second, which is already in the chain. A new chain starts there.
 const CALLS_BACK: &[(&str, &str)] = &[
-    // A port hands out each frame as bytes that are its own (`Port::receive_each`), to a closure of the loop's.
+    // A port passes each frame, as its own bytes, to a closure of the loop (`Port::receive_each`).
     ("drivers", "appliance"),
-    // RTRS has a request executed where it has found it (`rtrs::server::Execute`), by RNBD, whose server polls it.
+    // RTRS executes a request in place (`rtrs::server::Execute`). RNBD does that, and its server polls RTRS.
     ("rtrs", "storage"),
 ];
 
-/// The crates that functions of this process are in: those of a chain of calls, each once while it is not left.
+/// The crates of a chain of calls. Successive calls within a crate count once.
 type Chain<'a> = Vec<&'a str>;
 
-/// The crate of a function. The host's cable stands for a driver.
+/// Returns the crate of a function. The cable of the test counts as a driver.
 fn krate(function: &Function) -> Option<&'static str> {
     if function.name.contains("write_way") {
         return Some("drivers");
@@ -52,7 +51,7 @@ fn krate(function: &Function) -> Option<&'static str> {
     CRATES.iter().find(|krate| **krate == name).copied()
 }
 
-/// The chain of calls that crates make, the last of which is `entered`.
+/// Returns the chain of the stack, with `entered` as its last crate.
 fn chain(stack: &[Call], entered: &'static str) -> Chain<'static> {
     let mut chain: Chain = Vec::new();
     for krate in stack.iter().filter_map(|call| call.krate).chain([entered]) {
@@ -65,26 +64,26 @@ fn chain(stack: &[Call], entered: &'static str) -> Chain<'static> {
     chain
 }
 
-/// A function that is being executed: where its return address lies, and its crate.
+/// A function on the stack: the address of its return address, and its crate.
 struct Call {
     stack: u64,
     krate: Option<&'static str>,
 }
 
-/// What was entered on the way to the volume, and from there on.
+/// The chains of calls on the way to the volume, and on the way back.
 #[derive(Default)]
-struct Ways {
+struct Chains {
     down: BTreeSet<Chain<'static>>,
     back: BTreeSet<Chain<'static>>,
 }
 
-/// The chains of calls while the loop executed these steps.
-fn ways(steps: &[Step], functions: &HashMap<u64, Function>) -> Ways {
-    let mut ways = Ways::default();
+/// Returns the chains of calls in these steps.
+fn chains(steps: &[Step], functions: &HashMap<u64, Function>) -> Chains {
+    let mut chains = Chains::default();
     let mut is_back = false;
     let mut stack = vec![Call { stack: u64::MAX, krate: Some("appliance") }];
     for step in steps {
-        // A function whose return address is above the end of the stack has returned.
+        // A function has returned if the stack pointer is above the address of its return address.
         while stack.last().is_some_and(|call| call.stack < step.stack) {
             stack.pop();
         }
@@ -96,14 +95,14 @@ fn ways(steps: &[Step], functions: &HashMap<u64, Function>) -> Ways {
             let name = &function.name;
             assert_eq!(unique.len(), chain.len(), "{chain:?} by {name}: a crate is entered twice");
             is_back |= name.contains("RamVolume") && name.contains("submit");
-            if is_back { &mut ways.back } else { &mut ways.down }.insert(chain);
+            if is_back { &mut chains.back } else { &mut chains.down }.insert(chain);
         }
         stack.push(Call { stack: step.stack, krate });
     }
-    ways
+    chains
 }
 
-/// Whether a chain passes these crates, in this order.
+/// Returns whether a chain passes these crates in this order.
 fn passes(chains: &BTreeSet<Chain<'_>>, crates: &[&str]) -> bool {
     chains.iter().any(|chain| {
         let mut passed = chain.iter();
@@ -112,7 +111,7 @@ fn passes(chains: &BTreeSet<Chain<'_>>, crates: &[&str]) -> bool {
 }
 
 #[test]
-fn no_crate_is_entered_twice_on_the_way_of_a_write_and_its_answer() {
+fn no_crate_is_entered_twice_by_a_write_and_its_reply() {
     let mut lab = Lab::new();
     lab.submit();
     let now = lab.now;
@@ -123,30 +122,30 @@ fn no_crate_is_entered_twice_on_the_way_of_a_write_and_its_answer() {
         plane.transmit_fabric(now);
     });
     assert!(lab.is_done(), "the write was not answered");
-    let Ways { down, back } = ways(&steps, &functions());
+    let Chains { down, back } = chains(&steps, &functions());
     println!("down: {down:?}\nback: {back:?}");
-    // Packets, and the memory that they name; the server, and the key of the chunk; the volume.
+    // Packets and the memory they address, the server and the key of the chunk, the volume.
     assert!(passes(&down, &["appliance", "roce", "softverbs"]), "{down:?}");
     assert!(passes(&down, &["appliance", "roce", "drivers"]), "{down:?}");
     assert!(passes(&down, &["appliance", "storage", "roce", "softverbs"]), "{down:?}");
     assert!(passes(&down, &["appliance", "storage", "rtrs"]), "{down:?}");
-    // The answer is posted, and its packets are made.
+    // The reply is posted, and its packets are built.
     assert!(passes(&back, &["appliance", "storage", "roce"]), "{back:?}");
     assert!(passes(&back, &["appliance", "roce", "drivers"]), "{back:?}");
 }
 
 #[test]
-fn a_crate_that_is_entered_again_is_noticed() {
+fn reentered_crate_is_detected() {
     let function = |name: &str| Function { name: name.into(), krate: Some(name.into()) };
     let functions = [(10, function("storage")), (20, function("roce")), (30, function("other"))];
     let functions = HashMap::from(functions);
     let step = |address, stack| Step { address, stack };
-    // Storage calls RoCE, which returns; then once more.
+    // Storage calls RoCE twice, which returns each time.
     let fine = [step(10, 90), step(20, 80), step(15, 90), step(20, 80)];
-    let found = ways(&fine, &functions).down;
+    let found = chains(&fine, &functions).down;
     let expected: [Chain; 2] = [vec!["appliance", "storage"], vec!["appliance", "storage", "roce"]];
     assert_eq!(found, BTreeSet::from(expected));
-    // It calls RoCE, which calls storage by way of something else.
+    // Storage calls RoCE, which calls storage through another crate.
     let again = [step(10, 90), step(20, 80), step(30, 70), step(10, 60)];
-    assert!(std::panic::catch_unwind(|| ways(&again, &functions)).is_err());
+    assert!(std::panic::catch_unwind(|| chains(&again, &functions)).is_err());
 }

@@ -1,5 +1,5 @@
-//! RNBD, the block device protocol over RTRS (Linux, drivers/block/rnbd). `wire` is what travels
-//! as RTRS user header or data; `server` exports volumes, `client` maps those of others.
+//! RNBD, the block device protocol over RTRS (Linux, drivers/block/rnbd). `wire` has the formats of RTRS user headers
+//! and data, `server` exports volumes, and `client` maps devices of other servers.
 
 pub mod client;
 pub mod server;

@@ -1,4 +1,4 @@
-//! The client against the server, over a wire in memory.
+//! The client against the server, over a link in memory.
 
 use super::client::{self, Client, DeviceId, DeviceState, Losses, Notice, RemoteVolume};
 use super::server::Export;
@@ -34,13 +34,13 @@ struct Mapper {
 }
 
 impl User for Mapper {
-    fn hear(&mut self, event: &ConnectionEvent, ctx: &mut Context<'_>) {
+    fn handle_event(&mut self, event: &ConnectionEvent, ctx: &mut Context<'_>) {
         self.client.handle_connection_event(event, ctx);
     }
     fn work(&mut self, ctx: &mut Context<'_>) -> bool {
-        let told = self.notices.len();
+        let before = self.notices.len();
         self.notices.extend(core::iter::from_fn(|| self.client.poll(ctx)));
-        self.notices.len() > told
+        self.notices.len() > before
     }
 }
 
@@ -54,7 +54,7 @@ fn disk() -> Box<dyn Volume> {
     Box::new(DiskVolume::new(disk, false))
 }
 
-/// What becomes of a stock server, in the place of an incarnation.
+/// Values in place of an incarnation: fate of a stock server, which was rebooted, or whose link was cut.
 const BOOTED: u64 = 1000;
 const CUT: u64 = 1001;
 
@@ -67,7 +67,7 @@ impl Pair {
         Self::over(Loopback::default(), 1, volume, config)
     }
 
-    /// With a server that does not tell, but numbers connections as Linux does.
+    /// With a server that does not report its incarnation, but numbers connections as Linux does.
     fn of_stock(volume: Box<dyn Volume>, config: client::Config) -> Self {
         let mut wire = Loopback::default();
         wire.linux_ids = Some((40, 0x5e11_9af0));
@@ -139,7 +139,7 @@ impl Pair {
         self.end().expect("an answer")
     }
 
-    /// The gateway loses its paths and is started anew.
+    /// The gateway loses its paths and is restarted.
     fn restart(&mut self, incarnation: u64) {
         self.world.restart_with(gateway(incarnation), &mut self.host);
     }
@@ -155,7 +155,7 @@ fn a_mapped_device_is_a_volume() {
     let geometry = pair.volume.geometry();
     assert_eq!((geometry.sectors, geometry.logical_block), (2048, 512));
     assert!(geometry.features.contains(Features::DISCARD | Features::WRITE_ZEROES));
-    // Larger than a chunk: in parts.
+    // A transfer larger than a chunk is split.
     pair.buffer.fill(7);
     pair.start(9, Operation::Write { durable: true }, 100, 40 << 10);
     pair.run();
@@ -183,7 +183,7 @@ fn a_mapped_device_is_a_volume() {
     assert_eq!(pair.volume.submit(&past).err(), Some(VolumeError::PastEnd));
     assert_eq!(pair.world.server.devices().count(), 1);
     assert_eq!(pair.world.server.opened(), 1);
-    // All that was taken comes back.
+    // All memory is released.
     let device = pair.device;
     assert!(pair.host.client.unmap(device, context!(pair.world, host)));
     pair.run();
@@ -195,7 +195,7 @@ fn a_mapped_device_is_a_volume() {
 }
 
 #[test]
-fn requests_wait_for_a_path_as_long_as_they_may() {
+fn requests_without_a_path_fail_after_the_wait() {
     let config = client::Config { wait: Duration::from_secs(20), ..client::Config::default() };
     let mut pair = Pair::new(ram(), config);
     pair.write(false, 5, 5, 512);
@@ -206,7 +206,7 @@ fn requests_wait_for_a_path_as_long_as_they_may() {
     assert_eq!(pair.state(), DeviceState::Disconnected);
     pair.pass(15);
     assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
-    // One that comes while there is no path.
+    // A request that arrives while no path is up.
     pair.start(2, Operation::Read, 5, 512);
     pair.pass(10);
     pair.world.wire.cut.clear();
@@ -224,8 +224,9 @@ fn requests_wait_for_a_path_as_long_as_they_may() {
 }
 
 #[test]
-fn what_a_server_may_have_lost_fails_the_next_flush_once() {
-    // (what is flushed before, the server's life afterwards, what the flush says)
+fn flush_after_a_server_restart_fails_once_for_unflushed_writes() {
+    // (whether the write is durable, whether a flush precedes, the server's incarnation afterwards, result of the
+    // flush)
     let io = Err(VolumeError::Io);
     for (durable, flushed, incarnation, expected) in [
         (false, false, 2, io),
@@ -233,7 +234,7 @@ fn what_a_server_may_have_lost_fails_the_next_flush_once() {
         (false, false, 1, Ok(())),
         (false, true, 2, Ok(())),
         (true, false, 2, Ok(())),
-        // A stock server, by what its connection manager draws when it boots.
+        // A stock server, recognised by the numbers that its connection manager draws at boot.
         (false, false, BOOTED, io),
         (false, false, CUT, Ok(())),
     ] {
@@ -253,9 +254,9 @@ fn what_a_server_may_have_lost_fails_the_next_flush_once() {
         pair.restart(if stock { 0 } else { incarnation });
         pair.pass(3);
         assert_eq!(pair.state(), DeviceState::Open);
-        let told = |notice: &Notice| matches!(notice, Notice::WritesLost { .. });
-        assert_eq!(pair.host.notices.iter().any(told), expected.is_err());
-        assert_eq!(pair.read(5, 512)[0], 5, "reads go on");
+        let is_loss = |notice: &Notice| matches!(notice, Notice::WritesLost { .. });
+        assert_eq!(pair.host.notices.iter().any(is_loss), expected.is_err());
+        assert_eq!(pair.read(5, 512)[0], 5, "reads still succeed");
         pair.buffer.fill(6);
         pair.start(3, Operation::Write { durable: true }, 9, 512);
         assert_eq!(pair.end(), Some(expected), "a durable write promises the same");
@@ -264,17 +265,17 @@ fn what_a_server_may_have_lost_fails_the_next_flush_once() {
 }
 
 #[test]
-fn a_durable_write_makes_what_was_before_it_durable() {
+fn durable_write_flushes_earlier_writes() {
     let mut pair = Pair::new(disk(), client::Config::default());
     let id = pair.world.volumes.find("ram0").unwrap();
     let flushes = |pair: &Pair| pair.world.server.volume_stats(id).unwrap().others;
     pair.write(true, 1, 1, 512);
-    assert_eq!(flushes(&pair), 0, "nothing else is to be flushed");
+    assert_eq!(flushes(&pair), 0, "no earlier write needs a flush");
     pair.write(false, 2, 1, 512);
     pair.write(true, 3, 1, 512);
     let once = flushes(&pair);
     pair.write(true, 4, 1, 512);
-    assert_eq!(flushes(&pair), once, "all of it was flushed before");
+    assert_eq!(flushes(&pair), once, "all earlier writes were flushed");
 }
 
 #[test]
@@ -294,7 +295,7 @@ fn a_device_that_is_closed_at_the_server_stays_closed_until_it_is_mapped_again()
 }
 
 #[test]
-fn a_device_that_the_server_refuses_is_asked_for_again() {
+fn open_that_the_server_refuses_is_retried() {
     let mut pair = Pair::new(ram(), client::Config::default());
     let name = Name::new("v1").unwrap();
     let (_, mut other) = pair
@@ -327,9 +328,9 @@ fn a_device_that_the_server_refuses_is_asked_for_again() {
     );
 }
 
-/// Linux's client oopses on a secure erase: it is not told of it, unless the operator wishes so.
+/// Linux's client oopses on a secure erase, so the server advertises it only if the operator enables it.
 #[test]
-fn secure_erase_is_offered_only_when_asked_for() {
+fn secure_erase_is_offered_only_when_enabled() {
     let mut pair = Pair::new(ram(), client::Config::default());
     pair.write(false, 8, 0x5a, 4096);
     assert!(!pair.volume.geometry().features.contains(Features::SECURE_ERASE));
@@ -346,9 +347,9 @@ fn secure_erase_is_offered_only_when_asked_for() {
     assert_eq!(pair.read(8, 4096), [0; 4096]);
 }
 
-/// As in Linux, where `/dev/ram0` and `ram0` are one device.
+/// As in Linux, `/dev/ram0` and `ram0` are one device.
 #[test]
-fn a_session_has_a_device_once() {
+fn second_open_of_a_device_by_a_session_is_refused() {
     let mut pair = Pair::new(ram(), client::Config::default());
     let name = Name::new("/dev/ram0").unwrap();
     let ctx = context!(pair.world, host);
@@ -360,7 +361,7 @@ fn a_session_has_a_device_once() {
 }
 
 #[test]
-fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
+fn requests_up_to_the_depth_survive_a_restart() {
     let mut pair = Pair::new(ram(), client::Config { depth: 32, ..client::Config::default() });
     for n in 0..32 {
         pair.start(n, Operation::Write { durable: false }, n * 8, 4096);
@@ -368,7 +369,7 @@ fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
     let data = pair.buffer.slice(0, 512).unwrap();
     let one_more = Request { tag: 99.into(), operation: Operation::Read, sector: 0, data };
     assert_eq!(pair.volume.submit(&one_more).err(), Some(VolumeError::Busy));
-    // They fill all chunks of the session; then the session is made anew.
+    // They fill all chunks of the session; then the session is established anew.
     while let Some(notice) = pair.host.client.poll(context!(pair.world, host)) {
         pair.host.notices.push(notice);
     }
@@ -384,10 +385,10 @@ fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
     assert_eq!(tags, (0..32).collect::<Vec<u64>>());
 }
 
-/// A request that is given up ends at once, and its memory is its user's; the volume is idle only when the
-/// server has answered with the same permit.
+/// A request that is given up ends at once, and the user owns its memory again. The volume is idle only when the
+/// server has responded with the same permit.
 #[test]
-fn what_is_given_up_is_over_when_the_server_says_so() {
+fn given_up_request_settles_when_the_server_responds() {
     let mut pair = Pair::new(ram(), client::Config::default());
     pair.write(false, 5, 5, 512);
     let permits = pair.host.client.transport().available_permits();
@@ -407,12 +408,12 @@ fn what_is_given_up_is_over_when_the_server_says_so() {
         assert_eq!(pair.host.client.devices().next().unwrap().requests, 0);
         pair.world.wire.cut.clear();
         pair.pass(5);
-        assert!(pair.volume.is_idle(), "it is over");
+        assert!(pair.volume.is_idle(), "the server has ended it");
         assert_eq!(pair.host.client.transport().available_permits(), permits);
         assert_eq!(pair.end(), None, "it ended once");
         pair.flush().unwrap();
     }
-    // What waits for a server that does not come back is over at last.
+    // A request to a server that does not return ends at last.
     pair.world.wire.cut.push(HOST);
     pair.start(1, Operation::Read, 5, 512);
     pair.run();

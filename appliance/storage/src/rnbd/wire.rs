@@ -1,15 +1,15 @@
 //! RNBD on the wire (Linux 6.12, drivers/block/rnbd/rnbd-proto.h). Everything is little-endian;
-//! every message starts with its type in 16 bits and 16 bits of padding. Sectors are of 512 bytes.
+//! every message starts with its type in 16 bits and 16 bits of padding. A sector has 512 bytes.
 //! Reserved bytes are written as zero and never checked.
 
 use core::{fmt, ops::Range};
 use rtrs::Name;
 use rtrs::wire::{WireError, array, fixed, put};
 
-/// Version of the protocol that this side speaks.
+/// Highest version of the protocol that is supported.
 pub const VERSION: u8 = 2;
 pub use rtrs::wire::PORT;
-/// Largest user header, that of OPEN.
+/// Size of the largest user header, which is that of OPEN.
 pub const MAX_HEADER: usize = 264;
 
 const SESS_INFO: u16 = 0;
@@ -30,12 +30,12 @@ pub enum AccessMode {
     ReadOnly = 0,
     /// For writing, once at a time.
     ReadWrite = 1,
-    /// For writing, beside one other writer: a virtual machine moves from host to host.
+    /// For writing, with one other writer allowed: for live migration of a virtual machine between hosts.
     Migration = 2,
 }
 
 impl AccessMode {
-    /// The word that Linux's sysfs uses.
+    /// The mode as Linux's sysfs spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             AccessMode::ReadOnly => "ro",
@@ -45,7 +45,7 @@ impl AccessMode {
     }
 }
 
-/// What an I/O does.
+/// Operation of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
@@ -55,9 +55,9 @@ pub enum Operation {
     Write = 1,
     /// Makes completed writes durable.
     Flush = 2,
-    /// Forgets sectors.
+    /// Deallocates sectors.
     Discard = 3,
-    /// Forgets sectors so that nobody can restore them.
+    /// Deallocates sectors so that their data cannot be recovered.
     SecureErase = 4,
     /// Zeroes sectors.
     WriteZeroes = 5,
@@ -67,16 +67,16 @@ bitflags::bitflags! {
     /// Flags of an I/O.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct IoFlags: u32 {
-        /// Somebody waits for it.
+        /// Synchronous: the submitter waits for it.
         const SYNC = 0x100;
         /// Durable when it completes.
         const FUA = 0x200;
     }
 
-    /// How the device caches writes.
+    /// Write cache of the device.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CachePolicy: u8 {
-        /// Takes FUA.
+        /// Supports FUA.
         const FUA = 1;
         /// Writes may be lost on power failure until they are flushed.
         const WRITEBACK = 2;
@@ -86,22 +86,22 @@ bitflags::bitflags! {
 /// An I/O request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Io {
-    /// Device, as OPEN_RSP named it.
+    /// Device id from OPEN_RSP.
     pub device: u32,
     /// First sector.
     pub sector: u64,
-    /// What to do.
+    /// Operation.
     pub operation: Operation,
-    /// How.
+    /// Flags.
     pub flags: IoFlags,
     /// Length in bytes.
     pub size: u32,
-    /// Linux I/O priority (0 from clients that do not send it).
+    /// Linux I/O priority; 0 if the client does not send it.
     pub priority: u16,
 }
 
 impl Io {
-    /// Size in bytes as Linux sends it.
+    /// Size in bytes of the message that Linux sends.
     pub const SIZE: usize = 32;
     const MIN_SIZE: usize = 24;
     const SECTOR: Range<usize> = 8..16;
@@ -109,11 +109,11 @@ impl Io {
     const LENGTH: Range<usize> = 20..24;
     const PRIORITY: Range<usize> = 24..26;
 
-    /// Of a user header of that size, if it is an I/O.
+    /// Parses a user header of that size; None if it is not a valid I/O.
     #[inline(always)]
     pub fn of(bytes: &[u8; Self::SIZE]) -> Option<Self> {
-        let is_one = u16::from_le_bytes(array(bytes, TYPE)) == IO;
-        if is_one { Self::parse(bytes).ok() } else { None }
+        let is_io = u16::from_le_bytes(array(bytes, TYPE)) == IO;
+        if is_io { Self::parse(bytes).ok() } else { None }
     }
 
     #[inline(always)]
@@ -154,15 +154,15 @@ impl Io {
     }
 }
 
-/// SESS_INFO and its answer: the versions of both sides.
+/// SESS_INFO and SESS_INFO_RSP: the protocol version of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Version; the lower of the two is spoken.
+    /// Version; both sides use the lower of the two.
     pub version: u8,
 }
 
 impl SessionInfo {
-    /// Size in bytes, of question and answer.
+    /// Size in bytes of both messages.
     pub const SIZE: usize = 36;
     const VERSION: usize = 4;
 
@@ -171,12 +171,12 @@ impl SessionInfo {
         self.emit_as(SESS_INFO)
     }
 
-    /// As the data of the answer.
+    /// As the data of the response.
     pub fn emit_response(&self) -> [u8; Self::SIZE] {
         self.emit_as(SESS_INFO_RSP)
     }
 
-    /// From the data of the answer.
+    /// From the data of the response.
     pub fn parse_response(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Self::SIZE }>(bytes)?;
         expect_type(b, SESS_INFO_RSP)?;
@@ -191,10 +191,10 @@ impl SessionInfo {
     }
 }
 
-/// OPEN: a device is mapped.
+/// OPEN: maps a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// How; `Err` holds a mode that does not exist.
+    /// Access mode; `Err` holds an unknown value.
     pub mode: Result<AccessMode, u8>,
     /// Name of the device.
     pub name: Name,
@@ -228,18 +228,18 @@ impl Open {
     }
 }
 
-/// OPEN_RSP: the shape of the device.
+/// OPEN_RSP: id, size and limits of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenResponse {
-    /// Name of the device in I/O requests of this session.
+    /// Id of the device in I/O requests of this session.
     pub device: u32,
     /// Capacity in sectors.
     pub sectors: u64,
     /// Largest transfer in sectors.
     pub max_hw_sectors: u32,
-    /// Largest write-zeroes in sectors; 0 if it cannot.
+    /// Largest write-zeroes in sectors; 0 if unsupported.
     pub max_write_zeroes_sectors: u32,
-    /// Largest discard in sectors; 0 if it cannot.
+    /// Largest discard in sectors; 0 if unsupported.
     pub max_discard_sectors: u32,
     /// Granularity of discards in bytes.
     pub discard_granularity: u32,
@@ -249,11 +249,11 @@ pub struct OpenResponse {
     pub physical_block: u16,
     /// Logical block size in bytes; a client refuses 0.
     pub logical_block: u16,
-    /// Segments of 4 KiB that a transfer may have.
+    /// Most segments of 4 KiB in a transfer.
     pub max_segments: u16,
-    /// Takes secure erase.
+    /// Whether secure erase is supported.
     pub secure_discard: bool,
-    /// How it caches.
+    /// Write cache of the device.
     pub cache_policy: CachePolicy,
 }
 
@@ -272,7 +272,7 @@ impl OpenResponse {
     const SECURE: Range<usize> = 42..44;
     const CACHE: usize = 45;
 
-    /// From the data of the answer.
+    /// From the data of the response.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Self::SIZE }>(bytes)?;
         expect_type(b, OPEN_RSP)?;
@@ -292,7 +292,7 @@ impl OpenResponse {
         })
     }
 
-    /// As the data of the answer.
+    /// As the data of the response.
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
         put(&mut b, TYPE, &OPEN_RSP.to_le_bytes());
@@ -312,10 +312,10 @@ impl OpenResponse {
     }
 }
 
-/// CLOSE: a device is unmapped.
+/// CLOSE: unmaps a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close {
-    /// Device, as OPEN_RSP named it.
+    /// Device id from OPEN_RSP.
     pub device: u32,
 }
 
@@ -332,7 +332,7 @@ impl Close {
     }
 }
 
-/// What a client asks for: the user header of an RTRS request.
+/// A client's request: the user header of an RTRS request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)]
 pub enum Request {
@@ -398,7 +398,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn what_linux_sends() {
+    fn messages_of_linux_parse_and_emit_unchanged() {
         for (name, user_len, text) in [
             ("sess_info", 36, "SESS_INFO version 2"),
             ("open", 264, "OPEN \"/dev/ram0\" rw"),
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_and_an_old_io_without_priority() {
+    fn io_without_priority_parses_as_priority_zero() {
         let io = Io {
             device: 1,
             sector: u64::MAX,
@@ -444,7 +444,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(
+        fn open_messages_round_trip(
             device: u32, sectors: u64, numbers: [u32; 5], blocks: [u16; 3], secure: bool,
             cache in 0u8..4, mode: u8, name in "[ -~]{0,254}",
         ) {
@@ -472,7 +472,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn parsers_survive_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = Request::parse(&bytes);
             let _ = OpenResponse::parse(&bytes);
             let _ = SessionInfo::parse_response(&bytes);

@@ -1,6 +1,6 @@
-//! A verbs provider in memory whose queue pairs are connected to each other. Work requests are
-//! carried out when the test says so, from the memory as it then is. It is stricter than a real
-//! one: a receive that is missing or a queue that overflows ends the test.
+//! A verbs provider in memory whose queue pairs are connected to each other. The test decides when work requests
+//! are executed, from the memory as it then is. It is stricter than a real provider: a missing receive or an
+//! overflow of a queue fails the test.
 
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::{Instant, Window};
@@ -48,7 +48,7 @@ struct Link {
     remote: SocketAddr,
 }
 
-/// Changes to a WRITE: another key, another immediate, other last bytes.
+/// Forged fields of a WRITE: another key, another immediate, other last bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Forgery {
     pub key: Option<u32>,
@@ -56,7 +56,6 @@ pub struct Forgery {
     pub bytes: Option<Vec<u8>>,
 }
 
-/// A change of a key that is not done yet.
 #[derive(Debug)]
 struct Change {
     request: KeyRequest,
@@ -65,7 +64,7 @@ struct Change {
     key: u32,
 }
 
-/// The wire.
+/// The provider, with both ends of all links.
 #[derive(Debug, Default)]
 pub struct Loopback {
     next: u32,
@@ -77,36 +76,37 @@ pub struct Loopback {
     ports: Vec<u16>,
     links: HashMap<ConnectionId, Link>,
     events: VecDeque<ConnectionEvent>,
-    /// Work requests carried out, by kind: sends, writes, writes with immediate.
+    /// SENDs executed.
     pub sends: u32,
+    /// WRITEs without immediate executed.
     pub writes: u32,
+    /// WRITEs with immediate executed.
     pub immediates: u32,
-    /// Key of the last WRITE of anything with an immediate.
+    /// Key of the last WRITE with immediate that had data.
     pub request_key: u32,
-    /// What the next such WRITE is made to be.
+    /// Forged fields for the next such WRITE.
     pub forgery: Option<Forgery>,
-    /// Answers to reads invalidate the client's key with a SEND of their own, as Linux's do.
+    /// Responses to reads invalidate the client's key with a separate SEND, as in Linux.
     pub linux_answers: bool,
     /// The key that the last WRITE without immediate of a queue pair named.
     data_keys: HashMap<QpId, u32>,
-    /// The next such WRITE is carried out twice.
+    /// The next such WRITE is executed twice.
     pub repeat: bool,
-    /// What the next SEND is made to carry.
+    /// Forged payload of the next SEND.
     pub forged_send: Option<Vec<u8>>,
-    /// Connections are numbered as Linux does it: the next number, and what hides it.
+    /// Connections are numbered as in Linux: the next number, and the random number that it is XORed with.
     pub linux_ids: Option<(u32, u32)>,
     peer_ids: HashMap<ConnectionId, u32>,
-    /// Keys change as hardware changes them: by a work request that is done later, and until then the old key
-    /// is good.
+    /// Keys change as on hardware: by a work request that completes later. Until then the old key is valid.
     pub late_keys: bool,
-    /// What was given up is not let go of while this is set.
+    /// While set, a region that was revoked is not released.
     pub lingers: bool,
-    /// None of them is done while this is set.
+    /// While set, no change of a key completes.
     pub holds_changes: bool,
-    /// No key is told to be in force.
+    /// While set, `chunk_key` reports no key.
     pub hides_keys: bool,
     changes: VecDeque<Change>,
-    /// Addresses that nothing comes from or goes to any more.
+    /// Addresses that are cut off.
     pub cut: Vec<IpAddr>,
 }
 
@@ -153,7 +153,7 @@ impl Loopback {
         }
     }
 
-    /// Tells the other end of a link that is gone, if it can be reached.
+    /// Reports the end of a link to the other end, if it is reachable.
     fn disconnect_peer(&mut self, link: &Link) {
         let Some(other) = self.links.get(&link.peer) else { return };
         if !self.cut.contains(&link.remote.ip()) && !self.cut.contains(&other.remote.ip()) {
@@ -163,7 +163,7 @@ impl Loopback {
         }
     }
 
-    /// The answer to a read in as many messages as Linux makes of it; None if it is something else.
+    /// Splits the response to a read into the messages that Linux sends; None for other requests.
     fn as_linux(&mut self, posted: &Posted) -> Option<Vec<Wire>> {
         const ANSWER: u32 = 1 << 28;
         let with_invalidation = |immediate: u32| (immediate >> 28 == 1).then(|| immediate + ANSWER);
@@ -195,7 +195,7 @@ impl Loopback {
         }
     }
 
-    /// Changes the next key, if a change is posted whose queue pair is still there.
+    /// Completes the next change of a key whose queue pair still exists.
     fn change_key(&mut self) -> bool {
         if self.holds_changes {
             return false;
@@ -216,7 +216,7 @@ impl Loopback {
         true
     }
 
-    /// Carries out the next work request; false if there is none. Keys change when there is nothing else to do.
+    /// Executes the next work request; false if there is none. Keys change when no other request is left.
     pub fn step(&mut self) -> bool {
         let Some(posted) = self.wire.pop_front() else { return self.change_key() };
         let Some(peer) = self.qps.get(&posted.qp).and_then(|qp| qp.peer) else { return true };
@@ -252,7 +252,7 @@ impl Loopback {
             Wire::Send { data, inline, with } => {
                 self.sends += 1;
                 if let SendWith::Invalidate(key) = with {
-                    let (mr, chunk) = self.key_matches(key).expect("the client's key is alive");
+                    let (mr, chunk) = self.key_matches(key).expect("the client's key is valid");
                     self.mrs.get_mut(&mr).unwrap().keys[chunk] = 0;
                 }
                 let mut bytes: Vec<u8> = gather(&data);
@@ -278,7 +278,7 @@ impl Loopback {
                 }
                 let mut into = None;
                 if !bytes.is_empty() {
-                    // A region's address is a function of its name here.
+                    // A region's address is a function of its id here.
                     let mr = self.key_matches(to.rkey).map(|(id, n)| (id, n, &self.mrs[&id]));
                     into = mr.filter(|(_, _, mr)| mr.pd == pd).and_then(|(id, chunk, mr)| {
                         let start = chunk * mr.chunk;
@@ -432,7 +432,7 @@ impl Provider for Loopback {
             self.changes.push_back(Change { request, region, chunk: chunk.into(), key });
             return Ok(KeyChange::Posted);
         }
-        // What is posted from now on finds it done.
+        // Later requests see the new key.
         keys[usize::from(chunk)] = key;
         Ok(if self.late_keys { KeyChange::Promised(key) } else { KeyChange::Done(key) })
     }

@@ -1,4 +1,4 @@
-//! For tests: a wire in memory, with a gateway and its clients on it.
+//! Test support: a gateway and its clients on a link in memory.
 
 /// A context of the gateway or of the hosts in a world.
 macro_rules! context {

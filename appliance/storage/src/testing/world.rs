@@ -1,4 +1,4 @@
-//! A gateway and its clients on one wire, and a clock that the test moves.
+//! A gateway and its clients on one link, and a clock that the test sets.
 
 use super::Loopback;
 use crate::rnbd::server::{Export, Server};
@@ -19,13 +19,13 @@ use std::collections::HashMap;
 use std::vec::Vec;
 use verbs::{ConnectionEvent, EngineContext, RdmaDevice};
 
-/// What carries messages between the gateway and the hosts.
+/// A link between the gateway and the hosts.
 pub trait Wire {
     /// The gateway's provider.
     fn gateway(&mut self) -> &mut dyn RdmaDevice;
     /// The hosts' provider.
     fn host(&mut self) -> &mut dyn RdmaDevice;
-    /// Carries the next thing; false if there is nothing. May move the clock.
+    /// Delivers the next message; false if there is none. May advance the clock.
     fn step(&mut self, now: &mut Instant) -> bool;
 }
 
@@ -41,36 +41,36 @@ impl Wire for Loopback {
     }
 }
 
-/// What a user of a wire works with.
+/// Context of an engine on a wire.
 pub type Context<'a> = EngineContext<'a, dyn RdmaDevice + 'a>;
 
-/// Who is on the hosts beside the world's clients.
+/// An engine on the hosts in addition to the world's clients.
 pub trait User {
-    /// What the connection manager tells the hosts.
-    fn hear(&mut self, event: &ConnectionEvent, ctx: &mut Context<'_>);
-    /// Does what there is to do; whether there was anything.
+    /// Handles an event of the hosts' connection manager.
+    fn handle_event(&mut self, event: &ConnectionEvent, ctx: &mut Context<'_>);
+    /// Makes progress; false if there was no work.
     fn work(&mut self, ctx: &mut Context<'_>) -> bool;
 }
 
-/// Nobody.
+/// No further engine.
 impl User for () {
-    fn hear(&mut self, _: &ConnectionEvent, _: &mut Context<'_>) {}
+    fn handle_event(&mut self, _: &ConnectionEvent, _: &mut Context<'_>) {}
     fn work(&mut self, _: &mut Context<'_>) -> bool {
         false
     }
 }
 
-/// All there is.
+/// The gateway, the clients, the wire and the clock.
 pub struct World<W = Loopback> {
     pub wire: W,
     pub server: Server,
     pub volumes: Volumes,
     pub clients: Vec<Client>,
-    /// What the clients reported and nobody has looked at.
+    /// Events of the clients that the test has not consumed, by client.
     pub events: Vec<(usize, Event)>,
     pub arena: Arena,
     pub client_arena: Arena,
-    /// Where the data of requests lies, by client and permit.
+    /// Memory for the data of requests, by client and permit.
     data: HashMap<(usize, usize), Window>,
     pub now: Instant,
     pub rng: Rng,
@@ -80,13 +80,13 @@ std::thread_local! {
     static LATE_KEYS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a test over wires whose keys change late, as those of hardware do.
+/// Runs a test over wires whose keys change late, as on hardware.
 pub fn with_late_keys(test: fn()) {
     LATE_KEYS.set(true);
     test();
 }
 
-/// What others left in memory, here.
+/// Byte that stands for other users' data in memory.
 pub const SOIL: u8 = 0x5c;
 
 /// User header of an I/O on device 0 of its session.
@@ -101,7 +101,7 @@ impl World {
         Self::with_volume(config, memory, Box::new(RamVolume::new(ram, false)))
     }
 
-    /// The same with another volume.
+    /// A gateway that exports another volume as `ram0`.
     pub fn with_volume(config: Config, memory: usize, volume: Box<dyn Volume>) -> Self {
         let mut wire = Loopback::default();
         wire.late_keys = LATE_KEYS.get();
@@ -143,7 +143,7 @@ impl<W: Wire> World<W> {
         }
     }
 
-    /// Leaves bytes of somebody else in all of the gateway's memory that is free.
+    /// Fills all free memory of the gateway with [`SOIL`].
     pub fn soil(&mut self) {
         let pieces: Vec<Window> =
             core::iter::from_fn(|| self.arena.alloc(4096, 64)).inspect(|w| w.fill(SOIL)).collect();
@@ -153,7 +153,7 @@ impl<W: Wire> World<W> {
     /// Adds a client with one path, from 10.0.0.(2 + its number).
     pub fn connect(&mut self, name: &str) -> usize {
         let name = Name::new(name).unwrap();
-        // Tests say themselves when a path is to be connected again.
+        // Tests reconnect paths themselves.
         let config =
             client::Config { max_reconnect_attempts: Some(0), ..client::Config::default() };
         let client = Client::new(config, name, context!(self, host)).unwrap();
@@ -163,7 +163,7 @@ impl<W: Wire> World<W> {
         number
     }
 
-    /// Adds a path from `from` and runs until the connection stands or is refused.
+    /// Adds a path from `from` and runs until it is connected or refused.
     pub fn add_path(&mut self, client: usize, from: IpAddr) -> PathId {
         let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
         let path = self.clients[client].add_path(from, to, context!(self, host)).unwrap();
@@ -171,21 +171,21 @@ impl<W: Wire> World<W> {
         path
     }
 
-    /// Runs until nothing moves any more.
+    /// Runs until there is no more progress.
     pub fn run(&mut self) {
         self.run_with(&mut ());
     }
 
-    /// Likewise, with somebody else on the hosts.
+    /// Runs until there is no more progress, with a further engine on the hosts.
     pub fn run_with(&mut self, user: &mut dyn User) {
-        // What a timer begins shows only in the next round.
+        // Progress due to a timer shows only in the next round.
         let mut idle = 0;
         while idle < 2 {
             idle = if self.turn_with(user) { 0 } else { idle + 1 };
         }
     }
 
-    /// Lets everybody do what there is to do, and carries the next thing; false if there was nothing.
+    /// Polls all engines and delivers the next message; false if there was no progress.
     pub fn turn(&mut self) -> bool {
         self.turn_with(&mut ())
     }
@@ -194,12 +194,12 @@ impl<W: Wire> World<W> {
         let mut moved = false;
         while let Some(event) = self.wire.gateway().poll_connection_event() {
             if !self.server.handle_connection_event(&event, context!(self, gateway)) {
-                self.tell_hosts(&event, user);
+                self.notify_hosts(&event, user);
             }
             moved = true;
         }
         while let Some(event) = self.wire.host().poll_connection_event() {
-            self.tell_hosts(&event, user);
+            self.notify_hosts(&event, user);
             moved = true;
         }
         moved |= self.server.poll(&mut self.volumes, context!(self, gateway));
@@ -211,24 +211,24 @@ impl<W: Wire> World<W> {
         }
         moved |= user.work(context!(self, host));
         moved |= self.wire.step(&mut self.now);
-        // Memory is zeroed a piece at a time.
+        // The server zeroes memory in pieces, one a poll.
         self.now = self.now + Duration::from_nanos(1);
         moved | self.server.poll_timeout().is_some_and(|at| at <= self.now)
     }
 
-    fn tell_hosts(&mut self, event: &ConnectionEvent, user: &mut dyn User) {
-        user.hear(event, context!(self, host));
+    fn notify_hosts(&mut self, event: &ConnectionEvent, user: &mut dyn User) {
+        user.handle_event(event, context!(self, host));
         for client in &mut self.clients {
             client.handle_connection_event(event, context!(self, host));
         }
     }
 
-    /// The gateway loses all its paths and is started anew, with other settings.
+    /// The gateway loses all its paths and is restarted with other settings.
     pub fn restart(&mut self, config: Config) {
         self.restart_with(config, &mut ());
     }
 
-    /// Likewise, with somebody else on the hosts.
+    /// Restarts the gateway, with a further engine on the hosts.
     pub fn restart_with(&mut self, config: Config, user: &mut dyn User) {
         let paths: Vec<_> = self.server.transport().paths().map(|path| path.id).collect();
         for path in paths {
@@ -243,7 +243,7 @@ impl<W: Wire> World<W> {
         self.run_with(user);
     }
 
-    /// Lets time pass in steps of a second.
+    /// Passes time in steps of a second.
     pub fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now = self.now + Duration::from_secs(1);
@@ -251,7 +251,7 @@ impl<W: Wire> World<W> {
         }
     }
 
-    /// Where the data of a permit's request lies.
+    /// Memory for the data of a permit's request.
     pub fn data(&mut self, client: usize, permit: Permit) -> Window {
         let size = self.clients[client].shape().unwrap().max_io_size as usize;
         let arena = &mut self.client_arena;
@@ -274,14 +274,14 @@ impl<W: Wire> World<W> {
         self.clients[client].submit(permit, &request, context!(self, host))
     }
 
-    /// Submits a read without waiting for its answer.
+    /// Submits a read without waiting for its response.
     pub fn start_read(&mut self, client: usize, user: &[u8], length: u32) -> Permit {
         let permit = self.clients[client].get_permit().unwrap();
         self.submit(client, permit, RequestKind::Read, user, length).unwrap();
         permit
     }
 
-    /// Submits a write without waiting for its answer.
+    /// Submits a write without waiting for its response.
     pub fn start_write(&mut self, client: usize, user: &[u8], data: &[u8]) -> Permit {
         let permit = self.clients[client].get_permit().unwrap();
         self.data(client, permit).write(0, data).unwrap();
@@ -289,7 +289,7 @@ impl<W: Wire> World<W> {
         permit
     }
 
-    /// The end of a request, if it has ended.
+    /// The outcome of a request, if it has ended.
     pub fn outcome(&mut self, client: usize, permit: Permit) -> Option<Outcome> {
         let at = self.events.iter().position(
             |event| matches!(event, (c, Event::Done(p, _)) if *c == client && *p == permit),
@@ -306,11 +306,11 @@ impl<W: Wire> World<W> {
         self.clients[client].put_permit(permit);
         match outcome {
             Some(Outcome::Answered(result)) => result,
-            other => panic!("no answer: {other:?}"),
+            other => panic!("no response: {other:?}"),
         }
     }
 
-    /// A read (or any request with an answer) from start to end.
+    /// Executes a read, or another request with data in the response.
     pub fn read(&mut self, client: usize, user: &[u8], length: u32) -> Result<Vec<u8>, Errno> {
         let permit = self.start_read(client, user, length);
         let data = self.data(client, permit);
@@ -320,7 +320,7 @@ impl<W: Wire> World<W> {
         Ok(bytes)
     }
 
-    /// A write (or any request without an answer) from start to end.
+    /// Executes a write, or another request without data in the response.
     pub fn write(&mut self, client: usize, user: &[u8], data: &[u8]) -> Result<(), Errno> {
         let permit = self.start_write(client, user, data);
         self.finish(client, permit)

@@ -14,7 +14,7 @@ use verbs::{
 };
 
 #[test]
-pub fn lies_about_lengths_get_einval_and_the_session_goes_on() {
+pub fn wrong_lengths_get_einval_and_the_session_stays_up() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
@@ -23,7 +23,7 @@ pub fn lies_about_lengths_get_einval_and_the_session_goes_on() {
     let lie = user_io(Operation::Read, 0, 1024);
     assert_eq!(world.read(client, &lie, 512), Err(Errno::EINVAL));
     let lie = user_io(Operation::Write, 0, 512);
-    assert_eq!(world.read(client, &lie, 512), Err(Errno::EINVAL), "a write that asks for data");
+    assert_eq!(world.read(client, &lie, 512), Err(Errno::EINVAL), "a write sent as READ");
     let end = user_io(Operation::Read, 2048, 512);
     assert_eq!(world.read(client, &end, 512), Err(Errno::EIO), "past the end");
     let large = user_io(Operation::Discard, 0, 512 * 4096);
@@ -40,12 +40,12 @@ pub fn lies_about_lengths_get_einval_and_the_session_goes_on() {
     assert_eq!(world.read(client, &user_io(Operation::Read, 0, 512), 512).unwrap(), [0; 512]);
 }
 
-/// Sends a connection request of our own making; what became of it.
+/// Sends a connection request with this private data; returns the errno of the refusal.
 pub fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
     knock_from(world, Ipv4Addr::new(10, 0, 0, 99).into(), private_data)
 }
 
-/// The same from a host of our choice.
+/// Sends a connection request from a given host.
 pub fn knock_from(world: &mut World, from: IpAddr, private_data: &[u8]) -> Option<Errno> {
     let pd = world.wire.alloc_pd().unwrap();
     let cq: CqId = world.wire.create_cq(16).unwrap();
@@ -72,7 +72,7 @@ pub fn knock_from(world: &mut World, from: IpAddr, private_data: &[u8]) -> Optio
     world.wire.connect(qp, from, to, &parameters, private_data, world.now, &mut world.rng).unwrap();
     let request = world.wire.poll_connection_event().unwrap();
     assert!(world.server.handle_connection_event(&request, context!(world, gateway)));
-    // Others may have had to go for it.
+    // The server may have evicted other connections for it.
     let answer = loop {
         match world.wire.poll_connection_event().unwrap() {
             ConnectionEvent::Disconnected { .. } => {}
@@ -119,16 +119,16 @@ pub fn connection_requests_are_refused_with_the_errno_of_linux() {
     assert_eq!(knock(&mut world, &other.emit()), Some(Errno::ECONNRESET), "another cid_num");
     let same_addresses = ConnectRequest { path: Uuid([3; 16]), ..good };
     assert_eq!(knock(&mut world, &same_addresses.emit()), Some(Errno::EEXIST));
-    // It never completes: after the handshake timeout its memory is back.
+    // It never completes: after the handshake timeout its memory is released.
     world.pass(100);
     assert_eq!(world.arena.available(), memory);
     assert_eq!(world.server.transport().counters().refused, 7);
 }
 
 #[test]
-pub fn sessions_that_memory_does_not_suffice_for_are_refused() {
+pub fn session_without_memory_is_refused() {
     let config = World::small(true);
-    // Room for 8 chunks and their books, not for 16.
+    // Memory for 8 chunks and their bookkeeping, not for 16.
     let mut world = World::new(config, 200 << 10);
     let first = world.connect("a");
     assert!(world.clients[first].shape().is_some());
@@ -140,7 +140,7 @@ pub fn sessions_that_memory_does_not_suffice_for_are_refused() {
 }
 
 #[test]
-pub fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
+pub fn key_is_invalid_after_use_and_the_next_is_unpredictable() {
     let mut world = World::new(World::small(true), 1 << 20);
     let (good, bad) = (world.connect("good"), world.connect("bad"));
     world.open(good, "ram0", AccessMode::ReadWrite).unwrap();
@@ -160,18 +160,18 @@ pub fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     assert_eq!(world.outcome(bad, permit), Some(Outcome::Lost));
     let down = (bad, Event::PathDown(PathId(0), DownReason::Transport(Status::RemoteAccess)));
     assert_eq!(world.events, [down, (bad, Event::LinkDown)]);
-    assert_eq!(world.read(good, &user, 512).unwrap(), [0; 512], "others are undisturbed");
+    assert_eq!(world.read(good, &user, 512).unwrap(), [0; 512], "other clients are not affected");
     let names: Vec<_> = world.server.transport().sessions().map(|s| s.name).collect();
     assert!(names.len() == 1 && names[0].as_str() == "good");
 }
 
-/// A header that lies of its own request is answered by RTRS itself: nobody else is asked, and the session goes on.
+/// RTRS itself rejects a header with wrong lengths: no volume is involved, and the session stays up.
 #[test]
-pub fn a_header_that_lies_gets_einval_and_the_session_goes_on() {
+pub fn header_with_wrong_lengths_gets_einval_and_the_session_stays_up() {
     let config = World::small(true);
     let user = user_io(Operation::Read, 0, 512);
     let sound = (user.len() as u16, 512);
-    // The WRITE names a place behind all of it, which is what is read and the user's header.
+    // The WRITE's immediate points to the RTRS header, which follows the read's data and the user header.
     let whole = user.len() as u16 + 512;
     let lies = [(whole + 1, 512), (sound.0, 0), (sound.0, config.chunk_size + 1), (sound.0, 511)];
     for (n, (user_len, length)) in [sound].into_iter().chain(lies).enumerate() {
@@ -198,7 +198,7 @@ pub fn a_header_that_lies_gets_einval_and_the_session_goes_on() {
     }
 }
 
-/// A read may be as long as a chunk, and no longer.
+/// A read may be as long as a chunk, not longer.
 #[test]
 pub fn a_read_fills_a_chunk_at_most() {
     let config = World::small(true);
@@ -216,7 +216,7 @@ pub fn a_read_fills_a_chunk_at_most() {
         let permit = world.start_read(client, &user, 512);
         world.run();
         assert_eq!(world.server.transport().counters().malformed, malformed);
-        // What fills a chunk is written where the client wants it, where this one has no memory.
+        // The response that fills a chunk goes to an address where this client has no memory.
         let refused = Outcome::Answered(Err(Errno::EINVAL));
         let expected = if malformed > 0 { refused } else { Outcome::Lost };
         assert_eq!(world.outcome(client, permit), Some(expected));
@@ -264,14 +264,14 @@ fn hostile() -> impl Strategy<Value = Hostile> {
     ];
     let immediate = prop_oneof![
         3 => Just(None),
-        // Requests in other places of other chunks, and everything else.
+        // Requests at other offsets of other chunks, and arbitrary immediates.
         2 => (0u32..10, 0u32..20000).prop_map(|(chunk, offset)| Some(chunk << 25 | offset)),
         1 => any::<u32>().prop_map(Some),
     ];
     let bytes = prop_oneof![
         2 => Just(None),
         1 => proptest::collection::vec(any::<u8>(), 0..40).prop_map(Some),
-        // A header of the right type that lies.
+        // A header of a valid type with arbitrary fields.
         2 => (2u8..4, any::<u16>(), 0u8..3, any::<[u8; 16]>()).prop_map(|(kind, user, n, desc)| {
             let user = user.to_le_bytes();
             let mut header = std::vec![kind, 0, user[0], user[1], 0, 0, n, 0];
@@ -323,7 +323,7 @@ proptest! {
     }
 
     #[test]
-    fn info_of_any_content_is_taken_or_ends_the_path(
+    fn info_with_any_content_is_accepted_or_ends_the_path(
         bytes in proptest::collection::vec(any::<u8>(), 0..300), name in "[a-z/.]{0,20}",
         well_formed: bool,
     ) {

@@ -4,7 +4,7 @@ use rtrs::client::{Outcome, PathId};
 use rtrs::{Errno, Name};
 use std::vec::Vec;
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their position.
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| seed.wrapping_mul(31).wrapping_add(i as u8) ^ (i >> 8) as u8).collect()
 }
@@ -35,7 +35,7 @@ pub fn map_write_read_unmap_in_both_modes() {
         world.clients[client].disconnect(PathId(0), context!(world, host));
         world.run();
         assert_eq!(world.server.transport().sessions().count(), 0);
-        assert_eq!(world.arena.available(), memory, "all memory is back");
+        assert_eq!(world.arena.available(), memory, "all memory is released");
     }
 }
 
@@ -86,9 +86,9 @@ pub fn many_requests_at_once_on_every_chunk() {
     }
 }
 
-/// The gateway hears of every fourth part of its queue that was sent, and not of each answer.
+/// The gateway requests a completion for every fourth part of its send queue, not for each response.
 #[test]
-fn few_answers_are_told_to_be_sent() {
+fn few_responses_request_a_completion() {
     let mut world = World::new(World::small(false), 1 << 20);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
@@ -104,7 +104,7 @@ fn few_answers_are_told_to_be_sent() {
 }
 
 #[test]
-pub fn answers_wait_for_room_in_the_send_queue() {
+pub fn responses_wait_for_room_in_the_send_queue() {
     let config = World::small(true);
     let mut world =
         World::new(rtrs::server::Config { queue_depth: 512, chunk_size: 8192, ..config }, 8 << 20);
@@ -142,7 +142,7 @@ pub fn access_modes_follow_the_rules_of_the_kernel() {
     let mut bad = Open { mode: Err(7), name: Name::new("ram0").unwrap() }.emit();
     bad[4] = 7;
     assert_eq!(world.read(clients[1], &bad, 56), Err(Errno::EINVAL));
-    // The first writer goes: there is room for another.
+    // The first writer closes the device, so another one may open it.
     world.write(clients[0], &Close { device: 0 }.emit(), &[]).unwrap();
     world.clients[clients[1]].disconnect(PathId(0), context!(world, host));
     world.run();

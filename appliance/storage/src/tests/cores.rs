@@ -1,4 +1,4 @@
-//! Servers on two cores of a gateway, each with sessions of its own: what each has to know of the other's.
+//! Servers on two cores of a gateway, each with its own sessions: limits and session names hold on all cores together.
 
 use super::bad::knock_from;
 use super::memory::{host, reasons, request};
@@ -22,7 +22,7 @@ fn cores(config: Config) -> ([World; 2], Arc<[AtomicU32; 2]>) {
     let directory = Arc::new(Directory::new(wakes.into()));
     let worlds = [0, 1].map(|core| {
         let mut world = World::new(config, 1 << 20);
-        // Clients draw the names of their sessions.
+        // Clients draw the UUIDs of their sessions at random, so they must differ by core.
         world.rng = netsim::Rng::new(1 + core as u64);
         world.server.transport_mut().share_sessions(directory.clone(), core);
         world
@@ -34,7 +34,7 @@ fn sessions(world: &World) -> usize {
     world.server.transport().sessions().count()
 }
 
-/// Why paths ended since it was asked last.
+/// Reasons of paths that ended since the last call.
 fn ends(world: &mut World) -> Vec<CloseReason> {
     let notices = core::iter::from_fn(|| world.server.transport_mut().poll_notice());
     let reason = |notice| match notice {
@@ -48,7 +48,7 @@ fn ends(world: &mut World) -> Vec<CloseReason> {
 fn all_paths_of_a_session_are_on_one_core() {
     let ([mut first, mut second], _) = cores(World::small(true));
     assert_eq!(knock_from(&mut first, host(1), &request(1).emit()), None);
-    // Whether it says that it makes the session, or that it is one more path of it.
+    // Whether the request claims to make the session, or to add a path to it.
     for is_first in [true, false] {
         netsim::label!(is_first);
         let path = rtrs::wire::Uuid([9; 16]);
@@ -57,21 +57,25 @@ fn all_paths_of_a_session_are_on_one_core() {
         let refused = knock_from(&mut second, host(2), &request.emit());
         assert_eq!(refused, Some(Errno::EPERM));
         assert_eq!(reasons(&mut second), ["session_elsewhere"]);
-        assert_eq!((sessions(&second), second.wire.objects().0), (0, domains + 1), "the knock's");
+        assert_eq!(
+            (sessions(&second), second.wire.objects().0),
+            (0, domains + 1),
+            "only those of the request"
+        );
     }
-    // It is no more, once it has not shown in time that it receives.
+    // The session ends after the handshake timeout.
     first.pass(100);
     assert_eq!(knock_from(&mut second, host(2), &request(1).emit()), None);
     assert_eq!(sessions(&second), 1);
 }
 
 #[test]
-fn a_name_goes_over_to_a_session_of_its_own_host_on_another_core() {
+fn session_name_moves_to_a_new_session_of_its_host_on_another_core() {
     let ([mut first, mut second], woken) = cores(World::small(true));
     let old = first.connect("same");
     first.open(old, "ram0", AccessMode::ReadWrite).unwrap();
     let bystander = first.connect("other");
-    // From another host it is refused: that of the second client.
+    // The name is refused to another host, that of the second client.
     second.connect("nobody");
     second.connect("same");
     assert_eq!(ends(&mut second), [CloseReason::NameTaken]);
@@ -79,7 +83,7 @@ fn a_name_goes_over_to_a_session_of_its_own_host_on_another_core() {
     assert_eq!(woken[0].load(Ordering::Relaxed), 0);
     first.run();
     assert_eq!((sessions(&first), ends(&mut first)), (2, std::vec![]));
-    // The host has started anew, and comes by a port of the other core.
+    // The host has restarted, and connects to a port of the other core.
     let name = rtrs::Name::new("same").unwrap();
     let config = rtrs::client::Config::default();
     let client = rtrs::client::Client::new(config, name, context!(second, host)).unwrap();
@@ -96,7 +100,7 @@ fn a_name_goes_over_to_a_session_of_its_own_host_on_another_core() {
 }
 
 #[test]
-fn what_a_host_may_have_it_has_on_all_cores_together() {
+fn limits_of_a_host_hold_for_all_cores_together() {
     let config = Config { sessions_per_host: 3, ..World::small(true) };
     let (mut worlds, _) = cores(config);
     for (n, core) in [(1, 0), (2, 1), (3, 1)] {
@@ -107,7 +111,7 @@ fn what_a_host_may_have_it_has_on_all_cores_together() {
         let refused = knock_from(world, host(1), &request(4).emit());
         assert_eq!((refused, reasons(world)), (Some(Errno::ENOMEM), ["sessions_per_host"].into()));
     }
-    assert_eq!(knock_from(&mut worlds[0], host(2), &request(5).emit()), None, "others may");
+    assert_eq!(knock_from(&mut worlds[0], host(2), &request(5).emit()), None, "other hosts may");
 
     // Two sessions of 128 KiB.
     let config = Config { memory_per_host: Some(300 << 10), ..World::small(true) };
@@ -117,7 +121,7 @@ fn what_a_host_may_have_it_has_on_all_cores_together() {
     second.add_path(two, "10.0.9.9".parse().unwrap());
     let refused = knock_from(&mut second, World::address(one), &request(3).emit());
     assert_eq!((refused, reasons(&mut second)), (Some(Errno::ENOMEM), ["memory_per_host"].into()));
-    // What the first one has given back it may have there.
+    // Memory that the first server has released is available to the host there.
     first.clients[one].disconnect(PathId(0), context!(first, host));
     first.run();
     assert_eq!(knock_from(&mut second, World::address(one), &request(3).emit()), None);

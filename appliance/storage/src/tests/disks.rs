@@ -1,4 +1,4 @@
-//! A disk with a volatile cache behind the gateway.
+//! The gateway exports a disk with a volatile cache.
 
 use crate::rnbd::wire::{AccessMode, CachePolicy, Io, IoFlags, Operation};
 use crate::testing::{World, user_io};
@@ -10,7 +10,7 @@ use std::boxed::Box;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The disk, also for the test to look at.
+/// The disk, shared with the test.
 #[derive(Clone)]
 struct Shared(Rc<RefCell<ModelDisk>>);
 
@@ -37,7 +37,7 @@ impl Disk for Shared {
 }
 
 #[test]
-fn what_was_flushed_is_on_the_medium_and_errors_are_of_one_request() {
+fn flush_reaches_the_medium_and_an_error_concerns_one_request() {
     let mut arena = Arena::on_heap(1 << 16);
     let disk = Shared(Rc::new(RefCell::new(ModelDisk::new(&mut arena, 2))));
     let volume = Box::new(DiskVolume::new(disk.clone(), false));

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::vec::Vec;
 
-/// A volume that does what it was given when the test says so.
+/// A volume whose requests complete when the test says so.
 #[derive(Clone, Default)]
 pub struct Slow(pub Rc<RefCell<SlowState>>);
 
@@ -34,7 +34,7 @@ impl Slow {
         slow
     }
 
-    /// Does the oldest request.
+    /// Completes the oldest request.
     pub fn work(&self) {
         let state = &mut *self.0.borrow_mut();
         let request = state.queue.remove(0);
@@ -56,7 +56,7 @@ impl Slow {
         self.0.borrow().queue.len()
     }
 
-    /// Name of the oldest request.
+    /// Id of the oldest request.
     pub fn oldest(&self) -> RequestId {
         RequestId::from_bits(self.0.borrow().queue[0].tag.word)
     }
@@ -119,7 +119,7 @@ pub fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
-    // The client loses the path, the server does not notice.
+    // The client loses the path, and the server does not notice.
     world.wire.cut.push(World::address(client));
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
@@ -128,7 +128,7 @@ pub fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     world.clients[client].reconnect(PathId(0), context!(world, host));
     world.run();
     let device = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
-    assert_eq!(device.sectors, 2048, "the stale device was closed: there is room for a writer");
+    assert_eq!(device.sectors, 2048, "the stale device was closed, so a writer is admitted");
     assert_eq!(world.server.transport().paths().count(), 1);
     // The same after the client was restarted: another session of the same name.
     world.wire.cut.push(World::address(client));
@@ -144,14 +144,14 @@ pub fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
 }
 
 #[test]
-pub fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
+pub fn restarted_client_replaces_all_paths_of_its_old_session() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     let second = Ipv4Addr::new(10, 0, 1, 2).into();
     world.add_path(client, second);
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     for from in [second, World::address(client)] {
-        // The power goes: the server does not notice.
+        // The client loses power, and the server does not notice.
         let name = rtrs::Name::new("s1").unwrap();
         let config = rtrs::client::Config::default();
         world.clients[client] =
@@ -165,9 +165,9 @@ pub fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
     }
 }
 
-/// A path that comes back takes its own place, also where its session can have no further one.
+/// A path that reconnects replaces itself, even if its session has the most paths.
 #[test]
-pub fn a_session_has_as_many_paths_as_it_may() {
+pub fn session_has_at_most_the_configured_paths() {
     let mut world = World::new(Config { max_paths: 2, ..World::small(true) }, 1 << 20);
     let client = world.connect("s1");
     world.add_path(client, Ipv4Addr::new(10, 0, 1, 2).into());
@@ -201,7 +201,7 @@ pub fn a_session_name_belongs_to_one_host() {
 }
 
 #[test]
-pub fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
+pub fn request_resent_on_another_path_waits_for_the_first_one() {
     let (mut world, slow) = slow_world(8);
     let client = world.connect("s1");
     world.add_path(client, Ipv4Addr::new(10, 0, 1, 2).into());
@@ -212,8 +212,8 @@ pub fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
     assert_eq!(slow.queued(), 1);
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
-    assert_eq!(world.outcome(client, permit), None, "it went to the other path");
-    assert_eq!(slow.queued(), 1, "the second life waits");
+    assert_eq!(world.outcome(client, permit), None, "it is resent on the other path");
+    assert_eq!(slow.queued(), 1, "the resent request waits");
     slow.work();
     world.run();
     assert_eq!(world.outcome(client, permit), None);
@@ -222,12 +222,12 @@ pub fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
     world.run();
     assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
     let waits: Vec<u64> = world.server.transport().paths().map(|p| p.stats.chunk_waits).collect();
-    assert_eq!(waits, [1], "the first path is gone");
+    assert_eq!(waits, [1], "the first path has ended");
     assert_eq!(world.server.devices().count(), 1, "the device is open on every path");
 }
 
 #[test]
-pub fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
+pub fn ended_session_keeps_its_memory_until_the_volume_completes() {
     let (mut world, slow) = slow_world(2);
     let memory = world.arena.available();
     let client = world.connect("s1");
@@ -244,7 +244,7 @@ pub fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
     slow.work();
     world.run();
     assert!(world.arena.available() < memory);
-    assert_eq!(slow.queued(), 1, "requests that waited are given up");
+    assert_eq!(slow.queued(), 1, "waiting requests are dropped");
     slow.work();
     world.run();
     assert_eq!(world.arena.available(), memory);
@@ -290,9 +290,9 @@ pub fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
     assert!(stats.waits >= 4);
 }
 
-/// Latency is what passes from the arrival of a request to its answer.
+/// Latency is the time from the arrival of a request to its response.
 #[test]
-fn the_time_that_a_request_takes_is_told() {
+fn latency_of_a_request_is_counted() {
     let (mut world, slow) = slow_world(8);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
@@ -318,15 +318,15 @@ fn the_time_that_a_request_takes_is_told() {
         assert_eq!((of_path.count(), of_path), (1, of_volume));
         let done = [volume.read_bytes, volume.write_bytes];
         assert_eq!(done, if operation == Operation::Read { [512, 0] } else { [512, 512] });
-        let (told, passed) = (of_path.sum(), Duration::from_millis(millis));
-        assert!(told.abs_diff(passed) < Duration::from_micros(10), "{told:?}");
+        let (counted, passed) = (of_path.sum(), Duration::from_millis(millis));
+        assert!(counted.abs_diff(passed) < Duration::from_micros(10), "{counted:?}");
     }
 }
 
-/// As many requests are begun as the send queue has room for answers: those of all chunks, where it is that long, and
-/// never more, however many are waiting.
+/// The server starts as many requests as the send queue has room for responses: up to one for each chunk, and
+/// never more than that room, however many requests wait.
 #[test]
-fn requests_are_begun_that_there_is_room_for() {
+fn requests_start_only_with_room_for_their_responses() {
     for (queue_depth, at_once) in [(8, 8), (40, 40), (512, 64)] {
         netsim::label!(queue_depth);
         let slow = Slow::new(1000);
@@ -362,11 +362,11 @@ pub fn the_operator_disconnects_a_path() {
     world.run();
     let down = (client, Event::PathDown(PathId(0), DownReason::Peer));
     assert_eq!(world.events, [down, (client, Event::LinkDown)]);
-    assert_eq!(world.wire.objects(), (1, 0, 8), "only the client's own are left");
+    assert_eq!(world.wire.objects(), (1, 0, 8), "only the client's objects are left");
 }
 
 #[test]
-pub fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
+pub fn chunk_reused_before_its_response_ends_the_path() {
     for always_invalidate in [true, false] {
         let slow = Slow::new(8);
         let config = World::small(always_invalidate);
@@ -385,23 +385,23 @@ pub fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
     }
 }
 
-/// The kind and sizes of the request of that name, if it is being worked on.
+/// The kind and sizes of the request with that id, if it is in flight.
 fn request(world: &mut World, id: RequestId) -> Option<(RequestKind, usize, usize)> {
     let request = world.server.transport().request(id, context!(world, gateway))?;
     assert_eq!(request.id, id);
     Some((request.kind, request.data.len(), request.user.len()))
 }
 
-/// Answers the request of that name; whether there was one.
+/// Responds to the request with that id; false if there is none.
 fn respond(world: &mut World, id: RequestId) -> bool {
     let result = Ok(drivers::hal::Window::empty());
     world.server.transport_mut().respond(id, result, context!(world, gateway)).is_some()
 }
 
-/// A volume that says once more, or late, that it has done something answers nothing else by that: the name of
-/// a request is good until it is answered, and is then that of the next one in its chunk.
+/// A repeated or late completion of a volume must not complete another request: the id of a request is valid until
+/// its response, and the next request in its chunk has another id.
 #[test]
-pub fn the_name_of_a_request_is_good_until_its_answer() {
+pub fn id_of_a_request_is_valid_until_its_response() {
     let (mut world, slow) = slow_world(8);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
@@ -420,7 +420,7 @@ pub fn the_name_of_a_request_is_good_until_its_answer() {
     assert_eq!(request(&mut world, id), None);
     assert!(!respond(&mut world, id));
     world.clients[client].put_permit(permit);
-    // The same name is that of a later one in the same chunk.
+    // A later request in the same chunk must not have the same id.
     for _ in 0..8 {
         world.start_read(client, &user_io(Operation::Read, 8, 1024), 1024);
         world.run();
@@ -433,12 +433,12 @@ pub fn the_name_of_a_request_is_good_until_its_answer() {
         slow.work();
         world.run();
     }
-    panic!("every chunk was used, and none twice");
+    panic!("no chunk was used twice");
 }
 
-/// A request whose path ends meanwhile is not begun again, and is given back once.
+/// A request whose path ends is not started again, and its chunk is released once.
 #[test]
-pub fn a_request_of_a_path_that_has_ended_is_given_back_once() {
+pub fn request_of_an_ended_path_is_released_once() {
     let (mut world, slow) = slow_world(8);
     let memory = world.arena.available();
     let client = world.connect("s1");

@@ -1,4 +1,4 @@
-//! Under which names volumes are found, and what clients are told of them.
+//! Names of exports, access to them, and the responses to OPEN.
 
 use super::ends::Slow;
 use crate::rnbd::server::{Export, ExportError};
@@ -20,7 +20,7 @@ fn export(of: &str) -> Export {
     Export { name: name(of), volume, read_only: false, allow, hosts }
 }
 
-/// A volume that has a shape, and nothing else.
+/// A volume that has only a geometry.
 struct Shaped(Geometry);
 
 impl Volume for Shaped {
@@ -37,7 +37,7 @@ impl Volume for Shaped {
 }
 
 #[test]
-fn what_can_be_exported() {
+fn add_export_rejects_invalid_exports() {
     let mut world = World::new(World::small(true), 1 << 20);
     let block = |logical_block| Geometry { logical_block, ..Slow::new(1).geometry() };
     let [largest, larger] = [(1 << 15, "largest"), (1 << 16, "larger")]
@@ -51,9 +51,9 @@ fn what_can_be_exported() {
         (Export { volume: larger, ..export("larger") }, ExportError::BlockSize),
     ] {
         assert_eq!(world.server.add_export(refused, &world.volumes), Err(why));
-        let said = std::format!("{why}");
+        let message = std::format!("{why}");
         let about = if why == ExportError::NoVolume { "no such volume" } else { "export" };
-        assert!(said.contains(about), "{said}");
+        assert!(message.contains(about), "{message}");
     }
     assert_eq!(world.server.exports_revision(), revision);
     let added = Export { volume: largest, ..export("largest") };
@@ -67,7 +67,7 @@ fn what_can_be_exported() {
 }
 
 #[test]
-fn an_export_may_be_for_some_sessions_and_for_reading() {
+fn export_may_be_limited_to_sessions_and_to_reading() {
     let mut world = World::new(World::small(true), 1 << 20);
     let some = Export { allow: Vec::from([name("a"), name("b")]), ..export("some") };
     world.server.add_export(some, &world.volumes).unwrap();
@@ -81,9 +81,9 @@ fn an_export_may_be_for_some_sessions_and_for_reading() {
     assert_eq!(world.open(c, "some", AccessMode::ReadOnly).err(), Some(Errno::EACCES));
 }
 
-/// A session opens as many devices as it may (four here), and a place that is free is used again.
+/// A session opens at most the configured number of devices (four here), and a closed device makes room for another.
 #[test]
-fn a_session_has_as_many_devices_as_it_may() {
+fn session_has_at_most_the_configured_devices() {
     let mut world = World::new(World::small(true), 1 << 20);
     let names = ["a", "b", "c", "d", "e"];
     for of in names {
@@ -107,9 +107,9 @@ fn a_session_has_as_many_devices_as_it_may() {
     assert_eq!(open(&mut world, "b"), Err(Errno::EMFILE));
 }
 
-/// What OPEN answers is what Linux makes the block device of.
+/// Linux configures the block device from the response to OPEN.
 #[test]
-fn a_client_is_told_the_shape_of_the_volume() {
+fn open_response_has_the_geometry_of_the_volume() {
     let shape = |features| Geometry {
         sectors: 1 << 20,
         logical_block: 4096,
@@ -125,36 +125,43 @@ fn a_client_is_told_the_shape_of_the_volume() {
         let volume = Box::new(Shaped(shape(features | Features::VOLATILE_CACHE)));
         let mut world = World::with_volume(World::small(true), 1 << 20, volume);
         let client = world.connect("s1");
-        let told = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
-        assert_eq!((told.sectors, told.max_hw_sectors), (1 << 20, 512));
-        assert_eq!((told.logical_block, told.physical_block), (4096, 1 << 15));
-        assert_eq!((told.max_discard_sectors, told.max_write_zeroes_sectors), (discards, zeroes));
-        assert_eq!((told.discard_granularity, told.discard_alignment), (1 << 13, 0));
-        assert!(!told.secure_discard && !told.cache_policy.is_empty());
+        let response = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        assert_eq!((response.sectors, response.max_hw_sectors), (1 << 20, 512));
+        assert_eq!((response.logical_block, response.physical_block), (4096, 1 << 15));
+        assert_eq!(
+            (response.max_discard_sectors, response.max_write_zeroes_sectors),
+            (discards, zeroes)
+        );
+        assert_eq!((response.discard_granularity, response.discard_alignment), (1 << 13, 0));
+        assert!(!response.secure_discard && !response.cache_policy.is_empty());
     }
     let volume = Box::new(Shaped(Geometry { sectors: 0, ..shape(can) }));
     let mut world = World::with_volume(World::small(true), 1 << 20, volume);
     let client = world.connect("s1");
     let refused = world.open(client, "ram0", AccessMode::ReadOnly).err();
-    assert_eq!(refused, Some(Errno::ENXIO), "a volume that is not there yet");
+    assert_eq!(refused, Some(Errno::ENXIO), "a volume that is not available yet");
     let volume = Box::new(Shaped(shape(can | Features::READ_ONLY)));
     let mut world = World::with_volume(World::small(true), 1 << 20, volume);
     let client = world.connect("s1");
     assert_eq!(world.open(client, "ram0", AccessMode::ReadWrite).err(), Some(Errno::EACCES));
-    let told = world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
-    assert!(told.cache_policy.is_empty(), "nothing is cached");
+    let response = world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
+    assert!(response.cache_policy.is_empty(), "nothing is cached");
 }
 
-/// Answers of SESS_INFO and OPEN go where the client has asked for them: there has to be room.
+/// The client's buffer for the response to SESS_INFO and OPEN has to be large enough.
 #[test]
-fn what_is_asked_for_needs_room_for_its_answer() {
+fn request_needs_room_for_its_response() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     let info = SessionInfo { version: 9 }.emit();
     let size = SessionInfo::SIZE as u32;
     assert!(world.read(client, &info, size).is_ok());
     assert_eq!(world.read(client, &info, size - 1), Err(Errno::EINVAL));
-    assert_eq!(world.write(client, &info, &[]), Err(Errno::EINVAL), "a write has no answer");
+    assert_eq!(
+        world.write(client, &info, &[]),
+        Err(Errno::EINVAL),
+        "the response to a write has no data"
+    );
     let open = Open { mode: Ok(AccessMode::ReadWrite), name: name("ram0") }.emit();
     let size = OpenResponse::SIZE as u32;
     assert_eq!(world.read(client, &open, size - 1), Err(Errno::EINVAL));
@@ -163,9 +170,9 @@ fn what_is_asked_for_needs_room_for_its_answer() {
     assert_eq!(world.server.devices().count(), 1);
 }
 
-/// What a path has done is counted, and the counts are set back as Linux does that, or all of them.
+/// Counts of a path are reset as in Linux, or all of them.
 #[test]
-fn what_a_path_does_is_counted() {
+fn requests_of_a_path_are_counted() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();

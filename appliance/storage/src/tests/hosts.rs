@@ -1,4 +1,4 @@
-//! Which hosts get in, whose names are whose, and what is said of those that are refused.
+//! Admission of hosts, ownership of session names, and the records of refusals.
 
 use super::bad::{knock, knock_from};
 use crate::rnbd::server::Export;
@@ -36,7 +36,7 @@ fn world(exports: &[(&str, &str)]) -> World {
     world
 }
 
-/// What was refused since: host, kind, what was asked for, reason.
+/// Refusals since the last call: host, kind, requested object, reason.
 fn refused(world: &mut World) -> Vec<(IpAddr, &'static str, String, &'static str)> {
     let refusals = world.server.transport_mut().refusals();
     core::iter::from_fn(|| refusals.pop())
@@ -50,15 +50,15 @@ fn reasons(world: &mut World) -> Vec<&'static str> {
 }
 
 #[test]
-pub fn a_host_that_no_export_admits_is_refused_at_the_door() {
+pub fn connection_of_a_host_that_no_export_admits_is_refused() {
     let mut world = world(&[("a", "10.0.0.3 fd00::/8"), ("b", "10.0.0.4/32")]);
     let memory = world.arena.available();
     assert!(world.server.is_calm());
     let stranger = world.connect("stranger");
-    assert!(!world.server.is_calm(), "there is something to tell");
+    assert!(!world.server.is_calm(), "there is a refusal to report");
     let down = Event::PathDown(PathId(0), DownReason::Refused(Errno::EACCES));
     assert_eq!(world.events, [(stranger, down)]);
-    assert_eq!(world.arena.available(), memory, "nothing is kept for it");
+    assert_eq!(world.arena.available(), memory, "it holds no memory");
     let host = World::address(stranger);
     let asked = String::from("10.0.0.1 port 1234");
     assert_eq!(refused(&mut world), [(host, "connection", asked, "host_not_admitted")]);
@@ -79,20 +79,20 @@ pub fn a_host_that_no_export_admits_is_refused_at_the_door() {
 }
 
 #[test]
-pub fn every_path_and_every_open_is_looked_at() {
+pub fn hosts_are_checked_at_every_connect_and_open() {
     let mut world = world(&[("a", "10.0.0.2"), ("b", "10.0.1.2"), ("both", "10.0.0.0/16")]);
     let client = world.connect("s1");
     let second = Ipv4Addr::new(10, 0, 1, 2).into();
     world.open(client, "both", AccessMode::ReadOnly).unwrap();
     world.open(client, "a", AccessMode::ReadOnly).unwrap();
     world.events.clear();
-    // The door admits the second address (for b), the open device does not.
+    // Export b admits a connection of the second address, the open device's export does not.
     world.add_path(client, second);
     let down = Event::PathDown(PathId(1), DownReason::Refused(Errno::EACCES));
     assert_eq!(world.events, [(client, down)]);
     assert_eq!(reasons(&mut world), ["host_not_admitted"]);
     assert_eq!(world.server.transport().paths().count(), 1);
-    // With both paths standing, neither a nor b is for all hosts of the session.
+    // With both paths up, neither a nor b admits all hosts of the session.
     let closed = world.clients[client].remove_path(PathId(1), context!(world, host));
     assert!(closed);
     world.clients[client].disconnect(PathId(0), context!(world, host));
@@ -105,7 +105,7 @@ pub fn every_path_and_every_open_is_looked_at() {
         assert_eq!(world.open(client, device, AccessMode::ReadOnly).err(), Some(Errno::EACCES));
     }
     let device = world.open(client, "both", AccessMode::ReadOnly).unwrap().device;
-    // What an export admits no more is not opened again, though it stays open.
+    // A device whose export no longer admits the host stays open, but is not opened again.
     world.server.remove_export("both");
     world.server.add_export(export("both", "10.0.0.2"), &world.volumes).unwrap();
     assert_eq!(world.open(client, "both", AccessMode::ReadOnly).err(), Some(Errno::EACCES));
@@ -115,7 +115,7 @@ pub fn every_path_and_every_open_is_looked_at() {
 }
 
 #[test]
-pub fn a_name_is_its_hosts_until_its_paths_are_gone() {
+pub fn session_name_belongs_to_its_host_until_its_paths_end() {
     let mut world = world(&[("a", "")]);
     let owner = world.connect("same");
     let second = Ipv4Addr::new(10, 0, 1, 2).into();
@@ -125,18 +125,22 @@ pub fn a_name_is_its_hosts_until_its_paths_are_gone() {
     let taken = (World::address(1), "session", String::from("same"), "name_taken");
     assert_eq!(refused(&mut world), [taken]);
     let notices = core::iter::from_fn(|| world.server.transport_mut().poll_notice());
-    let said: Vec<String> = notices.map(|notice| std::format!("{notice}")).collect();
+    let log: Vec<String> = notices.map(|notice| std::format!("{notice}")).collect();
     assert_eq!(
-        said,
+        log,
         [
             "rtrs: session same: path 10.0.0.2@10.0.0.1 is up",
             "rtrs: session same: path 10.0.1.2@10.0.0.1 is up",
             "rtrs: session : path 10.0.0.3@10.0.0.1 is down: another host has a session of that name",
         ]
     );
-    assert_eq!(world.server.transport().paths().count(), 2, "its owner is undisturbed");
+    assert_eq!(
+        world.server.transport().paths().count(),
+        2,
+        "the owner of the name is not affected"
+    );
     world.read(owner, &user_io(Operation::Read, 0, 512), 512).unwrap();
-    // The owner is there by its second address alone.
+    // The owner has only the path of its second address.
     world.clients[owner].disconnect(PathId(0), context!(world, host));
     world.run();
     world.connect("same");
@@ -148,7 +152,7 @@ pub fn a_name_is_its_hosts_until_its_paths_are_gone() {
 }
 
 #[test]
-pub fn what_a_connection_is_refused_for_has_a_reason() {
+pub fn refused_connection_has_a_reason() {
     let mut world = world(&[("a", "")]);
     let good = ConnectRequest {
         cid: 0,
@@ -168,7 +172,7 @@ pub fn what_a_connection_is_refused_for_has_a_reason() {
     knock(&mut world, &good.emit());
     knock(&mut world, &ConnectRequest { path: Uuid([3; 16]), ..good }.emit());
     let other: IpAddr = Ipv4Addr::new(10, 0, 0, 98).into();
-    // Its second connection cannot come from another host, nor can the path come back from there.
+    // The path's second connection must not come from another host, and the path cannot reconnect from there.
     let second = ConnectRequest { cid: 1, ..good };
     assert_eq!(knock_from(&mut world, other, &second.emit()), Some(Errno::ECONNRESET));
     let again = ConnectRequest { recon_cnt: 2, ..good };
@@ -187,7 +191,7 @@ pub fn what_a_connection_is_refused_for_has_a_reason() {
 }
 
 #[test]
-pub fn what_a_map_is_refused_for_has_a_reason() {
+pub fn refused_map_has_a_reason() {
     let mut world = world(&[("a", ""), ("ro", ""), ("private", "")]);
     for name in ["ro", "private"] {
         world.server.remove_export(name);
@@ -210,7 +214,7 @@ pub fn what_a_map_is_refused_for_has_a_reason() {
     assert_eq!(reasons(&mut world), expected);
 }
 
-/// How the only path ended.
+/// Close reason of the only path.
 fn cause<W: Wire>(world: &mut World<W>) -> CloseReason {
     let notices = core::iter::from_fn(|| world.server.transport_mut().poll_notice());
     let downs = notices.filter_map(|notice| match notice {
@@ -223,7 +227,7 @@ fn cause<W: Wire>(world: &mut World<W>) -> CloseReason {
 }
 
 #[test]
-pub fn the_log_names_who_ended_a_path() {
+pub fn log_names_the_cause_of_a_path_end() {
     let end = |act: &dyn Fn(&mut World<super::over_roce::RocePair>)| {
         let mut world = super::over_roce::world(50, 1500, World::small(true));
         let client = world.connect("s1");
@@ -242,23 +246,23 @@ pub fn the_log_names_who_ended_a_path() {
         world.server.transport_mut().disconnect(path, context!(world, gateway));
     });
     assert_eq!(by_operator, CloseReason::Operator);
-    // An answer that the client never acknowledges: it hears nothing more.
-    let unheard = end(&|world| {
-        // Its acknowledgement of our heartbeat is lost, and everything else.
+    // A response that the client never acknowledges: it receives no more frames.
+    let unacknowledged = end(&|world| {
+        // All its frames are lost, among them the acknowledgement of the server's heartbeat.
         let [host, gateway] = [1, 0].map(|node| netsim::Place { node, port: 0 });
         world.wire.0.network.link_mut(host, gateway).cut = true;
         world.pass(20);
     });
-    assert_eq!(unheard, CloseReason::Transport(Status::RetryExceeded));
+    assert_eq!(unacknowledged, CloseReason::Transport(Status::RetryExceeded));
     let forger = end(&|world| {
-        // A key of a session that is gone: the transport refuses it.
+        // A key of a session that has ended: the transport rejects it.
         let permit = world.clients[0].get_permit().unwrap();
         world.clients[0].mischief = Mischief::ForgesKeys;
         let user = user_io(Operation::Read, 0, 512);
         world.submit(0, permit, RequestKind::Read, &user, 512).unwrap();
     });
     assert_eq!(forger, CloseReason::Refused);
-    // So it is if that shows when a request is answered that it has made before.
+    // The cause is the same if the failure shows when an earlier request is completed.
     let slow = super::ends::Slow::new(8);
     let pair = super::over_roce::RocePair::new(50, 1500);
     let mut world = World::over(pair, World::small(true), 1 << 20, Box::new(slow.clone()));
@@ -277,12 +281,15 @@ pub fn the_log_names_who_ended_a_path() {
     assert!(world.server.transport_mut().respond(id, nothing, context!(world, gateway)).is_some());
     world.run();
     assert_eq!(cause(&mut world), CloseReason::Refused);
-    for (cause, said) in [
-        (unheard, "no ACKs from the client: host down, or packets of 4 KiB do not pass (MTU)"),
+    for (cause, message) in [
+        (
+            unacknowledged,
+            "no ACKs from the client: host down, or packets of 4 KiB do not pass (MTU)",
+        ),
         (forger, "our queue pair refused a request of the client, and failed"),
         (by_client, "disconnected by the client"),
         (by_operator, "disconnected by the operator"),
     ] {
-        assert_eq!(std::format!("{cause}"), said);
+        assert_eq!(std::format!("{cause}"), message);
     }
 }

@@ -1,4 +1,4 @@
-//! The same over a provider that changes keys as hardware does: later, and told by a completion.
+//! Tests over a provider that changes keys as hardware does: by a work request with a completion.
 
 use crate::rnbd::server::Export;
 use crate::rnbd::wire::{AccessMode, Close, Io, IoFlags, Operation};
@@ -10,7 +10,7 @@ use drivers::hal::{Arena, Geometry};
 use rtrs::client::{Outcome, Permit};
 use rtrs::{Errno, Name};
 
-/// Tests of other files once more (all but two that count what happens before a key has changed).
+/// Repeats tests of other files, except two that count events before a key has changed.
 macro_rules! late {
     ($($file:ident: $($test:ident)*;)*) => {
         $(mod $file {
@@ -31,60 +31,60 @@ late! {
         force_close_ends_io_until_the_device_is_opened_again
     ;
     paths:
-        a_path_that_fails_is_tried_again_after_a_pause_as_often_as_it_may_be
-        requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices
-        a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept
-        every_policy_shares_the_work_in_its_way
+        failed_path_reconnects_after_a_delay_up_to_the_limit
+        requests_of_an_ended_path_fail_over_transparently
+        silent_path_fails_over_within_a_second_and_the_last_path_is_kept
+        each_policy_balances_requests_as_defined
         paths_are_added_and_removed
-        a_server_that_was_started_anew_is_noticed_if_it_tells
-        a_stock_server_that_was_cut_off_was_not_started_anew
-        answers_of_linux_that_invalidate_are_taken_in_both_modes
+        restarted_server_is_noticed_by_its_incarnation
+        stock_server_that_was_cut_off_does_not_count_as_restarted
+        invalidating_responses_of_linux_are_accepted_in_both_modes
         only_the_first_path_of_a_session_may_make_it
-        timers_look_at_the_paths_that_are_due
+        timers_visit_only_paths_that_are_due
     ;
     ends:
         a_silent_client_is_noticed_and_an_idle_one_stays
         a_client_that_comes_back_replaces_its_stale_path_at_once
-        a_client_that_was_started_anew_replaces_all_paths_of_its_old_session
+        restarted_client_replaces_all_paths_of_its_old_session
         a_session_name_belongs_to_one_host
-        a_request_that_is_sent_again_on_another_path_waits_for_its_first_life
-        a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it
+        request_resent_on_another_path_waits_for_the_first_one
+        ended_session_keeps_its_memory_until_the_volume_completes
         a_busy_volume_slows_clients_down_and_errors_stay_with_their_request
         the_operator_disconnects_a_path
     ;
     bad:
-        lies_about_lengths_get_einval_and_the_session_goes_on
+        wrong_lengths_get_einval_and_the_session_stays_up
         connection_requests_are_refused_with_the_errno_of_linux
-        sessions_that_memory_does_not_suffice_for_are_refused
-        a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed
+        session_without_memory_is_refused
+        key_is_invalid_after_use_and_the_next_is_unpredictable
         an_offset_at_the_end_of_its_chunk_ends_the_path
     ;
     memory:
-        what_is_half_open_has_no_memory_and_gives_way
+        half_open_session_has_no_memory_and_is_evicted
         memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is
         every_session_gets_the_same_depth_or_waits_until_memory_is_free
-        a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had
-        a_host_has_as_many_sessions_and_as_much_memory_as_it_may
-        chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is_short
+        host_after_a_power_loss_gets_the_memory_of_its_old_session
+        host_has_at_most_its_limit_of_sessions_and_memory
+        session_that_hoards_chunks_is_evicted_when_memory_is_short
     ;
     leaks:
         only_a_read_returns_data
         only_a_read_returns_data_on_demand
-        a_volume_that_delivers_late_or_not_at_all_shows_nothing_else
+        volume_that_fills_data_late_or_never_leaks_nothing
         a_write_whose_data_was_never_sent_stores_nothing_of_others
-        what_a_session_leaves_is_not_the_next_ones
+        data_of_an_ended_session_is_hidden_from_the_next
     ;
     hosts:
-        a_host_that_no_export_admits_is_refused_at_the_door
-        every_path_and_every_open_is_looked_at
-        a_name_is_its_hosts_until_its_paths_are_gone
-        what_a_connection_is_refused_for_has_a_reason
-        what_a_map_is_refused_for_has_a_reason
-        the_log_names_who_ended_a_path
+        connection_of_a_host_that_no_export_admits_is_refused
+        hosts_are_checked_at_every_connect_and_open
+        session_name_belongs_to_its_host_until_its_paths_end
+        refused_connection_has_a_reason
+        refused_map_has_a_reason
+        log_names_the_cause_of_a_path_end
     ;
 }
 
-/// Memory that says nothing of it, as a disk: what is written there is not said to be copied at once.
+/// Memory that does not report itself as such: like a disk, it does not promise to copy written data at once.
 struct Disk(RamVolume);
 
 impl Volume for Disk {
@@ -120,7 +120,7 @@ fn world_of(volume: Box<dyn Volume>) -> (World, usize) {
     (world, client)
 }
 
-/// Exports a disk beside the volume.
+/// Exports a disk in addition to the volume.
 fn add_disk(world: &mut World) {
     let name = Name::new("disk0").unwrap();
     let volume = world.volumes.add(name, Box::new(Disk(memory()))).unwrap();
@@ -129,7 +129,7 @@ fn add_disk(world: &mut World) {
     world.server.add_export(export, &world.volumes).unwrap();
 }
 
-/// A request waits for a key, and for nothing else.
+/// Checks that a request waits only for a change of a key.
 fn ends_when_keys_change(world: &mut World, client: usize, permit: Permit) {
     assert_eq!(world.outcome(client, permit), None);
     world.wire.holds_changes = false;
@@ -138,9 +138,9 @@ fn ends_when_keys_change(world: &mut World, client: usize, permit: Permit) {
     world.clients[client].put_permit(permit);
 }
 
-/// Neither a read nor a write that is copied at once waits for the end of its key: the answer does.
+/// A read, and a write that is copied at once, are executed before the change of their key. Other writes wait for it.
 #[test]
-fn what_the_client_could_change_in_vain_is_not_waited_for() {
+fn read_and_copied_write_do_not_wait_for_the_key_change() {
     for (volume, waits) in
         [(Box::new(memory()) as Box<dyn Volume>, false), (Box::new(Disk(memory())), true)]
     {
@@ -148,7 +148,7 @@ fn what_the_client_could_change_in_vain_is_not_waited_for() {
         world.wire.holds_changes = true;
         let permit = world.start_read(client, &user_io(Operation::Read, 0, 4096), 4096);
         world.run();
-        // SESS_INFO, OPEN, and this, whose client waits for the end of a key of its own.
+        // SESS_INFO, OPEN, and this read, which the client completes only after it has revoked its own key.
         assert_eq!(world.server.transport().paths().next().unwrap().stats.reads, 3);
         let written = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
         world.run();
@@ -164,7 +164,7 @@ fn what_the_client_could_change_in_vain_is_not_waited_for() {
     }
 }
 
-/// Once a session has a device whose data is not copied at once, all of its writes wait.
+/// Once a session has a device that does not copy written data at once, all of its writes wait.
 #[test]
 fn a_device_that_does_not_copy_makes_all_writes_wait() {
     let (mut world, client) = world_of(Box::new(memory()));
@@ -184,10 +184,10 @@ fn a_device_that_does_not_copy_makes_all_writes_wait() {
     world.clients[client].put_permit(permit);
 }
 
-/// A write to a disk while the client could still change it, as it comes from one that names the disk before it was told
-/// of it, is an error. Of a session that was never promised a key nobody asks.
+/// A write to a disk fails while the client could still change its data. A client provokes that by using a device id
+/// before the OPEN response. Sessions without promised keys are not checked.
 #[test]
-fn a_disk_takes_nothing_that_can_still_be_changed() {
+fn disk_rejects_a_write_that_the_client_can_still_change() {
     for (promised, end) in [(false, Ok(())), (true, Err(Errno::EIO))] {
         let volume: Box<dyn Volume> =
             if promised { Box::new(memory()) } else { Box::new(Disk(memory())) };
@@ -205,9 +205,9 @@ fn a_disk_takes_nothing_that_can_still_be_changed() {
     }
 }
 
-/// Until its key is gone the client can still write into the chunk: nobody looks at the request before.
+/// The client can write into the chunk until its key is revoked, so the request is not parsed before.
 #[test]
-fn a_request_is_not_looked_at_before_its_key_is_gone() {
+fn request_is_not_parsed_before_its_key_is_revoked() {
     let (mut world, client) = world();
     world.wire.holds_changes = true;
     let permit = world.start_write(client, &user_io(Operation::Write, 8, 4096), &[0x11; 4096]);
@@ -217,9 +217,9 @@ fn a_request_is_not_looked_at_before_its_key_is_gone() {
     ends_when_keys_change(&mut world, client, permit);
 }
 
-/// The path ends while a key is being changed: nothing is left of the request.
+/// The path ends while a key is being changed: the request is dropped.
 #[test]
-fn a_path_that_ends_meanwhile_takes_the_request_along() {
+fn path_that_ends_during_a_key_change_drops_the_request() {
     let (mut world, client) = world();
     let memory = world.arena.available();
     world.wire.holds_changes = true;
@@ -234,9 +234,9 @@ fn a_path_that_ends_meanwhile_takes_the_request_along() {
     assert_ne!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
 }
 
-/// The provider has not let go of a session's regions when the session ends: its memory is nobody's until then.
+/// A session's memory is not reused before the provider has released the session's regions.
 #[test]
-fn memory_is_not_used_again_before_the_provider_lets_go_of_it() {
+fn memory_is_not_reused_before_the_provider_releases_it() {
     let (mut world, _) = world();
     let memory = world.arena.available();
     world.wire.lingers = true;
@@ -248,15 +248,15 @@ fn memory_is_not_used_again_before_the_provider_lets_go_of_it() {
     world.wire.lingers = false;
     world.pass(1);
     assert!(world.arena.available() > memory);
-    assert_eq!(world.server.transport().poll_timeout(), None, "nothing is looked at any more");
+    assert_eq!(world.server.transport().poll_timeout(), None, "no timer is left");
 }
 
-/// The server could still write where the data of a read lies: it is the user's when its key is gone.
+/// The server can write to the memory of a read until the client's key is revoked, so the read ends only then.
 #[test]
-fn a_read_has_not_ended_before_its_key_is_gone() {
+fn read_does_not_end_before_its_key_is_revoked() {
     let (mut world, client) = world();
     let permit = world.start_read(client, &user_io(Operation::Read, 0, 4096), 4096);
-    // The request, and the server's key.
+    // The request arrives, and the server's key changes.
     while world.server.transport().paths().next().unwrap().stats.reads == 0 {
         assert!(world.turn());
     }

@@ -1,4 +1,4 @@
-//! What clients must not see: bytes that are not theirs.
+//! Clients must not see bytes of other clients.
 
 use super::ends::Slow;
 use super::over_roce::RocePair;
@@ -17,7 +17,7 @@ use verbs::Provider;
 const OWN: u8 = 0xa5;
 const ROOM: u32 = 8192;
 
-/// Sends `user` as an RTRS READ with room for `ROOM` bytes; the answer, and what is then in the room.
+/// Sends `user` as an RTRS READ with a buffer of `ROOM` bytes; returns the result and the contents of the buffer.
 fn ask<W: Wire>(world: &mut World<W>, client: usize, user: &[u8]) -> (Result<(), Errno>, Vec<u8>) {
     let permit = world.clients[client].get_permit().unwrap();
     let data = world.data(client, permit);
@@ -25,7 +25,7 @@ fn ask<W: Wire>(world: &mut World<W>, client: usize, user: &[u8]) -> (Result<(),
     world.submit(client, permit, RequestKind::Read, user, ROOM).unwrap();
     world.run();
     let Some(Outcome::Answered(result)) = world.outcome(client, permit) else {
-        panic!("no answer")
+        panic!("no response")
     };
     assert!(world.clients[client].put_permit(permit));
     let mut bytes = std::vec![0; ROOM as usize];
@@ -55,7 +55,7 @@ fn operations_without_data<W: Wire>(world: &mut World<W>) {
     assert_eq!((result, bytes == nothing), (Err(Errno::EIO), true), "past the end");
     let (result, bytes) = ask(world, client, &Close { device: 77 }.emit());
     assert_eq!((result, bytes == nothing), (Ok(()), true), "CLOSE sent as READ");
-    // What is answered in the chunk takes as much of it as the message is long.
+    // A response that is staged in the chunk has only the length of the message.
     for (message, length) in [
         (SessionInfo { version: 2 }.emit().to_vec(), SessionInfo::SIZE),
         (
@@ -84,7 +84,7 @@ pub fn only_a_read_returns_data() {
     }
 }
 
-/// The gateway over RoCE whose sessions share a pool, in which others have left something.
+/// A gateway over RoCE whose sessions share a pool with data of other users.
 fn on_demand(always_invalidate: bool) -> World<RocePair> {
     let config = Config { oversubscribe: 8, ..World::small(always_invalidate) };
     let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
@@ -103,7 +103,7 @@ pub fn only_a_read_returns_data_on_demand() {
 }
 
 #[test]
-pub fn a_volume_that_delivers_late_or_not_at_all_shows_nothing_else() {
+pub fn volume_that_fills_data_late_or_never_leaks_nothing() {
     for fail in [false, true] {
         let slow = Slow::new(8);
         slow.0.borrow_mut().fail = fail;
@@ -131,7 +131,7 @@ pub fn a_volume_that_delivers_late_or_not_at_all_shows_nothing_else() {
     }
 }
 
-/// A WRITE whose data was never sent: its header says that it lies before it in the chunk.
+/// An RTRS write whose data was never sent, although its header says that the data precedes it in the chunk.
 #[test]
 pub fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
     let mut world = World::new(World::small(true), 1 << 20);
@@ -139,13 +139,13 @@ pub fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     world.write(client, &user_io(Operation::Write, 0, ROOM), &[OWN; ROOM as usize]).unwrap();
-    // A chunk that nothing was sent to before: the eighth.
+    // The eighth chunk, which was not used before.
     let mut permits: Vec<_> = core::iter::from_fn(|| world.clients[client].get_permit()).collect();
     let permit = permits.pop().unwrap();
     permits.into_iter().for_each(|permit| assert!(world.clients[client].put_permit(permit)));
     let (header, length) = IoHeader::Write { user_len: 32 }.emit();
     let mut bytes = header[..length].to_vec();
-    // The header of a READ is longer, and what follows it is not looked at.
+    // The header of a READ is longer, and bytes after the header are ignored.
     bytes.resize(24, 0);
     world.wire.forgery = Some(Forgery { bytes: Some(bytes), ..Forgery::default() });
     let user = user_io(Operation::Write, 0, ROOM);
@@ -158,10 +158,10 @@ pub fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
 }
 
 #[test]
-pub fn what_a_session_leaves_is_not_the_next_ones() {
+pub fn data_of_an_ended_session_is_hidden_from_the_next() {
     for always_invalidate in [true, false] {
         netsim::label!(always_invalidate);
-        // Room for one session.
+        // Memory for one session.
         let mut world = World::new(World::small(always_invalidate), 200 << 10);
         let first = world.connect("first");
         world.open(first, "ram0", AccessMode::ReadWrite).unwrap();

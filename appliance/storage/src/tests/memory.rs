@@ -1,4 +1,4 @@
-//! When sessions have memory, how much, and when they do not.
+//! Memory of sessions: when it is allocated, its limits, and eviction.
 
 use super::bad::{knock, knock_from};
 use super::over_roce::RocePair;
@@ -41,7 +41,7 @@ fn refused(errno: Errno) -> Event {
 }
 
 #[test]
-pub fn what_is_half_open_has_no_memory_and_gives_way() {
+pub fn half_open_session_has_no_memory_and_is_evicted() {
     let config = Config { max_sessions: 8, ..World::small(true) };
     let mut world = World::new(config, 300 << 10);
     let memory = world.arena.available();
@@ -53,7 +53,7 @@ pub fn what_is_half_open_has_no_memory_and_gives_way() {
     assert_eq!(world.server.transport().sessions().count(), 8);
     assert_eq!(world.server.transport().promised(), 0);
     assert_eq!(world.server.transport().counters().displaced, 92);
-    // Those that have shown that they receive do not give way.
+    // Established sessions are not evicted.
     let honest: Vec<usize> = ["a", "b"].map(|name| world.connect(name)).to_vec();
     for n in 100..200 {
         knock_from(&mut world, host(n), &request(n).emit());
@@ -62,15 +62,15 @@ pub fn what_is_half_open_has_no_memory_and_gives_way() {
         world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
     }
     assert_eq!(world.server.transport().promised(), 256 << 10);
-    assert_eq!(world.server.transport().counters().refused, 100, "it is out now");
+    assert_eq!(world.server.transport().counters().refused, 100, "it is refused now");
     assert_eq!(reasons(&mut world).last(), Some(&"memory"));
 }
 
 #[test]
-pub fn a_flood_of_one_host_displaces_its_own_and_takes_no_memory() {
+pub fn flood_of_one_host_evicts_its_own_sessions_and_takes_no_memory() {
     let config = Config { max_sessions: 8, ..World::small(true) };
     let mut world = World::new(config, 300 << 10);
-    // Memory that is given back is free when ports have sent what they have of it. This one is slow.
+    // Released memory is free once the ports have sent all frames that refer to it. This port is slow.
     world.arena.wait_for_ports(1);
     let memory = world.arena.available();
     assert_eq!(knock_from(&mut world, host(1), &request(1).emit()), None);
@@ -88,7 +88,7 @@ pub fn a_flood_of_one_host_displaces_its_own_and_takes_no_memory() {
 
 #[test]
 pub fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
-    // 64 pieces, of which the last is but a half.
+    // 64 pieces, of which the last has half the length.
     let config = Config { queue_depth: 508, ..World::small(true) };
     let mut world = World::new(config, 9 << 20);
     world.soil();
@@ -107,13 +107,13 @@ pub fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
     };
     let mut before = 0;
     let mut rounds = 0;
-    // The clock moves once in a round, to when the server wants to be polled; a round may take anything but many
+    // In each round the clock advances once, to the server's deadline; a round must not zero many
     // pieces.
     while world.server.transport().paths().all(|path| path.connections < 2)
         || world.server.transport().sessions().all(|session| !session.up)
     {
         rounds += 1;
-        assert!(rounds < 100, "it is polled when it wants to be, and does nothing");
+        assert!(rounds < 100, "polls at the deadline make no progress");
         let later = world.now + Duration::from_micros(1);
         let due = world.server.transport().poll_timeout();
         world.now = due.filter(|&at| at > world.now && at < later).unwrap_or(later);
@@ -138,7 +138,7 @@ pub fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
         }
         before = if now == usize::MAX { 0 } else { now };
     }
-    assert_eq!(dirty(&world), 0, "nothing is shown before");
+    assert_eq!(dirty(&world), 0, "the path is up only after all memory is zeroed");
     assert!(rounds >= 64, "{rounds}");
     world.run();
     world.open(0, "ram0", AccessMode::ReadWrite).unwrap();
@@ -156,7 +156,7 @@ pub fn every_session_gets_the_same_depth_or_waits_until_memory_is_free() {
     assert_eq!(depths(&world), [16; 3]);
     assert!(world.events.contains(&(clients[3], refused(Errno::ENOMEM))));
     assert_eq!(reasons(&mut world), ["memory"]);
-    // A power cycle: all come back, in another order.
+    // A power cycle: all clients reconnect, in another order.
     world.restart(config);
     for &client in [3, 1, 0, 2].iter() {
         world.clients[client].reconnect(PathId(0), context!(world, host));
@@ -171,8 +171,8 @@ pub fn every_session_gets_the_same_depth_or_waits_until_memory_is_free() {
 }
 
 #[test]
-pub fn a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had() {
-    // Room for one session.
+pub fn host_after_a_power_loss_gets_the_memory_of_its_old_session() {
+    // Memory for one session.
     let mut world = World::new(World::small(true), 200 << 10);
     let client = world.connect("s1");
     world.wire.cut.push(World::address(client));
@@ -187,7 +187,7 @@ pub fn a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had() {
 }
 
 #[test]
-pub fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
+pub fn host_has_at_most_its_limit_of_sessions_and_memory() {
     let config = Config { sessions_per_host: 3, ..World::small(true) };
     let mut world = World::new(config, 4 << 20);
     for n in 0..3 {
@@ -195,9 +195,9 @@ pub fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
     }
     assert_eq!(knock(&mut world, &request(3).emit()), Some(Errno::ENOMEM));
     assert_eq!(reasons(&mut world), ["sessions_per_host"]);
-    assert_eq!(knock_from(&mut world, host(1), &request(4).emit()), None, "others may");
+    assert_eq!(knock_from(&mut world, host(1), &request(4).emit()), None, "other hosts may");
 
-    // Over IPv6 a host has a /64, and all addresses of that.
+    // Over IPv6 a host counts as its /64, with all addresses in it.
     let mut world = World::new(Config { sessions_per_host: 3, ..World::small(true) }, 4 << 20);
     let v6 = |n: u8| {
         let n = u16::from(n);
@@ -208,7 +208,7 @@ pub fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
     }
     assert_eq!(knock_from(&mut world, v6(7), &request(3).emit()), Some(Errno::ENOMEM));
     let other = core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1).into();
-    assert_eq!(knock_from(&mut world, other, &request(4).emit()), None, "others may");
+    assert_eq!(knock_from(&mut world, other, &request(4).emit()), None, "other hosts may");
 
     let config = Config { memory_per_host: Some(300 << 10), ..World::small(true) };
     let mut world = World::new(config, 4 << 20);
@@ -229,13 +229,13 @@ pub fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
     world.open(other, "ram0", AccessMode::ReadWrite).unwrap();
 }
 
-/// With the limits that are shipped, a host opens all the sessions that it can: another has memory, and a place, all the same.
+/// With the default limits, a host opens all sessions that it can. Another host still gets a session and memory.
 #[test]
 fn greedy_host_leaves_sessions_and_memory_to_others() {
     let mut world = World::new(World::small(true), 64 << 20);
     let let_in = (0..64).filter(|&n| knock(&mut world, &request(n).emit()).is_none()).count();
     assert_eq!((let_in, reasons(&mut world).pop()), (32, Some("sessions_per_host")));
-    assert_eq!(knock_from(&mut world, host(1), &request(99).emit()), None, "others may");
+    assert_eq!(knock_from(&mut world, host(1), &request(99).emit()), None, "other hosts may");
 
     let mut world = World::new(World::small(true), 2 << 20);
     let memory = world.arena.available() as u64;
@@ -257,7 +257,7 @@ fn greedy_host_leaves_sessions_and_memory_to_others() {
 }
 
 #[test]
-pub fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is_short() {
+pub fn session_that_hoards_chunks_is_evicted_when_memory_is_short() {
     let config = Config { oversubscribe: 8, ..World::small(true) };
     let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
     let mut pair = RocePair::new(60, 1500);
@@ -275,7 +275,7 @@ pub fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is
     let free = |world: &World<RocePair>| world.wire.0.nodes[0].roce.on_demand().unwrap().available;
     assert!(free(&world) < 32 << 10, "{}", free(&world));
     world.pass(60);
-    assert_eq!(world.server.transport().sessions().count(), 1, "nobody is short of memory");
+    assert_eq!(world.server.transport().sessions().count(), 1, "memory is not short yet");
     let honest = world.clients.len();
     let name = rtrs::Name::new("honest").unwrap();
     world.clients.push(Client::new(Default::default(), name, context!(world, host)).unwrap());
@@ -284,6 +284,6 @@ pub fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is
     let user = user_io(Operation::Write, 0, 12 << 10);
     world.submit(honest, permit, RequestKind::Write, &user, 12 << 10).unwrap();
     world.pass(20);
-    assert_eq!(world.server.transport().sessions().count(), 1, "the hoarder is gone");
-    assert!(world.outcome(honest, permit).is_some(), "and the honest one goes on");
+    assert_eq!(world.server.transport().sessions().count(), 1, "the hoarding session is evicted");
+    assert!(world.outcome(honest, permit).is_some(), "the honest session's request completes");
 }

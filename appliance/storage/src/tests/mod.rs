@@ -1,4 +1,4 @@
-//! The servers and the client against each other, over a wire in memory.
+//! RNBD servers and clients against each other, over a link in memory and over real engines.
 
 mod bad;
 mod basic;

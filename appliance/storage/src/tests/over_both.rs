@@ -1,4 +1,4 @@
-//! A gateway and a host with a network and bridges between them: one server for all.
+//! One server over several devices: a network and bridges between a gateway and a host.
 
 use crate::rnbd::wire::{AccessMode, Operation, PORT};
 use crate::testing::{Wire, World, context, user_io};
@@ -40,7 +40,7 @@ fn behind_bridge(bridge: u8, n: u8) -> IpAddr {
     Ipv4Addr::new(10, 9, bridge, n).into()
 }
 
-/// Bridges between the two: an image with ConnectX has one.
+/// Number of bridges: an image with ConnectX supports only one.
 const BRIDGES: u8 = if ProviderSet::BRIDGES > 1 { 2 } else { 1 };
 
 impl Both {
@@ -70,7 +70,7 @@ impl Both {
         Both { nodes, now: Instant::from_nanos(1), rng }
     }
 
-    /// What was sent and taken over the bridges and the network, but for heartbeats: two numbers for each bridge.
+    /// Traffic over the bridges and the network without heartbeats: two numbers for each bridge.
     fn traffic(&self) -> Vec<u64> {
         let counts = |ntrdma: &Ntrdma| {
             let counters = ntrdma.counters();
@@ -156,7 +156,7 @@ fn one_server_has_sessions_of_both_devices_at_once() {
         let mut clients = std::vec![world.connect("network")];
         (0..BRIDGES).for_each(|bridge| clients.push(connect_over_bridge(&mut world, bridge)));
         assert_eq!(world.server.transport().sessions().count(), clients.len());
-        // Two may write at once.
+        // Two clients may write at once.
         let (readers, writers) = clients.split_at(clients.len() - 2);
         for &client in readers {
             world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
@@ -172,7 +172,7 @@ fn one_server_has_sessions_of_both_devices_at_once() {
             let after = world.wire.traffic();
             for bridge in 0..usize::from(BRIDGES) {
                 let went = after[2 * bridge] > before[2 * bridge];
-                assert_eq!(went, from == 1 + bridge, "which device it went over");
+                assert_eq!(went, from == 1 + bridge, "the request takes the device of its path");
             }
             let read = user_io(Operation::Read, sector, size);
             let reader = clients[(from + 1) % clients.len()];
@@ -192,7 +192,7 @@ fn one_server_has_sessions_of_both_devices_at_once() {
 }
 
 #[test]
-fn what_both_devices_have_is_made_and_ended_in_both_or_in_none() {
+fn shared_objects_are_created_and_destroyed_on_both_devices_or_none() {
     let mut both = Both::new(1);
     let devices = &mut both.nodes[0].devices;
     let pd = devices.alloc_pd().unwrap();
@@ -216,7 +216,7 @@ fn what_both_devices_have_is_made_and_ended_in_both_or_in_none() {
     let cq = devices.create_cq(16).unwrap();
     assert!(devices.poll_cq(cq).is_none());
     devices.destroy_cq(cq).unwrap();
-    // The ports of both may be listened on once.
+    // Each port can be listened on once, on all devices together.
     use verbs::ConnectionManager;
     devices.listen(1).unwrap();
     assert!(devices.listen(1).is_err());

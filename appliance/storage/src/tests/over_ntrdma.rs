@@ -1,5 +1,4 @@
-//! The gateway and a host over NTRDMA: the same engines, the same requests, on a bridge whose writes
-//! arrive in any order.
+//! The gateway and a host over NTRDMA, on a bridge whose writes arrive in any order.
 
 use super::over_roce::exercise;
 use crate::rnbd::wire::{AccessMode, Io, IoFlags, Operation};
@@ -18,7 +17,7 @@ use verbs::{Provider, RdmaDevice};
 struct NtrdmaPair(Pair);
 
 impl NtrdmaPair {
-    /// The link is down for so long.
+    /// Takes the link down for so long.
     fn flap(&mut self, long: Duration) {
         let end = self.0.now + long;
         for up in [false, true] {
@@ -40,7 +39,7 @@ impl Wire for NtrdmaPair {
         &mut self.0.nodes[1].ntrdma
     }
     fn step(&mut self, now: &mut Instant) -> bool {
-        // Machines that do not run for long lose their link.
+        // An engine that is not polled for long loses its link.
         while self.0.now < *now {
             self.0.step();
         }
@@ -50,7 +49,7 @@ impl Wire for NtrdmaPair {
             (entries(0), entries(1), batches(0), batches(1))
         };
         let before = busy(&self.0);
-        // At rest is what has nothing under way but heartbeats for a while.
+        // The link counts as idle if it carries only heartbeats for a while.
         for _ in 0..20 {
             self.0.step();
             if busy(&self.0) != before {
@@ -73,7 +72,7 @@ fn world(seed: u64, way: Way, config: Config) -> World<NtrdmaPair> {
     let volume = Box::new(RamVolume::new(ram, false));
     let mut world = World::over(NtrdmaPair(pair), config, 2 << 20, volume);
     if way == Way::Lent {
-        // Memory that is exposed: the peer reads payload where it lies.
+        // Exposed memory: the peer reads the payload in place.
         let ntrdma = &mut world.wire.0.nodes[0].ntrdma;
         let lent = ntrdma.lend(ntrdma.local(), ARENA).unwrap();
         world.arena = Arena::new(lent);
@@ -98,7 +97,7 @@ fn data_survives_with_every_mode() {
 }
 
 #[test]
-fn a_session_comes_back_after_its_link_did() {
+fn session_reconnects_after_a_link_failure() {
     for seed in 0..8 {
         netsim::label!(seed);
         let mut world = world(seed, Way::ALL[seed as usize / 2], World::small(seed % 2 == 0));

@@ -1,4 +1,4 @@
-//! The gateway and a host over RoCE in software, frame by frame, on a good wire and on bad ones.
+//! The gateway and a host over RoCE in software, on a network without and with faults.
 
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::testing::{Wire, World, context, user_io};
@@ -63,7 +63,7 @@ pub fn exercise<W: Wire>(world: &mut World<W>, rounds: usize) {
     let mut copy = std::vec![0u8; 1 << 20];
     for _ in 0..rounds {
         let mut calls: Vec<(Permit, Option<(usize, usize)>)> = Vec::new();
-        // Eight stretches that do not overlap, so that their order does not matter.
+        // Eight ranges that do not overlap, so that their order does not matter.
         for n in 0..8 {
             let at = n * (128 << 10) + (world.rng.next_u32() as usize % 200) * 512;
             let len = (1 + world.rng.next_u32() as usize % 24) * 512;
@@ -122,7 +122,7 @@ fn data_survives_loss_duplication_reordering_and_corruption() {
             corruption: 5,
         });
         exercise(&mut world, 40);
-        assert!(world.wire.counters()[0].retries > 0, "the wire was bad");
+        assert!(world.wire.counters()[0].retries > 0, "the network lost frames");
     }
 }
 
@@ -136,7 +136,7 @@ fn a_read_of_4_kib_costs_the_fewest_packets() {
         world.wire.0.network.record = Some(Vec::new());
         world.read(client, &user_io(Operation::Read, 0, 4096), 4096).unwrap();
         let frames = world.wire.0.network.record.take().unwrap();
-        // What is said again when all is quiet comes later.
+        // Repeated ACKs of an idle connection come later.
         let again = world.wire.counters()[0].acks_repeated as usize - before;
         let opcodes: Vec<u8> = frames.iter().filter(|f| f.0 == 0).map(|f| f.1[42]).collect();
         // 4 KiB are 4 packets of WRITE with a path MTU of 1024; then the ACK of the request.
@@ -146,9 +146,9 @@ fn a_read_of_4_kib_costs_the_fewest_packets() {
     }
 }
 
-/// Nobody but the client waits for an answer: the gateway does not ask for an ACK of each.
+/// Only the client waits for a response: the gateway does not request an ACK for each.
 #[test]
-fn answers_share_acknowledgements() {
+fn responses_share_acknowledgements() {
     for always_invalidate in [true, false] {
         netsim::label!(always_invalidate);
         let mut world = world(5, 1500, World::small(always_invalidate));
@@ -168,7 +168,7 @@ fn answers_share_acknowledgements() {
 }
 
 #[test]
-fn a_host_that_vanishes_is_noticed_and_its_memory_comes_back() {
+fn vanished_host_is_noticed_and_its_memory_is_released() {
     let mut world = world(6, 1500, World::small(true));
     let memory = world.arena.available();
     let client = world.connect("s1");
@@ -190,7 +190,7 @@ fn a_host_that_vanishes_is_noticed_and_its_memory_comes_back() {
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
 }
 
-/// A volume that answers later and into the caller's memory, as disks do.
+/// A volume that completes requests later and into the caller's memory, as disks do.
 struct Late(RamVolume, VecDeque<Completion>);
 
 impl Volume for Late {
@@ -236,7 +236,7 @@ fn sessions_share_memory_and_short_memory_only_slows_them_down() {
         let free = world.arena.available();
         exercise(&mut world, 60);
         let status = world.wire.0.nodes[0].roce.on_demand().unwrap();
-        assert_eq!(status.available, pool, "all of it came back");
+        assert_eq!(status.available, pool, "all memory is released");
         assert!(status.lowest < pool);
         assert_eq!(status.short > 0, pool <= 64 << 10, "{status:?}");
         assert_eq!(world.arena.available(), free);
@@ -244,13 +244,13 @@ fn sessions_share_memory_and_short_memory_only_slows_them_down() {
 }
 
 #[test]
-fn what_is_promised_beyond_the_pool_is_limited_and_refused_at_connect() {
-    // One host may have all of it.
+fn overcommit_of_the_pool_is_limited_and_refused_at_connect() {
+    // One host may use the whole pool.
     let memory_per_host = Some(1 << 20);
     let config = Config { oversubscribe: 2, memory_per_host, ..World::small(true) };
     let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
     let mut pair = RocePair::new(30, 1500);
-    // Promises of 320 KiB: a session of 128 KiB, and another, and no third.
+    // 320 KiB may be promised: two sessions of 128 KiB, and no third one.
     let memory = Arena::on_heap(200 << 10).alloc(160 << 10, 4096).unwrap();
     pair.0.nodes[0].roce.give_memory(memory, 16 << 10).unwrap();
     let volume = Box::new(RamVolume::new(ram, false));
@@ -268,7 +268,7 @@ fn what_is_promised_beyond_the_pool_is_limited_and_refused_at_connect() {
     assert_eq!((server.promised(), server.shared()), (256 << 10, Some(320 << 10)));
 }
 
-/// A write whose acknowledgement is lost, while its answer arrives. The data may be sent once more.
+/// A write whose acknowledgement is lost while its response arrives. The data may be retransmitted.
 fn write_without_acknowledgement() -> (World<RocePair>, usize, Permit) {
     let mut world = world(3, 1500, World::small(true));
     let client = world.connect("s1");
@@ -286,7 +286,7 @@ fn write_without_acknowledgement() -> (World<RocePair>, usize, Permit) {
 }
 
 #[test]
-fn data_is_its_users_again_when_it_is_not_sent_again() {
+fn data_returns_to_its_user_when_it_cannot_be_retransmitted() {
     let (mut world, client, permit) = write_without_acknowledgement();
     assert_eq!(world.outcome(client, permit), None);
     assert!(!world.clients[client].put_permit(permit), "it has not ended");
@@ -297,7 +297,7 @@ fn data_is_its_users_again_when_it_is_not_sent_again() {
 }
 
 #[test]
-fn an_answered_write_ends_with_its_path() {
+fn write_with_a_response_ends_with_its_path() {
     let (mut world, client, permit) = write_without_acknowledgement();
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
@@ -307,7 +307,7 @@ fn an_answered_write_ends_with_its_path() {
 }
 
 #[test]
-fn an_answered_write_can_be_taken_back() {
+fn write_with_a_response_can_be_taken_back() {
     let (mut world, client, permit) = write_without_acknowledgement();
     world.clients[client].take_back(permit, context!(world, host));
     assert!(world.clients[client].put_permit(permit));
@@ -316,7 +316,7 @@ fn an_answered_write_can_be_taken_back() {
     assert_eq!(world.clients[client].available_permits(), 8);
 }
 
-/// What ends a path that is cut is no word of the server's.
+/// The end of a path that is cut is not reported as a disconnect by the server.
 #[test]
 fn a_path_that_is_cut_is_not_disconnected_by_the_server() {
     let mut world = world(3, 1500, World::small(true));

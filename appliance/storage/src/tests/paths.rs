@@ -1,4 +1,4 @@
-//! The client's paths: how they fail, come back, and share the work.
+//! The client's paths: failure, reconnect, and load balancing.
 
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::testing::{Wire, World, context, user_io};
@@ -14,7 +14,7 @@ use std::vec::Vec;
 
 const SECOND_PATH: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 2));
 
-/// A client whose paths are connected again by themselves, with `ram0` open.
+/// A client whose paths reconnect automatically, with `ram0` open.
 fn world(paths: usize) -> (World, usize) {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
@@ -41,7 +41,7 @@ fn pass_millis(world: &mut World, millis: u64) {
 }
 
 #[test]
-pub fn a_path_that_fails_is_tried_again_after_a_pause_as_often_as_it_may_be() {
+pub fn failed_path_reconnects_after_a_delay_up_to_the_limit() {
     let (mut world, client) = world(1);
     let path = world.server.transport().paths().next().unwrap().id;
     world.server.transport_mut().disconnect(path, context!(world, gateway));
@@ -64,14 +64,14 @@ pub fn a_path_that_fails_is_tried_again_after_a_pause_as_often_as_it_may_be() {
     assert_eq!(status.last_failure, Some(DownReason::Timeout));
     world.wire.cut.clear();
     world.pass(60);
-    assert_eq!(states(&world.clients[client]), [PathState::Closed], "it was given up");
+    assert_eq!(states(&world.clients[client]), [PathState::Closed], "no attempt is left");
     assert!(world.clients[client].reconnect(PathId(0), context!(world, host)));
     world.run();
     assert_eq!(states(&world.clients[client]), [PathState::Connected]);
 }
 
 #[test]
-pub fn requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices() {
+pub fn requests_of_an_ended_path_fail_over_transparently() {
     for always_invalidate in [true, false] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         let client = world.connect("s1");
@@ -83,7 +83,7 @@ pub fn requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices() {
         let write = world.start_write(client, &user, &[1; 512]);
         let read = world.start_read(client, &user_io(Operation::Read, 7, 512), 512);
         world.events.clear();
-        // Nothing was carried out yet: the path goes before.
+        // The path ends before any request is executed.
         world.clients[client].disconnect(PathId(0), context!(world, host));
         world.run();
         for permit in [write, read] {
@@ -99,7 +99,7 @@ pub fn requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices() {
 }
 
 #[test]
-pub fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
+pub fn silent_path_fails_over_within_a_second_and_the_last_path_is_kept() {
     let (mut world, client) = world(2);
     world.clients[client].set_policy(Policy::RoundRobin);
     world.wire.cut.push(World::address(client));
@@ -117,7 +117,7 @@ pub fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
         world.clients[client].paths().next().unwrap().last_failure,
         Some(DownReason::Silence)
     );
-    // The other one falls silent, too, but is the last: it has until the heartbeat.
+    // The other path stops responding too. It is the last one, so it has until the heartbeat timeout.
     for permit in permits {
         assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
         world.clients[client].put_permit(permit);
@@ -131,7 +131,7 @@ pub fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
 }
 
 #[test]
-pub fn every_policy_shares_the_work_in_its_way() {
+pub fn each_policy_balances_requests_as_defined() {
     for (policy, expected) in [
         (Policy::RoundRobin, [20, 20]),
         (Policy::MinInflight, [20, 20]),
@@ -179,15 +179,15 @@ pub fn paths_are_added_and_removed() {
     assert_eq!(world.client_arena.available(), memory);
     assert!(!world.clients[client].remove_path(PathId(1), context!(world, host)));
     assert!(!world.clients[client].reconnect(PathId(7), context!(world, host)));
-    // All that the client took comes back with its end.
-    let gone = world.clients.remove(client);
-    gone.end(context!(world, host));
+    // The end of the client releases all its memory.
+    let ended = world.clients.remove(client);
+    ended.end(context!(world, host));
     world.run();
     assert_eq!(world.wire.objects(), (0, 0, 0));
 }
 
 #[test]
-pub fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
+pub fn restarted_server_is_noticed_by_its_incarnation() {
     let config = |incarnation| Config { incarnation, ..World::small(true) };
     let mut world = World::new(config(5), 1 << 20);
     let client = world.connect("s1");
@@ -207,7 +207,7 @@ pub fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
         world.pass(3);
         assert_eq!(link_ups(&mut world), [Event::LinkUp { fresh: false, server }]);
     }
-    // Another queue depth: what was held is void.
+    // Another queue depth: permits held before are void.
     let held = world.clients[client].get_permit().unwrap();
     world.restart(Config { queue_depth: 16, ..config(7) });
     world.pass(3);
@@ -220,10 +220,10 @@ pub fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
 }
 
-/// A stock server tells nothing, and forgets the session of a client that was cut off; but its
-/// connection manager goes on counting.
+/// A stock server reports no incarnation, and drops the session of a client that was cut off. Its
+/// connection manager continues its numbering, which shows that it was not restarted.
 #[test]
-pub fn a_stock_server_that_was_cut_off_was_not_started_anew() {
+pub fn stock_server_that_was_cut_off_does_not_count_as_restarted() {
     let mut world = World::new(World::small(true), 1 << 20);
     world.wire.linux_ids = Some((40, 0x5e11_9af0));
     let client = world.connect("s1");
@@ -236,17 +236,17 @@ pub fn a_stock_server_that_was_cut_off_was_not_started_anew() {
             Event::LinkUp { server, .. } => Some(server),
             _ => None,
         });
-        up.expect("it is back")
+        up.expect("the path is up again")
     };
     assert_eq!(comes_back(&mut world), Continuity::Same);
     assert_eq!(comes_back(&mut world), Continuity::Same);
     world.wire.linux_ids = Some((40, 0x77c0_0142));
-    assert_eq!(comes_back(&mut world), Continuity::Anew, "it was booted");
+    assert_eq!(comes_back(&mut world), Continuity::Anew, "the server was rebooted");
     assert_eq!(comes_back(&mut world), Continuity::Same);
 }
 
 #[test]
-pub fn answers_of_linux_that_invalidate_are_taken_in_both_modes() {
+pub fn invalidating_responses_of_linux_are_accepted_in_both_modes() {
     for always_invalidate in [true, false] {
         netsim::label!(always_invalidate);
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
@@ -264,7 +264,7 @@ pub fn answers_of_linux_that_invalidate_are_taken_in_both_modes() {
 
 #[test]
 pub fn only_the_first_path_of_a_session_may_make_it() {
-    // As Linux does it: CON_REQ of an added path says that the session is there.
+    // As in Linux: CON_REQ of an added path says that the session exists.
     let (mut world, client) = world(1);
     let port = 4321;
     let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), port);
@@ -280,9 +280,9 @@ pub fn only_the_first_path_of_a_session_may_make_it() {
     assert_ne!(request.path, Uuid([0; 16]));
 }
 
-/// Cost follows work: heartbeats of one path look at no other.
+/// Cost follows work: the heartbeats of one path do not visit other paths.
 #[test]
-pub fn timers_look_at_the_paths_that_are_due() {
+pub fn timers_visit_only_paths_that_are_due() {
     let mut world = World::new(World::small(true), 8 << 20);
     for n in 0..8 {
         world.connect(&std::format!("s{n}"));
@@ -293,9 +293,9 @@ pub fn timers_look_at_the_paths_that_are_due() {
     let looked = world.server.transport().looked_at - before;
     assert!(
         (8 * 11..=8 * 13).contains(&looked),
-        "{looked} looks for twelve heartbeats of eight paths"
+        "{looked} visits for twelve heartbeats of eight paths"
     );
-    // Whoever polls the server learns that something has come, and that there is something to send.
+    // The server's deadline shows that requests have arrived or responses are to be sent.
     assert!(world.server.poll_timeout() > Some(world.now));
     for comes in [true, false] {
         netsim::label!(comes);

@@ -1,4 +1,4 @@
-//! What the loop that owns the volumes tells loops of other cores of them.
+//! Catalog of volumes and exports, which the first loop publishes for loops of other cores.
 
 use super::{OnDisk, OpenCounts, RamMemory};
 use crate::rnbd::server::Export;
@@ -9,32 +9,32 @@ use drivers::hal::Geometry;
 use rtrs::Name;
 use spin::Mutex;
 
-/// A volume, as it is told of.
+/// A volume in the catalog.
 #[derive(Debug)]
 pub struct Listed {
     /// Its name.
     pub name: Name,
-    /// Its shape.
+    /// Its geometry.
     pub geometry: Geometry,
-    /// Its memory, if every loop can work on that.
+    /// Its memory, if every loop can access it directly.
     pub memory: Option<Arc<RamMemory>>,
-    /// Where it lies on a disk, if loops can work on that which have a queue of their own to the disk. Where neither is
-    /// so, the owner is asked.
+    /// Its location on a disk, if a loop with a queue of its own to that disk can access it directly. Without memory
+    /// and location, requests go to the owner over a channel.
     pub on_disk: Option<OnDisk>,
-    /// Who has it open.
+    /// Counts of its opens.
     pub counts: Arc<OpenCounts>,
 }
 
-/// Everything that is told.
+/// Contents of the catalog.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// By id; None where there is none (any more).
+    /// By id; None if the volume does not exist (any more).
     pub volumes: Vec<Option<Listed>>,
-    /// What is exported.
+    /// The exports.
     pub exports: Vec<Export>,
 }
 
-/// Where it is told. Who looks for news loads a word; the lock is held for as long as a pointer is copied.
+/// The catalog. Checking for a new revision loads a word; the lock is held only while a pointer is copied.
 #[derive(Debug, Default)]
 pub struct Catalog {
     revision: AtomicU64,
@@ -42,14 +42,14 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Tells something new.
+    /// Publishes a new listing.
     pub fn publish(&self, listing: Arc<Listing>) {
         let mut place = self.listing.lock();
         *place = listing;
         self.revision.fetch_add(1, Ordering::Release);
     }
 
-    /// What is told since revision `known`, if anything, and its revision.
+    /// The current listing and its revision, if the revision is not `known`.
     pub fn newer_than(&self, known: u64) -> Option<(u64, Arc<Listing>)> {
         if self.revision.load(Ordering::Acquire) == known {
             return None;
@@ -58,7 +58,7 @@ impl Catalog {
         Some((self.revision.load(Ordering::Acquire), place.clone()))
     }
 
-    /// Whether there is something new since revision `known`.
+    /// Whether the revision is not `known`.
     pub fn has_news(&self, known: u64) -> bool {
         self.revision.load(Ordering::Acquire) != known
     }

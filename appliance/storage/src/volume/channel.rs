@@ -1,5 +1,5 @@
-//! The way of one loop to the volumes that another loop, on another core, owns: two rings of requests and answers.
-//! Who fills a ring wakes the other loop; neither takes a lock.
+//! Channel from a loop to the volumes that the loop of another core owns: a ring of requests and a ring of responses.
+//! The loop that fills a ring wakes the other loop; neither takes a lock.
 
 use super::check;
 use super::{Completion, Operation, Request, Submitted, Tag, User, VolumeError, VolumeId, Volumes};
@@ -10,52 +10,53 @@ use core::fmt;
 use drivers::hal::Geometry;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Requests that may be under way on one channel, and of them on one volume: one that does not answer leaves room
-/// for others.
+/// Most requests in flight on a channel.
 const DEPTH: usize = 4096;
-pub(super) const DEPTH_OF_VOLUME: u32 = 128;
+/// Most requests in flight on one volume of a channel, so that a volume that does not respond leaves room for others.
+pub(super) const VOLUME_DEPTH: u32 = 128;
 
-/// Has a loop look into the rings that were filled for it.
+/// Wakes a loop so that it polls its rings.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// A request on its way to the owner.
+/// A request to the owner.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct ChannelRequest {
     volume: VolumeId,
     request: Request,
 }
 
-/// Its answer.
+/// The owner's response to a request.
 #[derive(Clone, Copy, Debug)]
-struct Answer {
+struct ChannelResponse {
     volume: VolumeId,
     word: u64,
     result: Result<(), VolumeError>,
 }
 
-/// The end of who asks.
+/// The requesting loop's end.
 pub struct Channel {
-    asked: Producer<Asked>,
-    answers: Consumer<Answer>,
+    requests: Producer<ChannelRequest>,
+    responses: Consumer<ChannelResponse>,
     in_flight: usize,
-    /// Something was asked since the other loop was told.
-    untold: bool,
-    /// Something could not be asked, for want of room.
+    /// A request was pushed since the other loop was woken.
+    wake_pending: bool,
+    /// A request was refused because the channel was full.
     pub(super) starved: bool,
     wake: Wake,
 }
 
 /// The owner's end.
 pub struct Served {
-    /// As which user of the volumes it asks.
+    /// User of the volumes that stands for the requesting loop.
     user: User,
-    asked: Consumer<Asked>,
-    answers: Producer<Answer>,
-    /// Requests that their volumes had no room for, in their order, by volume; and which volumes these are.
-    waiting: Vec<VecDeque<Asked>>,
+    requests: Consumer<ChannelRequest>,
+    responses: Producer<ChannelResponse>,
+    /// By volume: requests that the volume refused as busy, in order of arrival.
+    waiting: Vec<VecDeque<ChannelRequest>>,
+    /// Volumes with requests in `waiting`.
     full: Vec<VolumeId>,
-    /// Something was answered since the other loop was told.
-    untold: bool,
+    /// A response was pushed since the other loop was woken.
+    wake_pending: bool,
     wake: Wake,
 }
 
@@ -71,18 +72,21 @@ impl fmt::Debug for Served {
     }
 }
 
-/// A channel from the loop on core number `core` to the owner of volumes, which are woken by these: both ends.
-pub fn channel(core: u16, owner: Wake, asker: Wake) -> (Channel, Served) {
-    let (ask, asked) = RingBuffer::new(DEPTH);
-    let (answer, answers) = RingBuffer::new(DEPTH);
-    let (in_flight, untold, starved) = (0, false, false);
-    let channel = Channel { asked: ask, answers, in_flight, untold, starved, wake: owner };
+/// Both ends of a channel from the loop on core number `core` to the loop that owns the volumes. `owner` wakes the
+/// owner, `requester` the loop on `core`.
+pub fn channel(core: u16, owner: Wake, requester: Wake) -> (Channel, Served) {
+    let (requests_in, requests) = RingBuffer::new(DEPTH);
+    let (responses_in, responses) = RingBuffer::new(DEPTH);
+    let (in_flight, wake_pending, starved) = (0, false, false);
+    let channel =
+        Channel { requests: requests_in, responses, in_flight, wake_pending, starved, wake: owner };
     let (user, waiting, full) = (User::core(core), Vec::new(), Vec::new());
-    (channel, Served { user, asked, answers: answer, waiting, full, untold, wake: asker })
+    let (responses, wake) = (responses_in, requester);
+    (channel, Served { user, requests, responses, waiting, full, wake_pending, wake })
 }
 
 impl Channel {
-    /// Asks the owner; its answer follows.
+    /// Sends a request to the owner; its response follows.
     pub(super) fn submit(
         &mut self,
         volume: VolumeId,
@@ -90,75 +94,76 @@ impl Channel {
         request: &Request,
     ) -> Result<Submitted, VolumeError> {
         check(geometry, request)?;
-        // So many answers fit at least.
+        // The ring of responses has this capacity.
         if self.in_flight == DEPTH {
             self.starved = true;
             return Err(VolumeError::Busy);
         }
-        let asked = Asked { volume, request: *request };
-        self.asked.push(asked).map_err(|_| VolumeError::Busy)?;
+        let request = ChannelRequest { volume, request: *request };
+        self.requests.push(request).map_err(|_| VolumeError::Busy)?;
         self.in_flight += 1;
-        self.untold = true;
+        self.wake_pending = true;
         Ok(Submitted::Pending)
     }
 
-    /// Tells the owner of what was asked.
+    /// Wakes the owner if requests were sent since the last call.
     pub(super) fn flush(&mut self) {
-        if core::mem::take(&mut self.untold) {
+        if core::mem::take(&mut self.wake_pending) {
             (self.wake)();
         }
     }
 
-    /// Whether there is an answer.
-    pub(super) fn has_answers(&self) -> bool {
-        !self.answers.is_empty()
+    /// Whether a response has arrived.
+    pub(super) fn has_responses(&self) -> bool {
+        !self.responses.is_empty()
     }
 
     pub(super) fn poll(&mut self) -> Option<(VolumeId, Completion)> {
-        let Answer { volume, word, result } = self.answers.pop().ok()?;
+        let ChannelResponse { volume, word, result } = self.responses.pop().ok()?;
         self.in_flight -= 1;
         Some((volume, Completion { tag: Tag::new(User::SERVER, word), result }))
     }
 }
 
 impl Served {
-    /// Whether something was asked that was not taken yet.
+    /// Whether requests have arrived that were not polled yet.
     pub fn pending(&self) -> bool {
-        !self.asked.is_empty()
+        !self.requests.is_empty()
     }
 
-    /// Gives the volumes what was asked, and answers what they have done; how much.
+    /// Submits the requests that arrived to their volumes, and sends responses for completions. Returns the number of
+    /// requests submitted and completed.
     pub fn poll(&mut self, volumes: &mut Volumes) -> usize {
         let mut moved = 0;
-        while let Ok(asked) = self.asked.pop() {
+        while let Ok(request) = self.requests.pop() {
             moved += 1;
-            // What waits for the same volume goes first.
-            if self.waiting_for(asked.volume).is_empty() && self.submit(&asked, volumes) {
+            // Requests that wait for the same volume go first.
+            if self.waiting_for(request.volume).is_empty() && self.submit(&request, volumes) {
                 continue;
             }
-            if self.waiting_for(asked.volume).is_empty() {
-                self.full.push(asked.volume);
+            if self.waiting_for(request.volume).is_empty() {
+                self.full.push(request.volume);
             }
-            self.waiting_for(asked.volume).push_back(asked);
+            self.waiting_for(request.volume).push_back(request);
         }
         let mut from = VolumeId(0);
         let mut ended = 0;
         while let Some((id, completion)) = volumes.poll(self.user, from) {
             from = id;
             ended += 1;
-            self.answer(id, completion.tag.word, completion.result);
+            self.respond(id, completion.tag.word, completion.result);
         }
         moved += self.retry(volumes);
         if moved > 0 {
             volumes.flush_queues();
         }
-        if core::mem::take(&mut self.untold) {
+        if core::mem::take(&mut self.wake_pending) {
             (self.wake)();
         }
         moved + ended
     }
 
-    fn waiting_for(&mut self, volume: VolumeId) -> &mut VecDeque<Asked> {
+    fn waiting_for(&mut self, volume: VolumeId) -> &mut VecDeque<ChannelRequest> {
         let index = volume.index();
         if index >= self.waiting.len() {
             self.waiting.resize_with(index + 1, VecDeque::new);
@@ -166,7 +171,7 @@ impl Served {
         &mut self.waiting[index]
     }
 
-    /// Gives the volumes what has waited for room; how much was taken.
+    /// Submits waiting requests again; returns the number that the volumes accepted.
     fn retry(&mut self, volumes: &mut Volumes) -> usize {
         let mut taken = 0;
         let mut full = core::mem::take(&mut self.full);
@@ -184,29 +189,29 @@ impl Served {
         taken
     }
 
-    /// Gives a request to its volume; false if that has no room.
-    fn submit(&mut self, asked: &Asked, volumes: &mut Volumes) -> bool {
-        let Asked { volume, request } = *asked;
+    /// Submits a request to its volume; false if the volume is busy.
+    fn submit(&mut self, request: &ChannelRequest, volumes: &mut Volumes) -> bool {
+        let ChannelRequest { volume, request } = *request;
         let word = request.tag.word;
         let renamed = Request { tag: Tag::new(self.user, word), ..request };
         let result = match volumes.submit(volume, &renamed) {
             Some(Ok(Submitted::Pending)) => return true,
             Some(Err(VolumeError::Busy)) => return false,
             Some(Ok(Submitted::Done)) => Ok(()),
-            // Nobody but its owner may keep what is lent.
+            // Only the loop that owns the volume may keep a lent window.
             Some(Ok(Submitted::Lent(lent))) if request.operation == Operation::Read => {
                 request.data.write_window(0, &lent).map_err(|_| VolumeError::Io)
             }
             Some(Ok(Submitted::Lent(_))) | None => Err(VolumeError::Io),
             Some(Err(error)) => Err(error),
         };
-        self.answer(volume, word, result);
+        self.respond(volume, word, result);
         true
     }
 
-    fn answer(&mut self, volume: VolumeId, word: u64, result: Result<(), VolumeError>) {
-        self.untold = true;
-        // There is room for as many as may be under way.
-        let _ = self.answers.push(Answer { volume, word, result });
+    fn respond(&mut self, volume: VolumeId, word: u64, result: Result<(), VolumeError>) {
+        self.wake_pending = true;
+        // The ring has room for all requests in flight.
+        let _ = self.responses.push(ChannelResponse { volume, word, result });
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes of a disk to which two loops have a queue each: one owns them, the other works on its share.
+//! Volumes on a disk to which two loops have a queue each: one loop owns them, the other has a share.
 
 use super::catalog::{Catalog, Listing};
 use super::channel::{Served, channel};
@@ -11,7 +11,7 @@ use drivers::hal::Arena;
 use rtrs::Name;
 use std::vec::Vec;
 
-/// Owner and follower of a disk of 64 sectors, which is number 3.
+/// Owner and follower of a disk of 64 sectors, with the number 3.
 struct Cores {
     arena: Arena,
     disk: DiskHandle<ModelDisk>,
@@ -45,14 +45,14 @@ impl Cores {
         Cores { arena, disk, owner, follower, served, catalog, extents, volume }
     }
 
-    /// The owner tells, the follower hears.
-    fn tell(&mut self) {
+    /// The owner publishes its catalog, and the follower adopts it.
+    fn publish(&mut self) {
         let listing = Listing { volumes: self.owner.listed(), exports: Vec::new() };
         self.catalog.publish(Arc::new(listing));
-        self.hear();
+        self.adopt();
     }
 
-    fn hear(&mut self) {
+    fn adopt(&mut self) {
         let disk = &self.disk;
         self.follower.adopt(&self.catalog, |place, counts| {
             let own = place.disk == DISK;
@@ -72,7 +72,7 @@ impl Cores {
         ends.map(|(_, done)| done.result).collect()
     }
 
-    /// What the follower has done with a request.
+    /// Submits a request to the follower; returns the results.
     fn follow(&mut self, request: &Request) -> Vec<Result<(), VolumeError>> {
         match self.follower.submit(self.volume, request).unwrap() {
             Ok(_) => Cores::ends(&mut self.follower),
@@ -84,14 +84,14 @@ impl Cores {
 const WRITE: Operation = Operation::Write { durable: false };
 
 #[test]
-fn each_loop_works_on_it_by_itself() {
+fn each_loop_accesses_the_disk_over_its_own_queue() {
     let mut cores = Cores::new();
-    cores.tell();
+    cores.publish();
     assert_eq!(cores.follower.geometry(cores.volume).unwrap().sectors, 16);
     // Across both extents.
     let write = cores.request(WRITE, 7, 5);
     assert_eq!(cores.follow(&write), [Ok(())]);
-    assert!(!cores.served.pending(), "the owner was not asked");
+    assert!(!cores.served.pending(), "no request went to the owner");
     let into = cores.request(Operation::Read, 7, 0);
     cores.owner.submit(cores.volume, &into).unwrap().unwrap();
     assert_eq!(Cores::ends(&mut cores.owner), [Ok(())]);
@@ -104,13 +104,17 @@ fn past_end(request: &Request) -> Request {
 }
 
 #[test]
-fn what_grows_is_larger_on_all_cores() {
+fn grown_volume_is_larger_on_all_cores() {
     let mut cores = Cores::new();
-    cores.tell();
+    cores.publish();
     *cores.extents.borrow_mut() = map(&[(40, 8), (8, 8), (20, 4)]);
     let write = cores.request(WRITE, 15, 6);
-    assert_eq!(cores.follow(&write), [Err(VolumeError::PastEnd)], "it has not heard");
-    cores.tell();
+    assert_eq!(
+        cores.follow(&write),
+        [Err(VolumeError::PastEnd)],
+        "the follower has not adopted the new size"
+    );
+    cores.publish();
     assert_eq!(cores.follow(&write), [Ok(())]);
     let into = cores.request(Operation::Read, 15, 0);
     cores.owner.submit(cores.volume, &into).unwrap().unwrap();
@@ -118,12 +122,12 @@ fn what_grows_is_larger_on_all_cores() {
     assert!(netsim::contents(&into.data) == [6; 1024]);
 }
 
-/// A client closes a device, or is gone, while its requests are under way: until they have ended the space is not
-/// another's.
+/// A client closes a device or disconnects with requests in flight: until they have ended, the space is not
+/// reallocated.
 #[test]
-fn the_owner_knows_whether_something_is_under_way() {
+fn owner_sees_requests_in_flight_on_other_cores() {
     let mut cores = Cores::new();
-    cores.tell();
+    cores.publish();
     let counts = cores.follower.open_counts(cores.volume).unwrap().clone();
     let device = counts.open(Some(0)).unwrap();
     let write = cores.request(WRITE, 0, 1);
@@ -132,35 +136,35 @@ fn the_owner_knows_whether_something_is_under_way() {
     assert_eq!(counts.retire(), Err(StillUsed::Busy));
     assert_eq!(Cores::ends(&mut cores.follower), [Ok(())]);
     assert_eq!(counts.retire(), Ok(()));
-    // One that is refused leaves nothing behind either.
+    // A rejected request does not stay counted.
     assert_eq!(cores.follow(&past_end(&write)), [Err(VolumeError::PastEnd)]);
     assert!(Cores::ends(&mut cores.follower).is_empty());
     assert_eq!(counts.retire(), Ok(()));
 }
 
 #[test]
-fn a_volume_that_is_no_more_is_let_go_when_it_rests() {
+fn removed_volume_is_released_when_it_is_idle() {
     let mut cores = Cores::new();
-    cores.tell();
+    cores.publish();
     let write = cores.request(WRITE, 0, 1);
     cores.follower.submit(cores.volume, &write).unwrap().unwrap();
     drop(cores.owner.remove(cores.volume));
-    cores.tell();
-    assert!(cores.follower.has_news(&cores.catalog), "it looks again");
+    cores.publish();
+    assert!(cores.follower.has_news(&cores.catalog), "the follower adopts the catalog again later");
     assert_eq!(Cores::ends(&mut cores.follower), [Ok(())]);
-    cores.hear();
+    cores.adopt();
     assert!(!cores.follower.has_news(&cores.catalog));
     assert!(cores.follower.submit(cores.volume, &write).is_none());
 }
 
-/// Of a disk that has no queue for it a loop asks the owner, as of any other volume.
+/// A loop without a queue of its own to the disk sends requests to the owner, as for any other volume.
 #[test]
-fn without_a_queue_the_owner_is_asked() {
+fn requests_without_a_queue_go_to_the_owner() {
     let mut cores = Cores::new();
     let other = ModelDisk::new(&mut cores.arena, 8);
     let other = DiskVolume::new(other, false).of_number(DISK + 1);
     cores.volume = cores.owner.add(Name::new("other").unwrap(), Box::new(other)).unwrap();
-    cores.tell();
+    cores.publish();
     let write = cores.request(WRITE, 0, 1);
     assert_eq!(cores.follow(&write), []);
     assert!(cores.served.pending());

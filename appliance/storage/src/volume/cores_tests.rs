@@ -1,4 +1,4 @@
-//! Volumes as loops of two cores have them: one owns them, the other follows its catalog and asks over a channel.
+//! Volumes of loops on two cores: one loop owns them, the other adopts its catalog and sends requests over a channel.
 
 use super::catalog::{Catalog, Listing};
 use super::channel::{Served, Wake, channel};
@@ -54,11 +54,11 @@ impl Cores {
         self.owner.add(name(text), Box::new(DiskVolume::new(disk, false))).unwrap()
     }
 
-    /// The owner tells, the follower hears: memory that is to be let go.
-    fn tell(&mut self) -> Vec<Arc<RamMemory>> {
+    /// The owner publishes its catalog, and the follower adopts it; returns the memory that is to be released.
+    fn publish(&mut self) -> Vec<Arc<RamMemory>> {
         let listing = Listing { volumes: self.owner.listed(), exports: Vec::new() };
         self.catalog.publish(Arc::new(listing));
-        let (_, gone) = self.follower.adopt(&self.catalog, |_, _| None).expect("there is news");
+        let (_, gone) = self.follower.adopt(&self.catalog, |_, _| None).expect("a new revision");
         assert!(self.follower.adopt(&self.catalog, |_, _| None).is_none(), "once");
         gone
     }
@@ -71,7 +71,10 @@ impl Cores {
         data: Window,
     ) -> Submitted {
         let request = Request { tag: word.into(), operation, sector: 0, data };
-        self.follower.submit(volume, &request).expect("it is there").expect("it is taken")
+        self.follower
+            .submit(volume, &request)
+            .expect("the volume exists")
+            .expect("the request is accepted")
     }
 
     fn filled(&mut self, byte: u8) -> Window {
@@ -80,8 +83,8 @@ impl Cores {
         data
     }
 
-    /// Ends of the follower's requests, by their words.
-    fn answers(&mut self) -> Vec<(u64, Result<(), VolumeError>)> {
+    /// Words and results of the follower's completed requests.
+    fn completions(&mut self) -> Vec<(u64, Result<(), VolumeError>)> {
         let mut all = Vec::new();
         for _ in 0..4 {
             self.follower.flush_queues();
@@ -98,17 +101,17 @@ impl Cores {
 const WRITE: Operation = Operation::Write { durable: false };
 
 #[test]
-fn memory_is_worked_on_by_either_core_and_a_disk_by_its_owner() {
+fn both_cores_access_memory_and_only_the_owner_a_disk() {
     let mut cores = Cores::new();
     let (ram, disk) = (cores.ram("ram", 1 << 20), cores.disk("disk"));
-    assert!(cores.tell().is_empty());
+    assert!(cores.publish().is_empty());
     let (ones, twos) = (cores.filled(1), cores.filled(2));
     assert!(matches!(cores.ask(ram, 1, WRITE, ones), Submitted::Done));
     assert!(matches!(cores.ask(disk, 2, WRITE, twos), Submitted::Pending));
     assert_eq!(cores.woken.each_ref().map(|n| n.load(Ordering::Relaxed)), [0, 0]);
-    assert_eq!(cores.answers(), [(2, Ok(()))]);
+    assert_eq!(cores.completions(), [(2, Ok(()))]);
     assert_eq!(cores.woken.each_ref().map(|n| n.load(Ordering::Relaxed)), [1, 1]);
-    // The owner reads what the other core has written.
+    // The owner reads the data that the other core has written.
     for (volume, byte) in [(ram, 1), (disk, 2)] {
         let into = cores.filled(9);
         let read = Request { tag: 7.into(), operation: Operation::Read, sector: 0, data: into };
@@ -127,7 +130,7 @@ fn memory_is_worked_on_by_either_core_and_a_disk_by_its_owner() {
     }
 }
 
-/// Memory that lends what is read, but not itself.
+/// A volume that lends memory for reads, but does not share its memory.
 struct Lending(RamVolume);
 
 impl Volume for Lending {
@@ -145,59 +148,59 @@ impl Volume for Lending {
     }
 }
 
-/// Nobody but a volume's owner keeps what it lends: another core has a copy of it.
+/// Only a volume's owner uses lent memory; another core gets a copy.
 #[test]
-fn what_a_volume_lends_is_copied_for_another_core() {
+fn lent_memory_is_copied_for_another_core() {
     let mut cores = Cores::new();
     let memory = cores.arena.alloc(1 << 20, 4096).unwrap();
     let volume = Lending(RamVolume::new(memory, false));
     let volume = cores.owner.add(name("lending"), Box::new(volume)).unwrap();
-    cores.tell();
+    cores.publish();
     let (data, into) = (cores.filled(5), cores.filled(9));
     for (word, operation, data) in [(3, WRITE, data), (4, Operation::Read, into)] {
         assert!(matches!(cores.ask(volume, word, operation, data), Submitted::Pending));
-        assert_eq!(cores.answers(), [(word, Ok(()))]);
+        assert_eq!(cores.completions(), [(word, Ok(()))]);
     }
     assert!(netsim::contents(&into) == [5; 4096]);
 }
 
-/// What its owner has answered is under way no more: a volume takes more, one after the other, than it has at once.
+/// A response ends a request's place in the channel: more requests than the depth succeed one after the other.
 #[test]
-fn what_was_answered_makes_room() {
+fn response_makes_room_for_a_request() {
     let mut cores = Cores::new();
     let disk = cores.disk("disk");
-    cores.tell();
+    cores.publish();
     let data = cores.filled(1);
-    for word in 0..2 * u64::from(super::channel::DEPTH_OF_VOLUME) {
+    for word in 0..2 * u64::from(super::channel::VOLUME_DEPTH) {
         cores.ask(disk, word, WRITE, data);
-        assert_eq!(cores.answers(), [(word, Ok(()))]);
+        assert_eq!(cores.completions(), [(word, Ok(()))]);
     }
 }
 
-/// A loop that looks for news on its way to a halt is not to sleep over an answer.
+/// A loop that checks for news before it halts must not miss a response.
 #[test]
-fn an_answer_is_news() {
+fn response_counts_as_news() {
     let mut cores = Cores::new();
     let disk = cores.disk("disk");
-    cores.tell();
+    cores.publish();
     let data = cores.filled(1);
     assert!(!cores.follower.has_news(&cores.catalog));
     cores.ask(disk, 1, WRITE, data);
     cores.follower.flush_queues();
-    assert!(!cores.follower.has_news(&cores.catalog), "nobody has answered");
+    assert!(!cores.follower.has_news(&cores.catalog), "no response has arrived");
     for _ in 0..2 {
         cores.served.poll(&mut cores.owner);
     }
     assert!(cores.follower.has_news(&cores.catalog));
-    assert_eq!(cores.answers(), [(1, Ok(()))]);
+    assert_eq!(cores.completions(), [(1, Ok(()))]);
     assert!(!cores.follower.has_news(&cores.catalog));
 }
 
 #[test]
-fn each_user_gets_the_ends_of_its_own_requests() {
+fn each_user_polls_its_own_completions() {
     let mut cores = Cores::new();
     let disk = cores.disk("disk");
-    cores.tell();
+    cores.publish();
     let data = cores.filled(0);
     let read = |tag: Tag| Request { tag, operation: Operation::Read, sector: 0, data };
     for word in 0..2 {
@@ -206,7 +209,7 @@ fn each_user_gets_the_ends_of_its_own_requests() {
         }
         cores.ask(disk, word, Operation::Read, data);
     }
-    assert_eq!(cores.answers(), [(0, Ok(())), (1, Ok(()))]);
+    assert_eq!(cores.completions(), [(0, Ok(())), (1, Ok(()))]);
     assert!(cores.owner.has_kept());
     for user in [User::SERVER, User::OPERATOR] {
         let ends = core::iter::from_fn(|| cores.owner.poll(user, VolumeId(0)));
@@ -218,7 +221,7 @@ fn each_user_gets_the_ends_of_its_own_requests() {
     assert!(!cores.owner.has_kept());
 }
 
-/// A volume that never answers, and takes so many requests.
+/// A volume that completes no request, and accepts so many.
 struct Stuck(usize);
 
 impl Volume for Stuck {
@@ -235,10 +238,10 @@ impl Volume for Stuck {
     }
 }
 
-/// A volume that counts how often it hears that something was asked.
-struct Told(Stuck, Arc<AtomicUsize>);
+/// A volume that counts calls of `flush_queue`.
+struct CountsFlushes(Stuck, Arc<AtomicUsize>);
 
-impl Volume for Told {
+impl Volume for CountsFlushes {
     fn geometry(&self) -> Geometry {
         self.0.geometry()
     }
@@ -253,28 +256,29 @@ impl Volume for Told {
     }
 }
 
-/// A write to a device's register is dear: it is told of what was asked, and not whenever somebody looks.
+/// A write to a device's register is expensive: the device is notified after requests, not at every poll.
 #[test]
-fn devices_are_told_of_what_another_core_has_asked() {
+fn device_is_notified_once_for_requests_of_another_core() {
     let mut cores = Cores::new();
-    let told: Arc<AtomicUsize> = Default::default();
-    let volume = cores.owner.add(name("told"), Box::new(Told(Stuck(3), told.clone()))).unwrap();
-    cores.tell();
+    let flushes: Arc<AtomicUsize> = Default::default();
+    let volume = Box::new(CountsFlushes(Stuck(3), flushes.clone()));
+    let volume = cores.owner.add(name("counts"), volume).unwrap();
+    cores.publish();
     let data = cores.filled(0);
     for n in 1..=2 {
         cores.ask(volume, n as u64, Operation::Read, data);
         cores.follower.flush_queues();
         (0..5).for_each(|_| _ = cores.served.poll(&mut cores.owner));
-        assert_eq!(told.load(Ordering::Relaxed), n);
+        assert_eq!(flushes.load(Ordering::Relaxed), n);
     }
 }
 
 #[test]
-fn a_volume_that_does_not_answer_holds_no_other_up() {
+fn stuck_volume_does_not_block_others() {
     let mut cores = Cores::new();
     let stuck = cores.owner.add(name("stuck"), Box::new(Stuck(3))).unwrap();
     let disk = cores.disk("disk");
-    cores.tell();
+    cores.publish();
     let data = cores.filled(0);
     let read = Request { tag: 0.into(), operation: Operation::Read, sector: 0, data };
     let taken = (0..1000).take_while(|_| cores.follower.submit(stuck, &read).unwrap().is_ok());
@@ -282,15 +286,15 @@ fn a_volume_that_does_not_answer_holds_no_other_up() {
     for word in 0..20 {
         cores.ask(disk, word, Operation::Read, data);
     }
-    let answered = cores.answers();
+    let answered = cores.completions();
     assert_eq!(answered.len(), 20, "{answered:?}");
 }
 
 #[test]
-fn memory_of_a_volume_is_let_go_by_every_core() {
+fn memory_of_a_removed_volume_is_released_by_every_core() {
     let mut cores = Cores::new();
     let ram = cores.ram("ram", 1 << 20);
-    cores.tell();
+    cores.publish();
     let counts = cores.follower.open_counts(ram).unwrap().clone();
     let device = counts.open(Some(0)).unwrap();
     let retired = cores.owner.open_counts(ram).unwrap().retire();
@@ -298,35 +302,35 @@ fn memory_of_a_volume_is_let_go_by_every_core() {
     cores.owner.open_counts(ram).unwrap().keep();
     drop(device);
     let memory = cores.owner.remove(ram).unwrap().into_parts().shared.unwrap();
-    assert!(counts.open(None).is_err(), "it is no more, and the follower has not heard of it");
+    assert!(counts.open(None).is_err(), "it is removed, and the follower has not adopted that");
     assert_eq!(Arc::strong_count(&memory), 3, "the catalog and the follower have it");
-    let gone = cores.tell();
+    let gone = cores.publish();
     assert!(gone.len() == 1 && Arc::ptr_eq(&gone[0], &memory));
     let data = cores.filled(0);
     let read = Request { tag: 0.into(), operation: Operation::Read, sector: 0, data };
     assert!(cores.follower.submit(ram, &read).is_none());
     drop(gone);
     assert_eq!(Arc::strong_count(&memory), 1);
-    // A name that comes again is another volume.
+    // A reused name is another volume.
     let again = cores.ram("ram", 4096);
     assert_ne!(again, ram);
-    cores.tell();
+    cores.publish();
     assert!(matches!(cores.ask(again, 1, Operation::Read, data), Submitted::Lent(_)));
 }
 
 #[test]
-fn what_was_asked_of_a_volume_that_is_gone_fails() {
+fn request_for_a_removed_volume_fails() {
     let mut cores = Cores::new();
     let disk = cores.disk("disk");
-    cores.tell();
+    cores.publish();
     let data = cores.filled(0);
     cores.ask(disk, 5, Operation::Read, data);
     drop(cores.owner.remove(disk));
-    assert_eq!(cores.answers(), [(5, Err(VolumeError::Io))]);
+    assert_eq!(cores.completions(), [(5, Err(VolumeError::Io))]);
 }
 
-/// Two threads use memory for the first time at once: neither sees what was there before, nor loses what it has
-/// written.
+/// Two threads use memory for the first time at once: neither sees the former contents, nor loses its own
+/// writes.
 #[test]
 fn memory_is_zeroed_once_for_all_cores() {
     const BYTES: usize = 4 << 20;
@@ -344,7 +348,7 @@ fn memory_is_zeroed_once_for_all_cores() {
                     let mut arena = Arena::on_heap(16384);
                     let data = arena.alloc(512, 512).unwrap();
                     data.fill(n as u8 + 1);
-                    // One the even sectors, one the odd ones, in opposite orders.
+                    // One thread writes the even sectors, one the odd ones, in opposite orders.
                     let sectors = (BYTES / 512) as u64;
                     for step in (0..sectors).step_by(32) {
                         let place = if (n + round) % 2 == 0 { step } else { sectors - 32 - step };

@@ -1,6 +1,6 @@
-//! A disk as a volume, all of it or extents. Requests larger than the disk takes, or across extents,
-//! are done in parts, one after the other; if the disk has a volatile cache, a durable write goes through it
-//! where the disk can do that, and is followed by a flush elsewhere.
+//! A volume on a disk: the whole disk, or extents of it. Requests that are larger than the disk's maximum, or that
+//! cross extents, are split into parts, which are submitted one after the other. On a disk with a volatile cache, a
+//! durable write is a write-through if the disk supports it, and otherwise a write and a flush.
 
 use super::extents::Extent;
 use super::{Completion, Operation, Request, Submitted, Tag, Volume, VolumeError, check};
@@ -10,27 +10,27 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use drivers::hal::{self, Disk, DiskError, Features, Geometry, SubmitError, Window};
 
-/// A request in flight. `step` is what the disk does now, or is to do once it has room.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     tag: Tag,
     operation: hal::Operation,
     sector: u64,
-    /// What is left of the data, from the part that is under way.
+    /// Remaining data, beginning with the current part.
     data: Window,
-    /// What is left of a discard or write-zeroes, in sectors, likewise.
+    /// Remaining sectors of a discard or write-zeroes, beginning with the current part.
     sectors: u32,
-    /// The part that is under way, in sectors.
+    /// Length of the current part in sectors.
     part: u32,
     then_flush: bool,
-    /// Its user was told that it failed; the disk still has it.
+    /// The user has its completion, which is a failure; the disk still has the request.
     given_up: bool,
 }
 
-/// Where the parts of a volume lie on its disk, found by halves.
+/// Maps sectors of a volume to sectors of its disk, by binary search.
 #[derive(Clone, Debug, Default)]
 pub struct ExtentMap {
-    /// Each extent with the sector of the volume that follows it.
+    /// Each extent, with the volume's sector that follows its end.
     extents: Vec<(u64, Extent)>,
 }
 
@@ -51,7 +51,7 @@ impl ExtentMap {
         self.extents.last().map_or(0, |(end, _)| *end)
     }
 
-    /// Where a sector of the volume lies on the disk, and how many follow it there.
+    /// The disk's sector for a sector of the volume, and the number of contiguous sectors from there.
     fn locate(&self, sector: u64) -> Option<(u64, u64)> {
         let place = self.extents.partition_point(|(end, _)| *end <= sector);
         let (end, extent) = self.extents.get(place)?;
@@ -60,35 +60,35 @@ impl ExtentMap {
     }
 }
 
-/// Where a volume lies, for loops of other cores that have queues of their own to its disk.
+/// Location of a volume, for loops of other cores that have queues of their own to its disk.
 #[derive(Clone, Debug)]
 pub struct OnDisk {
     /// Number of the disk.
     pub disk: usize,
-    /// Without them it is all of the disk.
+    /// None if the volume is the whole disk.
     pub extents: Option<ExtentMap>,
-    /// Nothing is written to it.
+    /// Whether writes are rejected.
     pub read_only: bool,
 }
 
-/// The extents of a volume, shared with whoever may let it grow.
+/// The extents of a volume, shared with the engine that grows it.
 pub type Extents = Rc<RefCell<ExtentMap>>;
 
-/// A disk as a volume. As many requests are in flight as the disk holds.
+/// A volume on a disk. It holds as many requests in flight as the disk.
 #[derive(Debug)]
 pub struct DiskVolume<D> {
     disk: D,
-    /// Without them it is all of the disk.
+    /// None if the volume is the whole disk.
     extents: Option<Extents>,
     read_only: bool,
     /// The disk's number, if loops of other cores may have queues of their own to it.
     number: Option<usize>,
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u32>,
-    /// Requests whose next step found no room.
+    /// Requests whose next step the disk refused because its queue was full.
     stalled: VecDeque<u32>,
-    /// Ends of requests that were given up.
-    told: VecDeque<Completion>,
+    /// Completions of requests that were given up.
+    given_up: VecDeque<Completion>,
 }
 
 impl<D: Disk> DiskVolume<D> {
@@ -112,11 +112,11 @@ impl<D: Disk> DiskVolume<D> {
             in_flight: alloc::vec![None; depth],
             free: (0..depth as u32).rev().collect(),
             stalled: VecDeque::with_capacity(depth),
-            told: VecDeque::with_capacity(depth),
+            given_up: VecDeque::with_capacity(depth),
         }
     }
 
-    /// The same; loops of other cores know the disk by a number.
+    /// Sets the number by which loops of other cores know the disk.
     pub fn of_number(mut self, number: usize) -> Self {
         self.number = Some(number);
         self
@@ -132,13 +132,13 @@ impl<D: Disk> DiskVolume<D> {
         &mut self.disk
     }
 
-    /// Where a sector of the volume lies on the disk, and how many follow it there.
+    /// The disk's sector for a sector of the volume, and the number of contiguous sectors from there.
     fn locate(&self, sector: u64) -> Option<(u64, u64)> {
         let Some(extents) = &self.extents else { return Some((sector, u64::MAX)) };
         extents.borrow().locate(sector)
     }
 
-    /// Gives the next step of a request to the disk.
+    /// Submits the next step of a request to the disk.
     fn step(&mut self, slot: u32) -> Result<(), SubmitError> {
         let Some(&Some(request)) = self.in_flight.get(slot as usize) else { return Ok(()) };
         let geometry = self.disk.geometry();
@@ -172,14 +172,14 @@ impl<D: Disk> DiskVolume<D> {
         self.disk.submit(&hal::Request { tag: u64::from(slot), operation, sector, data })
     }
 
-    /// Takes a request that has ended out of the table.
+    /// Removes a request that has ended from the table.
     fn end(&mut self, slot: u32, result: Result<(), VolumeError>) -> Option<Completion> {
         let request = self.in_flight.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         Some(Completion { tag: request.tag, result })
     }
 
-    /// What follows a step that succeeded: true if the request goes on.
+    /// Prepares the next step of a request after a step succeeded; false if the request is complete.
     fn advance(request: &mut InFlight) -> bool {
         let done = request.part as usize * 512;
         if request.data.len() > done {
@@ -255,7 +255,7 @@ impl<D: Disk> Volume for DiskVolume<D> {
         self.in_flight[slot as usize] = Some(InFlight {
             tag: request.tag,
             operation,
-            // Linux says the largest number with a flush; disks are not to be bothered with it.
+            // Linux's flush has the largest sector number; disks get zero.
             sector: if request.operation == Operation::Flush { 0 } else { request.sector },
             data,
             sectors: left,
@@ -266,7 +266,7 @@ impl<D: Disk> Volume for DiskVolume<D> {
         match self.step(slot) {
             Ok(()) => Ok(Submitted::Pending),
             Err(SubmitError::Full) => {
-                // Others may fill the disk's queue: it goes on when they are done.
+                // Other users may fill the disk's queue: the step is retried after their completions.
                 self.stalled.push_back(slot);
                 Ok(Submitted::Pending)
             }
@@ -282,18 +282,18 @@ impl<D: Disk> Volume for DiskVolume<D> {
     }
 
     fn is_idle(&self) -> bool {
-        self.free.len() == self.in_flight.len() && self.told.is_empty()
+        self.free.len() == self.in_flight.len() && self.given_up.is_empty()
     }
 
-    /// A disk takes nothing back: what it has keeps its place here, and its memory, until the disk is done with it.
+    /// A disk cannot cancel requests: a submitted request keeps its slot and its memory until the disk completes it.
     fn give_up(&mut self) {
         while let Some(slot) = self.stalled.pop_front() {
             let ended = self.end(slot, Err(VolumeError::Io));
-            self.told.extend(ended);
+            self.given_up.extend(ended);
         }
         for request in self.in_flight.iter_mut().flatten().filter(|request| !request.given_up) {
             request.given_up = true;
-            self.told.push_back(Completion { tag: request.tag, result: Err(VolumeError::Io) });
+            self.given_up.push_back(Completion { tag: request.tag, result: Err(VolumeError::Io) });
         }
     }
 
@@ -309,13 +309,13 @@ impl<D: Disk> Volume for DiskVolume<D> {
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        if let Some(told) = self.told.pop_front() {
-            return Some(told);
+        if let Some(completion) = self.given_up.pop_front() {
+            return Some(completion);
         }
         loop {
             let mut stepped = false;
-            let end = self.go_on(&mut stepped);
-            // The caller tells the disk of what it submits itself; of further steps it knows nothing.
+            let end = self.advance_requests(&mut stepped);
+            // The caller notifies the disk only after it has submitted requests; it does not know of further steps.
             if stepped {
                 self.disk.flush_queue();
             }
@@ -327,8 +327,8 @@ impl<D: Disk> Volume for DiskVolume<D> {
 }
 
 impl<D: Disk> DiskVolume<D> {
-    /// Lets requests take their next steps until one ends; notes whether any did.
-    fn go_on(&mut self, stepped: &mut bool) -> Option<Completion> {
+    /// Submits the next steps of requests until a request ends. Sets `stepped` if it submitted any.
+    fn advance_requests(&mut self, stepped: &mut bool) -> Option<Completion> {
         while let Some(&slot) = self.stalled.front() {
             match self.step(slot) {
                 Err(SubmitError::Full) => break,

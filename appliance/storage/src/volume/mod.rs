@@ -1,6 +1,6 @@
-//! Volumes: what the storage gateway exports. A volume answers requests at once (RAM) or later
-//! (disks); data moves between the volume and windows that the caller names, and a volume whose
-//! data already lies in DMA memory lends it out instead of copying it.
+//! Volumes: the block devices that the storage gateway exports. A volume completes requests at once (RAM) or later
+//! (disks). Data moves between the volume and windows that the caller names. A volume whose
+//! data already lies in DMA memory lends that memory instead of copying it.
 
 pub mod catalog;
 pub mod channel;
@@ -24,7 +24,7 @@ mod user;
 
 pub use channel::Channel;
 pub use disk::{DiskVolume, ExtentMap, Extents, OnDisk};
-pub use open_counts::{Hold, NotOpened, OpenCounts, StillUsed};
+pub use open_counts::{Hold, OpenCounts, OpenError, StillUsed};
 pub use queue::DiskHandle;
 pub use ram::{RamMemory, RamVolume};
 pub use set::{VolumeId, Volumes};
@@ -37,31 +37,31 @@ use alloc::vec::Vec;
 use core::fmt;
 use drivers::hal::{Features, Geometry, Instant, Window};
 
-/// What a request does. Sectors are of 512 bytes, aligned to the logical block.
+/// Operation of a request. Sectors have 512 bytes; requests are aligned to the logical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Reads.
     Read,
     /// Writes.
     Write {
-        /// On stable storage when it completes, with everything that completed before.
+        /// On stable storage when it completes, as are all writes that completed before it.
         durable: bool,
     },
     /// Makes all completed writes durable.
     Flush,
-    /// Forgets sectors; what they read as afterwards is open.
+    /// Deallocates sectors; their contents are undefined afterwards.
     Discard {
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
     },
     /// Zeroes sectors.
     WriteZeroes {
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
     },
-    /// Forgets sectors beyond recovery.
+    /// Deallocates sectors so that their data cannot be recovered.
     SecureErase {
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
     },
 }
@@ -69,9 +69,9 @@ pub enum Operation {
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The caller's name for it.
+    /// The caller's tag; the completion has the same.
     pub tag: Tag,
-    /// What to do.
+    /// Operation.
     pub operation: Operation,
     /// First sector (unused by flush).
     pub sector: u64,
@@ -79,13 +79,13 @@ pub struct Request {
     pub data: Window,
 }
 
-/// How a request was taken.
+/// Result of submitting a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Submitted {
-    /// It is done already.
+    /// The request is complete.
     Done,
-    /// It was a read, and its data lies here; valid until the next request on this volume that
-    /// changes these sectors.
+    /// The request was a read and is complete. The window has its data, and is valid until the next request
+    /// that changes these sectors.
     Lent(Window),
     /// Its completion follows.
     Pending,
@@ -94,19 +94,19 @@ pub enum Submitted {
 /// Why a request was refused, or failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeError {
-    /// As many in flight as the volume holds: try again after a completion.
+    /// The volume has the most requests in flight that it can hold: try again after a completion.
     Busy,
-    /// Not a whole number of logical blocks, or larger than the volume takes at once.
+    /// Not a whole number of logical blocks, or larger than the volume's maximum.
     Invalid,
     /// Past the end.
     PastEnd,
     /// The volume is read-only.
     ReadOnly,
-    /// The volume cannot do this.
+    /// The volume does not support the operation.
     Unsupported,
     /// The medium failed.
     Io,
-    /// The volume may have lost what it had acknowledged and nobody had flushed.
+    /// The volume may have lost writes that it had acknowledged and that were not flushed.
     Lost,
 }
 
@@ -117,9 +117,9 @@ impl fmt::Display for VolumeError {
             VolumeError::Invalid => "misaligned or too large",
             VolumeError::PastEnd => "past the end of the volume",
             VolumeError::ReadOnly => "the volume is read-only",
-            VolumeError::Unsupported => "the volume cannot do this",
+            VolumeError::Unsupported => "the volume does not support this operation",
             VolumeError::Io => "the medium failed",
-            VolumeError::Lost => "the volume may have lost writes",
+            VolumeError::Lost => "the volume may have lost unflushed writes",
         })
     }
 }
@@ -129,70 +129,69 @@ impl fmt::Display for VolumeError {
 pub struct Completion {
     /// Tag of the request.
     pub tag: Tag,
-    /// How it went. An error concerns this request alone.
+    /// Result. An error concerns this request alone.
     pub result: Result<(), VolumeError>,
 }
 
-/// A volume, owned by one loop. Nothing here blocks or allocates. What comes of a request is its user's alone:
-/// the tag says whose ([`Tag`]).
+/// A volume, owned by one loop. No method blocks or allocates. A completion belongs to one user, which its tag names
+/// ([`Tag`]).
 pub trait Volume {
-    /// Shape of the volume; its size may change.
+    /// Geometry of the volume; its size may change.
     fn geometry(&self) -> Geometry;
-    /// Takes a request.
+    /// Submits a request.
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError>;
-    /// Tells the device, if there is one, of what was submitted.
+    /// Notifies the device, if there is one, of submitted requests.
     fn flush_queue(&mut self);
     /// The next completion, if any.
     fn poll(&mut self) -> Option<Completion>;
-    /// Gives up all requests in flight: each ends with an error, without waiting for a device that does not answer.
-    /// Whether it was done, or will be, is open until the volume is idle; until then the device may also read or
-    /// write its memory, unless the volume [releases memory](Volume::releases_memory). A volume whose requests
-    /// are done at once has none in flight.
+    /// Gives up all requests in flight: each ends with an error, without waiting for a device that does not respond.
+    /// Until the volume is idle, the device may still execute a given-up request, and may read or
+    /// write its memory, unless the volume [releases memory](Volume::releases_memory). A volume that completes requests
+    /// at once has none in flight.
     fn give_up(&mut self) {}
-    /// Whether nothing touches the memory of a request that has ended, even if it was given up.
+    /// Whether the device no longer accesses the memory of a request that has ended, even if it was given up.
     fn releases_memory(&self) -> bool {
         false
     }
-    /// Whether nothing is in flight, and nothing that was given up can still be done.
-    /// One that does not say is polled for ever.
+    /// Whether no request is in flight, and the device can no longer execute a given-up request.
+    /// The loop polls a volume until this is true; the default is that it is always polled.
     fn is_idle(&self) -> bool {
         false
     }
-    /// Whether it goes on when it is polled again, though nothing ends meanwhile: a loop that would
-    /// sleep must not.
+    /// Whether `poll` makes progress without a completion of a device. The loop must not sleep while this is true.
     fn wants_turn(&self) -> bool {
         false
     }
-    /// Looks after what has no other occasion; to be called about once a second.
+    /// Periodic work; the loop calls it about once a second.
     fn tend(&mut self, _now: Instant) {}
-    /// The memory that it is, if loops of other cores can work on that by themselves.
+    /// The memory of the volume, if loops of other cores can access it directly.
     fn shared_memory(&self) -> Option<&Arc<RamMemory>> {
         None
     }
-    /// Where it lies on a disk, if loops of other cores can work on that by themselves.
+    /// Location of the volume on a disk, if loops of other cores can access that disk directly.
     fn on_disk(&self) -> Option<OnDisk> {
         None
     }
-    /// Takes note of where it lies now.
+    /// Updates the location of the volume on its disk.
     fn move_to(&mut self, _: &OnDisk) {}
-    /// Takes it apart, when nothing uses it any more.
+    /// Takes the volume apart once it is not used any more.
     fn into_parts(self: Box<Self>) -> Parts {
         Parts::default()
     }
 }
 
-/// What a volume was made from.
+/// Resources of a volume, returned when it is taken apart.
 #[derive(Default)]
 pub struct Parts {
-    /// Memory, to be given back to the arena.
+    /// Memory to return to the arena.
     pub memory: Option<Window>,
-    /// Memory that other loops may have as well, to be given back to the arena once nobody else has it.
+    /// Memory that other loops may share, to return to the arena once no other loop has it.
     pub shared: Option<Arc<RamMemory>>,
-    /// Other volumes.
+    /// Volumes that it was made of.
     pub members: Vec<Box<dyn Volume>>,
 }
 
-/// Whether a request makes sense for a volume of that shape: what every volume checks first.
+/// Checks a request against the geometry of a volume. Every volume does this first.
 #[inline]
 pub(crate) fn check(geometry: &Geometry, request: &Request) -> Result<(), VolumeError> {
     let feature = |wanted| match geometry.features.contains(wanted) {

@@ -1,39 +1,39 @@
-//! Who has a volume open, on all cores.
+//! Counts the opens of a volume on all cores, so that writers exclude each other and a volume in use is not deleted.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Devices that are open on a volume. Loops of all cores count in it.
+/// Counts of a volume's opens. Loops of all cores update them.
 #[derive(Debug, Default)]
 pub struct OpenCounts {
     open: AtomicU32,
     writers: AtomicU32,
-    /// Loops of other cores than the owner's that have requests of the volume under way on queues of their own: be it
-    /// that who asked for them has closed the device.
+    /// Loops of other cores that have requests for the volume in flight on queues of their own. The device of such a
+    /// request may be closed already.
     working: AtomicU32,
-    /// It is about to be no more: nobody opens it again.
+    /// The volume is about to be removed and cannot be opened.
     retired: AtomicBool,
 }
 
 /// Why a volume cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotOpened {
-    /// As many have it open for writing as may.
+pub enum OpenError {
+    /// The volume has the most writers that the mode allows.
     InUse,
-    /// It is about to be no more.
+    /// The volume is about to be removed.
     Retired,
 }
 
-/// Why a volume cannot be no more.
+/// Why a volume cannot be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StillUsed {
     /// A device is open on it.
     Open,
-    /// A loop of another core works on it.
+    /// A loop of another core has requests for it in flight.
     Busy,
 }
 
-/// A device that has a volume open, for as long as this is there.
+/// An open of a volume; it is counted until this is dropped.
 #[derive(Debug)]
 pub struct Hold {
     counts: Arc<OpenCounts>,
@@ -48,42 +48,44 @@ impl Drop for Hold {
 }
 
 impl OpenCounts {
-    /// Counts a device that is opened; one that writes only beside at most so many others that do.
-    pub fn open(self: &Arc<Self>, beside: Option<u32>) -> Result<Hold, NotOpened> {
+    /// Counts an open. `other_writers` is None for a reader; a writer is refused if more other writers than that have
+    /// the volume open.
+    pub fn open(self: &Arc<Self>, other_writers: Option<u32>) -> Result<Hold, OpenError> {
         self.open.fetch_add(1, Ordering::SeqCst);
         let mut hold = Hold { counts: self.clone(), writes: false };
-        // Either this sees that it is retired, or who retires it sees that it is open.
+        // The increment comes before this load, and `retire` stores before it loads `open` (all SeqCst): either this
+        // sees `retired`, or `retire` sees the open.
         if self.retired.load(Ordering::SeqCst) {
-            return Err(NotOpened::Retired);
+            return Err(OpenError::Retired);
         }
-        if let Some(most) = beside {
+        if let Some(most) = other_writers {
             let one_more = |writers| (writers <= most).then_some(writers + 1);
             let taken = self.writers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
             hold.writes = taken.is_ok();
-            taken.map_err(|_| NotOpened::InUse)?;
+            taken.map_err(|_| OpenError::InUse)?;
         }
         Ok(hold)
     }
 
-    /// Devices that have it open.
+    /// Number of opens.
     pub fn count(&self) -> u32 {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// A loop has requests under way.
+    /// Counts a loop that has requests in flight.
     pub fn begin_work(&self) {
         self.working.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It has none any more.
+    /// The loop has no requests in flight any more.
     pub fn end_work(&self) {
         self.working.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Lets nobody open it any more; an error if somebody has it open, or works on it.
+    /// Refuses opens from now on. Fails if a device is open on the volume, or a loop has requests for it in flight.
     pub fn retire(&self) -> Result<(), StillUsed> {
         self.retired.store(true, Ordering::SeqCst);
-        // In this order: who has closed it has told before that it still works.
+        // `open` is loaded before `working`, because a loop increments `working` before it closes the device.
         if self.count() > 0 {
             return Err(StillUsed::Open);
         }
@@ -93,7 +95,7 @@ impl OpenCounts {
         }
     }
 
-    /// It stays after all.
+    /// Reverts `retire`: the volume can be opened again.
     pub fn keep(&self) {
         self.retired.store(false, Ordering::SeqCst);
     }
@@ -104,12 +106,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_writer_two_for_migration_and_readers_beside() {
+    fn opens_admit_one_writer_two_for_migration_and_any_readers() {
         let counts = Arc::new(OpenCounts::default());
         let first = counts.open(Some(0)).unwrap();
-        assert_eq!(counts.open(Some(0)).unwrap_err(), NotOpened::InUse);
+        assert_eq!(counts.open(Some(0)).unwrap_err(), OpenError::InUse);
         let second = counts.open(Some(1)).unwrap();
-        assert_eq!(counts.open(Some(1)).unwrap_err(), NotOpened::InUse);
+        assert_eq!(counts.open(Some(1)).unwrap_err(), OpenError::InUse);
         let reader = counts.open(None).unwrap();
         assert_eq!(counts.count(), 3);
         assert_eq!(counts.retire(), Err(StillUsed::Open));
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(counts.retire(), Err(StillUsed::Busy));
         counts.end_work();
         assert_eq!(counts.retire(), Ok(()));
-        assert_eq!(counts.open(None).unwrap_err(), NotOpened::Retired);
+        assert_eq!(counts.open(None).unwrap_err(), OpenError::Retired);
         counts.keep();
         assert!(counts.open(None).is_ok());
     }

@@ -1,5 +1,5 @@
-//! One disk for several users: requests of all go into its queue, and completions come back to
-//! whose they are.
+//! Shares one disk among several users: the requests of all users go into its queue, and each user polls its own
+//! completions.
 
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -7,17 +7,17 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use drivers::hal::{Completion, Disk, Geometry, Request, SubmitError};
 
-/// Bits of a tag that are the user's own.
+/// Bits of a tag that the user may set; the bits above hold the user's number.
 const TAG_BITS: u32 = 48;
 
 #[derive(Debug)]
 struct Shared<D> {
     disk: D,
-    /// What has completed and was not polled yet, by user; None where the user is gone.
+    /// By user: completions that were not polled yet; None if the user is gone.
     users: Vec<Option<VecDeque<Completion>>>,
 }
 
-/// A disk as one of its users has it. Its queue is shared: that it is full may be others' doing.
+/// A user's handle of a disk. The queue is shared, so other users' requests may fill it.
 #[derive(Debug)]
 pub struct DiskHandle<D> {
     shared: Rc<RefCell<Shared<D>>>,
@@ -50,7 +50,7 @@ impl<D: Disk> DiskHandle<D> {
 }
 
 impl<D> Drop for DiskHandle<D> {
-    /// The user must have nothing in flight: its place may be another's next.
+    /// The user must have no requests in flight, because another user may get its number.
     fn drop(&mut self) {
         if let Some(place) = self.shared.borrow_mut().users.get_mut(self.user) {
             *place = None;
@@ -66,7 +66,7 @@ impl<D: Disk> Disk for DiskHandle<D> {
         self.shared.borrow().disk.depth()
     }
     fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
-        debug_assert!(request.tag >> TAG_BITS == 0, "the upper bits of tags are taken");
+        debug_assert!(request.tag >> TAG_BITS == 0, "the upper bits of tags are reserved");
         let tag = request.tag | (self.user as u64) << TAG_BITS;
         self.shared.borrow_mut().disk.submit(&Request { tag, ..*request })
     }

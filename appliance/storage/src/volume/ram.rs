@@ -1,8 +1,8 @@
-//! A volume in DMA memory. Reads lend its memory out, so that it is sent from where it lies. A write
-//! that overtakes such a read shows in it, sector by sector, as it may on any disk; if it comes just
-//! between a packet's checksum and its way out, the peer drops the packet and gets it again.
+//! A volume in DMA memory. Reads lend that memory, so responses are sent without a copy. A write
+//! that overtakes such a read shows in it, sector by sector, as it may on any disk. If the write comes
+//! between the checksum of a packet and its transmission, the peer drops the packet, and it is retransmitted.
 //!
-//! Loops on several cores may have it: each has a [`RamVolume`] over the same [`RamMemory`].
+//! Loops on several cores may share a volume: each has a [`RamVolume`] over the same [`RamMemory`].
 
 use super::{Completion, Operation, Parts, Request, Submitted, Volume, VolumeError, check};
 use alloc::boxed::Box;
@@ -11,46 +11,45 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, Ordering};
 use drivers::hal::{Features, Geometry, Window};
 
-/// Largest discard or write-zeroes in sectors (1 MiB), so that none holds the loop up for long.
+/// Largest discard or write-zeroes in sectors (1 MiB), so that none delays the loop for long.
 const MAX_ZEROES: u32 = 2048;
 
-/// Memory is zeroed in stretches of this many bytes, each when it is first used: a large volume
-/// would otherwise hold the boot up.
+/// Bytes of a stretch. Each stretch is zeroed when it is first used, because zeroing a large volume at once would
+/// delay the boot.
 const STRETCH: usize = 64 << 10;
 
-/// How a stretch stands.
+// States of a stretch.
 const UNUSED: u8 = 0;
 const ZEROING: u8 = 1;
 const ZEROED: u8 = 2;
 
-/// The memory of a RAM volume. It is given back to its arena by who holds it last.
+/// The memory of a RAM volume. The last holder returns it to the arena.
 #[derive(Debug)]
 pub struct RamMemory {
     memory: Window,
-    /// How each stretch stands.
+    /// State of each stretch.
     stretches: Vec<AtomicU8>,
 }
 
 impl RamMemory {
-    /// Memory that nobody has used yet.
+    /// Memory whose stretches are all unused.
     pub fn new(memory: Window) -> Self {
         let count = memory.len().div_ceil(STRETCH);
         let stretches = core::iter::repeat_with(|| AtomicU8::new(UNUSED)).take(count).collect();
         RamMemory { memory, stretches }
     }
 
-    /// Where it lies.
+    /// The whole memory.
     pub fn window(&self) -> Window {
         self.memory
     }
 
-    /// The part of `bytes` bytes from `start`, in which nothing is left of former uses of the
-    /// memory.
+    /// The part of `bytes` bytes from `start`, with no data of former uses of the memory.
     #[inline]
     fn part(&self, start: usize, bytes: usize) -> Result<Window, VolumeError> {
         let part = self.memory.slice(start, bytes).ok_or(VolumeError::PastEnd)?;
         for stretch in start / STRETCH..(start + bytes).div_ceil(STRETCH) {
-            // Who sees it zeroed (acquire) sees the zeroes, and writes after them.
+            // A core that loads ZEROED (acquire) also sees the zeroes, and its writes come after them.
             if self.stretches[stretch].load(Ordering::Acquire) != ZEROED {
                 self.zero(stretch)?;
             }
@@ -58,7 +57,7 @@ impl RamMemory {
         Ok(part)
     }
 
-    /// Zeroes a stretch before its first use, or waits until another core has: for as long as that takes it.
+    /// Zeroes a stretch before its first use, or spins until another core has zeroed it.
     #[cold]
     fn zero(&self, stretch: usize) -> Result<(), VolumeError> {
         let state = &self.stretches[stretch];
@@ -78,7 +77,7 @@ impl RamMemory {
     }
 }
 
-/// A RAM volume. What is written to it is gone with the power, flushed or not.
+/// A RAM volume. A power failure loses its data, flushed or not.
 #[derive(Debug)]
 pub struct RamVolume {
     shared: Arc<RamMemory>,
@@ -86,7 +85,7 @@ pub struct RamVolume {
 }
 
 impl RamVolume {
-    /// A volume over `memory`; a rest that fills no block of 4 KiB is left unused.
+    /// A volume over `memory`. A remainder of less than 4 KiB is left unused.
     pub fn new(memory: Window, read_only: bool) -> Self {
         let mut features = Features::DISCARD | Features::WRITE_ZEROES | Features::SECURE_ERASE;
         features.set(Features::READ_ONLY, read_only);
@@ -116,8 +115,8 @@ impl Volume for RamVolume {
 
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         check(&self.geometry, request)?;
-        // Sectors were checked against the size of the memory: the products do not overflow.
-        // A flush names no sector.
+        // `check` compared the sectors with the size of the memory, so the products do not overflow.
+        // A flush may have any sector.
         let start = (request.sector as usize).saturating_mul(512);
         let shared = &*self.shared;
         match request.operation {
@@ -146,7 +145,7 @@ impl Volume for RamVolume {
         true
     }
 
-    /// All is done at once.
+    /// All requests complete at once.
     fn releases_memory(&self) -> bool {
         true
     }

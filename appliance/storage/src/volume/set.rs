@@ -1,8 +1,8 @@
-//! The volumes of a loop, by name: those that it owns, and on other cores than the first those that it has a share of,
-//! or reaches over a [`Channel`].
+//! The volumes of a loop. The first loop owns its volumes. A loop of another core has shares of them, or reaches them
+//! over a [`Channel`].
 
 use super::catalog::{Catalog, Listed, Listing};
-use super::channel::DEPTH_OF_VOLUME;
+use super::channel::VOLUME_DEPTH;
 use super::{Channel, Completion, OnDisk, OpenCounts, RamMemory, RamVolume, Request};
 use super::{Submitted, User, Volume, VolumeError};
 use alloc::boxed::Box;
@@ -12,67 +12,67 @@ use alloc::vec::Vec;
 use drivers::hal::{Geometry, Instant};
 use rtrs::Name;
 
-/// Name of a volume in a set; never used again for another. On all cores a volume has the same.
+/// Id of a volume. It is the same on all cores, and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeId(pub u32);
 
 impl VolumeId {
-    /// Place in tables that are kept by volume.
+    /// Index in tables by volume.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Where a volume is worked on.
+/// Which loop executes requests of a volume.
 enum Backing {
-    /// By this loop.
-    Here(Box<dyn Volume>),
-    /// By the loop that owns it, which so many requests were sent to.
-    Elsewhere { geometry: Geometry, in_flight: u32 },
+    /// This loop.
+    Local(Box<dyn Volume>),
+    /// The loop that owns the volume; `in_flight` requests are on the channel.
+    Remote { geometry: Geometry, in_flight: u32 },
 }
 
 struct Entry {
     name: Name,
     backing: Backing,
     counts: Arc<OpenCounts>,
-    /// Memory of this loop's: all is done at once, and it has nothing that it is to be polled for.
+    /// The volume is local memory: requests complete at once, and it need not be polled.
     is_memory: bool,
 }
 
 impl Entry {
     fn new(name: Name, backing: Backing, counts: Arc<OpenCounts>) -> Entry {
         let is_memory = match &backing {
-            Backing::Here(volume) => volume.shared_memory().is_some(),
-            Backing::Elsewhere { .. } => false,
+            Backing::Local(volume) => volume.shared_memory().is_some(),
+            Backing::Remote { .. } => false,
         };
         Entry { name, backing, counts, is_memory }
     }
 
     fn geometry(&self) -> Geometry {
         match &self.backing {
-            Backing::Here(volume) => volume.geometry(),
-            Backing::Elsewhere { geometry, .. } => *geometry,
+            Backing::Local(volume) => volume.geometry(),
+            Backing::Remote { geometry, .. } => *geometry,
         }
     }
 }
 
-/// Volumes, added at set-up or from the console.
+/// The volumes of a loop, added at set-up or from the console.
 #[derive(Default)]
 pub struct Volumes {
     /// None where one was removed.
     all: Vec<Option<Entry>>,
-    /// A bit for each volume that somebody has asked for something, or that goes on by itself: the others
-    /// need not be polled.
+    /// A bit for each volume that has requests in flight or work of its own. The others need not be polled.
     active: Vec<u64>,
-    /// Ends of requests that were found while another user polled, by user.
+    /// By user: completions that were found while another user polled.
     kept: Vec<VecDeque<(VolumeId, Completion)>>,
-    /// Volumes that have done something for another user than the server, which may wait for room.
+    /// Volumes that completed a request of a user other than the server, so that requests of the server that the volume
+    /// refused as busy can be retried.
     freed: Vec<VolumeId>,
-    /// Grows with each volume that is added or removed.
+    /// Increases with each volume that is added or removed.
     revision: u64,
-    /// The way to volumes that another loop owns.
+    /// Channel to the loop that owns the volumes.
     channel: Option<Channel>,
-    /// The catalog's revision that was taken over last.
+    /// Revision of the catalog that was adopted last.
     adopted: u64,
 }
 
@@ -82,7 +82,7 @@ impl Volumes {
         Self::default()
     }
 
-    /// None of its own, but a way to those of another loop, once they are [adopted](Volumes::adopt).
+    /// An empty set that gets volumes of another loop when it [adopts](Volumes::adopt) the catalog.
     pub fn over(channel: Channel) -> Self {
         Volumes { channel: Some(channel), ..Self::default() }
     }
@@ -94,8 +94,8 @@ impl Volumes {
         }
         let id = VolumeId(self.all.len() as u32);
         let counts = Arc::default();
-        self.put(id, Entry::new(name, Backing::Here(volume), counts));
-        // It may have something in flight from before.
+        self.put(id, Entry::new(name, Backing::Local(volume), counts));
+        // The volume may already have requests in flight.
         self.activate(id);
         Some(id)
     }
@@ -111,19 +111,19 @@ impl Volumes {
         self.revision += 1;
     }
 
-    /// Takes a volume out, which nothing uses any more.
+    /// Removes a volume that is not used any more.
     pub fn remove(&mut self, id: VolumeId) -> Option<Box<dyn Volume>> {
         let entry = self.all.get_mut(id.index())?.take()?;
-        // A loop of another core may not have heard of it yet.
+        // A loop of another core may not have read the new catalog yet.
         let _ = entry.counts.retire();
         self.revision += 1;
         match entry.backing {
-            Backing::Here(volume) => Some(volume),
-            Backing::Elsewhere { .. } => None,
+            Backing::Local(volume) => Some(volume),
+            Backing::Remote { .. } => None,
         }
     }
 
-    /// Grows with each volume that is added or removed.
+    /// Increases with each volume that is added or removed.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -132,10 +132,11 @@ impl Volumes {
         self.all.get(id.index())?.as_ref()
     }
 
-    /// The volume of that name.
+    /// Looks up a volume by its name.
     pub fn find(&self, name: &str) -> Option<VolumeId> {
-        let named = |one: &Option<Entry>| one.as_ref().is_some_and(|e| e.name.as_str() == name);
-        let index = self.all.iter().position(named)?;
+        let matches =
+            |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| e.name.as_str() == name);
+        let index = self.all.iter().position(matches)?;
         Some(VolumeId(index as u32))
     }
 
@@ -144,17 +145,17 @@ impl Volumes {
         self.entry(id).map(|entry| entry.name.as_str())
     }
 
-    /// Whether a volume copies what is written to it when it is [submitted](Volumes::submit).
+    /// Whether a volume copies the data of a write before [`submit`](Volumes::submit) returns.
     pub fn copies_at_once(&self, id: VolumeId) -> bool {
         self.get(id).is_some_and(|volume| volume.shared_memory().is_some())
     }
 
-    /// Who has a volume open, on all cores.
+    /// Counts of a volume's opens on all cores.
     pub fn open_counts(&self, id: VolumeId) -> Option<&Arc<OpenCounts>> {
         self.entry(id).map(|entry| &entry.counts)
     }
 
-    /// The shape of a volume.
+    /// The geometry of a volume.
     pub fn geometry(&self, id: VolumeId) -> Option<Geometry> {
         self.entry(id).map(Entry::geometry)
     }
@@ -166,7 +167,7 @@ impl Volumes {
         }
     }
 
-    /// The first active volume from a place on.
+    /// The first active volume from an index on.
     #[inline]
     fn next_active(&self, from: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);
@@ -179,7 +180,7 @@ impl Volumes {
         None
     }
 
-    /// Asks a volume for something; None if it is not there (any more).
+    /// Submits a request to a volume; None if the volume does not exist (any more).
     #[inline(always)]
     pub fn submit(
         &mut self,
@@ -187,21 +188,21 @@ impl Volumes {
         request: &Request,
     ) -> Option<Result<Submitted, VolumeError>> {
         match self.all.get_mut(id.index()) {
-            Some(Some(Entry { backing: Backing::Here(volume), is_memory: true, .. })) => {
+            Some(Some(Entry { backing: Backing::Local(volume), is_memory: true, .. })) => {
                 Some(volume.submit(request))
             }
             _ => self.submit_any(id, request),
         }
     }
 
-    /// The same of one of any kind.
+    /// [`submit`](Volumes::submit) for a volume of any kind.
     fn submit_any(
         &mut self,
         id: VolumeId,
         request: &Request,
     ) -> Option<Result<Submitted, VolumeError>> {
         match &mut self.all.get_mut(id.index())?.as_mut()?.backing {
-            Backing::Here(volume) => {
+            Backing::Local(volume) => {
                 let submitted = volume.submit(request);
                 let done = matches!(submitted, Ok(Submitted::Done | Submitted::Lent(_)));
                 if !(done && volume.is_idle() && !volume.wants_turn()) {
@@ -209,8 +210,8 @@ impl Volumes {
                 }
                 Some(submitted)
             }
-            Backing::Elsewhere { in_flight: DEPTH_OF_VOLUME, .. } => Some(Err(VolumeError::Busy)),
-            Backing::Elsewhere { geometry, in_flight } => {
+            Backing::Remote { in_flight: VOLUME_DEPTH, .. } => Some(Err(VolumeError::Busy)),
+            Backing::Remote { geometry, in_flight } => {
                 let submitted = self.channel.as_mut()?.submit(id, geometry, request);
                 *in_flight += u32::from(submitted.is_ok());
                 Some(submitted)
@@ -218,35 +219,35 @@ impl Volumes {
         }
     }
 
-    /// A volume that this loop owns, to ask it for something.
+    /// A volume that this loop executes, to change it. It is polled from now on.
     #[inline]
     pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut dyn Volume> {
         self.activate(id);
         match self.all.get_mut(id.index()) {
-            Some(Some(Entry { backing: Backing::Here(volume), .. })) => Some(volume.as_mut()),
+            Some(Some(Entry { backing: Backing::Local(volume), .. })) => Some(volume.as_mut()),
             _ => None,
         }
     }
 
-    /// A volume that this loop owns, to look at.
+    /// A volume that this loop executes.
     pub fn get(&self, id: VolumeId) -> Option<&dyn Volume> {
         match &self.entry(id)?.backing {
-            Backing::Here(volume) => Some(volume.as_ref()),
-            Backing::Elsewhere { .. } => None,
+            Backing::Local(volume) => Some(volume.as_ref()),
+            Backing::Remote { .. } => None,
         }
     }
 
-    /// All names.
+    /// The ids of all volumes.
     pub fn ids(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let there = self.all.iter().enumerate().filter(|(_, volume)| volume.is_some());
         there.map(|(index, _)| VolumeId(index as u32)).collect::<Vec<_>>().into_iter()
     }
 
-    /// Tells the devices, or the loop that owns them, of what was submitted.
+    /// Notifies the devices, and the loop that owns the volumes, of submitted requests.
     pub fn flush_queues(&mut self) {
         let mut at = 0;
         while let Some(index) = self.next_active(at) {
-            if let Some(Some(Entry { backing: Backing::Here(volume), .. })) =
+            if let Some(Some(Entry { backing: Backing::Local(volume), .. })) =
                 self.all.get_mut(index)
             {
                 volume.flush_queue();
@@ -258,45 +259,45 @@ impl Volumes {
         }
     }
 
-    /// Whether a volume that this loop works on by itself has something under way.
+    /// Whether a volume that this loop executes has requests in flight or work of its own.
     pub fn are_working(&self) -> bool {
         self.next_active(0).is_some()
     }
 
-    /// Whether a volume goes on when it is polled again, though nothing ends meanwhile, or the loop that owns
-    /// volumes has answered.
+    /// Whether polling makes progress without a completion of a device: a volume has work of its own, or the loop that
+    /// owns the volumes has responded.
     pub fn want_turn(&self) -> bool {
         let mut at = 0;
         while let Some(index) = self.next_active(at) {
-            if let Some(Some(Entry { backing: Backing::Here(volume), .. })) = self.all.get(index)
+            if let Some(Some(Entry { backing: Backing::Local(volume), .. })) = self.all.get(index)
                 && volume.wants_turn()
             {
                 return true;
             }
             at = index + 1;
         }
-        self.has_answers()
+        self.has_responses()
     }
 
-    /// Whether the loop that owns the volumes has answered, or says something new in its catalog.
+    /// Whether the loop that owns the volumes has responded, or has published a new catalog.
     pub fn has_news(&self, catalog: &Catalog) -> bool {
-        self.has_answers() || catalog.has_news(self.adopted)
+        self.has_responses() || catalog.has_news(self.adopted)
     }
 
-    /// Whether somebody has ends of requests to fetch, or may find room again.
+    /// Whether completions are kept for a user, or requests that were refused as busy can be retried.
     pub fn has_kept(&self) -> bool {
         !self.freed.is_empty() || self.kept.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether the loop that owns volumes has answered.
-    fn has_answers(&self) -> bool {
-        self.channel.as_ref().is_some_and(Channel::has_answers)
+    /// Whether the loop that owns the volumes has responded.
+    fn has_responses(&self) -> bool {
+        self.channel.as_ref().is_some_and(Channel::has_responses)
     }
 
-    /// Looks after all volumes; to be called about once a second.
+    /// Periodic work of all volumes; the loop calls it about once a second.
     pub fn tend(&mut self, now: Instant) {
         for index in 0..self.all.len() {
-            let Some(Some(Entry { backing: Backing::Here(volume), .. })) = self.all.get_mut(index)
+            let Some(Some(Entry { backing: Backing::Local(volume), .. })) = self.all.get_mut(index)
             else {
                 continue;
             };
@@ -307,17 +308,17 @@ impl Volumes {
         }
     }
 
-    /// A volume that has room again since it was asked last, for requests of the server that found none.
+    /// A volume with room again, for requests of the server that it refused as busy.
     pub fn poll_freed(&mut self) -> Option<VolumeId> {
         self.freed.pop()
     }
 
-    /// The next end of a request of this user, of those that others have found.
+    /// The next completion of this user that was found while another user polled.
     pub fn poll_kept(&mut self, user: User) -> Option<(VolumeId, Completion)> {
         self.kept.get_mut(user.index())?.pop_front()
     }
 
-    /// The next end of a request of this user, looking from volume `from` on; what is found of others' is kept
+    /// The next completion of this user, looking from volume `from` on. Completions of other users are kept
     /// for them.
     pub fn poll(&mut self, user: User, from: VolumeId) -> Option<(VolumeId, Completion)> {
         if let Some(kept) = self.poll_kept(user) {
@@ -343,20 +344,20 @@ impl Volumes {
 
     /// The next completion of any volume, looking from volume `from` on.
     fn poll_any(&mut self, from: VolumeId) -> Option<(VolumeId, Completion)> {
-        if let Some((id, answer)) = self.channel.as_mut().and_then(Channel::poll) {
-            self.answered(id);
-            return Some((id, answer));
+        if let Some((id, completion)) = self.channel.as_mut().and_then(Channel::poll) {
+            self.handle_response(id);
+            return Some((id, completion));
         }
         let mut at = from.index();
         while let Some(index) = self.next_active(at) {
-            let rests = match self.all.get_mut(index) {
-                Some(Some(Entry { backing: Backing::Here(volume), .. })) => match volume.poll() {
+            let is_done = match self.all.get_mut(index) {
+                Some(Some(Entry { backing: Backing::Local(volume), .. })) => match volume.poll() {
                     Some(completion) => return Some((VolumeId(index as u32), completion)),
                     None => volume.is_idle() && !volume.wants_turn(),
                 },
                 _ => true,
             };
-            if rests && let Some(word) = self.active.get_mut(index / 64) {
+            if is_done && let Some(word) = self.active.get_mut(index / 64) {
                 *word &= !(1 << (index % 64));
             }
             at = index + 1;
@@ -364,9 +365,9 @@ impl Volumes {
         None
     }
 
-    /// The owner has answered: its volume has room again, and if the channel had none before, so have all.
-    fn answered(&mut self, id: VolumeId) {
-        if let Some(Some(Entry { backing: Backing::Elsewhere { in_flight, .. }, .. })) =
+    /// Counts a response of the owner: the volume has room again. If the channel was full, all volumes have.
+    fn handle_response(&mut self, id: VolumeId) {
+        if let Some(Some(Entry { backing: Backing::Remote { in_flight, .. }, .. })) =
             self.all.get_mut(id.index())
         {
             *in_flight -= 1;
@@ -378,27 +379,27 @@ impl Volumes {
         }
     }
 
-    /// What loops of other cores are to know of the volumes.
+    /// The volumes as published for loops of other cores.
     pub fn listed(&self) -> Vec<Option<Listed>> {
         let listed = |entry: &Entry| Listed {
             name: entry.name,
             geometry: entry.geometry(),
             memory: match &entry.backing {
-                Backing::Here(volume) => volume.shared_memory().cloned(),
-                Backing::Elsewhere { .. } => None,
+                Backing::Local(volume) => volume.shared_memory().cloned(),
+                Backing::Remote { .. } => None,
             },
             on_disk: match &entry.backing {
-                Backing::Here(volume) => volume.on_disk(),
-                Backing::Elsewhere { .. } => None,
+                Backing::Local(volume) => volume.on_disk(),
+                Backing::Remote { .. } => None,
             },
             counts: entry.counts.clone(),
         };
         self.all.iter().map(|entry| entry.as_ref().map(listed)).collect()
     }
 
-    /// Takes over what the loop that owns the volumes says of them, if that has changed: the listing, for the rest
-    /// of what is in it, and the memory of volumes that are no more, which is to be let go when nothing that is
-    /// under way points into it. `open` makes the share of a volume on a disk to which this loop has a queue of its own.
+    /// Adopts the catalog of the loop that owns the volumes, if it has changed. Returns the listing, because the caller
+    /// adopts the exports in it, and the memory of removed volumes, which the caller releases when no request in flight
+    /// refers to it. `open` makes the share of a volume on a disk to which this loop has a queue of its own.
     pub fn adopt(
         &mut self,
         catalog: &Catalog,
@@ -411,8 +412,8 @@ impl Volumes {
             let id = VolumeId(index as u32);
             let Some(listed) = listing.volumes.get(index).and_then(Option::as_ref) else {
                 if self.get(id).is_some_and(|volume| !volume.is_idle()) {
-                    // Nobody has it open, and the owner has seen that nothing is under way; if it has not, what
-                    // is comes to its end first.
+                    // The owner removes a volume only when it has no opens and no requests in flight. If this loop
+                    // still has requests for it, they have to end first.
                     self.adopted = before;
                     continue;
                 }
@@ -421,10 +422,10 @@ impl Volumes {
                 continue;
             };
             match self.all.get_mut(index).and_then(Option::as_mut) {
-                Some(Entry { backing: Backing::Elsewhere { geometry, .. }, .. }) => {
+                Some(Entry { backing: Backing::Remote { geometry, .. }, .. }) => {
                     *geometry = listed.geometry;
                 }
-                Some(Entry { backing: Backing::Here(volume), .. }) => {
+                Some(Entry { backing: Backing::Local(volume), .. }) => {
                     if let Some(place) = &listed.on_disk {
                         volume.move_to(place);
                     }
@@ -434,10 +435,10 @@ impl Volumes {
                     let share = on_disk.as_ref().and_then(|place| open(place, counts));
                     let backing = match (memory, share) {
                         (Some(memory), _) => {
-                            Backing::Here(Box::new(RamVolume::of_shared(memory.clone(), geometry)))
+                            Backing::Local(Box::new(RamVolume::of_shared(memory.clone(), geometry)))
                         }
-                        (None, Some(share)) => Backing::Here(share),
-                        (None, None) => Backing::Elsewhere { geometry, in_flight: 0 },
+                        (None, Some(share)) => Backing::Local(share),
+                        (None, None) => Backing::Remote { geometry, in_flight: 0 },
                     };
                     self.put(id, Entry::new(name, backing, counts.clone()));
                 }

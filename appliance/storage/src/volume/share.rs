@@ -1,4 +1,4 @@
-//! A volume of a disk as the loop of another core than its owner's works on it, over a queue of its own to that disk.
+//! A volume on a disk, for the loop of a core that does not own the volume but has a queue of its own to the disk.
 
 use super::{Completion, DiskVolume, OnDisk, OpenCounts, Request, Submitted, Volume, VolumeError};
 use alloc::rc::Rc;
@@ -6,8 +6,8 @@ use alloc::sync::Arc;
 use core::cell::RefCell;
 use drivers::hal::{Disk, Geometry};
 
-/// The share of a loop. The owner knows by the volume's counts whether there is something under way: what the volume
-/// has of its disk may be another's when it is no more.
+/// A loop's share of a volume. It counts its requests in flight in the volume's `OpenCounts`, so that the owner does
+/// not remove the volume and reuse its extents too early.
 pub struct DiskShare<D> {
     volume: DiskVolume<D>,
     counts: Arc<OpenCounts>,
@@ -15,7 +15,7 @@ pub struct DiskShare<D> {
 }
 
 impl<D: Disk> DiskShare<D> {
-    /// Of a volume that lies there, on this loop's own way to the disk.
+    /// A share of the volume at `place`, over this loop's own queue to the disk.
     pub fn new(disk: D, place: &OnDisk, counts: &Arc<OpenCounts>) -> Self {
         let volume = match &place.extents {
             None => DiskVolume::new(disk, place.read_only),
@@ -58,7 +58,7 @@ impl<D: Disk> Volume for DiskShare<D> {
         self.volume.give_up();
     }
 
-    /// It is polled until the owner knows that nothing is under way.
+    /// The loop polls it until `OpenCounts` shows that no request is in flight.
     fn is_idle(&self) -> bool {
         !self.working && self.volume.is_idle()
     }

@@ -1,4 +1,4 @@
-//! A disk for tests.
+//! A model of a disk for tests.
 
 use alloc::collections::VecDeque;
 use drivers::hal::{self, Arena, Disk, DiskError, Features, Geometry, SubmitError, Window};
@@ -8,13 +8,13 @@ use std::vec::Vec;
 pub struct ModelDisk {
     geometry: Geometry,
     cache: Window,
-    /// What a power cut leaves.
+    /// Contents after a power cut.
     pub durable: Vec<u8>,
     depth: usize,
     queue: VecDeque<hal::Request>,
-    /// How many of the queue it was told of; it does not work on the others.
-    told: usize,
-    /// Where each request began, and how many bytes it was of.
+    /// Number of queued requests that it was notified of. It does not execute the others.
+    notified: usize,
+    /// First sector and bytes of data of each submitted request.
     pub taken: Vec<(u64, usize)>,
     /// Requests that start there fail.
     pub bad_sector: Option<u64>,
@@ -41,19 +41,19 @@ impl ModelDisk {
             durable,
             depth,
             queue: VecDeque::new(),
-            told: 0,
+            notified: 0,
             taken: Vec::new(),
             bad_sector: None,
         }
     }
 
-    /// The same, with blocks of that size, which takes so many bytes at once.
+    /// Sets the block size and the largest transfer in bytes.
     pub fn with_blocks(mut self, logical_block: u32, max_transfer: u32) -> Self {
         (self.geometry.logical_block, self.geometry.max_transfer) = (logical_block, max_transfer);
         self
     }
 
-    /// The same, which can write through its cache.
+    /// Adds support for writes through the cache.
     pub fn with_write_through(mut self) -> Self {
         self.geometry.features |= Features::WRITE_THROUGH;
         self
@@ -78,11 +78,11 @@ impl Disk for ModelDisk {
         Ok(())
     }
     fn flush_queue(&mut self) {
-        self.told = self.queue.len();
+        self.notified = self.queue.len();
     }
     fn poll(&mut self) -> Option<hal::Completion> {
-        self.told = self.told.checked_sub(1)?;
-        let request = self.queue.remove(self.told)?;
+        self.notified = self.notified.checked_sub(1)?;
+        let request = self.queue.remove(self.notified)?;
         let at = request.sector as usize * 512;
         let bad = self.bad_sector == Some(request.sector);
         match request.operation {

@@ -38,7 +38,7 @@ fn ram_reads_what_was_written_and_lends_it() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused() {
+fn invalid_requests_are_rejected() {
     let mut arena = Arena::on_heap(1 << 18);
     let memory = arena.alloc(1 << 16, 4096).unwrap();
     let data = filled(&mut arena, 1024, 7);
@@ -61,7 +61,7 @@ fn requests_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_disk_takes_large_requests_in_parts_and_durable_writes_reach_the_medium() {
+fn disk_splits_large_requests_and_flushes_durable_writes() {
     let mut arena = Arena::on_heap(1 << 18);
     let mut disk = DiskVolume::new(ModelDisk::new(&mut arena, 4), false);
     let data = filled(&mut arena, 5120, 9);
@@ -87,10 +87,13 @@ fn a_disk_takes_large_requests_in_parts_and_durable_writes_reach_the_medium() {
 }
 
 #[test]
-fn a_durable_write_goes_through_the_cache_where_the_disk_can_do_that() {
+fn durable_write_is_a_write_through_if_the_disk_supports_it() {
     let mut arena = Arena::on_heap(1 << 18);
     let mut disk = DiskVolume::new(ModelDisk::new(&mut arena, 4).with_write_through(), false);
-    assert!(!disk.geometry().features.contains(Features::WRITE_THROUGH), "its own business");
+    assert!(
+        !disk.geometry().features.contains(Features::WRITE_THROUGH),
+        "volumes do not advertise write-through"
+    );
     let data = filled(&mut arena, 5120, 9);
     for (sector, durable) in [(40, false), (8, true)] {
         let write = Operation::Write { durable };
@@ -106,7 +109,7 @@ fn a_durable_write_goes_through_the_cache_where_the_disk_can_do_that() {
 }
 
 #[test]
-fn a_full_disk_says_busy_and_an_error_stays_with_its_request() {
+fn full_disk_reports_busy_and_an_error_concerns_one_request() {
     let mut arena = Arena::on_heap(1 << 18);
     let mut model = ModelDisk::new(&mut arena, 2);
     model.bad_sector = Some(4);
@@ -126,7 +129,7 @@ fn a_full_disk_says_busy_and_an_error_stays_with_its_request() {
 }
 
 #[test]
-fn volumes_have_one_name_each() {
+fn volume_names_are_unique() {
     let mut arena = Arena::on_heap(1 << 16);
     let memory = arena.alloc(1 << 15, 4096).unwrap();
     let mut volumes = Volumes::new();
@@ -138,7 +141,7 @@ fn volumes_have_one_name_each() {
 }
 
 #[test]
-fn ram_shows_nothing_of_what_its_memory_held_before() {
+fn ram_volume_hides_the_former_contents_of_its_memory() {
     let mut arena = Arena::on_heap(512 << 10);
     let memory = arena.alloc(300 << 10, 4096).unwrap();
     memory.fill(0xee);
@@ -178,7 +181,7 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
         assert!(matches!(a.submit(&request(tag, write, 1, data)), Ok(Submitted::Pending)));
         data
     });
-    // The disk's queue is full of the others' requests: it waits, and is not forgotten.
+    // The disk's queue is full of other users' requests: the request waits, and is not lost.
     let ones = filled(&mut arena, 512 * 16, 1);
     assert!(matches!(b.submit(&request(20, write, 0, ones)), Ok(Submitted::Pending)));
     a.flush_queue();
@@ -218,8 +221,8 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
     assert_eq!(a.submit(&past).err(), Some(VolumeError::PastEnd));
 }
 
-/// Requests that a disk has end for their user when they are given up. The disk ends what it has, which nobody hears of,
-/// and is asked for nothing more of it.
+/// Given-up requests fail for their user at once. The disk completes its current parts later, which is not reported,
+/// and gets no further parts.
 #[test]
 fn requests_of_a_disk_that_are_given_up_fail_at_once_and_end_late() {
     let mut arena = Arena::on_heap(1 << 18);
@@ -237,11 +240,11 @@ fn requests_of_a_disk_that_are_given_up_fail_at_once_and_end_late() {
     volume.flush_queue();
     volume.give_up();
     volume.give_up();
-    let told = [0, 1].map(|_| volume.poll().map(|done| (done.tag.word, done.result)));
-    assert_eq!(told, [0, 1].map(|tag| Some((tag, Err(VolumeError::Io)))));
-    assert!(!volume.is_idle(), "the disk has them still");
+    let failed = [0, 1].map(|_| volume.poll().map(|done| (done.tag.word, done.result)));
+    assert_eq!(failed, [0, 1].map(|tag| Some((tag, Err(VolumeError::Io)))));
+    assert!(!volume.is_idle(), "the disk still has them");
     assert!(!volume.releases_memory());
-    // Another one has room meanwhile.
+    // There is room for another request meanwhile.
     let read = request(7, Operation::Read, 20, data.slice(0, 512).unwrap());
     assert!(matches!(volume.submit(&read), Ok(Submitted::Pending)));
     assert_eq!(
@@ -255,10 +258,10 @@ fn requests_of_a_disk_that_are_given_up_fail_at_once_and_end_late() {
     assert_eq!(volume.disk().taken, [(0, 2048), (8, 2048), (20, 512)], "no second part, no flush");
 }
 
-/// A volume that counts how often it is looked at.
-struct Watched(alloc::rc::Rc<core::cell::Cell<u32>>, usize);
+/// A volume that counts how often it is polled.
+struct CountsPolls(alloc::rc::Rc<core::cell::Cell<u32>>, usize);
 
-impl Volume for Watched {
+impl Volume for CountsPolls {
     fn geometry(&self) -> Geometry {
         Geometry::ABSENT
     }
@@ -280,15 +283,15 @@ impl Volume for Watched {
     }
 }
 
-/// What nobody has asked for anything costs nothing.
+/// Volumes without requests cost nothing.
 #[test]
-fn volumes_that_rest_are_not_looked_at() {
+fn idle_volumes_are_not_polled() {
     let mut volumes = Volumes::new();
     let looks = alloc::rc::Rc::new(core::cell::Cell::new(0));
     let ids: Vec<VolumeId> = (0..150)
         .map(|n| {
             let name = rtrs::Name::new(&std::format!("v{n}")).unwrap();
-            volumes.add(name, Box::new(Watched(looks.clone(), 0))).unwrap()
+            volumes.add(name, Box::new(CountsPolls(looks.clone(), 0))).unwrap()
         })
         .collect();
     assert!(volumes.poll(User::SERVER, VolumeId(0)).is_none());
@@ -306,13 +309,13 @@ fn volumes_that_rest_are_not_looked_at() {
             volumes.poll(User::SERVER, ids[n]).is_none()
                 && volumes.poll(User::SERVER, VolumeId(0)).is_none()
         );
-        assert!(looks.replace(0) <= 3, "others are looked at");
+        assert!(looks.replace(0) <= 3, "others are polled");
     }
 }
 
-/// What every volume looks at first, for one of 64 sectors in blocks of 4096 bytes that can do everything.
+/// `check` for a volume of 64 sectors in blocks of 4096 bytes that supports all operations.
 #[test]
-fn what_a_request_may_be_follows_from_the_shape() {
+fn check_follows_from_the_geometry() {
     use Operation::{Discard, Flush, Read, SecureErase, WriteZeroes};
     let write = Operation::Write { durable: false };
     let all = Features::DISCARD | Features::WRITE_ZEROES | Features::SECURE_ERASE;
@@ -336,9 +339,9 @@ fn what_a_request_may_be_follows_from_the_shape() {
     for operation in [Read, write] {
         assert_eq!(ask(all, operation, 56, 4096), None, "the last block");
         assert_eq!(ask(all, operation, 56, 8192), past_end);
-        assert_eq!(ask(all, operation, 64, 0), None, "nothing, at the end");
+        assert_eq!(ask(all, operation, 64, 0), None, "an empty request at the end");
         assert_eq!(ask(all, operation, u64::MAX - 7, 8192), past_end);
-        assert_eq!(ask(all, operation, 4, 4096), invalid, "not at a block");
+        assert_eq!(ask(all, operation, 4, 4096), invalid, "not aligned to a block");
         assert_eq!(ask(all, operation, 8, 4096 + 512), invalid, "not whole blocks");
         assert_eq!(ask(all, operation, 8, 4096 + 256), invalid, "not whole sectors");
     }
@@ -349,7 +352,7 @@ fn what_a_request_may_be_follows_from_the_shape() {
     ];
     for (operation, feature, most) in without_data {
         assert_eq!(ask(feature, operation(most), 0, 0), None);
-        assert_eq!(ask(feature, operation(most + 8), 0, 0), invalid, "larger than is offered");
+        assert_eq!(ask(feature, operation(most + 8), 0, 0), invalid, "larger than the maximum");
         assert_eq!(ask(feature, operation(8), 56, 0), None);
         assert_eq!(ask(feature, operation(16), 56, 0), past_end);
         assert_eq!(ask(feature, operation(8), 4, 0), invalid);
@@ -364,9 +367,9 @@ fn what_a_request_may_be_follows_from_the_shape() {
     assert_eq!(ask(Features::READ_ONLY, Flush, u64::MAX, 0), None);
 }
 
-/// A volume that is taken out has its name free for another, under another id.
+/// The name of a removed volume is free for another one, which gets another id.
 #[test]
-fn a_volume_that_was_removed_is_not_found_again() {
+fn removed_volume_is_not_found() {
     let mut arena = Arena::on_heap(1 << 17);
     let mut ram = || {
         let memory = arena.alloc(1 << 15, 4096).unwrap();
@@ -379,10 +382,10 @@ fn a_volume_that_was_removed_is_not_found_again() {
     let second = volumes.add(two, ram()).unwrap();
     let counts = volumes.open_counts(first).unwrap().clone();
     let revision = volumes.revision();
-    assert_eq!(revision, 2, "each that is added is news");
+    assert_eq!(revision, 2, "each addition changes the revision");
     assert!(volumes.remove(first).is_some());
-    assert!(volumes.revision() > revision, "whoever tells others of them looks at that");
-    assert!(counts.open(None).is_err(), "nobody opens it any more");
+    assert!(volumes.revision() > revision, "the removal changes the revision");
+    assert!(counts.open(None).is_err(), "it cannot be opened any more");
     assert!(volumes.remove(first).is_none());
     assert_eq!((volumes.find("one"), volumes.name(first)), (None, None));
     assert!(volumes.geometry(first).is_none() && volumes.get(first).is_none());
@@ -395,10 +398,10 @@ fn a_volume_that_was_removed_is_not_found_again() {
     assert_eq!((volumes.find("one"), volumes.name(again)), (Some(again), Some("one")));
 }
 
-/// A disk that says of itself what the test says.
-struct Says(bool, Option<bool>);
+/// A disk whose interrupt state the test sets.
+struct ScriptedDisk(bool, Option<bool>);
 
-impl hal::Disk for Says {
+impl hal::Disk for ScriptedDisk {
     fn geometry(&self) -> Geometry {
         Geometry::ABSENT
     }
@@ -426,22 +429,22 @@ impl hal::Disk for Says {
     }
 }
 
-/// A loop that halts goes by what the disk says, whichever of its users it asks.
+/// Every user of a disk reports the disk's interrupt state, which a loop checks before it halts.
 #[test]
-fn users_of_a_disk_say_of_it_what_it_says() {
+fn users_of_a_disk_report_its_interrupt_state() {
     use hal::Disk;
-    for says in [false, true] {
-        let mut first = DiskHandle::new(Says(says, None));
+    for pending in [false, true] {
+        let mut first = DiskHandle::new(ScriptedDisk(pending, None));
         let second = first.another();
         for user in [&first, &second] {
-            assert_eq!((user.wakes(), user.pending(), user.interrupts()), (says, says, 7));
+            assert_eq!((user.wakes(), user.pending(), user.interrupts()), (pending, pending, 7));
         }
-        first.set_interrupts(says);
-        assert_eq!(second.interrupts(), u64::from(says));
+        first.set_interrupts(pending);
+        assert_eq!(second.interrupts(), u64::from(pending));
     }
 }
 
-/// As large as the disk takes, and whole blocks of it, however small that is.
+/// Parts are as large as the disk's maximum, and consist of whole blocks, even if a block is larger than the maximum.
 #[test]
 fn parts_of_a_request_are_whole_blocks() {
     for (block, most, bytes, part) in [
@@ -476,7 +479,7 @@ fn parts_of_a_request_are_whole_blocks() {
     }
 }
 
-/// A volume that goes on when it is polled again, or does not.
+/// A volume that wants a turn, or does not.
 struct Turns(bool);
 
 impl Volume for Turns {
@@ -495,7 +498,7 @@ impl Volume for Turns {
     }
 }
 
-/// A loop does not halt while one of them wants a turn, wherever it stands.
+/// A loop does not halt while any volume wants a turn, whatever its index.
 #[test]
 fn any_volume_may_want_a_turn() {
     for wants in [None, Some(0), Some(1), Some(69)] {

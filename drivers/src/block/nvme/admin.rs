@@ -10,47 +10,47 @@ use crate::hal::Window;
 /// Entries of the queue.
 pub const ENTRIES: u16 = 8;
 
-/// What a command is for.
+/// Purpose of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Which drive it is, after a reset.
+    /// Identifies the controller at bring-up and after a reset.
     Identify,
-    /// How many queues there are to be.
+    /// Requests a number of I/O queues.
     Queues,
-    /// The I/O completion queue is made.
+    /// Creates the owner's I/O completion queue.
     Completions,
-    /// The I/O submission queue is made.
+    /// Creates the owner's I/O submission queue.
     Submissions,
-    /// The same for another core, by the number of its line.
+    /// Creates the I/O completion queue of another core, by the number of its line.
     LineCompletions(u8),
-    /// See there.
+    /// Creates the I/O submission queue of another core, by the number of its line.
     LineSubmissions(u8),
-    /// A request is aborted.
+    /// Aborts a request.
     Abort,
-    /// How the drive fares.
+    /// Reads the health log page.
     Health,
-    /// The shape of the unit of this number.
-    Shape(usize),
-    /// Somebody waits for the answer.
-    Question(&'static str),
+    /// Re-reads the size of the unit with this number.
+    Size(usize),
+    /// A command at bring-up whose caller polls for the completion: its name.
+    Query(&'static str),
 }
 
 impl Work {
     /// Name of the command.
     pub fn command(self) -> &'static str {
         match self {
-            Work::Identify | Work::Shape(_) => "Identify",
+            Work::Identify | Work::Size(_) => "Identify",
             Work::Queues => "Set Features (Number of Queues)",
             Work::Completions | Work::LineCompletions(_) => "Create I/O Completion Queue",
             Work::Submissions | Work::LineSubmissions(_) => "Create I/O Submission Queue",
             Work::Abort => "Abort",
             Work::Health => "Get Log Page (SMART / Health Information)",
-            Work::Question(command) => command,
+            Work::Query(command) => command,
         }
     }
 }
 
-/// The admin queue, and memory for what is asked.
+/// The admin queue, and a page for the data of its commands.
 pub struct Admin {
     queue: Queue,
     page: Window,
@@ -59,7 +59,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Over a queue of [`ENTRIES`] and a page of memory for answers.
+    /// Takes a queue of [`ENTRIES`] and a page for the data of commands.
     pub fn new(queue: Queue, page: Window) -> Self {
         Admin { queue, page, work: None, cid: 0 }
     }
@@ -69,43 +69,43 @@ impl Admin {
         &self.queue
     }
 
-    /// Where answers go, [`LEN`] bytes.
+    /// The page for the data of commands, [`LEN`] bytes.
     pub fn page(&self) -> Window {
         self.page
     }
 
-    /// Whether no command is under way.
+    /// Whether no command is in flight.
     pub fn is_idle(&self) -> bool {
         self.work.is_none()
     }
 
-    /// What is under way.
+    /// The command in flight.
     pub fn work(&self) -> Option<Work> {
         self.work
     }
 
-    /// As new: the controller has forgotten the queue.
+    /// Clears the queue after the controller has been disabled.
     pub fn restart(&mut self) {
         self.queue.restart();
         self.work = None;
     }
 
-    /// Starts a command; none is under way.
+    /// Starts a command; no other may be in flight.
     pub fn start(&mut self, work: Work, command: Command, registers: &ControllerRegisters) {
         debug_assert!(self.page.len() >= LEN && self.is_idle());
         self.cid = self.cid.wrapping_add(1);
         self.work = Some(work);
         self.queue.push(&with_identifier(command, self.cid));
-        self.queue.tell(registers);
+        self.queue.ring_doorbell(registers);
     }
 
-    /// What was done, and its status field, if it was.
+    /// Takes the completion of the command in flight, if it has arrived: its purpose and status field.
     pub fn take(&mut self, registers: &ControllerRegisters) -> Result<Option<(Work, u16)>, Error> {
         let Some(entry) = self.queue.take() else { return Ok(None) };
         self.queue.give_back(1, registers);
         match self.work.take() {
             Some(work) if entry.cid == self.cid => Ok(Some((work, entry.status))),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::InvalidCompletion),
         }
     }
 }

@@ -1,32 +1,32 @@
-//! How old requests are: time as whoever looks about once a second has seen it.
+//! Coarse clock for the age of requests. It advances about once a second, when the loop watches the drive.
 
 use crate::hal::Instant;
 
-/// More time than this between two looks counts as this: the machine was stopped, not the drive late.
-const LONGEST_LOOK: u64 = 2_000;
+/// Longest step in milliseconds. A longer gap means that the machine was stopped, not that the drive is late.
+const MOST_STEP: u64 = 2_000;
 
-/// Milliseconds since the first look.
+/// Milliseconds since the first update.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Age {
-    looked: Option<Instant>,
+    updated: Option<Instant>,
     millis: u32,
 }
 
 impl Age {
-    /// Takes a look.
-    pub fn grow(&mut self, now: Instant) {
-        let passed = self.looked.map_or(0, |looked| now.nanos_since(looked) / 1_000_000);
-        self.millis = self.millis.wrapping_add(passed.min(LONGEST_LOOK) as u32);
-        self.looked = Some(now);
+    /// Advances the clock to `now`.
+    pub fn update(&mut self, now: Instant) {
+        let passed = self.updated.map_or(0, |then| now.nanos_since(then) / 1_000_000);
+        self.millis = self.millis.wrapping_add(passed.min(MOST_STEP) as u32);
+        self.updated = Some(now);
     }
 
-    /// The age at the last look.
+    /// Milliseconds at the last update.
     #[inline(always)]
     pub fn millis(self) -> u32 {
         self.millis
     }
 
-    /// Milliseconds since it was `then`.
+    /// Milliseconds between `then` and the last update.
     pub fn since(self, then: u32) -> u32 {
         self.millis.wrapping_sub(then)
     }

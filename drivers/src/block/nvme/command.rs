@@ -1,4 +1,4 @@
-//! Commands (NVMe 1.4, 5 and 6) and what their status says (4.6.1).
+//! Encoding of commands (NVMe 1.4, 5 and 6) and meaning of their status (4.6.1).
 
 use super::queue::Command;
 use crate::hal::DiskError;
@@ -14,7 +14,7 @@ const SET_FEATURES: u8 = 0x09;
 const FEATURE_QUEUES: u32 = 7;
 const LOG_HEALTH: u32 = 2;
 const ALL_NAMESPACES: u32 = u32::MAX;
-/// The queue lies in one stretch; the completion queue raises interrupts.
+/// The queue is physically contiguous; the completion queue raises interrupts.
 const CONTIGUOUS: u32 = 1;
 const INTERRUPTS: u32 = 2;
 
@@ -31,7 +31,7 @@ const DEALLOCATE: u32 = 1 << 25;
 /// Dword 11 of dataset management: deallocate.
 const ATTRIBUTE_DEALLOCATE: u32 = 1 << 2;
 
-/// What is identified (CNS, 5.15).
+/// Data structure to identify (CNS, 5.15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identify {
     /// A namespace.
@@ -44,7 +44,7 @@ pub enum Identify {
     Descriptors(u32),
 }
 
-/// A command without an identifier. `prps` are the two entries of its data, `dwords` those from 10 on.
+/// A command without an identifier. `prps` are the PRP entries of its data, `dwords` its dwords 10 to 12.
 fn command(opcode: u8, nsid: u32, prps: [u64; 2], dwords: [u32; 3]) -> Command {
     let [ten, eleven, twelve] = dwords.map(u64::from);
     let first = u64::from(opcode) | u64::from(nsid) << 32;
@@ -58,7 +58,7 @@ pub fn with_identifier(mut command: Command, cid: u16) -> Command {
     command
 }
 
-/// Identify, into a page at `into` that is aligned to a page.
+/// Identify, into a page-aligned page at bus address `into`.
 pub fn identify(what: Identify, into: u64) -> Command {
     let (cns, nsid) = match what {
         Identify::Namespace(nsid) => (0, nsid),
@@ -69,37 +69,38 @@ pub fn identify(what: Identify, into: u64) -> Command {
     command(IDENTIFY, nsid, [into, 0], [cns, 0, 0])
 }
 
-/// SMART / health information of the controller, `len` bytes (a multiple of 4) of it.
+/// Reads `len` bytes (a multiple of 4) of the controller's SMART / health information.
 pub fn health(into: u64, len: usize) -> Command {
     let dwords = (len / 4 - 1) as u32;
     command(GET_LOG_PAGE, ALL_NAMESPACES, [into, 0], [dwords << 16 | LOG_HEALTH, 0, 0])
 }
 
-/// Asks for so many pairs of I/O queues.
+/// Requests `count` pairs of I/O queues.
 pub fn pairs_of_queues(count: u16) -> Command {
     let less_one = u32::from(count - 1);
     command(SET_FEATURES, 0, [0; 2], [FEATURE_QUEUES, less_one << 16 | less_one, 0])
 }
 
-/// How many pairs the answer grants (5.21.1.7): as many as there are of both kinds of queues.
+/// Number of pairs that the completion grants (5.21.1.7): the smaller of the numbers of submission and completion
+/// queues.
 pub fn pairs_granted(answer: u32) -> u16 {
     (answer as u16).min((answer >> 16) as u16).saturating_add(1)
 }
 
-/// Makes completion queue `id`, which raises the interrupt of `vector`, if any.
+/// Creates completion queue `id`, which raises the interrupt of `vector`, if any.
 pub fn create_completions(id: u16, entries: u16, at: u64, vector: Option<u16>) -> Command {
     let queue = u32::from(entries - 1) << 16 | u32::from(id);
     let how = vector.map_or(CONTIGUOUS, |vector| u32::from(vector) << 16 | CONTIGUOUS | INTERRUPTS);
     command(CREATE_COMPLETIONS, 0, [at, 0], [queue, how, 0])
 }
 
-/// Makes submission queue `id`, whose completions go to the completion queue of the same number.
+/// Creates submission queue `id`, whose completions go to the completion queue of the same number.
 pub fn create_submissions(id: u16, entries: u16, at: u64) -> Command {
     let queue = u32::from(entries - 1) << 16 | u32::from(id);
     command(CREATE_SUBMISSIONS, 0, [at, 0], [queue, u32::from(id) << 16 | CONTIGUOUS, 0])
 }
 
-/// Aborts command `cid` of submission queue `queue`, or not: the controller does as it can.
+/// Requests an abort of command `cid` of submission queue `queue`. The controller may ignore it.
 pub fn abort(queue: u16, cid: u16) -> Command {
     command(ABORT, 0, [0; 2], [u32::from(cid) << 16 | u32::from(queue), 0, 0])
 }
@@ -117,14 +118,14 @@ pub fn transfer(kind: Transfer, nsid: u32, block: u64, count: u32, prps: [u64; 2
     [first, 0, 0, prps[0], prps[1], block, rest, 0]
 }
 
-/// Which way data goes, and how far.
+/// Direction of a transfer, and durability of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// To memory.
+    /// From the drive to memory.
     Read,
-    /// To the drive, or its cache.
+    /// To the drive, which may keep the data in its volatile cache.
     Write,
-    /// To where it survives a power cut.
+    /// To the drive's non-volatile media (force unit access).
     WriteThrough,
 }
 
@@ -133,14 +134,14 @@ pub fn flush(nsid: u32) -> Command {
     command(FLUSH, nsid, [0; 2], [0; 3])
 }
 
-/// Zeroes `count` blocks, 1 to 65,536; `deallocate`: it may forget them.
+/// Zeroes `count` blocks, 1 to 65,536; with `deallocate` the drive may deallocate them.
 pub fn write_zeroes(nsid: u32, block: u64, count: u32, deallocate: bool) -> Command {
     let flags = if deallocate { DEALLOCATE } else { 0 };
     let dwords = [block as u32, (block >> 32) as u32, (count - 1) | flags];
     command(WRITE_ZEROES, nsid, [0; 2], dwords)
 }
 
-/// Forgets blocks: the one range ([`range`]) that lies at `at`.
+/// Deallocates the one range of blocks ([`range`]) that is stored at bus address `at`.
 pub fn deallocate(nsid: u32, at: u64) -> Command {
     command(DATASET_MANAGEMENT, nsid, [at, 0], [0, ATTRIBUTE_DEALLOCATE, 0])
 }
@@ -150,20 +151,20 @@ pub fn range(block: u64, count: u32) -> [u64; 2] {
     [u64::from(count) << 32, block]
 }
 
-/// What a status field means.
+/// Meaning of a status field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command was done.
+    /// The command succeeded.
     Done,
-    /// It was not done for a reason that passes.
+    /// The command failed for a temporary reason: retry.
     Again,
-    /// It failed.
+    /// The command failed.
     Failed(DiskError),
 }
 
 impl Outcome {
-    /// Of a status field without the phase bit: code in bits 0 to 7, type in bits 8 to 10, "do not retry" in
-    /// bit 14.
+    /// Decodes a status field without the phase bit: code in bits 0 to 7, type in bits 8 to 10, "do not retry" in bit
+    /// 14.
     #[inline]
     pub fn of(status: u16) -> Outcome {
         match status & 0x7ff {
@@ -176,10 +177,10 @@ impl Outcome {
     fn of_error(status: u16) -> Outcome {
         const DO_NOT_RETRY: u16 = 1 << 14;
         match status & 0x7ff {
-            // Invalid opcode, namespace, field; command sequence, SGL; feature that cannot be had.
+            // Invalid opcode; invalid field; invalid namespace or format.
             0x01 | 0x02 | 0x0b => Outcome::Failed(DiskError::Unsupported),
-            // Aborted by request, by a lost submission queue, by a power loss that was announced; interrupted;
-            // namespace not ready; path errors of the controller's own.
+            // Aborted by request, by a deleted submission queue, by a notified power loss; interrupted; namespace not
+            // ready; path errors (type 3).
             0x05 | 0x07 | 0x08 | 0x21 | 0x82 | 0x300 | 0x360 | 0x370 | 0x371
                 if status & DO_NOT_RETRY == 0 =>
             {
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_whether_to_try_again() {
+    fn status_decodes_to_retry_or_error() {
         assert_eq!(Outcome::of(0), Outcome::Done);
         assert_eq!(Outcome::of(0x07), Outcome::Again);
         assert_eq!(Outcome::of(0x4007), Outcome::Failed(DiskError::Io));

@@ -1,5 +1,5 @@
-//! The controller as its owner has it: registers and admin queue, a pair of I/O queues, and lines to loops of other cores
-//! that have more of these. How it comes up, is reset and is given up is in `life`.
+//! The controller on the core that owns it: registers, admin queue, a pair of I/O queues, and lines to the loops of
+//! other cores that have further pairs. Bring-up, reset and failure of the controller are in `life`.
 
 use super::admin::{self, Admin};
 use super::error::Error;
@@ -7,7 +7,7 @@ use super::identify;
 use super::life::Life;
 use super::lines::Lines;
 use super::log_page::SmartLog;
-use super::pair::{Nonsense, Pair};
+use super::pair::{InvalidCompletion, Pair};
 use super::queue::Queue;
 use super::registers::ControllerRegisters;
 use super::signal::Signal;
@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 /// The owner's pair of I/O queues.
 pub const IO: u16 = 1;
-/// Notices that are kept until somebody asks.
+/// Most notices that are kept for the caller.
 const NOTICES: usize = 16;
 
 /// An NVMe controller.
@@ -29,7 +29,7 @@ pub struct Controller {
     pub(super) pair: Pair,
     pub(super) lines: Lines,
     pub(super) life: Life,
-    /// Who it said that it is.
+    /// Identify data of the controller, once read.
     pub(super) identity: Option<identify::Controller>,
     pub(super) smart: Option<SmartLog>,
     notices: VecDeque<Notice>,
@@ -37,7 +37,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Takes a function's registers and memory for queues. The controller does nothing yet.
+    /// Maps a function's registers and allocates its queues. The controller stays disabled.
     pub fn attach(
         function: Function<'static>,
         platform: &mut dyn Platform,
@@ -46,7 +46,7 @@ impl Controller {
         let bar = bars.get(0).ok_or(Error::NoRegisters)?;
         function.enable();
         let registers = ControllerRegisters::map(bar, IO, platform)?;
-        // The firmware may have left it on, with queues of its own.
+        // The firmware may have left the controller enabled, with the firmware's queues.
         registers.disable();
         let signal = Signal::open(&function, &bars, platform);
         let mut memory = Vec::new();
@@ -87,12 +87,12 @@ impl Controller {
         Ok((Admin::new(queue, answers), Pair::new(IO, registers, signal, arena, memory)?))
     }
 
-    /// Gives its memory back; it must have been stopped, and is not used any more.
+    /// Frees the controller's memory. The controller must be stopped, and must not be used after this.
     pub fn free_memory(&mut self, arena: &mut Arena) {
         self.memory.drain(..).for_each(|window| arena.free(window));
     }
 
-    /// Memory that it uses as well from now on.
+    /// Adds memory that the controller uses.
     pub(super) fn keep(&mut self, memory: Vec<Window>) {
         self.memory.extend(memory);
     }
@@ -105,19 +105,19 @@ impl Controller {
         }
         match self.pair.poll(unit) {
             Ok(done) => done,
-            Err(Nonsense) => {
-                self.begin_reset(super::life::NONSENSE);
+            Err(InvalidCompletion) => {
+                self.begin_reset(super::life::INVALID_COMPLETION);
                 self.pair.ended(unit)
             }
         }
     }
 
-    /// Whether there is a completion of a unit, or of any other, or something to do for them.
+    /// Whether a completion of any unit is waiting, or the controller needs a step of bring-up or reset.
     pub fn pending(&self, unit: usize) -> bool {
         !self.life.is_steady() || self.pair.pending(unit)
     }
 
-    /// How the drive fares.
+    /// Health of the drive.
     pub fn health(&self) -> Health {
         let measured = self.smart.map_or(Health::default(), |log| log.health);
         let (aborts, resets) = self.life.counted();
@@ -138,7 +138,7 @@ impl Controller {
 }
 
 impl Drop for Controller {
-    /// It stops using its memory.
+    /// Stops the controller, so that it does not use its memory any more.
     fn drop(&mut self) {
         self.pair.registers.disable();
     }

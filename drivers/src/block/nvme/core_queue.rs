@@ -1,7 +1,8 @@
-//! A pair of queues of a controller that the loop of another core owns, as that loop has it.
+//! A pair of I/O queues on a core other than the controller's owner. It follows the owner's resets (see
+//! [`super::line`]).
 
 use super::line::{Line, Said, Trouble, Word};
-use super::pair::{Late, Nonsense, Pair};
+use super::pair::{InvalidCompletion, Late, Pair};
 use crate::hal::{Completion, CoreQueue, Disk, Geometry, Instant, Request, SubmitError};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -9,49 +10,49 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
-/// The pair, and the line to the owner.
+/// The pair of queues, and the line to the controller's owner.
 pub struct NvmeQueue {
     pair: Pair,
     line: Arc<Line>,
-    /// What the owner said when it was listened to last.
-    heard: Word,
-    /// The epoch for which the rings were made as new.
+    /// The owner's state that was applied last.
+    seen: Word,
+    /// The epoch for which the rings were cleared.
     ready: u32,
 }
 
 impl NvmeQueue {
-    /// A pair whose rings are new in epoch `ready`, and that the owner knows by `line`.
+    /// A pair whose rings are clear for epoch `ready`, with its line to the owner.
     pub fn new(pair: Pair, line: Arc<Line>, ready: u32) -> Self {
-        let heard = line.word();
-        let mut queue = NvmeQueue { pair, line, heard, ready };
-        queue.heed();
+        let seen = line.word();
+        let mut queue = NvmeQueue { pair, line, seen, ready };
+        queue.apply_state();
         queue
     }
 
-    /// Whether the owner has said something that was not heeded yet.
+    /// Whether the owner's state has changed and was not applied yet.
     #[inline(always)]
     fn has_news(&self) -> bool {
-        self.line.word() != self.heard
+        self.line.word() != self.seen
     }
 
-    /// Listens to the owner.
+    /// Applies the owner's state if it has changed.
     #[inline(always)]
-    fn listen(&mut self) {
+    fn follow_owner(&mut self) {
         if self.has_news() {
-            self.heed();
+            self.apply_state();
         }
     }
 
-    /// Does what the owner says (see [`super::line`]).
+    /// Applies the owner's state (see [`super::line`]).
     #[cold]
-    fn heed(&mut self) {
-        self.heard = self.line.word();
-        let epoch = self.heard.epoch();
-        match self.heard.said() {
+    fn apply_state(&mut self) {
+        self.seen = self.line.word();
+        let epoch = self.seen.epoch();
+        match self.seen.said() {
             Said::Made if epoch == self.ready => self.pair.open(),
             Said::Quiet if epoch != self.ready => {
                 self.pair.hold();
-                self.pair.begin_anew();
+                self.pair.restart();
                 self.ready = epoch;
                 self.line.set_ready(epoch);
             }
@@ -62,7 +63,7 @@ impl NvmeQueue {
 
     #[inline(always)]
     fn poll(&mut self, unit: usize) -> Option<Completion> {
-        self.listen();
+        self.follow_owner();
         match self.pair.poll(unit) {
             Ok(done) => {
                 if done.is_none() {
@@ -70,22 +71,22 @@ impl NvmeQueue {
                 }
                 done
             }
-            Err(Nonsense) => {
-                self.line.ask_for_reset(self.heard.epoch(), Trouble::Nonsense);
+            Err(InvalidCompletion) => {
+                self.line.ask_for_reset(self.seen.epoch(), Trouble::InvalidCompletion);
                 self.pair.ended(unit)
             }
         }
     }
 
     fn watch(&mut self, now: Instant) {
-        self.listen();
-        self.pair.age.grow(now);
+        self.follow_owner();
+        self.pair.age.update(now);
         match self.pair.late(self.line.may_abort()) {
             Late::Nothing => {}
             Late::Abort(cid) => self.line.ask_to_abort(cid),
             Late::Reset => {
                 self.pair.hold();
-                self.line.ask_for_reset(self.heard.epoch(), Trouble::Late);
+                self.line.ask_for_reset(self.seen.epoch(), Trouble::Late);
             }
         }
     }
@@ -100,7 +101,7 @@ impl CoreQueue for NvmeQueue {
     }
 }
 
-/// A namespace, over such a pair.
+/// A namespace, reached through the pair of another core.
 struct CoreDisk {
     /// Shared with the controller's other namespaces, all of the same loop.
     queue: Rc<RefCell<NvmeQueue>>,
@@ -122,8 +123,8 @@ impl Disk for CoreDisk {
 
     fn flush_queue(&mut self) {
         let queue = &mut *self.queue.borrow_mut();
-        queue.listen();
-        queue.pair.tell();
+        queue.follow_owner();
+        queue.pair.ring_doorbell();
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -132,8 +133,8 @@ impl Disk for CoreDisk {
 
     fn set_interrupts(&mut self, wanted: bool) {
         let queue = &mut *self.queue.borrow_mut();
-        // Who has nothing under way does not poll.
-        queue.listen();
+        // Without requests in flight the loop does not poll, so the owner's state is checked here as well.
+        queue.follow_owner();
         queue.pair.signal.set(wanted, &queue.pair.registers);
     }
 
@@ -159,7 +160,7 @@ impl Disk for CoreDisk {
     }
 
     fn watch(&mut self, now: Instant) {
-        // Once for all namespaces.
+        // One namespace watches the pair for all.
         if self.unit == 0 {
             self.queue.borrow_mut().watch(now);
         }

@@ -1,7 +1,6 @@
-//! The last write to a namespace, when nothing else of the machine is to be trusted: the controller is stopped and
-//! set up anew with queues of its own, which are polled. Nothing here allocates after
-//! [`CrashWriter::prepare`](crate::hal::CrashWriter::prepare), or looks at what the driver of normal times has left
-//! behind.
+//! Writes the crash record to a namespace after a panic, when no state of the program can be trusted. The controller is
+//! stopped and set up again with polled queues reserved for this. No allocation happens after
+//! [`CrashWriter::prepare`](crate::hal::CrashWriter::prepare), and no state of the main driver is used.
 
 use super::command::{self, Transfer, with_identifier};
 use super::prp::{LIST_BYTES, Lists};
@@ -9,15 +8,15 @@ use super::queue::{Command, Queue};
 use super::registers::{ControllerRegisters, Status};
 use crate::hal::{Arena, CrashWriter, Window};
 
-/// The pair of queues for the write.
+/// Number of the pair of queues for the write.
 const IO: u16 = 1;
 /// Entries of each queue: one command at a time.
 const ENTRIES: u16 = 2;
-/// Looks at a register or a queue after which the controller counts as gone; one takes 0.1 us or more, and a
-/// busy host may keep a device waiting for a second.
-const LOOKS: u32 = 50_000_000;
+/// Polls of a register or a queue before the controller counts as gone. A poll takes 0.1 us or more, and a device model
+/// on a busy host may stall for a second.
+const MOST_POLLS: u32 = 50_000_000;
 
-/// A namespace whose last write this is for.
+/// Writer of the crash record to a namespace.
 pub struct NvmeCrash {
     registers: ControllerRegisters,
     nsid: u32,
@@ -25,11 +24,11 @@ pub struct NvmeCrash {
     block: u32,
     /// Most bytes of a command.
     most: u32,
-    /// Once there is memory for it; until the controller was used.
+    /// Memory for the write, from `prepare` until `write` has used it.
     ready: Option<Memory>,
 }
 
-/// Memory that was set aside.
+/// Memory reserved for the write.
 struct Memory {
     admin: Queue,
     io: Queue,
@@ -38,13 +37,13 @@ struct Memory {
 }
 
 impl NvmeCrash {
-    /// Takes registers that nobody else has, of a controller that somebody else drives.
+    /// Takes an exclusive mapping of the registers of a controller that the main driver owns.
     pub fn new(registers: ControllerRegisters, nsid: u32, block: u32, most: u32) -> Self {
         NvmeCrash { registers, nsid, block, most, ready: None }
     }
 
-    /// Takes memory, page by page; what was taken when there is no more is not given back.
-    fn set_aside(&self, bytes: usize, arena: &mut Arena) -> Option<Memory> {
+    /// Allocates memory. If the arena runs out, the part allocated so far is not freed.
+    fn allocate(&self, bytes: usize, arena: &mut Arena) -> Option<Memory> {
         let page = 1usize << self.registers.capabilities().page_shift;
         let mut queue = |id| {
             let memory = arena.alloc(Queue::bytes(ENTRIES, page), page)?;
@@ -55,9 +54,9 @@ impl NvmeCrash {
         Some(Memory { admin, io, lists, data: arena.alloc(bytes, page)? })
     }
 
-    /// Waits until the status is as wanted.
+    /// Polls the status until it is as wanted. False if it never is.
     fn wait(&self, wanted: impl Fn(Status) -> bool) -> bool {
-        (0..LOOKS).any(|_| {
+        (0..MOST_POLLS).any(|_| {
             let status = self.registers.status();
             !status.is_absent() && wanted(status)
         })
@@ -79,10 +78,10 @@ impl NvmeCrash {
         }
         let [submissions, completions] = io.addresses();
         let made =
-            done(admin, command::create_completions(IO, ENTRIES, completions, None), registers)
-                && done(admin, command::create_submissions(IO, ENTRIES, submissions), registers);
+            execute(admin, command::create_completions(IO, ENTRIES, completions, None), registers)
+                && execute(admin, command::create_submissions(IO, ENTRIES, submissions), registers);
         if !made {
-            return Err("the drive does not make queues");
+            return Err("the drive refused to create queues");
         }
         let (block, mut at) = (u64::from(self.block), 0);
         while at < bytes {
@@ -91,8 +90,8 @@ impl NvmeCrash {
             let prps = prps.ok_or("the write is too long")?;
             let (start, count) = (first + at as u64 / block, (len as u64 / block) as u32);
             let write = command::transfer(Transfer::WriteThrough, self.nsid, start, count, prps);
-            if !done(io, write, registers) {
-                return Err("the drive did not do the write");
+            if !execute(io, write, registers) {
+                return Err("the drive did not complete the write");
             }
             at += len;
         }
@@ -100,11 +99,11 @@ impl NvmeCrash {
     }
 }
 
-/// Has one command done and waits; whether it was.
-fn done(queue: &mut Queue, command: Command, registers: &ControllerRegisters) -> bool {
+/// Executes a command and polls for its completion. True if the command succeeded.
+fn execute(queue: &mut Queue, command: Command, registers: &ControllerRegisters) -> bool {
     queue.push(&with_identifier(command, 0));
-    queue.tell(registers);
-    let entry = (0..LOOKS).find_map(|_| {
+    queue.ring_doorbell(registers);
+    let entry = (0..MOST_POLLS).find_map(|_| {
         core::hint::spin_loop();
         queue.take()
     });
@@ -114,7 +113,7 @@ fn done(queue: &mut Queue, command: Command, registers: &ControllerRegisters) ->
 
 impl CrashWriter for NvmeCrash {
     fn prepare(&mut self, bytes: usize, arena: &mut Arena) -> bool {
-        self.ready = self.set_aside(bytes, arena);
+        self.ready = self.allocate(bytes, arena);
         self.ready.is_some()
     }
 
@@ -127,7 +126,7 @@ impl CrashWriter for NvmeCrash {
         let mut memory = self.ready.take().ok_or("there was a write already")?;
         memory.data.write(0, data).map_err(|_| "the write is too long")?;
         let result = self.write_all(&mut memory, first / block, bytes);
-        // It writes to no memory of ours while the machine goes down.
+        // The controller must not write to memory while the machine goes down.
         self.registers.disable();
         result
     }

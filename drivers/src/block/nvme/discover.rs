@@ -1,4 +1,4 @@
-//! What a controller holds: at bring-up, one command after the other, while somebody waits.
+//! Discovery of a controller's namespaces at bring-up: one admin command after the other, polled for completion.
 
 use super::admin::Work;
 use super::command::{self, Identify};
@@ -12,19 +12,19 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// A question must be answered in this time.
+/// Longest time for one command.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most namespaces that are used: what places for requests, and names, there are for.
+/// Most namespaces that are used: slots for requests, and names, are limited.
 const MOST_NAMESPACES: usize = 64;
-/// Since this version there are namespace identification descriptors: 1.3.
+/// First version with namespace identification descriptors: 1.3.
 const DESCRIPTORS: u32 = 0x0001_0300;
 /// NSIDs in a list (5.15.2.3).
 const LISTED: usize = 1024;
 
-/// A namespace by its NSID: its shape, or why it cannot be used.
+/// A namespace: its NSID, and its Identify data or why it cannot be used.
 pub type Found = (u32, Result<Namespace, String>);
 
-/// Waits until the controller takes requests.
+/// Brings the controller up, and waits until it takes requests.
 pub fn bring_up(controller: &mut Controller, clock: &dyn Clock) -> Result<(), Error> {
     loop {
         controller.advance();
@@ -39,15 +39,15 @@ pub fn bring_up(controller: &mut Controller, clock: &dyn Clock) -> Result<(), Er
     }
 }
 
-/// Has one command done that answers into the admin queue's page. The status field if it fails.
-fn ask(
+/// Executes a command whose data goes to the admin queue's page. Returns its status field if it fails.
+fn execute(
     controller: &mut Controller,
     name: &'static str,
     command: Command,
     clock: &dyn Clock,
 ) -> Result<Result<(), u16>, Error> {
     controller.admin.page().fill(0);
-    controller.admin.start(Work::Question(name), command, &controller.pair.registers);
+    controller.admin.start(Work::Query(name), command, &controller.pair.registers);
     let deadline = clock.now() + TIMEOUT;
     loop {
         match controller.admin.take(&controller.pair.registers)? {
@@ -71,26 +71,28 @@ pub fn namespaces(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<
             continue;
         }
         let identify = command::identify(Identify::Namespace(nsid), page.bus_address());
-        let shape = match ask(controller, "Identify (namespace)", identify, clock)? {
+        let namespace = match execute(controller, "Identify (namespace)", identify, clock)? {
             Err(status) => {
                 Err(Error::Refused { command: "Identify (namespace)", status }.to_string())
             }
             Ok(()) => {
-                let Some(identity) = &controller.identity else { return Err(Error::Nonsense) };
+                let Some(identity) = &controller.identity else {
+                    return Err(Error::InvalidCompletion);
+                };
                 Namespace::read(&page, identity).map_err(|why| why.to_string())
             }
         };
-        let shape = match shape {
-            Ok(shape) => command_set(controller, nsid, clock)?.map(|()| shape),
+        let namespace = match namespace {
+            Ok(namespace) => command_set(controller, nsid, clock)?.map(|()| namespace),
             unusable => unusable,
         };
-        found.push((nsid, shape));
+        found.push((nsid, namespace));
     }
     Ok(found)
 }
 
-/// Whether a namespace is of the NVM command set, which is in doubt only where the controller can say so: one of before
-/// 1.3 is not asked, and one that refuses the question has no other.
+/// Checks that a namespace is of the NVM command set. Controllers before 1.3 without CAP.CSS bit 6 are not asked, and
+/// a controller that refuses the command has no other command set.
 fn command_set(
     controller: &mut Controller,
     nsid: u32,
@@ -102,18 +104,18 @@ fn command_set(
     }
     let page = controller.admin.page();
     let identify = command::identify(Identify::Descriptors(nsid), page.bus_address());
-    match ask(controller, "Identify (namespace descriptors)", identify, clock)? {
+    match execute(controller, "Identify (namespace descriptors)", identify, clock)? {
         Err(_) => Ok(Ok(())),
         Ok(()) => Ok(identify::command_set(&page).map_err(|why| why.to_string())),
     }
 }
 
-/// NSIDs of the active namespaces; of a controller that does not list them (before 1.1), all that it may have.
+/// NSIDs of the active namespaces. For a controller that does not list them (before 1.1): all valid NSIDs.
 fn active(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<u32>, Error> {
     let page = controller.admin.page();
     let list = command::identify(Identify::Namespaces(0), page.bus_address());
     let most = controller.identity.as_ref().map_or(0, |identity| identity.namespaces);
-    if ask(controller, "Identify (namespaces)", list, clock)?.is_err() {
+    if execute(controller, "Identify (namespaces)", list, clock)?.is_err() {
         return Ok((1..=most.min(MOST_NAMESPACES as u32)).collect());
     }
     let listed = (0..LISTED).map(|n| page.load32(4 * n)).take_while(|&nsid| nsid != 0);
@@ -123,11 +125,11 @@ fn active(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<u32>, Er
     Ok(nsids)
 }
 
-/// Asks how the drive fares. One that does not say is not asked again.
+/// Reads the health log page. A drive that refuses it is not asked again.
 pub fn health(controller: &mut Controller, clock: &dyn Clock) -> Result<(), Error> {
     let page = controller.admin.page();
     let command = command::health(page.bus_address(), log_page::LEN);
-    if ask(controller, "Get Log Page (SMART / Health Information)", command, clock)?.is_ok() {
+    if execute(controller, "Get Log Page (SMART / Health Information)", command, clock)?.is_ok() {
         controller.smart = Some(SmartLog::read(&page));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Why a controller cannot be used: what it did, whose fault it is, and what to do.
+//! Errors of a controller. Each message names the fault, the culprit, and the remedy.
 
 use core::fmt;
 
@@ -7,32 +7,32 @@ use core::fmt;
 pub enum Error {
     /// BAR 0 is missing, too small, or cannot be mapped.
     NoRegisters,
-    /// Nothing answers where its registers are.
+    /// Its registers read as all ones or zeroes.
     Absent,
-    /// A register says what cannot be.
+    /// This register has an impossible value.
     Registers(&'static str),
-    /// VS, as it was read.
+    /// VS has this unknown value.
     Version(u32),
     /// It has no NVM command set.
     NoCommandSet,
-    /// Its smallest page has 2 to the power of so many bytes.
+    /// Its smallest page has 2 to the power of `log2` bytes: too large.
     PageSize {
         /// Exponent.
         log2: u32,
     },
     /// CSTS.RDY stays 1.
     NoReset {
-        /// How long was waited.
+        /// Time limit.
         seconds: u64,
     },
     /// CSTS.RDY stays 0.
     NotReady {
-        /// How long was waited.
+        /// Time limit.
         seconds: u64,
     },
-    /// CSTS.CFS.
+    /// CSTS.CFS is set.
     Fatal,
-    /// A command of the admin queue is not completed.
+    /// This command of the admin queue does not complete.
     Silent(&'static str),
     /// A command of the admin queue fails.
     Refused {
@@ -41,17 +41,17 @@ pub enum Error {
         /// Its status field.
         status: u16,
     },
-    /// Completions name commands that are not under way.
-    Nonsense,
-    /// It wants queue entries of other sizes.
+    /// Completions name commands that are not in flight.
+    InvalidCompletion,
+    /// It requires queue entries of other sizes than this driver uses.
     EntrySizes,
-    /// After a reset another drive answers.
+    /// After a reset the serial number is another drive's.
     AnotherDrive,
-    /// It had to be reset again and again.
+    /// It needed too many resets in a short time.
     TooManyResets,
     /// The DMA arena is too small.
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
     /// It has no namespace.
@@ -59,7 +59,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What is told of a drive that was in use. Does not name it.
+    /// Notice to the operator about a drive that was in use. Does not name the drive.
     pub fn notice(&self) -> &'static str {
         match self {
             Error::Absent => {
@@ -71,15 +71,15 @@ impl Error {
                  more: replace it"
             }
             Error::AnotherDrive => {
-                "after a reset another drive answers in this one's place; it is not used: restart the \
+                "after a reset another drive answers at this address; it is not used: restart the \
                  appliance"
             }
             Error::TooManyResets => {
-                "the drive had to be reset again and again, and is not used any more: look after its firmware, \
-                 power and cooling, or replace it"
+                "the drive needed too many resets, and is not used any more: check its firmware, power and \
+                 cooling, or replace it"
             }
             _ => {
-                "the drive does not come back after a reset, and is not used any more: power-cycle it, or \
+                "the drive does not recover by a reset, and is not used any more: power-cycle it, or \
                  replace it"
             }
         }
@@ -90,7 +90,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoRegisters => f.write_str(
-                "NVMe controller has no registers that could be reached (BAR 0): the firmware gave it no \
+                "NVMe controller's registers cannot be reached (BAR 0): the firmware gave it no \
                  address",
             ),
             Error::Absent => f.write_str(
@@ -101,13 +101,13 @@ impl fmt::Display for Error {
                 write!(f, "NVMe controller has an impossible {what}: the drive is broken")
             }
             Error::Version(version) => {
-                write!(f, "NVMe controller has version {version:#x}: not known")
+                write!(f, "NVMe controller has the unknown version {version:#x}")
             }
             Error::NoCommandSet => f.write_str(
                 "NVMe controller has no NVM command set (CAP.CSS): it is for administration only",
             ),
             Error::PageSize { log2 } => {
-                write!(f, "NVMe controller wants pages of 2^{log2} bytes (CAP.MPSMIN), not of 64 KiB or less")
+                write!(f, "NVMe controller requires pages of 2^{log2} bytes (CAP.MPSMIN): more than 64 KiB")
             }
             Error::NoReset { seconds } => write!(
                 f,
@@ -129,24 +129,24 @@ impl fmt::Display for Error {
             ),
             Error::Refused { command, status } => write!(
                 f,
-                "NVMe controller refuses the command {command} with status type {}, code {:#04x}: look \
-                 after its firmware",
+                "NVMe controller refuses the command {command} with status type {}, code {:#04x}: update \
+                 its firmware",
                 status >> 8 & 7,
                 status & 0xff
             ),
-            Error::Nonsense => f.write_str(
-                "NVMe controller completes commands that it was not given: the drive is broken, replace it",
+            Error::InvalidCompletion => f.write_str(
+                "NVMe controller completes commands that were not submitted: the drive is broken, replace it",
             ),
             Error::EntrySizes => f.write_str(
-                "NVMe controller wants queue entries of other sizes than 64 and 16 bytes: no driver for \
-                 that",
+                "NVMe controller requires queue entries of other sizes than 64 and 16 bytes: not \
+                 supported",
             ),
             Error::AnotherDrive | Error::TooManyResets => f.write_str(self.notice()),
             Error::NoMemory { bytes } => {
                 write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")
             }
             Error::NoNamespace => f.write_str(
-                "NVMe controller has no namespace: make one (`nvme create-ns`, `nvme attach-ns`)",
+                "NVMe controller has no namespace: create one (`nvme create-ns`, `nvme attach-ns`)",
             ),
         }
     }

@@ -1,29 +1,28 @@
-//! What controllers and namespaces say of themselves (NVMe 1.4, 5.15.2), bounded: none of it is believed
-//! beyond what it could be.
+//! Parses the Identify data of controllers and namespaces (NVMe 1.4, 5.15.2). Every value is checked or bounded.
 
 use super::prp::MOST_TRANSFER;
 use crate::hal::{Features, Geometry, Window};
 use alloc::string::String;
 use core::fmt;
 
-/// Bytes of what is identified.
+/// Bytes of an Identify data structure.
 pub const LEN: usize = 4096;
 
 const SECTOR: u32 = 512;
-/// Largest block that is taken: 64 KiB.
+/// Largest supported block: 64 KiB.
 const MOST_BLOCK_SHIFT: u8 = 16;
-/// Largest unit that a physical block, or what is discarded, is believed to have.
+/// Largest plausible physical block or discard granularity; larger values are ignored.
 const MOST_GRANULARITY: u32 = 16 << 20;
-/// Most sectors of one discard, 2 GiB: so that it does not take for ever.
+/// Most sectors of one discard: 2 GiB, to bound its duration.
 const MOST_DISCARD: u32 = 4 << 20;
-/// Most blocks of a command with a count (NLB).
+/// Most blocks of a command (NLB).
 const MOST_BLOCKS: u32 = 1 << 16;
 
 // Optional commands (ONCS).
 const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
 const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 
-/// What a controller says of itself.
+/// Identify data of a controller, as far as it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
     /// Serial number, without blanks.
@@ -34,20 +33,20 @@ pub struct Controller {
     pub firmware: String,
     /// Most bytes of a transfer: a power of two, at most [`MOST_TRANSFER`].
     pub most_transfer: u32,
-    /// Number of namespaces: the largest NSID.
+    /// Largest valid NSID (NN).
     pub namespaces: u32,
-    /// It has a volatile write cache.
+    /// The controller has a volatile write cache.
     volatile_cache: bool,
     optional_commands: u16,
-    /// Least and most bytes of queue entries, as log2: of submissions, and of completions.
+    /// Sizes of submission and completion queue entries (SQES, CQES): least and most bytes, as log2.
     entry_sizes: [u8; 2],
 }
 
 impl Controller {
-    /// Reads a page that was identified; `page_shift` is of the controller's smallest page.
+    /// Parses the data; `page_shift` is log2 of the controller's smallest page.
     pub fn read(page: &Window, page_shift: u32) -> Option<Controller> {
         let mdts = u32::from(page.read_array::<1>(77).ok()?[0]);
-        // 0 is no limit; neither is what is above all that we take.
+        // 0 means no limit. A limit above MOST_TRANSFER is ignored.
         let limited = mdts != 0 && mdts + page_shift < 31;
         let most = if limited { 1 << (mdts + page_shift) } else { MOST_TRANSFER };
         Some(Controller {
@@ -62,7 +61,7 @@ impl Controller {
         })
     }
 
-    /// Whether it takes queue entries of 64 and 16 bytes, as all do that keep to the specification.
+    /// Whether the controller takes queue entries of 64 and 16 bytes, as the specification requires.
     pub fn takes_entries(&self) -> bool {
         let [submissions, completions] = self.entry_sizes;
         let takes = |sizes: u8, log2: u8| (sizes & 15..=sizes >> 4).contains(&log2);
@@ -70,7 +69,7 @@ impl Controller {
     }
 }
 
-/// Visible characters and blanks of a field, without blanks at its ends.
+/// Visible characters and blanks of a field, without leading and trailing blanks.
 fn graphic<const N: usize>(page: &Window, at: usize) -> Option<String> {
     let bytes = page.read_array::<N>(at).ok()?;
     let visible = bytes.iter().filter(|&&byte| byte == b' ' || byte.is_ascii_graphic());
@@ -81,17 +80,17 @@ fn graphic<const N: usize>(page: &Window, at: usize) -> Option<String> {
 /// Why a namespace cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// It has no blocks: nobody made it, or it was taken away.
+    /// The namespace has no blocks: it does not exist, or is not attached.
     Empty,
-    /// Its blocks have 2 to the power of so many bytes.
+    /// Unsupported size of blocks, as log2 of bytes.
     Block(u8),
-    /// Its blocks come with so many bytes of metadata.
+    /// Blocks have this many bytes of metadata.
     Metadata(u16),
-    /// It says that it has so many blocks.
+    /// Impossible number of blocks.
     Size(u64),
-    /// The controller takes so many bytes in a transfer, less than a block.
+    /// The controller's largest transfer in bytes is smaller than a block.
     Transfer(u32),
-    /// It is of this command set (CSI), which is not NVM.
+    /// The namespace is of this command set (CSI), not NVM.
     CommandSet(u8),
 }
 
@@ -103,7 +102,7 @@ impl fmt::Display for Unusable {
             }
             Unusable::Block(log2) => write!(
                 f,
-                "the namespace has blocks of 2^{log2} bytes, not of 512 to 65536: format it otherwise \
+                "the namespace has blocks of 2^{log2} bytes, not of 512 to 65536: reformat it \
                  (`nvme format --block-size=4096`)"
             ),
             Unusable::Metadata(bytes) => write!(
@@ -112,11 +111,14 @@ impl fmt::Display for Unusable {
                  (`nvme format --ms=0 --lbaf=…`)"
             ),
             Unusable::Size(blocks) => {
-                write!(f, "the namespace has {blocks} blocks, as it says: the drive is broken")
+                write!(
+                    f,
+                    "the namespace reports the impossible size of {blocks} blocks: the drive is broken"
+                )
             }
             Unusable::Transfer(bytes) => write!(
                 f,
-                "the drive takes transfers of {bytes} bytes, as it says, less than one block: it is \
+                "the drive reports a largest transfer of {bytes} bytes, less than one block: it is \
                  broken"
             ),
             Unusable::CommandSet(csi) => {
@@ -129,8 +131,8 @@ impl fmt::Display for Unusable {
                 };
                 write!(
                     f,
-                    "the namespace is of {set} command set (CSI {csi}), and only those of the NVM command set are \
-                     volumes: create one (`nvme create-ns --csi=0`), or use another namespace"
+                    "the namespace is of {set} command set (CSI {csi}); only those of the NVM command set can be used: \
+                     create one (`nvme create-ns --csi=0`), or use another namespace"
                 )
             }
         }
@@ -154,17 +156,17 @@ pub fn command_set(page: &Window) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// A namespace, as far as it is used.
+/// Identify data of a namespace, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its shape.
+    /// Geometry and features of the namespace.
     pub geometry: Geometry,
-    /// What Write Zeroes may forget reads as zeroes all the same.
+    /// Blocks that Write Zeroes deallocates read as zeroes (DLFEAT).
     pub deallocates_zeroes: bool,
 }
 
 impl Namespace {
-    /// Reads a page that was identified.
+    /// Parses the data.
     pub fn read(page: &Window, controller: &Controller) -> Result<Namespace, Unusable> {
         let byte = |at: usize| page.read_array::<1>(at).map_or(0, |[byte]| byte);
         let half = |at: usize| u16::from_le_bytes(page.read_array(at).unwrap_or_default());
@@ -190,7 +192,7 @@ impl Namespace {
         if max_transfer < block {
             return Err(Unusable::Transfer(max_transfer));
         }
-        // NSFEAT bit 4: the preferred sizes are there, less one, in blocks.
+        // NSFEAT bit 4: the fields of preferred sizes are valid. They count blocks, less one.
         let preferred = byte(24) & 1 << 4 != 0;
         let size = |at: usize| {
             let bytes = (u32::from(half(at)) + 1).saturating_mul(block);
@@ -212,7 +214,7 @@ impl Namespace {
             max_transfer,
             max_discard_sectors: if discards { MOST_DISCARD } else { 0 },
             discard_granularity: if discards { size(68) } else { 0 },
-            // As Linux does: more than a transfer may have is not tried.
+            // Limited to the largest transfer, as Linux does.
             max_write_zeroes_sectors: if zeroes { max_transfer / SECTOR } else { 0 },
             features,
         };
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_freed_of_blanks_and_of_what_cannot_be_seen() {
+    fn names_are_stripped_of_blanks_and_invisible_characters() {
         let found = controller(&[
             (4, b"S 1\x1b[31m/X            "),
             (24, b" A drive of QEMU                        "),
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_is_bounded_whatever_the_controller_says() {
+    fn transfer_size_is_bounded_for_any_mdts() {
         for (mdts, most) in [(0, MOST_TRANSFER), (1, 8192), (5, 128 << 10), (7, 512 << 10)] {
             assert_eq!(controller(&[(77, &[mdts])]).most_transfer, most, "{mdts}");
         }
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_has_the_shape_that_it_says() {
+    fn namespace_geometry_is_parsed() {
         let controller = controller(&[(77, &[5]), (520, &[0xc]), (525, &[1])]);
         let blocks = 1000u64.to_le_bytes();
         let fields: [(usize, &[u8]); 5] =
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_set_is_read_wherever_its_descriptor_stands() {
+    fn command_set_is_read_from_any_descriptor_in_the_list() {
         let eui = [1, 8, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let uuid = [&[3, 16, 0, 0][..], &[4; 16]].concat();
         let csi = |csi: u8| [4, 1, 0, 0, csi];
@@ -302,19 +304,18 @@ mod tests {
             (csi(2).to_vec(), Err(Unusable::CommandSet(2))),
             ([&eui[..], &uuid, &csi(1)].concat(), Err(Unusable::CommandSet(1))),
             ([&csi(0)[..], &csi(2)].concat(), Err(Unusable::CommandSet(2))),
-            // A list that does not end.
+            // A list without an end.
             ([0xfe, 0xff, 0, 0].repeat(1024), Ok(())),
             ([9, 0, 0, 0].repeat(1024), Ok(())),
         ] {
             assert_eq!(command_set(&page(&[(0, &list)])), expected, "{:?}", list.get(..20));
         }
-        // It is named.
         assert!(std::format!("{}", Unusable::CommandSet(2)).contains("of zoned command set"));
     }
 
     proptest! {
         #[test]
-        fn any_page_gives_a_shape_that_can_be_worked_with(
+        fn any_page_gives_a_usable_geometry_or_an_error(
             bytes in proptest::collection::vec(any::<u8>(), 600),
             shift in 9u8..=16,
             of in proptest::collection::vec(any::<u8>(), 600),

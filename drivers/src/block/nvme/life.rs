@@ -1,8 +1,8 @@
-//! How a controller comes up, is looked after, is reset, and is given up (NVMe 1.4, 3.1.5, 7.6 and 9). Nothing here
-//! waits: each step looks whether the controller has done the one before.
+//! Bring-up, watch, reset and failure of a controller (NVMe 1.4, 3.1.5, 7.6 and 9) as a state machine that never waits:
+//! each step checks whether the controller has completed the previous one.
 //!
-//! A request ends only when the controller cannot touch its memory any more: it has completed it, or is stopped
-//! (CSTS.RDY is 0), or may not reach memory at all (bus mastering is off).
+//! A request ends only when the controller cannot touch the request's memory any more: the controller has completed it,
+//! or is stopped (CSTS.RDY is 0), or cannot reach memory at all (bus mastering is off).
 
 use super::admin::Work;
 use super::age::Age;
@@ -17,58 +17,59 @@ use super::pair::Late;
 use crate::hal::{Instant, Notice, Severity};
 use core::time::Duration;
 
-/// A command of the admin queue must be answered in this time.
+/// Longest time for a command of the admin queue.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a drive is asked how it fares.
+/// Milliseconds between readings of the drive's health.
 const HEALTH_INTERVAL: u32 = 30_000;
-/// After so long without a reset those before are forgotten.
+/// Milliseconds without a reset after which the count of recent resets starts again.
 const RESETS_FORGOTTEN: u32 = 60_000;
-/// More resets than this, none forgotten, are too many.
+/// Most recent resets. One more is too many.
 const MOST_RESETS: u8 = 3;
 
-// What a reset is for.
-pub const NONSENSE: &str = "the drive completed a request that it was not given, or completed one twice: its \
-     controller is reset and the work done again; look after its firmware, or replace it";
-pub const LATE: &str = "the drive did not complete a request, nor abort it: its controller is reset and the work done \
-     again; look after its firmware, or replace it";
-const FATAL: &str = "the drive reports a fatal error (CSTS.CFS): its controller is reset and the work done again; look \
-     after its firmware, power and cooling";
-const LOST: &str =
-    "the drive has reset itself: it is set up anew and the work done again; look after its power";
-pub const DEAF: &str = "the drive does not answer commands for administration: its controller is reset and the work done \
-     again; look after its firmware, or replace it";
-pub const ABORTED: &str = "the drive did not complete a request in 10 s: it is told to abort it";
-const BACK: &str = "the drive works again";
+// Notices: reasons of resets, an abort, and the recovery.
+pub const INVALID_COMPLETION: &str = "the drive completed an unknown request, or completed one twice: its controller \
+     is reset and the requests are repeated; update its firmware, or replace it";
+pub const LATE: &str = "the drive did not complete a request, nor abort it: its controller is reset and the requests \
+     are repeated; update its firmware, or replace it";
+const FATAL: &str = "the drive reports a fatal error (CSTS.CFS): its controller is reset and the requests are \
+     repeated; check its firmware, power and cooling";
+const SELF_RESET: &str =
+    "the drive has reset itself: it is set up again and the requests are repeated; check its power";
+pub const ADMIN_SILENT: &str = "the drive does not complete admin commands: its controller is reset and the requests \
+     are repeated; update its firmware, or replace it";
+pub const ABORTED: &str = "the drive did not complete a request in 10 s: aborting the request";
+const RECOVERED: &str = "the drive works again";
 
-/// Where a controller is in its life.
+/// State of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// CC.EN is 0, CSTS.RDY still 1.
     Stopping,
     /// CC.EN is 1, CSTS.RDY still 0.
     Starting,
-    /// A command of the admin queue is under way that sets it up.
+    /// An admin command of the setup is in flight.
     SettingUp,
-    /// It takes requests.
+    /// The controller takes requests.
     Live,
-    /// It is not used any more.
+    /// The controller failed, and is not used any more.
     Gone(Error),
 }
 
-/// The state of a controller, and its age.
+/// State of a controller, its clock, and its counters.
 #[derive(Debug)]
 pub struct Life {
     state: State,
-    /// Since when it is in that state, once somebody looked.
+    /// When the state was entered, as of the first check after that.
     since: Option<Instant>,
-    /// It takes requests, and there is nothing to do for it until somebody looks after it.
+    /// No step is pending until the next watch.
     steady: bool,
     age: Age,
-    /// When the admin command was started, in Live.
-    asked: u32,
-    /// When it is asked next how it fares, and what of that comes next: 0 the log page, then units.
+    /// When the admin command in flight was started, in state `Live`.
+    command_started: u32,
+    /// When the next round of health queries begins.
     health_due: u32,
-    question: usize,
+    /// The next query of the round: 0 for the log page, then the units.
+    next_query: usize,
     reset_at: u32,
     recent_resets: u8,
     aborts: u64,
@@ -82,9 +83,9 @@ impl Default for Life {
             since: None,
             steady: false,
             age: Age::default(),
-            asked: 0,
+            command_started: 0,
             health_due: 0,
-            question: 0,
+            next_query: 0,
             reset_at: 0,
             recent_resets: 0,
             aborts: 0,
@@ -94,17 +95,17 @@ impl Default for Life {
 }
 
 impl Life {
-    /// It takes requests.
+    /// Whether the controller takes requests.
     pub fn is_live(&self) -> bool {
         matches!(self.state, State::Live)
     }
 
-    /// It is not used any more.
+    /// Whether the controller failed, and is not used any more.
     pub fn is_gone(&self) -> bool {
         matches!(self.state, State::Gone(_))
     }
 
-    /// Why it is not used any more.
+    /// Why the controller is not used any more.
     pub fn error(&self) -> Option<Error> {
         match self.state {
             State::Gone(error) => Some(error),
@@ -112,23 +113,23 @@ impl Life {
         }
     }
 
-    /// There is nothing to do for it until somebody looks after it: it takes requests, or is not used any more.
+    /// Whether no step is pending until the next watch: the controller takes requests, or is not used any more.
     #[inline(always)]
     pub fn is_steady(&self) -> bool {
         self.steady
     }
 
-    /// Whether that is so, while it takes requests.
+    /// Sets whether no step is pending, while the controller takes requests.
     pub fn set_steady(&mut self, steady: bool) {
         self.steady = steady;
     }
 
-    /// Requests aborted, and resets.
+    /// Counts of aborts and resets.
     pub fn counted(&self) -> (u64, u64) {
         (self.aborts, self.resets)
     }
 
-    /// A request is to be aborted.
+    /// Counts an abort.
     pub fn count_abort(&mut self) {
         self.aborts += 1;
     }
@@ -141,10 +142,10 @@ impl Life {
 }
 
 impl Controller {
-    /// Takes the next step if the controller has done the last one.
+    /// Takes the next step if the controller has completed the previous one.
     pub fn advance(&mut self) {
         match self.life.state {
-            State::Live => self.make_lines(),
+            State::Live => self.create_line_queues(),
             State::Gone(_) => {}
             State::Stopping => {
                 let status = self.pair.registers.status();
@@ -167,15 +168,15 @@ impl Controller {
             }
             State::SettingUp => match self.admin.take(&self.pair.registers) {
                 Ok(None) => {}
-                Ok(Some((work, status))) => self.was_set_up(work, status),
+                Ok(Some((work, status))) => self.setup_step_done(work, status),
                 Err(error) => self.give_up(error),
             },
         }
     }
 
-    /// It touches no memory any more.
+    /// The controller has stopped, and touches no memory any more: clears its queues and enables it again.
     fn stopped(&mut self) {
-        self.pair.begin_anew();
+        self.pair.restart();
         self.admin.restart();
         self.lines.say(Said::Quiet);
         let [submissions, completions] = self.admin.queue().addresses();
@@ -188,8 +189,8 @@ impl Controller {
         self.admin.start(work, command, &self.pair.registers);
     }
 
-    fn was_set_up(&mut self, work: Work, status: u16) {
-        // A controller that does not let queues be counted may have two all the same.
+    fn setup_step_done(&mut self, work: Work, status: u16) {
+        // A controller that refuses Set Features may support one pair of queues all the same.
         if status & 0x7ff != 0 && work != Work::Queues {
             return self.give_up(Error::Refused { command: work.command(), status });
         }
@@ -199,7 +200,7 @@ impl Controller {
             Work::Identify => {
                 let shift = self.pair.registers.capabilities().page_shift;
                 let found = identify::Controller::read(&self.admin.page(), shift);
-                let Some(found) = found else { return self.give_up(Error::Nonsense) };
+                let Some(found) = found else { return self.give_up(Error::InvalidCompletion) };
                 if !found.takes_entries() {
                     return self.give_up(Error::EntrySizes);
                 }
@@ -226,15 +227,15 @@ impl Controller {
             _ => {
                 self.life.enter(State::Live);
                 if self.life.resets > 0 {
-                    self.note(Notice { severity: Severity::Information, text: BACK });
+                    self.note(Notice { severity: Severity::Information, text: RECOVERED });
                 }
                 self.pair.open();
-                self.make_lines();
+                self.create_line_queues();
             }
         }
     }
 
-    /// Gives the controller up if it takes too long for the step that it is at.
+    /// Gives the controller up if its current step has timed out.
     pub fn check_time(&mut self, now: Instant) {
         let since = *self.life.since.get_or_insert(now);
         let timeout = self.pair.registers.capabilities().timeout;
@@ -252,7 +253,7 @@ impl Controller {
         }
     }
 
-    /// Stops the controller; it is set up anew, and what it had under way is done again.
+    /// Stops the controller, to set it up again and to repeat its requests.
     pub fn begin_reset(&mut self, why: &'static str) {
         if !self.life.is_live() {
             return;
@@ -274,13 +275,13 @@ impl Controller {
         self.note(Notice { severity: Severity::Warning, text: why });
     }
 
-    /// The controller is not used any more: its requests end.
+    /// Disables the controller for good, and ends its requests.
     pub fn give_up(&mut self, error: Error) {
         if self.life.is_gone() {
             return;
         }
         self.pair.registers.disable();
-        // Whatever it still thinks that it has to do: it cannot reach memory.
+        // Without bus mastering it cannot reach memory, whatever its state.
         self.function.disable();
         self.life.enter(State::Gone(error));
         self.pair.end_all();
@@ -288,27 +289,27 @@ impl Controller {
         self.note(Notice { severity: Severity::Error, text: error.notice() });
     }
 
-    /// The machine ends.
+    /// Notifies the controller of the coming power-off.
     pub fn shut_down(&mut self) {
         if self.life.is_live() {
             self.pair.registers.shut_down();
         }
     }
 
-    /// Whether it is ready for that.
+    /// Whether the controller is ready for power-off.
     pub fn is_shut_down(&self) -> bool {
         let status = self.pair.registers.status();
         !self.life.is_live() || status.is_absent() || status.is_shut_down()
     }
 
-    /// Whether nobody answers any more.
+    /// Whether the controller has disappeared from the bus.
     fn is_absent(&self) -> bool {
         self.pair.registers.is_absent() || self.function.vendor() == u16::MAX
     }
 
-    /// Looks after the controller; to be called about once a second.
+    /// Watches the controller; to be called about once a second.
     pub fn watch(&mut self, now: Instant) {
-        self.life.age.grow(now);
+        self.life.age.update(now);
         self.pair.age = self.life.age;
         if self.life.is_gone() {
             return;
@@ -323,52 +324,52 @@ impl Controller {
         } else if status.is_fatal() {
             self.begin_reset(FATAL);
         } else if !status.is_ready() {
-            self.begin_reset(LOST);
+            self.begin_reset(SELF_RESET);
         } else {
-            self.take_answer();
-            if !self.life.is_live() || self.heed_lines() {
+            self.take_admin_completion();
+            if !self.life.is_live() || self.serve_lines() {
                 return;
             }
             self.look_for_late_requests();
             if self.life.is_live() && self.lines.next().is_some() {
-                self.make_lines();
+                self.create_line_queues();
             }
-            self.ask_how_it_fares();
+            self.query_health();
         }
     }
 
-    /// Takes the answer to an admin command.
-    fn take_answer(&mut self) {
+    /// Takes the completion of an admin command.
+    fn take_admin_completion(&mut self) {
         match self.admin.take(&self.pair.registers) {
-            Err(_) => self.begin_reset(NONSENSE),
+            Err(_) => self.begin_reset(INVALID_COMPLETION),
             Ok(None) => {
-                let waits = u128::from(self.life.age.since(self.life.asked));
+                let waits = u128::from(self.life.age.since(self.life.command_started));
                 if !self.admin.is_idle() && waits > ADMIN_TIMEOUT.as_millis() {
-                    self.begin_reset(DEAF);
+                    self.begin_reset(ADMIN_SILENT);
                 }
             }
-            // Whether it did abort shows in the request's own completion.
             Ok(Some((Work::Health, 0))) => {
                 let log = SmartLog::read(&self.admin.page());
                 let before = self.smart.map_or(0, |log| log.warnings);
-                for text in log.news(before) {
+                for text in log.new_warnings(before) {
                     self.note(Notice { severity: Severity::Warning, text });
                 }
                 self.smart = Some(log);
             }
-            Ok(Some((Work::Shape(unit), 0))) => self.note_shape(unit),
-            Ok(Some((work, status))) => self.line_was_made(work, status),
+            Ok(Some((Work::Size(unit), 0))) => self.update_size(unit),
+            // An abort needs nothing here: the request's own completion shows its result.
+            Ok(Some((work, status))) => self.line_command_done(work, status),
         }
     }
 
-    /// Takes over the size of a namespace that may have changed.
-    fn note_shape(&mut self, number: usize) {
+    /// Updates the size of a namespace from its Identify data.
+    fn update_size(&mut self, number: usize) {
         let page = self.admin.page();
         let Some((identity, unit)) = self.identity.as_ref().zip(self.pair.units.get(number)) else {
             return;
         };
-        // Half a change, or nonsense: the old shape holds until it makes sense again. With blocks of another
-        // size it is another disk: the old shape holds, and requests fail.
+        // Invalid data, such as half a change, is ignored until it is valid again. With another size of blocks it is
+        // another disk: the old geometry is kept, and requests fail.
         if let Ok(found) = Namespace::read(&page, identity)
             && found.geometry.logical_block == unit.namespace.geometry.logical_block
         {
@@ -385,13 +386,13 @@ impl Controller {
         }
     }
 
-    pub(super) fn ask(&mut self, work: Work, command: super::queue::Command) {
-        self.life.asked = self.life.age.millis();
+    pub(super) fn start_command(&mut self, work: Work, command: super::queue::Command) {
+        self.life.command_started = self.life.age.millis();
         self.admin.start(work, command, &self.pair.registers);
     }
 
-    /// Asks one question of those that are due.
-    fn ask_how_it_fares(&mut self) {
+    /// Starts the next due query: the health log page, or the size of a unit.
+    fn query_health(&mut self) {
         let life = &mut self.life;
         if !life.is_live()
             || !self.admin.is_idle()
@@ -400,16 +401,19 @@ impl Controller {
             return;
         }
         let page = self.admin.page().bus_address();
-        let question = life.question;
-        life.question += 1;
-        if question > self.pair.units.len() {
-            life.question = 0;
+        let query = life.next_query;
+        life.next_query += 1;
+        if query > self.pair.units.len() {
+            life.next_query = 0;
             life.health_due = life.age.millis().wrapping_add(HEALTH_INTERVAL);
-        } else if let Some(unit) = question.checked_sub(1) {
+        } else if let Some(unit) = query.checked_sub(1) {
             let Some(nsid) = self.pair.units.get(unit).map(|unit| unit.nsid) else { return };
-            self.ask(Work::Shape(unit), command::identify(Identify::Namespace(nsid), page));
+            self.start_command(
+                Work::Size(unit),
+                command::identify(Identify::Namespace(nsid), page),
+            );
         } else if self.smart.is_some() {
-            self.ask(Work::Health, command::health(page, log_page::LEN));
+            self.start_command(Work::Health, command::health(page, log_page::LEN));
         }
     }
 }

@@ -1,24 +1,25 @@
-//! What the owner of a controller and the loop of another core, which has a pair of queues of it, tell each other.
-//! The rings of that pair are touched by that loop alone; the owner knows where they lie, and has the controller make
-//! them queues, and nothing else. So that the controller and the loop never have different notions of a ring:
+//! Shared state of a controller's owner and the user of one pair of queues: the loop of another core. Only the user
+//! touches the rings of the pair. The owner knows their addresses only, and requests that the controller creates queues
+//! there. This protocol ensures that the controller and the user agree on the state of a ring:
 //!
-//! | the owner says | because | the user |
+//! | owner's state | state of the controller | action of the user |
 //! |---|---|---|
-//! | stopping | the controller is to be reset | leaves its doorbells alone |
-//! | quiet | it has stopped (CSTS.RDY is 0), and knows no queues | makes its rings as new, and says so |
-//! | made | it has been set up, and has made queues of these rings | sends what waits |
-//! | gone | it cannot reach memory any more | ends its requests |
+//! | `Stopping` | is about to be reset | does not ring its doorbells |
+//! | `Quiet` | has stopped (CSTS.RDY is 0), and has no queues | clears its rings, and sets `ready` |
+//! | `Made` | is set up, and has created queues in these rings | sends the waiting requests |
+//! | `Gone` | cannot reach memory any more | ends its requests |
 //!
-//! Each reset is an epoch. A ring that was made anew for another one is not given to the controller: a user that is slow
-//! holds nobody up but itself, and one that acts on what was said before a reset touches no ring that the controller has.
+//! Each reset begins an epoch. The owner passes rings to the controller only if the user cleared them for this epoch.
+//! So a slow user delays only itself, and a user that acts on a state from before a reset touches no ring of the
+//! controller.
 //!
-//! `tests/threads` compiles this file a second time, with loom's atomics, and tries every order of steps.
+//! `tests/threads` compiles this file a second time with loom's atomics, and tries every order of steps.
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::hal::{Interrupt, Wake};
 use alloc::boxed::Box;
 
-/// What the owner says.
+/// State that the owner publishes. The module's table describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Stopping,
@@ -27,7 +28,7 @@ pub enum Said {
     Gone,
 }
 
-/// The same, with the epoch that it is of.
+/// The owner's state and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(u32);
 
@@ -50,27 +51,27 @@ impl Word {
     }
 }
 
-/// What the user wants of the owner.
+/// Why the user requests a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The controller completed what it was not given.
-    Nonsense,
-    /// It did not end a request, nor abort it.
+    /// The controller completed a command that was not in flight.
+    InvalidCompletion,
+    /// The controller neither completed nor aborted a request in time.
     Late,
 }
 
-/// Where they tell each other.
+/// The shared state.
 pub struct Line {
     word: AtomicU32,
-    /// The epoch for which the user's rings are as new.
+    /// The epoch for which the user has cleared its rings.
     ready: AtomicU32,
-    /// A reset that the user asks for: the epoch, and why; 0 is none, as there is no trouble before epoch 1.
+    /// The user's request for a reset: the epoch and the reason. 0 for none, because epochs begin at 1.
     trouble: AtomicU32,
-    /// A command that the user wants aborted: its identifier and [`WANTED`].
+    /// The user's request for an abort: the command's identifier and [`WANTED`].
     abort: AtomicU32,
-    /// Requests that were completed.
+    /// Number of completed requests.
     completed: AtomicU64,
-    /// Sectors of each namespace, as the owner knows them.
+    /// Sectors of each namespace, as read by the owner.
     sectors: Box<[AtomicU64]>,
     wake: Wake,
     interrupt: Interrupt,
@@ -79,7 +80,7 @@ pub struct Line {
 const WANTED: u32 = 1 << 16;
 
 impl Line {
-    /// In an epoch, from 1 on, in which the rings are new, and not known to the controller yet.
+    /// Begins in an epoch, 1 or later, for which the rings are clear and the controller has no queues there yet.
     pub fn new(
         epoch: u32,
         sectors: impl Iterator<Item = u64>,
@@ -98,82 +99,82 @@ impl Line {
         }
     }
 
-    /// What the owner said last; whatever it did before is done.
+    /// The owner's state. Acquire: the owner's actions before [`Line::say`] are visible.
     #[inline(always)]
     pub fn word(&self) -> Word {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// The owner says something, and wakes the user.
+    /// Publishes the owner's state, and wakes the user.
     pub fn say(&self, epoch: u32, said: Said) {
         self.word.store(Word::new(epoch, said).0, Ordering::Release);
         (self.wake)();
     }
 
-    /// The user's rings are as new, for an epoch.
+    /// The user has cleared its rings for `epoch`.
     pub fn set_ready(&self, epoch: u32) {
         self.abort.store(0, Ordering::Relaxed);
         self.ready.store(epoch, Ordering::Release);
     }
 
-    /// Whether they are.
+    /// Whether the user has cleared its rings for `epoch`.
     pub fn is_ready(&self, epoch: u32) -> bool {
         self.ready.load(Ordering::Acquire) == epoch
     }
 
-    /// The user asks for a reset.
+    /// The user requests a reset.
     pub fn ask_for_reset(&self, epoch: u32, why: Trouble) {
         self.trouble.store(epoch << 1 | (why == Trouble::Late) as u32, Ordering::Release);
     }
 
-    /// Why the user asks for one in this epoch, if it does.
+    /// Takes the user's request for a reset in this epoch, if there is one.
     pub fn trouble(&self, epoch: u32) -> Option<Trouble> {
         match self.trouble.swap(0, Ordering::Acquire) {
             word if word >> 1 != epoch & u32::MAX >> 1 => None,
-            word if word & 1 == 0 => Some(Trouble::Nonsense),
+            word if word & 1 == 0 => Some(Trouble::InvalidCompletion),
             _ => Some(Trouble::Late),
         }
     }
 
-    /// Whether the user may ask for a command to be aborted.
+    /// Whether the user may request an abort: none is pending.
     pub fn may_abort(&self) -> bool {
         self.abort.load(Ordering::Relaxed) == 0
     }
 
-    /// The user asks for that.
+    /// The user requests an abort of command `cid`.
     pub fn ask_to_abort(&self, cid: u16) {
         self.abort.store(WANTED | u32::from(cid), Ordering::Relaxed);
     }
 
-    /// The command that is to be aborted, once.
+    /// Takes the user's request for an abort, if there is one.
     pub fn take_abort(&self) -> Option<u16> {
         let word = self.abort.swap(0, Ordering::Relaxed);
         (word & WANTED != 0).then_some(word as u16)
     }
 
-    /// The user counts.
+    /// Publishes the user's number of completed requests.
     pub fn count(&self, completed: u64) {
         self.completed.store(completed, Ordering::Relaxed);
     }
 
-    /// Requests that were completed.
+    /// Number of completed requests.
     pub fn completed(&self) -> u64 {
         self.completed.load(Ordering::Relaxed)
     }
 
-    /// Interrupts that were raised.
+    /// Number of interrupts raised.
     pub fn interrupts(&self) -> u64 {
         self.interrupt.raised().load(core::sync::atomic::Ordering::Relaxed)
     }
 
-    /// The owner knows another size of a namespace.
+    /// Publishes the size of a namespace.
     pub fn set_sectors(&self, unit: usize, sectors: u64) {
         if let Some(place) = self.sectors.get(unit) {
             place.store(sectors, Ordering::Relaxed);
         }
     }
 
-    /// Its size.
+    /// Size of a namespace.
     pub fn sectors(&self, unit: usize) -> Option<u64> {
         self.sectors.get(unit).map(|sectors| sectors.load(Ordering::Relaxed))
     }

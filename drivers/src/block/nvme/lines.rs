@@ -1,11 +1,11 @@
-//! The lines of a controller's owner to loops of other cores: their queues are made beside its own, one command of the
-//! admin queue after the other, whenever the controller has been set up and the rings are as new.
+//! The owner's lines to the loops of other cores. Once the controller is set up and a loop has cleared its rings, the
+//! owner creates the queues of that loop, one admin command after the other.
 
 use super::Error;
 use super::admin::Work;
 use super::command;
 use super::controller::Controller;
-use super::life::{ABORTED, DEAF, LATE, NONSENSE};
+use super::life::{ABORTED, ADMIN_SILENT, INVALID_COMPLETION, LATE};
 use super::line::{Line, Said, Trouble};
 use super::pair::Pair;
 use super::registers::ControllerRegisters;
@@ -18,23 +18,23 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::time::Duration;
 
-/// Pairs of queues that a controller is asked for: one for each core that may have one.
+/// Pairs of queues to request of a controller: one for each core.
 pub const MOST_PAIRS: u16 = 32;
-/// How long a controller may take to make the queues of a pair.
+/// Longest time for the creation of a pair.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How far a pair is.
+/// State of a pair in the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The controller does not know it.
-    ToMake,
-    /// It has it.
-    Made,
-    /// It does not want it.
+    /// The controller has not created it.
+    Missing,
+    /// The controller has created it.
+    Created,
+    /// The controller refused to create it.
     Refused,
 }
 
-/// A line, with what the controller is to know of the pair.
+/// The owner's end of a line: the parameters of the pair, and its state in the controller.
 struct OwnersEnd {
     line: Arc<Line>,
     core: u16,
@@ -42,16 +42,16 @@ struct OwnersEnd {
     entries: u16,
     addresses: [u64; 2],
     stage: Stage,
-    /// The controller had it once.
-    was_made: bool,
+    /// The pair was created before, so it must be created again after a reset.
+    was_created: bool,
 }
 
-/// All lines.
+/// All lines of a controller.
 pub struct Lines {
     all: Vec<OwnersEnd>,
     /// Grows with each reset.
     epoch: u32,
-    /// Pairs that the controller grants.
+    /// Number of pairs that the controller grants, the owner's included.
     granted: u16,
 }
 
@@ -62,31 +62,31 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// The controller grants so many pairs, the owner's among them.
+    /// Notes the number of pairs that the controller grants, the owner's included.
     pub fn grant(&mut self, pairs: u16) {
         self.granted = pairs;
     }
 
-    /// The controller is about to be stopped.
+    /// Begins an epoch: the controller is about to be stopped.
     pub fn stopping(&mut self) {
         self.epoch += 1;
-        self.all.iter_mut().for_each(|one| one.stage = Stage::ToMake);
+        self.all.iter_mut().for_each(|one| one.stage = Stage::Missing);
         self.say(Said::Stopping);
     }
 
-    /// Everybody is told.
+    /// Publishes a state on all lines.
     pub fn say(&self, said: Said) {
         self.all.iter().for_each(|one| one.line.say(self.epoch, said));
     }
 
-    /// Everybody is told of a namespace's size.
+    /// Publishes the size of a namespace on all lines.
     pub fn set_sectors(&self, unit: usize, sectors: u64) {
         self.all.iter().for_each(|one| one.line.set_sectors(unit, sectors));
     }
 
-    /// The first that is to be made, and can be.
+    /// The first line whose pair is missing and can be created.
     pub fn next(&self) -> Option<usize> {
-        let can = |one: &OwnersEnd| one.stage == Stage::ToMake && one.line.is_ready(self.epoch);
+        let can = |one: &OwnersEnd| one.stage == Stage::Missing && one.line.is_ready(self.epoch);
         self.all.iter().position(can)
     }
 
@@ -103,12 +103,12 @@ impl Lines {
         Some((work, command))
     }
 
-    /// Interrupts that were raised for other cores.
+    /// Number of interrupts raised for other cores.
     pub fn interrupts(&self) -> u64 {
         self.all.iter().map(|one| one.line.interrupts()).sum()
     }
 
-    /// What the queues of other cores have done.
+    /// Counters of the queues of other cores.
     pub fn counts(&self) -> impl Iterator<Item = QueueCount> {
         self.all.iter().map(|one| QueueCount {
             core: one.core,
@@ -119,56 +119,58 @@ impl Lines {
 }
 
 impl Controller {
-    /// Has queues made for other cores, as far as that can go on now.
-    pub(super) fn make_lines(&mut self) {
+    /// Takes the next step in creating the queues of other cores.
+    pub(super) fn create_line_queues(&mut self) {
         if let Some(Work::LineCompletions(_) | Work::LineSubmissions(_)) = self.admin.work() {
             match self.admin.take(&self.pair.registers) {
                 Ok(None) => return,
-                Ok(Some((work, status))) => self.line_was_made(work, status),
-                Err(_) => self.begin_reset(NONSENSE),
+                Ok(Some((work, status))) => self.line_command_done(work, status),
+                Err(_) => self.begin_reset(INVALID_COMPLETION),
             }
             return;
         }
-        // Otherwise it is looked again when the answer to something else was taken.
+        // While another admin command is in flight, its completion calls this function again.
         match self.lines.next().filter(|_| self.admin.is_idle()) {
-            Some(number) => self.make(number as u8, Work::LineCompletions),
+            Some(number) => self.start_line_command(number as u8, Work::LineCompletions),
             None => self.life.set_steady(true),
         }
     }
 
-    fn make(&mut self, number: u8, work: fn(u8) -> Work) {
+    fn start_line_command(&mut self, number: u8, work: fn(u8) -> Work) {
         let Some((work, command)) = self.lines.command(number, work) else { return };
         self.life.set_steady(false);
-        self.ask(work, command);
+        self.start_command(work, command);
     }
 
-    /// A command for another core's queue was done, or not.
-    pub(super) fn line_was_made(&mut self, work: Work, status: u16) {
+    /// Handles the completion of a command for another core's queue.
+    pub(super) fn line_command_done(&mut self, work: Work, status: u16) {
         let (Work::LineCompletions(number) | Work::LineSubmissions(number)) = work else { return };
         let epoch = self.lines.epoch;
         let Some(one) = self.lines.all.get_mut(usize::from(number)) else { return };
         match work {
-            // What it had once it is to have again.
-            _ if status & 0x7ff != 0 && one.was_made => {
+            // A queue that existed before the reset must be created again.
+            _ if status & 0x7ff != 0 && one.was_created => {
                 return self.give_up(Error::Refused { command: work.command(), status });
             }
             _ if status & 0x7ff != 0 => one.stage = Stage::Refused,
-            Work::LineCompletions(_) => return self.make(number, Work::LineSubmissions),
+            Work::LineCompletions(_) => {
+                return self.start_line_command(number, Work::LineSubmissions);
+            }
             _ => {
-                (one.stage, one.was_made) = (Stage::Made, true);
+                (one.stage, one.was_created) = (Stage::Created, true);
                 one.line.say(epoch, Said::Made);
             }
         }
-        self.make_lines();
+        self.create_line_queues();
     }
 
-    /// Does what loops of other cores ask for; true if that is a reset.
-    pub(super) fn heed_lines(&mut self) -> bool {
+    /// Serves requests of other cores' loops for an abort or a reset. True if a reset has begun.
+    pub(super) fn serve_lines(&mut self) -> bool {
         let epoch = self.lines.epoch;
         for number in 0..self.lines.all.len() {
             let (line, id) = (self.lines.all[number].line.clone(), self.lines.all[number].id);
             match line.trouble(epoch) {
-                Some(Trouble::Nonsense) => self.begin_reset(NONSENSE),
+                Some(Trouble::InvalidCompletion) => self.begin_reset(INVALID_COMPLETION),
                 Some(Trouble::Late) => self.begin_reset(LATE),
                 None => {
                     if self.admin.is_idle()
@@ -184,14 +186,14 @@ impl Controller {
         false
     }
 
-    /// Has the controller abort a command.
+    /// Requests an abort of a command from the controller.
     pub(super) fn abort(&mut self, queue: u16, cid: u16) {
         self.life.count_abort();
-        self.ask(Work::Abort, command::abort(queue, cid));
+        self.start_command(Work::Abort, command::abort(queue, cid));
         self.note(Notice { severity: Severity::Warning, text: ABORTED });
     }
 
-    /// Has a pair made for another core.
+    /// Creates a pair for another core.
     fn open_line(&mut self, seat: QueueSeat<'_>) -> Option<Box<dyn CoreQueue>> {
         let QueueSeat { core, interrupt, wake, platform, clock } = seat;
         let id = u16::try_from(self.lines.all.len()).ok()? + super::controller::IO + 1;
@@ -221,8 +223,8 @@ impl Controller {
             id,
             entries,
             addresses: pair.queue.addresses(),
-            stage: Stage::ToMake,
-            was_made: false,
+            stage: Stage::Missing,
+            was_created: false,
         });
         if self.wait_for_line(clock) {
             return Some(Box::new(super::core_queue::NvmeQueue::new(pair, line, epoch)));
@@ -231,16 +233,16 @@ impl Controller {
         None
     }
 
-    /// Waits until the last pair was made; false if it was not.
+    /// Waits until the last pair is created. False if it is not.
     fn wait_for_line(&mut self, clock: &dyn Clock) -> bool {
         let deadline = clock.now() + TIMEOUT;
         loop {
             self.advance();
             match self.lines.all.last().map(|one| one.stage) {
-                Some(Stage::Made) => return true,
-                Some(Stage::ToMake) if self.life.is_live() && clock.now() < deadline => {}
-                Some(Stage::ToMake) => {
-                    self.begin_reset(DEAF);
+                Some(Stage::Created) => return true,
+                Some(Stage::Missing) if self.life.is_live() && clock.now() < deadline => {}
+                Some(Stage::Missing) => {
+                    self.begin_reset(ADMIN_SILENT);
                     return false;
                 }
                 Some(Stage::Refused) | None => return false,
@@ -250,7 +252,7 @@ impl Controller {
     }
 }
 
-/// More pairs of a controller.
+/// Opens further pairs of a controller.
 pub struct NvmeQueues(pub Rc<RefCell<Controller>>);
 
 impl MoreQueues for NvmeQueues {

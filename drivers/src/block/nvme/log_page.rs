@@ -2,37 +2,37 @@
 
 use crate::hal::{Health, Window};
 
-/// Bytes of it.
+/// Bytes of the page.
 pub const LEN: usize = 512;
 
 /// Kelvin of 0 degrees Celsius, as the specification rounds.
 const FREEZING: i32 = 273;
 
-/// What a bit of the field Critical Warning says, in words for its operator.
+/// Message to the operator for each bit of Critical Warning.
 const WARNINGS: [&str; 6] = [
-    "the drive says that its spare blocks run out: replace it soon",
-    "the drive says that it is too hot or too cold: look after its cooling",
-    "the drive says that it is not reliable any more: replace it",
-    "the drive says that it takes no more writes: replace it",
-    "the drive says that its backup of volatile memory has failed: flushed data may be lost at a power \
+    "the drive reports that its spare blocks run out: replace it soon",
+    "the drive reports that it is too hot or too cold: check its cooling",
+    "the drive reports that it is not reliable any more: replace it",
+    "the drive reports that it is read-only: replace it",
+    "the drive reports that its backup of volatile memory has failed: flushed data may be lost at a power \
      cut, replace it",
-    "the drive says that its persistent memory region is not reliable any more",
+    "the drive reports that its persistent memory region is not reliable any more",
 ];
 
-/// The page, read.
+/// Parsed page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmartLog {
     /// Critical Warning, bit by bit.
     pub warnings: u8,
-    /// What it says of the drive.
+    /// Health of the drive.
     pub health: Health,
 }
 
 impl SmartLog {
-    /// Reads the page.
+    /// Parses the page.
     pub fn read(page: &Window) -> SmartLog {
         let byte = |at: usize| page.read_array::<1>(at).map_or(0, |[byte]| byte);
-        // Counters have 16 bytes; nobody lives to see the upper ones.
+        // Counters have 16 bytes. A value beyond 8 bytes saturates.
         let counter = |at: usize| {
             let [low, high] =
                 [at, at + 8].map(|at| u64::from_le_bytes(page.read_array(at).unwrap_or_default()));
@@ -50,8 +50,8 @@ impl SmartLog {
         SmartLog { warnings: byte(0), health }
     }
 
-    /// What the bits say that `before` has not.
-    pub fn news(&self, before: u8) -> impl Iterator<Item = &'static str> {
+    /// Messages for the warnings that are not in `before`.
+    pub fn new_warnings(&self, before: u8) -> impl Iterator<Item = &'static str> {
         let new = self.warnings & !before;
         WARNINGS
             .iter()
@@ -68,7 +68,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn the_page_is_read_as_the_specification_has_it() {
+    fn page_is_parsed_as_specified() {
         let page = Arena::on_heap(2 * LEN).alloc(LEN, 64).unwrap();
         page.fill(0);
         page.write(0, &[0b101, 0x43, 0x01, 100, 10, 3]).unwrap();
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!((log.health.spare, log.health.used), (Some(100), Some(3)));
         assert_eq!(log.health.power_on_hours, Some(77));
         assert_eq!(log.health.media_errors, Some(u64::MAX));
-        assert_eq!(log.news(0).count(), 2);
-        assert_eq!(log.news(1).collect::<Vec<_>>(), [WARNINGS[2]]);
+        assert_eq!(log.new_warnings(0).count(), 2);
+        assert_eq!(log.new_warnings(1).collect::<Vec<_>>(), [WARNINGS[2]]);
         page.fill(0);
         assert_eq!(SmartLog::read(&page).health.celsius, None);
     }

@@ -1,6 +1,6 @@
-//! NVMe drives on PCI Express (NVM Express 1.4, with what 1.0 lacks and 2.0 changed minded): every namespace is a
-//! [`Disk`]. A pair of I/O queues for each core that wants one, which the namespaces share; data is read and written
-//! where it lies, by lists of its pages. No metadata, no zoned namespaces, no fused commands, no firmware updates.
+//! NVMe drives on PCI Express (NVM Express 1.4; differences of 1.0 and 2.0 are handled): every namespace is a [`Disk`].
+//! Each core may have a pair of I/O queues, which all namespaces share. Data is transferred without copies, by lists of
+//! its pages. No metadata, no zoned namespaces, no fused commands, no firmware updates.
 
 mod admin;
 mod age;
@@ -45,7 +45,7 @@ use registers::ControllerRegisters;
 /// PCI class: mass storage, non-volatile memory, NVM Express I/O controller.
 pub const CLASS: u32 = 0x01_08_02;
 
-/// Sets a controller up, and every namespace of it.
+/// Sets a controller and all its namespaces up.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -54,10 +54,10 @@ pub fn open(
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
     let bar = function.bars().get(0).ok_or(Error::NoRegisters)?;
     let mut controller = Controller::attach(function, platform)?;
-    let found = match look(&mut controller, clock) {
+    let found = match probe(&mut controller, clock) {
         Ok(found) => found,
         Err(error) => {
-            // From here on it cannot reach memory.
+            // The controller cannot reach memory after this.
             controller.give_up(error);
             controller.free_memory(platform.arena());
             return Err(error.into());
@@ -73,11 +73,11 @@ pub fn open(
         }
     }
     controller.pair.share_out(usable.iter().copied());
-    let identity = controller.identity.clone().ok_or(Error::Nonsense)?;
+    let identity = controller.identity.clone().ok_or(Error::InvalidCompletion)?;
     let depths: Vec<usize> = (0..usable.len()).map(|unit| controller.pair.depth(unit)).collect();
     let controller = Rc::new(RefCell::new(controller));
     let mut crash = |nsid, namespace: Namespace| {
-        // A second way to the registers, for the last act.
+        // Registers of its own, for the crash record.
         let registers = ControllerRegisters::map(bar, controller::IO, platform).ok()?;
         let Geometry { logical_block, max_transfer, .. } = namespace.geometry;
         let crash = NvmeCrash::new(registers, nsid, logical_block, max_transfer);
@@ -95,7 +95,7 @@ pub fn open(
     Ok(Opened { disks, refused, queues: Some(Box::new(NvmeQueues(controller.clone()))) })
 }
 
-fn look(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<discover::Found>, Error> {
+fn probe(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<discover::Found>, Error> {
     discover::bring_up(controller, clock)?;
     let found = discover::namespaces(controller, clock)?;
     if found.is_empty() {
@@ -127,7 +127,7 @@ impl Disk for NvmeDisk {
     }
 
     fn flush_queue(&mut self) {
-        self.controller.borrow_mut().pair.tell();
+        self.controller.borrow_mut().pair.ring_doorbell();
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -157,7 +157,7 @@ impl Disk for NvmeDisk {
     }
 
     fn watch(&mut self, now: Instant) {
-        // Once for all namespaces.
+        // One namespace watches the controller for all.
         if self.unit == 0 {
             self.controller.borrow_mut().watch(now);
         }

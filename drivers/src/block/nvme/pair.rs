@@ -1,6 +1,6 @@
-//! A pair of I/O queues as the loop that has it uses it: requests of all namespaces go out, completions come in. When
-//! it flows, and what becomes of its requests when the controller is reset, is told by whoever has it: the owner of
-//! the controller (`life`), or the loop of another core (`core_queue`).
+//! A pair of I/O queues of one core: submits the requests of all namespaces, and takes their completions. Its user
+//! holds, restarts and opens it around a reset: the owner of the controller (`life`), or the loop of another core
+//! (`core_queue`).
 
 use super::Error;
 use super::age::Age;
@@ -17,51 +17,53 @@ use crate::hal::{
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Entries of each of the two queues at most: one more than there are places for requests.
+/// Most entries of each of the two queues: one more than the slots for requests.
 const MOST_ENTRIES: u32 = MOST as u32 + 1;
-/// Times that a request is sent again.
+/// Most times that a request is sent again.
 const MOST_TRIES: u8 = 3;
-/// A request is aborted after this time, and the controller reset when it has not ended so much later.
+/// Milliseconds after which a request is aborted.
 const REQUEST_TIMEOUT: u32 = 10_000;
+/// Milliseconds after an abort when the controller is reset.
 const ABORT_TIMEOUT: u32 = 5_000;
 
 const SECTOR_SHIFT: u32 = 9;
 
-/// What is kept of a namespace.
+/// A namespace and its requests.
 pub struct Unit {
     pub nsid: u32,
     pub namespace: Namespace,
-    /// Most requests that it may have under way; and how many it has, until they are polled.
+    /// Most requests in flight.
     depth: u16,
+    /// Requests that were submitted and whose completions were not polled yet.
     taken: u16,
-    /// Ended, and not polled yet.
+    /// Completions that were not polled yet.
     done: VecDeque<Completion>,
-    /// Its size has changed since somebody asked.
+    /// The size has changed since [`Pair::take_changed`].
     pub changed: bool,
 }
 
-/// What becomes of requests.
+/// Handling of new requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
-    /// They go to the controller.
+    /// Requests are sent to the controller.
     Open,
-    /// They wait until it takes them.
+    /// Requests wait until the controller takes them.
     Held,
-    /// They fail: it is not used any more.
+    /// Requests fail: the controller is not used any more.
     Ended,
 }
 
-/// The controller has completed what it was not given.
+/// The controller has completed a command that was not in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
+pub struct InvalidCompletion;
 
-/// What is late.
+/// Action required by late requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     Nothing,
-    /// The command of this identifier is to be aborted.
+    /// Abort the command with this identifier.
     Abort(u16),
-    /// One that did not end when it was aborted: the controller is to be reset.
+    /// Reset the controller: a request did not end after its abort.
     Reset,
 }
 
@@ -79,7 +81,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Pair number `id`, with memory of `arena` that is noted in `memory`. Its requests wait.
+    /// Allocates pair number `id` from `arena`, and adds its memory to `memory`. Its requests wait until
+    /// [`Pair::open`].
     pub fn new(
         id: u16,
         registers: ControllerRegisters,
@@ -108,7 +111,7 @@ impl Pair {
         })
     }
 
-    /// Shares the places for requests out to the namespaces.
+    /// Divides the slots for requests among the namespaces.
     pub fn share_out(&mut self, units: impl ExactSizeIterator<Item = (u32, Namespace)>) {
         let depth = (self.requests.capacity() / units.len().max(1) as u16).max(1);
         let unit = |(nsid, namespace)| {
@@ -118,7 +121,7 @@ impl Pair {
         self.units = units.map(unit).collect();
     }
 
-    /// Most requests that a unit may have under way.
+    /// Most requests of a unit in flight.
     pub fn depth(&self, unit: usize) -> usize {
         self.units.get(unit).map_or(0, |unit| unit.depth.into())
     }
@@ -127,7 +130,7 @@ impl Pair {
         self.units.get(unit).map_or(Geometry::ABSENT, |unit| unit.namespace.geometry)
     }
 
-    /// Takes a request of a unit, or refuses it.
+    /// Submits a request of a unit.
     #[inline(always)]
     pub fn submit(&mut self, unit: usize, request: &Request) -> Result<(), SubmitError> {
         match request.operation {
@@ -182,7 +185,7 @@ impl Pair {
         };
         let place = self.place(number).ok_or(SubmitError::Full);
         let command = match request.operation {
-            // What it completes is durable.
+            // Without a volatile cache completed writes are durable.
             Operation::Flush if !features.contains(Features::VOLATILE_CACHE) => {
                 place?;
                 self.end_at_once(number, request.tag);
@@ -211,14 +214,14 @@ impl Pair {
         Ok(())
     }
 
-    /// The place that the next request of a unit gets; None if it has as many under way as it may.
+    /// The slot for the next request of a unit. None if the unit has reached its depth.
     #[inline(always)]
     fn place(&self, unit: usize) -> Option<u16> {
         let state = self.units.get(unit)?;
         if state.taken < state.depth { self.requests.next() } else { None }
     }
 
-    /// Starts a request of `unit` in the place that [`Pair::place`] said.
+    /// Starts a request of `unit` in the slot that [`Pair::place`] returned.
     #[inline(always)]
     fn start(&mut self, unit: usize, tag: u64, command: Command) {
         let Some(state) = self.units.get_mut(unit) else { return };
@@ -232,7 +235,7 @@ impl Pair {
         }
     }
 
-    /// Ends a request of `unit` that the device has nothing to do for.
+    /// Completes a request of `unit` without the controller.
     fn end_at_once(&mut self, unit: usize, tag: u64) {
         let broken = self.flow == Flow::Ended;
         let result = if broken { Err(DiskError::Broken) } else { Ok(()) };
@@ -242,7 +245,7 @@ impl Pair {
         }
     }
 
-    /// Puts the command of a place into the queue.
+    /// Puts the command of a slot into the queue.
     #[inline(always)]
     fn send(&mut self, place: u16) {
         let age = self.age.millis();
@@ -251,17 +254,17 @@ impl Pair {
         }
     }
 
-    /// Tells the device of what was started.
+    /// Rings the doorbell for the commands in the queue.
     #[inline(always)]
-    pub fn tell(&mut self) {
+    pub fn ring_doorbell(&mut self) {
         if self.flow == Flow::Open {
-            self.queue.tell(&self.registers);
+            self.queue.ring_doorbell(&self.registers);
         }
     }
 
     /// The next completion of a unit.
     #[inline(always)]
-    pub fn poll(&mut self, unit: usize) -> Result<Option<Completion>, Nonsense> {
+    pub fn poll(&mut self, unit: usize) -> Result<Option<Completion>, InvalidCompletion> {
         let Some(state) = self.units.get_mut(unit) else { return Ok(None) };
         if let Some(done) = state.done.pop_front() {
             state.taken -= 1;
@@ -273,7 +276,7 @@ impl Pair {
         while let Some(entry) = self.queue.take() {
             let own = entry.queue == self.id;
             let place = if own { self.requests.find(entry.cid) } else { None };
-            // Half of the entries are held back, so that the device is told once for many.
+            // Entries are released in batches of half the queue, to save doorbell writes.
             self.queue.give_back(u32::from(self.queue.entries() / 2), &self.registers);
             match place {
                 Some(place) if entry.status & 0x7ff == 0 => {
@@ -292,9 +295,9 @@ impl Pair {
                     }
                 }
                 None => {
-                    // Nothing that it says counts until it is set up anew.
+                    // Completions are ignored until the controller has been reset.
                     self.hold();
-                    return Err(Nonsense);
+                    return Err(InvalidCompletion);
                 }
             }
         }
@@ -302,7 +305,8 @@ impl Pair {
         Ok(None)
     }
 
-    /// Of a completion that came for another unit, or all at once.
+    /// Takes a waiting completion of a unit. Completions wait if they arrive while another unit is polled, or if all
+    /// requests end at once.
     pub fn ended(&mut self, unit: usize) -> Option<Completion> {
         let state = self.units.get_mut(unit)?;
         let done = state.done.pop_front()?;
@@ -317,7 +321,7 @@ impl Pair {
             Outcome::Again if tries < MOST_TRIES => {
                 self.requests.take_back(place);
                 self.send(place);
-                self.tell();
+                self.ring_doorbell();
             }
             Outcome::Again => self.end(place, Err(DiskError::Io)),
             Outcome::Failed(error) => self.end(place, Err(error)),
@@ -325,7 +329,7 @@ impl Pair {
         }
     }
 
-    /// Ends a request; its unit polls it later.
+    /// Ends a request; its unit polls the completion later.
     fn end(&mut self, place: u16, result: Result<(), DiskError>) {
         if let Some((whose, tag)) = self.requests.end(place) {
             self.deliver(whose, Completion { tag, result });
@@ -338,16 +342,16 @@ impl Pair {
         }
     }
 
-    /// From now on requests wait: the controller is about to stop.
+    /// Holds requests back, because the controller is about to stop.
     pub fn hold(&mut self) {
         if self.flow == Flow::Open {
             self.flow = Flow::Held;
         }
     }
 
-    /// The queues are as new, and the requests that the controller had wait again; those that were sent too often end.
-    /// The controller must have stopped: it touches no memory.
-    pub fn begin_anew(&mut self) {
+    /// Clears the queues. The requests that the controller had wait again, or fail if they were sent too often. The
+    /// controller must have stopped, so that it touches no memory.
+    pub fn restart(&mut self) {
         let mut from = 0;
         while let Some(place) = self.requests.sent(from) {
             self.requests.take_back(place);
@@ -359,7 +363,7 @@ impl Pair {
         self.queue.restart();
     }
 
-    /// The controller has the queues: all that waits is sent.
+    /// Sends all waiting requests. The controller must have created the queues.
     pub fn open(&mut self) {
         self.flow = Flow::Open;
         self.signal.apply(&self.registers);
@@ -368,10 +372,11 @@ impl Pair {
             self.send(place);
             from = place + 1;
         }
-        self.tell();
+        self.ring_doorbell();
     }
 
-    /// Ends all requests, and all that will come: the controller must not be able to touch their memory any more.
+    /// Ends all requests, present and future, as broken. The controller must not be able to touch their memory any
+    /// more.
     pub fn end_all(&mut self) {
         self.flow = Flow::Ended;
         for place in 0..self.requests.capacity() {
@@ -383,15 +388,15 @@ impl Pair {
         }
     }
 
-    /// Whether there is a completion of a unit, or of any other.
+    /// Whether a completion is waiting for a unit, or in the queue for any unit.
     pub fn pending(&self, unit: usize) -> bool {
         let done = self.units.get(unit).is_some_and(|unit| !unit.done.is_empty());
         done || self.flow == Flow::Open && self.queue.pending()
     }
 
-    /// What is late; `may_abort` if there is room for one command that aborts another.
+    /// Checks for late requests. With `may_abort` one abort can be requested now.
     pub fn late(&mut self, may_abort: bool) -> Late {
-        // What has come and was not polled is not late.
+        // Completions wait to be polled, so the requests' ages mean nothing.
         if self.flow != Flow::Open || self.queue.pending() {
             return Late::Nothing;
         }
@@ -412,7 +417,7 @@ impl Pair {
         found
     }
 
-    /// Takes over the size of a namespace.
+    /// Sets the size of a namespace.
     pub fn resize(&mut self, unit: usize, sectors: u64) {
         if let Some(unit) = self.units.get_mut(unit)
             && unit.namespace.geometry.sectors != sectors
@@ -422,13 +427,13 @@ impl Pair {
         }
     }
 
-    /// Whether a unit's size has changed since somebody asked.
+    /// Whether a unit's size has changed since the last call.
     pub fn take_changed(&mut self, unit: usize) -> bool {
         self.units.get_mut(unit).is_some_and(|unit| core::mem::take(&mut unit.changed))
     }
 }
 
-/// First block and number of blocks, if `sectors` sectors from `sector` on are on the disk and in whole blocks.
+/// First block and number of blocks, if `sectors` sectors from `sector` are on the disk and in whole blocks.
 #[inline(always)]
 fn blocks(geometry: &Geometry, sector: u64, sectors: u64) -> Result<(u64, u32), SubmitError> {
     let shift = geometry.logical_block.trailing_zeros() - SECTOR_SHIFT;

@@ -1,17 +1,17 @@
-//! Physical region pages (NVMe 1.4, 4.3): where the data of a command lies, page by page. A window lies in
-//! one stretch on the bus, so that its pages follow each other.
+//! Physical region pages (NVMe 1.4, 4.3): the addresses of a command's data, page by page. A window is contiguous on
+//! the bus, so its pages follow each other.
 
 use crate::hal::{Cells, Window};
 use core::sync::atomic::AtomicU64;
 
-/// Entries of the list of a command.
+/// Entries of a command's list.
 pub const LIST: usize = 256;
-/// Bytes of one: a power of two, so that none crosses a page.
+/// Bytes of a list: a power of two, so that no list crosses a page.
 pub const LIST_BYTES: usize = LIST * 8;
-/// Most bytes of a transfer, wherever it begins: its first page and those of a list.
+/// Most bytes of a transfer at any alignment: the pages of a list, besides the first page.
 pub const MOST_TRANSFER: u32 = (LIST * 4096) as u32;
 
-/// The lists of all commands that can be under way.
+/// The lists of all commands that can be in flight.
 pub struct Lists {
     entries: Cells<AtomicU64>,
     bus: u64,
@@ -20,8 +20,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// Lists for `count` commands, a power of two, in memory of `count` times [`LIST_BYTES`] that begins at a
-    /// multiple of that.
+    /// Lists for `count` commands, a power of two, in memory of `count` times [`LIST_BYTES`], aligned to its size.
     pub fn new(memory: &Window, count: usize, page: u64) -> Option<Self> {
         let entries = Cells::new(memory, 0, count * LIST)?;
         Some(Lists { entries, bus: memory.bus_address(), page })
@@ -32,15 +31,15 @@ impl Lists {
         self.bus + (index * LIST_BYTES) as u64
     }
 
-    /// Writes words to the beginning of list `index`, which its command does not need for data.
+    /// Writes words to the beginning of list `index`. For a command whose data is not described by the list.
     pub fn put(&self, index: usize, words: &[u64]) {
         for (n, &word) in words.iter().enumerate() {
             self.entries.store(index * LIST + n, word);
         }
     }
 
-    /// Both entries of a command whose data is `len` bytes at `bus`, with list `index` if it takes one. None if
-    /// the data is not aligned to 4 bytes, or too long.
+    /// Both PRP entries of a command whose data is `len` bytes at `bus`, using list `index` if necessary. None if the
+    /// data is not aligned to 4 bytes, or too long.
     #[inline(always)]
     pub fn describe(&self, index: usize, bus: u64, len: usize) -> Option<[u64; 2]> {
         if !bus.is_multiple_of(4) {
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_described_is_refused() {
+    fn unaligned_or_too_long_data_is_refused() {
         let memory = Arena::on_heap(COUNT * LIST_BYTES * 2).alloc(COUNT * LIST_BYTES, 4096);
         let lists = Lists::new(&memory.unwrap(), COUNT, 4096).unwrap();
         assert_eq!(lists.describe(0, 0x1002, 512), None);

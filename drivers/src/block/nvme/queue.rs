@@ -1,5 +1,5 @@
-//! A submission queue and its completion queue (NVMe 1.4, 4.1 and 4.6), side by side in DMA memory. What is
-//! done is told by the phase bit of completions; nothing that the device writes is used as an index.
+//! A submission queue and its completion queue (NVMe 1.4, 4.1 and 4.6), side by side in DMA memory. The phase bit marks
+//! new completions; no value that the controller writes is used as an index.
 
 use super::Error;
 use super::registers::ControllerRegisters;
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 const SUBMISSION: usize = 64;
 const COMPLETION: usize = 16;
 
-/// A command as it lies in the submission queue (4.2), in little-endian words of 64 bits.
+/// A submission queue entry (4.2), in little-endian words of 64 bits.
 pub type Command = [u64; 8];
 
 /// A completion (4.6), without its result ([`Queue::result`]).
@@ -19,7 +19,7 @@ pub type Command = [u64; 8];
 pub struct Entry {
     /// Identifier of the command.
     pub cid: u16,
-    /// Status field: type, code, and whether to retry; without the phase bit.
+    /// Status field without the phase bit: type, code, and "do not retry".
     pub status: u16,
     /// The submission queue that the command came from.
     pub queue: u16,
@@ -28,32 +28,34 @@ pub struct Entry {
 /// A pair of queues.
 pub struct Queue {
     submissions: Cells<[AtomicU64; 8]>,
-    /// Each entry is two of these.
+    /// Two words for each entry.
     completions: Cells<AtomicU64>,
     memory: Window,
     at_completions: usize,
     entries: u16,
     log2: u32,
-    /// Where the next command goes, and what of this the device was told.
+    /// Index for the next command.
     tail: u16,
-    told_tail: u16,
-    /// Completions that were taken, in all; and what of this the device was told.
+    /// Tail that was written to the doorbell last.
+    rung_tail: u16,
+    /// Completions taken since the last restart.
     taken: u32,
-    told_taken: u32,
-    /// The same since it was made first.
+    /// Completions released by the doorbell since the last restart.
+    released: u32,
+    /// Completions released since the queue was allocated.
     completed: u64,
     tail_doorbell: usize,
     head_doorbell: usize,
 }
 
 impl Queue {
-    /// Bytes that a pair with so many entries takes, a power of two, on pages of so many bytes.
+    /// Bytes of a pair with `entries` entries, a power of two, on pages of `page` bytes.
     pub fn bytes(entries: u16, page: usize) -> usize {
         (usize::from(entries) * SUBMISSION).next_multiple_of(page)
             + (usize::from(entries) * COMPLETION).next_multiple_of(page)
     }
 
-    /// The pair number `id`, in memory of [`Queue::bytes`] that begins on a page.
+    /// Pair number `id`, in page-aligned memory of [`Queue::bytes`].
     pub fn new(
         id: u16,
         entries: u16,
@@ -70,9 +72,9 @@ impl Queue {
             entries,
             log2: entries.ilog2(),
             tail: 0,
-            told_tail: 0,
+            rung_tail: 0,
             taken: 0,
-            told_taken: 0,
+            released: 0,
             completed: 0,
             tail_doorbell: registers.doorbell(id, false),
             head_doorbell: registers.doorbell(id, true),
@@ -81,7 +83,7 @@ impl Queue {
         Some(queue)
     }
 
-    /// Pair number `id`, in memory of `arena` that is noted in `memory`.
+    /// Allocates pair number `id` from `arena`, and adds its memory to `memory`.
     pub fn alloc(
         id: u16,
         entries: u16,
@@ -96,57 +98,57 @@ impl Queue {
         Queue::new(id, entries, page, window, registers).ok_or(Error::NoMemory { bytes })
     }
 
-    /// Entries of each of the two.
+    /// Entries of each of the two queues.
     pub fn entries(&self) -> u16 {
         self.entries
     }
 
-    /// Bus addresses of both, submissions first.
+    /// Bus addresses of the submission queue and of the completion queue.
     pub fn addresses(&self) -> [u64; 2] {
         let start = self.memory.bus_address();
         [start, start + self.at_completions as u64]
     }
 
-    /// As new: the device has forgotten it.
+    /// Clears the queues. The controller must not have them any more.
     pub fn restart(&mut self) {
         self.memory.fill(0);
-        (self.tail, self.told_tail, self.taken, self.told_taken) = (0, 0, 0, 0);
+        (self.tail, self.rung_tail, self.taken, self.released) = (0, 0, 0, 0);
     }
 
-    /// Adds a command; there must be fewer than entries less one that did not complete. The device sees it
-    /// after the next [`Queue::tell`].
+    /// Adds a command. The caller ensures that the queue is not full: at most `entries - 1` commands in flight. The
+    /// controller sees the command after [`Queue::ring_doorbell`].
     #[inline(always)]
     pub fn push(&mut self, command: &Command) {
         self.submissions.store(self.tail.into(), command);
         self.tail = (self.tail + 1) & (self.entries - 1);
     }
 
-    /// Tells the device of new commands.
+    /// Rings the doorbell if there are new commands.
     #[inline(always)]
-    pub fn tell(&mut self, registers: &ControllerRegisters) {
-        if self.tail != self.told_tail {
-            self.told_tail = self.tail;
+    pub fn ring_doorbell(&mut self, registers: &ControllerRegisters) {
+        if self.tail != self.rung_tail {
+            self.rung_tail = self.tail;
             fence(Ordering::Release);
             registers.ring(self.tail_doorbell, self.tail);
         }
     }
 
-    /// The upper half of the next completion, if it is there.
+    /// The upper half of the next completion, if it has arrived.
     #[inline(always)]
     fn upper(&self) -> Option<u64> {
         let upper = self.completions.load(2 * self.taken as usize + 1);
-        // The first lap writes ones.
+        // The phase bit is 1 in the first lap.
         let phase = !(self.taken >> self.log2) & 1;
         ((upper >> 48) as u32 & 1 == phase).then_some(upper)
     }
 
-    /// Whether there is a completion.
+    /// Whether a completion has arrived.
     #[inline]
     pub fn pending(&self) -> bool {
         self.upper().is_some()
     }
 
-    /// The next completion.
+    /// Takes the next completion.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Entry> {
         let upper = self.upper()?;
@@ -158,23 +160,23 @@ impl Queue {
         })
     }
 
-    /// The first word of the completion that was taken last: the result of an admin command.
+    /// Dword 0 of the last completion taken: the result of an admin command.
     pub fn result(&self) -> u32 {
         self.completions.load(2 * self.taken.wrapping_sub(1) as usize) as u32
     }
 
-    /// Completions so far of which the device was told, whatever became of it meanwhile.
+    /// Completions released since the queue was allocated, across restarts.
     pub fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// Gives the device the entries back that were taken, if they are `least` or more.
+    /// Releases the taken completion entries to the controller, if there are `least` or more.
     #[inline(always)]
     pub fn give_back(&mut self, least: u32, registers: &ControllerRegisters) {
-        let fresh = self.taken.wrapping_sub(self.told_taken);
+        let fresh = self.taken.wrapping_sub(self.released);
         if fresh >= least {
             self.completed += u64::from(fresh);
-            self.told_taken = self.taken;
+            self.released = self.taken;
             registers.ring(self.head_doorbell, self.taken as u16 & (self.entries - 1));
         }
     }

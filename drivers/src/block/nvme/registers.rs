@@ -1,5 +1,5 @@
-//! Registers of a controller (NVMe 1.4, 3.1), in BAR 0: little-endian, accessed in 32 bits, which all
-//! controllers take.
+//! Registers of a controller (NVMe 1.4, 3.1) in BAR 0: little-endian, accessed in 32 bits, which all controllers
+//! support.
 
 use super::Error;
 use crate::hal::{Platform, Registers};
@@ -24,14 +24,14 @@ const SHUT_DOWN: u32 = 1 << 14;
 /// Entries of submission queues have 2^6 bytes, of completion queues 2^4.
 const ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
 
-/// What a register reads as when nothing answers.
+/// Value of a register of an absent device.
 pub const ALL_ONES: u32 = u32::MAX;
 
-/// Smallest page of a controller.
+/// Smallest page that a controller can have, as log2.
 const PAGE_SHIFT: u32 = 12;
-/// Largest that is taken where it is the smallest: 64 KiB.
+/// Largest supported smallest page of a controller (CAP.MPSMIN), as log2: 64 KiB.
 const MOST_PAGE_SHIFT: u32 = 16;
-/// Longest that is waited for a controller, whatever it says (CAP.TO goes to 127.5 s).
+/// Upper bound of the controller's timeout (CAP.TO goes up to 127.5 s).
 const MOST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// CSTS (3.1.6).
@@ -39,44 +39,44 @@ const MOST_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Status(u32);
 
 impl Status {
-    /// It takes commands.
+    /// The controller takes commands (RDY).
     pub fn is_ready(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// It met an error that only a reset ends.
+    /// The controller has a fatal error, which requires a reset (CFS).
     pub fn is_fatal(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// It is ready for the power to go.
+    /// The controller is ready for power-off (SHST).
     pub fn is_shut_down(self) -> bool {
         self.0 >> 2 & 3 == 2
     }
 
-    /// Nothing answers: the drive is gone, or its link.
+    /// The drive or its link is gone.
     pub fn is_absent(self) -> bool {
         self.0 == ALL_ONES
     }
 }
 
-/// CAP (3.1.1), as far as it is used, checked.
+/// The used fields of CAP (3.1.1), checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Most entries of a queue (CAP.MQES and one).
+    /// Most entries of a queue (CAP.MQES + 1).
     pub entries: u32,
-    /// How long it may take to become ready, or to stop.
+    /// Longest time to become ready, or to stop (CAP.TO).
     pub timeout: Duration,
     /// Bytes from one doorbell to the next.
     pub stride: usize,
-    /// Bytes of a page of memory, as log2.
+    /// Bytes of a page of memory, as log2 (CAP.MPSMIN).
     pub page_shift: u32,
     /// Namespaces may be of command sets other than NVM (CAP.CSS bit 6).
     pub has_command_sets: bool,
 }
 
 impl Capabilities {
-    /// An error if the controller is none that this driver can use.
+    /// Checks CAP. An error if the driver does not support the controller.
     fn of(cap: u64) -> Result<Self, Error> {
         if cap == u64::MAX || cap == 0 {
             return Err(Error::Absent);
@@ -129,7 +129,7 @@ impl ControllerRegisters {
         Ok(ControllerRegisters { registers, capabilities })
     }
 
-    /// What the controller can do.
+    /// The controller's capabilities.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -144,17 +144,17 @@ impl ControllerRegisters {
         Status(self.registers.read32(STATUS))
     }
 
-    /// Whether a register that is never 0 nor all ones says that nobody is there.
+    /// Whether the device is absent. VS of a present controller is neither 0 nor all ones.
     pub fn is_absent(&self) -> bool {
         matches!(self.version(), 0 | ALL_ONES)
     }
 
-    /// CC.EN = 0: the controller forgets its queues; it touches no memory once CSTS.RDY is 0.
+    /// CC.EN = 0: the controller drops its queues, and touches no memory once CSTS.RDY is 0.
     pub fn disable(&self) {
         self.registers.write32(CONFIGURATION, 0);
     }
 
-    /// Gives it the admin queue, of `entries` entries at these bus addresses, and sets CC.EN.
+    /// Sets the admin queue, with `entries` entries at these bus addresses, and CC.EN.
     pub fn enable(&self, submissions: u64, completions: u64, entries: u16) {
         let last = u32::from(entries - 1);
         let registers = &self.registers;
@@ -172,12 +172,12 @@ impl ControllerRegisters {
         ENTRY_SIZES | (self.capabilities.page_shift - PAGE_SHIFT) << 7
     }
 
-    /// CC.SHN = 1: the power goes soon (3.1.5, 7.6.2).
+    /// CC.SHN = 1: notifies the controller of the coming power-off (3.1.5, 7.6.2).
     pub fn shut_down(&self) {
         self.registers.write32(CONFIGURATION, self.configuration() | ENABLE | SHUT_DOWN);
     }
 
-    /// Offset of the doorbell of a queue's tail (of submissions) or head (of completions) (3.1.24, 3.1.25).
+    /// Offset of a doorbell: submission queue tail, or completion queue head (3.1.24, 3.1.25).
     pub fn doorbell(&self, queue: u16, completions: bool) -> usize {
         DOORBELLS + (2 * usize::from(queue) + usize::from(completions)) * self.capabilities.stride
     }
@@ -188,7 +188,7 @@ impl ControllerRegisters {
         self.registers.write32(doorbell, index.into());
     }
 
-    /// Lets vector 0 raise interrupts, or not; not to be used with MSI-X (3.1.3).
+    /// Unmasks or masks the interrupts of vector 0. Must not be used with MSI-X (3.1.3).
     pub fn set_interrupts(&self, wanted: bool) {
         let at = if wanted { INTERRUPT_MASK_CLEAR } else { INTERRUPT_MASK_SET };
         self.registers.write32(at, 1);

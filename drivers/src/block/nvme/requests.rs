@@ -1,51 +1,51 @@
-//! Requests that are under way. A command's identifier is the place of its request, and how often the place was
-//! used: a completion that comes twice, or names another request, finds nobody.
+//! Requests in flight, in slots. A command's identifier is the slot of its request and the slot's generation, so a
+//! duplicate completion, or one with a wrong identifier, matches no request.
 
 use super::queue::Command;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Most requests: places are told by 8 bits.
+/// Most requests, because a slot's number has 8 bits in the identifier.
 pub const MOST: u16 = 255;
 
-/// Where a request is.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nowhere: the place is free.
+    /// The slot has no request.
     Free,
-    /// With us, until the controller takes commands again.
+    /// The request waits until the controller takes commands again.
     Waiting,
-    /// With the controller.
+    /// The controller has the request.
     Sent,
 }
 
-/// A request under way.
+/// A slot for a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The caller's name for it.
+    /// The caller's tag.
     pub tag: u64,
-    /// When it was sent, in milliseconds of the controller's age.
+    /// When the request was sent, in milliseconds of `Age`.
     pub since: u32,
-    /// Whose it is.
+    /// Number of the unit that submitted the request.
     pub unit: u16,
-    /// Times that it was sent again.
+    /// Times that the request was sent again.
     pub tries: u8,
-    /// The controller was told to abort it.
+    /// An abort of the request was requested.
     pub aborted: bool,
     generation: u8,
     stage: Stage,
 }
 
-/// The requests of a controller.
+/// The requests of a pair of queues.
 pub struct Requests {
     requests: Box<[Request]>,
-    /// What each was sent as, without its identifier.
+    /// The command of each slot, without its identifier.
     commands: Box<[Command]>,
     free: Vec<u16>,
 }
 
 impl Requests {
-    /// Room for `count` requests, at most [`MOST`].
+    /// Slots for `count` requests, at most [`MOST`].
     pub fn new(count: u16) -> Self {
         let count = count.min(MOST);
         let free = Request {
@@ -64,18 +64,18 @@ impl Requests {
         }
     }
 
-    /// How many there is room for.
+    /// Number of slots.
     pub fn capacity(&self) -> u16 {
         self.requests.len() as u16
     }
 
-    /// The place that the next request gets.
+    /// The slot for the next request.
     #[inline(always)]
     pub fn next(&self) -> Option<u16> {
         self.free.last().copied()
     }
 
-    /// Puts a request where [`Requests::next`] said, to wait.
+    /// Puts a waiting request into the slot [`Requests::next`].
     #[inline(always)]
     pub fn put(&mut self, unit: u16, tag: u64, command: Command) -> Option<u16> {
         let place = self.free.pop()?;
@@ -94,7 +94,7 @@ impl Requests {
         Some(place)
     }
 
-    /// The command of a place and its identifier: it goes to the controller now, at the age `age`.
+    /// Marks the request of a slot as sent at time `age`. Returns its command and identifier.
     #[inline(always)]
     pub fn send(&mut self, place: u16, age: u32) -> Option<(&Command, u16)> {
         let request = self.requests.get_mut(usize::from(place))?;
@@ -104,7 +104,7 @@ impl Requests {
         Some((self.commands.get(usize::from(place))?, cid))
     }
 
-    /// The place of a request that the controller has, by the identifier of its command.
+    /// The slot of the sent request whose command has the identifier `cid`.
     #[inline(always)]
     pub fn find(&self, cid: u16) -> Option<u16> {
         let place = cid & 0xff;
@@ -113,24 +113,24 @@ impl Requests {
         same.then_some(place)
     }
 
-    /// The identifier of the command of a place.
+    /// The identifier of the command of a slot.
     pub fn identifier(&self, place: u16) -> u16 {
         let generation = self.get(place).map_or(0, |request| request.generation);
         u16::from(generation) << 8 | place
     }
 
-    /// The request of a place.
+    /// The request of a slot.
     #[inline(always)]
     pub fn get(&self, place: u16) -> Option<&Request> {
         self.requests.get(usize::from(place))
     }
 
-    /// The same, to change.
+    /// The request of a slot, for changes.
     pub fn get_mut(&mut self, place: u16) -> Option<&mut Request> {
         self.requests.get_mut(usize::from(place))
     }
 
-    /// A request that the controller had has to be sent again. The command gets another identifier.
+    /// Takes a sent request back, to send it again. The command gets another identifier.
     pub fn take_back(&mut self, place: u16) {
         if let Some(request) = self.get_mut(place) {
             request.stage = Stage::Waiting;
@@ -140,7 +140,7 @@ impl Requests {
         }
     }
 
-    /// Ends a request: whose it was, and its tag.
+    /// Ends a request, and frees its slot. Returns its unit and its tag.
     #[inline(always)]
     pub fn end(&mut self, place: u16) -> Option<(u16, u64)> {
         let request = self.requests.get_mut(usize::from(place))?;
@@ -151,12 +151,12 @@ impl Requests {
         Some(ended)
     }
 
-    /// The first place from `from` on whose request waits.
+    /// The first slot from `from` whose request waits.
     pub fn waiting(&self, from: u16) -> Option<u16> {
         self.first(from, Stage::Waiting)
     }
 
-    /// The first place from `from` on whose request the controller has.
+    /// The first slot from `from` whose request the controller has.
     pub fn sent(&self, from: u16) -> Option<u16> {
         self.first(from, Stage::Sent)
     }
@@ -171,27 +171,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identifier_is_good_once() {
+    fn identifier_matches_one_completion_only() {
         let mut requests = Requests::new(2);
         let place = requests.put(3, 77, [1; 8]).unwrap();
         assert_eq!(requests.find(requests.identifier(place)), None, "not sent yet");
         let (command, cid) = requests.send(place, 5).unwrap();
         assert_eq!((*command, cid), ([1; 8], place));
         assert_eq!(requests.find(cid), Some(place));
-        assert_eq!(requests.find(cid ^ 1), None, "nobody's");
+        assert_eq!(requests.find(cid ^ 1), None, "of no request");
         requests.take_back(place);
-        assert_eq!(requests.find(cid), None, "the old one, of a request that is sent again");
+        assert_eq!(requests.find(cid), None, "the old identifier of a request that is sent again");
         let (_, again) = requests.send(place, 5).unwrap();
         assert_eq!((requests.find(cid), requests.find(again)), (None, Some(place)));
         assert_eq!(requests.end(place), Some((3, 77)));
-        assert_eq!(requests.find(again), None, "it comes twice");
+        assert_eq!(requests.find(again), None, "a duplicate completion");
         let next = requests.put(3, 78, [2; 8]).unwrap();
         requests.send(next, 6);
-        assert_eq!((next, requests.find(again)), (place, None), "of who had the place before");
+        assert_eq!(
+            (next, requests.find(again)),
+            (place, None),
+            "the identifier of the slot's previous request"
+        );
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
+    fn capacity_is_bounded_and_full_table_refuses_requests() {
         let mut requests = Requests::new(1000);
         assert_eq!(requests.capacity(), MOST);
         for tag in 0..u64::from(MOST) {

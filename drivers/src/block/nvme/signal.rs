@@ -1,18 +1,17 @@
-//! How a controller wakes a halted core: MSI-X, or MSI where that is all. It is kept from doing so while the
-//! loop runs.
+//! Interrupts of a controller, which wake a halted core: MSI-X, or MSI without it. Masked while the loop runs.
 
 use super::registers::ControllerRegisters;
 use crate::hal::{Interrupt, Platform};
 use crate::pci::{Bars, Function, Msix};
 use core::sync::atomic::Ordering;
 
-/// Where interrupts come from.
+/// Source of interrupts.
 enum Source {
-    /// Nowhere: the loop has to look by itself.
+    /// No interrupts: the loop has to poll.
     None,
-    /// A vector of MSI-X, which is masked in its table.
+    /// A vector of MSI-X, masked in the MSI-X table.
     Msix(Msix, u16),
-    /// The one vector of MSI, which is masked by the controller (INTMS, INTMC).
+    /// The only vector of MSI, masked in the controller's registers (INTMS, INTMC).
     Msi,
 }
 
@@ -24,7 +23,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Takes one of the platform's interrupts, if there is one left and the function can raise it.
+    /// Allocates an interrupt of the platform, if one is left and the function can raise it.
     pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Signal {
         let msix = Msix::open(function, bars, platform);
         let interrupt = platform.allocate_interrupt();
@@ -32,7 +31,7 @@ impl Signal {
         if let Some(interrupt) = &interrupt {
             source = match msix {
                 Some(mut msix) => {
-                    // Vector 0 is the admin queue's, which is not waited for, if there is another.
+                    // Vector 0 is the admin queue's, which is polled. It is used only if there is no other.
                     let vector = u16::from(msix.entries() > 1);
                     let routed = msix.route(vector, interrupt);
                     msix.set_masked(vector, true);
@@ -46,7 +45,7 @@ impl Signal {
         Signal { source, interrupt, wanted: false }
     }
 
-    /// The interrupt of another core's queue, by vector `index` of MSI-X; None if the function has no such one.
+    /// The interrupt of another core's queue, by vector `index` of MSI-X. None if the function has no such vector.
     pub fn of_vector(
         function: &Function<'_>,
         bars: &Bars,
@@ -62,7 +61,7 @@ impl Signal {
         routed.then_some(Signal { source, interrupt: Some(interrupt), wanted: false })
     }
 
-    /// The vector that a completion queue is to raise.
+    /// The vector for the completion queue.
     pub fn vector(&self) -> Option<u16> {
         match self.source {
             Source::None => None,
@@ -71,7 +70,7 @@ impl Signal {
         }
     }
 
-    /// Asks for interrupts, or for none.
+    /// Unmasks or masks the interrupt.
     pub fn set(&mut self, wanted: bool, registers: &ControllerRegisters) {
         if wanted != self.wanted {
             self.wanted = wanted;
@@ -79,7 +78,7 @@ impl Signal {
         }
     }
 
-    /// Tells the device again, which may have forgotten.
+    /// Sets the mask again, which the device may have lost in a reset.
     pub fn apply(&mut self, registers: &ControllerRegisters) {
         match &mut self.source {
             Source::None => {}
@@ -88,17 +87,17 @@ impl Signal {
         }
     }
 
-    /// What is raised.
+    /// The platform's interrupt.
     pub fn interrupt(&self) -> Option<Interrupt> {
         self.interrupt
     }
 
-    /// Whether it can wake a halted core.
+    /// Whether the controller can wake a halted core.
     pub fn wakes(&self) -> bool {
         self.interrupt.is_some()
     }
 
-    /// Interrupts so far.
+    /// Number of interrupts so far.
     pub fn count(&self) -> u64 {
         self.interrupt.map_or(0, |interrupt| interrupt.raised().load(Ordering::Relaxed))
     }

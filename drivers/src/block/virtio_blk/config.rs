@@ -1,4 +1,4 @@
-//! The block device's configuration (virtio 1.2, 5.2.4) and what it means for its users.
+//! Parses the block device's configuration (virtio 1.2, 5.2.4) into the disk's geometry.
 
 use crate::hal::{Features, Geometry, Registers};
 use crate::virtio::{Agreed, Error, Transport, read_config};
@@ -12,7 +12,7 @@ const CONFIG_WCE: u64 = 1 << 11;
 const DISCARD: u64 = 1 << 13;
 const WRITE_ZEROES: u64 = 1 << 14;
 
-/// Features that are used if offered.
+/// Features that the driver accepts if the device offers them.
 pub const WANTED: u64 =
     SIZE_MAX | READ_ONLY | BLOCK_SIZE | FLUSH | TOPOLOGY | CONFIG_WCE | DISCARD | WRITE_ZEROES;
 
@@ -26,23 +26,23 @@ const AT_DISCARD_SECTORS: usize = 36;
 const AT_DISCARD_ALIGNMENT: usize = 44;
 const AT_ZEROES_SECTORS: usize = 48;
 
-/// Bytes of a sector, whatever the block size.
+/// Bytes of a sector, for any block size.
 pub const SECTOR: u32 = 512;
-/// Largest transfer in one descriptor if the device names no limit.
+/// Largest transfer in one descriptor if the device reports no limit.
 const MOST_TRANSFER: u32 = 16 << 20;
 const MOST_BLOCK: u32 = 1 << 16;
 
-/// Reads the shape of the disk. Values that no disk can have are errors.
+/// Reads the geometry of the disk. Impossible values are errors.
 pub fn geometry(transport: &dyn Transport, agreed: Agreed) -> Result<Geometry, Error> {
     read_config(transport, |config| parse(config, agreed)).ok_or(Error::Config("generation"))?
 }
 
-/// Capacity alone, in sectors: those in whole blocks of `block` bytes.
+/// Reads the capacity alone: sectors in whole blocks of `block` bytes.
 pub fn capacity(transport: &dyn Transport, block: u32) -> Option<u64> {
     read_config(transport, read_capacity).map(|sectors| whole_blocks(sectors, block))
 }
 
-/// Sectors that are in whole blocks: a device may count more, which nobody can read.
+/// Rounds down to whole blocks. A device may report more sectors, but they cannot be read.
 fn whole_blocks(sectors: u64, block: u32) -> u64 {
     let per_block = u64::from((block / SECTOR).max(1));
     sectors / per_block * per_block
@@ -67,7 +67,7 @@ fn parse(config: &dyn Registers, agreed: Agreed) -> Result<Geometry, Error> {
         return Err(Error::Config("block size"));
     }
     let exponent = if agreed.has(TOPOLOGY) { config.read8(AT_PHYSICAL_EXPONENT) } else { 0 };
-    // A hint that makes no sense is no reason to refuse a disk.
+    // The physical block is a hint: an invalid one is ignored.
     let physical_block = match logical_block.checked_shl(exponent.into()) {
         Some(block) if exponent < 16 && block <= MOST_TRANSFER => block,
         _ => logical_block,
@@ -101,7 +101,7 @@ fn parse(config: &dyn Registers, agreed: Agreed) -> Result<Geometry, Error> {
     })
 }
 
-/// Whether the device takes flushes; if not, what it completed is durable.
+/// Whether the device takes flushes. If not, completed writes are durable.
 pub fn takes_flush(agreed: Agreed) -> bool {
     agreed.has(FLUSH)
 }

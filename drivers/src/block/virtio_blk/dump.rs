@@ -1,19 +1,19 @@
-//! The last write to a disk (see [`PolledQueue`]).
+//! Writes the crash record to a disk (see [`PolledQueue`]).
 
 use super::{OUT, QUEUE, STATUS_NONE, STATUS_OK};
 use crate::hal::{Arena, CrashWriter};
 use crate::virtio::{PolledQueue, Transport};
 use alloc::boxed::Box;
 
-// What lies in the memory, by offset in bytes.
+// Layout of the memory: offsets in bytes.
 const AT_STATUS: usize = 16;
 const AT_DATA: usize = 64;
 
-/// A disk whose last write this is for.
+/// Writer of the crash record to a disk.
 pub struct VirtioBlkCrash(PolledQueue);
 
 impl VirtioBlkCrash {
-    /// Takes a transport that nobody else has, of a device that somebody else drives.
+    /// Takes an exclusive transport of a device that the main driver owns.
     pub fn new(transport: Box<dyn Transport>) -> Self {
         VirtioBlkCrash(PolledQueue::new(transport, QUEUE))
     }
@@ -26,7 +26,7 @@ impl CrashWriter for VirtioBlkCrash {
 
     // Without the feature FLUSH a device completes a write when it is durable (virtio 1.2, 5.2.5).
     fn write(&mut self, sector: u64, data: &[u8]) -> Result<(), &'static str> {
-        self.0.use_up(|disk, memory| {
+        self.0.run_once(|disk, memory| {
             let into = memory.slice(AT_DATA, data.len()).ok_or("the write is too long")?;
             into.write(0, data).map_err(|_| "the write is too long")?;
             memory.store64(0, OUT.into());
@@ -38,10 +38,10 @@ impl CrashWriter for VirtioBlkCrash {
                 (into.bus_address(), data.len() as u32, false),
                 (bus + AT_STATUS as u64, 1, true),
             ];
-            let done = disk.ask(parts.into_iter());
+            let done = disk.execute(parts.into_iter());
             match memory.load16(AT_STATUS) as u8 {
                 STATUS_OK if done => Ok(()),
-                _ => Err("the disk did not do the write"),
+                _ => Err("the disk did not complete the write"),
             }
         })
     }

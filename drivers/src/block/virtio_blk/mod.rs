@@ -1,6 +1,5 @@
-//! Virtio block device (virtio 1.2, 5.2) as a [`Disk`]: one queue, three descriptors for each
-//! request (header, data, status), data read and written where it lies. No multi-queue, no zoned
-//! storage, no secure erase.
+//! Virtio block device (virtio 1.2, 5.2) as a [`Disk`]: one queue, three descriptors for each request (header, data,
+//! status), no copies of data. No multi-queue, no zoned storage, no secure erase.
 
 mod config;
 mod dump;
@@ -40,10 +39,10 @@ const UNMAP: u32 = 1;
 const STATUS_OK: u8 = 0;
 const STATUS_IO_ERROR: u8 = 1;
 const STATUS_UNSUPPORTED: u8 = 2;
-/// Not a status: the device wrote none.
+/// Preset status: still there if the device wrote none.
 const STATUS_NONE: u8 = 0xff;
 
-// A request's slot: header, what a discard or write-zeroes names, the serial number, the status.
+// A request's slot: header, segment of a discard or write-zeroes, serial number, status.
 const SLOT: usize = 64;
 const AT_SEGMENT: usize = 16;
 const SEGMENT: u32 = 16;
@@ -51,7 +50,7 @@ const AT_SERIAL: usize = 32;
 const SERIAL: usize = 20;
 const AT_STATUS: usize = 60;
 
-/// A disk must tell its serial number in this time, or has none.
+/// Longest time to read the serial number. A disk that takes longer is given up.
 const SERIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sets a device up.
@@ -81,7 +80,7 @@ struct VirtioBlk {
     free: Vec<u16>,
     /// Tag of each slot's request, while it is in flight.
     tags: Box<[Option<u64>]>,
-    /// Slots whose requests end without the device: flushes of a disk that needs none.
+    /// Slots of requests that end without the device: flushes of a disk without a volatile cache.
     done: Vec<u16>,
     broken: bool,
     vigil: Vigil,
@@ -114,8 +113,8 @@ impl VirtioBlk {
         })
     }
 
-    /// The serial number that the operator of the machine gave the disk; empty if none. Waits for
-    /// the device: for bring-up, while nothing is in flight.
+    /// Reads the serial number of the disk; empty if it has none. Polls the device, so it is for bring-up only, with no
+    /// request in flight.
     fn serial(&mut self, clock: &dyn Clock) -> String {
         let Some(slot) = self.take_slot(0) else { return String::new() };
         let window = self.slot(slot);
@@ -159,7 +158,7 @@ impl VirtioBlk {
             && sectors.is_multiple_of(block)
     }
 
-    /// Type of the request, if the disk can do it; its sectors, for those that have any.
+    /// Checks a request. Returns its type.
     fn check(&self, request: &Request) -> Result<u32, SubmitError> {
         let geometry = &self.geometry;
         let can = |feature| geometry.features.contains(feature);
@@ -195,7 +194,7 @@ impl VirtioBlk {
         if good { Ok(kind) } else { Err(SubmitError::Range) }
     }
 
-    /// Describes the request in `slot` and offers it. `data` comes with whether the device writes.
+    /// Describes the request in `slot` and offers it. `data`: the buffer, and whether the device writes it.
     #[inline]
     fn queue(&mut self, slot: u16, kind: u32, sector: u64, data: Option<(Window, bool)>) {
         let window = self.slot(slot);
@@ -217,7 +216,7 @@ impl VirtioBlk {
         self.ring.offer(head);
     }
 
-    /// The result in a slot that the device gave back.
+    /// The result in a slot that the device has completed.
     #[inline]
     fn result(&self, slot: u16) -> Result<(), DiskError> {
         match self.slot(slot).load16(AT_STATUS) as u8 {
@@ -228,18 +227,17 @@ impl VirtioBlk {
         }
     }
 
-    /// The device is not used any more. Its reset keeps it away from the memory of requests that
-    /// are still in flight; they end as broken.
+    /// Resets the device for good, so that it cannot reach the memory of requests in flight. They end as broken.
     fn give_up(&mut self) {
         if !self.broken {
             self.broken = true;
             self.vigil.broke();
-            // There is nothing more to be done about a device that ignores even this.
+            // A device that ignores its reset cannot be stopped.
             let _ = reset(&mut *self.transport);
         }
     }
 
-    /// Ends a request that the device will not.
+    /// Ends one request in flight as broken.
     fn end_broken(&mut self) -> Option<Completion> {
         let slot = self.tags.iter().position(Option::is_some)?;
         self.end(slot as u16, Err(DiskError::Broken))
@@ -344,7 +342,7 @@ impl Disk for VirtioBlk {
                 self.geometry = geometry;
                 changed
             }
-            // Half a change, or nonsense: the old shape holds until it makes sense again.
+            // Invalid values, such as half a change, are ignored until they are valid again.
             Err(_) => false,
         }
     }
@@ -353,7 +351,7 @@ impl Disk for VirtioBlk {
         self.ring.pending()
     }
 
-    /// A device that stands still is told again of what it has.
+    /// Notifies a stalled device again of the requests that it has.
     fn watch(&mut self, _: Instant) {
         let still = !self.broken && self.ring.stands_still();
         if still {
@@ -372,7 +370,7 @@ impl Disk for VirtioBlk {
 }
 
 impl VirtioBlk {
-    /// Writes what a discard or write-zeroes names into the slot.
+    /// Writes the segment of a discard or write-zeroes into the slot.
     fn segment(&self, slot: u16, request: &Request, sectors: u32, flags: u32) -> Window {
         let window = self.slot(slot);
         window.store64(AT_SEGMENT, request.sector);

@@ -56,7 +56,7 @@ fn request(tag: u64, operation: Operation, sector: u64, data: Window) -> Request
     Request { tag, operation, sector, data }
 }
 
-/// Plays the device for one request, with `storage` behind it. Returns the chain and its status.
+/// Serves one request as the device, from `storage`. Returns the chain and its status.
 fn serve(model: &Model, storage: &mut [u8]) -> Option<(Chain, u8)> {
     let mut device = model.state();
     let chain = device.pop(0)?;
@@ -94,9 +94,9 @@ fn storage() -> Vec<u8> {
     (0..SECTORS * 512).map(|i| (i / 512 + i) as u8).collect()
 }
 
-/// A device that missed a notification is told again, before long; one that has nothing to do is left alone.
+/// A device that missed a notification is notified again. An idle device is not.
 #[test]
-fn a_device_that_stands_still_is_told_again() {
+fn stalled_device_is_notified_again() {
     let (mut machine, model, mut disk) = open(ALL, 64);
     let data = buffer(&mut machine, 4096);
     let kicks = || model.state().kicks;
@@ -112,10 +112,10 @@ fn a_device_that_stands_still_is_told_again() {
     disk.watch(Instant::ZERO);
     disk.watch(Instant::ZERO);
     assert_eq!(kicks(), before + 2);
-    assert_eq!(disk.notice(), None, "two seconds are no reason");
+    assert_eq!(disk.notice(), None, "two seconds are too short for a notice");
     (0..20).for_each(|_| disk.watch(Instant::ZERO));
     assert!(disk.notice().unwrap().text.contains("completed nothing for 10 s"));
-    assert_eq!(disk.notice(), None, "said once");
+    assert_eq!(disk.notice(), None, "one notice");
     let before = kicks() - 2;
     serve(&model, &mut storage()).unwrap();
     disk.watch(Instant::ZERO);
@@ -124,10 +124,10 @@ fn a_device_that_stands_still_is_told_again() {
     assert!(disk.notice().unwrap().text.contains("works again"));
 }
 
-/// Interrupts only end halts: what has completed is found without. A disk that says twice that something is done, or
-/// that something is done that nobody asked for, is not believed any more: each request ends once.
+/// Completions are found without interrupts, which only end halts. A disk that completes a request twice, or a request
+/// that was not submitted, is given up, and each request ends once.
 #[test]
-fn a_lost_interrupt_and_an_end_that_comes_twice_or_names_another_harm_nobody() {
+fn lost_interrupt_and_duplicate_or_foreign_completion_end_each_request_once() {
     for other in [None, Some(1), Some(9999)] {
         let (mut machine, model, mut disk) = open(ALL, 64);
         let window = buffer(&mut machine, 512);
@@ -146,13 +146,13 @@ fn a_lost_interrupt_and_an_end_that_comes_twice_or_names_another_harm_nobody() {
         assert_eq!(ends[0], Completion { tag: 1, result: Ok(()) });
         assert_eq!(ends[1..].iter().map(|end| end.tag).collect::<Vec<_>>(), [0, 2]);
         assert!(ends[1..].iter().all(|end| end.result == Err(DiskError::Broken)));
-        assert_eq!(model.state().status, 0, "reset, so that it leaves our memory alone");
+        assert_eq!(model.state().status, 0, "reset, so that it cannot reach memory");
         assert!(disk.notice().unwrap().text.contains("its host is to blame"));
     }
 }
 
 #[test]
-fn every_operation_does_what_it_says() {
+fn operations_reach_the_storage() {
     let (mut machine, model, mut disk) = open(ALL, 64);
     let mut stored = storage();
     let data = buffer(&mut machine, 4096);
@@ -177,7 +177,7 @@ fn every_operation_does_what_it_says() {
     for unmap in [false, true] {
         let zeroes = Operation::WriteZeroes { sectors: 512, unmap };
         run(&mut disk, &mut stored, zeroes, 1000, Window::empty());
-        assert_eq!(stored[1000 * 512], unmap.into(), "the flag stands for what was written");
+        assert_eq!(stored[1000 * 512], unmap.into(), "the model fills with the flag");
         assert_eq!(stored[1512 * 512 - 1], unmap.into());
     }
 }
@@ -194,11 +194,11 @@ fn the_serial_number_is_asked_for_and_a_silent_disk_is_given_up() {
     assert_eq!(disk.serial(&crate::virtio::model::WallClock), "vol-7");
     served.join().unwrap();
     assert_eq!(disk.serial(&machine), "");
-    assert_eq!(model.state().status, 0, "reset: it would write the answer some day");
+    assert_eq!(model.state().status, 0, "reset, because it may write the answer later");
 }
 
 #[test]
-fn the_shape_is_what_the_device_says() {
+fn geometry_is_read_from_the_configuration() {
     let (_, _, disk) = open(ALL, 256);
     let shape = disk.geometry();
     assert_eq!((shape.sectors, shape.logical_block, shape.physical_block), (SECTORS, 512, 4096));
@@ -235,7 +235,7 @@ fn impossible_shapes_are_refused() {
 }
 
 #[test]
-fn what_is_not_on_the_disk_is_refused() {
+fn requests_outside_of_the_disk_are_refused() {
     let block = |c: &mut Vec<u8>| c[20..24].copy_from_slice(&4096u32.to_le_bytes());
     let (mut machine, _, disk) = open_with(ALL, 64, block);
     let mut disk = disk.unwrap();
@@ -280,7 +280,7 @@ fn what_is_not_on_the_disk_is_refused() {
 }
 
 #[test]
-fn as_many_in_flight_as_the_queue_holds_ended_in_any_order() {
+fn full_queue_of_requests_completes_in_any_order() {
     let (mut machine, model, mut disk) = open(ALL, 256);
     let windows: Vec<Window> = (0..86).map(|_| buffer(&mut machine, 512)).collect();
     for (tag, window) in windows[..85].iter().enumerate() {
@@ -327,11 +327,11 @@ fn a_resized_disk_is_noticed() {
     let window = buffer(&mut machine, 512);
     disk.submit(&request(1, Operation::Read, 4095, window)).unwrap();
     model.state().config[..8].fill(0xff);
-    assert!(!disk.capacity_changed(), "nonsense is not believed");
+    assert!(!disk.capacity_changed(), "an impossible capacity is ignored");
     assert_eq!(disk.geometry().sectors, 4096);
 }
 
-/// Sizes that end within a block of 4 KiB: the tail is not offered, and a change of it is none.
+/// Of a size that ends within a block of 4 KiB the last, partial block is not used, and a change of it is ignored.
 #[test]
 fn a_size_that_is_no_multiple_of_the_block_offers_whole_blocks() {
     for (sectors, whole) in [(2048, 2048), (2049, 2048), (2055, 2048), (7, 0), (0, 0)] {
@@ -354,7 +354,7 @@ fn a_size_that_is_no_multiple_of_the_block_offers_whole_blocks() {
         assert_eq!(disk.submit(&read(whole)), Err(SubmitError::Range));
         let half = data.slice(0, 512).unwrap();
         assert!(disk.submit(&request(1, Operation::Read, whole, half)).is_err());
-        // It grows by less than a block, and by one and a half.
+        // The disk grows by less than a block, and by one and a half.
         for (more, grown) in [(3, whole), (12, whole + 8)] {
             let sectors: u64 = whole + more;
             model.state().config[..8].copy_from_slice(&sectors.to_le_bytes());
@@ -383,7 +383,7 @@ fn a_status_that_was_never_written_breaks_the_disk() {
     let ends: Vec<Completion> = core::iter::from_fn(|| disk.poll()).collect();
     assert_eq!(ends.len(), 3);
     assert!(ends.iter().all(|c| c.result == Err(DiskError::Broken)));
-    assert_eq!(model.state().status, 0, "reset, so that it leaves our memory alone");
+    assert_eq!(model.state().status, 0, "reset, so that it cannot reach memory");
     assert!(disk.notice().unwrap().text.contains("its host is to blame"));
     disk.submit(&request(9, Operation::Read, 0, window)).unwrap();
     disk.flush_queue();
@@ -392,7 +392,7 @@ fn a_status_that_was_never_written_breaks_the_disk() {
 }
 
 proptest! {
-    /// Whatever the device writes: no panic, and every request ends once.
+    /// For any bytes that the device writes: no panic, and every request ends once.
     #[test]
     fn a_device_may_write_anything(
         lies in prop::collection::vec((prop_oneof![0u32..20, any::<u32>()], any::<u32>(),
@@ -418,7 +418,7 @@ proptest! {
                 prop_assert!(waiting.remove(&completion.tag));
             }
         }
-        // Whatever is left ends with the disk.
+        // The remaining requests end when the disk is given up.
         if model.state().live() {
             model.state().lie(0, u32::MAX, 0, 0x8000);
         }
@@ -429,7 +429,7 @@ proptest! {
     }
 }
 
-/// Plays the device on another thread until this sector has been written.
+/// Serves requests as the device on another thread until `sector` has been written.
 fn play(model: &Model, sector: usize) -> std::thread::JoinHandle<Vec<u8>> {
     let model = model.clone();
     std::thread::spawn(move || {
@@ -443,7 +443,7 @@ fn play(model: &Model, sector: usize) -> std::thread::JoinHandle<Vec<u8>> {
 }
 
 #[test]
-fn a_dump_is_written_whatever_the_driver_had_under_way() {
+fn crash_record_is_written_with_requests_in_flight() {
     for features in [ALL, MODERN] {
         let mut machine = Machine::new(4 << 20);
         let model = Model::new(&machine, 2, features, &config(), &[64]);
@@ -454,7 +454,7 @@ fn a_dump_is_written_whatever_the_driver_had_under_way() {
         let mut disk = VirtioBlk::open(transport, machine.arena()).unwrap();
         assert!(dump.prepare(4096, machine.arena()));
         let data = buffer(&mut machine, 512);
-        // Offered, half of them told, none served: the device is reset under them.
+        // Requests that were offered, some with a notification, none served: the device is reset under them.
         for tag in 0..3 {
             disk.submit(&request(tag, Operation::Read, 8, data)).unwrap();
             disk.flush_queue();

@@ -1,26 +1,26 @@
-//! SCSI commands and answers as bytes, big endian: SPC-4 (what all devices have) and SBC-3 (disks).
+//! Encoding of SCSI commands and decoding of responses, big endian: SPC-4 (all devices) and SBC-3 (disks).
 
 /// A command descriptor block of 16 bytes at most; shorter ones are followed by zeroes.
 pub type Cdb = [u8; 16];
 
-/// How a command went.
+/// Result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was done.
+    /// The command succeeded.
     Done,
-    /// It was not done, and may be when it is sent again: the device was reset or is busy.
+    /// The command failed temporarily, because the device was reset or is busy: retry.
     Again {
-        /// The unit has another size than before.
+        /// The unit's capacity has changed.
         capacity: bool,
     },
-    /// The unit does not know the command, or not in this form.
+    /// The unit does not support the command or its fields.
     Illegal,
     /// There is no such target or unit.
     Absent,
-    /// It failed.
+    /// The command failed.
     Failed,
-    /// The controller wrote no answer that it may write.
-    Nonsense,
+    /// The controller wrote no valid response.
+    Invalid,
 }
 
 // Responses of virtio (virtio 1.2, 5.6.6.1).
@@ -30,7 +30,7 @@ const RESPONSE_BAD_TARGET: u8 = 3;
 const RESPONSE_RESET: u8 = 4;
 const RESPONSE_BUSY: u8 = 5;
 const RESPONSE_LAST: u8 = 9;
-/// Not a response: the device wrote none.
+/// Preset response: still there if the device wrote none.
 pub const RESPONSE_NONE: u8 = 0xff;
 
 // Status codes (SAM-5, 5.3.1).
@@ -39,7 +39,7 @@ const CHECK_CONDITION: u8 = 2;
 const BUSY: u8 = 8;
 const TASK_SET_FULL: u8 = 0x28;
 
-// Sense keys (SPC-4, 4.5.6), and what is said beside them.
+// Sense keys (SPC-4, 4.5.6), and additional sense codes with qualifiers.
 const NO_SENSE: u8 = 0;
 const RECOVERED: u8 = 1;
 const NOT_READY: u8 = 2;
@@ -51,7 +51,7 @@ const BECOMING_READY: (u8, u8) = (0x04, 0x01);
 const UNIT_NOT_SUPPORTED: (u8, u8) = (0x25, 0x00);
 
 impl Answer {
-    /// What virtio's response, the SCSI status and the sense data say.
+    /// Decodes virtio's response, the SCSI status and the sense data.
     pub fn of(response: u8, status: u8, sense: &[u8]) -> Answer {
         let again = Answer::Again { capacity: false };
         match (response, status) {
@@ -61,11 +61,11 @@ impl Answer {
             (RESPONSE_ABORTED | RESPONSE_RESET | RESPONSE_BUSY, _) => again,
             (RESPONSE_BAD_TARGET, _) => Answer::Absent,
             (0..=RESPONSE_LAST, _) => Answer::Failed,
-            _ => Answer::Nonsense,
+            _ => Answer::Invalid,
         }
     }
 
-    /// Sense data in fixed or descriptor format (SPC-4, 4.5.2 and 4.5.3).
+    /// Decodes sense data in fixed or descriptor format (SPC-4, 4.5.2 and 4.5.3).
     fn of_sense(sense: &[u8]) -> Answer {
         let at = |index| sense.get(index).copied().unwrap_or(0);
         let (key, code) = match at(0) & 0x7f {
@@ -91,7 +91,7 @@ fn put32(cdb: &mut Cdb, at: usize, value: u32) {
     cdb[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
-/// A command of 16 bytes for `blocks` logical blocks from `lba` on.
+/// A command of 16 bytes for `blocks` logical blocks from `lba`.
 #[inline]
 fn blocks16(operation: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {
     let mut cdb = [0; 16];
@@ -113,8 +113,7 @@ pub fn write(lba: u64, blocks: u32) -> Cdb {
     blocks16(0x8a, 0, lba, blocks)
 }
 
-/// WRITE SAME (16): the one block of data is written to all of them, which may be unmapped if they read as
-/// if they had been written.
+/// WRITE SAME (16): writes one block of data to all blocks. With `unmap` the unit may unmap them if they read the same.
 pub fn write_same(lba: u64, blocks: u32, unmap: bool) -> Cdb {
     blocks16(0x93, if unmap { 8 } else { 0 }, lba, blocks)
 }
@@ -137,7 +136,7 @@ pub fn unmap() -> Cdb {
     cdb
 }
 
-/// One stretch of blocks to unmap (SBC-3, 5.28.2).
+/// Parameters of UNMAP with one range of blocks (SBC-3, 5.28.2).
 pub fn unmap_list(lba: u64, blocks: u32) -> [u8; UNMAP_LIST] {
     let mut list = [0; UNMAP_LIST];
     list[..2].copy_from_slice(&(UNMAP_LIST as u16 - 2).to_be_bytes());
@@ -152,7 +151,7 @@ pub fn test_unit_ready() -> Cdb {
     [0; 16]
 }
 
-/// INQUIRY: of a page of vital product data, or the standard data.
+/// INQUIRY for a page of vital product data, or for the standard data.
 pub fn inquiry(page: Option<u8>, len: u16) -> Cdb {
     let mut cdb = [0; 16];
     cdb[0] = 0x12;
@@ -179,7 +178,7 @@ pub fn mode_sense(page: u8, len: u8) -> Cdb {
 /// Bytes of the answer to [`read_capacity`].
 pub const CAPACITY: usize = 32;
 
-/// READ CAPACITY (16).
+/// READ CAPACITY (16), for parameters of [`CAPACITY`] bytes.
 pub fn read_capacity() -> Cdb {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x9e, 0x10);
@@ -187,20 +186,20 @@ pub fn read_capacity() -> Cdb {
     cdb
 }
 
-/// What READ CAPACITY (16) answers (SBC-3, 5.16.2).
+/// Parameters returned by READ CAPACITY (16) (SBC-3, 5.16.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Number of logical blocks.
     pub blocks: u64,
-    /// Bytes of one.
+    /// Bytes of a logical block.
     pub block: u32,
-    /// Logical blocks of a physical one.
+    /// Logical blocks of a physical block.
     pub per_physical: u32,
 }
 
 impl Capacity {
-    /// None if no disk can have such a capacity: blocks are powers of two from 512 bytes to 64 KiB, and the
-    /// disk's size in bytes fits into 64 bits.
+    /// Parses the parameters. None for an impossible capacity: blocks must be powers of two from 512 bytes to 64 KiB,
+    /// and the disk's size in bytes must fit into 64 bits.
     pub fn parse(answer: &[u8; CAPACITY]) -> Option<Capacity> {
         let (last, rest) = answer.split_first_chunk()?;
         let (block, rest) = rest.split_first_chunk()?;
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_say_what_to_do_next() {
+    fn response_status_and_sense_are_decoded() {
         let fixed = |key, asc, ascq| {
             let mut sense = [0; 18];
             (sense[0], sense[2], sense[12], sense[13]) = (0x70, key, asc, ascq);
@@ -240,8 +239,8 @@ mod tests {
             (3, 0, fixed(0, 0, 0), Answer::Absent),
             (4, 0, fixed(0, 0, 0), again),
             (9, 0, fixed(0, 0, 0), Answer::Failed),
-            (10, 0, fixed(0, 0, 0), Answer::Nonsense),
-            (RESPONSE_NONE, 0, fixed(0, 0, 0), Answer::Nonsense),
+            (10, 0, fixed(0, 0, 0), Answer::Invalid),
+            (RESPONSE_NONE, 0, fixed(0, 0, 0), Answer::Invalid),
         ] {
             assert_eq!(Answer::of(response, status, &sense), expected, "{response} {status}");
         }

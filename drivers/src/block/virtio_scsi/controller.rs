@@ -1,5 +1,5 @@
-//! The controller: its queues, and the slots of requests that are under way. Each unit has the same share
-//! of the slots, so that none keeps another waiting.
+//! The controller: its queues, and the slots of requests in flight. The units share the slots equally, so that no unit
+//! delays another.
 
 use super::command::{Answer, CAPACITY, Capacity, Cdb, RESPONSE_NONE, read_capacity};
 use super::discover::{Unit, numbers};
@@ -17,10 +17,10 @@ const EVENTS: u16 = 1;
 pub const REQUESTS: u16 = 2;
 const MOST_ENTRIES: u16 = 1024;
 const FEW_ENTRIES: u16 = 8;
-/// Descriptors of a request: header, then data and answer in the order of who writes them.
+/// Descriptors of a request: header, data and answer. Those that the device reads come first.
 const PARTS: u16 = 3;
 
-/// Units say by events that they have changed.
+/// The device reports changes of units by events.
 const FEATURE_CHANGE: u64 = 1 << 2;
 
 // struct virtio_scsi_config (5.6.4).
@@ -32,7 +32,7 @@ const CONFIG_LAST_LUN: usize = 32;
 // A request's slot.
 const SLOT: usize = 256;
 const AT_ANSWER: usize = 64;
-/// What a command has as data beside its user's.
+/// Parameters of a command, for commands without the caller's data.
 const AT_PARAMETERS: usize = 192;
 const PARAMETERS: usize = 32;
 
@@ -44,7 +44,7 @@ pub const ANSWER: usize = 108;
 const ANSWER_RESIDUAL: usize = 4;
 pub const ANSWER_STATUS: usize = 10;
 pub const ANSWER_SENSE: usize = 12;
-/// Bytes of sense data that are looked at.
+/// Bytes of sense data that are used.
 pub const SENSE: usize = 18;
 
 // struct virtio_scsi_event (5.6.6.3).
@@ -52,43 +52,43 @@ const EVENT: usize = 16;
 const EVENT_MISSED: u32 = 1 << 31;
 const EVENT_PARAMETERS: u32 = 3;
 
-/// Times that a command is sent which the unit answers with "again".
+/// Most times that a command is sent to a unit that answers [`Answer::Again`].
 const TRIES: u8 = 100;
-/// The largest block that zeroes are at hand for.
+/// The largest block for which there is a buffer of zeroes.
 pub const MOST_ZEROES: usize = 4096;
 
-/// What the controller says of itself.
+/// Limits in the controller's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most sectors (of 512 bytes) in a request.
     pub most_sectors: u32,
-    /// Most requests at one unit.
+    /// Most requests in flight to a unit.
     pub per_unit: u32,
     pub last_target: u16,
     pub last_lun: u32,
 }
 
-/// What a slot is used for.
+/// Use of a slot.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// Nothing.
+    /// The slot is free.
     Free,
-    /// A request with this tag. `moves`: bytes that it has to move.
+    /// A request with this tag. `moves`: bytes to transfer.
     Request { tag: u64, moves: u32, may_be_unknown: bool, tries: u8 },
-    /// The controller asks for a unit's capacity.
+    /// The driver reads the unit's capacity.
     Capacity { tries: u8 },
 }
 
-/// What the controller keeps of a unit.
+/// State of a unit.
 struct UnitState {
     address: [u8; 8],
     geometry: Geometry,
-    /// Slots of requests, and one more, the last, for what the controller itself asks.
+    /// Slots of requests. The last one is reserved for the driver's own commands.
     slots: Box<[Work]>,
     free: Vec<u16>,
     done: VecDeque<Completion>,
-    /// Its size may have changed.
-    look_again: bool,
+    /// The capacity may have changed, and has to be read again.
+    capacity_stale: bool,
     changed: bool,
 }
 
@@ -96,7 +96,7 @@ struct UnitState {
 pub struct Controller {
     transport: Live,
     requests: Ring,
-    /// Without it units tell of changes when the next request is sent.
+    /// Event queue. Without it units report changes by the sense data of the next request.
     events: Option<Ring>,
     _control: Ring,
     slots: Window,
@@ -157,13 +157,13 @@ impl Controller {
         Ok((controller, limits))
     }
 
-    /// Most units that it has slots for.
+    /// Most units for which there are slots.
     pub fn most_units(&self) -> usize {
         usize::from(self.requests.size() / PARTS / 2)
     }
 
-    /// Shares the slots out to the units; how many requests each may have under way. Before that the only
-    /// slot is [`Controller::ask`]'s.
+    /// Divides the slots among the units. Returns the depth of each. Before this call only [`Controller::execute`] may
+    /// be used.
     pub fn share_out(&mut self, units: &[Unit], limits: Limits) -> usize {
         let slots = self.requests.size() / PARTS;
         self.share = slots / units.len().max(1) as u16;
@@ -177,7 +177,7 @@ impl Controller {
                 slots: alloc::vec![Work::Free; self.share.into()].into(),
                 free: (0..depth).rev().collect(),
                 done: VecDeque::with_capacity(depth.into()),
-                look_again: false,
+                capacity_stale: false,
                 changed: false,
             })
             .collect();
@@ -197,20 +197,20 @@ impl Controller {
         self.slots.slice(usize::from(slot) * SLOT, SLOT).unwrap_or(Window::empty())
     }
 
-    /// Memory for answers at bring-up, when no slot but the first is in use.
+    /// Memory for the data of commands at bring-up, when only the first slot is in use.
     pub fn scratch(&self) -> Window {
         let len = (self.slots.len() - SLOT).min(4096);
         self.slots.slice(SLOT, len).unwrap_or(Window::empty())
     }
 
-    /// Memory for the parameters of the request that `unit` starts next, [`PARAMETERS`] bytes; None if it
-    /// has as many under way as it may.
+    /// Memory for the parameters of the next request of `unit`, [`PARAMETERS`] bytes. None if the unit has reached its
+    /// depth.
     pub fn parameters(&self, unit: usize) -> Option<Window> {
         let index = *self.units[unit].free.last()?;
         self.slot(unit as u16 * self.share + index).slice(AT_PARAMETERS, PARAMETERS)
     }
 
-    /// Describes a command in `slot` and offers it. `data` comes with whether the device writes it.
+    /// Describes a command in `slot` and offers it. `data`: the buffer, and whether the device writes it.
     fn offer(&mut self, slot: u16, address: [u8; 8], cdb: &Cdb, data: Option<(Window, bool)>) {
         let window = self.slot(slot);
         let mut header = [0; HEADER];
@@ -230,7 +230,7 @@ impl Controller {
                 Descriptor { address, len, device_writes, next: next.map(|next| head + next) },
             );
         };
-        // What the device reads stands before what it writes.
+        // Descriptors that the device reads must come before those that it writes.
         match data.map(|(data, writes)| (data.bus_address(), data.len() as u32, writes)) {
             None => {
                 describe(0, header, Some(1));
@@ -257,26 +257,26 @@ impl Controller {
         self.requests.offer(slot * PARTS);
     }
 
-    /// How the command in `slot` went, and how many bytes fewer it moved than it was to.
+    /// Result of the command in `slot`, and the residual: bytes that were not transferred.
     fn answer(&self, slot: u16) -> (Answer, u32) {
         let window = self.slot(slot);
         let [status, response] = window.load16(AT_ANSWER + ANSWER_STATUS).to_le_bytes();
         let residual = window.load32(AT_ANSWER + ANSWER_RESIDUAL);
         let mut sense = [0; SENSE];
         if status != 0 && window.read(AT_ANSWER + ANSWER_SENSE, &mut sense).is_err() {
-            return (Answer::Nonsense, 0);
+            return (Answer::Invalid, 0);
         }
         (Answer::of(response, status, &sense), residual)
     }
 
-    /// Tells the device of what was offered.
-    pub fn tell(&mut self) {
+    /// Publishes the offered commands, and notifies the device.
+    pub fn kick(&mut self) {
         if self.requests.publish() {
             self.transport.notify(REQUESTS);
         }
     }
 
-    /// A device that stands still is told again of what it has. All units share the queue: the first one sees to it.
+    /// Notifies a stalled device again of the requests that it has. All units share the queue, so only unit 0 does it.
     pub fn watch(&mut self, unit: usize) {
         if unit != 0 {
             return;
@@ -288,14 +288,14 @@ impl Controller {
         self.vigil.see(still);
     }
 
-    /// What is to be told of the controller, by its first unit.
+    /// The next notice of the controller, returned for unit 0 only.
     pub fn notice(&mut self, unit: usize) -> Option<Notice> {
         if unit == 0 { self.vigil.notice() } else { None }
     }
 
-    /// Has one command done at bring-up, when nothing else is under way, and waits for it as long as
-    /// `waits` says; None if the device did not answer, after which it is not used any more.
-    pub fn ask(
+    /// Executes a command at bring-up, when no other is in flight, and polls for its completion while `waits` returns
+    /// true. None if the device did not answer; it is given up then.
+    pub fn execute(
         &mut self,
         address: [u8; 8],
         cdb: &Cdb,
@@ -306,7 +306,7 @@ impl Controller {
             return None;
         }
         self.offer(0, address, cdb, data);
-        self.tell();
+        self.kick();
         for _ in 0..TRIES {
             let taken = loop {
                 match self.requests.take() {
@@ -319,13 +319,13 @@ impl Controller {
                 return None;
             }
             match self.answer(0).0 {
-                Answer::Nonsense => {
+                Answer::Invalid => {
                     self.give_up();
                     return None;
                 }
                 Answer::Again { .. } => {
                     self.offer_again(0);
-                    self.tell();
+                    self.kick();
                 }
                 answer => return Some(answer),
             }
@@ -334,13 +334,13 @@ impl Controller {
         None
     }
 
-    /// Whether the device answered with what makes no sense, or not at all.
+    /// Whether the device was given up: it answered with invalid data, or not at all.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Starts a request of `unit`, which has a slot free. `may_be_unknown`: a device that does not know the
-    /// command has nothing to do.
+    /// Starts a request of `unit`. False if no slot is free. `may_be_unknown`: counts as success if the unit does not
+    /// support the command.
     pub fn start(
         &mut self,
         unit: usize,
@@ -372,12 +372,12 @@ impl Controller {
         self.units[unit].done.pop_front()
     }
 
-    /// Whether there is a completion of a unit, or of any other.
+    /// Whether a completion is waiting for a unit, or in the queue for any unit.
     pub fn pending(&self, unit: usize) -> bool {
         !self.units[unit].done.is_empty() || self.requests.pending()
     }
 
-    /// Takes what the device has done, and gives each unit its own.
+    /// Takes the completions of all units.
     fn take_all(&mut self) {
         loop {
             match self.requests.take() {
@@ -387,8 +387,8 @@ impl Controller {
                 Taken::Nonsense => self.give_up(),
             }
         }
-        // What has to be sent again.
-        self.tell();
+        // For commands that are sent again.
+        self.kick();
     }
 
     fn end(&mut self, slot: u16) {
@@ -397,7 +397,7 @@ impl Controller {
         let Some(state) = self.units.get_mut(unit) else { return self.give_up() };
         let work = &mut state.slots[usize::from(index)];
         if let Answer::Again { capacity } = answer {
-            state.look_again |= capacity;
+            state.capacity_stale |= capacity;
             if let Work::Request { tries, .. } | Work::Capacity { tries } = work
                 && *tries < TRIES
             {
@@ -407,15 +407,15 @@ impl Controller {
         }
         match core::mem::replace(work, Work::Free) {
             Work::Free => self.give_up(),
-            Work::Capacity { .. } => self.note_capacity(unit, slot, answer),
+            Work::Capacity { .. } => self.update_capacity(unit, slot, answer),
             Work::Request { tag, moves, may_be_unknown, .. } => {
                 let result = match answer {
-                    // Not all of the data was moved.
+                    // A short transfer.
                     Answer::Done if moves > 0 && residual > 0 => Err(DiskError::Io),
                     Answer::Done => Ok(()),
                     Answer::Illegal if may_be_unknown => Ok(()),
                     Answer::Illegal => Err(DiskError::Unsupported),
-                    Answer::Nonsense => Err(DiskError::Broken),
+                    Answer::Invalid => Err(DiskError::Broken),
                     Answer::Again { .. } | Answer::Absent | Answer::Failed => Err(DiskError::Io),
                 };
                 state.free.push(index);
@@ -427,14 +427,13 @@ impl Controller {
         }
     }
 
-    /// The device is not used any more. Its reset keeps it away from the memory of requests that are still
-    /// in flight; they end as broken.
+    /// Resets the device for good, so that it cannot reach the memory of requests in flight. They end as broken.
     fn give_up(&mut self) {
         self.vigil.broke();
         if core::mem::replace(&mut self.broken, true) {
             return;
         }
-        // There is nothing more to be done about a device that ignores even this.
+        // A device that ignores its reset cannot be stopped.
         let _ = reset(&mut *self.transport);
         for unit in &mut self.units {
             for (index, work) in (0..).zip(unit.slots.iter_mut()) {
@@ -446,28 +445,28 @@ impl Controller {
         }
     }
 
-    /// Whether the size of a unit has changed since the last look; asks the unit if there is a sign of it.
+    /// Whether the size of a unit has changed since the last call. Starts to read the capacity if it may have changed.
     pub fn capacity_changed(&mut self, unit: usize) -> bool {
         self.take_events();
         let last = self.share - 1;
         let state = &mut self.units[unit];
         let idle = matches!(state.slots[usize::from(last)], Work::Free);
-        if !self.broken && idle && core::mem::take(&mut state.look_again) {
+        if !self.broken && idle && core::mem::take(&mut state.capacity_stale) {
             state.slots[usize::from(last)] = Work::Capacity { tries: 0 };
             let (address, slot) = (state.address, unit as u16 * self.share + last);
             let into = self.slot(slot).slice(AT_PARAMETERS, CAPACITY).unwrap_or(Window::empty());
             self.offer(slot, address, &read_capacity(), Some((into, true)));
-            self.tell();
+            self.kick();
         }
         core::mem::take(&mut self.units[unit].changed)
     }
 
-    fn note_capacity(&mut self, unit: usize, slot: u16, answer: Answer) {
+    fn update_capacity(&mut self, unit: usize, slot: u16, answer: Answer) {
         let mut bytes = [0; CAPACITY];
         let read = self.slot(slot).read(AT_PARAMETERS, &mut bytes);
         let capacity = Capacity::parse(&bytes).filter(|_| answer == Answer::Done && read.is_ok());
         let state = &mut self.units[unit];
-        // A disk with blocks of another size is another disk: the old shape holds, and requests fail.
+        // A disk with blocks of another size is another disk: the old geometry is kept, and requests fail.
         if let Some(capacity) = capacity
             && capacity.block == state.geometry.logical_block
         {
@@ -502,8 +501,8 @@ impl Controller {
             let of = numbers(rest);
             for unit in &mut self.units {
                 let is_its = of.is_some() && of == numbers(&unit.address);
-                let told = kind & !EVENT_MISSED == EVENT_PARAMETERS && is_its;
-                unit.look_again |= missed || told;
+                let reported = kind & !EVENT_MISSED == EVENT_PARAMETERS && is_its;
+                unit.capacity_stale |= missed || reported;
             }
             events.offer(head);
         }

@@ -1,19 +1,19 @@
-//! The last write to a unit (see [`PolledQueue`]).
+//! Writes the crash record to a unit (see [`PolledQueue`]).
 
 use super::command::{self, Answer, Cdb};
 use super::controller::{ANSWER, ANSWER_SENSE, ANSWER_STATUS, HEADER, HEADER_CDB, REQUESTS, SENSE};
 use crate::hal::{Arena, CrashWriter, Window};
-use crate::virtio::{Asking, PolledQueue, Transport};
+use crate::virtio::{PolledDevice, PolledQueue, Transport};
 use alloc::boxed::Box;
 
-/// Times that a command is sent. After its reset a unit says once that it was reset.
+/// Most times that a command is sent. After a reset a unit answers the first command with a unit attention.
 const TRIES: usize = 8;
 
-// What lies in the memory, by offset in bytes.
+// Layout of the memory: offsets in bytes.
 const AT_ANSWER: usize = 64;
 const AT_DATA: usize = 256;
 
-/// A unit whose last write this is for.
+/// Writer of the crash record to a unit.
 pub struct VirtioScsiCrash {
     queue: PolledQueue,
     address: [u8; 8],
@@ -22,15 +22,15 @@ pub struct VirtioScsiCrash {
 }
 
 impl VirtioScsiCrash {
-    /// Takes a transport that nobody else has, of a controller that somebody else drives.
+    /// Takes an exclusive transport of a controller that the main driver owns.
     pub fn new(transport: Box<dyn Transport>, address: [u8; 8], block: u32) -> Self {
         VirtioScsiCrash { queue: PolledQueue::new(transport, REQUESTS), address, block }
     }
 }
 
-/// Has a command done, with data that the device reads; true if it was.
-fn done(
-    controller: &mut Asking<'_>,
+/// Executes a command, with data that the device reads. True if it succeeded.
+fn execute(
+    controller: &mut PolledDevice<'_>,
     memory: Window,
     address: [u8; 8],
     cdb: &Cdb,
@@ -48,7 +48,7 @@ fn done(
         memory.store16(AT_ANSWER + ANSWER_STATUS, none);
         let mut sense = [0; SENSE];
         if memory.write(0, &header).is_err()
-            || !controller.ask(parts.into_iter().flatten())
+            || !controller.execute(parts.into_iter().flatten())
             || memory.read(AT_ANSWER + ANSWER_SENSE, &mut sense).is_err()
         {
             return false;
@@ -73,15 +73,15 @@ impl CrashWriter for VirtioScsiCrash {
         if !first.is_multiple_of(block) || !(data.len() as u64).is_multiple_of(block) {
             return Err("the write is not in whole blocks of the disk");
         }
-        self.queue.use_up(|controller, memory| {
+        self.queue.run_once(|controller, memory| {
             let into = memory.slice(AT_DATA, data.len()).ok_or("the write is too long")?;
             into.write(0, data).map_err(|_| "the write is too long")?;
             let write = command::write(first / block, (data.len() as u64 / block) as u32);
-            if !done(controller, memory, address, &write, Some(into)) {
-                return Err("the disk did not do the write");
+            if !execute(controller, memory, address, &write, Some(into)) {
+                return Err("the disk did not complete the write");
             }
-            // A unit without a cache need not know the command: what it wrote is durable all the same.
-            done(controller, memory, address, &command::synchronize_cache(), None);
+            // A unit without a cache may refuse the command: its writes are durable without it.
+            execute(controller, memory, address, &command::synchronize_cache(), None);
             Ok(())
         })
     }

@@ -1,4 +1,4 @@
-//! Which units there are, and the shape of each: at bring-up, one command after the other.
+//! Discovery of a controller's units and their geometry at bring-up: one command after the other.
 
 use super::command::{self, Answer, CAPACITY, Capacity, Cdb};
 use super::controller::{Controller, Limits, MOST_ZEROES};
@@ -7,11 +7,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// A unit must answer in this time.
+/// Longest time for a command.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest transfer if nobody names a limit.
+/// Largest transfer if neither the unit nor the controller reports a limit.
 const MOST_TRANSFER: u32 = 16 << 20;
-/// Most blocks of one WRITE SAME if the unit names no limit, as with Linux (`drivers/scsi/sd.h`).
+/// Most blocks of one WRITE SAME if the unit reports no limit, as in Linux (`drivers/scsi/sd.h`).
 const MOST_WRITE_SAME: u64 = 0x7f_ffff;
 const SECTOR: u32 = 512;
 
@@ -25,7 +25,7 @@ const CACHING: u8 = 8;
 pub struct Unit {
     pub target: u8,
     pub lun: u16,
-    /// As the controller is told it (virtio 1.2, 5.6.6.1).
+    /// Address in virtio's request header (virtio 1.2, 5.6.6.1).
     pub address: [u8; 8],
     pub serial: String,
     pub geometry: Geometry,
@@ -36,50 +36,54 @@ fn address(target: u8, lun: u16) -> [u8; 8] {
     [1, target, high | 0x40, low, 0, 0, 0, 0]
 }
 
-/// Target and LUN of an address, in either of the forms for LUNs of one level: peripheral, which QEMU uses in events for
-/// LUNs below 256, or flat space.
+/// Target and LUN of an address in either form for single-level LUNs: flat space, or peripheral, which QEMU uses in
+/// events for LUNs below 256.
 pub fn numbers(address: &[u8]) -> Option<(u8, u16)> {
     let &[1, target, high, low, ..] = address else { return None };
     let lun = u16::from_be_bytes([high & 0x3f, low]);
     matches!(high >> 6, 0 | 1).then_some((target, lun))
 }
 
-/// A conversation with one controller.
-struct Talk<'a> {
+/// Executes commands on one controller.
+struct Prober<'a> {
     controller: &'a mut Controller,
     clock: &'a dyn Clock,
 }
 
-impl Talk<'_> {
-    /// Has a command done that answers with up to `N` bytes; what is missing of them is zero.
-    fn ask<const N: usize>(&mut self, address: [u8; 8], cdb: &Cdb) -> Option<(Answer, [u8; N])> {
+impl Prober<'_> {
+    /// Executes a command that returns up to `N` bytes; missing bytes are zero.
+    fn execute<const N: usize>(
+        &mut self,
+        address: [u8; 8],
+        cdb: &Cdb,
+    ) -> Option<(Answer, [u8; N])> {
         let into = self.controller.scratch().slice(0, N)?;
         into.fill(0);
         let deadline = self.clock.now() + TIMEOUT;
         let data = (N > 0).then_some((into, true));
-        let answer = self.controller.ask(address, cdb, data, || self.clock.now() < deadline)?;
+        let answer = self.controller.execute(address, cdb, data, || self.clock.now() < deadline)?;
         let mut bytes = [0; N];
         into.read(0, &mut bytes).ok()?;
         Some((answer, bytes))
     }
 
-    /// As `ask`, if the command was done.
+    /// Executes a command, and returns its data if it succeeded.
     fn get<const N: usize>(&mut self, address: [u8; 8], cdb: &Cdb) -> Option<[u8; N]> {
-        let (answer, bytes) = self.ask(address, cdb)?;
+        let (answer, bytes) = self.execute(address, cdb)?;
         (answer == Answer::Done).then_some(bytes)
     }
 
-    /// A page of vital product data.
+    /// Reads a page of vital product data.
     fn page<const N: usize>(&mut self, address: [u8; 8], page: u8) -> Option<[u8; N]> {
         let bytes: [u8; N] = self.get(address, &command::inquiry(Some(page), N as u16))?;
         (bytes[1] == page).then_some(bytes)
     }
 
-    /// Units of a target that have a number of one level (SAM-5, 4.7).
+    /// Reads the single-level LUNs of a target (SAM-5, 4.7).
     fn luns(&mut self, target: u8) -> Vec<u16> {
         const LEN: usize = 248;
         let cdb = command::report_luns(LEN as u32);
-        let Some((answer, bytes)) = self.ask::<LEN>(address(target, 0), &cdb) else {
+        let Some((answer, bytes)) = self.execute::<LEN>(address(target, 0), &cdb) else {
             return Vec::new();
         };
         match answer {
@@ -94,7 +98,7 @@ impl Talk<'_> {
         entries.map(|entry| u16::from_be_bytes([entry[0] & 0x3f, entry[1]])).collect()
     }
 
-    /// The disk that a unit is; None if it is something else, or is not ready.
+    /// Reads the parameters of a unit. None if it is not a disk, or is not ready.
     fn unit(&mut self, target: u8, lun: u16, limits: Limits) -> Option<Unit> {
         let address = address(target, lun);
         let inquiry: [u8; 36] = self.get(address, &command::inquiry(None, 36))?;
@@ -125,7 +129,7 @@ fn serial(page: [u8; 68]) -> String {
     text.filter(|byte| byte.is_ascii_graphic()).map(|&byte| char::from(byte)).collect()
 }
 
-/// What a unit says of itself; zeroes where it does not.
+/// Pages of a unit; zeroes for pages that it lacks.
 struct Pages {
     limits: [u8; 64],
     provisioning: [u8; 8],
@@ -144,13 +148,13 @@ impl Pages {
         let unmaps = self.provisioning[5] & 0x80 != 0;
         let most_unmap = if unmaps { be32(&self.limits, 20) } else { 0 };
         let granularity = be32(&self.limits, 28).max(1);
-        // Whole blocks, also where the unit names no limit.
+        // Bounded, so that the count of sectors fits into 32 bits even if the unit reports no limit.
         let most = u32::MAX / per_block;
         let fills = self.provisioning[5] & 0x40 != 0 && block as usize <= MOST_ZEROES;
         let most_same = u64::from(be32(&self.limits, 36)) << 32 | u64::from(be32(&self.limits, 40));
         let most_same = if most_same == 0 { MOST_WRITE_SAME } else { most_same };
         let most_same = if fills { most_same.min(MOST_WRITE_SAME) as u32 } else { 0 };
-        // A unit that does not say has a cache that may be lost.
+        // A unit without the mode page is assumed to have a volatile cache.
         let (read_only, volatile) = self.mode.map_or((false, true), mode);
         let mut features = Features::empty();
         features.set(Features::READ_ONLY, read_only);
@@ -178,18 +182,18 @@ fn mode(mode: [u8; 64]) -> (bool, bool) {
     (mode[2] & 0x80 != 0, !there || cache)
 }
 
-/// The disks behind a controller, as many as it can serve, in the order of targets and units.
+/// The disks behind a controller, as many as there are slots for, in the order of targets and LUNs.
 pub fn units(controller: &mut Controller, limits: Limits, clock: &dyn Clock) -> Vec<Unit> {
     let most = controller.most_units();
-    let mut talk = Talk { controller, clock };
+    let mut prober = Prober { controller, clock };
     let mut found = Vec::new();
     for target in 0..=u8::try_from(limits.last_target).unwrap_or(u8::MAX) {
-        let mut luns = talk.luns(target);
+        let mut luns = prober.luns(target);
         luns.sort_unstable();
         luns.dedup();
         for lun in luns {
             if u32::from(lun) <= limits.last_lun && found.len() < most {
-                found.extend(talk.unit(target, lun, limits));
+                found.extend(prober.unit(target, lun, limits));
             }
         }
     }

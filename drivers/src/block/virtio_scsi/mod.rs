@@ -1,5 +1,5 @@
-//! Virtio SCSI host adapter (virtio 1.2, 5.6): every disk behind it is a [`Disk`]. One request queue; no
-//! task management, no protection information, no units that come or go while the machine runs.
+//! Virtio SCSI host adapter (virtio 1.2, 5.6): every disk behind it is a [`Disk`]. One request queue; no task
+//! management, no protection information, no hotplug of units.
 
 mod command;
 mod controller;
@@ -27,19 +27,19 @@ use crash::VirtioScsiCrash;
 
 const SECTOR: u32 = 512;
 
-/// The controller does not answer.
+/// The controller does not answer, or answers with invalid data.
 #[derive(Debug)]
 struct Silent;
 
 impl fmt::Display for Silent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SCSI controller does not answer a command in 2 s, or answers nonsense")
+        f.write_str("SCSI controller does not answer a command in 2 s, or answers invalidly: its host is to blame")
     }
 }
 
 impl core::error::Error for Silent {}
 
-/// Sets a controller up, and every disk behind it.
+/// Sets a controller and all its disks up.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -79,8 +79,7 @@ struct ScsiDisk {
     depth: usize,
 }
 
-/// First logical block and number of blocks, if `sectors` sectors from `sector` on are on the disk and in
-/// whole blocks.
+/// First logical block and number of blocks, if `sectors` sectors from `sector` are on the disk and in whole blocks.
 fn blocks(geometry: &Geometry, sector: u64, sectors: u64) -> Result<(u64, u32), SubmitError> {
     let per_block = u64::from(geometry.logical_block / SECTOR);
     let end = sector.checked_add(sectors);
@@ -132,7 +131,7 @@ impl Disk for ScsiDisk {
                 (command::write(lba, count), Some((request.data, false)), false)
             }
             Operation::WriteThrough => return Err(SubmitError::Unsupported),
-            // A unit without a cache need not know the command.
+            // A unit without a cache may not support the command.
             Operation::Flush => (command::synchronize_cache(), None, true),
             Operation::Discard { sectors } => {
                 can(Features::DISCARD)?;
@@ -157,7 +156,7 @@ impl Disk for ScsiDisk {
     }
 
     fn flush_queue(&mut self) {
-        self.controller.borrow_mut().tell();
+        self.controller.borrow_mut().kick();
     }
 
     fn poll(&mut self) -> Option<Completion> {

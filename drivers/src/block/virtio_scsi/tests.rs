@@ -1,4 +1,4 @@
-//! A controller with a few targets, played on a thread of its own.
+//! Tests with a model of a controller and a few targets, which runs on a thread of its own.
 
 use super::controller::ANSWER;
 use super::crash::VirtioScsiCrash;
@@ -32,25 +32,25 @@ struct Lun {
     block: usize,
     bytes: Vec<u8>,
     serial: &'static str,
-    /// Answers that it gives before it looks at commands: response, status, sense key, code, qualifier.
-    says: VecDeque<[u8; 5]>,
-    /// Bytes that reads and writes leave out.
+    /// Answers to the next commands, which are not executed: response, status, sense key, code, qualifier.
+    answers: VecDeque<[u8; 5]>,
+    /// Residual of every command.
     residual: u32,
     flushes: usize,
 }
 
 impl Lun {
     fn disk(serial: &'static str, block: usize) -> Lun {
-        let says = VecDeque::from([[0, 2, 6, 0x29, 0]]);
+        let answers = VecDeque::from([[0, 2, 6, 0x29, 0]]);
         let bytes = std::vec![0xa5; BLOCKS as usize * block];
-        Lun { kind: 0, block, bytes, serial, says, residual: 0, flushes: 0 }
+        Lun { kind: 0, block, bytes, serial, answers, residual: 0, flushes: 0 }
     }
 
     fn cd() -> Lun {
         Lun { kind: 5, ..Lun::disk("", 2048) }
     }
 
-    /// Data of the answer, and the sense key, code and qualifier if it is refused.
+    /// Executes a command. Returns its data, or the sense key, code and qualifier if it is refused.
     fn command(&mut self, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, [u8; 3]> {
         let lba = || u64::from_be_bytes(cdb[2..10].try_into().unwrap()) as usize * self.block;
         let count = || u32::from_be_bytes(cdb[10..14].try_into().unwrap()) as usize * self.block;
@@ -119,7 +119,7 @@ impl Lun {
 
 type Luns = BTreeMap<(u8, u16), Lun>;
 
-/// The controller's side of the request queue.
+/// Model of the controller's request queue.
 struct Player {
     luns: Arc<Mutex<Luns>>,
     stop: Arc<AtomicBool>,
@@ -144,7 +144,7 @@ impl Player {
         look(self.luns.lock().unwrap().get_mut(&lun).unwrap())
     }
 
-    /// No requests are answered any more.
+    /// Stops the model: requests are not answered any more.
     fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -186,7 +186,7 @@ fn serve(model: &Model, luns: &mut Luns) -> bool {
             bytes.extend_from_slice(&[0x40 | (unit >> 8) as u8, unit as u8, 0, 0, 0, 0, 0, 0]);
         }
     } else if let Some(lun) = luns.get_mut(&lun) {
-        match lun.says.pop_front() {
+        match lun.answers.pop_front() {
             Some([response, status, rest @ ..]) => {
                 sense(&mut answer, rest);
                 (answer[10], answer[11]) = (status, response);
@@ -289,7 +289,7 @@ fn every_disk_behind_a_controller_is_found_with_its_shape() {
 }
 
 #[test]
-fn requests_do_what_they_say() {
+fn operations_reach_the_unit() {
     let (mut machine, _model, player, mut disks) = set_up(MODERN | EVENT_INDEX);
     let data = buffer(&mut machine, 8192);
     data.fill(0x5a);
@@ -311,7 +311,7 @@ fn requests_do_what_they_say() {
     let discard = Operation::Discard { sectors: 16 };
     assert_eq!(run(disk, request(4, discard, 0, Window::empty())), Ok(()));
     assert_eq!((look(0, 8192), look(8192, 1)), ([0xdd; 8192].to_vec(), std::vec![0]));
-    // This one has no cache and does not know the command; the other does.
+    // The second unit has no cache and refuses the command; the first supports it.
     assert_eq!(run(disk, request(5, Operation::Flush, 0, Window::empty())), Ok(()));
     let first = &mut *disks[0].disk;
     assert_eq!(run(first, request(6, Operation::Flush, 0, Window::empty())), Ok(()));
@@ -331,12 +331,12 @@ fn requests_do_what_they_say() {
 }
 
 #[test]
-fn what_was_not_done_is_sent_again_and_what_failed_fails() {
+fn temporary_failures_are_retried_and_permanent_ones_reported() {
     let (mut machine, _model, player, mut disks) = set_up(MODERN);
     let data = buffer(&mut machine, 4096);
     let disk = &mut *disks[0].disk;
-    let mut read = |says: &[[u8; 5]]| {
-        player.with((0, 0), |lun| lun.says = says.iter().copied().collect());
+    let mut read = |answers: &[[u8; 5]]| {
+        player.with((0, 0), |lun| lun.answers = answers.iter().copied().collect());
         run(disk, request(9, Operation::Read, 0, data))
     };
     assert_eq!(read(&[[0, 2, 6, 0x29, 0], [0, 8, 0, 0, 0], [5, 0, 0, 0, 0]]), Ok(()));
@@ -345,12 +345,12 @@ fn what_was_not_done_is_sent_again_and_what_failed_fails() {
     assert_eq!(read(&[[0, 0x28, 0, 0, 0]; 200]), Err(DiskError::Io));
     assert_eq!(read(&[]), Ok(()));
     player.with((0, 0), |lun| lun.residual = 512);
-    assert_eq!(read(&[]), Err(DiskError::Io), "not all of it came");
+    assert_eq!(read(&[]), Err(DiskError::Io), "a short transfer");
 }
 
-/// No interrupt is raised for any of these ends; the controller is not believed any more, and each request ends once.
+/// No interrupt is raised for these completions. The controller is given up, and each request ends once.
 #[test]
-fn an_end_that_comes_twice_or_names_another_harms_nobody() {
+fn duplicate_or_foreign_completion_ends_each_request_once() {
     for other in [None, Some(1), Some(9999)] {
         let (mut machine, model, mut player, mut disks) = set_up(MODERN);
         player.stop();
@@ -399,15 +399,15 @@ fn one_disk_does_not_take_the_others_slots_and_gets_only_its_own_completions() {
     assert!(first.pending() && second.pending());
     assert_eq!(second.poll(), Some(Completion { tag: 100, result: Ok(()) }));
     assert_eq!(second.poll(), None);
-    assert!(first.pending(), "what the other one has found is not lost");
+    assert!(first.pending(), "completions found by the other disk's poll are kept");
     let mut tags: Vec<u64> = core::iter::from_fn(|| first.poll()).map(|done| done.tag).collect();
     tags.sort_unstable();
     assert!(tags.into_iter().eq(0..9));
 }
 
-/// A controller that missed a notification is told again, once for all its disks; one with nothing to do is left alone.
+/// A controller that missed a notification is notified again, once for all its disks. An idle controller is not.
 #[test]
-fn a_controller_that_stands_still_is_told_again() {
+fn stalled_controller_is_notified_again() {
     let (mut machine, model, mut player, mut disks) = set_up(MODERN);
     player.stop();
     let watch = |disks: &mut Vec<OpenDisk>| {
@@ -428,7 +428,7 @@ fn a_controller_that_stands_still_is_told_again() {
 }
 
 #[test]
-fn a_disk_that_grows_says_so_by_an_event_or_with_its_next_request() {
+fn resize_is_reported_by_event_or_unit_attention() {
     // LUN 0 in flat space, as the driver names it, and in the peripheral form, as QEMU does.
     for (features, event) in
         [(MODERN | CHANGE, Some(0x40)), (MODERN | CHANGE, Some(0)), (MODERN, None)]
@@ -444,7 +444,7 @@ fn a_disk_that_grows_says_so_by_an_event_or_with_its_next_request() {
             let written = device.scatter(&chain, &event);
             device.push(1, chain.head, written);
         } else {
-            player.with((0, 0), |lun| lun.says.push_back([0, 2, 6, 0x2a, 9]));
+            player.with((0, 0), |lun| lun.answers.push_back([0, 2, 6, 0x2a, 9]));
             assert_eq!(run(&mut *disks[0].disk, request(1, Operation::Read, 0, data)), Ok(()));
         }
         let deadline = WallClock.now() + core::time::Duration::from_secs(20);
@@ -459,7 +459,7 @@ fn a_disk_that_grows_says_so_by_an_event_or_with_its_next_request() {
 }
 
 #[test]
-fn a_controller_that_is_silent_or_lies_is_not_used() {
+fn silent_or_invalid_controller_is_not_used() {
     let (mut machine, model, device) = plug(MODERN, 64);
     let silent = open(device, &mut machine, &machine_clock()).err().unwrap().to_string();
     assert!(silent.contains("does not answer"), "{silent}");
@@ -477,7 +477,7 @@ fn a_controller_that_is_silent_or_lies_is_not_used() {
         disk.disk.flush_queue();
     }
     {
-        // It gives a request back without an answer.
+        // The device completes a request without writing an answer.
         let mut device = model.state();
         let chain = device.pop(REQUESTS).unwrap();
         device.push(REQUESTS, chain.head, 0);
@@ -496,7 +496,7 @@ fn a_controller_that_is_silent_or_lies_is_not_used() {
     assert_eq!(model.state().status, 0);
 }
 
-/// A clock that runs through two seconds in a few looks.
+/// A clock that advances half a second at each reading.
 fn machine_clock() -> impl Clock {
     struct Fast(std::cell::Cell<u64>);
     impl Clock for Fast {
@@ -509,7 +509,7 @@ fn machine_clock() -> impl Clock {
 }
 
 #[test]
-fn a_dump_is_written_whatever_the_driver_had_under_way() {
+fn crash_record_is_written_with_requests_in_flight() {
     let (mut machine, model, device) = plug(MODERN | EVENT_INDEX, 64);
     let mut player = Player::start(&model, two_disks());
     let mut disks = open(device, &mut machine, &WallClock).unwrap().disks;
@@ -520,7 +520,7 @@ fn a_dump_is_written_whatever_the_driver_had_under_way() {
     disks[0].disk.submit(&request(1, Operation::Read, 8, data)).unwrap();
     disks[0].disk.flush_queue();
     let mut luns = two_disks();
-    luns.get_mut(&(0, 300)).unwrap().says = [[0, 2, 6, 0x29, 0]].into();
+    luns.get_mut(&(0, 300)).unwrap().answers = [[0, 2, 6, 0x29, 0]].into();
     let player = Player::start(&model, luns);
     assert_eq!(crash.write(96, &[0x5a; 4096]), Ok(()));
     player.with((0, 300), |lun| {
@@ -536,9 +536,9 @@ fn a_dump_is_written_whatever_the_driver_had_under_way() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Whatever the controller answers, every request ends once, and nothing else does.
+    /// For any answer of the controller every request ends once, and nothing else does.
     #[test]
-    fn answers_may_say_anything(
+    fn any_answer_ends_each_request_once(
         answers in prop::collection::vec((any::<[u8; 5]>(), 0u8..12, any::<bool>()), 1..40),
         order in any::<u64>(),
     ) {

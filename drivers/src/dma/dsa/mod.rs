@@ -1,7 +1,7 @@
-//! Intel DSA, in Xeons from Sapphire Rapids on (Linux, `drivers/dma/idxd`): queues that each have an engine of their own.
-//! Copies only, in batches; completions are seen in memory, no interrupts.
+//! Intel DSA, in Xeons since Sapphire Rapids (Linux, `drivers/dma/idxd`): each queue has an engine of its own. Copies
+//! only, in batches; completions are polled in memory, no interrupts.
 //!
-//! A descriptor is given to the device by one write of 64 bytes, which a CPU needs an instruction for
+//! A descriptor is submitted by one write of 64 bytes, for which the CPU needs the instruction MOVDIR64B
 //! ([`Registers::write_64_bytes`]).
 
 mod queue;
@@ -26,42 +26,42 @@ pub static IDS: [Id; 3] = [Id::Pci(INTEL, 0x0b25), Id::Pci(INTEL, 0x11fb), Id::P
 /// Most queues that are set up, and entries of each.
 const MOST_QUEUES: u64 = 4;
 const MOST_ENTRIES: u64 = 16;
-/// How long a command may take.
+/// Longest time for a command.
 const COMMAND_TIME: Duration = Duration::from_millis(500);
-/// Priority of a queue among those of its group, where it is alone.
+/// Priority of a queue in its group, whose only queue it is.
 const PRIORITY: u32 = 10;
 
 /// Why an engine cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It is not on PCI, or its registers cannot be mapped.
+    /// The device is not on PCI, or its registers cannot be mapped.
     NoRegisters,
-    /// It answers nothing.
+    /// The device does not answer.
     Absent,
-    /// It is of a version that this driver does not know.
+    /// The version is unknown to this driver.
     Version(u32),
     /// The CPU has no instruction to write 64 bytes at once.
     NoInstruction,
-    /// Firmware has locked its tables.
+    /// The firmware has locked the device's tables.
     Locked,
-    /// It stands still.
+    /// The device is halted.
     Halted,
-    /// It does not do what is needed.
+    /// The device lacks this required feature.
     Lacks(&'static str),
-    /// It says of itself what no such engine is.
+    /// The device reports impossible capabilities.
     Sizes,
-    /// There is no memory for its descriptors.
+    /// There is no memory for descriptors.
     NoMemory,
-    /// It refuses a command.
+    /// The device refuses a command.
     Refused {
-        /// Which.
+        /// The command.
         command: u32,
-        /// Its reason.
+        /// The error code.
         error: u32,
     },
-    /// It does not end a command.
+    /// The device does not complete a command.
     Stuck {
-        /// Which.
+        /// The command.
         command: u32,
     },
 }
@@ -72,25 +72,25 @@ impl fmt::Display for Error {
             Error::NoRegisters => {
                 f.write_str("the DMA engine's registers (BARs 0 and 2) cannot be mapped")
             }
-            Error::Absent => f.write_str("the DMA engine does not answer: look after the machine"),
+            Error::Absent => f.write_str("the DMA engine does not answer: check the machine"),
             Error::Version(version) => write!(
                 f,
                 "the DMA engine is of version {}; 1 and 2 are known: the CPU copies",
                 version >> 8
             ),
             Error::NoInstruction => f.write_str(
-                "the CPU has no MOVDIR64B, which the DMA engine wants: the CPU copies; a virtual machine may be \
-                 given a CPU model that has it",
+                "the CPU lacks MOVDIR64B, which the DMA engine needs: the CPU copies; for a virtual machine choose a \
+                 CPU model that has it",
             ),
             Error::Locked => f.write_str(
                 "firmware has locked the DMA engine's configuration: let the operating system configure it in \
                  the BIOS",
             ),
-            Error::Halted => f.write_str("the DMA engine stands still: reset the machine"),
+            Error::Halted => f.write_str("the DMA engine is halted: reset the machine"),
             Error::Lacks(what) => write!(f, "the DMA engine has no {what}: the CPU copies"),
             Error::Sizes => f.write_str(
-                "the DMA engine says that it has no queues, or tables outside of its registers: it is out of \
-                 order",
+                "the DMA engine reports no queues, or tables outside of its registers: it is \
+                 broken",
             ),
             Error::NoMemory => f.write_str(
                 "there is no memory for the DMA engine's descriptors: give the machine more memory",
@@ -101,7 +101,7 @@ impl fmt::Display for Error {
             ),
             Error::Stuck { command } => write!(
                 f,
-                "the DMA engine does not end command {command}: reset the machine, or replace it"
+                "the DMA engine does not complete command {command}: reset the machine, or replace it"
             ),
         }
     }
@@ -109,7 +109,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Sets an engine up: its queues, each ready for copies. May wait for the device for some milliseconds.
+/// Sets an engine up, and returns its queues. May wait for the device for some milliseconds.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -126,7 +126,7 @@ pub fn open(
     Ok(made?.into_iter().map(|queue| Box::new(queue) as Box<dyn Channel>).collect())
 }
 
-/// Has it carry out a command.
+/// Executes a command, and polls for its end.
 fn command(
     registers: &dyn Registers,
     command: u32,
@@ -151,14 +151,14 @@ fn command(
     }
 }
 
-/// How many queues to set up, of how many entries, and where their tables lie.
+/// Number of queues, entries of each, and offsets of the device's tables.
 struct Plan {
     queues: u64,
     entries: u64,
     groups_at: usize,
     queues_at: usize,
     queue_entry: usize,
-    /// Of GROUPS.
+    /// Number of read buffers, from GROUPS.
     read_buffers: u64,
     /// log2 of the descriptors of a batch.
     batch: u32,
@@ -278,7 +278,7 @@ fn set_up(
     Ok(queues)
 }
 
-/// Where queue number `n` takes descriptors.
+/// Maps the portal of queue number `n`, to which descriptors are written.
 fn portal(bar: &Bar, n: u64, platform: &mut dyn Platform) -> Result<Box<dyn Registers>, Error> {
     let at = bar.range(n * registers::PORTALS + registers::PORTAL, registers::PORTAL);
     let portal = at.and_then(|at| platform.map_registers(at, registers::PORTAL as usize));

@@ -1,10 +1,11 @@
-//! A queue, and the batch that is under way in it.
+//! A queue, and its batch in flight.
 //!
-//! Descriptors of a queue, and of a batch between fences, are carried out in any order. So there is one batch at a time;
-//! what is added meanwhile goes into the next, and [`Channel::order`] is a fence within a batch.
+//! The device executes descriptors of a queue, and of a batch between fences, in any order. So there is one batch at a
+//! time; copies added meanwhile go into the next, and [`Channel::order`] is a fence within a batch.
 //!
-//! Each descriptor has a record of its own, so that what has failed, or was not carried out because something before a
-//! fence has failed, is known, and that alone is given again: a bell that was written twice could go backwards.
+//! Each descriptor has its own completion record. It shows whether the descriptor failed, or was skipped because an
+//! earlier one before a fence failed. Only those are submitted again: a doorbell that is written twice could go
+//! backwards.
 
 use super::Error;
 use super::registers::{self, DESCRIPTOR, RECORD};
@@ -16,17 +17,17 @@ use alloc::collections::VecDeque;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 
-/// Descriptors of a batch at most.
+/// Most descriptors of a batch.
 pub const BATCH: usize = 64;
-/// Copies that are kept, those of the batch included.
+/// Most incomplete copies, those of the batch included.
 const KEPT: usize = 1024;
-/// Nothing is read from registers before a batch has taken so long.
-const LOOK: Duration = Duration::from_millis(1);
-/// How long a batch may take before it is aborted, and how long that may.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How often what was not carried out is given again.
+/// Time of a batch after which registers are read, and interval of these reads.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// Longest time for a batch before it is aborted, and for the abort.
+const TIMEOUT: Duration = Duration::from_millis(100);
+/// Most times that failed or skipped copies are submitted again in a row.
 const ATTEMPTS: u8 = 2;
-/// Where records begin in the queue's memory, the batch's own behind those of its descriptors.
+/// Offset of the records in the queue's memory. The batch's own record follows those of its descriptors.
 const RECORDS: usize = BATCH * DESCRIPTOR;
 const MEMORY: usize = RECORDS + (BATCH + 1) * RECORD;
 
@@ -34,25 +35,25 @@ const MEMORY: usize = RECORDS + (BATCH + 1) * RECORD;
 struct Entry {
     to: Window,
     from: Window,
-    /// Nothing behind it may begin before it is complete.
+    /// Later copies must not begin before this one is complete.
     fence: bool,
-    /// It was carried out, and something before it was not.
+    /// The copy was executed, but an earlier one was not.
     is_done: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// Its batch is aborted, since some moment.
+    /// The batch is being aborted, since this time.
     Aborting(Instant),
     Failed,
     Lost,
 }
 
-/// Which it is.
+/// Parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Its number at the device.
+    /// Number of the queue in the device.
     pub number: u8,
     /// Descriptors of a batch: 2 to [`BATCH`].
     pub batch: usize,
@@ -65,25 +66,27 @@ pub struct Queue {
     function: Function<'static>,
     settings: Settings,
     memory: Window,
-    /// Copies that are not complete, in order.
+    /// Incomplete copies, in order.
     entries: VecDeque<Entry>,
-    /// Of each descriptor of the batch under way, which of `entries` it is.
+    /// Index in `entries` of each descriptor of the batch in flight.
     slots: [u16; BATCH],
-    given: usize,
-    /// Copies added, told of by [`Channel::start`], and complete.
+    /// Descriptors of the batch in flight.
+    submitted: usize,
+    /// Numbers of copies added, released by [`Channel::start`], and complete.
     pushed: u64,
     started: u64,
     done: u64,
     state: State,
-    /// Since when the batch is under way, and when registers were looked at.
-    quiet: Option<Instant>,
-    looked: Instant,
+    /// When the batch in flight was first polled.
+    busy_since: Option<Instant>,
+    /// When registers were last read.
+    checked: Instant,
     attempts: u8,
     counters: ChannelCounters,
 }
 
 impl Queue {
-    /// One that was enabled: its registers are the device's and its portal.
+    /// Takes an enabled queue: the device's registers, and the queue's portal.
     pub fn open(
         [registers, portal]: [Box<dyn Registers>; 2],
         function: Function<'static>,
@@ -100,19 +103,19 @@ impl Queue {
             memory,
             entries: VecDeque::with_capacity(KEPT),
             slots: [0; BATCH],
-            given: 0,
+            submitted: 0,
             pushed: 0,
             started: 0,
             done: 0,
             state: State::Running,
-            quiet: None,
-            looked: Instant::ZERO,
+            busy_since: None,
+            checked: Instant::ZERO,
             attempts: 0,
             counters: ChannelCounters::default(),
         })
     }
 
-    /// Gives its memory back; the device must not reach any.
+    /// Frees the queue's memory. The device must not reach memory any more.
     pub fn free(self, arena: &mut Arena) {
         arena.free(self.memory);
     }
@@ -125,21 +128,21 @@ impl Queue {
         self.memory.load32(RECORDS + slot * RECORD) & registers::STATUS
     }
 
-    /// The record that tells of the end of what is under way.
+    /// Index of the record that shows the end of the batch in flight.
     fn last_record(&self) -> usize {
-        if self.given == 1 { 0 } else { BATCH }
+        if self.submitted == 1 { 0 } else { BATCH }
     }
 
-    /// Gives the device what it may begin, with one write, unless it is at something.
+    /// Submits the next batch with one write, unless one is in flight.
     #[inline]
-    fn give(&mut self) {
-        if self.given > 0 {
+    fn submit(&mut self) {
+        if self.submitted > 0 {
             return;
         }
-        let told = (self.started - self.done) as usize;
+        let started = (self.started - self.done) as usize;
         let (mut count, mut fence_next) = (0, false);
         let mut only = [0; DESCRIPTOR / 8];
-        for (index, entry) in self.entries.iter().enumerate().take(told) {
+        for (index, entry) in self.entries.iter().enumerate().take(started) {
             if count == self.settings.batch {
                 break;
             }
@@ -167,8 +170,8 @@ impl Queue {
         if count == 0 {
             return;
         }
-        self.given = count;
-        self.quiet = None;
+        self.submitted = count;
+        self.busy_since = None;
         self.counters.batches += 1;
         let words = match count {
             1 => only,
@@ -184,22 +187,22 @@ impl Queue {
             ],
         };
         self.memory.store64(RECORDS + BATCH * RECORD, 0);
-        // Descriptors are in memory, and records cleared, before the device is told of them.
+        // Descriptors are in memory, and records cleared, before the device is notified.
         fence(Ordering::SeqCst);
         self.portal.write_64_bytes(0, &words);
     }
 
-    /// What is under way has ended: takes what was carried out, and gives the rest again, or gives up.
+    /// Handles the end of the batch: takes the completed copies, and submits the rest again, or gives up.
     fn collect(&mut self) {
         let mut all = true;
-        for slot in 0..self.given {
+        for slot in 0..self.submitted {
             let succeeded = self.record(slot) == registers::SUCCESS;
             all &= succeeded;
             if let Some(entry) = self.entries.get_mut(usize::from(self.slots[slot])) {
                 entry.is_done |= succeeded;
             }
         }
-        self.given = 0;
+        self.submitted = 0;
         while let Some(&entry) = self.entries.front().filter(|entry| entry.is_done) {
             self.entries.pop_front();
             self.done += 1;
@@ -217,37 +220,37 @@ impl Queue {
             return;
         }
         self.state = State::Running;
-        self.give();
+        self.submit();
     }
 
-    /// Looks at the device after it told nothing for a while.
+    /// Reads the device's registers after some time without a completion.
     #[cold]
-    fn look(&mut self, now: Instant, since: Instant) {
-        self.looked = now;
+    fn check_registers(&mut self, now: Instant, since: Instant) {
+        self.checked = now;
         let state = self.registers.read32(registers::STATE);
         if state == u32::MAX {
             return self.lose();
         }
         if state & registers::STATE_BITS == registers::HALTED {
-            // It carries out nothing any more, for any queue.
+            // A halted device executes no descriptors of any queue.
             self.attempts = ATTEMPTS;
             return self.collect();
         }
         let is_busy = self.registers.read32(registers::COMMAND_STATUS) & registers::ACTIVE != 0;
-        if now.since(since) >= PATIENCE && !is_busy {
+        if now.since(since) >= TIMEOUT && !is_busy {
             let number = u32::from(self.settings.number);
             let operand = 1 << (number % 16) | (number / 16) << 16;
             let command = registers::ABORT_QUEUE << registers::COMMAND_SHIFT | operand;
             self.registers.write32(registers::COMMAND, command);
             self.state = State::Aborting(now);
-        } else if now.since(since) >= 2 * PATIENCE {
+        } else if now.since(since) >= 2 * TIMEOUT {
             self.lose();
         }
     }
 
-    /// Goes on with what is aborted.
+    /// Checks whether the abort has ended.
     #[cold]
-    fn attend(&mut self, now: Instant, since: Instant) {
+    fn check_abort(&mut self, now: Instant, since: Instant) {
         let status = self.registers.read32(registers::COMMAND_STATUS);
         if status == u32::MAX {
             return self.lose();
@@ -256,17 +259,17 @@ impl Queue {
             self.counters.missed += 1;
             return self.collect();
         }
-        if now.since(since) >= PATIENCE {
+        if now.since(since) >= TIMEOUT {
             self.lose();
         }
     }
 
-    /// It is gone: it must not reach memory any more.
+    /// Gives up a device that does not answer, and revokes its access to memory.
     fn lose(&mut self) {
         self.function.disable();
         self.state = State::Lost;
         self.entries.clear();
-        self.given = 0;
+        self.submitted = 0;
     }
 }
 
@@ -300,24 +303,24 @@ impl Channel for Queue {
     fn start(&mut self) {
         self.started = self.pushed;
         if self.state == State::Running {
-            self.give();
+            self.submit();
         }
     }
 
     #[inline]
     fn complete(&mut self, now: Instant) -> (u64, Health) {
         match self.state {
-            State::Running if self.given > 0 => {
+            State::Running if self.submitted > 0 => {
                 if self.record(self.last_record()) != 0 {
                     self.collect();
                 } else {
-                    let since = *self.quiet.get_or_insert(now);
-                    if now.since(since.max(self.looked)) >= LOOK {
-                        self.look(now, since);
+                    let since = *self.busy_since.get_or_insert(now);
+                    if now.since(since.max(self.checked)) >= CHECK_INTERVAL {
+                        self.check_registers(now, since);
                     }
                 }
             }
-            State::Aborting(since) => self.attend(now, since),
+            State::Aborting(since) => self.check_abort(now, since),
             _ => {}
         }
         let health = match self.state {

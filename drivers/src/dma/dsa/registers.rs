@@ -1,22 +1,22 @@
-//! Registers of the engine (BAR 0), and the words of descriptors and of records of their completion (Linux,
+//! Registers of the engine (BAR 0), and layout of descriptors and completion records (Linux,
 //! `drivers/dma/idxd/registers.h`, `include/uapi/linux/idxd.h`).
 
 /// Version, major in bits 15:8 (32 bits).
 pub const VERSION: usize = 0x00;
-/// What it can do (64 bits each): in general, its queues, groups, engines, operations.
+/// Capabilities (64 bits each): general, queues, groups, engines, operations.
 pub const GENERAL: usize = 0x10;
 pub const QUEUES: usize = 0x20;
 pub const GROUPS: usize = 0x30;
 pub const ENGINES: usize = 0x38;
 pub const OPERATIONS: usize = 0x40;
-/// Where the tables of groups and queues lie, in units of [`TABLE_UNIT`] (16 bits each).
+/// Offsets of the tables of groups and queues, in units of [`TABLE_UNIT`] (16 bits each).
 pub const TABLES: usize = 0x60;
 pub const TABLE_UNIT: usize = 0x100;
-/// Interrupts (32 bits): none.
+/// Interrupt control (32 bits).
 pub const CONTROL: usize = 0x88;
 /// State (32 bits).
 pub const STATE: usize = 0x90;
-/// Commands (32 bits): the command in bits 24:20, its operand in 19:0; and what came of the last one.
+/// Command (32 bits): the command in bits 24:20, its operand in 19:0. Status of the last command (32 bits).
 pub const COMMAND: usize = 0xa0;
 pub const COMMAND_STATUS: usize = 0xa8;
 
@@ -53,7 +53,7 @@ pub const GROUP_FLAGS: usize = 40;
 /// Read buffers that a group may use.
 pub const READ_BUFFERS_SHIFT: u32 = 20;
 
-/// Words (32 bits) of a queue's entry: its size; its mode; its limits; operations that it takes.
+/// Words (32 bits) of a queue's entry: size, mode, limits, supported operations.
 pub const QUEUE_SIZE: usize = 0;
 pub const QUEUE_MODE: usize = 8;
 pub const QUEUE_LIMITS: usize = 12;
@@ -63,7 +63,7 @@ pub const MODE_NO_TRANSLATION: u32 = 4;
 pub const PRIORITY_SHIFT: u32 = 4;
 pub const QUEUE_BATCH_SHIFT: u32 = 5;
 
-/// Bytes of a queue's portals in BAR 2, and where in them the one is that Linux's kernel uses.
+/// Bytes of a queue's portals in BAR 2, and offset of the portal that Linux's kernel uses.
 pub const PORTALS: u64 = 4 * PORTAL;
 pub const PORTAL: u64 = 4096;
 
@@ -74,13 +74,13 @@ pub const RECORD: usize = 32;
 pub const BATCH: u64 = 1;
 pub const COPY: u64 = 3;
 
-/// Flags: what is before it in a batch is complete before it begins; a record is written whatever comes of it; writes
-/// are seen in order.
+/// Flags: earlier descriptors of the batch complete before this one begins; a record is written on success and failure;
+/// writes are seen in order.
 pub const FENCE: u64 = 1;
 pub const RECORDED: u64 = 4 | 8;
 pub const ORDERED: u64 = 0x2000;
 
-/// First byte of a record.
+/// Status: the first byte of a record.
 pub const STATUS: u32 = 0x7f;
 pub const SUCCESS: u32 = 1;
 

@@ -1,9 +1,9 @@
-//! A channel: a ring of descriptors in memory, each linked to the next, of which the device is told how many there
-//! are. It writes the address of the last one that it has completed to memory.
+//! A channel: a ring of linked descriptors in memory, and a register with the number of descriptors. The device writes
+//! the address of the last completed descriptor to memory.
 //!
-//! Registers are read only when nothing was completed for [`LOOK`]. Then the status tells what memory may not have
-//! been told. A channel that halts, or stands still, is reset and given the rest again; if the same copy
-//! halts it again the channel is given up.
+//! Registers are read only if nothing was completed for [`CHECK_INTERVAL`]; the status then shows completions that were
+//! not written to memory. A channel that halts or stalls is reset, and its incomplete copies are submitted again. If
+//! the same copy halts it again, the channel is given up.
 
 use super::Error;
 use super::registers::{
@@ -19,25 +19,25 @@ use core::time::Duration;
 
 /// Descriptors of a ring, a power of two below 2^16.
 const RING: usize = 1024;
-/// At most so many descriptors are completed without a word.
-const TELL: usize = 16;
-/// How long nothing is completed before the status is looked at, and how often then.
-const LOOK: Duration = Duration::from_millis(1);
-/// How long a copy may take.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How long suspending and resetting may take (Linux: `ioat_reset_hw`).
-const QUIET: Duration = Duration::from_millis(100);
-const RESETTING: Duration = Duration::from_millis(200);
-/// How often the oldest copy may have the channel reset.
+/// One of so many descriptors requests that its completion is written to memory.
+const COMPLETION_EVERY: usize = 16;
+/// Time without a completion after which the status is read, and interval of these reads.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// Longest time for a copy.
+const COPY_TIMEOUT: Duration = Duration::from_millis(100);
+/// Longest times for suspending and for resetting (Linux: `ioat_reset_hw`).
+const SUSPEND_TIMEOUT: Duration = Duration::from_millis(100);
+const RESET_TIMEOUT: Duration = Duration::from_millis(200);
+/// Most resets because of the same oldest copy.
 const ATTEMPTS: u8 = 2;
 
-/// First word of a descriptor that does nothing. It has a length: one of 0 is an error.
+/// First word of a null descriptor. Its length must not be 0.
 const NOTHING: u64 = 1 | NULL;
 
-/// What a channel is to be.
+/// Parameters of a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Its number in the engine.
+    /// Number of the channel in the engine.
     pub number: u8,
     /// The engine's version.
     pub version: u8,
@@ -49,7 +49,7 @@ pub struct Settings {
 struct Entry {
     to: Window,
     from: Window,
-    /// Number of the copy that it is, or is the last part of.
+    /// Number of the copy that is complete with this descriptor.
     copy: u64,
     fence: bool,
 }
@@ -57,9 +57,9 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// It was told to suspend, since some moment.
+    /// Suspending since this time.
     Suspending(Instant),
-    /// It was told to reset, since some moment.
+    /// Resetting since this time.
     Resetting(Instant),
     Failed,
     Lost,
@@ -67,36 +67,39 @@ enum State {
 
 /// A channel.
 pub struct IoatChannel {
-    /// From the channel's first on.
+    /// The channel's own registers.
     registers: Box<dyn Registers>,
     function: Function<'static>,
     settings: Settings,
     ring: Window,
     completion: Window,
-    under_way: VecDeque<Entry>,
-    /// Slot of the oldest descriptor under way; slot of the next; descriptors that the device was told of since the
-    /// chain's address was written, modulo 2^16, and those that were added.
+    in_flight: VecDeque<Entry>,
+    /// Slot of the oldest descriptor in flight.
     oldest: usize,
+    /// Slot of the next descriptor.
     next: usize,
-    told: u16,
+    /// Descriptors submitted to the device since the chain's address was written, modulo 2^16.
+    submitted: u16,
+    /// Descriptors added since the chain's address was written, modulo 2^16.
     added: u16,
-    /// Descriptors since the last that has a completion written.
-    untold: usize,
-    /// Copies added, and complete.
+    /// Descriptors since the last with a completion in memory.
+    since_completion: usize,
+    /// Number of the last copy added, and of the last one complete.
     pushed: u64,
     done: u64,
-    /// The completion as it was last seen.
+    /// The completion in memory as it was last read.
     seen: u64,
     state: State,
-    /// Since when nothing was completed, and when the status was last looked at.
+    /// Since when nothing was completed, as of the first poll after that.
     quiet: Option<Instant>,
-    looked: Instant,
+    /// When the status was last read.
+    checked: Instant,
     attempts: u8,
     counters: ChannelCounters,
 }
 
 impl IoatChannel {
-    /// Sets a channel up, and has it carry out a descriptor that does nothing.
+    /// Sets a channel up, and checks that it executes a null descriptor.
     pub fn open(
         registers: Box<dyn Registers>,
         function: Function<'static>,
@@ -115,25 +118,25 @@ impl IoatChannel {
             settings,
             ring,
             completion,
-            under_way: VecDeque::with_capacity(RING),
+            in_flight: VecDeque::with_capacity(RING),
             oldest: 0,
             next: 0,
-            told: 0,
+            submitted: 0,
             added: 0,
-            untold: 0,
+            since_completion: 0,
             pushed: 0,
             done: 0,
             seen: 0,
             state: State::Running,
             quiet: None,
-            looked: Instant::ZERO,
+            checked: Instant::ZERO,
             attempts: 0,
             counters: ChannelCounters::default(),
         };
         match channel.bring_up(clock) {
             Ok(()) => Ok(channel),
             Err(error) => {
-                // Nothing may be written there any more.
+                // The device must not write to the memory any more.
                 channel.function.disable();
                 channel.free(arena);
                 Err(error)
@@ -141,7 +144,7 @@ impl IoatChannel {
         }
     }
 
-    /// Gives its memory back; the device must not reach memory any more.
+    /// Frees the channel's memory. The device must not reach memory any more.
     pub fn free(self, arena: &mut Arena) {
         arena.free(self.ring);
         arena.free(self.completion);
@@ -154,12 +157,13 @@ impl IoatChannel {
             errors: channel.registers.read32(ERRORS),
         };
         self.registers.write8(COMMAND, RESET);
-        self.wait(clock, RESETTING, |channel| !channel.is_resetting()).map_err(|()| stuck(self))?;
+        self.wait(clock, RESET_TIMEOUT, |channel| !channel.is_resetting())
+            .map_err(|()| stuck(self))?;
         self.clear_errors();
-        self.begin();
+        self.restart();
         self.start();
         // The first completion names the null descriptor.
-        self.wait(clock, PATIENCE, |channel| {
+        self.wait(clock, COPY_TIMEOUT, |channel| {
             channel.completion.load64(0) & ADDRESS == channel.ring.bus_address()
         })
         .map_err(|()| stuck(self))?;
@@ -201,8 +205,8 @@ impl IoatChannel {
         errors
     }
 
-    /// After a reset: a chain that begins with a descriptor that does nothing, and goes on with what is under way.
-    fn begin(&mut self) {
+    /// Sets the ring up after a reset: a null descriptor, followed by the copies in flight.
+    fn restart(&mut self) {
         let slot_address = |slot: usize| self.ring.bus_address() + (slot * DESCRIPTOR) as u64;
         for slot in 0..RING {
             self.ring.store64(slot * DESCRIPTOR + 24, slot_address((slot + 1) % RING));
@@ -213,9 +217,10 @@ impl IoatChannel {
         self.registers.write64(COMPLETION, self.completion.bus_address());
         self.registers.write64(CHAIN, self.ring.bus_address());
         self.ring.store64(0, NOTHING | WRITE_COMPLETION);
-        (self.oldest, self.next, self.told, self.added, self.untold) = (1, 1, 0, 1, 0);
-        for index in 0..self.under_way.len() {
-            let entry = self.under_way[index];
+        (self.oldest, self.next, self.submitted, self.added, self.since_completion) =
+            (1, 1, 0, 1, 0);
+        for index in 0..self.in_flight.len() {
+            let entry = self.in_flight[index];
             self.put(&entry);
         }
     }
@@ -223,7 +228,7 @@ impl IoatChannel {
     /// Writes a descriptor to the ring.
     #[inline]
     fn put(&mut self, entry: &Entry) {
-        self.untold += 1;
+        self.since_completion += 1;
         let mut word = match entry.from.len() {
             0 => NOTHING,
             len => len as u64,
@@ -231,8 +236,8 @@ impl IoatChannel {
         if entry.fence {
             word |= FENCE;
         }
-        if self.untold >= TELL {
-            self.untold = 0;
+        if self.since_completion >= COMPLETION_EVERY {
+            self.since_completion = 0;
             word |= WRITE_COMPLETION;
         }
         let words = [word, entry.from.bus_address(), entry.to.bus_address()];
@@ -241,10 +246,10 @@ impl IoatChannel {
         self.added = self.added.wrapping_add(1);
     }
 
-    /// Sets bits in the descriptor that was added last, if the device has not been told of it.
+    /// Sets bits in the last descriptor, if it was not submitted to the device yet.
     #[inline]
     fn amend(&mut self, bits: u64) -> bool {
-        if self.told == self.added {
+        if self.submitted == self.added {
             return false;
         }
         let at = (self.next + RING - 1) % RING * DESCRIPTOR;
@@ -252,20 +257,22 @@ impl IoatChannel {
         true
     }
 
-    /// The device says that the descriptor at this address is complete: whether it is one that is under way.
-    fn is_complete(&mut self, address: u64) -> bool {
+    /// Takes the descriptors up to the one at `address`, which the device reports as complete. False if it is not in
+    /// flight.
+    fn take_completed(&mut self, address: u64) -> bool {
         let offset = address.wrapping_sub(self.ring.bus_address());
         let slot = (offset / DESCRIPTOR as u64) as usize;
         if slot >= RING {
             return false;
         }
         let count = (slot + RING - self.oldest) % RING + 1;
-        // It can only have completed what it was told of.
-        let told = self.under_way.len().saturating_sub(self.added.wrapping_sub(self.told).into());
-        if count > told {
+        // Only submitted descriptors can be complete.
+        let submitted =
+            self.in_flight.len().saturating_sub(self.added.wrapping_sub(self.submitted).into());
+        if count > submitted {
             return false;
         }
-        for entry in self.under_way.drain(..count) {
+        for entry in self.in_flight.drain(..count) {
             self.done = self.done.max(entry.copy);
             self.counters.bytes += entry.from.len() as u64;
         }
@@ -275,24 +282,24 @@ impl IoatChannel {
         true
     }
 
-    /// Looks at the status after nothing was completed for a while.
+    /// Reads the status after some time without a completion.
     #[cold]
-    fn look(&mut self, now: Instant, since: Instant) {
-        self.looked = now;
+    fn check_status(&mut self, now: Instant, since: Instant) {
+        self.checked = now;
         let status = self.status();
         if status == u64::MAX {
             return self.lose();
         }
-        // The null descriptor in front is none of ours.
-        if self.is_complete(status & ADDRESS) {
+        // The address may be that of the null descriptor, which is not in flight.
+        if self.take_completed(status & ADDRESS) {
             self.counters.missed += 1;
-            if self.under_way.is_empty() && status & STATE != HALTED {
+            if self.in_flight.is_empty() && status & STATE != HALTED {
                 return;
             }
         }
         match status & STATE {
             HALTED => self.recover(now),
-            _ if now.since(since) < PATIENCE => {}
+            _ if now.since(since) < COPY_TIMEOUT => {}
             ACTIVE | DONE => {
                 self.registers.write8(COMMAND, SUSPEND);
                 self.state = State::Suspending(now);
@@ -301,7 +308,7 @@ impl IoatChannel {
         }
     }
 
-    /// Has the channel reset, or gives it up.
+    /// Starts a reset of the channel.
     fn recover(&mut self, now: Instant) {
         self.clear_errors();
         self.attempts += 1;
@@ -309,17 +316,17 @@ impl IoatChannel {
         self.state = State::Resetting(now);
     }
 
-    /// Goes on with a reset.
+    /// Takes the next step of a reset.
     #[cold]
-    fn attend(&mut self, now: Instant) {
+    fn continue_reset(&mut self, now: Instant) {
         match self.state {
             State::Suspending(since) => {
                 let status = self.status();
                 if status == u64::MAX {
                     return self.lose();
                 }
-                if !matches!(status & STATE, ACTIVE | DONE) || now.since(since) >= QUIET {
-                    self.is_complete(status & ADDRESS);
+                if !matches!(status & STATE, ACTIVE | DONE) || now.since(since) >= SUSPEND_TIMEOUT {
+                    self.take_completed(status & ADDRESS);
                     self.recover(now);
                 }
             }
@@ -328,7 +335,7 @@ impl IoatChannel {
                     return self.lose();
                 }
                 if self.is_resetting() {
-                    if now.since(since) >= RESETTING {
+                    if now.since(since) >= RESET_TIMEOUT {
                         self.lose();
                     }
                     return;
@@ -339,27 +346,27 @@ impl IoatChannel {
                     return;
                 }
                 self.state = State::Running;
-                self.begin();
-                (self.quiet, self.looked) = (None, now);
+                self.restart();
+                (self.quiet, self.checked) = (None, now);
                 self.start();
             }
             State::Running | State::Failed | State::Lost => {}
         }
     }
 
-    /// It is gone: it must not reach memory any more.
+    /// Gives up a device that does not answer, and revokes its access to memory.
     fn lose(&mut self) {
         self.function.disable();
         self.state = State::Lost;
-        self.under_way.clear();
+        self.in_flight.clear();
     }
 }
 
 impl Channel for IoatChannel {
     #[inline]
     fn room(&self) -> usize {
-        // One is the last that was completed, whose link is still read; one the null descriptor; one for `order`.
-        (RING - 3).saturating_sub(self.under_way.len())
+        // Reserved: the last completed descriptor, whose link is still read; the null descriptor; one for `order`.
+        (RING - 3).saturating_sub(self.in_flight.len())
     }
 
     #[inline]
@@ -379,7 +386,7 @@ impl Channel for IoatChannel {
             at += len;
             let entry =
                 Entry { to, from, copy: self.pushed - u64::from(at < from.len()), fence: false };
-            self.under_way.push_back(entry);
+            self.in_flight.push_back(entry);
             if self.state == State::Running {
                 self.put(&entry);
             }
@@ -389,15 +396,15 @@ impl Channel for IoatChannel {
 
     #[inline]
     fn order(&mut self) {
-        let Some(last) = self.under_way.back_mut() else { return };
+        let Some(last) = self.in_flight.back_mut() else { return };
         if core::mem::replace(&mut last.fence, true) {
             return;
         }
         if self.state == State::Running && !self.amend(FENCE) {
-            // The device may have read it already: another one waits for it, and does nothing.
+            // The device may have read the last descriptor already, so a null descriptor carries the fence.
             let nothing = Window::empty();
             let entry = Entry { to: nothing, from: nothing, copy: self.pushed, fence: true };
-            self.under_way.push_back(entry);
+            self.in_flight.push_back(entry);
             self.put(&entry);
         }
     }
@@ -405,12 +412,12 @@ impl Channel for IoatChannel {
     #[inline]
     fn start(&mut self) {
         if self.state == State::Running && self.amend(WRITE_COMPLETION) {
-            self.untold = 0;
-            self.told = self.added;
+            self.since_completion = 0;
+            self.submitted = self.added;
             self.counters.batches += 1;
-            // Descriptors are in memory before the device is told of them.
+            // Descriptors are in memory before the device is notified.
             core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
-            self.registers.write16(COUNT, self.told);
+            self.registers.write16(COUNT, self.submitted);
         }
     }
 
@@ -421,27 +428,27 @@ impl Channel for IoatChannel {
             State::Failed => return (self.done, Health::Failed),
             State::Lost => return (self.done, Health::Lost),
             _ => {
-                self.attend(now);
+                self.continue_reset(now);
                 return (self.done, Health::Good);
             }
         }
-        if self.under_way.is_empty() {
+        if self.in_flight.is_empty() {
             return (self.done, Health::Good);
         }
         let word = self.completion.load64(0);
         if word != self.seen {
             self.seen = word;
             let null = word & ADDRESS == self.ring.bus_address() && self.oldest == 1;
-            if !self.is_complete(word & ADDRESS) && !null {
+            if !self.take_completed(word & ADDRESS) && !null {
                 self.counters.nonsense += 1;
             }
             if word & STATE == HALTED {
-                self.look(now, now);
+                self.check_status(now, now);
             }
         } else {
             let since = *self.quiet.get_or_insert(now);
-            if now.since(since.max(self.looked)) >= LOOK {
-                self.look(now, since);
+            if now.since(since.max(self.checked)) >= CHECK_INTERVAL {
+                self.check_status(now, since);
             }
         }
         (self.done, Health::Good)
@@ -451,7 +458,7 @@ impl Channel for IoatChannel {
         if self.state != State::Failed {
             return None;
         }
-        self.under_way.pop_front().map(|entry| (entry.to, entry.from))
+        self.in_flight.pop_front().map(|entry| (entry.to, entry.from))
     }
 
     fn counters(&self) -> ChannelCounters {

@@ -1,5 +1,5 @@
-//! Intel I/OAT (Crystal Beach DMA) 3.2 to 3.4, which is in Xeon E5 to Ice Lake (Linux, `drivers/dma/ioat`). Copies
-//! only: no XOR, no interrupts; completions are seen in memory.
+//! Intel I/OAT (Crystal Beach DMA) 3.2 to 3.4, in Xeon E5 to Ice Lake (Linux, `drivers/dma/ioat`). Copies only: no XOR,
+//! no interrupts; completions are polled in memory.
 
 mod channel;
 mod registers;
@@ -39,28 +39,28 @@ const MOST_CHANNELS: u8 = 8;
 /// Why an engine cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It is not on PCI, or its registers cannot be mapped.
+    /// The device is not on PCI, or its registers cannot be mapped.
     NoRegisters,
-    /// It answers nothing.
+    /// The device does not answer.
     Absent,
-    /// It is of a version that this driver does not know.
+    /// The version is unknown to this driver.
     Version(u8),
-    /// It says of itself what no such engine is.
+    /// The device reports impossible capabilities.
     Sizes {
         /// Channels.
         channels: u8,
         /// log2 of the most bytes of a descriptor.
         transfer_cap: u8,
     },
-    /// There is no memory for its descriptors.
+    /// There is no memory for descriptors.
     NoMemory,
     /// A channel does not come up.
     Stuck {
-        /// Which.
+        /// The channel.
         channel: u8,
-        /// Its status.
+        /// The channel's status.
         status: u64,
-        /// Its errors.
+        /// The channel's errors.
         errors: u32,
     },
 }
@@ -71,7 +71,7 @@ impl fmt::Display for Error {
             Error::NoRegisters => {
                 f.write_str("the DMA engine's registers (BAR 0) cannot be mapped")
             }
-            Error::Absent => f.write_str("the DMA engine does not answer: look after the machine"),
+            Error::Absent => f.write_str("the DMA engine does not answer: check the machine"),
             Error::Version(version) => write!(
                 f,
                 "the DMA engine is of version {}.{}; 3.2 to 3.4 are known: the CPU copies",
@@ -80,8 +80,8 @@ impl fmt::Display for Error {
             ),
             Error::Sizes { channels, transfer_cap } => write!(
                 f,
-                "the DMA engine says that it has {channels} channels and copies up to 2^{transfer_cap} \
-                 bytes: it is out of order"
+                "the DMA engine reports {channels} channels and copies up to 2^{transfer_cap} \
+                 bytes: it is broken"
             ),
             Error::NoMemory => f.write_str(
                 "there is no memory for the DMA engine's descriptors: give the machine more memory",
@@ -98,7 +98,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Sets an engine up: its channels, each ready for copies. May wait for the device for some milliseconds.
+/// Sets an engine up, and returns its channels. May wait for the device for some milliseconds.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,

@@ -1,11 +1,11 @@
-//! Registers of the engine and of its channels, and the words of a descriptor (Linux,
+//! Registers of the engine and of its channels, and layout of descriptors (Linux,
 //! `drivers/dma/ioat/{registers,hw}.h`).
 
 /// Channels (8 bits).
 pub const CHANNEL_COUNT: usize = 0x00;
 /// log2 of the most bytes of a descriptor (8 bits).
 pub const TRANSFER_CAP: usize = 0x01;
-/// Interrupts (8 bits): none.
+/// Interrupt control (8 bits).
 pub const INTERRUPT_CONTROL: usize = 0x03;
 /// Version, major and minor of 4 bits each (8 bits).
 pub const VERSION: usize = 0x08;
@@ -13,18 +13,18 @@ pub const VERSION: usize = 0x08;
 /// Bytes of registers of a channel; those of the engine come before the first.
 pub const CHANNEL: usize = 0x80;
 
-// From a channel's first register on.
+// Registers of a channel, from the channel's first.
 /// Control (16 bits).
 pub const CONTROL: usize = 0x00;
 /// Commands (8 bits).
 pub const COMMAND: usize = 0x04;
-/// Descriptors given since the chain's address was written, modulo 2^16 (16 bits).
+/// Descriptors submitted since the chain's address was written, modulo 2^16 (16 bits).
 pub const COUNT: usize = 0x06;
-/// Address of the last descriptor that was completed, and the state (64 bits).
+/// Address of the last completed descriptor, and the state (64 bits).
 pub const STATUS: usize = 0x08;
 /// Address of the first descriptor (64 bits).
 pub const CHAIN: usize = 0x10;
-/// Where completions are written to (64 bits).
+/// Address in memory for completions (64 bits).
 pub const COMPLETION: usize = 0x18;
 /// Errors (32 bits), cleared by writing ones.
 pub const ERRORS: usize = 0x28;
@@ -50,7 +50,7 @@ pub const WRITE_COMPLETION: u64 = 1 << (32 + 3);
 pub const FENCE: u64 = 1 << (32 + 4);
 pub const NULL: u64 = 1 << (32 + 5);
 
-/// What a bit of [`ERRORS`] says.
+/// Description of the lowest bit in [`ERRORS`].
 pub fn error_name(errors: u32) -> &'static str {
     match errors.trailing_zeros() {
         0 => "source address",

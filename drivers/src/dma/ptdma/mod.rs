@@ -1,5 +1,5 @@
-//! AMD's PTDMA, in EPYC (Linux, `drivers/dma/ptdma`): one queue, whose engine copies. It writes no completions to memory:
-//! how far it is says a register, which is read while something is under way.
+//! AMD's PTDMA, in EPYC (Linux, `drivers/dma/ptdma`): one queue for copies. The engine writes no completions to memory;
+//! the driver reads a register while copies are in flight.
 
 mod queue;
 mod registers;
@@ -19,17 +19,17 @@ pub static IDS: [Id; 1] = [Id::Pci(0x1022, 0x1498)];
 /// Why an engine cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It is not on PCI, or its registers cannot be mapped.
+    /// The device is not on PCI, or its registers cannot be mapped.
     NoRegisters,
-    /// It answers nothing.
+    /// The device does not answer.
     Absent,
-    /// There is no memory for its descriptors.
+    /// There is no memory for descriptors.
     NoMemory,
-    /// Its queue does not keep what is written to it.
+    /// The queue's head register does not keep the written value.
     Locked {
-        /// What was written to its head.
+        /// The value written.
         wrote: u32,
-        /// What it says.
+        /// The value read back.
         reads: u32,
     },
 }
@@ -40,14 +40,14 @@ impl fmt::Display for Error {
             Error::NoRegisters => {
                 f.write_str("the DMA engine's registers (BAR 2) cannot be mapped")
             }
-            Error::Absent => f.write_str("the DMA engine does not answer: look after the machine"),
+            Error::Absent => f.write_str("the DMA engine does not answer: check the machine"),
             Error::NoMemory => f.write_str(
                 "there is no memory for the DMA engine's descriptors: give the machine more memory",
             ),
             Error::Locked { wrote, reads } => write!(
                 f,
-                "the DMA engine's queue says {reads:#x} after {wrote:#x} was written: another system \
-                 uses it; give it to this machine alone in the BIOS"
+                "the DMA engine's queue reads back as {reads:#x} after {wrote:#x} was written: another system \
+                 uses it; assign it to this machine alone in the BIOS"
             ),
         }
     }
@@ -55,7 +55,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Sets an engine up: its one queue.
+/// Sets an engine up, and returns its queue.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,

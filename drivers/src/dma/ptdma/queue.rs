@@ -1,10 +1,11 @@
 //! The queue: a ring of descriptors between a head, which the device moves, and a tail.
 //!
-//! Nothing says that a descriptor begins when the one before it is complete, and there is no fence: what comes behind
-//! [`Channel::order`] is given to the device when all before it is complete.
+//! The device does not guarantee that a descriptor begins after the previous one is complete, and has no fence. So
+//! copies after [`Channel::order`] are submitted only when all earlier ones are complete.
 //!
-//! At an error the queue stops. Whether its head stands at the descriptor that failed or behind it is not known: what is
-//! not certain to be complete is given once more, the one before the head included; the bytes are the same.
+//! At an error the queue stops. It is unknown whether its head points to the failed descriptor or to the one after it.
+//! So all copies that are not certainly complete are submitted again, including the one before the head; they write the
+//! same bytes.
 
 use super::Error;
 use super::registers::{self, DESCRIPTOR};
@@ -18,25 +19,25 @@ use core::time::Duration;
 
 /// Descriptors of the ring (Linux: CMD_Q_LEN); one slot is always free.
 const RING: usize = 32;
-/// Copies that are kept, those in the ring included.
+/// Most incomplete copies, those in the ring included.
 const KEPT: usize = 1024;
-/// How long nothing is completed before the queue is stopped, and how long it then has to end what it is at.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How often the oldest copy may be given again.
+/// Time without a completion after which the queue is stopped, and time for it to stop.
+const TIMEOUT: Duration = Duration::from_millis(100);
+/// Most times that the oldest copy is submitted again.
 const ATTEMPTS: u8 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     to: Window,
     from: Window,
-    /// Nothing behind it may begin before it is complete.
+    /// Later copies must not begin before this one is complete.
     fence: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// It was stopped because it completes nothing, since some moment.
+    /// Being stopped since this time, because it completed nothing.
     Stopping(Instant),
     Failed,
     Lost,
@@ -47,17 +48,17 @@ pub struct Queue {
     registers: Box<dyn Registers>,
     function: Function<'static>,
     ring: Window,
-    /// Copies that are not complete, in order; the first `given` of them are in the ring.
+    /// Incomplete copies, in order; the first `submitted` of them are in the ring.
     entries: VecDeque<Entry>,
-    given: usize,
+    submitted: usize,
     /// Slot of the oldest descriptor in the ring.
     oldest: usize,
-    /// Copies added, told of by [`Channel::start`], and complete.
+    /// Numbers of copies added, released by [`Channel::start`], and complete.
     pushed: u64,
     started: u64,
     done: u64,
     state: State,
-    /// Since when nothing was completed.
+    /// Since when nothing was completed, as of the first poll after that.
     quiet: Option<Instant>,
     attempts: u8,
     counters: ChannelCounters,
@@ -81,7 +82,7 @@ impl Queue {
             function,
             ring,
             entries: VecDeque::with_capacity(KEPT),
-            given: 0,
+            submitted: 0,
             oldest: 0,
             pushed: 0,
             started: 0,
@@ -98,11 +99,11 @@ impl Queue {
         own.write32(registers::CLOCKS, registers::CLOCKS_REST);
         own.write32(registers::REQUEST_IDS, 0);
         own.write32(registers::INTERRUPTS, 0);
-        queue.begin();
+        queue.clear();
         let (wrote, reads) = (queue.slot_address(0), queue.registers.read32(registers::HEAD));
         if wrote != reads {
             let Queue { ring, function, .. } = queue;
-            // It is not known what the device does with its ring.
+            // The device may use the ring, so its access to memory is revoked first.
             function.disable();
             arena.free(ring);
             return Err(Error::Locked { wrote, reads });
@@ -120,26 +121,26 @@ impl Queue {
         high << 16 | (RING.ilog2() - 1) << registers::SIZE_SHIFT
     }
 
-    /// The queue is stopped and empty.
-    fn begin(&self) {
+    /// Stops and empties the queue.
+    fn clear(&self) {
         self.registers.write32(registers::CONTROL, self.control());
         self.registers.write32(registers::EVENTS, registers::ALL_EVENTS);
         self.registers.write32(registers::TAIL, self.slot_address(0));
         self.registers.write32(registers::HEAD, self.slot_address(0));
     }
 
-    /// Gives the device what it may begin, with two writes to its registers.
+    /// Submits the copies that may begin, with two writes to registers.
     #[inline]
-    fn give(&mut self) {
-        let before = self.given;
-        let told = (self.started - self.done) as usize;
-        while self.given < told.min(RING - 1) {
-            // What is behind a fence waits until the ring is empty.
-            if self.given > 0 && self.entries[self.given - 1].fence {
+    fn submit(&mut self) {
+        let before = self.submitted;
+        let started = (self.started - self.done) as usize;
+        while self.submitted < started.min(RING - 1) {
+            // Copies after a fence wait until the ring is empty.
+            if self.submitted > 0 && self.entries[self.submitted - 1].fence {
                 break;
             }
-            let Entry { to, from, .. } = self.entries[self.given];
-            let at = (self.oldest + self.given) % RING * DESCRIPTOR;
+            let Entry { to, from, .. } = self.entries[self.submitted];
+            let at = (self.oldest + self.submitted) % RING * DESCRIPTOR;
             let words = [
                 u64::from(registers::COPY) | (from.len() as u64) << 32,
                 from.bus_address(),
@@ -147,43 +148,43 @@ impl Queue {
                 0,
             ];
             self.ring.store_words(at, &words);
-            self.given += 1;
+            self.submitted += 1;
         }
-        if self.given == before {
+        if self.submitted == before {
             return;
         }
         self.counters.batches += 1;
-        // Descriptors are in memory before the device is told of them.
+        // Descriptors are in memory before the device is notified.
         fence(Ordering::SeqCst);
-        self.registers.write32(registers::TAIL, self.slot_address(self.oldest + self.given));
+        self.registers.write32(registers::TAIL, self.slot_address(self.oldest + self.submitted));
         self.registers.write32(registers::CONTROL, self.control() | registers::RUN);
     }
 
-    /// The first so many in the ring are complete.
+    /// Takes the first `count` copies of the ring, which are complete.
     fn take(&mut self, count: usize) {
         for entry in self.entries.drain(..count) {
             self.counters.bytes += entry.from.len() as u64;
         }
-        self.given -= count;
+        self.submitted -= count;
         self.done += count as u64;
         self.counters.copies += count as u64;
         self.oldest = (self.oldest + count) % RING;
         (self.quiet, self.attempts) = (None, 0);
     }
 
-    /// Descriptors in front of the device's head; None if it points to none of those under way.
+    /// Number of descriptors before the device's head. None if the head is outside of the descriptors in flight.
     fn in_front_of(&self, head: u32) -> Option<usize> {
         let offset = head.wrapping_sub(self.ring.bus_address() as u32) as usize;
         if offset >= RING * DESCRIPTOR || !offset.is_multiple_of(DESCRIPTOR) {
             return None;
         }
         let count = (offset / DESCRIPTOR + RING - self.oldest) % RING;
-        (count <= self.given).then_some(count)
+        (count <= self.submitted).then_some(count)
     }
 
-    /// Looks how far the device is.
-    fn look(&mut self, now: Instant) {
-        // An error that comes between the two is seen.
+    /// Reads the device's progress.
+    fn poll(&mut self, now: Instant) {
+        // Events are read after the head, so that the head is not trusted after an error.
         let head = self.registers.read32(registers::HEAD);
         let events = self.registers.read32(registers::EVENTS);
         if head == u32::MAX && events == u32::MAX {
@@ -193,24 +194,24 @@ impl Queue {
         match self.in_front_of(head) {
             Some(count) if failed => {
                 self.take_certain(count);
-                return self.again();
+                return self.restart();
             }
             Some(0) => {}
             Some(count) => self.take(count),
             None => {
                 self.counters.nonsense += 1;
                 self.counters.missed += 1;
-                return self.again();
+                return self.restart();
             }
         }
         let since = *self.quiet.get_or_insert(now);
-        if self.given > 0 && now.since(since) >= PATIENCE {
+        if self.submitted > 0 && now.since(since) >= TIMEOUT {
             self.registers.write32(registers::CONTROL, self.control());
             self.state = State::Stopping(now);
         }
     }
 
-    /// At an error: the one before the head may be the one that has failed.
+    /// Takes the copies that are certainly complete at an error: the one before the head may have failed.
     fn take_certain(&mut self, count: usize) {
         let attempts = self.attempts;
         if count > 1 {
@@ -220,29 +221,29 @@ impl Queue {
         }
     }
 
-    /// Begins anew with what is not complete, or gives it up.
-    fn again(&mut self) {
+    /// Restarts the queue with the incomplete copies, or gives it up.
+    fn restart(&mut self) {
         self.attempts += 1;
         self.counters.resets += 1;
-        self.begin();
+        self.clear();
         if self.registers.read32(registers::HEAD) == u32::MAX {
             return self.lose();
         }
-        (self.given, self.oldest, self.quiet) = (0, 0, None);
+        (self.submitted, self.oldest, self.quiet) = (0, 0, None);
         if self.attempts > ATTEMPTS {
             self.state = State::Failed;
             return;
         }
         self.state = State::Running;
-        self.give();
+        self.submit();
     }
 
-    /// It is gone: it must not reach memory any more.
+    /// Gives up a device that does not answer, and revokes its access to memory.
     fn lose(&mut self) {
         self.function.disable();
         self.state = State::Lost;
         self.entries.clear();
-        self.given = 0;
+        self.submitted = 0;
     }
 }
 
@@ -276,21 +277,21 @@ impl Channel for Queue {
     fn start(&mut self) {
         self.started = self.pushed;
         if self.state == State::Running {
-            self.give();
+            self.submit();
         }
     }
 
     #[inline]
     fn complete(&mut self, now: Instant) -> (u64, Health) {
         match self.state {
-            State::Running if self.given > 0 => {
-                self.look(now);
+            State::Running if self.submitted > 0 => {
+                self.poll(now);
                 if self.state == State::Running {
-                    self.give();
+                    self.submit();
                 }
             }
             State::Running => {}
-            State::Stopping(since) if now.since(since) >= PATIENCE => self.again(),
+            State::Stopping(since) if now.since(since) >= TIMEOUT => self.restart(),
             State::Stopping(_) => {}
             State::Failed => return (self.done, Health::Failed),
             State::Lost => return (self.done, Health::Lost),

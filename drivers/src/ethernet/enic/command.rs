@@ -1,5 +1,5 @@
-//! Commands to the firmware (Linux: `vnic_devcmd.h`), one at a time: by a mailbox in registers, or by a ring in memory
-//! with a ring of results (devcmd2), which is taken where there is one. Nothing here waits but for [`Commands::open`].
+//! Commands to the firmware (Linux: `vnic_devcmd.h`), one at a time: by a ring in memory with a ring of results
+//! (devcmd2), or if the device has none, by a mailbox in registers. Only [`Commands::open`] waits for the device.
 
 use super::error::Error;
 use super::registers::{self, ALL_ONES, FETCHED, POSTED, Ring, WORK_ERROR};
@@ -10,11 +10,11 @@ use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 
-/// A command that is not done after this never is.
+/// Timeout of a command.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A command: its word, and its name. In the word: bit 31 it has results, bit 30 arguments, bit 24 nobody waits for it,
-/// then kinds of vNIC (10 bits) and number (14 bits).
+/// A command: its word, and its name. Bits of the word: 31 it has results, 30 it has arguments, 24 no wait for the
+/// result; then kinds of vNIC (10 bits) and number (14 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command(pub u32, pub &'static str);
 
@@ -40,7 +40,7 @@ pub const ADD_FILTER: Command = Command(0xc000_403a, "ADD_FILTER");
 pub const DEL_FILTER: Command = Command(0x4000_403b, "DEL_FILTER");
 
 const NO_WAIT: u32 = 1 << 24;
-/// An error of a command: nobody knows it.
+/// Error code of an unknown command.
 const UNKNOWN: u32 = 5;
 
 /// Registers of the mailbox: status, command, 15 arguments of 64 bits.
@@ -50,10 +50,10 @@ const ARGUMENTS: usize = 8;
 const BUSY: u32 = 1;
 const ERROR: u32 = 2;
 
-/// Entries of the ring of commands, and of that of results, which lies behind it.
+/// Entries of the ring of commands, and of the ring of results behind it.
 const ENTRIES: u32 = 32;
-/// Bytes of an entry. A command: 16 bits, flags (16 bits), word, arguments. A result: 15 of 64 bits, 32 bits, index of
-/// the command (16 bits), error (8 bits), colour (8 bits).
+/// Bytes of an entry. A command: 16 bits, flags (16 bits), word, arguments. A result: 15 values of 64 bits, 32 bits,
+/// index of the command (16 bits), error (8 bits), colour (8 bits).
 const ENTRY: usize = 128;
 /// Bytes of both rings.
 pub const BYTES: usize = 2 * ENTRIES as usize * ENTRY;
@@ -63,18 +63,18 @@ const NO_RESULT: u32 = 1 << 16;
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nobody answers.
+    /// The registers read as all ones.
     Absent,
-    /// It is not done in time.
+    /// The command timed out.
     Late,
-    /// The firmware refuses it, with this error (Linux: `enum vnic_devcmd_error`).
+    /// The firmware refused the command, with this error (Linux: `enum vnic_devcmd_error`).
     Refused(u32),
-    /// Its registers say what cannot be.
+    /// A register has an invalid value.
     Garbled,
 }
 
 impl Failure {
-    /// Whether the firmware does not know the command.
+    /// Whether the command is unknown to the firmware.
     pub fn is_unknown(self) -> bool {
         self == Failure::Refused(UNKNOWN)
     }
@@ -83,27 +83,29 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = match *self {
-            Failure::Absent => "nobody answers, it was removed",
-            Failure::Late => "no answer within 3 s; reset the adapter, or renew its firmware",
-            Failure::Garbled => "its registers are wrong; reset the adapter, or renew its firmware",
+            Failure::Absent => "no answer: the adapter was removed",
+            Failure::Late => "no answer within 3 s; reset the adapter, or update its firmware",
+            Failure::Garbled => {
+                "invalid register values; reset the adapter, or update its firmware"
+            }
             Failure::Refused(1) => "an argument is invalid (error 1)",
-            Failure::Refused(2) => "it cannot reach memory (error 2): is an IOMMU in the way?",
-            Failure::Refused(3) => "that is not permitted (error 3)",
-            Failure::Refused(UNKNOWN) => "it is not known (error 5): renew the adapter's firmware",
-            Failure::Refused(6) => "not in this state (error 6)",
-            Failure::Refused(10) => "there is no room for more (error 10)",
-            Failure::Refused(11) => "it is not supported (error 11)",
+            Failure::Refused(2) => "it cannot access memory (error 2): check the IOMMU",
+            Failure::Refused(3) => "not permitted (error 3)",
+            Failure::Refused(UNKNOWN) => "unknown command (error 5): update the adapter's firmware",
+            Failure::Refused(6) => "wrong state (error 6)",
+            Failure::Refused(10) => "no room left (error 10)",
+            Failure::Refused(11) => "not supported (error 11)",
             Failure::Refused(error) => return write!(f, "error {error}"),
         };
         f.write_str(known)
     }
 }
 
-/// What a command answers: its first two results.
+/// The first two results of a command.
 pub type Answer = [u64; 2];
 
-/// How commands are given.
-enum Way {
+/// Transport of commands.
+enum Transport {
     Mailbox(Box<dyn Registers>),
     Ring(CommandRing),
 }
@@ -112,22 +114,23 @@ struct CommandRing {
     registers: Box<dyn Registers>,
     memory: Window,
     posted: u32,
-    /// Where the next result is, and its colour.
+    /// Index of the next result.
     next: u32,
+    /// Colour of the next result.
     colour: u8,
-    /// Where the last command is.
+    /// Index of the last command.
     last: u32,
 }
 
-/// The way to the firmware.
+/// The firmware's command interface.
 pub struct Commands {
-    way: Way,
-    /// The word of the last.
+    transport: Transport,
+    /// Word of the last command.
     word: u32,
 }
 
 impl Commands {
-    /// Opens the way that there is; the ring in memory of [`BYTES`] that begins on 512.
+    /// Opens the command interface that the device has. A ring uses `memory`: [`BYTES`] bytes, aligned to 512.
     pub fn open(
         resources: &mut Resources,
         memory: Window,
@@ -135,21 +138,23 @@ impl Commands {
     ) -> Result<Self, Error> {
         let mailbox = resources.mailbox.take();
         let Some(registers) = resources.ring.take() else {
-            let mailbox = mailbox.ok_or(Error::TooFew("ways to take commands"))?;
-            return Ok(Commands { way: Way::Mailbox(mailbox), word: 0 });
+            let mailbox = mailbox.ok_or(Error::TooFew("command interfaces"))?;
+            return Ok(Commands { transport: Transport::Mailbox(mailbox), word: 0 });
         };
         let ring = CommandRing { registers, memory, posted: 0, next: 0, colour: 1, last: 0 };
-        let mut commands = Commands { way: Way::Ring(ring), word: 0 };
+        let mut commands = Commands { transport: Transport::Ring(ring), word: 0 };
         match (commands.initialise(clock), mailbox) {
             (Ok(()), _) => Ok(commands),
-            // As Linux does.
-            (Err(_), Some(mailbox)) => Ok(Commands { way: Way::Mailbox(mailbox), word: 0 }),
+            // As in Linux.
+            (Err(_), Some(mailbox)) => {
+                Ok(Commands { transport: Transport::Mailbox(mailbox), word: 0 })
+            }
             (Err(failure), None) => Err(Error::Command(INITIALIZE_DEVCMD2.1, failure)),
         }
     }
 
     fn initialise(&mut self, clock: &dyn Clock) -> Result<(), Failure> {
-        let Way::Ring(ring) = &mut self.way else { return Ok(()) };
+        let Transport::Ring(ring) = &mut self.transport else { return Ok(()) };
         ring.start()?;
         let results = ring.memory.bus_address() + RESULTS as u64;
         self.begin(INITIALIZE_DEVCMD2, [results, ENTRIES.into()])?;
@@ -170,18 +175,18 @@ impl Commands {
         }
     }
 
-    /// The ring is not read any more.
+    /// Stops the ring: the device does not read it any more.
     pub fn stop(&self) {
-        if let Way::Ring(ring) = &self.way {
+        if let Transport::Ring(ring) = &self.transport {
             registers::stop(&*ring.registers);
         }
     }
 
-    /// Gives a command; false if there is no room for it now, because one before it is not done.
+    /// Posts a command; false if there is no room for it now, because an earlier one is not done.
     pub fn begin(&mut self, command: Command, arguments: [u64; 2]) -> Result<bool, Failure> {
         self.word = command.0;
-        match &mut self.way {
-            Way::Mailbox(mailbox) => {
+        match &mut self.transport {
+            Transport::Mailbox(mailbox) => {
                 match mailbox.read32(STATUS) {
                     ALL_ONES => return Err(Failure::Absent),
                     status if status & BUSY != 0 => return Ok(false),
@@ -194,14 +199,14 @@ impl Commands {
                 mailbox.write32(COMMAND, command.0);
                 Ok(true)
             }
-            Way::Ring(ring) => ring.begin(command.0, arguments),
+            Transport::Ring(ring) => ring.begin(command.0, arguments),
         }
     }
 
-    /// What the command answers, when it is done.
+    /// The result of the command, when it is done.
     pub fn poll(&mut self) -> Result<Option<Answer>, Failure> {
-        match &mut self.way {
-            Way::Mailbox(mailbox) => match mailbox.read32(STATUS) {
+        match &mut self.transport {
+            Transport::Mailbox(mailbox) => match mailbox.read32(STATUS) {
                 ALL_ONES => Err(Failure::Absent),
                 status if status & BUSY != 0 => Ok(None),
                 status => {
@@ -213,13 +218,13 @@ impl Commands {
                     }
                 }
             },
-            Way::Ring(ring) => ring.poll(self.word),
+            Transport::Ring(ring) => ring.poll(self.word),
         }
     }
 }
 
 impl CommandRing {
-    /// The ring goes on where the firmware is.
+    /// Starts the ring at the firmware's fetch index.
     fn start(&mut self) -> Result<(), Failure> {
         registers::stop(&*self.registers);
         let fetched = self.registers.read32(FETCHED);
@@ -275,7 +280,7 @@ impl CommandRing {
         if self.next == ENTRIES {
             (self.next, self.colour) = (0, self.colour ^ 1);
         }
-        // One that nobody waits for any more.
+        // The result of an earlier command, which has timed out.
         if u32::from(u16::from_le_bytes([low, high])) != self.last {
             return Ok(None);
         }

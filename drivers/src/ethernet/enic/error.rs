@@ -1,4 +1,4 @@
-//! Why an interface cannot be used.
+//! Errors of a vNIC. Each text names the cause and the remedy.
 
 use super::command::Failure;
 use core::fmt;
@@ -8,25 +8,25 @@ use core::fmt;
 pub enum Error {
     /// BAR 0 is missing, too small, or cannot be mapped.
     NoRegisters,
-    /// Nothing answers where its registers are.
+    /// The registers read as all ones.
     Absent,
-    /// There is no resource table: this is its magic number.
+    /// There is no resource table: this is the value in place of its magic number.
     NoTable(u32),
-    /// What the resource table says of these does not lie in a BAR.
+    /// The resource table locates these outside of a BAR.
     BadTable(&'static str),
-    /// It has fewer of these than are needed.
+    /// The device has fewer of these than are needed.
     TooFew(&'static str),
-    /// A command was not done in time, or failed.
+    /// A command timed out, or failed.
     Command(&'static str, Failure),
-    /// It does not end this in time.
+    /// This operation timed out.
     Endless(&'static str),
     /// A queue does not stop.
     NotStopped,
-    /// It has no MAC address.
+    /// The vNIC has no MAC address.
     NoMac,
     /// The DMA arena is too small.
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -35,28 +35,39 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoRegisters => f.write_str(
-                "enic has no registers that could be reached (BAR 0): the firmware gave it no address",
+                "enic's registers (BAR 0) cannot be mapped: the firmware assigned no address",
             ),
             Error::Absent => f.write_str("enic does not answer (its registers read as all ones)"),
             Error::NoTable(magic) => {
-                write!(f, "enic has no resource table in BAR 0 (but {magic:#010x}): not a vNIC that is known")
+                write!(
+                    f,
+                    "enic has no resource table in BAR 0 (but {magic:#010x}): the vNIC is of an unknown kind"
+                )
             }
             Error::BadTable(what) => {
-                write!(f, "enic's resource table is wrong about its {what}: renew the adapter's firmware")
+                write!(
+                    f,
+                    "enic's resource table is wrong about its {what}: update the adapter's firmware"
+                )
             }
             Error::TooFew(what) => {
                 write!(f, "enic has too few {what}: give the vNIC more in its configuration")
             }
             Error::Command(name, failure) => {
-                write!(f, "enic's firmware does not do the command {name}: {failure}")
+                write!(f, "enic's firmware failed the command {name}: {failure}")
             }
             Error::Endless(what) => {
-                write!(f, "enic does not end {what} within 3 s: reset the adapter, or renew its firmware")
+                write!(
+                    f,
+                    "enic does not complete {what} within 3 s: reset the adapter, or update its firmware"
+                )
             }
-            Error::NotStopped => {
-                f.write_str("enic does not stop its queues: reset the adapter, or renew its firmware")
+            Error::NotStopped => f.write_str(
+                "enic does not stop its queues: reset the adapter, or update its firmware",
+            ),
+            Error::NoMac => {
+                f.write_str("enic has no MAC address: give the vNIC one in its configuration")
             }
-            Error::NoMac => f.write_str("enic has no MAC address: give the vNIC one in its configuration"),
             Error::NoMemory { bytes } => {
                 write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")
             }

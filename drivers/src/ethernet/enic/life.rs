@@ -1,5 +1,5 @@
-//! How a port comes up, is looked after, is reset, and is given up. Nothing here waits: each step is a command, or looks
-//! whether the device has done what it was asked.
+//! Life cycle of a port: start, periodic checks, reset, and failure. No function waits: each step posts a command, or
+//! polls for the result of the previous one.
 
 use super::command::{self, Answer, Command, Failure, TIMEOUT};
 use super::error::Error;
@@ -7,30 +7,29 @@ use super::notices;
 use super::port::EnicPort;
 use super::registers::{self, ALL_ONES, RECEIVE_ERROR, WORK_ERROR};
 use super::steer::{self, Filter};
-use crate::ethernet::keeper::{HUNG, LOST_PLACE, Stall};
+use crate::ethernet::keeper::{HUNG, OUT_OF_ORDER, Stall};
 use crate::hal::{Instant, Severity, UdpFlow, Window};
 
-/// Looks whether a command is done, before somebody else has a turn: a look takes about a microsecond.
-const LOOKS: usize = 256;
-/// Looks in a row, one a second, at which notices did not add up.
+/// Polls for the end of a command before the loop continues with other work: a poll takes about a microsecond.
+const POLLS: usize = 256;
+/// Number of successive checks, one a second, with a wrong checksum of the notices, after which the device is reset.
 const MOST_GARBLED: u8 = 3;
 
-/// What is received: own address, multicast, broadcast, all of multicast (Linux: `CMD_PFILTER_*`).
+/// Packet filter: own address, multicast, broadcast, all of multicast (Linux: `CMD_PFILTER_*`).
 const RECEIVED: u64 = 1 | 2 | 4 | 0x10;
 
-const STOPPED: &str =
-    "the network card has stopped a queue, because of a mistake that it found: it is reset";
+const STOPPED: &str = "the network card has stopped a queue because of an error: it is reset";
 const FATAL: &str =
-    "the network card's firmware says that it has failed: it is reset; renew the firmware";
-const GARBLED: &str = "what the network card's firmware says of its link does not add up: it is reset; renew the firmware";
+    "the network card's firmware reported a fatal error: it is reset; update the firmware";
+const GARBLED: &str = "the network card's firmware reports its link with a wrong checksum: it is reset; update the firmware";
 const SILENT: &str =
-    "the network card's firmware does not do commands any more: it is reset; renew the firmware";
-const GONE: &str = "the network card does not answer any more: it was removed, or its firmware has stopped; it is not used until \
-     the appliance is restarted";
+    "the network card's firmware does not complete commands: it is reset; update the firmware";
+const GONE: &str = "the network card does not answer: it was removed, or its firmware has stopped; it is not used until the \
+     appliance is restarted";
 const NOT_BACK: &str = "the network card does not come back from a reset, and is not used any more: reset the adapter, and \
      restart the appliance";
 
-/// A step of a port's life. Each is followed by the next, but where it is said otherwise.
+/// A step of the life cycle. The next one follows it, unless noted otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Open,
@@ -42,9 +41,9 @@ pub enum Step {
     TransmitEntries,
     ReceiveEntries,
     Mtu,
-    /// Whoever opens the port makes queues.
+    /// [`EnicPort::open`] allocates the queues.
     Memory,
-    // A reset goes on here.
+    // A reset continues here.
     VlanMode,
     NicConfig,
     Notify,
@@ -60,11 +59,11 @@ pub enum Step {
     Reset,
     /// Followed by `VlanMode`.
     IsReset,
-    /// It is not used any more.
+    /// The device has failed, and is not used any more.
     Gone(Error),
 }
 
-/// A command beside, while the port is live.
+/// A command in the background, while the port is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
     Statistics,
@@ -76,19 +75,20 @@ pub enum Job {
 #[derive(Debug)]
 pub struct Life {
     step: Step,
-    /// Since when, once somebody looked.
+    /// Begin of the step; None until the first poll.
     since: Option<Instant>,
-    /// The command of this step was given.
-    asked: bool,
+    /// The step's command was posted.
+    posted: bool,
     transmit: Stall,
     receive: Stall,
     job: Stall,
-    /// Jobs that were done, so that one that is not is found.
+    /// Number of jobs done, by which a job that hangs is detected.
     jobs: u32,
-    /// Looks at which notices did not add up.
+    /// Number of successive checks with a wrong checksum of the notices.
     garbled: u8,
-    /// The link, as it was told last; and at the look before.
+    /// The link, as last reported.
     pub link: bool,
+    /// The link at the previous check.
     had_link: bool,
 }
 
@@ -97,7 +97,7 @@ impl Default for Life {
         Life {
             step: Step::Open,
             since: None,
-            asked: false,
+            posted: false,
             transmit: Stall::default(),
             receive: Stall::default(),
             job: Stall::default(),
@@ -114,12 +114,12 @@ impl Life {
         self.step == Step::Live
     }
 
-    /// Whether it waits for queues.
+    /// Whether the start waits for the queues to be allocated.
     pub fn wants_memory(&self) -> bool {
         self.step == Step::Memory
     }
 
-    /// Why it is not used any more.
+    /// Why the device is not used any more; None while it is.
     pub fn error(&self) -> Option<Error> {
         match self.step {
             Step::Gone(error) => Some(error),
@@ -127,14 +127,14 @@ impl Life {
         }
     }
 
-    /// Goes to another step.
+    /// Enters a step.
     pub fn enter(&mut self, step: Step) {
-        (self.step, self.since, self.asked) = (step, None, false);
+        (self.step, self.since, self.posted) = (step, None, false);
     }
 }
 
 impl EnicPort {
-    /// The command of a step, if it is one.
+    /// The command of a step; None if the step is not a command.
     fn command(&self, step: Step) -> Option<(Command, [u64; 2])> {
         let no_arguments = [0, 0];
         Some(match step {
@@ -151,9 +151,9 @@ impl EnicPort {
             Step::TransmitEntries => (command::DEV_SPEC, [4, 4]),
             Step::ReceiveEntries => (command::DEV_SPEC, [8, 4]),
             Step::Mtu => (command::DEV_SPEC, [12, 2]),
-            // Tags pass as they are.
+            // VLAN tags pass unchanged.
             Step::VlanMode if self.has_vlan_mode => (command::IG_VLAN_REWRITE_MODE, [3, 0]),
-            // One queue for all, and nothing is taken out of frames.
+            // One receive queue, and no stripping of tags.
             Step::NicConfig => (command::NIC_CFG, no_arguments),
             // Size, and no interrupt.
             Step::Notify => {
@@ -174,7 +174,7 @@ impl EnicPort {
         })
     }
 
-    /// Takes steps for as long as the device has done the last one.
+    /// Runs steps until the device has not completed one.
     pub fn advance(&mut self, now: Instant) {
         loop {
             let step = self.life.step;
@@ -189,10 +189,10 @@ impl EnicPort {
                 _ => {}
             }
             let next = match self.command(step) {
-                None => self.act(step, late),
+                None => self.run_step(step, late),
                 Some((command, arguments)) => {
-                    self.ask(command, arguments, late).and_then(|answer| match answer {
-                        Some(answer) => self.answered(step, command, answer),
+                    self.run_command(command, arguments, late).and_then(|answer| match answer {
+                        Some(answer) => self.next_step(step, command, answer),
                         None => Ok(None),
                     })
                 }
@@ -201,7 +201,7 @@ impl EnicPort {
                 Ok(Some(next)) => {
                     self.life.enter(next);
                     if next == Step::Live {
-                        self.is_up();
+                        self.came_up();
                     }
                 }
                 Ok(None) => return,
@@ -210,19 +210,19 @@ impl EnicPort {
         }
     }
 
-    /// Gives the step's command, or looks whether it is done: what was answered.
-    fn ask(
+    /// Posts a command, or polls for its end. The result, when it is done.
+    fn run_command(
         &mut self,
         command: Command,
         arguments: [u64; 2],
         late: bool,
     ) -> Result<Option<Result<Answer, Failure>>, Error> {
         let failed = |failure| Error::Command(command.1, failure);
-        if !self.life.asked {
-            self.life.asked = self.commands.begin(command, arguments).map_err(failed)?;
+        if !self.life.posted {
+            self.life.posted = self.commands.begin(command, arguments).map_err(failed)?;
         }
-        let looks = if self.life.asked { LOOKS } else { 0 };
-        for _ in 0..looks {
+        let polls = if self.life.posted { POLLS } else { 0 };
+        for _ in 0..polls {
             match self.commands.poll() {
                 Ok(Some(answer)) => return Ok(Some(Ok(answer))),
                 Ok(None) => {}
@@ -233,8 +233,8 @@ impl EnicPort {
         if late { Err(failed(Failure::Late)) } else { Ok(None) }
     }
 
-    /// What comes after an answer; None if the same is to be asked again, later.
-    fn answered(
+    /// The step that follows after the result of a command; None if the command is to be repeated later.
+    fn next_step(
         &mut self,
         step: Step,
         command: Command,
@@ -249,7 +249,7 @@ impl EnicPort {
         Ok(Some(match step {
             Step::Open => Step::IsOpen,
             Step::IsOpen | Step::IsReset if value != 0 => {
-                self.life.asked = false;
+                self.life.posted = false;
                 return Ok(None);
             }
             Step::IsOpen => Step::VlanCapability,
@@ -297,8 +297,8 @@ impl EnicPort {
         }))
     }
 
-    /// A step that is no command; what comes then.
-    fn act(&mut self, step: Step, late: bool) -> Result<Option<Step>, Error> {
+    /// Runs a step that is not a command. The following step, when it is done.
+    fn run_step(&mut self, step: Step, late: bool) -> Result<Option<Step>, Error> {
         match step {
             Step::VlanMode => Ok(Some(Step::NicConfig)),
             Step::OwnAddress => Ok(Some(Step::PacketFilter)),
@@ -307,11 +307,11 @@ impl EnicPort {
                 Ok(Some(Step::OwnAddress))
             }
             Step::Stop => {
-                if !self.life.asked {
-                    self.life.asked = true;
+                if !self.life.posted {
+                    self.life.posted = true;
                     self.stop_queues();
                 }
-                for _ in 0..LOOKS {
+                for _ in 0..POLLS {
                     let all = [&self.work, &self.receive];
                     if all.iter().all(|queues| registers::have_stopped(&***queues)) {
                         return Ok(Some(Step::Reset));
@@ -345,8 +345,8 @@ impl EnicPort {
         registers::stop(&*self.receive);
     }
 
-    /// Nothing is taken from the device, nor given to it.
-    fn forget_queues(&mut self) {
+    /// Resets the driver's state of the queues. The device must not access them any more.
+    fn reset_queues(&mut self) {
         if let Some(queues) = &mut self.queues {
             queues.receiver.stop();
             queues.transmitter.stop();
@@ -356,12 +356,12 @@ impl EnicPort {
         }
     }
 
-    /// It has come up.
-    fn is_up(&mut self) {
+    /// Completes the start.
+    fn came_up(&mut self) {
         (self.life.transmit, self.life.receive) = (Stall::default(), Stall::default());
         (self.life.job, self.life.garbled, self.job) = (Stall::default(), 0, None);
-        self.keeper.works();
-        self.forget_filters();
+        self.reset_log.note_up();
+        self.reset_filters();
         self.read_notices();
         if self.wants_interrupts {
             self.apply_interrupts();
@@ -369,10 +369,10 @@ impl EnicPort {
         self.work_on_jobs();
     }
 
-    /// Stops the device; it is set up anew. What it had under way is lost.
+    /// Resets the device and sets it up again. Frames in flight are lost.
     fn begin_reset(&mut self, why: &'static str, now: Instant) {
-        self.keeper.reset(why);
-        self.forget_queues();
+        self.reset_log.reset(why);
+        self.reset_queues();
         self.missed = [self.missed.iter().sum(), 0];
         self.life.link = false;
         self.job = None;
@@ -380,7 +380,7 @@ impl EnicPort {
         self.advance(now);
     }
 
-    /// The device is not used any more.
+    /// Takes the device out of use.
     pub fn give_up(&mut self, error: Error) {
         if self.life.error().is_some() {
             return;
@@ -389,15 +389,15 @@ impl EnicPort {
         self.life.enter(Step::Gone(error));
         self.life.link = false;
         let absent = matches!(error, Error::Absent | Error::Command(_, Failure::Absent));
-        self.keeper.note(Severity::Error, if absent { GONE } else { NOT_BACK });
+        self.reset_log.note(Severity::Error, if absent { GONE } else { NOT_BACK });
     }
 
-    /// From here on it cannot reach memory.
+    /// Stops the device for good: it cannot access memory any more.
     pub fn halt(&mut self) {
         self.stop_queues();
         self.commands.stop();
         self.function.disable();
-        self.forget_queues();
+        self.reset_queues();
     }
 
     fn read_notices(&mut self) -> Option<notices::State> {
@@ -414,8 +414,8 @@ impl EnicPort {
         self.life.link
     }
 
-    /// Looks after the device; to be called about once a second.
-    pub fn look(&mut self, now: Instant) {
+    /// Checks the device. Call it about once a second.
+    pub fn check(&mut self, now: Instant) {
         if self.life.error().is_some() {
             return;
         }
@@ -441,10 +441,10 @@ impl EnicPort {
                 }
             }
         }
-        if self.look_at_queues() {
-            return self.begin_reset(LOST_PLACE, now);
+        if self.queues_out_of_sync() {
+            return self.begin_reset(OUT_OF_ORDER, now);
         }
-        if self.look_at_transmitter() {
+        if self.transmitter_hangs() {
             return self.begin_reset(HUNG, now);
         }
         self.job.get_or_insert(Job::Statistics);
@@ -452,35 +452,36 @@ impl EnicPort {
             return self.begin_reset(SILENT, now);
         }
         let waits = self.job.map(|_| self.life.jobs);
-        if self.life.job.look(waits) {
+        if self.life.job.check(waits) {
             return self.begin_reset(SILENT, now);
         }
-        self.keeper.look();
+        self.reset_log.passed_check();
     }
 
-    /// Whether a queue has lost its place.
-    fn look_at_queues(&mut self) -> bool {
+    /// Whether a queue is out of sync with the device.
+    fn queues_out_of_sync(&mut self) -> bool {
         let Some(queues) = &mut self.queues else { return false };
         queues.transmitter.reclaim();
         let second = self.steered.as_ref().map(|steered| &steered.receiver);
-        let lost = queues.transmitter.is_lost
-            || queues.receiver.is_lost
-            || second.is_some_and(|receiver| receiver.is_lost);
-        let waits = queues.receiver.waits_at().or(second.and_then(|r| r.waits_at()));
-        self.life.receive.look(waits) || lost
+        let lost = queues.transmitter.out_of_sync
+            || queues.receiver.out_of_sync
+            || second.is_some_and(|receiver| receiver.out_of_sync);
+        let waits = queues.receiver.stuck_at().or(second.and_then(|r| r.stuck_at()));
+        self.life.receive.check(waits) || lost
     }
 
-    /// Whether nothing is sent, though there is a link.
-    fn look_at_transmitter(&mut self) -> bool {
+    /// Whether the device does not send, although the link is up.
+    fn transmitter_hangs(&mut self) -> bool {
         let Some(queues) = &self.queues else { return false };
-        // Without a link nothing is sent, for as long as that takes; and then it takes a look to begin.
+        // Without a link the device does not send, for any time. When the link comes up, it has one check interval to
+        // begin.
         let sends = self.life.link && self.life.had_link;
         self.life.had_link = self.life.link;
-        let waits = if sends { queues.transmitter.waits_at() } else { None };
-        self.life.transmit.look(waits)
+        let waits = if sends { queues.transmitter.stuck_at() } else { None };
+        self.life.transmit.check(waits)
     }
 
-    /// The next command beside, if there is one to give.
+    /// The next job, if there is one.
     fn next_job(&self) -> Option<Job> {
         let flows = self.steered.as_ref()?.flows.iter();
         let job = |&(flow, filter): &(UdpFlow, Filter)| match filter {
@@ -491,7 +492,7 @@ impl EnicPort {
         flows.filter_map(job).next()
     }
 
-    /// Gives commands beside, and takes their answers; false if the device does not take them.
+    /// Runs jobs; false if the device does not accept their commands.
     pub fn work_on_jobs(&mut self) -> bool {
         if !self.life.is_live() {
             return true;
@@ -502,12 +503,12 @@ impl EnicPort {
             }
             let Some(job) = self.job else { return true };
             let (command, arguments) = self.command_of(job);
-            let answer = match self.ask(command, arguments, false) {
+            let answer = match self.run_command(command, arguments, false) {
                 Ok(Some(answer)) => answer,
                 Ok(None) => return true,
                 Err(_) => return false,
             };
-            self.life.asked = false;
+            self.life.posted = false;
             self.life.jobs = self.life.jobs.wrapping_add(1);
             self.job = None;
             match (job, answer) {
@@ -531,7 +532,7 @@ impl EnicPort {
                 (command::STATS_DUMP, [memory.bus_address(), memory.len() as u64])
             }
             Job::Add(flow) => {
-                if !self.life.asked {
+                if !self.life.posted {
                     steer::describe(&self.filter, flow);
                 }
                 (command::ADD_FILTER, [self.filter.bus_address(), steer::BYTES as u64])
@@ -548,9 +549,9 @@ impl EnicPort {
     }
 }
 
-/// Bytes of statistics: 27 of what was sent, and 37 of what was received, 64 bits each (Linux: `vnic_stats.h`).
+/// Bytes of statistics: 27 transmit counters, and 37 receive counters, 64 bits each (Linux: `vnic_stats.h`).
 pub const STATISTICS: usize = 8 * (27 + 37);
-/// Of what was received: frames that were dropped, that found no buffer, that were damaged.
+/// Receive counters: frames dropped, frames without a buffer, damaged frames.
 const MISSED: [usize; 3] = [27 + 9, 27 + 10, 27 + 11];
 
 fn missed(statistics: &Window) -> u64 {

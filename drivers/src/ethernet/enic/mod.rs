@@ -1,10 +1,10 @@
-//! Cisco's Virtual Interface Card (VIC) as Ethernet (Linux: `drivers/net/ethernet/cisco/enic`): one pair of queues, and a
-//! second receive queue for UDP flows that are steered there by filters; frames to 9 KB, each in one buffer, sent from
-//! where they lie; interrupts only before a halt. No offloads.
+//! Cisco's Virtual Interface Card (VIC) as Ethernet (Linux: `drivers/net/ethernet/cisco/enic`): one pair of queues, and
+//! a second receive queue for UDP flows that are steered there by filters; frames to 9 KB, each in one buffer, sent in
+//! place; interrupts only before a halt. No offloads.
 //!
-//! There is no public manual: what is known of it is what the drivers of Linux and DPDK do. Virtual functions of usNIC
-//! (1137:00cf) have no way to the firmware of their own, and are left alone: on the wire a datagram of an ordinary vNIC
-//! is the same. Nor are dynamic vNICs (1137:0044), which a hypervisor has to give a port profile first.
+//! There is no public manual: the driver follows those of Linux and DPDK. Virtual functions of usNIC (1137:00cf) are
+//! not supported, because they have no command interface; on the wire a datagram of an ordinary vNIC is the same.
+//! Dynamic vNICs (1137:0044) are not supported either: a hypervisor has to assign them a port profile first.
 
 mod command;
 mod error;
@@ -27,21 +27,21 @@ use port::EnicPort;
 
 const VENDOR: u16 = 0x1137;
 const PHYSICAL: u16 = 0x0043;
-/// Older, and newer ones.
+/// Virtual functions: older, and newer ones.
 const VIRTUAL: [u16; 2] = [0x0071, 0x02b7];
 
-/// What the driver matches.
+/// Devices that the driver matches.
 pub const IDS: [Id; 3] =
     [Id::Pci(VENDOR, PHYSICAL), Id::Pci(VENDOR, VIRTUAL[0]), Id::Pci(VENDOR, VIRTUAL[1])];
 
-/// Whose function it is. A virtual one has its address already.
+/// Kind of a function. The address filter of a virtual one already has its MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Physical,
     Virtual,
 }
 
-/// Sets a device up, and waits for it.
+/// Opens a device, and waits until it is up.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,

@@ -1,26 +1,26 @@
-//! Memory in which the firmware keeps the state of the link (Linux: `struct vnic_devcmd_notify`): 32 bits each,
-//! little-endian. The first is the sum of the others; while it is not, the firmware is writing.
+//! Memory to which the firmware writes the state of the link (Linux: `struct vnic_devcmd_notify`): little-endian words
+//! of 32 bits. The first is the sum of the others. A wrong sum means that the firmware is writing.
 
 use crate::hal::Window;
 
-/// Bytes of it.
+/// Bytes of the memory.
 pub const BYTES: usize = 40;
 
 const LINK: usize = 1;
 const STATUS: usize = 6;
 const FATAL: u32 = 1;
-/// Readings, if the firmware is writing.
+/// Number of attempts to read, in case the firmware is writing.
 const READINGS: usize = 4;
 
-/// What the firmware says.
+/// State as reported by the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     pub link: bool,
-    /// It has failed.
+    /// The firmware has failed.
     pub fatal: bool,
 }
 
-/// What it says; None if it does not add up.
+/// Reads the state; None if the checksum is wrong.
 pub fn read(memory: &Window) -> Option<State> {
     for _ in 0..READINGS {
         let words: [u32; BYTES / 4] = core::array::from_fn(|n| memory.load32(4 * n));
@@ -38,7 +38,7 @@ mod tests {
     use crate::hal::Arena;
 
     #[test]
-    fn what_does_not_add_up_is_not_believed() {
+    fn notices_with_a_wrong_checksum_are_ignored() {
         let memory = Arena::on_heap(4096).alloc(BYTES, 64).unwrap();
         memory.fill(0);
         assert_eq!(read(&memory), Some(State { link: false, fatal: false }));

@@ -9,7 +9,7 @@ use super::resources::Resources;
 use super::steer::{self, Steered};
 use super::transmit::Transmitter;
 use super::{Kind, notices};
-use crate::ethernet::keeper::Keeper;
+use crate::ethernet::keeper::ResetLog;
 use crate::ethernet::{LEAST_MTU, PLAIN_MTU, WantedMtu};
 use crate::hal::{
     Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
@@ -20,15 +20,16 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-/// Most that the device takes (Linux: `ENIC_MAX_MTU`).
+/// Maximum MTU of the device (Linux: `ENIC_MAX_MTU`).
 const MOST_MTU: u16 = 9000;
-/// Interrupts: for what was received, and, where there are two, for what was sent.
+/// Number of the receive interrupt.
 const RECEIVED: usize = 0;
+/// Number of the transmit interrupt, if there is a second one.
 const SENT: usize = 1;
-/// In the name of a buffer: it is of the second receive queue.
+/// Bit of a buffer's number: the buffer belongs to the second receive queue.
 const SECOND: u32 = 1 << 31;
 
-/// The queues that everything goes through.
+/// The ordinary pair of queues.
 pub struct Queues {
     pub receiver: Receiver,
     pub transmitter: Transmitter,
@@ -44,10 +45,10 @@ pub struct EnicPort {
     pub(super) commands: Commands,
     pub(super) life: Life,
     pub(super) job: Option<Job>,
-    /// None until the device has said how large they may be.
+    /// None until the device has reported the maximum sizes of queues.
     pub(super) queues: Option<Queues>,
     pub(super) steered: Option<Steered>,
-    pub(super) keeper: Keeper,
+    pub(super) reset_log: ResetLog,
     msix: Option<Msix>,
     routed: Option<Interrupt>,
     /// The loop is about to halt.
@@ -57,11 +58,11 @@ pub struct EnicPort {
     pub(super) has_enable_wait: bool,
     pub(super) mac: [u8; 6],
     pub(super) mtu: u16,
-    /// As the device says.
+    /// MTU as the device reports it.
     pub(super) port_mtu: u16,
     pub(super) transmit_entries: u32,
     pub(super) receive_entries: u32,
-    /// Missed before the last reset, and since.
+    /// Missed frames: before the last reset, and since.
     pub(super) missed: [u64; 2],
     pub(super) notices: Window,
     pub(super) statistics: Window,
@@ -70,7 +71,7 @@ pub struct EnicPort {
 }
 
 impl EnicPort {
-    /// Sets a device up, and waits for it.
+    /// Opens a device, and waits until it is up.
     pub fn open(
         function: Function<'static>,
         kind: Kind,
@@ -107,7 +108,7 @@ impl EnicPort {
             job: None,
             queues: None,
             steered: None,
-            keeper: Keeper::new(),
+            reset_log: ResetLog::new(),
             msix,
             routed,
             wants_interrupts: false,
@@ -136,7 +137,8 @@ impl EnicPort {
         }
     }
 
-    /// Finds the device's resources, and the way to its firmware; memory for notices, statistics and a filter.
+    /// Finds the device's resources, opens its command interface, and allocates memory for notices, statistics and a
+    /// filter.
     fn open_commands(
         bars: &crate::pci::Bars,
         platform: &mut dyn Platform,
@@ -144,7 +146,7 @@ impl EnicPort {
         memory: &mut Vec<Window>,
     ) -> Result<(Resources, Commands, [Window; 3]), Error> {
         let mut resources = Resources::find(bars, platform)?;
-        // A system before this one may have left it at work.
+        // An earlier system may have left the queues running.
         registers::stop(&*resources.work);
         registers::stop(&*resources.receive);
         let mut alloc = |bytes| {
@@ -195,14 +197,14 @@ impl EnicPort {
         Ok(Queues { receiver, transmitter })
     }
 
-    /// Whether what was sent has an interrupt of its own. Else it shares that of what was received, and wakes a core
-    /// that halts.
+    /// Whether the transmit queue has a separate interrupt. If not, it shares the receive interrupt, and completions
+    /// wake a core that halts.
     pub(super) fn has_own_interrupt(&self) -> bool {
         let lines = self.interrupt.as_ref().map_or(0, |lines| lines.len() / registers::BLOCK);
         lines > SENT && self.msix.as_ref().is_some_and(|msix| usize::from(msix.entries()) > SENT)
     }
 
-    /// Has the device raise the interrupts that are wanted.
+    /// Masks and unmasks interrupts as needed.
     pub(super) fn apply_interrupts(&mut self) {
         let Some(interrupts) = &self.interrupt else { return };
         let starved = self.queues.as_ref().is_some_and(|queues| queues.transmitter.is_starved());
@@ -213,7 +215,7 @@ impl EnicPort {
     }
 }
 
-/// Sends the function's interrupts to this one. False if it cannot.
+/// Routes the function's interrupts to `interrupt`; false if that fails.
 fn route(msix: &mut Option<Msix>, interrupt: &Interrupt) -> bool {
     let Some(msix) = msix else { return false };
     let used = msix.entries().min(SENT as u16 + 1);
@@ -294,11 +296,11 @@ impl Port for EnicPort {
         }
         if let Some(queues) = &mut self.queues {
             queues.transmitter.reclaim_some();
-            queues.transmitter.tell(&*self.work);
-            queues.receiver.tell_some(&*self.receive);
+            queues.transmitter.notify(&*self.work);
+            queues.receiver.notify_batch(&*self.receive);
         }
         if let Some(steered) = &mut self.steered {
-            steered.receiver.tell_some(&*self.receive);
+            steered.receiver.notify_batch(&*self.receive);
         }
     }
 
@@ -351,11 +353,11 @@ impl Port for EnicPort {
     }
 
     fn watch(&mut self, now: Instant) {
-        self.look(now);
+        self.check(now);
     }
 
     fn notice(&mut self) -> Option<Notice> {
-        self.keeper.notice()
+        self.reset_log.notice()
     }
 
     fn counters(&self) -> PortCounters {
@@ -363,7 +365,7 @@ impl Port for EnicPort {
         let mut counters = PortCounters {
             rx_missed: self.missed.iter().sum(),
             interrupts: self.routed.map_or(0, raised),
-            resets: self.keeper.resets,
+            resets: self.reset_log.resets,
             ..PortCounters::default()
         };
         if let Some(queues) = &self.queues {

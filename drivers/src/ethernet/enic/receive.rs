@@ -1,9 +1,9 @@
 //! A receive queue: a ring of buffers, each for a whole frame, and a ring of completions in the same order. Buffer `i`
-//! belongs to descriptor `i` for good, and the device does not change descriptors: they are written once.
+//! permanently belongs to descriptor `i`, and the device does not change descriptors: they are written once.
 //!
-//! A descriptor: bus address; length (14 bits), type 0 (first of a frame). A completion: descriptor (12 bits), bit 14 end
-//! and bit 15 begin of a frame, bits 16 to 25 the queue; in the second half length (14 bits), bit 14 damaged or cut off,
-//! bits 56 to 59 type 3, bit 63 the colour, which changes with each lap (Linux: `cq_enet_desc.h`).
+//! A descriptor: bus address; length (14 bits), type 0 (first of a frame). A completion: descriptor (12 bits), bit 14
+//! end and bit 15 begin of a frame, bits 16 to 25 the queue; in the second half length (14 bits), bit 14 damaged or cut
+//! off, bits 56 to 59 type 3, bit 63 the colour, which changes with each lap (Linux: `cq_enet_desc.h`).
 
 use super::error::Error;
 use super::registers::{self, RECEIVE_ERROR, Ring};
@@ -15,20 +15,20 @@ use core::sync::atomic::AtomicU64;
 
 const MOST_ENTRIES: usize = 1024;
 const LEAST_ENTRIES: usize = 64;
-/// Receive buffers take at most this share of the memory that is free.
+/// Receive buffers get at most this fraction of free memory.
 const SHARE: usize = 8;
 const DESCRIPTOR: usize = 16;
 
-/// Begin and end of a frame.
+/// Completion: begin and end of a frame.
 const WHOLE: u64 = 3 << 14;
-/// Descriptor and queue.
+/// Completion: descriptor and queue.
 const NAME: u64 = 0x3ff_0fff;
 const DAMAGED: u64 = 1 << 14;
 const TYPE: u64 = 0xf << 56;
 const RECEIVED: u64 = 3 << 56;
 const COLOUR: u64 = 1 << 63;
 
-/// What was completed next.
+/// The next completion.
 enum Next {
     Nothing,
     Frame(usize),
@@ -36,7 +36,7 @@ enum Next {
 }
 
 pub struct Receiver {
-    /// Which of the device's it is.
+    /// Number of the queue.
     queue: usize,
     ring: Window,
     descriptors: Cells<[AtomicU64; 2]>,
@@ -47,16 +47,19 @@ pub struct Receiver {
     longest: usize,
     entries: u32,
     log2: u32,
-    /// Completions that were taken, and buffers that came back from the user of the port, in order; descriptors that
-    /// the device may have, and that it was told of; in all.
+    /// Total of completions taken.
     taken: u32,
-    back: u32,
-    given: u32,
-    told: u32,
-    /// A completion named another buffer than the next: nothing is taken until a reset.
-    pub is_lost: bool,
-    /// Frames that the user of the port has, and buffers that came back before older ones, by their index.
+    /// Total of buffers that the user has returned, in order.
+    returned: u32,
+    /// Total of descriptors that the device may use.
+    posted: u32,
+    /// `posted` as last reported to the device.
+    notified: u32,
+    /// A completion was not of the next buffer: nothing is received until a reset.
+    pub out_of_sync: bool,
+    /// By index: the user holds the buffer.
     held: Box<[bool]>,
+    /// By index: the user has returned the buffer before older ones.
     early: Box<[bool]>,
     pub frames: u64,
     pub bytes: u64,
@@ -64,8 +67,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// The device's queue of this number, for packets of `mtu` bytes: an eighth of what is free in the arena, as far as
-    /// the device, which takes `most` buffers, holds so many.
+    /// Queue number `queue`, for packets of `mtu` bytes. Buffers get an eighth of the arena's free memory, but the
+    /// device takes at most `most`. Windows that are allocated are added to `taken`.
     pub fn new(
         arena: &mut Arena,
         queue: usize,
@@ -85,7 +88,7 @@ impl Receiver {
         };
         let bytes = 2 * entries * DESCRIPTOR;
         let ring = alloc(bytes)?;
-        // SAFETY: just allocated. It goes back to the arena only when this is gone.
+        // SAFETY: just allocated. It is freed only after the receiver was dropped.
         let memory = unsafe { FrameMemory::new(alloc(entries * stride)?) };
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
         let completions = Cells::new(&ring, entries * DESCRIPTOR, 2 * entries);
@@ -100,10 +103,10 @@ impl Receiver {
             entries: entries as u32,
             log2: entries.ilog2(),
             taken: 0,
-            back: 0,
-            given: 0,
-            told: 0,
-            is_lost: false,
+            returned: 0,
+            posted: 0,
+            notified: 0,
+            out_of_sync: false,
             held: alloc::vec![false; entries].into(),
             early: alloc::vec![false; entries].into(),
             frames: 0,
@@ -112,15 +115,15 @@ impl Receiver {
         })
     }
 
-    /// Nothing is received before [`Receiver::start`].
+    /// Resets the queue's state. Nothing is received before [`Receiver::start`].
     pub fn stop(&mut self) {
-        (self.taken, self.back, self.given, self.told) = (0, 0, 0, 0);
-        self.is_lost = false;
+        (self.taken, self.returned, self.posted, self.notified) = (0, 0, 0, 0);
+        self.out_of_sync = false;
         self.held.fill(false);
         self.early.fill(false);
     }
 
-    /// Sets the device's queue up, which is stopped, with its completion queue, and gives it all buffers but one.
+    /// Sets up the device's queue, which is stopped, and its completion queue, and posts all buffers but one.
     pub fn start(&mut self, queues: &dyn Registers, completions: &dyn Registers, completion: u32) {
         self.stop();
         self.ring.fill(0);
@@ -134,8 +137,8 @@ impl Receiver {
         registers::start_completions(completions, completion as usize, ring, 0);
         let ring = Ring { address, entries };
         registers::start(queues, self.queue, RECEIVE_ERROR, ring, completion, 0);
-        self.given = entries - 1;
-        self.tell(queues);
+        self.posted = entries - 1;
+        self.notify(queues);
     }
 
     #[inline(always)]
@@ -143,31 +146,31 @@ impl Receiver {
         (number & (self.entries - 1)) as usize
     }
 
-    /// Bit 0 of the lap of an entry, which begins with 1.
+    /// The colour of an entry: bit 0 of its lap, which begins with 1.
     #[inline(always)]
     fn colour(&self, number: u32) -> u64 {
         u64::from(!(number >> self.log2) & 1)
     }
 
-    /// Tells the device of buffers that it got back, if they are worth it.
+    /// Notifies the device of returned buffers, once there is a batch of them.
     #[inline(always)]
-    pub fn tell_some(&mut self, queues: &dyn Registers) {
-        if self.given.wrapping_sub(self.told) >= self.entries / 8 {
-            self.tell(queues);
+    pub fn notify_batch(&mut self, queues: &dyn Registers) {
+        if self.posted.wrapping_sub(self.notified) >= self.entries / 8 {
+            self.notify(queues);
         }
     }
 
-    fn tell(&mut self, queues: &dyn Registers) {
-        self.told = self.given;
-        registers::post(queues, self.queue, self.index(self.given) as u32);
+    fn notify(&mut self, queues: &dyn Registers) {
+        self.notified = self.posted;
+        registers::post(queues, self.queue, self.index(self.posted) as u32);
     }
 
-    /// The second half of the next completion, if it is there.
+    /// The second half of the next completion, if the device has written it.
     #[inline(always)]
     fn upper(&self) -> Option<u64> {
         let upper = self.completions.load(2 * self.index(self.taken) + 1);
         let there = upper >> 63 == self.colour(self.taken);
-        (there && self.taken != self.given && !self.is_lost).then_some(upper & !COLOUR)
+        (there && self.taken != self.posted && !self.out_of_sync).then_some(upper & !COLOUR)
     }
 
     /// The next completion, and the index of its buffer.
@@ -177,7 +180,7 @@ impl Receiver {
         let Some(upper) = self.upper() else { return (index, Next::Nothing) };
         let lower = self.completions.load(2 * index);
         if lower & NAME != (index | self.queue << 16) as u64 || upper & TYPE != RECEIVED {
-            self.lose();
+            self.lose_sync();
             return (index, Next::Nothing);
         }
         self.taken = self.taken.wrapping_add(1);
@@ -190,35 +193,35 @@ impl Receiver {
     }
 
     #[cold]
-    fn lose(&mut self) {
+    fn lose_sync(&mut self) {
         self.errors += 1;
-        self.is_lost = true;
+        self.out_of_sync = true;
     }
 
-    /// A buffer comes back. The device gets one: of one more than it has there is always one that it has not.
+    /// Returns a buffer, and posts one to the device. The device never has all buffers, so there is always one to post.
     #[inline(always)]
-    fn give(&mut self, index: usize) {
-        // Nobody has another: nothing waits for this one, nor it for another.
-        match self.taken.wrapping_sub(self.back) == 1 {
+    fn return_buffer(&mut self, index: usize) {
+        // The only buffer in use: the order does not matter.
+        match self.taken.wrapping_sub(self.returned) == 1 {
             true => {
-                self.back = self.back.wrapping_add(1);
-                self.given = self.given.wrapping_add(1);
+                self.returned = self.returned.wrapping_add(1);
+                self.posted = self.posted.wrapping_add(1);
             }
-            false => self.give_in_order(index),
+            false => self.return_in_order(index),
         }
     }
 
     #[inline(never)]
-    fn give_in_order(&mut self, index: usize) {
-        if index != self.index(self.back) {
+    fn return_in_order(&mut self, index: usize) {
+        if index != self.index(self.returned) {
             self.early[index] = true;
             return;
         }
         loop {
-            self.back = self.back.wrapping_add(1);
-            self.given = self.given.wrapping_add(1);
-            // One that came back early, and was waiting for this one.
-            let index = self.index(self.back);
+            self.returned = self.returned.wrapping_add(1);
+            self.posted = self.posted.wrapping_add(1);
+            // A buffer that was returned early, and has waited for this one.
+            let index = self.index(self.returned);
             if !core::mem::take(&mut self.early[index]) {
                 return;
             }
@@ -239,28 +242,28 @@ impl Receiver {
                 }
                 Next::Bad => {
                     self.errors += 1;
-                    self.give(index);
+                    self.return_buffer(index);
                 }
             }
         }
     }
 
-    /// The bytes of a frame; none if the device was reset since it came.
+    /// The bytes of a frame; none if the device was reset since it was received.
     #[inline(always)]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let (index, len) = (frame.buffer as usize, frame.len as usize);
         if !self.held.get(index).is_some_and(|&held| held) || len > self.longest {
             return &[];
         }
-        // SAFETY: the user of the port holds the frame (as just seen): its buffer was taken from the device, and goes
-        // back only through `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
+        // SAFETY: the user of the port holds the frame (just checked): its buffer was taken from the device, and is
+        // returned only by `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
         unsafe { self.frame(index, len) }
     }
 
     /// The first `len` bytes of a buffer.
     ///
     /// # Safety
-    /// The device does not have the buffer for as long as the bytes are used.
+    /// The device does not own the buffer while the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
         debug_assert!(index < self.entries as usize && len <= self.stride);
@@ -272,7 +275,7 @@ impl Receiver {
     pub fn recycle(&mut self, frame: Frame) {
         let index = frame.buffer as usize;
         if self.held.get_mut(index).is_some_and(core::mem::take) {
-            self.give(index);
+            self.return_buffer(index);
         }
     }
 
@@ -288,12 +291,12 @@ impl Receiver {
                 Next::Frame(len) => {
                     taken += 1;
                     bytes += len;
-                    // SAFETY: the device had this buffer and gave it back. It gets it again with `give` below, when
-                    // `take` is done; until then it does not write there (the promise of `Platform`).
+                    // SAFETY: the device has returned this buffer. It gets it again by `return_buffer` below, after
+                    // `take`; until then it does not write there (the promise of `Platform`).
                     go_on = take(unsafe { self.frame(index, len) });
                 }
             }
-            self.give(index);
+            self.return_buffer(index);
             if !go_on {
                 break;
             }
@@ -303,16 +306,16 @@ impl Receiver {
         taken
     }
 
-    /// Whether there is something that was not taken.
+    /// Whether completions wait.
     #[inline]
     pub fn pending(&self) -> bool {
         self.upper().is_some()
     }
 
-    /// How far the ring was taken, if it should have been further: there is a completion behind what is next. The same
-    /// twice is a device that lost its way.
-    pub fn waits_at(&self) -> Option<u32> {
-        if self.taken == self.given || self.upper().is_some() {
+    /// The position of the ring, if the next completion is missing but a later one is there. The same position twice
+    /// means that the device is out of sync.
+    pub fn stuck_at(&self) -> Option<u32> {
+        if self.taken == self.posted || self.upper().is_some() {
             return None;
         }
         let next = self.taken.wrapping_add(1);

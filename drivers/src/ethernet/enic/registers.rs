@@ -1,5 +1,5 @@
-//! Registers of queues and interrupts (Linux: `vnic_wq.h`, `vnic_rq.h`, `vnic_cq.h`, `vnic_intr.h`): 32 bits each, on 8
-//! bytes, in blocks of 128 bytes. No queue may be changed while it runs.
+//! Registers of queues and interrupts (Linux: `vnic_wq.h`, `vnic_rq.h`, `vnic_cq.h`, `vnic_intr.h`): 32 bits each,
+//! every 8 bytes, in blocks of 128 bytes. A queue must not be changed while it runs.
 
 use crate::hal::Registers;
 use core::sync::atomic::{Ordering, fence};
@@ -17,13 +17,14 @@ pub const COMPLETIONS: usize = 0x18;
 pub const ENABLE: usize = 0x20;
 pub const RUNNING: usize = 0x28;
 pub const FETCHED: usize = 0x30;
-/// Where registers of errors begin, of a work queue and of a receive queue: interrupt enable, interrupt, status.
+/// Error registers of a work queue: interrupt enable, interrupt, status.
 pub const WORK_ERROR: usize = 0x40;
+/// Error registers of a receive queue.
 pub const RECEIVE_ERROR: usize = 0x38;
 const STATUS: usize = 0x10;
 
-/// Of a completion queue, from 0x10 on: flow control, colour, head, tail, colour of the tail, interrupt, entries,
-/// messages (enabled or not).
+/// Initial values of a completion queue from 0x10 on: flow control, colour, head, tail, colour of the tail, interrupt,
+/// entries, messages (enabled or not).
 const COMPLETION: [u32; 8] = [0, 1, 0, 0, 1, 1, 1, 0];
 const COMPLETION_FIRST: usize = 0x10;
 const COMPLETION_INTERRUPT: usize = 0x50;
@@ -42,7 +43,7 @@ pub struct Ring {
     pub entries: u32,
 }
 
-/// Sets up a work or receive queue, empty, and lets it run. It begins with the entry of index `first`.
+/// Sets up an empty work or receive queue, and enables it. It begins with the entry of index `first`.
 pub fn start(
     registers: &dyn Registers,
     queue: usize,
@@ -73,7 +74,7 @@ pub fn start_completions(registers: &dyn Registers, queue: usize, ring: Ring, in
     put(COMPLETION_INTERRUPT, interrupt);
 }
 
-/// Asks queues to stop. A receive queue is asked twice: the first may leave descriptors in a cache (Linux:
+/// Disables queues. The caller disables receive queues twice: the first time may leave descriptors in a cache (Linux:
 /// `vnic_rq_disable`).
 pub fn stop(registers: &dyn Registers) {
     for queue in 0..registers.len() / BLOCK {
@@ -81,24 +82,24 @@ pub fn stop(registers: &dyn Registers) {
     }
 }
 
-/// Whether all have stopped.
+/// Whether all queues have stopped.
 pub fn have_stopped(registers: &dyn Registers) -> bool {
     (0..registers.len() / BLOCK).all(|queue| registers.read32(queue * BLOCK + RUNNING) == 0)
 }
 
-/// The error of a queue: 0 if it has none, all ones if nobody answers.
+/// The error status of a queue: 0 without an error, all ones if the device is absent.
 pub fn error(registers: &dyn Registers, queue: usize, error: usize) -> u32 {
     registers.read32(queue * BLOCK + error + STATUS)
 }
 
-/// Tells of descriptors.
+/// Rings the doorbell of a queue: descriptors up to `index` are posted.
 #[inline(always)]
 pub fn post(registers: &dyn Registers, queue: usize, index: u32) {
     fence(Ordering::Release);
     registers.write32(queue * BLOCK + POSTED, index);
 }
 
-/// Sets up an interrupt, which is masked, and masks itself when it is raised.
+/// Sets up an interrupt: masked, and masked again by the device when it is raised.
 pub fn start_interrupt(registers: &dyn Registers, interrupt: usize) {
     let put = |at: usize, value: u32| registers.write32(interrupt * BLOCK + at, value);
     put(MASK, 1);
@@ -108,7 +109,7 @@ pub fn start_interrupt(registers: &dyn Registers, interrupt: usize) {
     put(CREDITS, 0);
 }
 
-/// Masks an interrupt, or asks for one at the next event. What happened before raises none.
+/// Masks an interrupt, or enables it for the next event. Earlier events raise none.
 pub fn set_masked(registers: &dyn Registers, interrupt: usize, masked: bool) {
     if !masked {
         registers.write32(interrupt * BLOCK + CREDITS, 0);

@@ -1,5 +1,5 @@
-//! The resource table at the beginning of BAR 0, which says where registers lie (Linux: `vnic_resource.h`): magic,
-//! version, then 12 bytes each: kind (8 bits), BAR (8 bits), 16 bits that are not used, offset, count. Little-endian.
+//! The resource table at the beginning of BAR 0, which locates the registers (Linux: `vnic_resource.h`): magic,
+//! version, then entries of 12 bytes: kind (8 bits), BAR (8 bits), 16 unused bits, offset, count. Little-endian.
 
 use super::error::Error;
 use super::registers::BLOCK;
@@ -12,7 +12,7 @@ const HEADER: usize = 8;
 const ENTRY: usize = 12;
 /// Bytes of BAR 0 in which the table must end.
 const MOST: usize = 4096;
-/// More kinds than there are.
+/// Maximum number of entries, more than there are kinds.
 const MOST_ENTRIES: usize = 64;
 
 const END: u8 = 0;
@@ -23,7 +23,7 @@ const INTERRUPT: u8 = 10;
 const MAILBOX: u8 = 16;
 const RING: u8 = 24;
 
-/// Blocks of registers of one kind: where they are, and how many.
+/// Blocks of registers of one kind: their address, and number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     address: u64,
@@ -38,7 +38,7 @@ impl Place {
     }
 }
 
-/// What an interface has, as far as it is used.
+/// Mapped resources of a vNIC that the driver uses.
 pub struct Resources {
     /// The first work queue.
     pub work: Box<dyn Registers>,
@@ -48,8 +48,9 @@ pub struct Resources {
     pub completion: Box<dyn Registers>,
     /// Two interrupts, one, or none.
     pub interrupt: Option<Box<dyn Registers>>,
-    /// Commands by registers, and by a ring (devcmd2): one of them, or both.
+    /// Command mailbox. There is a mailbox, a ring, or both.
     pub mailbox: Option<Box<dyn Registers>>,
+    /// Command ring (devcmd2).
     pub ring: Option<Box<dyn Registers>>,
 }
 
@@ -77,7 +78,7 @@ impl Resources {
                 RECEIVE => ("receive queues", u64::from(count) * BLOCK as u64),
                 COMPLETION => ("completion queues", u64::from(count) * BLOCK as u64),
                 INTERRUPT => ("interrupts", u64::from(count) * BLOCK as u64),
-                // The count is of bytes.
+                // The count is in bytes.
                 MAILBOX | RING => ("commands", u64::from(count).max(BLOCK as u64)),
                 _ => continue,
             };
@@ -107,7 +108,7 @@ impl Resources {
         };
         let (interrupt, mailbox, ring) = (some(INTERRUPT, 2)?, some(MAILBOX, 1)?, some(RING, 1)?);
         if mailbox.is_none() && ring.is_none() {
-            return Err(Error::TooFew("ways to take commands"));
+            return Err(Error::TooFew("command interfaces"));
         }
         Ok(Resources {
             work: place(WORK).map(1, platform)?,

@@ -1,4 +1,4 @@
-//! Filters that lead UDP flows to the second receive queue (Linux: `struct filter`, `vnic_dev_classifier`).
+//! Filters that steer UDP flows to the second receive queue (Linux: `struct filter`, `vnic_dev_classifier`).
 
 use super::life::Job;
 use super::port::EnicPort;
@@ -7,48 +7,49 @@ use super::registers;
 use crate::hal::{Arena, Severity, UdpFlow, Window};
 use alloc::vec::Vec;
 
-/// Most flows at once.
+/// Maximum number of flows.
 const MOST: usize = 8;
-/// Bytes that describe a filter.
+/// Bytes of a filter's description.
 pub const BYTES: usize = 48;
 
 /// Type and length of the filter and, behind it, of the action.
 const FILTER: [u32; 2] = [0, 24];
 const ACTION: [u32; 2] = [1, 8];
-/// A filter of five fields, of which these count: protocol, destination, destination port.
+/// A filter by five fields, of which three are used: protocol, destination, destination port.
 const IPV4_5TUPLE: u32 = 1;
 const FIELDS: u32 = 1 | 4 | 16;
 const UDP: u32 = 0;
-/// Leads to a receive queue.
+/// Action: steer to a receive queue.
 const STEER: u32 = 0;
 
 /// The second receive queue and its completion queue.
 pub const QUEUE: u32 = 1;
 pub const COMPLETION: u32 = 2;
 
-const REFUSED: &str = "the network card's firmware refuses a filter: datagrams of the port that it is for are received with \
-     everything else";
+const REFUSED: &str = "the network card's firmware refuses a filter: datagrams to its port are received with all other \
+     traffic";
 
-/// How far a filter is.
+/// State of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
+    /// To be added.
     Wanted,
-    /// Nobody wants it any more, but the device is about to say its number.
+    /// To be deleted, but the device has not returned its number yet.
     Recalled,
-    /// The device has it, by this number.
+    /// Active, with this number.
     Set(u64),
-    /// The device has it, and nobody wants it.
+    /// Active, with this number, and to be deleted.
     Unwanted(u64),
     Refused,
 }
 
-/// Flows, and the queue that they are received in.
+/// Steered flows, and their receive queue.
 pub struct Steered {
     pub receiver: Receiver,
     pub flows: Vec<(UdpFlow, Filter)>,
 }
 
-/// Describes the filter of a flow. All is little-endian, addresses and ports too.
+/// Writes the description of a flow's filter. All fields are little-endian, including addresses and ports.
 pub fn describe(memory: &Window, flow: UdpFlow) {
     let address = u32::from_be_bytes(flow.address);
     let port = u32::from(flow.port) << 16;
@@ -58,7 +59,7 @@ pub fn describe(memory: &Window, flow: UdpFlow) {
 }
 
 impl EnicPort {
-    /// Whether there is a second queue, or memory for one.
+    /// Opens the second receive queue; false if the device has none, or there is no memory.
     fn open_second(&mut self, arena: &mut Arena) -> bool {
         let queues = self.receive.len() / registers::BLOCK;
         let completions = self.completion.len() / registers::BLOCK;
@@ -104,14 +105,14 @@ impl EnicPort {
     /// See `Port::unsteer`.
     pub(super) fn remove_flow(&mut self, flow: UdpFlow) {
         let Some(steered) = &mut self.steered else { return };
-        let is_asked_for = self.job == Some(Job::Add(flow));
+        let is_posted = self.job == Some(Job::Add(flow));
         steered.flows.retain_mut(|(known, filter)| match *filter {
             _ if *known != flow => true,
             Filter::Set(id) => {
                 *filter = Filter::Unwanted(id);
                 true
             }
-            Filter::Wanted if is_asked_for => {
+            Filter::Wanted if is_posted => {
                 *filter = Filter::Recalled;
                 true
             }
@@ -121,18 +122,18 @@ impl EnicPort {
         self.work_on_jobs();
     }
 
-    /// After a reset the device has no filters.
-    pub(super) fn forget_filters(&mut self) {
+    /// Prepares all filters to be added again: after a reset the device has none.
+    pub(super) fn reset_filters(&mut self) {
         let Some(steered) = &mut self.steered else { return };
         let is_wanted = |filter| !matches!(filter, Filter::Unwanted(_) | Filter::Recalled);
         steered.flows.retain(|&(_, filter)| is_wanted(filter));
         steered.flows.iter_mut().for_each(|(_, filter)| *filter = Filter::Wanted);
     }
 
-    /// The device has a filter by this number, or, without one, refuses it.
+    /// Notes that the device has added a filter with this number, or has refused it (None).
     pub(super) fn filter_is(&mut self, flow: UdpFlow, id: Option<u64>) {
         if id.is_none() {
-            self.keeper.note(Severity::Warning, REFUSED);
+            self.reset_log.note(Severity::Warning, REFUSED);
         }
         let Some(steered) = &mut self.steered else { return };
         steered.flows.retain_mut(|(known, filter)| {

@@ -1,5 +1,5 @@
-//! The transmit queue: a descriptor for each piece of a packet, and a ring of completions. A completion is asked for at
-//! the last descriptor that the device is told of at a time, and says that it is done with all up to there.
+//! The transmit queue: a descriptor for each piece of a packet, and a ring of completions. The last descriptor before
+//! each doorbell requests a completion, which reports all descriptors up to it.
 //!
 //! A descriptor: bus address; length (14 bits), in the upper 32 bits bit 12 end of packet, bit 13 completion wanted. A
 //! completion: descriptor (12 bits), bits 16 to 25 the queue; bits 120 to 123 type 0, bit 127 the colour, which changes
@@ -28,12 +28,12 @@ const REPORT: u64 = 1 << (32 + 13);
 const NAME: u64 = 0x3ff_0fff;
 const TYPE: u64 = 0xf << 56;
 
-/// Up to where the device is asked to report.
+/// A requested completion.
 #[derive(Clone, Copy, Default)]
 struct Mark {
-    /// The last descriptor, of all.
+    /// Running number of its descriptor.
     last: u32,
-    /// How far copies were taken.
+    /// [`Copies::taken`] at that point.
     copies: u32,
 }
 
@@ -48,20 +48,25 @@ pub struct Transmitter {
     /// Descriptors that the device may have at once: 0 while it is stopped.
     limit: u32,
     longest: usize,
-    /// Descriptors that were written, told of, up to a mark, and came back, in all.
+    /// Total of descriptors written.
     written: u32,
-    told: u32,
+    /// `written` as last reported to the device.
+    notified: u32,
+    /// `written` at the last requested completion.
     marked: u32,
-    back: u32,
-    /// The second half of the last.
+    /// Total of descriptors reclaimed.
+    reclaimed: u32,
+    /// The second half of the last descriptor.
     last: u64,
-    /// Reports that were asked for, and that came, in all; the latter are the completions as well.
+    /// Requested completions.
     marks: Box<[Mark]>,
-    asked: u32,
+    /// Total of completions requested.
+    requested: u32,
+    /// Total of completions taken.
     reported: u32,
-    /// A completion named another descriptor than the oldest report is of: nothing comes back until a reset.
-    pub is_lost: bool,
-    /// A frame found no room, and the device has given nothing back since.
+    /// A completion was not the oldest requested one: nothing is reclaimed until a reset.
+    pub out_of_sync: bool,
+    /// A frame was refused, and no descriptor was reclaimed since.
     starved: bool,
     pub frames: u64,
     pub bytes: u64,
@@ -70,7 +75,7 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    /// For packets of `mtu` bytes; the device takes `most` descriptors.
+    /// A queue for packets of `mtu` bytes; the device takes at most `most` descriptors.
     pub fn new(
         arena: &mut Arena,
         mtu: u16,
@@ -103,14 +108,14 @@ impl Transmitter {
             limit: 0,
             longest: OVERHEAD + usize::from(mtu),
             written: 0,
-            told: 0,
+            notified: 0,
             marked: 0,
-            back: 0,
+            reclaimed: 0,
             last: 0,
             marks: alloc::vec![Mark::default(); entries].into(),
-            asked: 0,
+            requested: 0,
             reported: 0,
-            is_lost: false,
+            out_of_sync: false,
             starved: false,
             frames: 0,
             bytes: 0,
@@ -119,16 +124,16 @@ impl Transmitter {
         })
     }
 
-    /// What was not sent is lost; nothing is taken before [`Transmitter::start`].
+    /// Resets the queue's state; frames in flight are lost. No frame is accepted before [`Transmitter::start`].
     pub fn stop(&mut self) {
         self.limit = 0;
-        (self.written, self.told, self.marked, self.back) = (0, 0, 0, 0);
-        (self.asked, self.reported) = (0, 0);
-        self.is_lost = false;
+        (self.written, self.notified, self.marked, self.reclaimed) = (0, 0, 0, 0);
+        (self.requested, self.reported) = (0, 0);
+        self.out_of_sync = false;
         self.copies.clear();
     }
 
-    /// Sets the device's queue up, which is stopped, with its completion queue, and takes frames.
+    /// Sets up the device's queue, which is stopped, and its completion queue, and accepts frames.
     pub fn start(
         &mut self,
         queues: &dyn Registers,
@@ -152,7 +157,7 @@ impl Transmitter {
         (number & (self.entries - 1)) as usize
     }
 
-    /// Bit 0 of the lap of an entry, which begins with 1.
+    /// The colour of an entry: bit 0 of its lap, which begins with 1.
     #[inline(always)]
     fn colour(&self, number: u32) -> u64 {
         u64::from(!(number >> self.log2) & 1)
@@ -160,13 +165,13 @@ impl Transmitter {
 
     #[inline(always)]
     fn has_descriptors(&self) -> bool {
-        self.written.wrapping_sub(self.back) + MOST_PIECES as u32 <= self.limit
+        self.written.wrapping_sub(self.reclaimed) + MOST_PIECES as u32 <= self.limit
     }
 
     #[inline]
     pub fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let Packet { header, payload, trailer } = packet;
-        // Acknowledgements, and whatever else is short.
+        // Acknowledgements and other short packets.
         if payload.is_empty()
             && (SHORTEST..=2 * HALF).contains(&header.len())
             && matches!(trailer.len(), 0 | 4)
@@ -199,26 +204,26 @@ impl Transmitter {
         if len > SMALL {
             return self.transmit_in_pieces(packet, len);
         }
-        let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
+        let Some(piece) = self.copies.whole(packet, len) else { return self.retry(packet) };
         self.write(&[piece]);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// A packet that is not copied whole.
+    /// Sends a packet whose payload is not copied.
     #[inline(never)]
     fn transmit_in_pieces(&mut self, packet: &Packet<'_>, len: usize) -> Result<(), TransmitError> {
-        let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
+        let Some(pieces) = self.copies.pieces(packet) else { return self.retry(packet) };
         self.write(pieces.list());
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// There was no memory for copies: perhaps there is when the device has given back what it sent.
+    /// Tries again after copies of sent frames were released, because there was no memory for copies.
     #[cold]
-    fn again(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+    fn retry(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let before = self.reported;
         self.reclaim();
         match self.reported == before {
@@ -227,7 +232,7 @@ impl Transmitter {
         }
     }
 
-    /// There is no room for a frame.
+    /// Notes that a frame was refused.
     #[cold]
     fn starve(&mut self) -> TransmitError {
         self.full += 1;
@@ -235,7 +240,7 @@ impl Transmitter {
         TransmitError::Full
     }
 
-    /// Describes a packet.
+    /// Writes the descriptors of a packet.
     #[inline(always)]
     fn write(&mut self, pieces: &[Piece]) {
         let last = pieces.len() - 1;
@@ -245,13 +250,13 @@ impl Transmitter {
             self.written = self.written.wrapping_add(1);
             self.last = word;
         }
-        // In a long burst the device reports now and then, so that room comes back meanwhile.
+        // In a long burst, completions are requested from time to time, so that descriptors can be reclaimed.
         if self.written.wrapping_sub(self.marked) >= self.entries / 4 {
             self.mark();
         }
     }
 
-    /// Asks for a report of the last descriptor, unless that was asked for.
+    /// Requests a completion for the last descriptor, unless it was requested before.
     #[inline(always)]
     fn mark(&mut self) {
         if self.marked == self.written {
@@ -260,79 +265,82 @@ impl Transmitter {
         self.marked = self.written;
         let last = self.written.wrapping_sub(1);
         self.words.store(2 * self.index(last) + 1, self.last | REPORT);
-        let place = self.index(self.asked);
+        let place = self.index(self.requested);
         self.marks[place] = Mark { last, copies: self.copies.taken() };
-        self.asked = self.asked.wrapping_add(1);
+        self.requested = self.requested.wrapping_add(1);
     }
 
-    /// Tells the device of new packets.
+    /// Notifies the device of new packets.
     #[inline(always)]
-    pub fn tell(&mut self, queues: &dyn Registers) {
-        if self.written != self.told {
+    pub fn notify(&mut self, queues: &dyn Registers) {
+        if self.written != self.notified {
             self.mark();
-            self.told = self.written;
+            self.notified = self.written;
             registers::post(queues, 0, self.index(self.written) as u32);
         }
     }
 
-    /// The second half of the next completion, without its colour, if it is there.
+    /// The second half of the next completion, if the device has written it.
     #[inline(always)]
     fn upper(&self) -> Option<u64> {
         let upper = self.completions.load(2 * self.index(self.reported) + 1);
         let there = upper >> 63 == self.colour(self.reported);
-        (there && self.limit > 0 && !self.is_lost).then_some(upper)
+        (there && self.limit > 0 && !self.out_of_sync).then_some(upper)
     }
 
-    /// Takes back what the device has sent if there is little room left; until then there is no need to look.
+    /// Reclaims sent frames if less than half of the ring is free.
     #[inline(always)]
     pub fn reclaim_some(&mut self) {
-        if self.written.wrapping_sub(self.back) > self.entries / 2 {
+        if self.written.wrapping_sub(self.reclaimed) > self.entries / 2 {
             self.reclaim();
         }
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims sent frames.
     pub fn reclaim(&mut self) {
         while let Some(upper) = self.upper() {
             let place = self.index(self.reported);
             let named = self.completions.load(2 * place) & NAME;
             let mark = self.marks[place];
-            let is_asked = self.asked != self.reported && upper & TYPE == 0;
-            if !is_asked || named != self.index(mark.last) as u64 {
+            let is_requested = self.requested != self.reported && upper & TYPE == 0;
+            if !is_requested || named != self.index(mark.last) as u64 {
                 self.errors += 1;
-                self.is_lost = true;
+                self.out_of_sync = true;
                 return;
             }
             self.reported = self.reported.wrapping_add(1);
-            self.back = mark.last.wrapping_add(1);
-            self.copies.give_back(mark.copies);
+            self.reclaimed = mark.last.wrapping_add(1);
+            self.copies.release(mark.copies);
             self.starved = false;
         }
     }
 
-    /// A frame found no room: the device is to say when there is some.
+    /// Whether a refused frame waits for room, so that the device must interrupt at the next completion.
     pub fn is_starved(&self) -> bool {
         self.starved && self.limit > 0
     }
 
-    /// Whether a frame that found no room would find some now.
+    /// Whether a refused frame may find room now.
     pub fn has_room(&self) -> bool {
         !self.starved || self.pending()
     }
 
-    /// Whether there is room again for a frame that found none.
+    /// Whether there is room again after a frame was refused.
     pub fn pending(&self) -> bool {
-        self.starved && self.limit > 0 && (self.written == self.back || self.upper().is_some())
+        self.starved && self.limit > 0 && (self.written == self.reclaimed || self.upper().is_some())
     }
 
-    /// How far the device has come, which reports in order. A packet has one descriptor at least.
+    /// Transmit progress. The device reports in order. A packet has at least one descriptor.
     pub fn progress(&mut self) -> TransmitProgress {
         self.reclaim();
-        TransmitProgress::with_waiting(self.frames, self.written.wrapping_sub(self.back).into())
+        TransmitProgress::with_waiting(
+            self.frames,
+            self.written.wrapping_sub(self.reclaimed).into(),
+        )
     }
 
-    /// The oldest report that has not come, by its number; None if none is waited for.
-    pub fn waits_at(&self) -> Option<u32> {
-        (self.asked != self.reported && self.upper().is_none()).then_some(self.reported)
+    /// Number of the oldest outstanding completion; None if there is none.
+    pub fn stuck_at(&self) -> Option<u32> {
+        (self.requested != self.reported && self.upper().is_none()).then_some(self.reported)
     }
 }

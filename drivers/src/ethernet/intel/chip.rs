@@ -1,4 +1,4 @@
-//! What differs from chip to chip: how it is reset, set up, and told to raise interrupts.
+//! The interface of a chip: reset, setup, and interrupts. Helpers that several chips share.
 
 use super::Error;
 use super::receive::Receiver;
@@ -10,7 +10,8 @@ use crate::hal::{HashKey, Registers};
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// After so long a card that has not read its EEPROM has none, or does not say so (Linux: `igb_get_auto_rd_done`).
+/// Time after which a card that has not reported the end of its EEPROM read is used anyway: it may have no EEPROM
+/// (Linux: `igb_get_auto_rd_done`).
 pub const EEPROM_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Bus address and length in bytes of both rings.
@@ -26,116 +27,118 @@ impl Rings {
     }
 }
 
-/// What a queue is to raise interrupts for.
+/// Interrupt causes to enable for a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Causes {
     pub received: bool,
     pub sent: bool,
 }
 
-impl Wanted {
-    pub const NOTHING: Wanted = Wanted { received: false, sent: false };
+impl Causes {
+    pub const NONE: Causes = Causes { received: false, sent: false };
 
-    pub fn is_nothing(self) -> bool {
-        self == Wanted::NOTHING
+    pub fn is_none(self) -> bool {
+        self == Causes::NONE
     }
 
-    /// Those of two bits that are wanted.
+    /// The bits of the enabled causes.
     pub fn bits(self, received: u32, sent: u32) -> u32 {
         (if self.received { received } else { 0 }) | if self.sent { sent } else { 0 }
     }
 }
 
-/// How interrupts are raised.
+/// Kind of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By MSI-X. Two vectors for each pair of queues: for what is received, and for what was sent where the chip tells them apart.
+    /// MSI-X. Two vectors for each pair of queues: receive, and transmit if the chip distinguishes them.
     Msix,
-    /// By MSI, or not at all.
+    /// MSI, or no interrupts.
     Msi,
 }
 
-/// A chip. Nothing here waits: each step is asked for again until it is done.
+/// A chip. Only short register polls wait for it: the caller repeats a step until it is done.
 pub trait Chip: Send {
     /// Bytes of registers.
     fn registers(&self) -> usize;
 
-    /// How it wants to be told of packets.
+    /// Format of transmit descriptors.
     fn format(&self) -> Format;
 
-    /// The tails of a pair of queues, for receiving and for sending.
+    /// Tail registers of a pair of queues: receive, transmit.
     fn tails(&self, _queue: usize) -> [usize; 2] {
         [r::RDT, r::TDT]
     }
 
-    /// Pairs of queues that it has, as far as we have a use for them.
+    /// Number of pairs of queues that the driver can use.
     fn queues(&self) -> usize {
         1
     }
 
-    /// The chip as the owner of another pair of queues than the first knows it: one that raises interrupts.
-    fn beside(&self) -> Option<Box<dyn Chip>> {
+    /// An object of the chip for the owner of a further pair of queues, which only uses its interrupts. None if the
+    /// chip does not support several pairs.
+    fn for_further_queue(&self) -> Option<Box<dyn Chip>> {
         None
     }
 
-    /// What a descriptor says of frames that are damaged.
+    /// Error bits of receive descriptors.
     fn damage(&self) -> u32 {
         r::DAMAGE
     }
 
-    /// Whether its link is up; none if nothing answers.
+    /// Whether the link is up; None if the chip is absent.
     fn link(&self, registers: &dyn Registers) -> Option<bool> {
         let status = registers.read32(r::STATUS);
         (status != ALL_ONES).then_some(status & r::STATUS_LINK_UP != 0)
     }
 
-    /// Most bytes of a layer 3 packet.
+    /// Maximum length of a layer 3 packet.
     fn most_mtu(&self) -> u16;
 
-    /// Stops it and begins a reset.
+    /// Stops the chip and begins a reset.
     fn reset(&mut self, registers: &dyn Registers);
 
-    /// Whether the reset, which was begun so long ago, is over: its MAC address then.
+    /// The MAC address, once a reset that began `waited` ago is over.
     fn is_reset(
         &mut self,
         registers: &dyn Registers,
         waited: Duration,
     ) -> Result<Option<[u8; 6]>, Error>;
 
-    /// Asks whoever else is in charge of it, for frames of up to `longest` bytes; whether all was said.
+    /// For a virtual function: negotiates with the physical function's driver, for frames of up to `longest` bytes.
+    /// True once this is done.
     fn agree(&mut self, _registers: &dyn Registers, _longest: usize) -> Result<bool, Error> {
         Ok(true)
     }
 
-    /// Sets it up to receive and send. Rings are empty.
+    /// Sets the chip up to receive and send, with empty rings.
     fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>);
 
-    /// Has it raise interrupts for what was received by a queue, and for what was sent, or not.
-    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, queue: usize, wanted: Wanted);
+    /// Enables the interrupts of a queue for these causes, and disables others.
+    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, queue: usize, causes: Causes);
 
-    /// Whether it has to be set up anew, because it was reset by somebody else.
-    fn is_lost(&mut self, _registers: &dyn Registers) -> bool {
+    /// Whether a virtual function must be set up again, because the physical function's driver has reset or dropped it.
+    fn needs_setup(&mut self, _registers: &dyn Registers) -> bool {
         false
     }
 
-    /// Frames that it could not receive since it was asked last.
+    /// Number of frames that the chip has missed since the last call.
     fn missed(&self, registers: &dyn Registers) -> u64;
 
-    /// What is told if it is reset by [`Chip::is_lost`].
-    fn why_lost(&self) -> &'static str {
+    /// Notice of a reset because of [`Chip::needs_setup`].
+    fn setup_reason(&self) -> &'static str {
         ""
     }
 }
 
-/// What a chip is set up with.
+/// Parameters of a chip's setup.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// By queue.
+    /// Rings of each pair of queues.
     pub rings: &'a [Rings],
-    /// Chooses among several.
+    /// Key of the hash that chooses among several pairs.
     pub key: &'a HashKey,
     pub mac: [u8; 6],
-    /// Bytes of the longest frame, without FCS.
+    /// Length of the longest frame, without FCS.
     pub longest: usize,
     pub mode: Mode,
 }
@@ -148,19 +151,19 @@ pub fn reset_physical(registers: &dyn Registers) {
     reset_bus_master(registers);
 }
 
-/// Has a physical function begin no new access to memory, and resets it; what is under way ends within the reset.
+/// Disables a physical function's bus mastering, waits for accesses in flight, and resets it.
 pub fn reset_bus_master(registers: &dyn Registers) {
     change(registers, r::CTRL, 0, r::CTRL_MASTER_DISABLE);
-    const LOOKS: u32 = 1000;
+    const POLLS: u32 = 1000;
     let busy = |_: &u32| {
         let status = registers.read32(r::STATUS);
         status != ALL_ONES && status & r::STATUS_MASTER_ENABLED != 0
     };
-    _ = (0..LOOKS).take_while(busy).count();
+    _ = (0..POLLS).take_while(busy).count();
     change(registers, r::CTRL, 0, r::CTRL_RESET);
 }
 
-/// Whether the reset of a physical function is over: its MAC address then.
+/// The MAC address of a physical function, once its reset is over.
 pub fn is_physical_reset(
     registers: &dyn Registers,
     waited: Duration,
@@ -178,7 +181,7 @@ pub fn is_physical_reset(
     address(registers).map(Some)
 }
 
-/// The MAC address that was read from the EEPROM at reset, or is read now.
+/// The MAC address that the chip has read from the EEPROM at reset; otherwise it is read now.
 fn address(registers: &dyn Registers) -> Result<[u8; 6], Error> {
     match received_address(registers, r::RAL) {
         Some(mac) => Ok(mac),
@@ -192,13 +195,13 @@ pub fn received_address(registers: &dyn Registers, at: usize) -> Option<[u8; 6]>
     (high & r::RAH_VALID != 0).then(|| to_address(low, high)).filter(|&mac| is_station(mac))
 }
 
-/// Two words, of which the second has two bytes more, as an address.
+/// The MAC address in the four bytes of `low` and the lower two of `high`.
 pub fn to_address(low: u32, high: u32) -> [u8; 6] {
     let mac = (u64::from(high & 0xffff) << 32 | u64::from(low)).to_le_bytes();
     core::array::from_fn(|i| mac[i])
 }
 
-/// The address in the EEPROM from a word on, which is read by the register at `at`.
+/// Reads the MAC address from the EEPROM, from `word` on, by the read register at `at`.
 pub fn read_address(registers: &dyn Registers, at: usize, word: u32) -> Result<[u8; 6], Error> {
     let mut mac = [0; 6];
     for (word, place) in (word..).zip(mac.chunks_exact_mut(2)) {
@@ -208,21 +211,21 @@ pub fn read_address(registers: &dyn Registers, at: usize, word: u32) -> Result<[
     if is_station(mac) { Ok(mac) } else { Err(Error::NoMac) }
 }
 
-/// A word of the EEPROM, if it answers.
+/// Reads a word of the EEPROM; None if the EEPROM does not respond.
 pub fn read_eeprom(registers: &dyn Registers, at: usize, word: u32) -> Option<u16> {
-    const LOOKS: u32 = 10_000;
+    const POLLS: u32 = 10_000;
     registers.write32(at, word << 2 | r::EERD_START);
-    (0..LOOKS).find_map(|_| {
+    (0..POLLS).find_map(|_| {
         let value = registers.read32(at);
         (value != ALL_ONES && value & r::EERD_DONE != 0).then_some((value >> 16) as u16)
     })
 }
 
-/// The part of [`Chip::start`] that physical functions have in common, before queues are enabled.
+/// The part of [`Chip::start`] that is common to physical functions, before queues are enabled.
 pub fn start_physical(registers: &dyn Registers, setup: &Setup<'_>) {
     change(registers, r::CTRL, r::CTRL_NEVER | r::CTRL_MASTER_DISABLE, r::CTRL_SET_LINK_UP);
     change(registers, r::CTRL_EXT, 0, r::CTRL_EXT_DRIVER_LOADED);
-    // Without a link that nobody forced down: negotiate again.
+    // Without a link, restart auto-negotiation.
     if registers.read32(r::STATUS) & r::STATUS_LINK_UP == 0 {
         negotiate(registers);
     }
@@ -235,8 +238,8 @@ pub fn start_physical(registers: &dyn Registers, setup: &Setup<'_>) {
     registers.write32(r::RXCSUM, 0);
 }
 
-/// Has a chip choose among `setup`'s queues by a hash of both IP addresses: `at` are its redirection table, its key, and the
-/// register that switches it on by `mode`. An entry of the table is a queue's number times `unit`.
+/// Makes a chip choose among `setup`'s queues by a hash of both IP addresses. `at`: redirection table, key, and the
+/// register that `mode` enables it in. A table entry is a queue's number times `unit`.
 pub fn hash_addresses(
     registers: &dyn Registers,
     setup: &Setup<'_>,
@@ -255,12 +258,13 @@ pub fn hash_addresses(
         registers.write32(table + n, u32::from_le_bytes(four));
     }
     (key..).step_by(4).zip(setup.key).for_each(|(at, word)| registers.write32(at, *word));
-    // Without this there is no hash (82574, 10.2.5.15; 82576, 8.10.9; 82599, 8.2.3.7.5).
+    // Required for the hash (82574, 10.2.5.15; 82576, 8.10.9; 82599, 8.2.3.7.5).
     change(registers, r::RXCSUM, 0, r::RXCSUM_NO_PACKET_CHECKSUM);
     registers.write32(control, mode | IPV4_AND_IPV6);
 }
 
-/// The rest of it, after queues are enabled: own address, broadcast, all of multicast; no pauses.
+/// The part of [`Chip::start`] that is common to physical functions, after queues are enabled: receives the own
+/// address, broadcast, and all multicast; no flow control.
 pub fn enable_physical(registers: &dyn Registers) {
     registers.write32(r::TCTL, r::TCTL_ENABLE | r::TCTL_PAD | r::TCTL_COLLISIONS);
     // Buffers of 2,048 bytes are the value 0.
@@ -268,20 +272,20 @@ pub fn enable_physical(registers: &dyn Registers) {
     registers.write32(r::RCTL, receive | r::RCTL_BROADCAST | r::RCTL_STRIP_CRC);
 }
 
-/// Has the PHY negotiate (IEEE 802.3, 22.2.4.1: register 0, auto-negotiation on, restarted).
+/// Restarts auto-negotiation of the PHY (IEEE 802.3, 22.2.4.1: register 0).
 fn negotiate(registers: &dyn Registers) {
-    const LOOKS: u32 = 10_000;
+    const POLLS: u32 = 10_000;
     const CONTROL: u32 = 0x1340; // 1000 Mbit/s, full duplex, auto-negotiation, restart
     registers.write32(r::MDIC, r::MDIC_WRITE | CONTROL);
-    _ = (0..LOOKS).take_while(|_| registers.read32(r::MDIC) & r::MDIC_READY == 0).count();
+    _ = (0..POLLS).take_while(|_| registers.read32(r::MDIC) & r::MDIC_READY == 0).count();
 }
 
-/// Frames that a physical function could not receive.
+/// Number of frames that a physical function has missed.
 pub fn missed_by_physical(registers: &dyn Registers) -> u64 {
     count(registers, &[r::DAMAGED[0], r::DAMAGED[1], r::MPC])
 }
 
-/// The sum of counters that reading clears.
+/// The sum of counters, which are cleared by reading.
 pub fn count(registers: &dyn Registers, counters: &[usize]) -> u64 {
     let one = |at: &usize| match registers.read32(*at) {
         ALL_ONES => 0,
@@ -290,13 +294,13 @@ pub fn count(registers: &dyn Registers, counters: &[usize]) -> u64 {
     counters.iter().map(one).sum()
 }
 
-/// Interrupts by MSI, of all physical functions: one for both (82574, 7.4.2; 82576, 7.3.2).
-pub fn set_physical_causes(registers: &dyn Registers, wanted: Wanted) {
-    if wanted.is_nothing() {
+/// Enables causes of the single MSI of a physical function (82574, 7.4.2; 82576, 7.3.2).
+pub fn set_physical_causes(registers: &dyn Registers, causes: Causes) {
+    if causes.is_none() {
         return registers.write32(r::IMC, ALL_ONES);
     }
-    let causes = wanted.bits(r::CAUSE_RECEIVED, r::CAUSE_TRANSMITTED);
-    // What was before is pending, and the loop looks for it.
+    let bits = causes.bits(r::CAUSE_RECEIVED, r::CAUSE_TRANSMITTED);
+    // Clears earlier causes: the loop checks for their events itself.
     registers.write32(r::ICR, ALL_ONES);
-    registers.write32(r::IMS, causes);
+    registers.write32(r::IMS, bits);
 }

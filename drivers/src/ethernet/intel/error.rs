@@ -1,4 +1,4 @@
-//! Why a port cannot be used: what it did, whose fault it is, and what to do.
+//! Errors of a port. Each text names the cause and the remedy.
 
 use core::fmt;
 
@@ -7,27 +7,27 @@ use core::fmt;
 pub enum Error {
     /// BAR 0 is missing, too small, or cannot be mapped.
     NoRegisters,
-    /// Nothing answers where its registers are.
+    /// The registers read as all ones.
     Absent,
     /// CTRL.RST stays 1.
     NoReset,
-    /// Neither the receive address register nor the EEPROM has a station's address.
+    /// Neither the receive address register nor the EEPROM has a valid MAC address.
     NoMac,
-    /// The driver of the physical function has given a virtual one no address.
+    /// The physical function's driver has assigned the virtual function no address.
     Unnamed,
-    /// The driver of the physical function does not answer.
+    /// The physical function's driver does not answer.
     Silent,
-    /// It refuses.
+    /// The physical function's driver refuses this request.
     Refused(&'static str),
     /// The DMA arena is too small.
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
 
 impl Error {
-    /// What is told of a port that was in use. Does not name it.
+    /// Notice for a port that was in use. Does not name the port.
     pub fn notice(&self) -> &'static str {
         match self {
             Error::Absent => {
@@ -46,7 +46,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoRegisters => f.write_str(
-                "network card has no registers that could be reached (BAR 0): the firmware gave it no address",
+                "network card's registers (BAR 0) cannot be mapped: the firmware assigned no address",
             ),
             Error::Absent => f.write_str(
                 "network card does not answer (its registers read as all ones): reseat it, or replace it",
@@ -63,12 +63,12 @@ impl fmt::Display for Error {
                  ADDRESS`",
             ),
             Error::Silent => f.write_str(
-                "virtual function is not answered by the driver of its physical function: start that on the \
-                 host, and see that it is up",
+                "virtual function gets no answer from the physical function's driver: load that driver on the \
+                 host, and set its interface up",
             ),
             Error::Refused(what) => write!(
                 f,
-                "virtual function is refused {what} by the driver of its physical function: see the host's log"
+                "the physical function's driver refused {what}: see the host's log"
             ),
             Error::NoMemory { bytes } => {
                 write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")

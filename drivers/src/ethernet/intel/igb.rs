@@ -1,8 +1,8 @@
-//! 82576 (`igb` of Linux and QEMU): up to eight of its queues, advanced descriptors, MSI-X or MSI. Its virtual functions
-//! are left off.
+//! 82576 (`igb` of Linux and QEMU): up to eight of its queues, advanced descriptors, MSI-X or MSI. SR-IOV stays
+//! disabled.
 
 use super::Error;
-use super::chip::{self, Chip, Mode, Setup, Wanted};
+use super::chip::{self, Causes, Chip, Mode, Setup};
 use super::receive::BUFFER;
 use super::registers as r;
 use super::transmit::Format;
@@ -10,12 +10,12 @@ use crate::hal::Registers;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// PCI device IDs of Intel's: 82576, and cards with several of it, for copper.
+/// Intel's PCI device IDs: 82576, and cards with several of it, for copper.
 pub const DEVICES: [u16; 4] = [0x10c9, 0x10e8, 0x1526, 0x150a];
 
-// The same in a virtual function (82576, 8.8 and 9.7), where a bit stands for a vector.
+// Interrupt registers, with the same layout in a virtual function (82576, 8.8 and 9.7). Each bit is a vector.
 const GPIE: usize = 0x1514;
-/// MSI-X of several vectors; causes are cleared as their message is sent; pending bits as they are enabled.
+/// MSI-X with several vectors; causes are cleared when their message is sent, pending bits when they are enabled.
 const GPIE_MSIX: u32 = 1 << 4 | 1 << 30 | 1 << 31;
 pub const EIMS: usize = 0x1524;
 pub const EIMC: usize = 0x1528;
@@ -23,15 +23,16 @@ const EIAC: usize = 0x152c;
 const EIAM: usize = 0x1530;
 pub const EICR: usize = 0x1580;
 const EITR: usize = 0x1680;
-/// Vectors of a receive queue (bits 0 to 7) and a transmit queue (bits 8 to 15), in one for each of the first eight.
+/// Vectors of a receive queue (bits 0 to 7) and a transmit queue (bits 8 to 15): a register for each of the first eight
+/// pairs.
 const IVAR: usize = 0x1700;
 const IVAR_0_AND_1: u32 = 1 << 7 | 1 << 8 | 1 << 15;
 const IVAR_NEXT: u32 = 2 << 8 | 2;
-/// Those of queue 0; each queue has the next two.
+/// Vectors of queue 0; each further queue has the next two.
 const RECEIVED: u32 = 1;
 const SENT: u32 = 2;
 
-/// Split and replication: size of buffers in KiB, advanced descriptors with one buffer, drop what finds none.
+/// Split and replication: size of buffers in KiB, advanced descriptors with one buffer, drop frames without a buffer.
 const SRRCTL: usize = 0x0c;
 const SRRCTL_VALUE: u32 = (BUFFER >> 10) as u32 | 1 << 25 | 1 << 31;
 /// The queue is enabled; prefetch, host and write-back thresholds in descriptors.
@@ -45,8 +46,7 @@ const QUEUES: usize = 8;
 /// The chip.
 pub struct Igb;
 
-/// Where the registers of a pair of queues are: of the receive queue, and of the transmit queue. The first four have a
-/// place of their own (82576, 8.1.3).
+/// Register bases of a pair of queues: receive, transmit. Those of the first four are at other offsets (82576, 8.1.3).
 pub const fn queue(number: usize) -> [usize; 2] {
     match number {
         0..4 => [r::RDBAL + 0x100 * number, r::TDBAL + 0x100 * number],
@@ -54,7 +54,7 @@ pub const fn queue(number: usize) -> [usize; 2] {
     }
 }
 
-/// Interrupts of so many queues, each cause on a vector of its own.
+/// Sets up the vectors of `queues` queues, with a vector for each cause.
 pub fn start_vectors(registers: &dyn Registers, queues: usize) {
     for n in 0..queues {
         registers.write32(IVAR + 4 * n, IVAR_0_AND_1 + IVAR_NEXT * n as u32);
@@ -65,17 +65,17 @@ pub fn start_vectors(registers: &dyn Registers, queues: usize) {
 }
 
 /// See [`Chip::set_interrupts`].
-pub fn set_vectors(registers: &dyn Registers, queue: usize, wanted: Wanted) {
+pub fn set_vectors(registers: &dyn Registers, queue: usize, causes: Causes) {
     let both = (RECEIVED | SENT) << (2 * queue);
-    if wanted.is_nothing() {
+    if causes.is_none() {
         return registers.write32(EIMC, both);
     }
-    // What was before is pending, and the loop looks for it.
+    // Clears earlier causes: the loop checks for their events itself.
     registers.write32(EICR, both);
-    registers.write32(EIMS, wanted.bits(RECEIVED, SENT) << (2 * queue));
+    registers.write32(EIMS, causes.bits(RECEIVED, SENT) << (2 * queue));
 }
 
-/// Gives queues their rings and enables them; receive rings are told of buffers afterwards.
+/// Sets up the rings of queues and enables them. Buffers are posted afterwards.
 pub fn enable_queues(registers: &dyn Registers, setup: &Setup<'_>) {
     for (n, rings) in setup.rings.iter().enumerate() {
         let [receive, transmit] = queue(n);
@@ -104,7 +104,7 @@ impl Chip for Igb {
         QUEUES
     }
 
-    fn beside(&self) -> Option<Box<dyn Chip>> {
+    fn for_further_queue(&self) -> Option<Box<dyn Chip>> {
         Some(Box::new(Igb))
     }
 
@@ -136,10 +136,10 @@ impl Chip for Igb {
         chip::enable_physical(registers);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, queue: usize, wanted: Wanted) {
+    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, queue: usize, causes: Causes) {
         match mode {
-            Mode::Msix => set_vectors(registers, queue, wanted),
-            Mode::Msi => chip::set_physical_causes(registers, wanted),
+            Mode::Msix => set_vectors(registers, queue, causes),
+            Mode::Msi => chip::set_physical_causes(registers, causes),
         }
     }
 

@@ -1,8 +1,8 @@
-//! A virtual function of the 82576 (`igbvf` of Linux): as [`super::igb`], but what concerns the whole chip is asked of
-//! the driver of the physical function.
+//! A virtual function of the 82576 (`igbvf` of Linux): as [`super::igb`], but settings of the whole chip are requested
+//! from the physical function's driver.
 
 use super::Error;
-use super::chip::{self, Chip, Mode, Setup, Wanted};
+use super::chip::{self, Causes, Chip, Mode, Setup};
 use super::igb;
 use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
 use super::registers as r;
@@ -10,24 +10,25 @@ use super::transmit::Format;
 use crate::hal::Registers;
 use core::time::Duration;
 
-/// PCI device IDs of Intel's: virtual functions of the 82576.
+/// Intel's PCI device IDs: virtual functions of the 82576.
 pub const DEVICES: [u16; 2] = [0x10ca, 0x152d];
 
 const MAILBOX: usize = 0x0c40;
 const MEMORY: usize = 0x0800;
 
-// Questions (Linux: igbvf/mbx.h).
+// Requests (Linux: igbvf/mbx.h).
 const RESET: u32 = 1;
 const LONGEST: u32 = 5;
 const PROMISCUOUS: u32 = 6;
 const ALL_MULTICAST: u32 = 2 << 16;
 
-pub const LOST: &str = "the physical function's driver was reset, or has forgotten this virtual function: it is set up anew";
+pub const NEEDS_SETUP: &str =
+    "the physical function's driver has reset or dropped this virtual function: it is set up anew";
 
-/// What is asked next.
+/// The next request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// While the physical function says that it resets us, or has just done so.
+    /// None while the physical function reports a reset of this one.
     AwaitReset,
     Mac,
     Longest,
@@ -61,7 +62,7 @@ impl Chip for IgbVf {
     }
 
     fn reset(&mut self, registers: &dyn Registers) {
-        igb::set_vectors(registers, 0, Wanted::NOTHING);
+        igb::set_vectors(registers, 0, Causes::NONE);
         registers.write32(r::RXDCTL, 0);
         registers.write32(r::TXDCTL, 0);
         self.mailbox.clear();
@@ -75,14 +76,14 @@ impl Chip for IgbVf {
         _: Duration,
     ) -> Result<Option<[u8; 6]>, Error> {
         if self.step == Step::AwaitReset {
-            // As Linux does (`e1000_reset_hw_vf`): the bits are gone once somebody has read them, and of a reset that we
-            // asked for by ourselves they tell nothing.
+            // As in Linux (`e1000_reset_hw_vf`): reading clears the bits, and they do not report a reset that this
+            // driver has requested.
             if self.mailbox.was_reset(registers)? {
                 return Ok(None);
             }
             self.step = Step::Mac;
         }
-        let Some([kind, low, high]) = self.mailbox.ask(registers, [RESET, 0, 0])? else {
+        let Some([kind, low, high]) = self.mailbox.request(registers, [RESET, 0, 0])? else {
             return Ok(None);
         };
         if kind & REFUSED != 0 {
@@ -98,7 +99,7 @@ impl Chip for IgbVf {
 
     fn agree(&mut self, registers: &dyn Registers, longest: usize) -> Result<bool, Error> {
         loop {
-            let (question, what, next) = match self.step {
+            let (request, what, next) = match self.step {
                 // With FCS.
                 Step::Longest => {
                     ([LONGEST, longest as u32 + 4, 0], "frames of that length", Step::Multicast)
@@ -106,7 +107,7 @@ impl Chip for IgbVf {
                 Step::Multicast => ([PROMISCUOUS | ALL_MULTICAST, 0, 0], "multicast", Step::Agreed),
                 _ => return Ok(true),
             };
-            match self.mailbox.ask(registers, question)? {
+            match self.mailbox.request(registers, request)? {
                 None => return Ok(false),
                 Some([kind, ..]) if kind & ACCEPTED == 0 => return Err(Error::Refused(what)),
                 Some(_) => self.step = next,
@@ -121,21 +122,21 @@ impl Chip for IgbVf {
         igb::enable_queues(registers, setup);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, wanted: Wanted) {
-        igb::set_vectors(registers, queue, wanted);
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, causes: Causes) {
+        igb::set_vectors(registers, queue, causes);
     }
 
-    fn is_lost(&mut self, registers: &dyn Registers) -> bool {
+    fn needs_setup(&mut self, registers: &dyn Registers) -> bool {
         let reset = self.mailbox.was_reset(registers) == Ok(true);
-        reset || self.mailbox.was_forgotten(registers) == Ok(true)
+        reset || self.mailbox.was_dropped(registers) == Ok(true)
     }
 
-    // It counts none.
+    // The function has no such counter.
     fn missed(&self, _: &dyn Registers) -> u64 {
         0
     }
 
-    fn why_lost(&self) -> &'static str {
-        LOST
+    fn setup_reason(&self) -> &'static str {
+        NEEDS_SETUP
     }
 }

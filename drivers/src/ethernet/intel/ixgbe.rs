@@ -1,8 +1,8 @@
-//! 82599 (`ixgbe` of Linux): up to eight of its queues, advanced descriptors, MSI-X or MSI. Its virtual functions are left off.
-//! Link, module and lanes are as the EEPROM has them.
+//! 82599 (`ixgbe` of Linux): up to eight of its queues, advanced descriptors, MSI-X or MSI. SR-IOV stays disabled.
+//! Link, module and lanes are used as the EEPROM has configured them.
 
 use super::Error;
-use super::chip::{self, Chip, EEPROM_TIMEOUT, Mode, Setup, Wanted};
+use super::chip::{self, Causes, Chip, EEPROM_TIMEOUT, Mode, Setup};
 use super::receive::BUFFER;
 use super::registers::{self as r, ALL_ONES, change};
 use super::transmit::Format;
@@ -10,13 +10,13 @@ use crate::hal::Registers;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// PCI device IDs of Intel's: 82599 with a cage for a module.
+/// Intel's PCI device IDs: 82599 with a cage for a module.
 pub const DEVICES: [u16; 6] = [0x10fb, 0x1529, 0x1507, 0x154d, 0x154a, 0x1557];
 
 const LAN_ID: u32 = 3 << 2;
 const CTRL_EXT_NO_SNOOP_DISABLE: u32 = 1 << 16;
 const ESDP: usize = 0x0020;
-/// The pin that switches the transmitter of a module off.
+/// Pin that disables the transmitter of a module.
 const LASER_OFF: u32 = 1 << 3;
 const MULTICAST_CONTROL: usize = 0x5090;
 const MTA: usize = 0x5200;
@@ -25,7 +25,7 @@ const FCTRL: usize = 0x5080;
 /// All of multicast, and broadcast.
 const FCTRL_VALUE: u32 = 1 << 8 | 1 << 10;
 const HLREG0: usize = 0x4240;
-/// FCS is made and taken off, frames are jumbo, short ones are padded.
+/// FCS is generated and stripped, jumbo frames are enabled, short frames are padded.
 const HLREG0_SET: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 10;
 const MAXFRS: usize = 0x4268;
 const AUTOC: usize = 0x42a0;
@@ -34,9 +34,9 @@ const LINKS: usize = 0x42a4;
 pub const LINK_UP: u32 = 1 << 30;
 const RDRXCTL: usize = 0x2f00;
 const DMA_INIT_DONE: u32 = 1 << 3;
-/// First packets of coalescing, which is off; FCS is taken off, and two bits that have to be set (Linux:
-/// `ixgbe_setup_rdrxctl`).
+/// First packets of coalescing, which is disabled.
 const RDRXCTL_CLEAR: u32 = 31 << 17;
+/// FCS is stripped, and two bits that must be set (Linux: `ixgbe_setup_rdrxctl`).
 const RDRXCTL_SET: u32 = 1 << 1 | 1 << 25 | 1 << 26;
 const RFCTL: usize = 0x5008;
 const RFCTL_NO_COALESCING: u32 = 1 << 5;
@@ -47,18 +47,18 @@ const SECRXSTAT: usize = 0x8d04;
 const SECRX_READY: u32 = 1;
 const DMATXCTL: usize = 0x4a80;
 const TRANSMIT_ENABLE: u32 = 1;
-/// Most that is read for packets at once, without priorities (82599, 4.6.11.3.4).
+/// Maximum number of bytes that are read for packets at once, without priorities (82599, 4.6.11.3.4).
 const DTXMXSZRQ: usize = 0x8100;
 const EEC: usize = 0x1_0010;
 const EERD: usize = 0x1_0014;
-/// Where the EEPROM says where the section of port 0 is, which begins with its length.
+/// EEPROM word that locates the section of port 0, which begins with its length.
 const CORE_0: u32 = 0x09;
-/// CRC errors, frames too short or too long, what found no room in the chip, and no descriptor.
+/// Counters: CRC errors, frames too short or too long, frames without room in the chip, frames without a descriptor.
 const MISSED: [usize; 4] = [0x4000, 0x4040, 0x3fa0, 0x1430];
-/// In a descriptor: CRC, length, symbols, too long, any error of the MAC. Checksums are not the port's business.
+/// Descriptor error bits: CRC, length, symbols, too long, any error of the MAC. Checksum errors do not count.
 pub const DAMAGE: u32 = 1 << 24 | 1 << 25 | 1 << 27 | 1 << 28 | 1 << 29;
 
-/// Where the registers of interrupts are.
+/// Offsets of interrupt registers.
 pub struct Vectors {
     pub cause: usize,
     pub clears: usize,
@@ -79,9 +79,9 @@ const VECTORS: Vectors = Vectors {
     throttle: 0x0820,
 };
 const GPIE: usize = 0x0898;
-/// MSI-X, and its pending bits; reading causes clears no vectors.
+/// MSI-X, and its pending bits; reading the causes does not clear vectors.
 const GPIE_MSIX: u32 = 1 << 4 | 1 << 5 | 1 << 31;
-/// Of queue 0: what is received on the first vector, what is sent on the second; queue 1 is in the other half, with the next two.
+/// Vectors of queue 0: receive on the first, transmit on the second. Queue 1 is in the other half, with the next two.
 const IVAR_0_AND_1: u32 = 1 << 7 | 1 << 8 | 1 << 15;
 const IVAR_NEXT: u32 = 2 << 8 | 2;
 const RECEIVED: u32 = 1;
@@ -90,22 +90,22 @@ const SENT: u32 = 1 << 1;
 const BY_HASH: u32 = 1;
 const QUEUES: usize = 8;
 
-/// Queue 0 of each kind, of the same layout in virtual functions; the next ones behind it.
+/// Registers of receive queue 0, with the same layout in virtual functions. The further queues follow.
 pub const RECEIVE: usize = 0x1000;
 const TRANSMIT: usize = 0x6000;
 const NEXT_QUEUE: usize = 0x40;
 const SPLIT: usize = 0x14;
-/// Buffers of so many KiB, advanced descriptors with one buffer, frames that find none are dropped.
+/// Size of buffers in KiB, advanced descriptors with one buffer, drop frames without a buffer.
 const SPLIT_VALUE: u32 = (BUFFER >> 10) as u32 | 1 << 25 | 1 << 28;
 const ENABLE: u32 = 1 << 25;
-/// Descriptors are fetched from 32 on, and written back one by one.
+/// Prefetch threshold of 32 descriptors; each descriptor is written back when it is done.
 const TRANSMIT_VALUE: u32 = ENABLE | 1 << 8 | 32;
 
 /// The chip.
 pub struct Ixgbe;
 
 impl Vectors {
-    /// Interrupts of so many queues.
+    /// Sets up the vectors of `queues` queues.
     pub fn start(&self, registers: &dyn Registers, messages: bool, queues: usize) {
         for n in (0..queues).step_by(2) {
             let even = IVAR_0_AND_1 + IVAR_NEXT * n as u32;
@@ -119,38 +119,38 @@ impl Vectors {
     }
 
     /// See [`Chip::set_interrupts`].
-    pub fn apply(&self, registers: &dyn Registers, queue: usize, wanted: Wanted) {
+    pub fn apply(&self, registers: &dyn Registers, queue: usize, causes: Causes) {
         let both = (RECEIVED | SENT) << (2 * queue);
-        if wanted.is_nothing() {
+        if causes.is_none() {
             return registers.write32(self.clear, both);
         }
-        // What was before is pending, and the loop looks for it.
+        // Clears earlier causes: the loop checks for their events itself.
         registers.write32(self.cause, both);
-        registers.write32(self.set, wanted.bits(RECEIVED, SENT) << (2 * queue));
+        registers.write32(self.set, causes.bits(RECEIVED, SENT) << (2 * queue));
     }
 }
 
-/// Tails of a pair of queues, where the registers of transmit queues begin there.
+/// Tail registers of a pair of queues. `transmit`: registers of transmit queue 0.
 pub const fn tails(transmit: usize, queue: usize) -> [usize; 2] {
     let at = NEXT_QUEUE * queue + r::TAIL;
     [RECEIVE + at, transmit + at]
 }
 
-/// Gives queues of each kind their rings, and waits, for some looks, until each is seen to be enabled.
+/// Sets up the rings of queues, and polls each queue for a while until it is enabled.
 pub fn start_queues(registers: &dyn Registers, transmit: usize, setup: &Setup<'_>) {
     for (n, rings) in setup.rings.iter().enumerate() {
         let [receive, transmit] = [RECEIVE, transmit].map(|at| at + NEXT_QUEUE * n);
         r::give_ring(registers, receive, rings.receive.0, rings.receive.1);
         registers.write32(receive + SPLIT, SPLIT_VALUE);
         registers.write32(receive + r::CONTROL, ENABLE);
-        see(registers, receive + r::CONTROL, ENABLE);
+        wait_for(registers, receive + r::CONTROL, ENABLE);
         r::give_ring(registers, transmit, rings.transmit.0, rings.transmit.1);
         registers.write32(transmit + r::CONTROL, TRANSMIT_VALUE);
-        see(registers, transmit + r::CONTROL, ENABLE);
+        wait_for(registers, transmit + r::CONTROL, ENABLE);
     }
 }
 
-/// Stops so many queues of each kind.
+/// Stops `queues` pairs of queues.
 pub fn stop_queues(registers: &dyn Registers, transmit: usize, queues: usize) {
     for at in (0..queues).map(|n| NEXT_QUEUE * n + r::CONTROL) {
         registers.write32(RECEIVE + at, 0);
@@ -158,19 +158,20 @@ pub fn stop_queues(registers: &dyn Registers, transmit: usize, queues: usize) {
     }
 }
 
-/// Waits for bits. A chip that never has them does not work, which is noticed where it matters.
-fn see(registers: &dyn Registers, at: usize, bits: u32) {
-    const LOOKS: u32 = 10_000;
-    _ = (0..LOOKS).take_while(|_| registers.read32(at) & bits == 0).count();
+/// Polls a register until one of the bits is set, or a limit is reached. A chip that never sets them fails later
+/// checks.
+fn wait_for(registers: &dyn Registers, at: usize, bits: u32) {
+    const POLLS: u32 = 10_000;
+    _ = (0..POLLS).take_while(|_| registers.read32(at) & bits == 0).count();
 }
 
-/// Whether the link is up, by the register that says so; none if nothing answers.
+/// Whether the link is up, by the link register at `at`; None if the chip is absent.
 pub fn link(registers: &dyn Registers, at: usize) -> Option<bool> {
     let links = registers.read32(at);
     (links != ALL_ONES).then_some(links & LINK_UP != 0)
 }
 
-/// The MAC address that was read from the EEPROM at reset, or is read now.
+/// The MAC address that the chip has read from the EEPROM at reset; otherwise it is read now.
 fn address(registers: &dyn Registers) -> Result<[u8; 6], Error> {
     if let Some(mac) = chip::received_address(registers, RAL) {
         return Ok(mac);
@@ -197,7 +198,7 @@ impl Chip for Ixgbe {
         QUEUES
     }
 
-    fn beside(&self) -> Option<Box<dyn Chip>> {
+    fn for_further_queue(&self) -> Option<Box<dyn Chip>> {
         Some(Box::new(Ixgbe))
     }
 
@@ -263,15 +264,15 @@ impl Chip for Ixgbe {
         chip::hash_addresses(registers, setup, r::HASH, BY_HASH, 1);
         change(registers, DMATXCTL, 0, TRANSMIT_ENABLE);
         start_queues(registers, TRANSMIT, setup);
-        // Nothing may come in while receiving is switched on (Linux: `ixgbe_enable_rx_dma_82599`).
+        // No frame may arrive while receiving is being enabled (Linux: `ixgbe_enable_rx_dma_82599`).
         change(registers, SECRXCTRL, 0, SECRX_DISABLE);
-        see(registers, SECRXSTAT, SECRX_READY);
+        wait_for(registers, SECRXSTAT, SECRX_READY);
         change(registers, RXCTRL, 0, 1);
         change(registers, SECRXCTRL, SECRX_DISABLE, 0);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, wanted: Wanted) {
-        VECTORS.apply(registers, queue, wanted);
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, causes: Causes) {
+        VECTORS.apply(registers, queue, causes);
     }
 
     fn missed(&self, registers: &dyn Registers) -> u64 {

@@ -1,9 +1,9 @@
-//! A virtual function of the 82599 (`ixgbevf` of Linux): as [`super::ixgbe`], but what concerns the whole chip is asked of
-//! the driver of the physical function, by interface 1.1 at least, which has jumbo frames.
+//! A virtual function of the 82599 (`ixgbevf` of Linux): as [`super::ixgbe`], but settings of the whole chip are
+//! requested from the physical function's driver, by interface 1.1 or newer, which supports jumbo frames.
 
 use super::Error;
-use super::chip::{self, Chip, Mode, Setup, Wanted};
-use super::igbvf::LOST;
+use super::chip::{self, Causes, Chip, Mode, Setup};
+use super::igbvf::NEEDS_SETUP;
 use super::ixgbe::{self, Vectors};
 use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
 use super::registers as r;
@@ -11,7 +11,7 @@ use super::transmit::Format;
 use crate::hal::Registers;
 use core::time::Duration;
 
-/// PCI device IDs of Intel's: virtual functions of the 82599.
+/// Intel's PCI device IDs: virtual functions of the 82599.
 pub const DEVICES: [u16; 1] = [0x10ed];
 
 const MAILBOX: usize = 0x02fc;
@@ -28,26 +28,28 @@ const VECTORS: Vectors = Vectors {
     throttle: 0x0820,
 };
 
-// Questions (Linux: ixgbevf/mbx.h).
+// Requests (Linux: ixgbevf/mbx.h).
 const RESET: u32 = 1;
 const GROUPS: u32 = 3;
 const LONGEST: u32 = 5;
 const INTERFACE: u32 = 8;
 const MODE: u32 = 0x0c;
 
-/// Interfaces 1.4, 1.3, 1.2 and 1.1, as they are numbered; from 1.2 on there are modes of multicast.
+/// Number of interface 1.4; 1.3, 1.2 and 1.1 are the numbers below.
 const NEWEST: u32 = 5;
+/// Number of interface 1.2, the first with multicast modes.
 const WITH_MODES: u32 = 3;
+/// Number of interface 1.1.
 const OLDEST: u32 = 2;
-/// All of multicast.
+/// Multicast mode: receive all multicast.
 const ALL: u32 = 2;
 /// Hash of the group of all nodes (33:33:00:00:00:01): bits 47 to 36 of an address.
 const ALL_NODES: u32 = 0x010;
 
-/// What is asked next.
+/// The next request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// While the physical function says that it resets us, or has just done so.
+    /// None while the physical function reports a reset of this one.
     AwaitReset,
     Mac,
     Interface(u32),
@@ -62,7 +64,7 @@ pub struct IxgbeVf {
     mailbox: Mailbox,
     step: Step,
     interface: u32,
-    /// Hash of the group that neighbours look for us in.
+    /// Hash of the solicited-node multicast group of the own address.
     group: u32,
 }
 
@@ -99,7 +101,7 @@ impl Chip for IxgbeVf {
     }
 
     fn reset(&mut self, registers: &dyn Registers) {
-        VECTORS.apply(registers, 0, Wanted::NOTHING);
+        VECTORS.apply(registers, 0, Causes::NONE);
         ixgbe::stop_queues(registers, TRANSMIT, 1);
         self.mailbox.clear();
         self.step = Step::AwaitReset;
@@ -112,16 +114,16 @@ impl Chip for IxgbeVf {
         _: Duration,
     ) -> Result<Option<[u8; 6]>, Error> {
         if self.step == Step::AwaitReset {
-            // As with igbvf: the bits are gone once somebody has read them.
+            // As in igbvf: reading clears the bits.
             if self.mailbox.was_reset(registers)? {
                 return Ok(None);
             }
             self.step = Step::Mac;
         }
-        let Some([kind, low, high]) = self.mailbox.ask(registers, [RESET, 0, 0])? else {
+        let Some([kind, low, high]) = self.mailbox.request(registers, [RESET, 0, 0])? else {
             return Ok(None);
         };
-        // The reset is done all the same.
+        // The reset is done even if the function has no address.
         if kind & REFUSED != 0 {
             return Err(Error::Unnamed);
         }
@@ -137,15 +139,15 @@ impl Chip for IxgbeVf {
 
     fn agree(&mut self, registers: &dyn Registers, longest: usize) -> Result<bool, Error> {
         loop {
-            let question = match self.step {
+            let request = match self.step {
                 Step::Interface(number) => [INTERFACE, number, 0],
-                // With FCS, without a tag: as many bytes.
+                // The length counts the FCS and no tag, which are both 4 bytes long.
                 Step::Longest => [LONGEST, longest as u32, 0],
                 Step::Mode => [MODE, ALL, 0],
                 Step::Groups => [GROUPS | 2 << 16, self.group << 16 | ALL_NODES, 0],
                 _ => return Ok(true),
             };
-            let Some([kind, answer, _]) = self.mailbox.ask(registers, question)? else {
+            let Some([kind, answer, _]) = self.mailbox.request(registers, request)? else {
                 return Ok(false);
             };
             self.step = match (self.step, kind & ACCEPTED != 0) {
@@ -157,7 +159,7 @@ impl Chip for IxgbeVf {
                 (Step::Interface(_), false) => return Err(Error::Refused("interface 1.1")),
                 (Step::Longest, false) => return Err(Error::Refused("frames of that length")),
                 (Step::Longest, true) if self.interface >= WITH_MODES => Step::Mode,
-                // Who is not trusted hears of the groups that it names.
+                // A function that is not trusted receives only the groups that it requests.
                 (Step::Mode, true) if answer >= ALL => Step::Agreed,
                 (Step::Longest | Step::Mode, _) => Step::Groups,
                 (_, true) => Step::Agreed,
@@ -171,21 +173,21 @@ impl Chip for IxgbeVf {
         ixgbe::start_queues(registers, TRANSMIT, setup);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, wanted: Wanted) {
-        VECTORS.apply(registers, queue, wanted);
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, causes: Causes) {
+        VECTORS.apply(registers, queue, causes);
     }
 
-    fn is_lost(&mut self, registers: &dyn Registers) -> bool {
+    fn needs_setup(&mut self, registers: &dyn Registers) -> bool {
         let reset = self.mailbox.was_reset(registers) == Ok(true);
-        reset || self.mailbox.was_forgotten(registers) == Ok(true)
+        reset || self.mailbox.was_dropped(registers) == Ok(true)
     }
 
-    // It counts none.
+    // The function has no such counter.
     fn missed(&self, _: &dyn Registers) -> u64 {
         0
     }
 
-    fn why_lost(&self) -> &'static str {
-        LOST
+    fn setup_reason(&self) -> &'static str {
+        NEEDS_SETUP
     }
 }

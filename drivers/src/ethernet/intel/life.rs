@@ -1,29 +1,30 @@
-//! How a port comes up, is looked after, is reset, and is given up. Nothing here waits: each step looks whether the chip
-//! has done the one before.
+//! Life cycle of a port: start, periodic checks, reset, and failure. No function waits: each step polls whether the
+//! chip has completed the previous one.
 
 use super::chip::Setup;
 use super::error::Error;
 use super::port::IntelPort;
-use crate::ethernet::keeper::{HUNG, LOST_PLACE, Stall};
+use crate::ethernet::keeper::{HUNG, OUT_OF_ORDER, Stall};
 use crate::hal::{Instant, Severity};
 use core::time::Duration;
 
-/// No chip is touched so soon after a reset was begun (82574, 4.6.2: the EEPROM is read again).
+/// Time after the begin of a reset during which the chip must not be accessed (82574, 4.6.2: it reads the EEPROM
+/// again).
 const SETTLING: Duration = Duration::from_millis(10);
-/// A chip that has not come out of reset by then never does.
+/// Timeout of a reset.
 pub const RESET_TIMEOUT: Duration = Duration::from_secs(3);
-/// The driver of a physical function is asked again after this, by a port that was in use: a look each second sees one
-/// answer.
-const ASKED_AGAIN: Duration = Duration::from_secs(20);
-/// Where a chip is in its life.
+/// Timeout of the negotiation with a physical function's driver, after which a port that was in use starts it again.
+/// Polls are a second apart, and each gets one answer.
+const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(20);
+/// Phase of the life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A reset was begun.
+    /// A reset has begun.
     Resetting,
-    /// It is reset, and agrees with whoever else is in charge.
+    /// The reset is over; a virtual function negotiates with the physical function's driver.
     Agreeing,
     Live,
-    /// It is not used any more.
+    /// The chip has failed, and is not used any more.
     Gone(Error),
 }
 
@@ -31,13 +32,13 @@ enum State {
 #[derive(Debug)]
 pub struct Life {
     state: State,
-    /// Since when it is reset, once somebody looked.
+    /// Begin of the reset; None until the first poll.
     since: Option<Instant>,
     transmit: Stall,
     receive: Stall,
-    /// The link was up at the last look.
+    /// The link was up at the last check.
     link: bool,
-    /// It was live once.
+    /// The chip was live before.
     pub was_live: bool,
 }
 
@@ -59,7 +60,7 @@ impl Life {
         self.state == State::Live
     }
 
-    /// Why it is not used any more.
+    /// Why the chip is not used any more; None while it is.
     pub fn error(&self) -> Option<Error> {
         match self.state {
             State::Gone(error) => Some(error),
@@ -69,23 +70,23 @@ impl Life {
 }
 
 impl IntelPort {
-    /// Takes the next step if the chip has done the last one.
+    /// Runs the next step if the chip has completed the last one.
     pub fn advance(&mut self, now: Instant) {
-        // Who has other queues has not looked yet: that is no fault of the chip's.
+        // Owners of other queues have not confirmed the reset yet. This time does not count for the chip's timeout.
         if self.owners.as_ref().is_some_and(|owners| !owners.all_follow(self.rings.len() - 1)) {
             return;
         }
         let since = *self.life.since.get_or_insert(now);
         let waited = now.since(since);
         let again = self.life.was_live && self.is_virtual;
-        let timeout = if again { ASKED_AGAIN } else { RESET_TIMEOUT };
+        let timeout = if again { NEGOTIATION_TIMEOUT } else { RESET_TIMEOUT };
         let stepped = match self.life.state {
             State::Live | State::Gone(_) => return,
             State::Resetting if waited < SETTLING => return,
             State::Resetting => match self.chip.is_reset(&*self.registers, waited) {
                 Ok(Some(mac)) => {
-                    self.was_reset(mac);
-                    // How long frames are to be is known but for the first time.
+                    self.reset_done(mac);
+                    // At the first start the MTU is not known yet.
                     if self.longest > 0 {
                         return self.advance(now);
                     }
@@ -105,7 +106,7 @@ impl IntelPort {
         match stepped {
             Ok(true) => {}
             Ok(false) if waited < timeout => {}
-            // Who is in charge of a virtual function may come back.
+            // The physical function's driver may come back.
             Ok(false) if again => self.chip_reset(),
             Ok(false) => self.give_up(if self.is_virtual { Error::Silent } else { Error::NoReset }),
             Err(Error::Refused(_) | Error::Unnamed) if again => self.chip_reset(),
@@ -113,11 +114,10 @@ impl IntelPort {
         }
     }
 
-    /// The reset is over. The first decides which MAC address it is.
-    fn was_reset(&mut self, mac: [u8; 6]) {
+    /// Ends a reset. The MAC address of the first reset is kept. At the first start, `await_life` then sets the MTU.
+    fn reset_done(&mut self, mac: [u8; 6]) {
         if self.mac == [0; 6] {
             self.mac = mac;
-            // Who opens the port asks how long frames are to be, and goes on.
         }
         self.life.state = State::Agreeing;
     }
@@ -140,7 +140,7 @@ impl IntelPort {
         if let Some(owners) = &self.owners {
             owners.live();
         }
-        self.keeper.works();
+        self.reset_log.note_up();
         if self.wants_interrupts {
             self.apply_interrupts();
         }
@@ -148,13 +148,13 @@ impl IntelPort {
 
     fn chip_reset(&mut self) {
         self.chip.reset(&*self.registers);
-        self.tell_others();
+        self.publish_stopped();
         self.life.state = State::Resetting;
         self.life.since = None;
     }
 
-    /// Those who have other queues hear that the chip reaches no memory.
-    fn tell_others(&self) {
+    /// Notifies the owners of other queues that the chip accesses no memory.
+    fn publish_stopped(&self) {
         if let Some(owners) = &self.owners {
             owners.stopped();
         }
@@ -167,32 +167,32 @@ impl IntelPort {
         self.chip_reset();
     }
 
-    /// Stops the chip; it is set up anew. What it had under way is lost.
+    /// Resets the chip and sets it up again. Frames in flight are lost.
     fn begin_reset(&mut self, why: &'static str) {
-        self.keeper.reset(why);
+        self.reset_log.reset(why);
         self.begin();
     }
 
-    /// The chip is not used any more.
+    /// Takes the chip out of use.
     pub fn give_up(&mut self, error: Error) {
         if self.life.error().is_some() {
             return;
         }
         self.halt_chip();
         self.life.state = State::Gone(error);
-        self.keeper.note(Severity::Error, error.notice());
+        self.reset_log.note(Severity::Error, error.notice());
     }
 
-    /// From here on it cannot reach memory.
+    /// Stops the chip for good: it cannot access memory any more.
     pub fn halt_chip(&mut self) {
         self.chip.reset(&*self.registers);
         self.function.disable();
-        self.tell_others();
+        self.publish_stopped();
         self.receiver.stop();
         self.transmitter.stop();
     }
 
-    /// The state of the link, and whether there is anybody.
+    /// Reads the state of the link. Takes a chip that is absent out of use.
     pub fn read_link(&mut self) -> bool {
         if self.life.error().is_some() {
             return false;
@@ -211,8 +211,8 @@ impl IntelPort {
         up
     }
 
-    /// Looks after the chip; to be called about once a second.
-    pub fn look(&mut self, now: Instant) {
+    /// Checks the chip. Call it about once a second.
+    pub fn check(&mut self, now: Instant) {
         if self.life.error().is_some() {
             return;
         }
@@ -221,26 +221,26 @@ impl IntelPort {
             return self.advance(now);
         }
         self.missed += self.chip.missed(&*self.registers);
-        if self.chip.is_lost(&*self.registers) {
-            return self.begin_reset(self.chip.why_lost());
+        if self.chip.needs_setup(&*self.registers) {
+            return self.begin_reset(self.chip.setup_reason());
         }
-        // When a link comes it takes a look to begin. Without one nothing is sent: a reset takes the frames that the chip
-        // has been given, which would hold on to their memory (as Linux's e1000_watchdog_task does).
+        // When the link comes up, the chip has one check interval to begin. Without a link it does not send: a reset
+        // discards the queued frames, which would otherwise keep their memory (as in Linux's e1000_watchdog_task).
         let sends = link == self.life.link;
         self.life.link = link;
         self.transmitter.reclaim();
-        let waits = if sends { self.transmitter.waits_at() } else { None };
-        let hangs = self.life.transmit.look(waits);
+        let waits = if sends { self.transmitter.stuck_at() } else { None };
+        let hangs = self.life.transmit.check(waits);
         if hangs || self.owners.as_ref().is_some_and(|owners| owners.hangs()) {
             match link {
                 true => return self.begin_reset(HUNG),
                 false => return self.begin(),
             }
         }
-        let waits = self.receiver.waits_at();
-        if self.life.receive.look(waits) {
-            return self.begin_reset(LOST_PLACE);
+        let waits = self.receiver.stuck_at();
+        if self.life.receive.check(waits) {
+            return self.begin_reset(OUT_OF_ORDER);
         }
-        self.keeper.look();
+        self.reset_log.passed_check();
     }
 }

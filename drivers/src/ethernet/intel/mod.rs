@@ -1,7 +1,7 @@
-//! Intel's Ethernet: 82574 (`e1000e`), 82576 (`igb`), 82599 (`ixgbe`), and virtual functions of the latter two (`igbvf`,
-//! `ixgbevf`). One pair of queues each, or several for as many cores; frames to 9 KiB, sent from where they lie; interrupts only before a halt. No offloads, no VLAN filters,
-//! no flow control, no time stamps. PHYs and modules are left as they are, but for negotiation that is
-//! started where there is no link.
+//! Intel's Ethernet: 82574 (`e1000e`), 82576 (`igb`), 82599 (`ixgbe`), and virtual functions of the latter two
+//! (`igbvf`, `ixgbevf`). One pair of queues each, or several for as many cores; frames to 9 KiB, sent in place;
+//! interrupts only before a halt. No offloads, no VLAN filters, no flow control, no time stamps. PHYs and modules keep
+//! their settings; without a link, auto-negotiation is restarted.
 
 mod chip;
 mod e1000e;
@@ -32,15 +32,15 @@ use port::IntelPort;
 
 const INTEL: u16 = 0x8086;
 
-/// What the drivers match.
+/// Devices that `e1000e` matches.
 pub const E1000E: [Id; 2] = ids(e1000e::DEVICES);
-/// Likewise.
+/// Devices that `igb` matches.
 pub const IGB: [Id; 4] = ids(igb::DEVICES);
-/// Likewise.
+/// Devices that `igbvf` matches.
 pub const IGBVF: [Id; 2] = ids(igbvf::DEVICES);
-/// Likewise.
+/// Devices that `ixgbe` matches.
 pub const IXGBE: [Id; 6] = ids(ixgbe::DEVICES);
-/// Likewise.
+/// Devices that `ixgbevf` matches.
 pub const IXGBEVF: [Id; 1] = ids(ixgbevf::DEVICES);
 
 const fn ids<const N: usize>(devices: [u16; N]) -> [Id; N] {
@@ -53,7 +53,7 @@ const fn ids<const N: usize>(devices: [u16; N]) -> [Id; N] {
     ids
 }
 
-/// Sets an 82574 up.
+/// Opens an 82574.
 pub fn open_e1000e(
     device: Device,
     platform: &mut dyn Platform,
@@ -63,7 +63,7 @@ pub fn open_e1000e(
     open(device, Box::new(e1000e::E1000e), false, platform, wanted_mtu, clock)
 }
 
-/// Sets an 82576 up.
+/// Opens an 82576.
 pub fn open_igb(
     device: Device,
     platform: &mut dyn Platform,
@@ -73,7 +73,7 @@ pub fn open_igb(
     open(device, Box::new(igb::Igb), false, platform, wanted_mtu, clock)
 }
 
-/// Sets a virtual function of an 82576 up.
+/// Opens a virtual function of an 82576.
 pub fn open_igbvf(
     device: Device,
     platform: &mut dyn Platform,
@@ -83,7 +83,7 @@ pub fn open_igbvf(
     open(device, Box::new(igbvf::IgbVf::new()), true, platform, wanted_mtu, clock)
 }
 
-/// Sets an 82599 up.
+/// Opens an 82599.
 pub fn open_ixgbe(
     device: Device,
     platform: &mut dyn Platform,
@@ -93,7 +93,7 @@ pub fn open_ixgbe(
     open(device, Box::new(ixgbe::Ixgbe), false, platform, wanted_mtu, clock)
 }
 
-/// Sets a virtual function of an 82599 up.
+/// Opens a virtual function of an 82599.
 pub fn open_ixgbevf(
     device: Device,
     platform: &mut dyn Platform,

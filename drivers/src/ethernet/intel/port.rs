@@ -1,12 +1,12 @@
 //! A chip as a [`Port`].
 
-use super::chip::{Chip, Rings, Wanted};
+use super::chip::{Causes, Chip, Rings};
 use super::error::Error;
 use super::life::{Life, RESET_TIMEOUT};
 use super::receive::Receiver;
 use super::signal::Signal;
 use super::transmit::Transmitter;
-use crate::ethernet::keeper::Keeper;
+use crate::ethernet::keeper::ResetLog;
 use crate::ethernet::owners::Owners;
 use crate::ethernet::{LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::hal::{
@@ -26,10 +26,10 @@ pub struct IntelPort {
     pub(super) signal: Signal,
     pub(super) receiver: Receiver,
     pub(super) transmitter: Transmitter,
-    /// By queue.
+    /// Rings of each pair of queues.
     pub(super) rings: Vec<Rings>,
     pub(super) key: HashKey,
-    /// With the owners of other queues, if there are any.
+    /// State shared with the owners of other queues, if there are any.
     pub(super) owners: Option<Arc<Owners>>,
     pub(super) life: Life,
     /// All zero until the first reset is over.
@@ -37,17 +37,17 @@ pub struct IntelPort {
     pub(super) mtu: u16,
     /// Longest frame in bytes, with a tag, without FCS.
     pub(super) longest: usize,
-    /// Somebody else is in charge of the chip.
+    /// A virtual function: the physical function's driver controls the chip.
     pub(super) is_virtual: bool,
     /// The loop is about to halt.
     pub(super) wants_interrupts: bool,
     pub(super) missed: u64,
-    pub(super) keeper: Keeper,
+    pub(super) reset_log: ResetLog,
     memory: Vec<Window>,
 }
 
 impl IntelPort {
-    /// Sets a chip up, and waits for it.
+    /// Opens a chip, and waits until it is up.
     pub fn open(
         function: Function<'static>,
         chip: Box<dyn Chip>,
@@ -89,7 +89,7 @@ impl IntelPort {
             is_virtual,
             wants_interrupts: false,
             missed: 0,
-            keeper: Keeper::new(),
+            reset_log: ResetLog::new(),
             memory,
         };
         match port.come_up(wanted_mtu, clock) {
@@ -117,7 +117,7 @@ impl IntelPort {
         self.await_life(Some(wanted_mtu), clock)
     }
 
-    /// Waits for the end of a reset, in which it learns how long frames may be if that is to be asked.
+    /// Waits until the chip is live after a reset. At the first start, sets the MTU by `wanted_mtu`.
     pub(super) fn await_life(
         &mut self,
         wanted_mtu: Option<WantedMtu<'_>>,
@@ -145,11 +145,11 @@ impl IntelPort {
         Ok(())
     }
 
-    /// Has the chip raise the interrupts that are wanted.
+    /// Enables the interrupts that are needed.
     pub(super) fn apply_interrupts(&mut self) {
         let received = self.wants_interrupts;
-        let wanted = Wanted { received, sent: received && self.transmitter.is_starved() };
-        self.chip.set_interrupts(&*self.registers, self.signal.mode(), 0, wanted);
+        let causes = Causes { received, sent: received && self.transmitter.is_starved() };
+        self.chip.set_interrupts(&*self.registers, self.signal.mode(), 0, causes);
     }
 }
 
@@ -213,8 +213,8 @@ impl Port for IntelPort {
     #[inline]
     fn flush(&mut self) {
         self.transmitter.reclaim_some();
-        self.transmitter.tell(&*self.registers);
-        self.receiver.tell_some(&*self.registers);
+        self.transmitter.notify(&*self.registers);
+        self.receiver.notify_batch(&*self.registers);
     }
 
     fn set_interrupts(&mut self, wanted: bool) {
@@ -243,11 +243,11 @@ impl Port for IntelPort {
     }
 
     fn watch(&mut self, now: Instant) {
-        self.look(now);
+        self.check(now);
     }
 
     fn notice(&mut self) -> Option<Notice> {
-        self.keeper.notice()
+        self.reset_log.notice()
     }
 
     fn counters(&self) -> PortCounters {
@@ -260,7 +260,7 @@ impl Port for IntelPort {
             tx_bytes: self.transmitter.bytes,
             tx_full: self.transmitter.full,
             interrupts: self.signal.count(),
-            resets: self.keeper.resets,
+            resets: self.reset_log.resets,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A further pair of queues of a chip as a [`Port`] of its own, for another core: its rings, its interrupts, its counts. The
-//! chip as a whole is looked after by the port of the first pair; this one follows (see [`crate::ethernet::owners`]).
+//! A further pair of queues of a chip as a separate [`Port`], for another core: rings, interrupts, counters. The port
+//! of the first pair controls the chip; this one follows its phases (see [`crate::ethernet::owners`]).
 
-use super::chip::{Chip, Mode, Wanted};
+use super::chip::{Causes, Chip, Mode};
 use super::receive::Receiver;
 use super::signal::Signal;
 use super::transmit::Transmitter;
@@ -33,19 +33,19 @@ pub struct QueuePort {
     pub state: State,
 }
 
-/// How far it follows the chip.
+/// State of a port that follows the chip.
 #[derive(Default)]
 pub struct State {
     phase: u32,
     wants_interrupts: bool,
-    /// The link was up at the last look.
+    /// The link was up at the last check.
     link: bool,
     transmit: Stall,
     receive: Stall,
 }
 
 impl QueuePort {
-    /// Does what has become of the chip asks for.
+    /// Follows the chip's current phase.
     #[inline(always)]
     fn follow(&mut self) {
         let phase = self.owners.phase();
@@ -76,21 +76,21 @@ impl QueuePort {
 
     fn apply_interrupts(&mut self) {
         let received = self.state.wants_interrupts;
-        let wanted = Wanted { received, sent: received && self.transmitter.is_starved() };
-        self.chip.set_interrupts(&*self.registers, Mode::Msix, self.queue, wanted);
+        let causes = Causes { received, sent: received && self.transmitter.is_starved() };
+        self.chip.set_interrupts(&*self.registers, Mode::Msix, self.queue, causes);
     }
 
-    /// Whether what is in the rings stays there for too long.
+    /// Whether a ring does not move.
     fn hangs(&mut self) -> bool {
         let link = self.owners.link();
-        // As with the first queue: a link that has just come takes a look to begin.
+        // As for the first queue: when the link comes up, the chip has one check interval to begin.
         let sends = link == self.state.link;
         self.state.link = link;
         self.transmitter.note_link(link);
         self.transmitter.reclaim();
-        let waits = if sends { self.transmitter.waits_at() } else { None };
-        let sends = self.state.transmit.look(waits);
-        self.state.receive.look(self.receiver.waits_at()) || sends
+        let waits = if sends { self.transmitter.stuck_at() } else { None };
+        let hangs = self.state.transmit.check(waits);
+        self.state.receive.check(self.receiver.stuck_at()) || hangs
     }
 }
 
@@ -134,7 +134,7 @@ impl Port for QueuePort {
 
     #[inline]
     fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
-        // As soon as the first owner knows of the link: what is sent without one is lost.
+        // Notes a link change at once: frames that are sent without a link are lost.
         let link = self.owners.link();
         if link != self.transmitter.has_link() && self.is_live() {
             self.transmitter.note_link(link);
@@ -142,13 +142,13 @@ impl Port for QueuePort {
         self.transmitter.transmit(packet)
     }
 
-    /// The chip may have been reset since this owner looked: then it hears nothing, and empties its rings before it is
-    /// set up again.
+    /// The chip may have been reset since the last poll of this owner. It then ignores the doorbells, and this owner
+    /// clears its rings before the chip is set up again.
     #[inline]
     fn flush(&mut self) {
         self.transmitter.reclaim_some();
-        self.transmitter.tell(&*self.registers);
-        self.receiver.tell_some(&*self.registers);
+        self.transmitter.notify(&*self.registers);
+        self.receiver.notify_batch(&*self.registers);
     }
 
     fn set_interrupts(&mut self, wanted: bool) {
@@ -174,7 +174,7 @@ impl Port for QueuePort {
         self.transmitter.progress()
     }
 
-    /// While the chip is reset, or stopped, no interrupt says that it is live again.
+    /// False while the chip is stopped, because no interrupt reports that it is live again.
     fn wakes(&self) -> bool {
         self.signal.wakes() && self.is_live()
     }
@@ -195,7 +195,7 @@ impl Port for QueuePort {
             tx_bytes: self.transmitter.bytes,
             tx_full: self.transmitter.full,
             interrupts: self.signal.count(),
-            // Those of the chip are told by the first port.
+            // The first port reports those of the chip.
             ..PortCounters::default()
         }
     }

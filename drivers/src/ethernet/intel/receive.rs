@@ -1,10 +1,10 @@
-//! The receive queue. Buffer `i` belongs to descriptor `i` for good, and the buffers lie side by side: a frame over
-//! several of them, as jumbo frames are, lies in one piece. Where one goes over the end of the ring, its rest is copied
-//! behind the last buffer.
+//! The receive queue. Buffer `i` permanently belongs to descriptor `i`, and the buffers are contiguous, so that a jumbo
+//! frame in several buffers is contiguous. If a frame wraps at the end of the ring, its rest is copied behind the last
+//! buffer.
 //!
-//! Descriptors are those that the 82574 calls extended and the 82576 advanced (82574, 7.1.5; 82576, 7.1.5): 16 bytes. As
-//! read by the device: bus address of the buffer, 0. As written back: 8 bytes that are not looked at; status and errors
-//! (32 bits), length (16 bits), VLAN tag.
+//! Descriptors are those that the 82574 calls extended and the 82576 advanced (82574, 7.1.5; 82576, 7.1.5): 16 bytes.
+//! As read by the device: bus address of the buffer, 0. As written back: 8 unused bytes; status and errors (32 bits),
+//! length (16 bits), VLAN tag.
 
 use super::Error;
 use super::chip::Chip;
@@ -15,12 +15,12 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Bytes of a buffer.
 pub const BUFFER: usize = 2048;
-/// Most buffers of a frame.
+/// Maximum number of buffers of a frame.
 const MOST_SPAN: u32 =
     (crate::ethernet::MOST_MTU as usize + crate::ethernet::OVERHEAD).div_ceil(BUFFER) as u32;
 const MOST_ENTRIES: usize = 1024;
 const LEAST_ENTRIES: usize = 64;
-/// Receive buffers take at most this share of the memory that is free.
+/// Receive buffers get at most this fraction of free memory.
 const SHARE: usize = 8;
 /// Bytes of a descriptor.
 pub const DESCRIPTOR: usize = 16;
@@ -28,14 +28,14 @@ pub const DESCRIPTOR: usize = 16;
 const DONE: u32 = 1;
 const END_OF_PACKET: u32 = 1 << 1;
 
-/// What is next in the ring.
+/// The next entry of the ring.
 enum Next {
     Nothing,
     Frame {
         span: u32,
         len: usize,
     },
-    /// `counted`: it is the rest of one that was counted.
+    /// `counted`: the rest of a bad frame that was counted before.
     Bad {
         span: u32,
         counted: bool,
@@ -49,23 +49,26 @@ pub struct Receiver {
     memory: FrameMemory,
     /// The register of the tail.
     tail: usize,
-    /// Bits of frames that are damaged, and of the end of one.
+    /// Status bits that decide about a frame: errors, and end of packet.
     judged: u32,
     entries: u32,
-    /// Longest frame in bytes, and longest in one buffer.
+    /// Length of the longest frame.
     longest: usize,
+    /// Length of the longest frame in one buffer.
     longest_in_one: usize,
-    /// Buffers that were taken from the device, and that came back from the user of the port, in order; descriptors
-    /// that were given to the device, and that it was told of; in all.
+    /// Total of buffers taken from the device.
     taken: u32,
-    back: u32,
-    given: u32,
-    told: u32,
-    /// Inside of a frame of which the beginning was dropped.
+    /// Total of buffers that the user has returned, in order.
+    returned: u32,
+    /// Total of descriptors posted.
+    posted: u32,
+    /// `posted` as last reported to the device.
+    notified: u32,
+    /// Inside a frame whose beginning was dropped.
     dropping: bool,
-    /// Buffers of the frame that begins at an index and that the user of the port has.
+    /// By index of a frame's first buffer: number of buffers that the user holds.
     held: Box<[u8]>,
-    /// Buffers of one that came back before an older one did.
+    /// By index of a frame's first buffer: number of buffers that the user has returned before older ones.
     early: Box<[u8]>,
     pub frames: u64,
     pub bytes: u64,
@@ -73,8 +76,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Memory for frames of up to [`crate::ethernet::MOST_MTU`]: an eighth of what is free in the arena, as far as the
-    /// ring holds so many buffers. For the queue of that number. Windows that it takes are added to `taken`.
+    /// Queue number `queue`, for frames of up to [`crate::ethernet::MOST_MTU`]. Buffers get an eighth of the arena's
+    /// free memory, up to the maximum size of the ring. Windows that are allocated are added to `taken`.
     pub fn new(
         arena: &mut Arena,
         chip: &dyn Chip,
@@ -90,7 +93,7 @@ impl Receiver {
         };
         let ring = alloc(entries * DESCRIPTOR)?;
         let memory = alloc((entries + MOST_SPAN as usize) * BUFFER)?;
-        // SAFETY: just allocated. `taken` gives it back to the arena, and that only when this is gone.
+        // SAFETY: just allocated. The owner of `taken` frees it, and only after the receiver was dropped.
         let memory = unsafe { FrameMemory::new(memory) };
         let bytes = ring.len();
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
@@ -106,9 +109,9 @@ impl Receiver {
             longest: 0,
             longest_in_one: 0,
             taken: 0,
-            back: 0,
-            given: 0,
-            told: 0,
+            returned: 0,
+            posted: 0,
+            notified: 0,
             dropping: false,
             held: alloc::vec![0; entries].into(),
             early: alloc::vec![0; entries].into(),
@@ -118,28 +121,29 @@ impl Receiver {
         })
     }
 
-    /// Bus address and bytes of the ring.
+    /// Bus address and length in bytes of the ring.
     pub fn ring(&self) -> (u64, u32) {
         (self.ring.bus_address(), self.ring.len() as u32)
     }
 
-    /// The device has forgotten all, and does not touch memory. Nothing is received before [`Receiver::start`].
+    /// Resets the queue's state. The device was reset, and accesses no memory. Nothing is received before
+    /// [`Receiver::start`].
     pub fn stop(&mut self) {
-        (self.taken, self.back, self.given, self.told) = (0, 0, 0, 0);
+        (self.taken, self.returned, self.posted, self.notified) = (0, 0, 0, 0);
         self.dropping = false;
         self.held.fill(0);
         self.early.fill(0);
     }
 
-    /// Gives the device all buffers but one, for frames of up to `longest` bytes. The device knows the ring.
+    /// Posts all buffers but one, for frames of up to `longest` bytes. The device is set up with the ring.
     pub fn start(&mut self, longest: usize, registers: &dyn Registers) {
         self.stop();
         self.longest = longest;
         self.longest_in_one = longest.min(BUFFER);
         for _ in 1..self.entries {
-            self.give_one();
+            self.post_one();
         }
-        self.tell(registers);
+        self.notify(registers);
     }
 
     #[inline(always)]
@@ -148,38 +152,38 @@ impl Receiver {
     }
 
     #[inline(always)]
-    fn give_one(&mut self) {
-        let index = self.index(self.given);
+    fn post_one(&mut self) {
+        let index = self.index(self.posted);
         let address = self.memory.bus_address(index * BUFFER);
         self.descriptors.store(index, [address, 0]);
-        self.given = self.given.wrapping_add(1);
+        self.posted = self.posted.wrapping_add(1);
     }
 
-    /// Tells the device of buffers that it got back, if they are worth it.
+    /// Notifies the device of returned buffers, once there is a batch of them.
     #[inline(always)]
-    pub fn tell_some(&mut self, registers: &dyn Registers) {
-        if self.given.wrapping_sub(self.told) >= self.entries / 8 {
-            self.tell(registers);
+    pub fn notify_batch(&mut self, registers: &dyn Registers) {
+        if self.posted.wrapping_sub(self.notified) >= self.entries / 8 {
+            self.notify(registers);
         }
     }
 
-    fn tell(&mut self, registers: &dyn Registers) {
-        self.told = self.given;
+    fn notify(&mut self, registers: &dyn Registers) {
+        self.notified = self.posted;
         fence(Ordering::Release);
-        registers.write32(self.tail, self.index(self.given) as u32);
+        registers.write32(self.tail, self.index(self.posted) as u32);
     }
 
-    /// Status, errors and length of a descriptor that the device has.
+    /// Status with errors, and length of a descriptor.
     #[inline(always)]
     fn written(&self, number: u32) -> (u32, usize) {
         let word = self.words.load(2 * self.index(number) + 1);
         (word as u32, (word >> 32) as u16 as usize)
     }
 
-    /// What the device has written next.
+    /// The next frame in the ring.
     #[inline(always)]
     fn next(&mut self) -> Next {
-        if self.taken == self.given {
+        if self.taken == self.posted {
             return Next::Nothing;
         }
         let (status, len) = self.written(self.taken);
@@ -193,14 +197,14 @@ impl Receiver {
         }
     }
 
-    /// Likewise, if it is not a good frame in one buffer.
+    /// As [`Receiver::next`], if it is not a good frame in one buffer.
     #[inline(never)]
     fn next_of_several(&mut self) -> Next {
         let counted = self.dropping;
         let (mut span, mut total, mut good) = (0, 0, !counted);
         while span < MOST_SPAN {
             let number = self.taken.wrapping_add(span);
-            if number == self.given {
+            if number == self.posted {
                 return Next::Nothing;
             }
             let (status, len) = self.written(number);
@@ -222,12 +226,12 @@ impl Receiver {
                 };
             }
         }
-        // What follows, up to its end, is no frame of its own.
+        // The buffers that follow, up to the end of the packet, belong to this frame.
         self.dropping = true;
         Next::Bad { span, counted }
     }
 
-    /// A frame of `len` bytes that begins in the buffer of this index lies in one piece after this.
+    /// Makes a frame of `len` bytes that begins in buffer `index` contiguous.
     #[inline(always)]
     fn join(&mut self, index: usize, span: u32, len: usize) {
         let before = (self.entries as usize - index) * BUFFER;
@@ -237,39 +241,39 @@ impl Receiver {
         }
     }
 
-    /// Buffers from `index` on come back. The device gets as many: of one more than it has there is always one that
-    /// it has not.
+    /// Returns buffers from `index` on, and posts as many to the device. The device never has all buffers, so there are
+    /// always some to post.
     #[inline(always)]
-    fn give(&mut self, index: usize, span: u32) {
-        // Nobody has another: nothing waits for this one, nor it for another.
-        match span == 1 && self.taken.wrapping_sub(self.back) == 1 {
-            true => self.came_back(1),
-            false => self.give_in_order(index, span),
+    fn return_buffer(&mut self, index: usize, span: u32) {
+        // The only buffer in use: the order does not matter.
+        match span == 1 && self.taken.wrapping_sub(self.returned) == 1 {
+            true => self.repost(1),
+            false => self.return_in_order(index, span),
         }
     }
 
     #[inline(never)]
-    fn give_in_order(&mut self, index: usize, span: u32) {
-        if index != self.index(self.back) {
+    fn return_in_order(&mut self, index: usize, span: u32) {
+        if index != self.index(self.returned) {
             self.early[index] = span as u8;
             return;
         }
-        self.came_back(span);
-        // Those that came back early, and were waiting for this one.
+        self.repost(span);
+        // Buffers that were returned early, and have waited for this one.
         loop {
-            let index = self.index(self.back);
+            let index = self.index(self.returned);
             let span = core::mem::take(&mut self.early[index]);
             if span == 0 {
                 return;
             }
-            self.came_back(span.into());
+            self.repost(span.into());
         }
     }
 
     #[inline(always)]
-    fn came_back(&mut self, span: u32) {
-        self.back = self.back.wrapping_add(span);
-        (0..span).for_each(|_| self.give_one());
+    fn repost(&mut self, span: u32) {
+        self.returned = self.returned.wrapping_add(span);
+        (0..span).for_each(|_| self.post_one());
     }
 
     #[inline]
@@ -294,26 +298,26 @@ impl Receiver {
     #[cold]
     fn drop_frame(&mut self, index: usize, span: u32, counted: bool) {
         self.taken = self.taken.wrapping_add(span);
-        self.give(index, span);
+        self.return_buffer(index, span);
         self.errors += u64::from(!counted);
     }
 
-    /// The bytes of a frame; none if the device was reset since it came.
+    /// The bytes of a frame; none if the device was reset since it was received.
     #[inline(always)]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let (index, len) = (frame.buffer as usize, frame.len as usize);
         if self.held.get(index).is_none_or(|&span| len > usize::from(span) * BUFFER) {
             return &[];
         }
-        // SAFETY: the user of the port holds the frame (as just seen): its buffers were taken from the device, and
-        // go back only through `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
+        // SAFETY: the user of the port holds the frame (just checked): its buffers were taken from the device, and are
+        // returned only by `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
         unsafe { self.frame(index, len) }
     }
 
     /// The first `len` bytes of the frame that begins in a buffer.
     ///
     /// # Safety
-    /// The device does not have the frame's buffers for as long as the bytes are used.
+    /// The device does not own the frame's buffers while the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
         // SAFETY: the caller's promise.
@@ -325,7 +329,7 @@ impl Receiver {
         let index = frame.buffer as usize;
         let span = self.held.get_mut(index).map_or(0, core::mem::take);
         if span > 0 {
-            self.give(index, span.into());
+            self.return_buffer(index, span.into());
         }
     }
 
@@ -342,10 +346,10 @@ impl Receiver {
                     self.join(index, span, len);
                     taken += 1;
                     bytes += len;
-                    // SAFETY: the device had these buffers and gave them back. It gets them again with `give` below,
-                    // when `take` is done; until then it does not write there (the promise of `Platform`).
+                    // SAFETY: the device has returned these buffers. It gets them again by `return_buffer` below, after
+                    // `take`; until then it does not write there (the promise of `Platform`).
                     let go_on = take(unsafe { self.frame(index, len) });
-                    self.give(index, span);
+                    self.return_buffer(index, span);
                     if !go_on {
                         break;
                     }
@@ -357,16 +361,16 @@ impl Receiver {
         taken
     }
 
-    /// Whether the device has written something that was not taken.
+    /// Whether completions wait.
     #[inline]
     pub fn pending(&self) -> bool {
-        self.taken != self.given && self.written(self.taken).0 & DONE != 0
+        self.taken != self.posted && self.written(self.taken).0 & DONE != 0
     }
 
-    /// How far the ring was taken, if it should have been further: there is something behind what is next, or a
-    /// part of it. The same twice is a device that lost its way.
-    pub fn waits_at(&self) -> Option<u32> {
-        let left = self.given.wrapping_sub(self.taken);
+    /// The position of the ring, if the next frame is incomplete but a later descriptor is done. The same position
+    /// twice means that the device is out of sync.
+    pub fn stuck_at(&self) -> Option<u32> {
+        let left = self.posted.wrapping_sub(self.taken);
         let done = |n: u32| self.written(self.taken.wrapping_add(n)).0 & DONE != 0;
         (0..left).any(done).then_some(self.taken)
     }

@@ -1,5 +1,5 @@
-//! Registers that the 82574 and the 82576 have in common, as byte offsets in BAR 0: little-endian, 32 bits (Intel 82574
-//! datasheet, chapter 10; Intel 82576 datasheet, chapter 8). Those of queue 0 are at the same places in a virtual
+//! Common registers of the 82574 and the 82576, as byte offsets in BAR 0: little-endian, 32 bits (Intel 82574
+//! datasheet, chapter 10; Intel 82576 datasheet, chapter 8). Those of queue 0 have the same offsets in a virtual
 //! function (82576, 9.7).
 
 use crate::hal::Registers;
@@ -15,7 +15,7 @@ pub const CTRL_NEVER: u32 = 1 << 11 | 1 << 12 | 1 << 27 | 1 << 28 | 1 << 30;
 pub const STATUS: usize = 0x0008;
 pub const STATUS_LINK_UP: u32 = 1 << 1;
 pub const STATUS_MASTER_ENABLED: u32 = 1 << 19;
-/// EEPROM control: what the EEPROM says was read.
+/// EEPROM control.
 pub const EECD: usize = 0x0010;
 pub const EECD_AUTO_READ: u32 = 1 << 9;
 /// EEPROM read.
@@ -24,16 +24,18 @@ pub const EERD_START: u32 = 1;
 pub const EERD_DONE: u32 = 1 << 1;
 /// Extended device control.
 pub const CTRL_EXT: usize = 0x0018;
-/// A driver is in charge, not the management firmware.
+/// A driver controls the card, not the management firmware.
 pub const CTRL_EXT_DRIVER_LOADED: u32 = 1 << 28;
 /// Access to registers of the PHY.
 pub const MDIC: usize = 0x0020;
-/// Writes, to the PHY 1.
+/// Write, to PHY 1.
 pub const MDIC_WRITE: u32 = 1 << 26 | 1 << 21;
 pub const MDIC_READY: u32 = 1 << 28;
-/// Causes of interrupts, their mask: set, clear.
+/// Interrupt causes.
 pub const ICR: usize = 0x00c0;
+/// Interrupt mask: set.
 pub const IMS: usize = 0x00d0;
+/// Interrupt mask: clear.
 pub const IMC: usize = 0x00d8;
 pub const CAUSE_TRANSMITTED: u32 = 1;
 pub const CAUSE_RECEIVED: u32 = 1 << 7;
@@ -58,18 +60,19 @@ pub const RXDCTL: usize = RDBAL + CONTROL;
 pub const TDBAL: usize = 0x3800;
 pub const TDT: usize = TDBAL + TAIL;
 pub const TXDCTL: usize = TDBAL + CONTROL;
-/// Registers of a queue, from its first on.
+/// Registers of a queue, from its base.
 pub const TAIL: usize = 0x18;
 pub const CONTROL: usize = 0x28;
-/// Frames with a wrong CRC, other errors, and that found no buffer; cleared by reading.
+/// Counters of frames with a wrong CRC, and with other errors; cleared by reading.
 pub const DAMAGED: [usize; 2] = [0x4000, 0x400c];
+/// Counter of frames without a buffer; cleared by reading.
 pub const MPC: usize = 0x4010;
-/// In a descriptor: CRC, symbol, sequence, carrier extension, any error of the MAC.
+/// Descriptor error bits: CRC, symbol, sequence, carrier extension, any error of the MAC.
 pub const DAMAGE: u32 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
 /// Receive checksum control.
 pub const RXCSUM: usize = 0x5000;
 pub const RXCSUM_NO_PACKET_CHECKSUM: u32 = 1 << 13;
-/// Redirection table and key of the hash by which a receive queue is chosen and what switches it on.
+/// Hash that chooses a receive queue: redirection table, key, and control register.
 pub const HASH: [usize; 3] = [0x5c00, 0x5c80, 0x5818];
 /// Multicast table, 128 registers.
 pub const MTA: usize = 0x5200;
@@ -78,7 +81,7 @@ pub const RAL: usize = 0x5400;
 pub const RAH: usize = 0x5404;
 pub const RAH_VALID: u32 = 1 << 31;
 
-/// What a register reads as when nothing answers.
+/// Value of registers of an absent device.
 pub const ALL_ONES: u32 = u32::MAX;
 
 /// Sets `set` in a register and clears `clear`.
@@ -86,8 +89,8 @@ pub fn change(registers: &dyn Registers, at: usize, clear: u32, set: u32) {
     registers.write32(at, registers.read32(at) & !clear | set);
 }
 
-/// Address (two registers) and length in bytes of a ring, to its queue's registers from `at` on. Head and tail, at 0x10
-/// and 0x18, are 0: it is empty.
+/// Writes address (two registers) and length in bytes of an empty ring to its queue's registers from `at` on. Head and
+/// tail, at 0x10 and 0x18, become 0.
 pub fn give_ring(registers: &dyn Registers, at: usize, address: u64, bytes: u32) {
     registers.write32(at, address as u32);
     registers.write32(at + 4, (address >> 32) as u32);

@@ -1,17 +1,17 @@
-//! How a chip wakes a halted core: MSI-X, or MSI where that is all. The chip is told to raise interrupts only before a
-//! halt; entries of the table are not masked then.
+//! Interrupts of a chip, which wake a halted core: MSI-X, or MSI if the function has no MSI-X. They are enabled in the
+//! chip, and only before a halt; the table's entries are never masked.
 
 use super::chip::Mode;
 use crate::hal::{Interrupt, Platform};
 use crate::pci::{Bars, Function, Msix};
 use core::sync::atomic::Ordering;
 
-/// Vectors that a pair of queues has: what was received, what was sent.
+/// Number of vectors of a pair of queues: receive, transmit.
 const VECTORS: u16 = 2;
 
-/// Where interrupts come from.
+/// Source of interrupts.
 enum Source {
-    /// Nowhere: the loop has to look by itself.
+    /// None: the loop has to poll.
     None,
     Msix(Msix),
     Msi,
@@ -26,7 +26,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Takes one of the platform's interrupts, if there is one left and the function can raise it.
+    /// Allocates an interrupt of the platform and routes the function's to it. Without one, the chip raises none.
     pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Signal {
         let msix = Msix::open(function, bars, platform);
         let interrupt = platform.allocate_interrupt();
@@ -44,7 +44,7 @@ impl Signal {
         signal
     }
 
-    /// That of another pair of queues, which interrupts nobody yet. None if the function has no vectors for it.
+    /// Interrupts of a further pair of queues, not routed yet. None if the function has no vectors for it.
     pub fn of_queue(
         &self,
         queue: usize,
@@ -60,7 +60,7 @@ impl Signal {
         Some(Signal { source: Source::Msix(msix), interrupt: None, first })
     }
 
-    /// Sends interrupts to this one. False if it cannot.
+    /// Routes the interrupts to `interrupt`; false if that fails.
     pub fn route(&mut self, function: &Function<'_>, interrupt: &Interrupt) -> bool {
         let routed = match &mut self.source {
             Source::None => false,
@@ -76,7 +76,7 @@ impl Signal {
         routed
     }
 
-    /// How the chip is to be set up.
+    /// The mode for [`super::chip::Setup`].
     pub fn mode(&self) -> Mode {
         match self.source {
             Source::Msix(_) => Mode::Msix,
@@ -84,12 +84,12 @@ impl Signal {
         }
     }
 
-    /// Whether it can wake a halted core.
+    /// Whether the chip can wake a halted core.
     pub fn wakes(&self) -> bool {
         self.interrupt.is_some()
     }
 
-    /// Interrupts so far.
+    /// Number of interrupts raised.
     pub fn count(&self) -> u64 {
         self.interrupt.map_or(0, |interrupt| interrupt.raised().load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! From a port of one pair of queues to several, each for a core of its own.
+//! Splits a port into several, each with a pair of queues for another core.
 
 use super::chip::Rings;
 use super::error::Error;
@@ -25,7 +25,7 @@ impl IntelPort {
         let owners = Arc::new(Owners::new(most - 1));
         let mut ports = Vec::new();
         while ports.len() + 1 < most {
-            let Some(port) = self.another(ports.len() + 1, &owners, platform) else { break };
+            let Some(port) = self.open_queue(ports.len() + 1, &owners, platform) else { break };
             ports.push(port);
         }
         if ports.is_empty() {
@@ -33,22 +33,22 @@ impl IntelPort {
         }
         (self.key, self.owners) = (*key, Some(owners));
         self.begin();
-        // A chip that does not come out of this reset is given up, and says so.
+        // A chip that fails this reset is taken out of use, with a notice.
         if let Err(error) = self.await_life(None, clock) {
             self.give_up(error);
         }
         ports
     }
 
-    /// The port of the pair of that number, if there are interrupts and memory for it.
+    /// Opens the port of pair `queue`. None if there are no interrupts or memory for it.
     #[inline(never)]
-    fn another(
+    fn open_queue(
         &mut self,
         queue: usize,
         owners: &Arc<Owners>,
         platform: &mut dyn Platform,
     ) -> Option<Box<dyn Port + Send>> {
-        let chip = self.chip.beside()?;
+        let chip = self.chip.for_further_queue()?;
         let signal = self.signal.of_queue(queue, &self.function, platform)?;
         let address = self.function.bars().get(0)?.range(0, self.chip.registers() as u64)?;
         let registers = platform.map_registers(address, self.chip.registers())?;

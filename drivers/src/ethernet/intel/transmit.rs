@@ -1,8 +1,8 @@
-//! The transmit queue: a descriptor for each piece of a packet, the last of which asks for a report.
+//! The transmit queue: a descriptor for each piece of a packet. The last one requests status reporting.
 //!
 //! Descriptors are those that the 82574 calls extended data descriptors and the 82576 advanced ones (82574, 7.2.4;
-//! 82576, 7.2.2.3): 16 bytes. Bus address of the piece; its length, type and commands (32 bits); 32 bits of which bit 0
-//! is set by the device when it is done.
+//! 82576, 7.2.2.3): 16 bytes. Bus address of the piece; its length, type and commands (32 bits); 32 bits of which the
+//! device sets bit 0 when it is done.
 
 use super::Error;
 use super::chip::Chip;
@@ -25,31 +25,32 @@ const END_OF_PACKET: u64 = 1 << 24;
 const INSERT_CRC: u64 = 1 << 25;
 const REPORT: u64 = 1 << 27;
 const EXTENDED: u64 = 1 << 29;
-/// In the upper 32 bits.
+/// Upper 32 bits: the descriptor is done.
 const DONE: u64 = 1 << 32;
 const CHECK_CONTEXT: u64 = 1 << (32 + 7);
-/// A byte of the packet's length.
+/// Unit of the packet's length.
 const LENGTH: u64 = 1 << (32 + 14);
 /// A context: 14 bytes of layer 2, and no offloads.
 const CONTEXT: [u64; 2] = [(ETHERNET as u64) << 9, 1 << 29 | 2 << 20];
 
-/// How a chip writes its descriptors.
+/// Format of a chip's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Extended data descriptors.
     Extended,
-    /// Advanced ones: with the length of the packet.
+    /// Advanced descriptors: with the length of the packet.
     Advanced,
-    /// Likewise, for a switch that looks at packets: the first descriptor tells it of the headers of all of them.
+    /// As `Advanced`, for an internal switch that parses packets: a context descriptor at the beginning describes the
+    /// headers of all packets.
     Switched,
 }
 
-/// A packet that the device has.
+/// A packet in flight.
 #[derive(Clone, Copy, Default)]
 struct Sent {
-    /// Its last descriptor, of all.
+    /// Running number of its last descriptor.
     last: u32,
-    /// How far copies were taken.
+    /// [`Copies::taken`] at that point.
     copies: u32,
 }
 
@@ -61,24 +62,28 @@ pub struct Transmitter {
     /// The register of the tail.
     tail: usize,
     entries: u32,
-    /// Type and commands of every descriptor, and what the length of the packet is multiplied by.
+    /// Type and commands of every descriptor.
     command: u64,
+    /// Factor of the packet's length.
     scale: u64,
     format: Format,
     /// Descriptors that the device may have at once: 0 while it is stopped.
     limit: u32,
     longest: usize,
-    /// Descriptors that were written, told of, and came back, in all.
+    /// Total of descriptors written.
     written: u32,
-    told: u32,
-    back: u32,
-    /// Packets that were written, and that came back, in all.
+    /// `written` as last reported to the device.
+    notified: u32,
+    /// Total of descriptors reclaimed.
+    reclaimed: u32,
     sent: Box<[Sent]>,
+    /// Total of packets written.
     packets: u32,
-    packets_back: u32,
-    /// Without a link nothing is queued: the frames would lie there, and the memory that they are sent from.
+    /// Total of packets reclaimed.
+    packets_reclaimed: u32,
+    /// Without a link no frames are queued: they would keep their memory.
     has_link: bool,
-    /// A frame found no room, and the device has given nothing back since.
+    /// A frame was refused, and no packet was reclaimed since.
     starved: bool,
     pub frames: u64,
     pub bytes: u64,
@@ -86,7 +91,7 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    /// For the queue of that number. Windows that it takes are added to `taken`.
+    /// Queue number `queue`. Windows that are allocated are added to `taken`.
     pub fn new(
         arena: &mut Arena,
         chip: &dyn Chip,
@@ -124,11 +129,11 @@ impl Transmitter {
             limit: 0,
             longest: 0,
             written: 0,
-            told: 0,
-            back: 0,
+            notified: 0,
+            reclaimed: 0,
             sent: alloc::vec![Sent::default(); entries].into(),
             packets: 0,
-            packets_back: 0,
+            packets_reclaimed: 0,
             has_link: true,
             starved: false,
             frames: 0,
@@ -137,21 +142,21 @@ impl Transmitter {
         })
     }
 
-    /// Bus address and bytes of the ring.
+    /// Bus address and length in bytes of the ring.
     pub fn ring(&self) -> (u64, u32) {
         (self.ring.bus_address(), self.ring.len() as u32)
     }
 
-    /// The device has forgotten all, and reads no memory. What was not sent is lost; nothing is taken before
-    /// [`Transmitter::start`].
+    /// Resets the queue's state; frames in flight are lost. The device was reset, and reads no memory. No frame is
+    /// accepted before [`Transmitter::start`].
     pub fn stop(&mut self) {
         self.limit = 0;
-        (self.written, self.told, self.back) = (0, 0, 0);
-        (self.packets, self.packets_back) = (0, 0);
+        (self.written, self.notified, self.reclaimed) = (0, 0, 0);
+        (self.packets, self.packets_reclaimed) = (0, 0);
         self.copies.clear();
     }
 
-    /// Takes frames of up to `longest` bytes. The device knows the ring.
+    /// Accepts frames of up to `longest` bytes. The device is set up with the ring.
     pub fn start(&mut self, longest: usize) {
         self.stop();
         self.longest = longest;
@@ -163,13 +168,13 @@ impl Transmitter {
         }
     }
 
-    /// The link as it was noted.
+    /// The link, as last noted.
     #[inline]
     pub fn has_link(&self) -> bool {
         self.has_link
     }
 
-    /// Takes note of the link of a device that is started.
+    /// Notes the link of a started device.
     pub fn note_link(&mut self, up: bool) {
         self.has_link = up;
         self.starved &= up;
@@ -181,16 +186,16 @@ impl Transmitter {
         (number & (self.entries - 1)) as usize
     }
 
-    /// Whether there is room for the most pieces.
+    /// Whether there is room for a packet of the maximum number of pieces.
     #[inline(always)]
     fn has_descriptors(&self) -> bool {
-        self.written.wrapping_sub(self.back) + MOST_PIECES as u32 <= self.limit
+        self.written.wrapping_sub(self.reclaimed) + MOST_PIECES as u32 <= self.limit
     }
 
     #[inline]
     pub fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let Packet { header, payload, trailer } = packet;
-        // Acknowledgements, and whatever else is short.
+        // Acknowledgements and other short packets.
         if payload.is_empty()
             && (SHORTEST..=2 * HALF).contains(&header.len())
             && matches!(trailer.len(), 0 | 4)
@@ -223,39 +228,39 @@ impl Transmitter {
         if len > SMALL {
             return self.transmit_in_pieces(packet, len);
         }
-        let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
+        let Some(piece) = self.copies.whole(packet, len) else { return self.retry(packet) };
         self.write(&[piece], piece.1);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// A packet that is not copied whole.
+    /// Sends a packet whose payload is not copied.
     #[inline(never)]
     fn transmit_in_pieces(&mut self, packet: &Packet<'_>, len: usize) -> Result<(), TransmitError> {
-        let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
+        let Some(pieces) = self.copies.pieces(packet) else { return self.retry(packet) };
         self.write(pieces.list(), len);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// There was no memory for copies: perhaps there is when the device has given back what it sent.
+    /// Tries again after copies of sent frames were released, because there was no memory for copies.
     #[cold]
-    fn again(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
-        let before = self.packets_back;
+    fn retry(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        let before = self.packets_reclaimed;
         self.reclaim();
-        match self.packets_back == before {
+        match self.packets_reclaimed == before {
             true => self.starve(),
             false => self.transmit(packet),
         }
     }
 
-    /// There is no room for a frame.
+    /// Notes that a frame was refused.
     #[cold]
     fn starve(&mut self) -> Result<(), TransmitError> {
         if !self.has_link {
-            // It is lost.
+            // The frame is lost.
             return Ok(());
         }
         self.full += 1;
@@ -263,7 +268,7 @@ impl Transmitter {
         Err(TransmitError::Full)
     }
 
-    /// Describes a packet of `len` bytes.
+    /// Writes the descriptors of a packet of `len` bytes.
     #[inline(always)]
     fn write(&mut self, pieces: &[Piece], len: usize) {
         let upper = len as u64 * self.scale;
@@ -280,76 +285,75 @@ impl Transmitter {
         self.packets = self.packets.wrapping_add(1);
     }
 
-    /// Whether the device is done with the oldest packet.
+    /// The oldest packet in flight, if the device has sent it.
     #[inline(always)]
     fn oldest_is_done(&self) -> Option<Sent> {
-        if self.packets == self.packets_back {
+        if self.packets == self.packets_reclaimed {
             return None;
         }
-        let sent = self.sent[self.index(self.packets_back)];
+        let sent = self.sent[self.index(self.packets_reclaimed)];
         let word = self.words.load(2 * self.index(sent.last) + 1);
         (word & DONE != 0).then_some(sent)
     }
 
-    /// Takes back what the device has sent if there is little room left; until then there is no
-    /// need to look.
+    /// Reclaims sent frames if less than half of the ring is free.
     #[inline(always)]
     pub fn reclaim_some(&mut self) {
-        if self.written.wrapping_sub(self.back) > self.entries / 2 {
+        if self.written.wrapping_sub(self.reclaimed) > self.entries / 2 {
             self.reclaim();
         }
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims sent frames.
     pub fn reclaim(&mut self) {
-        let before = self.packets_back;
+        let before = self.packets_reclaimed;
         while let Some(sent) = self.oldest_is_done() {
-            self.packets_back = self.packets_back.wrapping_add(1);
-            self.back = sent.last.wrapping_add(1);
-            self.copies.give_back(sent.copies);
+            self.packets_reclaimed = self.packets_reclaimed.wrapping_add(1);
+            self.reclaimed = sent.last.wrapping_add(1);
+            self.copies.release(sent.copies);
         }
-        self.starved &= self.packets_back == before;
+        self.starved &= self.packets_reclaimed == before;
     }
 
-    /// Tells the device of new packets.
+    /// Notifies the device of new packets.
     #[inline(always)]
-    pub fn tell(&mut self, registers: &dyn Registers) {
-        if self.written != self.told {
-            self.told = self.written;
+    pub fn notify(&mut self, registers: &dyn Registers) {
+        if self.written != self.notified {
+            self.notified = self.written;
             fence(Ordering::Release);
             registers.write32(self.tail, self.index(self.written) as u32);
         }
     }
 
-    /// A frame found no room: the device is to say when there is some.
+    /// Whether a refused frame waits for room, so that the device must interrupt at the next completion.
     pub fn is_starved(&self) -> bool {
         self.starved && self.limit > 0
     }
 
-    /// Whether a frame that found no room would find some now.
+    /// Whether a refused frame may find room now.
     pub fn has_room(&self) -> bool {
         !self.starved || self.pending()
     }
 
-    /// Whether there is room again for a frame that found none.
+    /// Whether there is room again after a frame was refused.
     pub fn pending(&self) -> bool {
         self.starved
             && self.limit > 0
-            && (self.packets == self.packets_back || self.oldest_is_done().is_some())
+            && (self.packets == self.packets_reclaimed || self.oldest_is_done().is_some())
     }
 
-    /// How far the device has come, which gives packets back in their order.
+    /// Transmit progress. The device completes packets in order.
     pub fn progress(&mut self) -> TransmitProgress {
         self.reclaim();
         TransmitProgress::with_waiting(
             self.frames,
-            self.packets.wrapping_sub(self.packets_back).into(),
+            self.packets.wrapping_sub(self.packets_reclaimed).into(),
         )
     }
 
-    /// The oldest packet that the device has not sent, by its number; None if there is none.
-    pub fn waits_at(&self) -> Option<u32> {
-        (self.packets != self.packets_back && self.oldest_is_done().is_none())
-            .then_some(self.packets_back)
+    /// Number of the oldest packet in flight; None if there is none.
+    pub fn stuck_at(&self) -> Option<u32> {
+        (self.packets != self.packets_reclaimed && self.oldest_is_done().is_none())
+            .then_some(self.packets_reclaimed)
     }
 }

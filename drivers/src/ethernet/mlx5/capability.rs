@@ -1,17 +1,17 @@
-//! Capabilities, which are read, and required by name.
+//! Device capabilities: checks of required ones, and values to set.
 
 use super::error::Error;
 use super::fields::{get, set};
 use crate::ethernet::owners::ENTRIES;
 
-/// Types of capabilities, as QUERY_HCA_CAP numbers them.
+/// Types of capabilities, as numbered by QUERY_HCA_CAP.
 pub const GENERAL: u16 = 0;
 pub const ATOMIC: u16 = 3;
 pub const FLOW_TABLES: u16 = 7;
-/// Bytes of those of a type.
+/// Bytes of the capabilities of a type.
 pub const BYTES: usize = 0x1000;
 
-/// A capability: its name as Linux has it, the bit that it begins with, how many bits it has, and the least that is needed.
+/// A capability: its name as in Linux, its first bit, its width in bits, and the minimum that is needed.
 type Needed = (&'static str, usize, usize, u32);
 
 const GENERAL_NEEDED: [Needed; 12] = [
@@ -37,7 +37,7 @@ fn require(bytes: &[u8], needed: &[Needed]) -> Result<(), Error> {
     missing.map_or(Ok(()), |(name, ..)| Err(Error::Lacks(name)))
 }
 
-/// Whether the card can do what is needed of it.
+/// Checks the general capabilities.
 pub fn check_general(bytes: &[u8]) -> Result<(), Error> {
     match get(bytes, 0x1b6, 2) {
         1 => require(bytes, &GENERAL_NEEDED),
@@ -45,12 +45,12 @@ pub fn check_general(bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Whether it can send what it receives to a queue.
+/// Checks the capabilities of flow tables, which lead received frames to queues.
 pub fn check_flow_tables(bytes: &[u8]) -> Result<(), Error> {
     require(bytes, &FLOW_TABLES_NEEDED)
 }
 
-/// How many pairs of queues there can be, each with events of its own, among which a hash chooses.
+/// Maximum number of pairs of queues, each with an event queue, among which a hash can choose.
 pub fn most_pairs(general: &[u8]) -> usize {
     let log = |bit, width| 1usize << get(general, bit, width).min(16);
     let queues = log(0x363, 5).min(log(0x36b, 5));
@@ -63,8 +63,7 @@ pub fn most_pairs(general: &[u8]) -> usize {
     if spreads { queues.min(events).max(1) } else { 1 }
 }
 
-/// What is wanted of the general capabilities, from those that are current: commands without checksums, doorbell pages of
-/// 4 KiB.
+/// The general capabilities to set, derived from the current ones: commands without checksums, doorbell pages of 4 KiB.
 pub fn wanted(current: &[u8]) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes.copy_from_slice(&current[..BYTES]);
@@ -73,17 +72,17 @@ pub fn wanted(current: &[u8]) -> [u8; BYTES] {
     bytes
 }
 
-/// Whether a general capability of one bit is there: atomic operations.
+/// Whether the general capabilities include atomic operations.
 pub fn has_atomics(general: &[u8]) -> bool {
     get(general, 0x21e, 1) == 1
 }
 
-/// What is wanted of the atomic capabilities: the byte order of the CPU. None if they do not offer that, and compare-and-swap
+/// The atomic capabilities to set: the byte order of the CPU. None unless the card offers that, and compare-and-swap
 /// and fetch-and-add of 8 bytes.
 pub fn wanted_atomics(atomic: &[u8]) -> Option<[u8; BYTES]> {
     let offered = get(atomic, 0x46, 1) == 1 && get(atomic, 0x90, 16) & 3 == 3;
     let mut bytes = [0; BYTES];
-    // All but this can only be read.
+    // All other fields are read-only.
     set(&mut bytes, 0x40, 2, 1); // atomic_req_8B_endianness_mode
     offered.then_some(bytes)
 }

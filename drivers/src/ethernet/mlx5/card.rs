@@ -1,16 +1,16 @@
-//! A card: all that is had of it, and how its firmware is asked. A sequence of commands is an `async` function that owns
-//! the card; between two steps it waits for nothing but to be polled again.
+//! The state of a card, and commands to its firmware. A sequence of commands is an `async` function that owns the card.
+//! Between two steps it only waits to be polled again.
 
 use super::error::Error;
 use super::events::{Event, Events, PairEvent};
 use super::fields::word;
 use super::firmware::{Command, Doorbells, Firmware, Slot};
-use super::health::Watch;
+use super::health::HealthMonitor;
 use super::objects::Objects;
 use super::pages::Pages;
 use super::pair::Rings;
 use super::receive::Receiver;
-use super::split::Told;
+use super::split::SharedState;
 use super::transmit::Transmitter;
 use crate::hal::{Arena, HashKey, Instant, Window};
 use crate::pci::{Function, reset};
@@ -23,20 +23,21 @@ use core::task::Poll;
 use core::time::Duration;
 
 const MANAGE_PAGES: Command = Command(0x108, "MANAGE_PAGES");
-/// How often it is looked whether the card is still there while a command is waited for.
-const LOOK: Duration = Duration::from_secs(1);
-/// Events that are taken in at a time.
+/// Interval at which a card is checked for removal while a command is in flight.
+const PRESENCE_CHECK: Duration = Duration::from_secs(1);
+/// Maximum number of events that are processed at a time.
 const MOST_EVENTS: usize = 128;
-/// Events that are kept of each kind for a verbs provider: more than it has queues, unless the card tells what is not so.
+/// Maximum number of events of each kind that are kept for a verbs provider. It has fewer queues, so only a faulty card
+/// exceeds this.
 const MOST_KEPT: usize = 65_536;
 
-/// The present, for who is polled without being told of it.
+/// The current time, shared with `async` functions, which get no argument when they are polled.
 #[derive(Clone, Debug)]
-pub struct Present(Arc<AtomicU64>);
+pub struct SharedTime(Arc<AtomicU64>);
 
-impl Present {
+impl SharedTime {
     pub fn new(now: Instant) -> Self {
-        Present(Arc::new(AtomicU64::new(now.as_nanos())))
+        SharedTime(Arc::new(AtomicU64::new(now.as_nanos())))
     }
 
     pub fn set(&self, now: Instant) {
@@ -48,14 +49,14 @@ impl Present {
     }
 }
 
-/// The queues that everything goes through.
+/// The first pair of queues.
 pub struct Queues {
     pub receiver: Receiver,
     pub transmitter: Transmitter,
 }
 
 impl Queues {
-    /// Takes note that completions were told of; false if they are of another queue.
+    /// Handles an event of completion queue `number`; false if it is not one of these.
     pub fn has_told(&mut self, number: u32) -> bool {
         let mut own = false;
         for queue in [&mut self.receiver.completions, &mut self.transmitter.completions] {
@@ -72,43 +73,46 @@ impl Queues {
 pub struct Card {
     pub function: Function<'static>,
     pub firmware: Firmware,
-    pub present: Present,
+    pub time: SharedTime,
     pub arena: Arena,
     pub pages: Pages,
     pub events: Events,
-    /// Whether the event queue is the device's.
+    /// The device has the event queue.
     pub has_events: bool,
-    /// None until it is known how large they may be.
+    /// None until the MTU is known.
     pub queues: Option<Queues>,
     pub objects: Objects,
-    pub health: Watch,
+    pub health: HealthMonitor,
     pub is_virtual: bool,
     pub mac: [u8; 6],
     pub mtu: u16,
-    /// Largest layer 3 packet of the port.
+    /// Largest layer 3 packet that the port supports.
     pub port_mtu: u16,
     pub link: bool,
-    /// Multicast comes as far as addresses were told, because the function is not trusted.
+    /// The function is not trusted, so it receives only the multicast that the host allows.
     pub is_distrusted: bool,
-    /// An event said that a queue has failed.
+    /// An event has reported the failure of a queue.
     pub has_failed: bool,
-    /// Atomic operations are carried out, in the byte order of the CPU.
+    /// The card executes atomic operations, in the byte order of the CPU.
     pub atomics: bool,
-    /// What has happened to queue pairs of a verbs provider, of each of which there are two events at most; and
-    /// completion queues of it that an event has told of.
+    /// Events of a verbs provider's queue pairs, at most two for each.
     pub pairs: VecDeque<PairEvent>,
+    /// Completion queues of a verbs provider that events have named.
     pub completed: VecDeque<u32>,
-    /// Pages that the firmware wants, or, negative, offers; whether a command for some is under way, and in which
-    /// direction.
+    /// Pages that the firmware wants, or offers if negative.
     wanted: i32,
+    /// A page command is in flight: true if it gives pages, false if it takes them back.
     moving: Option<bool>,
     pub memory: Vec<Window>,
-    /// Pairs of queues that there can be; further ones, their owners, and the key of the hash that chooses.
+    /// Maximum number of pairs of queues.
     pub most_pairs: usize,
+    /// Rings of the further pairs.
     pub others: Vec<Rings>,
-    pub told: Option<Arc<Told>>,
+    /// State shared with the owners of further pairs.
+    pub shared: Option<Arc<SharedState>>,
+    /// Key of the hash that chooses a pair.
     pub hash: HashKey,
-    /// There may be fewer of them than were wanted.
+    /// A start may create fewer further pairs than wanted.
     pub may_be_fewer: bool,
 }
 
@@ -116,7 +120,7 @@ impl Card {
     pub fn new(
         function: Function<'static>,
         firmware: Firmware,
-        present: Present,
+        time: SharedTime,
         arena: Arena,
         events: Events,
         memory: Vec<Window>,
@@ -125,14 +129,14 @@ impl Card {
         Card {
             function,
             firmware,
-            present,
+            time,
             arena,
             pages: Pages::default(),
             events,
             has_events: false,
             queues: None,
             objects: Objects::default(),
-            health: Watch::default(),
+            health: HealthMonitor::default(),
             is_virtual,
             mac: [0; 6],
             mtu: 0,
@@ -148,24 +152,24 @@ impl Card {
             memory,
             most_pairs: 1,
             others: Vec::new(),
-            told: None,
+            shared: None,
             hash: HashKey::default(),
             may_be_fewer: false,
         }
     }
 
-    /// Its doorbell page.
+    /// The doorbell page of the first pair.
     #[inline(always)]
     pub fn doorbells(&self) -> Doorbells<'_> {
         self.firmware.doorbells(self.objects.pair.page)
     }
 
-    /// What a reset makes of it.
-    pub fn forget(&mut self) {
-        self.pages.forget();
+    /// Resets the driver's state, after a reset of the card.
+    pub fn reset_state(&mut self) {
+        self.pages.reclaim_all();
         (self.wanted, self.moving) = (0, None);
         (self.has_events, self.has_failed, self.link) = (false, false, false);
-        self.health = Watch::default();
+        self.health = HealthMonitor::default();
         self.pairs.clear();
         self.completed.clear();
         if let Some(queues) = &mut self.queues {
@@ -174,15 +178,15 @@ impl Card {
         }
     }
 
-    /// Waits so long.
+    /// Waits for `time`.
     pub async fn wait(&mut self, time: Duration) {
-        let until = self.present.get() + time;
-        while self.present.get() < until {
+        let until = self.time.get() + time;
+        while self.time.get() < until {
             pause().await;
         }
     }
 
-    /// Gives a command, and waits for its answer. `input` begins at byte 8; the answer at its status.
+    /// Posts a command, and waits for its answer. `input` begins at byte 8, the answer at its status.
     pub async fn command(
         &mut self,
         command: Command,
@@ -190,18 +194,18 @@ impl Card {
         input: &[u8],
         output: usize,
     ) -> Result<Vec<u8>, Error> {
-        self.firmware.give(Slot::Ordinary, command, operation, input, output)?;
-        let mut look_at = self.present.get() + LOOK;
-        let late_at = Firmware::late_at(self.present.get());
+        self.firmware.post(Slot::Ordinary, command, operation, input, output)?;
+        let mut check_at = self.time.get() + PRESENCE_CHECK;
+        let late_at = Firmware::late_at(self.time.get());
         loop {
             if let Some(answer) = self.firmware.answer(Slot::Ordinary) {
                 return answer;
             }
-            // The firmware may want memory for what it is asked to do.
-            self.mind()?;
-            let now = self.present.get();
-            if now >= look_at {
-                look_at = now + LOOK;
+            // The firmware may request memory for the command.
+            self.process_events()?;
+            let now = self.time.get();
+            if now >= check_at {
+                check_at = now + PRESENCE_CHECK;
                 self.firmware.is_ready()?;
             }
             if now >= late_at {
@@ -211,13 +215,13 @@ impl Card {
         }
     }
 
-    /// Gives the firmware so many pages, and waits until it has them.
+    /// Gives the firmware `count` pages, and waits until it has them.
     pub async fn give_pages(&mut self, count: i32) -> Result<(), Error> {
         self.wanted += count.max(0);
-        let late_at = Firmware::late_at(self.present.get());
+        let late_at = Firmware::late_at(self.time.get());
         while self.wanted > 0 || self.moving.is_some() {
-            self.mind()?;
-            if self.present.get() >= late_at {
+            self.process_events()?;
+            if self.time.get() >= late_at {
                 return Err(Error::Late(MANAGE_PAGES.1));
             }
             pause().await;
@@ -225,9 +229,9 @@ impl Card {
         Ok(())
     }
 
-    /// Takes in events, and moves pages as the firmware wants. Waits for nothing.
+    /// Processes events, and moves pages as the firmware requests. Does not wait.
     #[inline]
-    pub fn mind(&mut self) -> Result<(), Error> {
+    pub fn process_events(&mut self) -> Result<(), Error> {
         if self.has_events && self.events.pending() {
             self.take_events();
         }
@@ -251,10 +255,10 @@ impl Card {
                 Event::Pair(_) | Event::Other => {}
             }
         }
-        self.events.tell_some(self.firmware.doorbells(self.objects.pair.page));
+        self.events.notify_batch(self.firmware.doorbells(self.objects.pair.page));
     }
 
-    /// Asks for an interrupt at what comes next, or has come and was not taken in.
+    /// Enables the interrupt for the next event, and for events that were not processed yet.
     #[inline]
     pub fn arm(&mut self) {
         let doorbells = self.firmware.doorbells(self.objects.pair.page);
@@ -272,18 +276,18 @@ impl Card {
         if self.moving.is_none() && self.wanted == 0 {
             return Ok(());
         }
-        self.go_on_moving()
+        self.continue_moving_pages()
     }
 
     #[cold]
-    fn go_on_moving(&mut self) -> Result<(), Error> {
+    fn continue_moving_pages(&mut self) -> Result<(), Error> {
         if let Some(giving) = self.moving {
             let Some(answer) = self.firmware.answer(Slot::Pages) else { return Ok(()) };
             self.moving = None;
             let answer = answer?;
             if !giving {
                 let taken = self.pages.take_back(&answer).ok_or(Error::Answer(MANAGE_PAGES.1))?;
-                // Nothing came though something was offered: it was a mistake.
+                // The firmware has offered pages but returned none: its offer is dropped.
                 self.wanted = if taken == 0 { 0 } else { self.wanted + taken as i32 };
             }
         }
@@ -293,15 +297,15 @@ impl Card {
                 let wanted = wanted as usize;
                 let provided = self.pages.provide(wanted.min(512), &mut self.arena);
                 if let Err(error) = provided {
-                    // Said, so that the firmware does not wait for ever.
+                    // Notifies the firmware of the failure, so that it does not wait for ever.
                     self.wanted = 0;
-                    let _ = self.firmware.give(Slot::Pages, MANAGE_PAGES, 0, &[0; 8], 16);
+                    let _ = self.firmware.post(Slot::Pages, MANAGE_PAGES, 0, &[0; 8], 16);
                     return Err(error);
                 }
                 let (input, count) = self.pages.give(wanted);
                 self.wanted -= count as i32;
                 self.moving = Some(true);
-                self.firmware.give(Slot::Pages, MANAGE_PAGES, 1, &input, 16)
+                self.firmware.post(Slot::Pages, MANAGE_PAGES, 1, &input, 16)
             }
             wanted => {
                 let count = wanted.unsigned_abs().min(super::pages::AT_A_TIME as u32);
@@ -309,18 +313,18 @@ impl Card {
                 input[4..].copy_from_slice(&count.to_be_bytes());
                 self.moving = Some(false);
                 let output = 16 + 8 * count as usize;
-                self.firmware.give(Slot::Pages, MANAGE_PAGES, 2, &input, output)
+                self.firmware.post(Slot::Pages, MANAGE_PAGES, 2, &input, output)
             }
         }
     }
 
-    /// The number of an object in the answer of the command that made it.
+    /// The number of an object, from the answer of the command that created it.
     pub fn number(answer: &[u8]) -> u32 {
         word(answer, 8) & 0xff_ffff
     }
 }
 
-/// Lets somebody else have a turn.
+/// Returns to the caller of the poll once.
 pub async fn pause() {
     let mut paused = false;
     poll_fn(|_| match core::mem::replace(&mut paused, true) {
@@ -332,11 +336,11 @@ pub async fn pause() {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        self.hush_others();
-        // It does not reach memory any more; and a reset makes it forget what it was to do.
+        self.quiesce_others();
+        // The card must not access memory any more, and a reset discards its work.
         let _ = reset::begin(&self.function);
         self.function.disable();
-        self.stop_others();
+        self.publish_stopped();
         let pages = core::mem::take(&mut self.pages);
         let taken = pages.memory().iter().copied().chain(self.memory.drain(..));
         taken.for_each(|window| self.arena.free(window));

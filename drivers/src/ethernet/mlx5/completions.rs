@@ -1,6 +1,6 @@
-//! A completion queue: a ring of 64 bytes each. In the last eight of an entry stand, from the upper end of a big-endian
-//! word on, what it is of (32 bits), the counter of the work request (16), a signature (8), opcode (4), format (2), and in
-//! bit 0 the owner, which changes with each lap. At 0x2c is the length of what was received.
+//! A completion queue: a ring of entries of 64 bytes. The last eight bytes of an entry are a big-endian word. From its
+//! upper end: the queue that completed (32 bits), the counter of the work request (16), a signature (8), opcode (4),
+//! format (2), and in bit 0 the owner, which changes with each lap. At 0x2c is the length of received data.
 
 use super::error::Error;
 use super::firmware::Doorbells;
@@ -15,7 +15,7 @@ const LENGTH: usize = 5;
 const SYNDROME: usize = 6;
 /// The last byte of an entry that was never written.
 const NEVER_WRITTEN: u64 = 0xf1;
-/// In a doorbell page: arms a completion queue.
+/// Doorbell page: arms a completion queue.
 const ARM: usize = 0x20;
 
 /// Opcodes.
@@ -23,36 +23,37 @@ const SENT: u64 = 0;
 const RECEIVED: u64 = 2;
 const INVALID: u64 = 0xf;
 
-/// What was completed.
+/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// What was sent, up to the work request with this counter.
+    /// Frames were sent, up to the work request with this counter.
     Sent(u16),
-    /// A frame, with this counter and length.
+    /// A frame was received, with this counter and length.
     Received(u16, u32),
     /// A queue has failed, with this syndrome.
     Failed(u8),
-    /// Something else.
+    /// Another opcode.
     Unknown,
 }
 
-/// The queue, of whatever completes there.
+/// A completion queue of any kind of queue.
 pub struct Completions {
     ring: Window,
     words: Cells<AtomicU64>,
-    /// The doorbell record: how far it was taken, and what it is armed for.
+    /// The doorbell record: consumer index, and arming.
     record: Window,
     log: u32,
     number: u32,
     taken: u32,
-    told: u32,
-    /// How often it was armed and has told of something (2 bits count).
+    /// `taken` as last reported to the device.
+    notified: u32,
+    /// Number of armings that have ended with an event; the device uses 2 bits of it.
     armed: u32,
-    /// What it is armed for, and has not told of since.
+    /// Present arming, without an event yet.
     is_armed: Option<Arm>,
 }
 
-/// What a queue is to tell of.
+/// Completions that an armed queue reports by an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
     /// The next completion.
@@ -61,10 +62,10 @@ pub enum Arm {
     Errors,
 }
 
-/// In what a queue is armed with: errors, and what was solicited, alone.
+/// Bit of the arming word: only errors and solicited completions.
 const ERRORS: u32 = 1 << 24;
 
-/// Rings for an event at the next completion of the queue `number`, whose record says `word`.
+/// Rings the doorbell that arms completion queue `number`, whose record contains `word`.
 pub fn arm(doorbells: Doorbells<'_>, word: u32, number: u32) {
     let value = u64::from(word) << 32 | u64::from(number);
     doorbells.write64(ARM, value.swap_bytes());
@@ -76,12 +77,12 @@ impl Completions {
         ENTRY << log
     }
 
-    /// In a ring of 2^`log` entries, with a record of 8 bytes. [`Completions::clear`] makes it ready.
+    /// A queue in a ring of 2^`log` entries, with a record of 8 bytes. Initialize it by [`Completions::clear`].
     pub fn new(ring: Window, record: Window, log: u32) -> Result<Self, Error> {
         let bytes = Self::bytes(log);
         let words = Cells::new(&ring, 0, WORDS << log).ok_or(Error::NoMemory { bytes })?;
-        let (number, taken, told, armed, is_armed) = (0, 0, 0, 0, None);
-        Ok(Completions { ring, words, record, log, number, taken, told, armed, is_armed })
+        let (number, taken, notified, armed, is_armed) = (0, 0, 0, 0, None);
+        Ok(Completions { ring, words, record, log, number, taken, notified, armed, is_armed })
     }
 
     /// Memory of the ring.
@@ -94,27 +95,27 @@ impl Completions {
         self.record
     }
 
-    /// Log2 of the entries.
+    /// Log2 of the number of entries.
     pub fn log(&self) -> u32 {
         self.log
     }
 
-    /// All entries become the device's.
+    /// Passes all entries to the device.
     pub fn clear(&mut self) {
         self.ring.fill(0);
         for n in 0..1 << self.log {
             self.words.store(n * WORDS + LAST, NEVER_WRITTEN.swap_bytes());
         }
         self.record.fill(0);
-        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, None);
+        (self.taken, self.notified, self.armed, self.is_armed) = (0, 0, 0, None);
     }
 
-    /// The device calls it so.
+    /// Sets the queue's number.
     pub fn named(&mut self, number: u32) {
         self.number = number;
     }
 
-    /// What the device calls it.
+    /// The queue's number.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -124,7 +125,7 @@ impl Completions {
         (number as usize & ((1 << self.log) - 1)) * WORDS
     }
 
-    /// The last word of the entry of this number, if the device has written it.
+    /// The last word of entry `number`, if the device has written it.
     #[inline(always)]
     fn last(&self, number: u32) -> Option<u64> {
         let last = self.words.load(self.index(number) + LAST).swap_bytes();
@@ -132,35 +133,35 @@ impl Completions {
         (last & 1 == owner && last >> 4 & 0xf != INVALID).then_some(last)
     }
 
-    /// Whether there is one that was not taken.
+    /// Whether completions wait.
     #[inline(always)]
     pub fn pending(&self) -> bool {
         self.last(self.taken).is_some()
     }
 
-    /// Whether there is none, but one behind it: a device that has lost its way.
+    /// Whether the next completion is missing but the one behind it is there: the device is out of sync.
     pub fn has_gap(&self) -> bool {
         self.last(self.taken).is_none() && self.last(self.taken.wrapping_add(1)).is_some()
     }
 
-    /// How many were taken, in all.
+    /// Total of completions taken.
     pub fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// The next one: where its words begin, and the last of them.
+    /// The next completion, without taking it: index of its first word, and its last word.
     #[inline(always)]
     pub fn next_words(&self) -> Option<(usize, u64)> {
         Some((self.index(self.taken), self.last(self.taken)?))
     }
 
-    /// The next one, which was looked at, is taken.
+    /// Takes the completion that [`Completions::next_words`] has returned.
     #[inline(always)]
     pub fn skip(&mut self) {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// The next one, which is taken: where its words begin, and the last of them.
+    /// Takes the next completion: index of its first word, and its last word.
     #[inline(always)]
     pub fn take_words(&mut self) -> Option<(usize, u64)> {
         let next = self.next_words()?;
@@ -168,13 +169,13 @@ impl Completions {
         Some(next)
     }
 
-    /// A word of those that begin there.
+    /// A word of the completion whose first word has index `at`.
     #[inline(always)]
     pub fn word(&self, at: usize, word: usize) -> u64 {
         self.words.load(at + word).swap_bytes()
     }
 
-    /// The next one, of a queue of Ethernet.
+    /// Takes the next completion of an Ethernet queue.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Done> {
         let (at, last) = self.take_words()?;
@@ -187,23 +188,24 @@ impl Completions {
         })
     }
 
-    /// Tells the device how far it was taken.
+    /// Notifies the device of the completions taken.
     #[inline(always)]
     pub fn tell(&mut self) {
-        if self.told != self.taken {
-            self.told = self.taken;
+        if self.notified != self.taken {
+            self.notified = self.taken;
             self.record.store32(0, (self.taken & 0xff_ffff).swap_bytes());
         }
     }
 
-    /// Asks for an event at the next completion, if that was not done.
+    /// Arms the queue for the next completion, unless it is armed.
     pub fn arm(&mut self, doorbells: Doorbells<'_>) {
         if let Some(word) = self.write_armed(Arm::Any) {
             arm(doorbells, word, self.number);
         }
     }
 
-    /// Writes down of which next one an event is wanted; what the doorbell says of it. None if that was done, or more.
+    /// Writes an arming to the record. Returns the word for the doorbell; None if the queue is armed for that, or for
+    /// more.
     pub fn write_armed(&mut self, what: Arm) -> Option<u32> {
         self.tell();
         if self.is_armed.is_some_and(|armed| armed == what || armed == Arm::Any) {
@@ -216,7 +218,7 @@ impl Completions {
         Some(word)
     }
 
-    /// The event has come.
+    /// Notes that the event of the arming has come.
     pub fn has_told(&mut self) {
         self.is_armed = None;
         self.armed = self.armed.wrapping_add(1);

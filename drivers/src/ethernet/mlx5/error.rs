@@ -1,4 +1,4 @@
-//! Why a card cannot be used.
+//! Errors of a card. Each text names the cause and the remedy.
 
 use core::fmt;
 
@@ -7,37 +7,37 @@ use core::fmt;
 pub enum Error {
     /// BAR 0 is missing, too small, or cannot be mapped.
     NoRegisters,
-    /// Nothing answers where its registers are.
+    /// The registers read as all ones.
     Absent,
-    /// It has no function-level reset, and what was before this system may still use it.
+    /// The card has no function-level reset, and may still do DMA for an earlier system.
     NoReset,
-    /// Its firmware does not come up.
+    /// The firmware does not come up.
     NotReady,
-    /// The revision of its command interface is another.
+    /// The command interface has another revision.
     Revision(u16),
-    /// Its command queue is laid out in a way that is not known: log2 of entries and of bytes of one.
+    /// The command queue has an unknown layout: log2 of its entries, and of the bytes of an entry.
     Queue(u8, u8),
-    /// Its firmware has interfaces of the first kind only.
+    /// The firmware only supports ISSI 0.
     TooOld,
-    /// Its port is not Ethernet.
+    /// The port is not Ethernet.
     NotEthernet,
-    /// It lacks a capability.
+    /// The card lacks a capability.
     Lacks(&'static str),
-    /// A command was not answered.
+    /// A command timed out.
     Late(&'static str),
-    /// A command was not taken: the status of its delivery.
+    /// A command was not accepted: status of its delivery.
     Delivery(&'static str, u8),
     /// A command failed: status and syndrome.
     Status(&'static str, u8, u32),
-    /// An answer to a command that makes no sense.
+    /// The answer to a command is invalid.
     Answer(&'static str),
-    /// The firmware wants more pages of memory than it may have, this many.
+    /// The firmware requests this many pages of memory, which is more than the limit.
     TooManyPages(u32),
-    /// It has no MAC address.
+    /// The card has no MAC address.
     NoMac,
     /// The DMA arena is too small.
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -67,40 +67,40 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoRegisters => f.write_str(
-                "mlx5 has no registers that could be reached (BAR 0): the firmware gave it no address",
+                "mlx5's registers (BAR 0) cannot be mapped: the firmware assigned no address",
             ),
             Error::Absent => f.write_str("mlx5 does not answer (its registers read as all ones)"),
             Error::NoReset => f.write_str(
-                "mlx5 has no function-level reset: what used it before may still write to memory; give the machine \
-                 another function",
+                "mlx5 has no function-level reset, so it may still write to memory for an earlier system; give the \
+                 machine another function",
             ),
             Error::NotReady => f.write_str(
-                "mlx5's firmware does not come up: power the machine off and on, or renew the card's firmware",
+                "mlx5's firmware does not come up: power the machine off and on, or update the card's firmware",
             ),
             Error::Revision(revision) => {
-                write!(f, "mlx5's commands are of revision {revision}, not 5: renew the card's firmware")
+                write!(f, "mlx5's commands are of revision {revision}, not 5: update the card's firmware")
             }
             Error::Queue(entries, stride) => {
-                write!(f, "mlx5's command queue has 2^{entries} entries of 2^{stride} bytes: not a card that is known")
+                write!(f, "mlx5's command queue has 2^{entries} entries of 2^{stride} bytes: the card is of an unknown kind")
             }
-            Error::TooOld => f.write_str("mlx5's firmware is too old (it has no ISSI 1): renew it"),
+            Error::TooOld => f.write_str("mlx5's firmware is too old (it has no ISSI 1): update it"),
             Error::NotEthernet => f.write_str(
                 "mlx5's port is InfiniBand: make it Ethernet (mlxconfig -d DEVICE set LINK_TYPE_P1=2), and restart",
             ),
             Error::Lacks(what) => {
-                write!(f, "mlx5 lacks the capability {what}: renew the card's firmware, or change its configuration")
+                write!(f, "mlx5 lacks the capability {what}: update the card's firmware, or change its configuration")
             }
             Error::Late(name) => {
-                write!(f, "mlx5's firmware does not answer the command {name}: reset the card, or renew its firmware")
+                write!(f, "mlx5's firmware does not answer the command {name}: reset the card, or update its firmware")
             }
             Error::Delivery(name, status) => {
-                write!(f, "mlx5's firmware did not take the command {name} (delivery status {status:#x}): a bug")
+                write!(f, "mlx5's firmware did not accept the command {name} (delivery status {status:#x}): a bug")
             }
             Error::Status(name, code, syndrome) => {
                 write!(f, "mlx5's firmware refused {name}: {} ({code:#x}, syndrome {syndrome:#x})", status(*code))
             }
             Error::Answer(name) => {
-                write!(f, "mlx5's firmware answered {name} with what makes no sense: renew it")
+                write!(f, "mlx5's firmware returned an invalid answer to {name}: update it")
             }
             Error::TooManyPages(count) => {
                 write!(f, "mlx5's firmware asks for {count} pages of memory: give the machine more, or the card fewer functions")

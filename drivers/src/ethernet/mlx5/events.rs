@@ -1,23 +1,25 @@
-//! The event queue, which is polled: completions that somebody was to be woken by, pages that the firmware wants, the
-//! link, queues that have failed. An entry has 64 bytes: type, sub-type, at 0x20 what it is about, in the last byte the
-//! owner's bit, which changes with each lap.
+//! The event queue, which is polled: armed completion queues, page requests of the firmware, link changes, failed
+//! queues. An entry has 64 bytes: type, sub-type, data at 0x20, and in the last byte the owner bit, which changes with
+//! each lap.
 
 use super::firmware::Doorbells;
 use crate::hal::Window;
 
-/// Log2 of the entries: room for what can happen to all queue pairs at once, because a queue that overflows is the end of
-/// the card; and where it tells only of completions that were asked for, a page.
+/// Log2 of the number of entries: room for simultaneous events of all queue pairs, because an overflow is fatal to the
+/// card.
 pub const LOG: u32 = 13;
+/// Log2 of the number of entries of a queue that only reports armed completion queues: a page.
 pub const LOG_COMPLETIONS: u32 = 6;
 const ENTRY: usize = 64;
-/// Where the last entry's last byte is, of all of them.
+/// Offset of the last word of an entry, whose last byte has the owner bit.
 const OWNER: usize = 0x3c;
 
-/// Which kind of queue an event is of: 0 a queue pair.
+/// Offset of the kind of queue that an event names: 0 is a queue pair.
 const KIND: usize = 0x34;
 
-/// In a doorbell page: update and arm, update.
+/// Doorbell page: update and arm.
 const ARM: usize = 0x40;
+/// Doorbell page: update.
 const UPDATE: usize = 0x48;
 
 // Types.
@@ -31,7 +33,7 @@ const PAGES: u8 = 0x0b;
 const INVALID: u8 = 0x10;
 const ACCESS: u8 = 0x11;
 
-/// Types that are asked for; completions come in any case.
+/// Types of events that are enabled. Completions are always reported.
 pub const MASK: u64 = 1 << ESTABLISHED
     | 1 << COMPLETION_ERROR
     | 1 << QUEUE_FAILED
@@ -41,29 +43,29 @@ pub const MASK: u64 = 1 << ESTABLISHED
     | 1 << INVALID
     | 1 << ACCESS;
 
-/// What has happened to a queue pair, by its number.
+/// An event of a queue pair, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairEvent {
-    /// The first packet has come before it could send.
+    /// The first packet has arrived before the queue pair could send.
     Established(u32),
-    /// It has failed.
+    /// The queue pair has failed.
     Failed(u32),
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A completion queue has something that was asked for by arming it.
+    /// An armed completion queue has a completion; its number.
     Completion(u32),
-    /// The firmware wants so many pages, or, negative, gives some back.
+    /// The firmware requests this many pages, or offers some back if negative.
     Pages(i32),
-    /// The link.
+    /// The link went up or down.
     Link(bool),
     /// A queue has failed.
     Failed,
-    /// Something of a queue pair.
+    /// An event of a queue pair.
     Pair(PairEvent),
-    /// Something else.
+    /// Another event.
     Other,
 }
 
@@ -73,9 +75,9 @@ pub struct Events {
     log: u32,
     number: u32,
     taken: u32,
-    /// How far the device was told.
-    told: u32,
-    /// An interrupt was asked for, and nothing has come since.
+    /// `taken` as last reported to the device.
+    notified: u32,
+    /// The queue is armed, and no event has come since.
     is_armed: bool,
 }
 
@@ -85,9 +87,9 @@ impl Events {
         ENTRY << log
     }
 
-    /// A queue of 2^`log` entries, in memory that is made ready by [`Events::clear`].
+    /// A queue of 2^`log` entries. Initialize it by [`Events::clear`].
     pub fn new(ring: Window, log: u32) -> Self {
-        Events { ring, log, number: 0, taken: 0, told: 0, is_armed: false }
+        Events { ring, log, number: 0, taken: 0, notified: 0, is_armed: false }
     }
 
     pub fn log(&self) -> u32 {
@@ -102,22 +104,22 @@ impl Events {
         self.ring
     }
 
-    /// All entries become the device's.
+    /// Passes all entries to the device.
     pub fn clear(&mut self) {
         self.ring.fill(0);
         for n in 0..self.entries() as usize {
             self.ring.store32(n * ENTRY + OWNER, 1 << 24);
         }
-        (self.taken, self.told, self.is_armed) = (0, 0, false);
+        (self.taken, self.notified, self.is_armed) = (0, 0, false);
     }
 
-    /// The device has it, and calls it so.
+    /// Starts the queue, which the device has created with this number.
     pub fn begin(&mut self, number: u32, doorbells: Doorbells<'_>) {
         self.number = number;
-        self.tell(doorbells, UPDATE);
+        self.notify(doorbells, UPDATE);
     }
 
-    /// Where the next one is, if it has come.
+    /// Offset of the next event, if the device has written it.
     #[inline]
     fn next(&self) -> Option<usize> {
         let at = (self.taken & (self.entries() - 1)) as usize * ENTRY;
@@ -125,7 +127,7 @@ impl Events {
         (u32::from(last & 1) == self.taken >> self.log & 1).then_some(at)
     }
 
-    /// Whether there is one that was not taken.
+    /// Whether events wait.
     #[inline]
     pub fn pending(&self) -> bool {
         self.next().is_some()
@@ -145,7 +147,7 @@ impl Events {
             (PORT, 1) => Event::Link(false),
             (PORT, 4) => Event::Link(true),
             (ESTABLISHED, _) => Event::Pair(PairEvent::Established(word(0x38) & 0xff_ffff)),
-            // Of a queue pair, and not of a queue of Ethernet.
+            // Of a queue pair, not of an Ethernet queue.
             (QUEUE_FAILED | INVALID | ACCESS, _) if word(KIND) >> 24 == 0 => {
                 Event::Pair(PairEvent::Failed(word(0x38) & 0xff_ffff))
             }
@@ -154,22 +156,22 @@ impl Events {
         })
     }
 
-    /// Tells the device how far they were taken, if a good part of the queue was taken since it was told.
-    pub fn tell_some(&mut self, doorbells: Doorbells<'_>) {
-        if self.taken.wrapping_sub(self.told) >= self.entries() / 4 {
-            self.tell(doorbells, UPDATE);
+    /// Notifies the device of events taken, once there is a batch of them.
+    pub fn notify_batch(&mut self, doorbells: Doorbells<'_>) {
+        if self.taken.wrapping_sub(self.notified) >= self.entries() / 4 {
+            self.notify(doorbells, UPDATE);
         }
     }
 
-    /// Asks for an interrupt at the next one, if that was not done.
+    /// Arms the queue for the next event, unless it is armed.
     pub fn arm(&mut self, doorbells: Doorbells<'_>) {
         if !core::mem::replace(&mut self.is_armed, true) {
-            self.tell(doorbells, ARM);
+            self.notify(doorbells, ARM);
         }
     }
 
-    fn tell(&mut self, doorbells: Doorbells<'_>, register: usize) {
-        self.told = self.taken;
+    fn notify(&mut self, doorbells: Doorbells<'_>, register: usize) {
+        self.notified = self.taken;
         let value = self.number << 24 | self.taken & 0xff_ffff;
         doorbells.write32(register, value.to_be());
     }

@@ -1,9 +1,10 @@
-//! The way to the firmware: the initialization segment, and commands, which are entries of a queue with mailboxes for what
-//! does not fit. Two entries are used: one for whatever is asked, and one to give pages that the firmware wants meanwhile.
+//! The firmware interface: the initialization segment, and commands. Commands are entries of a queue, with mailboxes
+//! for longer data. Two entries are used: one for ordinary commands, and one to give pages that the firmware requests
+//! meanwhile.
 //!
-//! An entry of 64 bytes: type 7; length of the input; first input mailbox; 16 bytes of input; 16 of output; first output
-//! mailbox; length of the output; token, signature, and in the last byte the status of delivery and who owns it. A mailbox:
-//! 512 bytes, 48 that are 0, the next one, its number, token and signatures.
+//! An entry of 64 bytes: type 7; length of the input; first input mailbox; 16 bytes of input; 16 bytes of output; first
+//! output mailbox; length of the output; token, signature, and in the last byte the status of delivery and the owner
+//! bit. A mailbox: 512 bytes of data, 48 bytes of 0, address of the next one, its number, token and signatures.
 
 use super::error::Error;
 use super::fields::{get, put, put64, word};
@@ -12,27 +13,29 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// In the segment.
+// Offsets in the segment.
 const QUEUE_HIGH: usize = 0x10;
 const QUEUE_LOW: usize = 0x14;
 const DOORBELL: usize = 0x18;
 const STATUS: usize = 0x1fc;
 const REVISION: u16 = 5;
-/// How long firmware may take to come up, and for a command (Linux: 120 s, 60 s).
+/// Timeout of the firmware's start (as in Linux).
 pub const START_UP: Duration = Duration::from_secs(120);
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a command (as in Linux).
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const ENTRY: usize = 64;
 const INLINE: usize = 16;
 const MAILBOX: usize = 1024;
 const DATA: usize = 512;
-/// Mailboxes of an entry, for its input and for its output: as many as capabilities take.
+/// Mailboxes of an entry for input, and as many for output: enough for capabilities.
 const MAILBOXES: usize = 9;
-/// Bytes of memory: the queue, and mailboxes.
+/// Bytes of the queue.
 const QUEUE: usize = 4096;
+/// Bytes of the mailboxes for input or output of an entry.
 const PART: usize = MAILBOXES * MAILBOX;
 pub const BYTES: usize = QUEUE + 4 * PART;
-/// Longest input and output.
+/// Maximum length of input and output.
 pub const LONGEST: usize = INLINE + MAILBOXES * DATA;
 
 /// A doorbell page.
@@ -43,19 +46,19 @@ pub struct Doorbells<'a> {
 }
 
 impl<'a> Doorbells<'a> {
-    /// The page of this number.
+    /// Page number `page`.
     #[inline(always)]
     pub fn new(registers: &'a dyn Registers, page: u32) -> Self {
         Doorbells { registers, start: (page as usize) << 12 }
     }
 
-    /// Writes a big-endian register, whose bytes are given as a number of the CPU's.
+    /// Writes a register. The caller passes the big-endian value in the CPU's byte order.
     #[inline(always)]
     pub fn write32(&self, offset: usize, value: u32) {
         self.registers.write32(self.start + offset, value);
     }
 
-    /// Likewise.
+    /// Writes 64 bits, as [`Doorbells::write32`].
     #[inline(always)]
     pub fn write64(&self, offset: usize, value: u64) {
         self.registers.write64(self.start + offset, value);
@@ -65,9 +68,9 @@ impl<'a> Doorbells<'a> {
 /// An entry of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// For whatever is asked.
+    /// For ordinary commands.
     Ordinary = 0,
-    /// To give pages.
+    /// For commands that move pages.
     Pages = 1,
 }
 
@@ -75,14 +78,14 @@ pub enum Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command(pub u16, pub &'static str);
 
-/// The way to the firmware.
+/// The firmware interface.
 pub struct Firmware {
     registers: Box<dyn Registers>,
     memory: Window,
     stride: usize,
     token: u8,
-    /// What is under way in each entry: the command, and bytes of its output.
-    doing: [Option<(Command, usize)>; 2],
+    /// Command in flight in each entry, and length of its output.
+    in_flight: [Option<(Command, usize)>; 2],
 }
 
 fn exclusive_or(bytes: &[u8]) -> u8 {
@@ -90,13 +93,13 @@ fn exclusive_or(bytes: &[u8]) -> u8 {
 }
 
 impl Firmware {
-    /// With the registers of BAR 0, and memory of the arena.
+    /// An interface with the registers of BAR 0, and memory of the arena.
     pub fn new(registers: Box<dyn Registers>, arena: &mut Arena) -> Result<Self, Error> {
         let memory = arena.alloc(BYTES, 4096).ok_or(Error::NoMemory { bytes: BYTES })?;
-        Ok(Firmware { registers, memory, stride: ENTRY, token: 0, doing: [None; 2] })
+        Ok(Firmware { registers, memory, stride: ENTRY, token: 0, in_flight: [None; 2] })
     }
 
-    /// What it took of the arena.
+    /// Memory allocated from the arena.
     pub fn memory(&self) -> Window {
         self.memory
     }
@@ -107,7 +110,7 @@ impl Firmware {
         Doorbells::new(&*self.registers, page)
     }
 
-    /// A register of the segment.
+    /// Reads a register of the segment.
     pub fn read(&self, offset: usize) -> u32 {
         u32::from_be(self.registers.read32(offset))
     }
@@ -124,7 +127,7 @@ impl Firmware {
         }
     }
 
-    /// Tells it where the command queue is.
+    /// Sets up the command queue.
     pub fn begin(&mut self) -> Result<(), Error> {
         let revision = (self.read(4) >> 16) as u16;
         if revision != REVISION {
@@ -136,22 +139,22 @@ impl Firmware {
             return Err(Error::Queue(entries, stride));
         }
         self.stride = 1 << stride;
-        self.doing = [None; 2];
+        self.in_flight = [None; 2];
         self.memory.fill(0);
         let address = self.memory.bus_address();
         self.write(QUEUE_HIGH, (address >> 32) as u32);
-        // Without more in the lower bits: the whole driver.
+        // The lower bits are 0: a full driver.
         self.write(QUEUE_LOW, address as u32);
         Ok(())
     }
 
-    /// The mailboxes of an entry, for its input or for its output.
+    /// Offset of the mailboxes of an entry, for input or output.
     fn mailboxes(&self, slot: Slot, output: bool) -> usize {
         QUEUE + (2 * slot as usize + usize::from(output)) * PART
     }
 
-    /// Gives a command. `input` begins with what follows opcode and operation, at byte 8.
-    pub fn give(
+    /// Posts a command. `input` begins behind opcode and operation, at byte 8.
+    pub fn post(
         &mut self,
         slot: Slot,
         command: Command,
@@ -160,7 +163,7 @@ impl Firmware {
         output: usize,
     ) -> Result<(), Error> {
         let length = 8 + input.len();
-        if length > LONGEST || output > LONGEST || self.doing[slot as usize].is_some() {
+        if length > LONGEST || output > LONGEST || self.in_flight[slot as usize].is_some() {
             return Err(Error::Answer(command.1));
         }
         self.token = if self.token == u8::MAX { 1 } else { self.token + 1 };
@@ -180,7 +183,7 @@ impl Firmware {
         put64(&mut entry, 0x30, out);
         put(&mut entry, 0x38, output as u32);
         entry[0x3c] = self.token;
-        // The signature counts with the owner's bit, which is written last.
+        // The signature includes the owner bit, which is written last.
         entry[0x3f] = 1;
         entry[0x3d] = !exclusive_or(&entry);
         entry[0x3f] = 0;
@@ -190,12 +193,12 @@ impl Firmware {
         last.copy_from_slice(&entry[0x3c..]);
         last[3] = 1;
         self.memory.store32(at + 0x3c, u32::from_le_bytes(last));
-        self.doing[slot as usize] = Some((command, output));
+        self.in_flight[slot as usize] = Some((command, output));
         self.write(DOORBELL, 1 << slot as u32);
         Ok(())
     }
 
-    /// Fills mailboxes for so many bytes, and chains them: the address of the first, or 0 without any.
+    /// Fills and chains mailboxes for `bytes` bytes. The address of the first, or 0 without any.
     fn lay_out(&self, at: usize, bytes: usize, data: &[u8]) -> u64 {
         let count = bytes.div_ceil(DATA);
         for n in 0..count {
@@ -213,15 +216,15 @@ impl Firmware {
         if count > 0 { self.memory.bus_address() + at as u64 } else { 0 }
     }
 
-    /// The answer to the command in an entry, from its status on, if it is there.
+    /// The answer to the command in an entry, from its status on, if the command is done.
     pub fn answer(&mut self, slot: Slot) -> Option<Result<Vec<u8>, Error>> {
-        let (command, length) = self.doing[slot as usize]?;
+        let (command, length) = self.in_flight[slot as usize]?;
         let at = slot as usize * self.stride;
         let status = self.memory.load32(at + 0x3c).to_le_bytes()[3];
         if status & 1 != 0 {
             return None;
         }
-        self.doing[slot as usize] = None;
+        self.in_flight[slot as usize] = None;
         if status >> 1 != 0 {
             return Some(Err(Error::Delivery(command.1, status >> 1)));
         }
@@ -237,8 +240,8 @@ impl Firmware {
         })
     }
 
-    /// When a command that is given at `now` is late.
+    /// When a command that is posted at `now` times out.
     pub fn late_at(now: Instant) -> Instant {
-        now + PATIENCE
+        now + TIMEOUT
     }
 }

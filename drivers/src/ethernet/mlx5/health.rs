@@ -1,52 +1,52 @@
-//! Whether the firmware lives (Linux: `health.c`).
+//! Health checks of the firmware (Linux: `health.c`).
 
 use super::firmware::Firmware;
 
 const FIRMWARE_VERSION: usize = 0x230;
-/// Whether the firmware wants a reset, and how bad it is; the syndrome.
+/// The firmware's reset request, and severity.
 const WANTS_RESET: usize = 0x238;
 const SYNDROME: usize = 0x23c;
 const COUNTER: usize = 0x1010;
 const QUEUE_LOW: usize = 0x14;
-/// Looks in a row at which the counter has not moved.
-const MOST_STILL: u8 = 3;
+/// Number of successive checks without a change of the counter after which the firmware hangs.
+const MOST_UNCHANGED: u8 = 3;
 
-/// What a look has come to.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It lives.
+    /// The firmware works.
     Good,
-    /// Nothing answers.
+    /// The registers read as all ones.
     Absent,
-    /// It says that it has failed.
+    /// The firmware has reported a failure.
     Failed,
-    /// It does not move any more.
-    Still,
+    /// The firmware hangs: its counter has stopped.
+    Hung,
 }
 
-/// Looks so far.
+/// State of the checks.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct HealthMonitor {
     counter: Option<u32>,
-    still: u8,
+    unchanged: u8,
 }
 
-impl Watch {
-    /// Looks, once a second or so.
-    pub fn look(&mut self, firmware: &Firmware) -> Health {
+impl HealthMonitor {
+    /// Checks the firmware. Call it about once a second.
+    pub fn check(&mut self, firmware: &Firmware) -> Health {
         if firmware.read(FIRMWARE_VERSION) == u32::MAX {
             return Health::Absent;
         }
         let wants_reset = firmware.read(WANTS_RESET) >> 31 == 1;
         let syndrome = firmware.read(SYNDROME) >> 16 & 0xff;
-        // The function was taken from us: 1 it is off, 7 it is being reset.
+        // The function is disabled by its owner: 1 it is off, 7 it is being reset.
         let interface = firmware.read(QUEUE_LOW) >> 8 & 7;
         if wants_reset && syndrome != 0 || matches!(interface, 1 | 7) {
             return Health::Failed;
         }
         let counter = firmware.read(COUNTER) & 0xff_ffff;
         let moved = self.counter.replace(counter) != Some(counter);
-        self.still = if moved { 0 } else { self.still.saturating_add(1) };
-        if self.still >= MOST_STILL { Health::Still } else { Health::Good }
+        self.unchanged = if moved { 0 } else { self.unchanged.saturating_add(1) };
+        if self.unchanged >= MOST_UNCHANGED { Health::Hung } else { Health::Good }
     }
 }

@@ -1,14 +1,14 @@
 //! ConnectX (4 Lx and later) as Ethernet (Linux: `drivers/net/ethernet/mellanox/mlx5`, and Snabb's `connectx.lua`): one
-//! pair of queues, which a single flow entry leads everything to, or several, for a core each ([`split`]), among which a hash
-//! of addresses chooses; frames in one buffer each, sent from where they lie; an event queue that is polled, and armed only
-//! before a halt. No offloads.
+//! pair of queues, to which a single flow entry leads all frames, or a pair per core ([`split`]), chosen by a hash of
+//! addresses; frames in one buffer each, sent in place; an event queue that is polled, and armed only before a halt. No
+//! offloads.
 //!
-//! What a verbs provider does with the same function goes through [`Mlx5Port`] as well: commands, doorbells, events of
-//! queue pairs (`verbs`). All else of it is in memory, and in the provider's hands.
+//! A verbs provider shares the function through [`Mlx5Port`]: commands, doorbells, events of queue pairs (`verbs`). Its
+//! queues are in memory that the provider owns.
 //!
-//! Never seen on a card: what is known is what the drivers of Linux, rdma-core and Snabb do. Commands are mailboxes in
-//! memory; a sequence of them is an `async` function (`start`) that whoever opens the port polls until it has ended,
-//! and the loop, after a reset, a little in each round. There is no executor, and nothing is woken.
+//! Never tried on a card: the driver follows those of Linux, rdma-core and Snabb. Commands are mailboxes in memory. A
+//! sequence of commands is an `async` function (`start`). The caller that opens the port polls it to its end; after a
+//! reset the loop polls it a little in each round. There is no executor and no waker.
 
 mod capability;
 mod card;
@@ -42,8 +42,8 @@ pub use verbs::Abilities;
 
 const VENDOR: u16 = 0x15b3;
 
-/// What the driver matches: ConnectX-4 Lx, -5, -5 Ex, -6, -6 Dx, -6 Lx and -7, and their virtual functions, which from
-/// -6 on share an id.
+/// Devices that the driver matches: ConnectX-4 Lx, -5, -5 Ex, -6, -6 Dx, -6 Lx and -7, and their virtual functions,
+/// which from -6 on share an id.
 pub const IDS: [Id; 11] = [
     Id::Pci(VENDOR, 0x1015),
     Id::Pci(VENDOR, 0x1016),
@@ -59,7 +59,7 @@ pub const IDS: [Id; 11] = [
 ];
 const VIRTUAL: [u16; 4] = [0x1016, 0x1018, 0x101a, 0x101e];
 
-/// Sets a device up, and waits for it. What comes of it is an Ethernet port, which a verbs provider can share.
+/// Opens a device, and waits until it is up. The result is an Ethernet port, which a verbs provider can share.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,

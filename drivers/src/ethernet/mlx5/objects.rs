@@ -1,19 +1,19 @@
-//! What the device calls the objects that were made.
+//! Numbers of the objects that were created in the device.
 
-/// Numbers of objects, as the commands that made them answered.
+/// Numbers of objects, from the answers of the commands that created them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Objects {
     pub domain: u32,
     pub transport: u32,
     /// The key for bus addresses.
     pub key: u32,
-    /// Those of the first pair of queues.
-    pub pair: Named,
+    /// Objects of the first pair of queues.
+    pub pair: PairObjects,
 }
 
-/// Those of a pair of queues.
+/// Numbers of the objects of a pair of queues.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Named {
+pub struct PairObjects {
     /// The doorbell page.
     pub page: u32,
     pub events: u32,

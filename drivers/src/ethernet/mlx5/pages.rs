@@ -1,4 +1,4 @@
-//! Memory that the firmware works in: pages of 4 KiB that it asks for, and has until it gives them back or is reset.
+//! Memory for the firmware: pages of 4 KiB that it requests, and owns until it returns them or is reset.
 
 use super::error::Error;
 use super::fields::word;
@@ -6,35 +6,36 @@ use crate::hal::{Arena, Window};
 use alloc::vec::Vec;
 
 const PAGE: usize = 4096;
-/// Pages that are given by one command: as many as its mailboxes hold.
+/// Maximum number of pages per command: as many as its mailboxes hold.
 pub const AT_A_TIME: usize = 512;
-/// Most that the firmware may have: 64 MiB. Cards ask for tens of them.
+/// Maximum number of pages of the firmware: 64 MiB. Cards request tens of MiB.
 const MOST: usize = 16384;
-/// Pages that are taken of the arena at a time, if it has a stretch as long.
+/// Number of pages that are allocated from the arena at a time, if it has a free stretch of that length.
 const STRETCH: usize = 64;
 
-/// Pages.
+/// The firmware's pages.
 #[derive(Default)]
 pub struct Pages {
-    /// What was taken of the arena.
+    /// Windows allocated from the arena.
     taken: Vec<Window>,
-    /// Bus addresses of those that the firmware does not have, and of those that it has.
+    /// Bus addresses of pages that the firmware does not own.
     free: Vec<u64>,
+    /// Bus addresses of pages that the firmware owns.
     given: Vec<u64>,
 }
 
 impl Pages {
-    /// A reset has taken all pages from the firmware.
-    pub fn forget(&mut self) {
+    /// Takes all pages back, after a reset of the firmware.
+    pub fn reclaim_all(&mut self) {
         self.free.append(&mut self.given);
     }
 
-    /// Everything that was taken of the arena.
+    /// All windows allocated from the arena.
     pub fn memory(&self) -> &[Window] {
         &self.taken
     }
 
-    /// Sees to it that there are so many that can be given.
+    /// Allocates pages until `count` are free.
     pub fn provide(&mut self, count: usize, arena: &mut Arena) -> Result<(), Error> {
         if self.given.len() + count > MOST {
             return Err(Error::TooManyPages((self.given.len() + count) as u32));
@@ -53,8 +54,8 @@ impl Pages {
         Ok(())
     }
 
-    /// The input of a command that gives up to `count` pages, from byte 8 on, and how many it gives. They count as
-    /// given from now on: who knows what becomes of a command that fails.
+    /// The input of a command that gives up to `count` pages, from byte 8 on, and the number of pages. They count as
+    /// given from now on, because the firmware may own them even if the command fails.
     pub fn give(&mut self, count: usize) -> (Vec<u8>, usize) {
         let count = count.min(AT_A_TIME).min(self.free.len());
         let mut input = alloc::vec![0; 4];
@@ -65,8 +66,8 @@ impl Pages {
         (input, count)
     }
 
-    /// Takes back the pages that an answer lists, which come from the firmware; how many. None if one of them is not
-    /// the firmware's.
+    /// Takes back the pages that the firmware's answer lists; their number. None if the firmware does not own one of
+    /// them.
     pub fn take_back(&mut self, answer: &[u8]) -> Option<usize> {
         let count = word(answer, 8) as usize;
         let list = answer.get(16..)?.chunks_exact(8);

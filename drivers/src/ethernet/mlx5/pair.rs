@@ -1,5 +1,5 @@
-//! A pair of queues, with its doorbell page and its event queue: the commands that make it, and those that lead frames to it,
-//! or to several by a hash.
+//! A pair of queues, with its doorbell page and its event queue: the commands that create it, and those that steer
+//! frames to it, or to several pairs by a hash.
 
 use super::card::Card;
 use super::completions::Completions;
@@ -7,7 +7,7 @@ use super::error::Error;
 use super::events::Events;
 use super::fields::{put, put64, set};
 use super::firmware::Command;
-use super::objects::Named;
+use super::objects::PairObjects;
 use super::receive::{self, Receiver};
 use super::start::{HEAD, input};
 use super::transmit::Transmitter;
@@ -30,14 +30,14 @@ const CREATE_FLOW_TABLE: Command = Command(0x930, "CREATE_FLOW_TABLE");
 const CREATE_FLOW_GROUP: Command = Command(0x933, "CREATE_FLOW_GROUP");
 const SET_FLOW_TABLE_ENTRY: Command = Command(0x936, "SET_FLOW_TABLE_ENTRY");
 
-/// What the card is asked to inline of a frame at most: layer 2.
+/// Inline mode: at most the layer 2 header of a frame.
 pub const INLINE_LAYER_2: u32 = 1;
-/// What is hashed: addresses of IPv4, and of IPv6.
+/// Hashed frames: type, and fields of the hash: addresses of IPv4, and of IPv6.
 const HASHED: [(u16, u32); 2] = [(0x0800, 3), (0x86dd, 1 << 31 | 3)];
-/// Entries of the flow table, as log2: one for each of those, and one for all else.
+/// Log2 of the entries of the flow table: one for each hashed type, and one for all other frames.
 const LOG_TABLE: u8 = 2;
 
-/// Memory of a ring, its doorbell record, and log2 of its entries.
+/// A ring: memory, doorbell record, and log2 of the number of entries.
 #[derive(Clone, Copy)]
 pub struct Ring {
     memory: Window,
@@ -87,13 +87,13 @@ fn list(input: &mut Vec<u8>, ring: Window) {
 }
 
 impl Card {
-    /// Begins a pair: its doorbell page, and its event queue, for these types of events, which raises this vector.
+    /// Creates the doorbell page of a pair, and its event queue, for event types `events` and interrupt `vector`.
     pub async fn begin_pair(
         &mut self,
         rings: &Rings,
         vector: u32,
         events: u64,
-    ) -> Result<Named, Error> {
+    ) -> Result<PairObjects, Error> {
         let page = self.create(ALLOC_UAR, &[0; 8]).await?;
         let mut input = input(0x110);
         let context = &mut input[0x10 - HEAD..];
@@ -103,20 +103,24 @@ impl Card {
         put64(&mut input, 0x58 - HEAD, events);
         list(&mut input, rings.events);
         let events = self.create(CREATE_EQ, &input).await? & 0xff;
-        Ok(Named { page, events, ..Named::default() })
+        Ok(PairObjects { page, events, ..PairObjects::default() })
     }
 
-    /// The queues of a pair, which has been begun.
-    pub async fn make_pair(&mut self, rings: &Rings, pair: Named) -> Result<Named, Error> {
+    /// Creates the queues of a pair, after [`Card::begin_pair`].
+    pub async fn create_queues(
+        &mut self,
+        rings: &Rings,
+        pair: PairObjects,
+    ) -> Result<PairObjects, Error> {
         let receive_completions = self.create_completions(&rings.received, &pair).await?;
         let send_completions = self.create_completions(&rings.sent, &pair).await?;
-        let pair = Named { receive_completions, send_completions, ..pair };
+        let pair = PairObjects { receive_completions, send_completions, ..pair };
         let send_queue = self.create_send_queue(&rings.send, &pair).await?;
         let receive_queue = self.create_receive_queue(&rings.receive, &pair).await?;
-        Ok(Named { send_queue, receive_queue, ..pair })
+        Ok(PairObjects { send_queue, receive_queue, ..pair })
     }
 
-    async fn create_completions(&mut self, ring: &Ring, pair: &Named) -> Result<u32, Error> {
+    async fn create_completions(&mut self, ring: &Ring, pair: &PairObjects) -> Result<u32, Error> {
         let mut input = input(0x110);
         let context = &mut input[0x10 - HEAD..];
         set(context, 0x63, 5, ring.log);
@@ -127,13 +131,13 @@ impl Card {
         self.create(CREATE_CQ, &input).await
     }
 
-    async fn create_send_queue(&mut self, ring: &Ring, pair: &Named) -> Result<u32, Error> {
+    async fn create_send_queue(&mut self, ring: &Ring, pair: &PairObjects) -> Result<u32, Error> {
         let mut interface = input(0xc0);
         put(&mut interface, 0x44 - HEAD, self.objects.transport);
         let interface = self.create(CREATE_TIS, &interface).await?;
         let mut input = input(0x110);
         let context = &mut input[0x20 - HEAD..];
-        // Requests that are under way come back if the queue fails.
+        // If the queue fails, requests in flight are completed with errors.
         set(context, 0x03, 1, 1);
         set(context, 0x05, 3, INLINE_LAYER_2);
         set(context, 0x48, 24, pair.send_completions);
@@ -151,7 +155,11 @@ impl Card {
         Ok(number)
     }
 
-    async fn create_receive_queue(&mut self, ring: &Ring, pair: &Named) -> Result<u32, Error> {
+    async fn create_receive_queue(
+        &mut self,
+        ring: &Ring,
+        pair: &PairObjects,
+    ) -> Result<u32, Error> {
         let mut input = input(0x110);
         let context = &mut input[0x20 - HEAD..];
         set(context, 0x03, 1, 1); // VLAN tags stay
@@ -169,7 +177,7 @@ impl Card {
         Ok(number)
     }
 
-    /// From reset to ready.
+    /// Moves a queue from reset to ready.
     async fn make_ready(&mut self, command: Command, number: u32) -> Result<(), Error> {
         let mut change = input(0x110);
         put(&mut change, 0, number);
@@ -178,8 +186,9 @@ impl Card {
         Ok(())
     }
 
-    /// Frames come to these queues: one by a hash of its addresses if there are several, and to the first what has none.
-    pub async fn lead_to(&mut self, queues: &[u32]) -> Result<(), Error> {
+    /// Steers received frames to `queues`: by a hash of the addresses if there are several; frames without IP addresses
+    /// go to the first queue.
+    pub async fn steer_to(&mut self, queues: &[u32]) -> Result<(), Error> {
         let mut table = input(0x40);
         table[0x1b - HEAD] = LOG_TABLE;
         let table = self.create(CREATE_FLOW_TABLE, &table).await?;
@@ -213,7 +222,7 @@ impl Card {
         Ok(())
     }
 
-    /// The table by which a hash chooses among queues.
+    /// Creates the redirection table by which a hash chooses a queue.
     async fn create_spread(&mut self, queues: &[u32]) -> Result<u32, Error> {
         let mut table = input(0x110);
         [0x14, 0x18].iter().for_each(|at| put(&mut table, 0x20 + at - HEAD, ENTRIES as u32));
@@ -222,7 +231,7 @@ impl Card {
         self.create(CREATE_RQT, &table).await
     }
 
-    /// Entries of a flow table that match by the type of a frame, or match everything.
+    /// Creates a group of flow table entries, which match by the type of a frame, or match all frames.
     async fn create_group(
         &mut self,
         table: u32,
@@ -241,7 +250,7 @@ impl Card {
         self.create(CREATE_FLOW_GROUP, &group).await
     }
 
-    /// An entry of a flow table, which leads frames of a type to a TIR.
+    /// Sets a flow table entry, which forwards frames of a type to a TIR.
     async fn set_entry(
         &mut self,
         table: u32,

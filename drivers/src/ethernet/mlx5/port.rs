@@ -1,7 +1,7 @@
 //! A function as a [`Port`].
 
 use super::VIRTUAL;
-use super::card::{Card, Present, Queues};
+use super::card::{Card, Queues, SharedTime};
 use super::error::Error;
 use super::events::{self, Events};
 use super::firmware::Firmware;
@@ -9,7 +9,7 @@ use super::health::Health;
 use super::receive::Receiver;
 use super::start;
 use super::transmit::Transmitter;
-use crate::ethernet::keeper::{HUNG, Keeper, LOST_PLACE, Stall};
+use crate::ethernet::keeper::{HUNG, OUT_OF_ORDER, ResetLog, Stall};
 use crate::ethernet::{LEAST_MTU, MOST_MTU, WantedMtu};
 use crate::hal::{
     Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
@@ -23,49 +23,47 @@ use core::pin::Pin;
 use core::sync::atomic::Ordering;
 use core::task::{Context, Poll, Waker};
 
-/// The MSI-X entry of all events.
+/// MSI-X entry of the event queue.
 const VECTOR: u16 = 0;
-/// Polls of what is under way, before somebody else has a turn.
+/// Number of polls of a start before the loop continues with other work.
 const POLLS: usize = 64;
-/// Least of BAR 0: the segment, and a doorbell page.
+/// Minimum size of BAR 0: the segment, and a doorbell page.
 const LEAST_BAR: u64 = 0x10_0000;
 
-const STOPPED: &str =
-    "the network card has stopped a queue, because of a mistake that it found: it is reset";
+const STOPPED: &str = "the network card has stopped a queue because of an error: it is reset";
 const FAILED: &str =
-    "the network card's firmware says that it has failed: it is reset; renew the firmware";
-const STILL: &str =
-    "the network card's firmware does not move any more: it is reset; renew the firmware";
-const MEMORY: &str = "the network card's firmware wants memory that there is none of: it is reset; give the machine more memory";
+    "the network card's firmware reported a fatal error: it is reset; update the firmware";
+const HUNG_FIRMWARE: &str = "the network card's firmware hangs (its health counter stopped): it is reset; update the firmware";
+const MEMORY: &str = "the network card's firmware requests more memory than is free: it is reset; give the machine more memory";
 const GONE: &str = "the network card does not answer any more: it was removed, or its firmware has stopped; it is reset";
 pub(super) const NOT_BACK: &str = "the network card does not come back from a reset, and is not used any more: reset the card, and restart \
      the appliance";
-const DISTRUSTED: &str = "the network card's function is not trusted: of multicast it receives what the host lets through; make it \
-     so (ip link set PF vf N trust on)";
+const DISTRUSTED: &str = "the network card's function is not trusted: it receives only multicast that the host lets through; trust \
+     it on the host (ip link set PF vf N trust on)";
 
 type Ended = (Box<Card>, Result<(), Error>);
 type Steps = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// A port.
 pub struct Mlx5Port {
-    /// None while it comes up, and after it has not.
+    /// None during a start, and after a failed one.
     pub(super) card: Option<Box<Card>>,
-    /// How it comes up.
+    /// The start in progress.
     pub(super) steps: Option<Steps>,
-    pub(super) present: Present,
-    pub(super) keeper: Keeper,
+    pub(super) time: SharedTime,
+    pub(super) reset_log: ResetLog,
     transmit: Stall,
     receive: Stall,
     pub(super) msix: Option<Msix>,
     pub(super) routed: Option<Interrupt>,
     pub(super) mac: [u8; 6],
     pub(super) mtu: u16,
-    /// What was counted before the last reset.
+    /// Counters up to the last reset.
     before: PortCounters,
 }
 
 impl Mlx5Port {
-    /// Sets a device up, and waits for it.
+    /// Opens a device, and waits until it is up.
     pub fn open(
         function: Function<'static>,
         platform: &mut dyn Platform,
@@ -96,19 +94,18 @@ impl Mlx5Port {
             }
         };
         let memory = alloc::vec![firmware.memory(), ring];
-        let present = Present::new(clock.now());
+        let time = SharedTime::new(clock.now());
         let is_virtual = VIRTUAL.contains(&function.device());
         let events = Events::new(ring, events::LOG);
-        let card =
-            Card::new(function, firmware, present.clone(), arena, events, memory, is_virtual);
-        let mut card = open(Box::pin(start::reach(Box::new(card))), &present, clock)?;
+        let card = Card::new(function, firmware, time.clone(), arena, events, memory, is_virtual);
+        let mut card = open(Box::pin(start::bring_up(Box::new(card))), &time, clock)?;
         let most = card.port_mtu.clamp(LEAST_MTU, MOST_MTU);
         card.mtu = wanted_mtu(card.mac).unwrap_or(1500.min(most)).clamp(LEAST_MTU, most);
         let Card { arena, memory, mtu, .. } = &mut *card;
         let receiver = Receiver::new(arena, *mtu, memory)?;
         let transmitter = Transmitter::new(arena, *mtu, memory)?;
         card.queues = Some(Queues { receiver, transmitter });
-        let card = open(Box::pin(start::make(card)), &present, clock)?;
+        let card = open(Box::pin(start::create_objects(card)), &time, clock)?;
         let mut msix = Msix::open(&function, &bars, platform);
         let interrupt = msix.as_ref().and_then(|_| platform.allocate_interrupt());
         let routed = interrupt.filter(|interrupt| route(&mut msix, interrupt));
@@ -116,8 +113,8 @@ impl Mlx5Port {
         let mut port = Mlx5Port {
             card: Some(card),
             steps: None,
-            present,
-            keeper: Keeper::new(),
+            time,
+            reset_log: ResetLog::new(),
             transmit: Stall::default(),
             receive: Stall::default(),
             msix,
@@ -127,24 +124,24 @@ impl Mlx5Port {
             before: PortCounters::default(),
         };
         if distrusted {
-            port.keeper.note(Severity::Warning, DISTRUSTED);
+            port.reset_log.note(Severity::Warning, DISTRUSTED);
         }
         Ok(port)
     }
 
-    /// Resets the card. Whoever asks the port for something afterwards helps it to come up.
+    /// Resets the card. Later calls of the port's methods poll its start.
     pub(super) fn reset(&mut self, why: &'static str) {
         let Some(card) = self.card.take() else { return };
         self.before = count(self.before, &card);
-        self.keeper.reset(why);
+        self.reset_log.reset(why);
         (self.transmit, self.receive) = (Stall::default(), Stall::default());
-        self.steps = Some(Box::pin(start::again(card)));
+        self.steps = Some(Box::pin(start::restart(card)));
         self.come_up();
     }
 
-    /// Polls what is under way, if there is something.
+    /// Polls the start, if one is in progress.
     #[inline(always)]
-    fn help(&mut self) {
+    fn poll_start(&mut self) {
         if self.steps.is_some() {
             self.come_up();
         }
@@ -161,37 +158,37 @@ impl Mlx5Port {
             };
             self.steps = None;
             match end {
-                // A card that comes back as another is not the one that its user knows.
+                // With another MAC address, the card is not the one that the port's user has.
                 Ok(()) if card.mac == self.mac => {
-                    self.keeper.works();
+                    self.reset_log.note_up();
                     self.before = uncount(self.before, &card);
-                    self.is_back(card);
+                    self.attach(card);
                 }
-                _ => self.keeper.note(Severity::Error, NOT_BACK),
+                _ => self.reset_log.note(Severity::Error, NOT_BACK),
             }
             return;
         }
     }
 
-    /// A card has come up, perhaps again.
-    pub(super) fn is_back(&mut self, card: Box<Card>) {
+    /// Takes a card that has come up, and routes its interrupts.
+    pub(super) fn attach(&mut self, card: Box<Card>) {
         self.card = Some(card);
         if let (Some(msix), Some(interrupt)) = (&mut self.msix, &self.routed) {
             msix.route(VECTOR, interrupt);
         }
     }
 
-    /// Looks after the card: why it has to be reset, if it has to.
-    fn ails(&mut self) -> Option<&'static str> {
+    /// Checks the card. The reason for a reset, if it needs one.
+    fn reset_reason(&mut self) -> Option<&'static str> {
         let card = self.card.as_mut()?;
-        match card.health.look(&card.firmware) {
+        match card.health.check(&card.firmware) {
             Health::Absent => return Some(GONE),
             Health::Failed => return Some(FAILED),
-            Health::Still => return Some(STILL),
+            Health::Hung => return Some(HUNG_FIRMWARE),
             Health::Good => {}
         }
         for _ in 0..POLLS {
-            match card.mind() {
+            match card.process_events() {
                 Ok(()) => {}
                 Err(Error::NoMemory { .. } | Error::TooManyPages(_)) => return Some(MEMORY),
                 Err(_) => return Some(FAILED),
@@ -200,27 +197,27 @@ impl Mlx5Port {
         if card.has_failed {
             return Some(STOPPED);
         }
-        if card.others_hang() {
+        if card.other_queue_hangs() {
             return Some(HUNG);
         }
         let queues = card.queues.as_mut()?;
         queues.transmitter.reclaim();
-        if queues.transmitter.is_lost {
+        if queues.transmitter.out_of_sync {
             return Some(STOPPED);
         }
-        let at = queues.transmitter.waits_at().filter(|_| card.link);
-        if self.transmit.look(at) {
+        let at = queues.transmitter.stuck_at().filter(|_| card.link);
+        if self.transmit.check(at) {
             return Some(HUNG);
         }
-        let lost = queues.receiver.is_lost || self.receive.look(queues.receiver.waits_at());
-        lost.then_some(LOST_PLACE)
+        let lost = queues.receiver.out_of_sync || self.receive.check(queues.receiver.stuck_at());
+        lost.then_some(OUT_OF_ORDER)
     }
 }
 
-/// Polls steps until they have ended.
-pub(super) fn finish(mut steps: Steps, present: &Present, clock: &dyn Clock) -> Ended {
+/// Polls a start to its end.
+pub(super) fn finish(mut steps: Steps, time: &SharedTime, clock: &dyn Clock) -> Ended {
     loop {
-        present.set(clock.now());
+        time.set(clock.now());
         let context = &mut Context::from_waker(Waker::noop());
         if let Poll::Ready(ended) = steps.as_mut().poll(context) {
             return ended;
@@ -228,18 +225,18 @@ pub(super) fn finish(mut steps: Steps, present: &Present, clock: &dyn Clock) -> 
     }
 }
 
-/// The same, for a card that comes up for the first time.
-fn open(steps: Steps, present: &Present, clock: &dyn Clock) -> Result<Box<Card>, Error> {
-    let (card, end) = finish(steps, present, clock);
+/// Polls the first start of a card to its end.
+fn open(steps: Steps, time: &SharedTime, clock: &dyn Clock) -> Result<Box<Card>, Error> {
+    let (card, end) = finish(steps, time, clock);
     end.map(|()| card)
 }
 
-/// Sends the function's interrupts to this one. False if it cannot.
+/// Routes the function's interrupts to `interrupt`; false if that fails.
 fn route(msix: &mut Option<Msix>, interrupt: &Interrupt) -> bool {
     msix.as_mut().is_some_and(|msix| msix.route(VECTOR, interrupt))
 }
 
-/// What a card's queues have counted, on top of `counters`.
+/// Adds the counters of a card's queues to `counters`.
 fn count(mut counters: PortCounters, card: &Card) -> PortCounters {
     if let Some(Queues { receiver, transmitter }) = &card.queues {
         counters.tx_frames += transmitter.frames;
@@ -252,7 +249,7 @@ fn count(mut counters: PortCounters, card: &Card) -> PortCounters {
     counters
 }
 
-/// The same taken off: queues go on to count when their card is back.
+/// Subtracts the counters of a card's queues, which continue after a reset.
 fn uncount(mut counters: PortCounters, card: &Card) -> PortCounters {
     let own = count(PortCounters::default(), card);
     counters.tx_frames -= own.tx_frames;
@@ -284,12 +281,12 @@ impl Port for Mlx5Port {
     }
 
     fn link_up(&mut self) -> bool {
-        self.help();
+        self.poll_start();
         self.card.as_ref().is_some_and(|card| card.link)
     }
 
     fn receive(&mut self) -> Option<Frame> {
-        self.help();
+        self.poll_start();
         self.card.as_mut()?.queues.as_mut()?.receiver.receive()
     }
 
@@ -305,7 +302,7 @@ impl Port for Mlx5Port {
     }
 
     fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        self.help();
+        self.poll_start();
         match self.card.as_mut().and_then(|card| card.queues.as_mut()) {
             Some(queues) => queues.receiver.receive_each(most, take),
             None => 0,
@@ -325,19 +322,19 @@ impl Port for Mlx5Port {
         let doorbells = card.firmware.doorbells(card.objects.pair.page);
         if let Some(queues) = &mut card.queues {
             queues.transmitter.reclaim_some();
-            queues.transmitter.tell(doorbells);
-            queues.receiver.tell_some();
+            queues.transmitter.notify(doorbells);
+            queues.receiver.notify_batch();
         }
     }
 
     fn set_interrupts(&mut self, wanted: bool) {
-        // What was armed is told once: nothing is to be taken back.
+        // An armed queue interrupts only once, so nothing needs to be disabled.
         if !wanted || self.routed.is_none() {
             return;
         }
         if let Some(card) = &mut self.card {
-            // An error is found by the next look.
-            let _ = card.mind();
+            // The next check finds an error.
+            let _ = card.process_events();
             card.arm();
         }
     }
@@ -372,21 +369,21 @@ impl Port for Mlx5Port {
     }
 
     fn watch(&mut self, now: Instant) {
-        self.present.set(now);
-        self.help();
-        match self.ails() {
+        self.time.set(now);
+        self.poll_start();
+        match self.reset_reason() {
             Some(why) => self.reset(why),
             None => {
                 if let Some(card) = &self.card {
-                    card.tell_link();
-                    self.keeper.look();
+                    card.publish_link();
+                    self.reset_log.passed_check();
                 }
             }
         }
     }
 
     fn notice(&mut self) -> Option<Notice> {
-        self.keeper.notice()
+        self.reset_log.notice()
     }
 
     fn counters(&self) -> PortCounters {
@@ -396,6 +393,6 @@ impl Port for Mlx5Port {
             None => self.before,
         };
         let interrupts = self.routed.map_or(0, raised);
-        PortCounters { interrupts, resets: self.keeper.resets, ..counters }
+        PortCounters { interrupts, resets: self.reset_log.resets, ..counters }
     }
 }

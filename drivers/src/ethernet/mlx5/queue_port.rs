@@ -1,16 +1,16 @@
-//! A further pair of queues of a card as a [`Port`] of its own, for another core: its rings, its doorbell page, its events and
-//! interrupts, its counts. The card is looked after by the port of the first pair; this one follows (see
-//! [`crate::ethernet::owners`]), and gives no commands.
+//! A further pair of queues of a card as a separate [`Port`], for another core: rings, doorbell page, events and
+//! interrupts, counters. The port of the first pair controls the card; this one follows its phases (see
+//! [`crate::ethernet::owners`]), and posts no commands.
 
 use super::card::Queues;
 use super::error::Error;
 use super::events::{self, Event, Events};
 use super::firmware::Doorbells;
-use super::objects::Named;
+use super::objects::PairObjects;
 use super::pair::Rings;
 use super::port::Mlx5Port;
 use super::receive::Receiver;
-use super::split::Told;
+use super::split::SharedState;
 use super::transmit::Transmitter;
 use crate::ethernet::keeper::Stall;
 use crate::ethernet::owners::Owners;
@@ -27,33 +27,33 @@ use core::sync::atomic::Ordering;
 /// The port of a further pair of queues.
 pub struct QueuePort {
     registers: Box<dyn Registers>,
-    /// Its one entry.
+    /// The pair's MSI-X entry.
     msix: Msix,
     interrupt: Option<Interrupt>,
     events: Events,
     queues: Queues,
-    told: Arc<Told>,
-    /// Its number among those that are told: that of the pair less one.
+    shared: Arc<SharedState>,
+    /// Index among the further pairs: number of the pair minus one.
     other: usize,
-    named: Named,
+    objects: PairObjects,
     mac: [u8; 6],
     mtu: u16,
     phase: u32,
     transmit: Stall,
     receive: Stall,
-    /// The link was up at the last look.
+    /// The link was up at the last check.
     link: bool,
-    /// Memory of its rings.
+    /// Memory of the rings.
     pub memory: Vec<Window>,
 }
 
 impl QueuePort {
-    /// The port of the pair of that number, from 1 on, beside the first one. None if there is no memory for it.
+    /// The port of pair number `pair`, from 1 on. None if there is no memory or interrupt for it.
     pub fn new(
         pair: usize,
         first: &Mlx5Port,
         function: &Function<'static>,
-        told: &Arc<Told>,
+        shared: &Arc<SharedState>,
         platform: &mut dyn Platform,
     ) -> Option<Self> {
         let bars = function.bars();
@@ -71,9 +71,9 @@ impl QueuePort {
             interrupt: None,
             events,
             queues,
-            told: told.clone(),
+            shared: shared.clone(),
             other: pair - 1,
-            named: Named::default(),
+            objects: PairObjects::default(),
             mac: first.mac,
             mtu: first.mtu,
             phase: 0,
@@ -90,17 +90,17 @@ impl QueuePort {
         Rings::of(&self.events, &self.queues.receiver, &self.queues.transmitter)
     }
 
-    /// The card reaches no memory: the rings are made ready for when it does.
+    /// Clears the rings while the card accesses no memory.
     fn stop(&mut self) {
         self.events.clear();
         self.queues.receiver.lay_out(0);
         self.queues.transmitter.lay_out();
     }
 
-    /// Does what has become of the card asks for.
+    /// Follows the card's current phase.
     #[inline(always)]
     fn follow(&mut self) {
-        let phase = self.told.owners.phase();
+        let phase = self.shared.owners.phase();
         if phase != self.phase {
             self.follow_to(phase);
         }
@@ -111,34 +111,35 @@ impl QueuePort {
         self.phase = phase;
         (self.transmit, self.receive) = (Stall::default(), Stall::default());
         if Owners::is_live(phase) {
-            let (named, key) = (self.told.named(self.other), self.told.key());
-            self.named = named;
-            self.events.begin(named.events, Doorbells::new(&*self.registers, named.page));
-            self.queues.transmitter.begin(&named, key);
-            // The device has the rings, and no buffer yet.
+            let (objects, key) = (self.shared.objects(self.other), self.shared.key());
+            self.objects = objects;
+            self.events.begin(objects.events, Doorbells::new(&*self.registers, objects.page));
+            self.queues.transmitter.begin(&objects, key);
+            // The device has the rings, but no buffers yet.
             self.queues.receiver.prepare(key);
-            self.queues.receiver.begin(&named);
-            // A reset forgets where its interrupts go.
+            self.queues.receiver.begin(&objects);
+            // A reset clears the MSI-X table.
             if let Some(interrupt) = &self.interrupt {
                 self.msix.route(0, interrupt);
             }
         } else {
             self.stop();
         }
-        self.told.owners.follow(self.other, phase);
+        self.shared.owners.follow(self.other, phase);
     }
 
     fn is_live(&self) -> bool {
         Owners::is_live(self.phase)
     }
 
-    /// Whether the card is as this owner saw it, as far as it knows, and is not reset at present. If it was reset since, it
-    /// hears nothing, and the rings are emptied before it is set up again.
-    fn is_as_seen(&self) -> bool {
-        self.told.owners.phase() == self.phase && !self.told.is_hushed()
+    /// Whether the card is still in the phase that this owner follows, and no reset is in progress, as far as is known.
+    /// If the card was reset meanwhile, it ignores doorbells, and this owner clears its rings before the card is set up
+    /// again.
+    fn may_ring(&self) -> bool {
+        self.shared.owners.phase() == self.phase && !self.shared.is_quiesced()
     }
 
-    /// Takes in what completions were told of.
+    /// Processes events of the pair's completion queues.
     fn take_events(&mut self) {
         for _ in 0..1 << events::LOG_COMPLETIONS {
             let Some(event) = self.events.poll() else { break };
@@ -149,7 +150,7 @@ impl QueuePort {
     }
 }
 
-/// The rings of a pair.
+/// Allocates the rings of a pair.
 fn rings(arena: &mut Arena, mtu: u16, memory: &mut Vec<Window>) -> Result<(Events, Queues), Error> {
     let log = events::LOG_COMPLETIONS;
     let bytes = Events::bytes(log);
@@ -176,7 +177,7 @@ impl Port for QueuePort {
     }
 
     fn link_up(&mut self) -> bool {
-        self.is_live() && self.told.owners.link()
+        self.is_live() && self.shared.owners.link()
     }
 
     #[inline]
@@ -206,22 +207,22 @@ impl Port for QueuePort {
     }
 
     fn flush(&mut self) {
-        if !self.is_as_seen() {
+        if !self.may_ring() {
             return;
         }
-        let doorbells = Doorbells::new(&*self.registers, self.named.page);
+        let doorbells = Doorbells::new(&*self.registers, self.objects.page);
         self.queues.transmitter.reclaim_some();
-        self.queues.transmitter.tell(doorbells);
-        self.queues.receiver.tell_some();
+        self.queues.transmitter.notify(doorbells);
+        self.queues.receiver.notify_batch();
     }
 
     fn set_interrupts(&mut self, wanted: bool) {
-        // What was armed is told once: nothing is to be taken back.
-        if !wanted || !self.is_live() || !self.is_as_seen() {
+        // An armed queue interrupts only once, so nothing needs to be disabled.
+        if !wanted || !self.is_live() || !self.may_ring() {
             return;
         }
         self.take_events();
-        let doorbells = Doorbells::new(&*self.registers, self.named.page);
+        let doorbells = Doorbells::new(&*self.registers, self.objects.page);
         self.queues.receiver.completions.arm(doorbells);
         if self.queues.transmitter.is_starved() {
             self.queues.transmitter.completions.arm(doorbells);
@@ -230,7 +231,7 @@ impl Port for QueuePort {
     }
 
     fn pending(&self) -> bool {
-        self.told.owners.phase() != self.phase
+        self.shared.owners.phase() != self.phase
             || self.queues.receiver.pending()
             || self.queues.transmitter.pending()
     }
@@ -243,9 +244,9 @@ impl Port for QueuePort {
         self.queues.transmitter.progress()
     }
 
-    /// While the card is reset, or stopped, no interrupt says that it is live again.
+    /// False while the card is stopped, because no interrupt reports that it is live again.
     fn wakes(&self) -> bool {
-        self.interrupt.is_some() && self.is_live() && self.is_as_seen()
+        self.interrupt.is_some() && self.is_live() && self.may_ring()
     }
 
     fn watch(&mut self, _: Instant) {
@@ -253,18 +254,18 @@ impl Port for QueuePort {
         if !self.is_live() {
             return;
         }
-        let link = self.told.owners.link();
+        let link = self.shared.owners.link();
         let Queues { receiver, transmitter } = &mut self.queues;
         transmitter.reclaim();
-        let waits = if link && self.link { transmitter.waits_at() } else { None };
+        let waits = if link && self.link { transmitter.stuck_at() } else { None };
         self.link = link;
-        let hangs = self.transmit.look(waits);
-        if self.receive.look(receiver.waits_at())
+        let hangs = self.transmit.check(waits);
+        if self.receive.check(receiver.stuck_at())
             || hangs
-            || receiver.is_lost
-            || transmitter.is_lost
+            || receiver.out_of_sync
+            || transmitter.out_of_sync
         {
-            self.told.owners.report_hang();
+            self.shared.owners.report_hang();
         }
     }
 
@@ -279,7 +280,7 @@ impl Port for QueuePort {
             tx_bytes: transmitter.bytes,
             tx_full: transmitter.full,
             interrupts: self.interrupt.map_or(0, raised),
-            // Those of the card are told by the first port.
+            // The first port reports those of the card.
             ..PortCounters::default()
         }
     }

@@ -1,9 +1,10 @@
-//! The receive queue: a ring of buffers, each for a whole frame. Buffer `i` belongs to entry `i` for good, and the device
-//! does not change entries: length, key and address are written once, and only the counter in the doorbell record moves.
+//! The receive queue: a ring of buffers, each for a whole frame. Buffer `i` permanently belongs to entry `i`, and the
+//! device does not change entries: length, key and address are written once, and only the counter in the doorbell
+//! record changes.
 
 use super::completions::{Completions, Done};
 use super::error::Error;
-use super::objects::Named;
+use super::objects::PairObjects;
 use crate::ethernet::{ETHERNET, OVERHEAD};
 use crate::hal::{Arena, Cells, Frame, FrameMemory, Window};
 use alloc::boxed::Box;
@@ -12,14 +13,14 @@ use core::sync::atomic::AtomicU64;
 
 const MOST_ENTRIES: usize = 1024;
 const LEAST_ENTRIES: usize = 64;
-/// Receive buffers take at most this share of the memory that is free.
+/// Receive buffers get at most this fraction of free memory.
 const SHARE: usize = 8;
-/// Bytes of an entry, as log2.
+/// Log2 of the bytes of an entry.
 pub const LOG_STRIDE: u32 = 4;
-/// Records lie on lines of their own.
+/// Distance of doorbell records, which lie in separate cache lines.
 const LINE: usize = 64;
 
-/// What was completed next.
+/// The next completion.
 enum Next {
     Nothing,
     Frame(usize, usize),
@@ -36,15 +37,18 @@ pub struct Receiver {
     stride: usize,
     longest: usize,
     count: u32,
-    /// Frames that were taken, buffers that came back in order, and how far the device was told; in all.
+    /// Total of frames taken.
     taken: u32,
-    back: u32,
-    told: u32,
+    /// Total of buffers that the user has returned, in order.
+    returned: u32,
+    /// Total of buffers posted, as last reported to the device.
+    notified: u32,
     running: bool,
-    /// A completion was not of the next buffer, or said that the queue has failed: nothing is taken until a reset.
-    pub is_lost: bool,
-    /// Frames that the user of the port has, and buffers that came back before older ones.
+    /// A completion was not of the next buffer, or reported an error: nothing is received until a reset.
+    pub out_of_sync: bool,
+    /// By index: the user holds the buffer.
     held: Box<[bool]>,
+    /// By index: the user has returned the buffer before older ones.
     early: Box<[bool]>,
     pub frames: u64,
     pub bytes: u64,
@@ -52,7 +56,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// For packets of `mtu` bytes: an eighth of what is free in the arena.
+    /// A queue for packets of `mtu` bytes. Buffers get an eighth of the arena's free memory. Windows that are allocated
+    /// are added to `taken`.
     pub fn new(arena: &mut Arena, mtu: u16, taken: &mut Vec<Window>) -> Result<Self, Error> {
         let longest = OVERHEAD + usize::from(mtu);
         let stride = longest.next_multiple_of(64);
@@ -68,7 +73,7 @@ impl Receiver {
         let bytes = ring.len();
         let completions = alloc(Completions::bytes(log).max(4096))?;
         let records = alloc(4096)?;
-        // SAFETY: just allocated. It goes back to the arena only when this is gone.
+        // SAFETY: just allocated. It is freed only after the receiver was dropped.
         let memory = unsafe { FrameMemory::new(alloc(count * stride)?) };
         let part = |at| records.slice(at, 8).ok_or(Error::NoMemory { bytes: 8 });
         Ok(Receiver {
@@ -81,10 +86,10 @@ impl Receiver {
             longest,
             count: count as u32,
             taken: 0,
-            back: 0,
-            told: count as u32,
+            returned: 0,
+            notified: count as u32,
             running: false,
-            is_lost: false,
+            out_of_sync: false,
             held: alloc::vec![false; count].into(),
             early: alloc::vec![false; count].into(),
             frames: 0,
@@ -105,15 +110,15 @@ impl Receiver {
         self.count.ilog2()
     }
 
-    /// Nothing is received, and the device is told of no buffer, before [`Receiver::begin`].
+    /// Resets the queue's state. Nothing is received or posted before [`Receiver::begin`].
     pub fn stop(&mut self) {
-        (self.taken, self.back, self.told) = (0, 0, self.count);
-        (self.running, self.is_lost) = (false, false);
+        (self.taken, self.returned, self.notified) = (0, 0, self.count);
+        (self.running, self.out_of_sync) = (false, false);
         self.held.fill(false);
         self.early.fill(false);
     }
 
-    /// Makes the ring ready, before the device is told of any buffer. `key` is that of bus addresses.
+    /// Initializes the ring, before any buffer is posted. `key` is the key for bus addresses.
     pub fn prepare(&mut self, key: u32) {
         self.stop();
         self.record.fill(0);
@@ -124,17 +129,17 @@ impl Receiver {
         }
     }
 
-    /// The same, and that of completions, before the device has them.
+    /// Initializes the ring and the completion queue, before they are created in the device.
     pub fn lay_out(&mut self, key: u32) {
         self.prepare(key);
         self.completions.clear();
     }
 
-    /// The device has the rings, and calls them so: it gets all buffers.
-    pub fn begin(&mut self, named: &Named) {
-        self.completions.named(named.receive_completions);
+    /// Starts the queue, which the device has created with these numbers, and posts all buffers.
+    pub fn begin(&mut self, objects: &PairObjects) {
+        self.completions.named(objects.receive_completions);
         self.running = true;
-        self.tell();
+        self.notify();
     }
 
     #[inline(always)]
@@ -142,25 +147,25 @@ impl Receiver {
         (number & (self.count - 1)) as usize
     }
 
-    /// Tells the device of buffers that it got back, and of completions that were taken, if they are worth it.
+    /// Notifies the device of returned buffers, and of completions taken, once there is a batch of them.
     #[inline(always)]
-    pub fn tell_some(&mut self) {
-        if self.back.wrapping_add(self.count).wrapping_sub(self.told) >= self.count / 8 {
-            self.tell();
+    pub fn notify_batch(&mut self) {
+        if self.returned.wrapping_add(self.count).wrapping_sub(self.notified) >= self.count / 8 {
+            self.notify();
         }
     }
 
-    /// Completions first: there is never one more than there is room for.
-    fn tell(&mut self) {
+    /// Notifies the device. Completions first, so that the completion queue cannot overflow.
+    fn notify(&mut self) {
         self.completions.tell();
-        self.told = self.back.wrapping_add(self.count);
-        self.record.store32(0, (self.told & 0xffff).swap_bytes());
+        self.notified = self.returned.wrapping_add(self.count);
+        self.record.store32(0, (self.notified & 0xffff).swap_bytes());
     }
 
-    /// The next completion.
+    /// Takes the next completion.
     #[inline(always)]
     fn next(&mut self) -> Next {
-        if !self.running || self.is_lost {
+        if !self.running || self.out_of_sync {
             return Next::Nothing;
         }
         let Some(done) = self.completions.take() else { return Next::Nothing };
@@ -168,7 +173,7 @@ impl Receiver {
         match done {
             Done::Received(counter, len)
                 if counter == self.taken as u16
-                    && self.taken.wrapping_sub(self.back) < self.count =>
+                    && self.taken.wrapping_sub(self.returned) < self.count =>
             {
                 self.taken = self.taken.wrapping_add(1);
                 let len = len as usize;
@@ -178,38 +183,38 @@ impl Receiver {
                 }
             }
             _ => {
-                self.lose();
+                self.lose_sync();
                 Next::Nothing
             }
         }
     }
 
     #[cold]
-    fn lose(&mut self) {
+    fn lose_sync(&mut self) {
         self.errors += 1;
-        self.is_lost = true;
+        self.out_of_sync = true;
     }
 
-    /// A buffer comes back.
+    /// Returns a buffer to the device.
     #[inline(always)]
-    fn give(&mut self, index: usize) {
-        // Nobody has another: nothing waits for this one, nor it for another.
-        match self.taken.wrapping_sub(self.back) == 1 {
-            true => self.back = self.back.wrapping_add(1),
-            false => self.give_in_order(index),
+    fn return_buffer(&mut self, index: usize) {
+        // The only buffer in use: the order does not matter.
+        match self.taken.wrapping_sub(self.returned) == 1 {
+            true => self.returned = self.returned.wrapping_add(1),
+            false => self.return_in_order(index),
         }
     }
 
     #[inline(never)]
-    fn give_in_order(&mut self, index: usize) {
-        if index != self.index(self.back) {
+    fn return_in_order(&mut self, index: usize) {
+        if index != self.index(self.returned) {
             self.early[index] = true;
             return;
         }
         loop {
-            self.back = self.back.wrapping_add(1);
-            // One that came back early, and was waiting for this one.
-            let index = self.index(self.back);
+            self.returned = self.returned.wrapping_add(1);
+            // A buffer that was returned early, and has waited for this one.
+            let index = self.index(self.returned);
             if !core::mem::take(&mut self.early[index]) {
                 return;
             }
@@ -229,28 +234,28 @@ impl Receiver {
                 }
                 Next::Bad(index) => {
                     self.errors += 1;
-                    self.give(index);
+                    self.return_buffer(index);
                 }
             }
         }
     }
 
-    /// The bytes of a frame; none if the device was reset since it came.
+    /// The bytes of a frame; none if the device was reset since it was received.
     #[inline(always)]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let (index, len) = (frame.buffer as usize, frame.len as usize);
         if !self.held.get(index).is_some_and(|&held| held) || len > self.longest {
             return &[];
         }
-        // SAFETY: the user of the port holds the frame (as just seen): its buffer was taken from the device, and goes
-        // back only through `recycle`, `stop` or `begin`, which need `&mut self` and so end this borrow.
+        // SAFETY: the user of the port holds the frame (just checked): its buffer was taken from the device, and is
+        // returned only by `recycle`, `stop` or `begin`, which need `&mut self` and so end this borrow.
         unsafe { self.frame(index, len) }
     }
 
     /// The first `len` bytes of a buffer.
     ///
     /// # Safety
-    /// The device does not have the buffer for as long as the bytes are used.
+    /// The device does not own the buffer while the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
         debug_assert!(index < self.count as usize && len <= self.stride);
@@ -262,7 +267,7 @@ impl Receiver {
     pub fn recycle(&mut self, frame: Frame) {
         let index = frame.buffer as usize;
         if self.held.get_mut(index).is_some_and(core::mem::take) {
-            self.give(index);
+            self.return_buffer(index);
         }
     }
 
@@ -279,12 +284,12 @@ impl Receiver {
                 Next::Frame(index, len) => {
                     taken += 1;
                     bytes += len;
-                    // SAFETY: the device had this buffer and gave it back. It gets it again with `give` below, when
-                    // `take` is done; until then it does not write there (the promise of `Platform`).
+                    // SAFETY: the device has returned this buffer. It gets it again by `return_buffer` below, after
+                    // `take`; until then it does not write there (the promise of `Platform`).
                     (index, take(unsafe { self.frame(index, len) }))
                 }
             };
-            self.give(index);
+            self.return_buffer(index);
             if !go_on {
                 break;
             }
@@ -294,14 +299,15 @@ impl Receiver {
         taken
     }
 
-    /// Whether there is something that was not taken.
+    /// Whether completions wait.
     #[inline]
     pub fn pending(&self) -> bool {
-        self.running && !self.is_lost && self.completions.pending()
+        self.running && !self.out_of_sync && self.completions.pending()
     }
 
-    /// How far completions were taken, if they should have been further. The same twice is a device that lost its way.
-    pub fn waits_at(&self) -> Option<u32> {
+    /// The position of the completion queue, if it has a gap. The same position twice means that the device is out of
+    /// sync.
+    pub fn stuck_at(&self) -> Option<u32> {
         (self.running && self.completions.has_gap()).then(|| self.completions.taken())
     }
 }

@@ -1,4 +1,5 @@
-//! How a card comes up: the commands in the order in which every driver gives them. Nothing is undone: a reset undoes all.
+//! The start of a card: commands in the order that every driver uses. Nothing is undone after an error: a reset undoes
+//! all.
 
 use super::capability;
 use super::card::{Card, pause};
@@ -27,65 +28,65 @@ const ALLOC_PD: Command = Command(0x800, "ALLOC_PD");
 const ACCESS_REG: Command = Command(0x805, "ACCESS_REG");
 const ALLOC_TRANSPORT_DOMAIN: Command = Command(0x816, "ALLOC_TRANSPORT_DOMAIN");
 
-/// Pages that QUERY_PAGES tells of.
+// Kinds of pages that QUERY_PAGES reports.
 const BOOT: u16 = 1;
 const INIT: u16 = 2;
 const REGULAR: u16 = 3;
 
-/// Registers of the port.
+// Registers of the port.
 const HOST_ENDIANNESS: u32 = 0x7004;
 const PORT_MTU: u32 = 0x5003;
 const PORT_STATUS: u32 = 0x5006;
 /// Ethernet header, VLAN tag and FCS, which the port's MTU includes.
 const OVERHEAD: u16 = 22;
 
-/// Fields of the port's context that a change selects.
+// Fields of the port's context, as selected by a change.
 const ADDRESSES: u32 = 1 << 2;
 const PROMISCUOUS: u32 = 1 << 4;
 const MTU: u32 = 1 << 6;
 
-/// The last byte of a command's input that is counted from its beginning; inputs here begin at byte 8.
+/// Offset at which the inputs of commands begin in this driver.
 pub const HEAD: usize = 8;
 
-/// An input of a command that is `length` bytes long, from byte 8 on.
+/// An input of zeroes, from byte 8 on, for a command of `length` bytes.
 pub fn input(length: usize) -> Vec<u8> {
     alloc::vec![0; length - HEAD]
 }
 
-/// Comes up, as far as address and MTU are known.
-pub async fn reach(mut card: Box<Card>) -> (Box<Card>, Result<(), Error>) {
-    let end = card.reach().await;
+/// First part of a start, up to MAC address and MTU.
+pub async fn bring_up(mut card: Box<Card>) -> (Box<Card>, Result<(), Error>) {
+    let end = card.bring_up().await;
     (card, end)
 }
 
-/// Makes queues, and all that leads to them.
-pub async fn make(mut card: Box<Card>) -> (Box<Card>, Result<(), Error>) {
-    let end = card.make().await;
+/// Second part: creates the queues, and steers frames to them.
+pub async fn create_objects(mut card: Box<Card>) -> (Box<Card>, Result<(), Error>) {
+    let end = card.create_objects().await;
     (card, end)
 }
 
-/// Both, after a reset.
-pub async fn again(mut card: Box<Card>) -> (Box<Card>, Result<(), Error>) {
-    let mut end = card.reach().await;
+/// Both parts.
+pub async fn restart(mut card: Box<Card>) -> (Box<Card>, Result<(), Error>) {
+    let mut end = card.bring_up().await;
     if end.is_ok() {
-        end = card.make().await;
+        end = card.create_objects().await;
     }
     (card, end)
 }
 
 impl Card {
-    async fn reach(&mut self) -> Result<(), Error> {
-        self.forget();
-        self.hush_others();
-        let kept = reset::begin(&self.function).ok_or(Error::NoReset)?;
+    async fn bring_up(&mut self) -> Result<(), Error> {
+        self.reset_state();
+        self.quiesce_others();
+        let saved = reset::begin(&self.function).ok_or(Error::NoReset)?;
         self.wait(reset::TIME).await;
-        // What was on its way to memory has come there.
-        self.stop_others();
-        reset::end(&self.function, &kept);
-        self.forget();
-        let since = self.present.get();
+        // Writes to memory that were in flight have arrived.
+        self.publish_stopped();
+        reset::end(&self.function, &saved);
+        self.reset_state();
+        let since = self.time.get();
         while !self.firmware.is_ready()? {
-            if self.present.get().since(since) > firmware::START_UP {
+            if self.time.get().since(since) > firmware::START_UP {
                 return Err(Error::NotReady);
             }
             pause().await;
@@ -97,7 +98,7 @@ impl Card {
             return Err(Error::TooOld);
         }
         self.command(SET_ISSI, 0, &[0, 0, 0, 1, 0, 0, 0, 0], 16).await?;
-        self.satisfy(BOOT).await?;
+        self.give_queried_pages(BOOT).await?;
         if !self.is_virtual {
             self.access(HOST_ENDIANNESS, false, &[0; 16]).await?;
         }
@@ -108,9 +109,9 @@ impl Card {
         wanted.extend(capability::wanted(&general));
         self.command(SET_HCA_CAP, capability::GENERAL << 1, &wanted, 16).await?;
         self.set_atomics(&general).await?;
-        self.satisfy(INIT).await?;
+        self.give_queried_pages(INIT).await?;
         self.command(INIT_HCA, 0, &input(0x20), 16).await?;
-        self.satisfy(REGULAR).await?;
+        self.give_queried_pages(REGULAR).await?;
         let flow_tables = self.capabilities(capability::FLOW_TABLES).await?;
         capability::check_flow_tables(&flow_tables)?;
         let port = self.command(QUERY_NIC_VPORT_CONTEXT, 0, &[0; 8], 0x110).await?;
@@ -130,7 +131,7 @@ impl Card {
         Ok(())
     }
 
-    /// Has atomic operations in the byte order of the CPU, if there are any.
+    /// Sets atomic operations to the byte order of the CPU, if the card supports them.
     async fn set_atomics(&mut self, general: &[u8]) -> Result<(), Error> {
         self.atomics = false;
         if !capability::has_atomics(general) {
@@ -146,8 +147,8 @@ impl Card {
         Ok(())
     }
 
-    /// Gives the firmware the pages that it wants at this point.
-    async fn satisfy(&mut self, when: u16) -> Result<(), Error> {
+    /// Gives the firmware the pages of kind `when` that it requests.
+    async fn give_queried_pages(&mut self, when: u16) -> Result<(), Error> {
         let answer = self.command(QUERY_PAGES, when, &[0; 8], 16).await?;
         self.give_pages(word(&answer, 0xc) as i32).await
     }
@@ -170,12 +171,12 @@ impl Card {
         Ok(answer)
     }
 
-    /// A command that makes an object: its number.
+    /// Creates an object; its number.
     pub async fn create(&mut self, command: Command, input: &[u8]) -> Result<u32, Error> {
         Ok(Card::number(&self.command(command, 0, input, 16).await?))
     }
 
-    async fn make(&mut self) -> Result<(), Error> {
+    async fn create_objects(&mut self) -> Result<(), Error> {
         while !self.others_follow() {
             pause().await;
         }
@@ -194,15 +195,15 @@ impl Card {
             queues.receiver.lay_out(key);
             queues.transmitter.lay_out();
         }
-        let pair = self.make_pair(&rings, pair).await?;
+        let pair = self.create_queues(&rings, pair).await?;
         self.objects.pair = pair;
         let mut queues = alloc::vec![pair.receive_queue];
-        self.make_others(&mut queues).await?;
-        self.lead_to(&queues).await?;
+        self.create_further_pairs(&mut queues).await?;
+        self.steer_to(&queues).await?;
         let mut status = [0; 16];
         (status[1], status[2]) = (1, 1);
         let up = self.access(PORT_STATUS, false, &status).await;
-        // A virtual function has no say in it.
+        // A virtual function may not set the port's status.
         if !self.is_virtual {
             up?;
         }
@@ -212,11 +213,11 @@ impl Card {
             queues.transmitter.begin(&pair, key);
             queues.receiver.begin(&pair);
         }
-        self.tell_others();
+        self.publish_live();
         Ok(())
     }
 
-    /// MTU, and what is received: the own address, and all of multicast.
+    /// Sets the MTU, and the receive filter: the own address, and all multicast.
     async fn set_port(&mut self) -> Result<(), Error> {
         let mtu = u32::from(self.mtu + OVERHEAD);
         let mut register = [0; 16];
@@ -238,14 +239,14 @@ impl Card {
         put(&mut change, 4, PROMISCUOUS);
         set(&mut change[CONTEXT..], 0x781, 1, 1);
         match self.command(MODIFY_NIC_VPORT_CONTEXT, 0, &change, 16).await {
-            // A virtual function may only if the physical one trusts it.
+            // A virtual function needs to be trusted by the physical one.
             Err(Error::Status(..)) if self.is_virtual => self.is_distrusted = true,
             end => _ = end?,
         }
         Ok(())
     }
 
-    /// A key for all bus addresses, for local use.
+    /// Creates a key for all bus addresses, for local access.
     async fn create_key(&mut self) -> Result<u32, Error> {
         let mut input = input(0x110);
         let context = &mut input[0x10 - HEAD..];

@@ -1,12 +1,12 @@
-//! The send queue: blocks of 64 bytes. A work request is a control segment (opcode and counter, queue and length in 16
-//! bytes, whether it is to be completed), an Ethernet segment with the first bytes of the frame, as much of them as every
-//! card wants there, and a segment for each further piece: length, key, address. A completion is asked for at the last
-//! request that the device is told of at a time, and says that it is done with all up to there.
+//! The send queue: blocks of 64 bytes. A work request has a control segment (opcode and counter, queue and length in
+//! units of 16 bytes, completion flag), an Ethernet segment with the first bytes of the frame, as many as any card
+//! needs inline, and a segment for each further piece: length, key, address. The last request before each doorbell
+//! requests a completion, which reports all requests up to it.
 
 use super::completions::{Completions, Done};
 use super::error::Error;
 use super::firmware::Doorbells;
-use super::objects::Named;
+use super::objects::PairObjects;
 use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
 use crate::ethernet::{ETHERNET, OVERHEAD, SHORTEST};
 use crate::hal::{Arena, Cells, Packet, TransmitError, TransmitProgress, Window};
@@ -21,28 +21,29 @@ const SMALL_ARENA: usize = 16 << 20;
 const COPIES: usize = 256;
 const BLOCK: usize = 64;
 const WORDS: usize = BLOCK / 8;
-/// Blocks of the largest work request: one with a piece, and four pieces in each further one.
+/// Blocks of the largest work request: the first one has one piece, each further one has four.
 const MOST_BLOCKS: u32 = 1 + (MOST_PIECES as u32 - 1).div_ceil(4);
-/// Records lie on lines of their own.
+/// Distance of doorbell records, which lie in separate cache lines.
 const LINE: usize = 64;
 
 const SEND: u64 = 0x0a;
-/// A completion is wanted.
+/// Completion flag.
 const REPORT: u64 = 2 << 2;
-/// Bytes of a frame in the work request: Ethernet header and VLAN tag, with which every card is content.
+/// Bytes of a frame in the work request: Ethernet header and VLAN tag, which suffice for every card.
 const INLINED: usize = 18;
-/// Segments of control, Ethernet and what is inlined.
+/// Segments (of 16 bytes) for control, Ethernet and inlined bytes.
 const SEGMENTS: usize = 3;
-/// In a doorbell page.
+/// Doorbell page: send doorbell.
 const DOORBELL: usize = 0x800;
 
-/// Up to where the device is asked to report.
+/// A requested completion.
 #[derive(Clone, Copy, Default)]
 struct Mark {
-    /// The first block of the request.
+    /// Running number of the request's first block.
     block: u32,
-    /// Blocks that come back with it, and how far copies were taken.
+    /// `written` at that point.
     end: u32,
+    /// [`Copies::taken`] at that point.
     copies: u32,
 }
 
@@ -57,25 +58,31 @@ pub struct Transmitter {
     /// Blocks that the device may have at once: 0 while it is stopped.
     limit: u32,
     longest: usize,
-    /// What it and the key of bus addresses are called.
+    /// The queue's number.
     number: u32,
+    /// The key for bus addresses.
     key: u32,
-    /// Blocks that were written, told of, up to a mark, and came back, in all.
+    /// Total of blocks written.
     written: u32,
-    told: u32,
+    /// `written` as last reported to the device.
+    notified: u32,
+    /// `written` at the last requested completion.
     marked: u32,
-    back: u32,
-    /// The last request: its first block, and the first word of that.
+    /// Total of blocks reclaimed.
+    reclaimed: u32,
+    /// First block of the last request.
     last: u32,
+    /// First word of the last request.
     first_word: u64,
-    /// Reports that were asked for, and that came, in all.
+    /// Requested completions.
     marks: Box<[Mark]>,
-    asked: u32,
+    /// Total of completions requested.
+    requested: u32,
+    /// Total of completions taken.
     reported: u32,
-    /// A completion was not the one that was waited for, or said that the queue has failed: nothing comes back until a
-    /// reset.
-    pub is_lost: bool,
-    /// A frame found no room, and the device has given nothing back since.
+    /// A completion was not the oldest requested one, or reported an error: nothing is reclaimed until a reset.
+    pub out_of_sync: bool,
+    /// A frame was refused, and no block was reclaimed since.
     starved: bool,
     pub frames: u64,
     pub bytes: u64,
@@ -84,7 +91,7 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    /// For packets of `mtu` bytes.
+    /// A queue for packets of `mtu` bytes.
     pub fn new(arena: &mut Arena, mtu: u16, taken: &mut Vec<Window>) -> Result<Self, Error> {
         let small = arena.available() < SMALL_ARENA;
         let entries = if small { MODEST_ENTRIES } else { MOST_ENTRIES };
@@ -113,15 +120,15 @@ impl Transmitter {
             number: 0,
             key: 0,
             written: 0,
-            told: 0,
+            notified: 0,
             marked: 0,
-            back: 0,
+            reclaimed: 0,
             last: 0,
             first_word: 0,
             marks: alloc::vec![Mark::default(); entries].into(),
-            asked: 0,
+            requested: 0,
             reported: 0,
-            is_lost: false,
+            out_of_sync: false,
             starved: false,
             frames: 0,
             bytes: 0,
@@ -142,16 +149,16 @@ impl Transmitter {
         self.entries.ilog2()
     }
 
-    /// What was not sent is lost; nothing is taken before [`Transmitter::begin`].
+    /// Resets the queue's state; frames in flight are lost. No frame is accepted before [`Transmitter::begin`].
     pub fn stop(&mut self) {
         self.limit = 0;
-        (self.written, self.told, self.marked, self.back) = (0, 0, 0, 0);
-        (self.asked, self.reported) = (0, 0);
-        self.is_lost = false;
+        (self.written, self.notified, self.marked, self.reclaimed) = (0, 0, 0, 0);
+        (self.requested, self.reported) = (0, 0);
+        self.out_of_sync = false;
         self.copies.clear();
     }
 
-    /// Makes the rings ready, before the device is told of them.
+    /// Initializes the rings, before they are created in the device.
     pub fn lay_out(&mut self) {
         self.stop();
         self.ring.fill(0);
@@ -159,10 +166,10 @@ impl Transmitter {
         self.completions.clear();
     }
 
-    /// The device has the rings, and calls them so; `key` is that of bus addresses.
-    pub fn begin(&mut self, named: &Named, key: u32) {
-        self.completions.named(named.send_completions);
-        (self.number, self.key) = (named.send_queue, key);
+    /// Starts the queue, which the device has created with these numbers. `key` is the key for bus addresses.
+    pub fn begin(&mut self, objects: &PairObjects, key: u32) {
+        self.completions.named(objects.send_completions);
+        (self.number, self.key) = (objects.send_queue, key);
         self.limit = self.entries;
     }
 
@@ -173,13 +180,13 @@ impl Transmitter {
 
     #[inline(always)]
     fn has_blocks(&self) -> bool {
-        self.written.wrapping_sub(self.back) + MOST_BLOCKS <= self.limit
+        self.written.wrapping_sub(self.reclaimed) + MOST_BLOCKS <= self.limit
     }
 
     #[inline]
     pub fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let Packet { header, payload, trailer } = packet;
-        // Acknowledgements, and whatever else is short.
+        // Acknowledgements and other short packets.
         if payload.is_empty()
             && (SHORTEST..=2 * HALF).contains(&header.len())
             && matches!(trailer.len(), 0 | 4)
@@ -213,26 +220,26 @@ impl Transmitter {
         if len > SMALL {
             return self.transmit_in_pieces(packet, len);
         }
-        let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
+        let Some(piece) = self.copies.whole(packet, len) else { return self.retry(packet) };
         self.write(packet.header, &[piece]);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// A packet that is not copied whole.
+    /// Sends a packet whose payload is not copied.
     #[inline(never)]
     fn transmit_in_pieces(&mut self, packet: &Packet<'_>, len: usize) -> Result<(), TransmitError> {
-        let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
+        let Some(pieces) = self.copies.pieces(packet) else { return self.retry(packet) };
         self.write(packet.header, pieces.list());
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// There was no memory for copies: perhaps there is when the device has given back what it sent.
+    /// Tries again after copies of sent frames were released, because there was no memory for copies.
     #[cold]
-    fn again(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+    fn retry(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let before = self.reported;
         self.reclaim();
         match self.reported == before {
@@ -241,7 +248,7 @@ impl Transmitter {
         }
     }
 
-    /// There is no room for a frame.
+    /// Notes that a frame was refused.
     #[cold]
     fn starve(&mut self) -> TransmitError {
         self.full += 1;
@@ -249,7 +256,7 @@ impl Transmitter {
         TransmitError::Full
     }
 
-    /// Writes a work request: the first bytes of `header`, which is the beginning of the first piece, go into it.
+    /// Writes a work request. It contains the first bytes of `header`, which is the beginning of the first piece.
     #[inline(always)]
     fn write(&mut self, header: &[u8], pieces: &[Piece]) {
         let inlined = header.len().min(INLINED);
@@ -265,7 +272,7 @@ impl Transmitter {
         let key = u64::from(self.key);
         let (start, len) = pieces[0];
         let (start, len) = (start + inlined as u64, len - inlined);
-        // Nothing may be left of the first piece; of those behind it none is empty.
+        // The rest of the first piece may be empty. No further piece is.
         let mut segments = SEGMENTS;
         let mut at = 2 * SEGMENTS;
         let mut place = self.written;
@@ -294,7 +301,7 @@ impl Transmitter {
         self.store(request, &head);
         (self.last, self.first_word) = (request, head[0]);
         self.written = place.wrapping_add(1);
-        // In a long burst the device reports now and then, so that room comes back meanwhile.
+        // In a long burst, completions are requested from time to time, so that blocks can be reclaimed.
         if self.written.wrapping_sub(self.marked) >= self.entries / 4 {
             self.mark();
         }
@@ -305,87 +312,91 @@ impl Transmitter {
         self.blocks.store(self.index(place), &block.map(u64::swap_bytes));
     }
 
-    /// Asks for a report of the last request, unless that was asked for.
+    /// Requests a completion for the last request, unless it was requested before.
     #[inline(always)]
     fn mark(&mut self) {
         if self.marked == self.written {
             return;
         }
         self.marked = self.written;
-        // Its flags are the last byte of the first half of the second word.
+        // The request's flags are the last byte of the first half of its second word.
         self.words.store(self.index(self.last) * WORDS + 1, (REPORT << 32).swap_bytes());
-        let place = self.index(self.asked);
+        let place = self.index(self.requested);
         let copies = self.copies.taken();
         self.marks[place] = Mark { block: self.last, end: self.written, copies };
-        self.asked = self.asked.wrapping_add(1);
+        self.requested = self.requested.wrapping_add(1);
     }
 
-    /// Tells the device of new requests.
+    /// Notifies the device of new requests.
     #[inline(always)]
-    pub fn tell(&mut self, doorbells: Doorbells<'_>) {
-        if self.written != self.told {
+    pub fn notify(&mut self, doorbells: Doorbells<'_>) {
+        if self.written != self.notified {
             self.mark();
-            self.told = self.written;
+            self.notified = self.written;
             self.record.store32(4, (self.written & 0xffff).swap_bytes());
             fence(Ordering::SeqCst);
             doorbells.write64(DOORBELL, self.first_word.swap_bytes());
         }
     }
 
-    /// Takes back what the device has sent if there is little room left; until then there is no need to look.
+    /// Reclaims sent frames if less than half of the ring is free.
     #[inline(always)]
     pub fn reclaim_some(&mut self) {
-        if self.written.wrapping_sub(self.back) > self.entries / 2 {
+        if self.written.wrapping_sub(self.reclaimed) > self.entries / 2 {
             self.reclaim();
         }
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims sent frames.
     pub fn reclaim(&mut self) {
         while self.limit > 0
-            && !self.is_lost
+            && !self.out_of_sync
             && let Some(done) = self.completions.take()
         {
             let mark = self.marks[self.index(self.reported)];
-            let is_next = done == Done::Sent(mark.block as u16) && self.asked != self.reported;
+            let is_next = done == Done::Sent(mark.block as u16) && self.requested != self.reported;
             if !is_next {
                 self.errors += 1;
-                self.is_lost = true;
+                self.out_of_sync = true;
                 return;
             }
             self.reported = self.reported.wrapping_add(1);
-            self.back = mark.end;
-            self.copies.give_back(mark.copies);
+            self.reclaimed = mark.end;
+            self.copies.release(mark.copies);
             self.starved = false;
         }
         self.completions.tell();
     }
 
-    /// A frame found no room: the device is to say when there is some.
+    /// Whether a refused frame waits for room, so that the device must interrupt at the next completion.
     pub fn is_starved(&self) -> bool {
         self.starved && self.limit > 0
     }
 
-    /// Whether a frame that found no room would find some now.
+    /// Whether a refused frame may find room now.
     pub fn has_room(&self) -> bool {
         !self.starved || self.pending()
     }
 
-    /// Whether there is room again for a frame that found none.
+    /// Whether there is room again after a frame was refused.
     pub fn pending(&self) -> bool {
-        let some = self.written == self.back || !self.is_lost && self.completions.pending();
+        let some =
+            self.written == self.reclaimed || !self.out_of_sync && self.completions.pending();
         self.starved && self.limit > 0 && some
     }
 
-    /// How far the device has come, which reports in order. A packet has one block at least.
+    /// Transmit progress. The device reports in order. A packet has at least one block.
     pub fn progress(&mut self) -> TransmitProgress {
         self.reclaim();
-        TransmitProgress::with_waiting(self.frames, self.written.wrapping_sub(self.back).into())
+        TransmitProgress::with_waiting(
+            self.frames,
+            self.written.wrapping_sub(self.reclaimed).into(),
+        )
     }
 
-    /// The oldest report that has not come, by its number; None if none is waited for.
-    pub fn waits_at(&self) -> Option<u32> {
-        let waits = self.asked != self.reported && !self.completions.pending();
+    /// Number of the oldest outstanding completion; None if there is none.
+    pub fn stuck_at(&self) -> Option<u32> {
+        let waits = self.requested != self.reported && !self.completions.pending();
         waits.then_some(self.reported)
     }
 }

@@ -1,5 +1,5 @@
-//! What a verbs provider has of the card, which it shares with the port: commands, one at a time; send doorbells; what
-//! happens to queue pairs. Everything that it makes is gone after a reset, of which it learns by [`Mlx5Port::life`].
+//! The card's interface for a verbs provider, which shares it with the port: commands, one at a time; send doorbells;
+//! events of queue pairs. A reset, which the provider detects by [`Mlx5Port::life`], destroys all its objects.
 
 use super::completions::arm;
 use super::error::Error;
@@ -11,36 +11,37 @@ use crate::hal::Port;
 use crate::hal::Severity;
 use alloc::vec::Vec;
 
-/// In a doorbell page.
+/// Doorbell page: send doorbell.
 const DOORBELL: usize = 0x800;
-const SILENT: &str = "the network card's firmware does not do what RDMA asks of it any more: it is reset; renew the firmware";
+const SILENT: &str = "the network card's firmware does not complete what RDMA asks of it: it is reset; update the firmware";
 
-/// What a provider has to know of the card.
+/// Properties of the card for a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// The doorbell page.
     pub page: u32,
-    /// The event queue that completions can be told to.
+    /// Number of the event queue for completion queues.
     pub events: u32,
-    /// Atomic operations are carried out, in the byte order of the CPU.
+    /// The card executes atomic operations, in the byte order of the CPU.
     pub atomics: bool,
 }
 
 impl Mlx5Port {
-    /// How often the card was reset so far. None while it is not up. What was made in another life is gone.
+    /// Number of resets of the card; None while it is not up. Objects that were created with another number do not
+    /// exist any more.
     pub fn life(&self) -> Option<u64> {
-        self.card.as_ref().map(|_| self.keeper.resets)
+        self.card.as_ref().map(|_| self.reset_log.resets)
     }
 
-    /// What there is to know. None while it is not up.
+    /// Properties of the card; None while it is not up.
     pub fn abilities(&self) -> Option<Abilities> {
         let card = self.card.as_ref()?;
         let (page, events) = (card.objects.pair.page, card.objects.pair.events);
         Some(Abilities { page, events, atomics: card.atomics })
     }
 
-    /// Gives a command: `input` begins at byte 8, and `output` is how many bytes the answer has. Fails while another is
-    /// under way, and while the card is not up.
+    /// Posts a command. `input` begins at byte 8, `output` is the length of the answer in bytes. Fails while another
+    /// command is in flight, and while the card is not up.
     pub fn give(
         &mut self,
         command: Command,
@@ -49,10 +50,10 @@ impl Mlx5Port {
         output: usize,
     ) -> Result<(), Error> {
         let card = self.card.as_mut().ok_or(Error::Absent)?;
-        card.firmware.give(Slot::Ordinary, command, operation, input, output)
+        card.firmware.post(Slot::Ordinary, command, operation, input, output)
     }
 
-    /// The answer to the command, from its status on, if it is there.
+    /// The answer to the command, from its status on, if the command is done.
     pub fn answer(&mut self) -> Option<Result<Vec<u8>, Error>> {
         match &mut self.card {
             Some(card) => card.firmware.answer(Slot::Ordinary),
@@ -60,30 +61,30 @@ impl Mlx5Port {
         }
     }
 
-    /// Looks whether the card is still there, by a read of a register, for who waits for it. The firmware gets the memory
-    /// that it wants for what it is asked to do.
+    /// Checks by a register read that the card is present, for a caller that waits for a command. Gives the firmware
+    /// memory that it requests for the command.
     pub fn look(&mut self) -> Result<(), Error> {
         let card = self.card.as_mut().ok_or(Error::Absent)?;
-        card.mind()?;
+        card.process_events()?;
         card.firmware.is_ready().map(drop)
     }
 
-    /// Resets the card, because it does not do what it was asked.
+    /// Resets the card, because it does not complete a command.
     pub fn give_up(&mut self) {
         self.reset(SILENT);
     }
 
-    /// Has the operator told of something.
+    /// Adds a warning for the operator.
     pub fn advise(&mut self, what: &'static str) {
-        self.keeper.note(Severity::Warning, what);
+        self.reset_log.note(Severity::Warning, what);
     }
 
-    /// Ends all use of the card, which is reset, and does not reach memory any more.
+    /// Ends all use of the card: resets it, so that it does not access memory any more.
     pub fn end(&mut self) {
         (self.card, self.steps) = (None, None);
     }
 
-    /// Writes the first 8 bytes of a work request, given as a big-endian number, to the doorbell.
+    /// Rings the send doorbell with the first 8 bytes of a work request, read as a big-endian number.
     #[inline]
     pub fn ring(&self, first: u64) {
         if let Some(card) = &self.card {
@@ -91,15 +92,15 @@ impl Mlx5Port {
         }
     }
 
-    /// Asks for an event at the next completion of a queue: `word` is what its record says.
+    /// Arms completion queue `queue`, whose record contains `word`.
     pub fn arm(&self, word: u32, queue: u32) {
         if let Some(card) = &self.card {
             arm(card.doorbells(), word, queue);
         }
     }
 
-    /// Asks for an interrupt once more, of whoever has [`Port::set_interrupts`] ask for them: at what comes next, or has come
-    /// and was not taken in.
+    /// Enables the interrupt again, for a provider whose loop has called [`Port::set_interrupts`]: for the next event,
+    /// and for events that were not processed yet.
     #[inline]
     pub fn arm_events(&mut self) {
         if let Some(card) = self.card.as_mut().filter(|_| self.routed.is_some()) {
@@ -107,27 +108,27 @@ impl Mlx5Port {
         }
     }
 
-    /// Takes in what has happened. Reads memory only, unless there is something.
+    /// Processes events. Without events it only reads memory.
     #[inline]
     pub fn mind(&mut self) {
         if let Some(card) = &mut self.card {
-            // What goes wrong with pages is found by the next look at the card.
-            let _ = card.mind();
+            // The next check of the card finds errors of page commands.
+            let _ = card.process_events();
         }
     }
 
-    /// Whether something has happened to a queue pair, or a completion queue, that was not taken.
+    /// Whether events of queue pairs or completion queues wait.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.card.as_ref().is_some_and(|card| !card.pairs.is_empty() || !card.completed.is_empty())
     }
 
-    /// What has happened to a queue pair, if something has.
+    /// The next event of a queue pair.
     pub fn pair_event(&mut self) -> Option<PairEvent> {
         self.card.as_mut()?.pairs.pop_front()
     }
 
-    /// The completion queue that an event has told of, if one has.
+    /// The next completion queue that an event has named.
     pub fn told(&mut self) -> Option<u32> {
         self.card.as_mut()?.completed.pop_front()
     }

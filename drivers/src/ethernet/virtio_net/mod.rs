@@ -1,5 +1,5 @@
-//! Virtio network device (virtio 1.2, 5.1) as a [`Port`]: one receive and one transmit queue,
-//! whole frames. No checksum or segmentation offload, no mergeable buffers, no control queue.
+//! Virtio network device (virtio 1.2, 5.1) as a [`Port`]: one receive and one transmit queue, whole frames. No checksum
+//! or segmentation offload, no mergeable buffers, no control queue.
 
 mod receive;
 #[cfg(test)]
@@ -21,14 +21,14 @@ use transmit::Transmitter;
 const FEATURE_MTU: u64 = 1 << 3;
 const FEATURE_MAC: u64 = 1 << 5;
 const FEATURE_STATUS: u64 = 1 << 16;
-/// The device takes frames in the descriptor of what stands before them: a matter of course since
-/// virtio 1.0.
+/// The device accepts a frame in the descriptor of its virtio header. Always so since virtio 1.0.
 const FEATURE_ANY_LAYOUT: u64 = 1 << 27;
 
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
-/// Most entries of either queue, and what is enough if the arena is small.
+/// Maximum number of entries of a queue.
 const MOST_ENTRIES: u16 = 1024;
+/// The same with a small arena.
 const MODEST_ENTRIES: u16 = 256;
 const SMALL_ARENA: usize = 16 << 20;
 
@@ -38,7 +38,7 @@ const CONFIG_STATUS: usize = 6;
 const CONFIG_MTU: usize = 10;
 const LINK_UP: u16 = 1;
 
-/// Sets a device up.
+/// Opens a device.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -61,8 +61,8 @@ struct VirtioNet {
 }
 
 impl VirtioNet {
-    /// Sets the device up with memory of `arena`: receive buffers for an eighth of what is free
-    /// there, as far as the queue holds so many.
+    /// Sets the device up with memory of `arena`. Receive buffers get an eighth of its free memory, up to the size of
+    /// the queue.
     fn open(
         mut transport: Box<dyn Transport>,
         arena: &mut Arena,
@@ -99,19 +99,19 @@ impl VirtioNet {
         Ok(net)
     }
 
-    /// Buffers that frames are received into, and their length in bytes.
+    /// Number of receive buffers, and their length in bytes.
     #[cfg(test)]
     fn receive_buffers(&self) -> (usize, usize) {
         self.receiver.buffers()
     }
 }
 
-/// Most entries of a queue, as far as memory allows.
+/// Maximum number of entries of a queue, depending on free memory.
 fn entries(setup: &Setup<'_>) -> u16 {
     if setup.available() < SMALL_ARENA { MODEST_ENTRIES } else { MOST_ENTRIES }
 }
 
-/// The MTU to use: what is asked for, within what the device says.
+/// The MTU to use: the configured one, limited by the device's.
 fn agree_mtu(asked: Option<u16>, device: Option<u16>) -> Result<u16, Error> {
     if device.is_some_and(|m| m < LEAST_MTU) {
         return Err(Error::Config("MTU"));
@@ -202,8 +202,7 @@ impl Port for VirtioNet {
         self.transmitter.progress()
     }
 
-    /// A device whose rings make no sense any more is reset, so that it reads no memory; one that stands still is
-    /// told of what it has.
+    /// Resets a device whose rings are invalid, so that it reads no memory. Notifies a stalled device again.
     fn watch(&mut self, _: Instant) {
         let broken = self.receiver.is_dead() || self.transmitter.is_dead();
         if broken && !self.transmitter.is_stopped && virtio::reset(&mut *self.transport).is_ok() {

@@ -1,13 +1,13 @@
-//! The receive queue: buffer `i` is for ever described by descriptor `i`, so that giving a buffer
-//! to the device is one entry of the available ring.
+//! The receive queue. Descriptor `i` permanently describes buffer `i`, so posting a buffer takes one entry of the
+//! available ring.
 
 use super::{ETHERNET, RECEIVE, entries};
 use crate::hal::{Frame, FrameMemory};
 use crate::virtio::{Descriptor, Error, Ring, Setup, Taken};
 
-/// Fewer buffers than this cannot hold what arrives in one turn of the loop.
+/// Minimum number of buffers: fewer cannot hold the frames that arrive in one round of the loop.
 const LEAST_BUFFERS: usize = 32;
-/// Receive buffers take at most this share of the memory that is free.
+/// Receive buffers get at most this fraction of free memory.
 const SHARE: usize = 8;
 
 pub struct Receiver {
@@ -15,11 +15,11 @@ pub struct Receiver {
     memory: FrameMemory,
     /// Length of a buffer in bytes.
     stride: usize,
-    /// Length of what stands before each frame.
+    /// Length of the virtio header before each frame.
     header: usize,
     /// Length of the longest frame that a buffer holds.
     longest: usize,
-    /// Number of buffers. Those that the device does not have were handed to the user of the port.
+    /// Number of buffers. The user of the port holds those that the device does not own.
     count: usize,
     pub frames: u64,
     pub bytes: u64,
@@ -27,14 +27,14 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Buffers for frames of up to `longest` bytes, all of them offered.
+    /// Allocates buffers for frames of up to `longest` bytes, and posts all of them.
     pub fn new(setup: &mut Setup<'_>, header: usize, longest: usize) -> Result<Self, Error> {
         let mut ring = setup.queue(RECEIVE, entries(setup), true)?;
         let stride = (header + longest).next_multiple_of(64);
         let affordable = (setup.available() / SHARE / stride).max(LEAST_BUFFERS);
         let count = affordable.min(ring.size().into());
         let memory = setup.alloc(count * stride, 64)?;
-        // SAFETY: it was just allocated, and its window is used nowhere else.
+        // SAFETY: just allocated, and the window is used nowhere else.
         let memory = unsafe { FrameMemory::new(memory) };
         for i in 0..count as u16 {
             let address = memory.bus_address(usize::from(i) * stride);
@@ -88,7 +88,7 @@ impl Receiver {
         }
     }
 
-    /// Length of a frame, given what the device says it has written, if it can be one.
+    /// Length of a frame, from the number of bytes that the device reports as written; None if it is invalid.
     #[inline(always)]
     fn length(&self, written: u32) -> Option<usize> {
         let len = (written as usize).wrapping_sub(self.header);
@@ -106,16 +106,15 @@ impl Receiver {
         let (buffer, len) = (frame.buffer as usize, frame.len as usize);
         assert!(buffer < self.count, "frame is not of this port");
         assert!(!self.ring.is_lent(buffer as u16), "the device has this buffer");
-        // SAFETY: the device does not have the buffer (as asserted), does not write to what it does not
-        // have (the promise of `Platform`), and gets it again only through `recycle`, which needs
-        // `&mut self` and so ends this borrow.
+        // SAFETY: the device does not own the buffer (asserted), does not write to buffers that it does not own (the
+        // promise of `Platform`), and gets it again only by `recycle`, which needs `&mut self` and so ends this borrow.
         unsafe { self.frame(buffer, len.min(self.longest)) }
     }
 
     /// The first `len` bytes of the frame in a buffer.
     ///
     /// # Safety
-    /// The device does not have the buffer for as long as the bytes are used.
+    /// The device does not own the buffer while the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, buffer: usize, len: usize) -> &[u8] {
         debug_assert!(buffer < self.count && len <= self.longest);
@@ -145,9 +144,9 @@ impl Receiver {
             if let Some(len) = self.length(written) {
                 taken += 1;
                 bytes += len;
-                // SAFETY: the ring has said that the device had this chain and gave it back, and only buffers
-                // were offered. The device gets it again with `give` below, when `take` is done; until then
-                // it does not write there (the promise of `Platform`).
+                // SAFETY: the ring has checked that the device owned this chain and returned it, and only buffers were
+                // offered. The device gets it again by `give` below, after `take`; until then it does not write there
+                // (the promise of `Platform`).
                 go_on = take(unsafe { self.frame(head.into(), len) });
             } else {
                 self.errors += 1;

@@ -37,7 +37,7 @@ fn frame(n: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + n) as u8).collect()
 }
 
-/// The device receives `frame` from the wire.
+/// The device writes `frame` to a receive buffer.
 fn arrive(model: &Model, frame: &[u8], header: usize) -> bool {
     let mut device = model.state();
     let Some(chain) = device.pop(0) else { return false };
@@ -48,13 +48,13 @@ fn arrive(model: &Model, frame: &[u8], header: usize) -> bool {
     true
 }
 
-/// The device sends all that it has to.
+/// The device sends all queued frames, and returns them.
 fn depart(model: &Model, header: usize) -> Vec<Vec<u8>> {
     let mut device = model.state();
     let mut frames = Vec::new();
     while let Some(chain) = device.pop(1) {
         let bytes = device.gather(&chain);
-        assert_eq!(bytes[..header], [0; 12][..header], "no offloads are asked for");
+        assert_eq!(bytes[..header], [0; 12][..header], "no offloads are requested");
         frames.push(bytes[header..].to_vec());
         device.push(1, chain.head, 0);
     }
@@ -142,7 +142,7 @@ fn payload_goes_with_trailer_by_reference_or_copied() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused() {
+fn unsendable_packets_are_refused() {
     let (mut machine, model, mut net) = port(16);
     let window = payload(&mut machine, &[7; 1024]);
     let trailer = [0; 17];
@@ -169,7 +169,7 @@ fn what_cannot_be_sent_is_refused() {
 }
 
 #[test]
-fn long_frames_wait_for_their_few_buffers() {
+fn long_frames_wait_for_full_size_buffers() {
     let (_machine, model, mut net) = port(256);
     let mut sent = 0;
     while net.transmit(&plain(&[3; 1000])).is_ok() {
@@ -182,9 +182,9 @@ fn long_frames_wait_for_their_few_buffers() {
     net.transmit(&plain(&[3; 1000])).unwrap();
 }
 
-/// Who found no room is told when there is some, and need not look all the time.
+/// After a refused frame the port reports and interrupts when it has room again.
 #[test]
-fn a_full_queue_says_when_it_has_room_again() {
+fn full_queue_reports_when_it_has_room_again() {
     for (features, entries) in [(EVENT_INDEX, 256), (0, 256), (EVENT_INDEX, 16)] {
         let mut machine = Machine::new(4 << 20);
         let model = model(&machine, MODERN | features | MAC_STATUS, entries);
@@ -198,7 +198,7 @@ fn a_full_queue_says_when_it_has_room_again() {
             net.set_interrupts(true);
             assert!(!net.pending());
             let gone = depart(&model, 12).len() as u64;
-            // Without event indices each frame that is given back interrupts.
+            // Without event indices each completed frame interrupts.
             let raised = if features == EVENT_INDEX { 1 } else { gone };
             assert_eq!((net.counters().interrupts, gone > 0), (before + raised, true), "{round}");
             assert!(net.pending() && net.has_room());
@@ -206,7 +206,7 @@ fn a_full_queue_says_when_it_has_room_again() {
             net.transmit(&plain(&[3; 1000])).unwrap();
             assert!(!net.pending() && net.has_room());
             net.flush();
-            // With room there is nothing to tell.
+            // With room there is nothing to report.
             net.set_interrupts(true);
             depart(&model, 12);
             assert_eq!(net.counters().interrupts, before + raised, "{round}");
@@ -216,7 +216,7 @@ fn a_full_queue_says_when_it_has_room_again() {
 }
 
 #[test]
-fn frames_that_the_device_has_are_known_until_it_has_sent_them() {
+fn port_is_sending_until_the_device_has_sent_all_frames() {
     let (_machine, model, mut net) = port(256);
     assert!(!net.is_sending());
     net.transmit(&plain(&[1; 60])).unwrap();
@@ -227,9 +227,9 @@ fn frames_that_the_device_has_are_known_until_it_has_sent_them() {
     assert!(!net.is_sending());
 }
 
-/// Devices may give packets back in another order: sent is what all before it are as well.
+/// Devices may complete packets in any order: a packet counts as sent when all before it are sent.
 #[test]
-fn progress_is_of_the_first_frames() {
+fn progress_counts_frames_sent_in_order() {
     let (_machine, model, mut net) = port(256);
     let progress = |net: &mut VirtioNet| {
         let TransmitProgress { queued, sent } = net.progress();
@@ -253,7 +253,7 @@ fn progress_is_of_the_first_frames() {
     assert_eq!(progress(&mut net), (4, 0));
     model.state().push(1, heads[2], 0);
     assert_eq!(progress(&mut net), (4, 4));
-    // For ever.
+    // Many rounds, past the wrap of indices.
     for n in 4..3000u64 {
         net.transmit(&plain(&[n as u8; 60])).unwrap();
         net.flush();
@@ -266,11 +266,10 @@ fn progress_is_of_the_first_frames() {
     }
 }
 
-/// A device that talks nonsense is reset: then it holds no memory any more.
-/// A frame that is never sent is told of; one that is said to be sent twice, or that was never queued, is passed over;
-/// nothing of it wants an interrupt.
+/// A frame that is never sent is reported. Completions of a frame that was completed before or never queued are counted
+/// and ignored.
 #[test]
-fn frames_that_are_not_sent_sent_twice_or_never_queued_harm_nobody() {
+fn missing_and_bogus_completions_are_tolerated() {
     let (_machine, model, mut net) = port(256);
     net.transmit(&plain(&[1; 60])).unwrap();
     net.transmit(&plain(&[2; 60])).unwrap();
@@ -285,7 +284,7 @@ fn frames_that_are_not_sent_sent_twice_or_never_queued_harm_nobody() {
     net.watch(Instant::ZERO);
     assert!(net.notice().unwrap().text.contains("works again"));
     assert_eq!(net.progress(), TransmitProgress { queued: 2, sent: 2 });
-    assert_eq!(net.counters().rx_errors, 2, "what makes no sense is counted");
+    assert_eq!(net.counters().rx_errors, 2, "bogus completions are counted");
     assert!(net.link_up() && model.state().live());
     net.transmit(&plain(&[3; 60])).unwrap();
     net.flush();
@@ -293,7 +292,7 @@ fn frames_that_are_not_sent_sent_twice_or_never_queued_harm_nobody() {
 }
 
 #[test]
-fn a_broken_device_is_reset() {
+fn broken_device_is_reset() {
     let (_machine, model, mut net) = port(256);
     net.transmit(&plain(&[1; 60])).unwrap();
     net.flush();
@@ -304,9 +303,9 @@ fn a_broken_device_is_reset() {
     assert_eq!(model.state().status, 0);
     assert!(net.notice().unwrap().text.contains("its host is to blame"));
     net.watch(Instant::ZERO);
-    assert_eq!(net.notice(), None, "said once");
+    assert_eq!(net.notice(), None, "reported once");
     assert_eq!(net.progress(), TransmitProgress { queued: 1, sent: 1 });
-    // What is sent now is lost, and holds nothing up.
+    // Later frames are dropped, and do not count as in flight.
     for _ in 0..1000 {
         net.transmit(&plain(&[1; 60])).unwrap();
     }
@@ -315,9 +314,9 @@ fn a_broken_device_is_reset() {
 }
 
 #[test]
-fn the_device_is_told_once_per_batch_and_interrupts_only_when_asked() {
+fn device_is_notified_once_per_batch_and_interrupts_only_when_enabled() {
     let (_machine, model, mut net) = port(256);
-    depart(&model, 12); // the device looks, and wants to hear of news
+    depart(&model, 12); // the device polls its queue, and enables notifications
     let before = model.state().kicks;
     for _ in 0..85 {
         net.transmit(&plain(&[1; 60])).unwrap();
@@ -351,39 +350,39 @@ fn the_device_is_told_once_per_batch_and_interrupts_only_when_asked() {
     assert_eq!((0..4).filter_map(|_| net.receive()).count(), 3);
 }
 
-/// A device that missed a notification is told again, before long; one that goes on is left alone.
+/// A device that has missed a notification is notified again; one that makes progress is not.
 #[test]
-fn a_device_that_stands_still_is_told_again() {
+fn stalled_device_is_notified_again() {
     let (_machine, model, mut net) = port(256);
     let mut kicks = 0;
-    let mut told = |net: &mut VirtioNet| {
+    let mut kicks_of_watch = |net: &mut VirtioNet| {
         net.watch(Instant::ZERO);
         let before = core::mem::replace(&mut kicks, model.state().kicks);
         model.state().kicks - before
     };
-    // Receive buffers lie there, and nothing comes.
-    told(&mut net);
-    assert_eq!(told(&mut net), 1);
+    // Receive buffers are posted, and no frame arrives.
+    kicks_of_watch(&mut net);
+    assert_eq!(kicks_of_watch(&mut net), 1);
     net.transmit(&plain(&[1; 60])).unwrap();
     net.flush();
-    assert_eq!(told(&mut net), 3, "its own, and both queues");
-    assert_eq!(told(&mut net), 2);
+    assert_eq!(kicks_of_watch(&mut net), 3, "that of the flush, and both queues");
+    assert_eq!(kicks_of_watch(&mut net), 2);
     assert!(arrive(&model, &[1; 60], 12));
     depart(&model, 12);
     net.transmit(&plain(&[1; 60])).unwrap();
     net.flush();
-    assert_eq!(told(&mut net), 1, "its own");
-    // What was not yet published is none of the device's.
+    assert_eq!(kicks_of_watch(&mut net), 1, "that of the flush");
+    // Frames and buffers that are not published yet do not count.
     depart(&model, 12);
     net.transmit(&plain(&[1; 60])).unwrap();
     let frame = net.receive().unwrap();
     net.recycle(frame);
-    told(&mut net);
-    assert_eq!(told(&mut net), 1, "the receive queue");
+    kicks_of_watch(&mut net);
+    assert_eq!(kicks_of_watch(&mut net), 1, "the receive queue");
 }
 
 #[test]
-fn memory_mapped_interrupts_are_taken_back() {
+fn memory_mapped_interrupts_are_acknowledged() {
     let mut machine = Machine::new(4 << 20);
     let model = model(&machine, MODERN | EVENT_INDEX | MAC_STATUS, 64);
     machine.plug_mmio(&model, 2);
@@ -400,7 +399,7 @@ fn memory_mapped_interrupts_are_taken_back() {
 }
 
 #[test]
-fn the_mtu_is_what_both_sides_can() {
+fn mtu_is_the_smaller_of_configuration_and_device() {
     let cases = [
         (0, None, 1500),
         (0, Some(9000), 9000),
@@ -438,12 +437,12 @@ fn little_memory_means_fewer_buffers_and_none_is_an_error() {
     drop(net);
     let second = open(&mut machine, &|_| Some(9000));
     assert!(matches!(second, Err(Error::NoMemory { .. })));
-    assert!(machine.arena().available() > before / 4, "what the second took was given back");
-    assert_eq!(model.state().status & 0x80, 0x80, "and the device was told");
+    assert!(machine.arena().available() > before / 4, "the memory of the second was freed");
+    assert_eq!(model.state().status & 0x80, 0x80, "the device status is FAILED");
 }
 
 #[test]
-fn a_device_that_does_not_keep_to_the_rules_is_refused() {
+fn nonconforming_device_is_refused() {
     let open_with = |features: u64, change: &dyn Fn(&Model)| {
         let mut machine = Machine::new(4 << 20);
         let model = model(&machine, features, 64);
@@ -475,7 +474,7 @@ fn a_device_that_does_not_keep_to_the_rules_is_refused() {
 }
 
 #[test]
-fn short_and_long_frames_are_errors_and_their_buffers_are_used_again() {
+fn frames_of_invalid_length_are_errors_and_their_buffers_are_reused() {
     let (_machine, model, mut net) = port(4);
     for written in [0, 11, 12, 25, 1537, u32::MAX] {
         let mut device = model.state();
@@ -496,10 +495,9 @@ fn short_and_long_frames_are_errors_and_their_buffers_are_used_again() {
 }
 
 proptest! {
-    /// Whatever the device writes into either used ring: no panic, no frame twice, every lie
-    /// counted.
+    /// Random entries in both used rings cause no panic and no duplicate frame, and every invalid entry is counted.
     #[test]
-    fn a_device_may_write_anything(
+    fn random_used_entries_are_tolerated(
         lies in prop::collection::vec((0usize..2, prop_oneof![0u32..20, any::<u32>()],
             prop_oneof![0u32..2000, any::<u32>()],
             prop_oneof![Just(1u16), 0u16..20, any::<u16>()]), 1..60),

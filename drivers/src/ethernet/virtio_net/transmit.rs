@@ -1,8 +1,7 @@
-//! The transmit queue. Every packet has a slot: three descriptors and a piece of memory, for what the
-//! device wants before a frame (all zero for us), the frame's header, and its trailer. Small packets are
-//! copied into the slot whole; the payload of larger ones is read by the device where it lies; frames
-//! whose header alone is larger than a slot, and those whose payload is in pieces, go through a few
-//! buffers of full size.
+//! The transmit queue. Every packet has a slot: three descriptors, and memory for the virtio header (all zero), the
+//! frame's header, and its trailer. Small packets are copied whole into the slot. The device reads the payload of
+//! larger ones in place. Frames whose header is larger than a slot, or whose payload is in pieces, are copied to a few
+//! full-size buffers.
 
 use super::{ETHERNET, TRANSMIT, entries};
 use crate::ethernet::copies::{put_header, put_trailer};
@@ -13,20 +12,21 @@ use alloc::vec::Vec;
 
 /// Bytes of a slot.
 const SLOT: usize = 256;
-/// Where the trailer stands in a slot.
+/// Offset of the trailer in a slot.
 const TRAILER: usize = SLOT - Packet::MAX_TRAILER;
-/// Descriptors of a slot: what stands before the payload, payload, trailer.
+/// Descriptors of a slot: headers, payload, trailer.
 const DESCRIPTORS: u16 = 3;
-/// Full-size buffers, which TCP's segments go through: for plain Ethernet, and for jumbo frames.
+/// Number of full-size buffers (used by TCP's segments) for plain Ethernet.
 const MOST_BOUNCES: usize = 64;
+/// Number of full-size buffers for jumbo frames.
 const LEAST_BOUNCES: usize = 16;
-/// Bytes that those beyond the least may take.
+/// Maximum size in bytes of full-size buffers beyond the minimum number.
 const BOUNCE_MEMORY: usize = 128 << 10;
 
 pub struct Transmitter {
     ring: Ring,
     memory: Window,
-    /// Slots that the device does not have.
+    /// Slots that the device does not own.
     free: Vec<u16>,
     slots: usize,
     bounce: Window,
@@ -34,33 +34,35 @@ pub struct Transmitter {
     bounce_stride: usize,
     bounce_free: Vec<u16>,
     bounces: u16,
-    /// The full-size buffer that the packet of a slot lies in.
+    /// The full-size buffer of a slot's packet, if it has one.
     bounced: Box<[Option<u16>]>,
-    /// Which period each slot's packet is of: devices may give packets back in any order, so those that were queued
-    /// before the present period are counted apart.
+    /// The period in which each slot's packet was queued. Devices may complete packets in any order, so packets from
+    /// before the current period are counted separately.
     periods: Box<[u8]>,
     period: u8,
-    under_way: [u16; 2],
-    /// Packets that were queued before the present period, and those of them and of all that are known to be sent.
+    /// Packets in flight of each period.
+    in_flight: [u16; 2],
+    /// Total of packets queued before the current period.
     before: u64,
+    /// Total of packets, from the first on, that are known to be sent.
     sent: u64,
-    /// Length of what stands before each frame.
+    /// Length of the virtio header before each frame.
     header: usize,
     longest: usize,
     pub frames: u64,
     pub bytes: u64,
     pub errors: u64,
     pub full: u64,
-    /// A frame found no room, and the device has given nothing back since.
+    /// A frame was refused, and no packet was reclaimed since.
     starved: bool,
-    /// It is asked for an interrupt when it does.
+    /// The interrupt for completions is enabled.
     armed: bool,
     /// The device is not used any more.
     pub is_stopped: bool,
 }
 
 impl Transmitter {
-    /// For frames of up to `longest` bytes.
+    /// A queue for frames of up to `longest` bytes.
     pub fn new(setup: &mut Setup<'_>, header: usize, longest: usize) -> Result<Self, Error> {
         let ring = setup.queue(TRANSMIT, entries(setup), true)?;
         let slots = ring.size() / DESCRIPTORS;
@@ -84,7 +86,7 @@ impl Transmitter {
             bounced: alloc::vec![None; slots.into()].into(),
             periods: alloc::vec![0; slots.into()].into(),
             period: 0,
-            under_way: [0; 2],
+            in_flight: [0; 2],
             before: 0,
             sent: 0,
             header,
@@ -141,13 +143,13 @@ impl Transmitter {
         }
         self.ring.offer(slot * DESCRIPTORS);
         self.periods[usize::from(slot)] = self.period;
-        self.under_way[usize::from(self.period)] += 1;
+        self.in_flight[usize::from(self.period)] += 1;
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// There is no room for a frame.
+    /// Notes that a frame was refused.
     #[cold]
     fn starve(&mut self) -> TransmitError {
         self.full += 1;
@@ -155,17 +157,17 @@ impl Transmitter {
         TransmitError::Full
     }
 
-    /// Whether a frame that found no room would find some now, as far as one can tell without looking closer.
+    /// Whether a refused frame may find room now, judged by the ring alone.
     pub fn has_room(&self) -> bool {
         !self.starved || self.ring.pending()
     }
 
-    /// Whether there is room again for a frame that found none; or there may be, with nobody to tell of it.
+    /// Whether there is room again after a frame was refused. Always true on uhyve, which does not interrupt for it.
     pub fn pending(&self) -> bool {
         self.starved && (self.ring.dialect().is_uhyve() || self.ring.pending())
     }
 
-    /// Asks for an interrupt when there is room again for a frame that found none, or for none.
+    /// Enables the interrupt for completions if a frame was refused, or disables it.
     pub fn set_interrupts(&mut self, wanted: bool) {
         let wanted = wanted && self.starved;
         if wanted || self.armed {
@@ -174,13 +176,13 @@ impl Transmitter {
         }
     }
 
-    /// Where the memory of a slot begins.
+    /// Offset of a slot's memory.
     #[inline]
     fn slot(slot: u16) -> usize {
         usize::from(slot) * SLOT
     }
 
-    /// One descriptor, with a copy of the whole packet in `memory`, from `start` on.
+    /// Copies the whole packet to `memory`, from `start` on, and describes it by one descriptor.
     #[inline(always)]
     fn copy(&mut self, slot: u16, packet: &Packet<'_>, memory: &Window, start: usize, len: usize) {
         let mut at = start + self.header;
@@ -195,7 +197,7 @@ impl Transmitter {
         self.ring.describe_chain(slot * DESCRIPTORS, [piece]);
     }
 
-    /// Header and trailer copied to the slot, the payload described where it lies.
+    /// Copies header and trailer to the slot, and describes the payload in place.
     #[inline]
     fn refer(&mut self, slot: u16, packet: &Packet<'_>, payload: &Window) {
         let start = Self::slot(slot);
@@ -212,7 +214,7 @@ impl Transmitter {
         self.ring.describe_chain(first, [header, payload, trailer]);
     }
 
-    /// A full-size buffer with a copy of the whole packet. False if there is none left.
+    /// Copies the whole packet to a full-size buffer. False if there is none left.
     #[inline(never)]
     fn bounce(&mut self, slot: u16, packet: &Packet<'_>, len: usize) -> bool {
         if self.bounce_free.is_empty() {
@@ -226,8 +228,7 @@ impl Transmitter {
         true
     }
 
-    /// Takes back what the device has sent if there is little room left; until then there is no
-    /// need to look.
+    /// Reclaims sent packets if less than half of the slots are free.
     #[inline]
     pub fn reclaim_some(&mut self) {
         if self.free.len() < self.slots / 2 {
@@ -235,7 +236,7 @@ impl Transmitter {
         }
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims sent packets.
     fn reclaim(&mut self) {
         if self.is_stopped {
             return;
@@ -248,7 +249,7 @@ impl Transmitter {
                     self.starved = false;
                     let slot = head / DESCRIPTORS;
                     self.free.push(slot);
-                    self.under_way[usize::from(self.periods[usize::from(slot)])] -= 1;
+                    self.in_flight[usize::from(self.periods[usize::from(slot)])] -= 1;
                     if self.bounce_free.len() < usize::from(self.bounces) {
                         self.bounce_free.extend(self.bounced[usize::from(slot)].take());
                     }
@@ -257,14 +258,14 @@ impl Transmitter {
         }
     }
 
-    /// How far the device has come.
+    /// Transmit progress.
     pub fn progress(&mut self) -> TransmitProgress {
         self.reclaim();
         for _ in 0..2 {
-            if self.under_way[usize::from(self.period ^ 1)] > 0 {
+            if self.in_flight[usize::from(self.period ^ 1)] > 0 {
                 break;
             }
-            // All that were queued before this period are sent: another begins.
+            // All packets from before this period are sent: the next period begins.
             self.sent = self.before;
             self.before = self.frames;
             self.period ^= 1;
@@ -272,10 +273,10 @@ impl Transmitter {
         TransmitProgress { queued: self.frames, sent: self.sent }
     }
 
-    /// The device was reset: it reads no memory, and is not used any more. What is to be sent is lost.
+    /// Stops the queue for good, after a reset of the device, which reads no memory any more. Later frames are dropped.
     pub fn stop(&mut self) {
         self.is_stopped = true;
-        self.under_way = [0; 2];
+        self.in_flight = [0; 2];
         self.free.clear();
     }
 

@@ -1,5 +1,5 @@
-//! VMware's paravirtual Ethernet interface, version 3 (Linux: `drivers/net/vmxnet3`): one pair of queues, or several for as many cores; frames to 9 KB,
-//! each in one buffer, sent from where they lie; interrupts only before a halt. No offloads.
+//! VMware's paravirtual Ethernet interface, version 3 (Linux: `drivers/net/vmxnet3`): one pair of queues, or several
+//! for as many cores; frames to 9 KB, each in one buffer, sent in place; interrupts only before a halt. No offloads.
 
 mod queue_port;
 mod receive;
@@ -7,7 +7,7 @@ mod registers;
 mod shared;
 mod transmit;
 
-use super::keeper::{HUNG, Keeper, LOST_PLACE, Stall};
+use super::keeper::{HUNG, OUT_OF_ORDER, ResetLog, Stall};
 use super::owners::Owners;
 use super::{LEAST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::device::{Bus, Device};
@@ -27,38 +27,38 @@ use registers::DeviceRegisters;
 use shared::{Rings, Shared};
 use transmit::Transmitter;
 
-/// What the driver matches.
+/// Devices that the driver matches.
 pub const IDS: [Id; 1] = [Id::Pci(0x15ad, 0x07b0)];
 
-/// Most that the device takes.
+/// Maximum MTU of the device.
 const MOST_MTU: u16 = 9000;
-/// Interrupts: for what was received, and for what was sent.
+/// Number of the receive interrupt.
 const RECEIVED: u8 = 0;
+/// Number of the transmit interrupt.
 const SENT: u8 = 1;
 
-const GONE: &str = "the network interface does not answer any more: it was removed from the virtual machine; it is not \
-     used until the appliance is restarted";
+const GONE: &str = "the network interface does not answer: it was removed from the virtual machine; it is not used until the \
+     appliance is restarted";
 const NOT_BACK: &str = "the network interface is not activated after a reset, and is not used any more: see the log of the \
-     hypervisor, and start the virtual machine anew";
-const STOPPED: &str =
-    "the network interface has stopped a queue, because of a mistake that it found: it is reset";
+     hypervisor, and restart the virtual machine";
+const STOPPED: &str = "the network interface has stopped a queue because of an error: it is reset";
 
 /// Why a device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// A BAR is missing, too small, or cannot be mapped.
     NoRegisters,
-    /// Nothing answers where its registers are.
+    /// The registers read as all ones.
     Absent,
-    /// It does not have version 1.
+    /// The device does not support version 1.
     Version(u32),
-    /// It has no MAC address.
+    /// The device has no MAC address.
     NoMac,
-    /// The command to activate it fails.
+    /// The activation command fails.
     NotActive,
     /// The DMA arena is too small.
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -67,11 +67,11 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoRegisters => f.write_str(
-                "vmxnet3 has no registers that could be reached (BAR 0 and 1): the firmware gave it no address",
+                "vmxnet3's registers (BAR 0 and 1) cannot be mapped: the firmware assigned no address",
             ),
             Error::Absent => f.write_str("vmxnet3 does not answer (its registers read as all ones)"),
             Error::Version(versions) => {
-                write!(f, "vmxnet3 has versions {versions:#x}, and not version 1: not known")
+                write!(f, "vmxnet3 supports versions {versions:#x}, and not version 1, which the driver needs")
             }
             Error::NoMac => f.write_str("vmxnet3 has no MAC address: give it one in the hypervisor"),
             Error::NotActive => f.write_str(
@@ -86,7 +86,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Sets a device up.
+/// Opens a device.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -94,7 +94,7 @@ pub fn open(
     _: &dyn Clock,
 ) -> Result<Box<dyn Port + Send>, OpenError> {
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    // One that is refused is kept from memory, whatever it was told before us.
+    // A device that is not used must not access memory for an earlier system.
     let opened = Vmxnet3::open(function, platform, wanted_mtu).inspect_err(|_| function.disable());
     Ok(Box::new(opened?))
 }
@@ -108,21 +108,21 @@ struct Vmxnet3 {
     shared: Shared,
     receiver: Receiver,
     transmitter: Transmitter,
-    /// For receiving and for sending, by pair of queues.
+    /// Receive and transmit rings of each pair of queues.
     rings: Vec<[Rings; 2]>,
     key: HashKey,
-    /// With the owners of other pairs of queues, if there are any.
+    /// State shared with the owners of other pairs, if there are any.
     owners: Option<Arc<Owners>>,
-    /// It was reset, and other owners have not seen that yet.
+    /// The device was reset, and not all other owners have confirmed that.
     waits: bool,
-    keeper: Keeper,
+    reset_log: ResetLog,
     sending: Stall,
     link: bool,
     mac: [u8; 6],
     mtu: u16,
     armed: bool,
     gone: bool,
-    /// Missed before the last reset, and since.
+    /// Missed frames: before the last reset, and since.
     missed: [u64; 2],
 }
 
@@ -135,7 +135,7 @@ impl Vmxnet3 {
         let bars = function.bars();
         let registers = DeviceRegisters::map(&bars, platform)?;
         function.enable();
-        registers.agree()?;
+        registers.select_versions()?;
         registers.reset();
         let mac = registers.mac();
         if !super::is_station(mac) {
@@ -166,7 +166,7 @@ impl Vmxnet3 {
             waits: false,
             receiver,
             transmitter,
-            keeper: Keeper::new(),
+            reset_log: ResetLog::new(),
             sending: Stall::default(),
             link: false,
             mac,
@@ -196,7 +196,7 @@ impl Vmxnet3 {
         Ok((Shared::new(window, 1), receiver, transmitter))
     }
 
-    /// Gives the device its queues and activates it; whether that worked.
+    /// Sets up the queues and activates the device; false if that fails.
     fn start(&mut self) -> bool {
         self.receiver.start();
         self.transmitter.start();
@@ -204,7 +204,7 @@ impl Vmxnet3 {
         self.sending = Stall::default();
         let active = self.registers.activate(self.shared.address(), self.mac);
         if active {
-            self.keeper.works();
+            self.reset_log.note_up();
             self.apply_interrupts();
             if let Some(owners) = &self.owners {
                 owners.live();
@@ -213,34 +213,34 @@ impl Vmxnet3 {
         active
     }
 
-    /// From here on it cannot reach memory.
+    /// Stops the device for good: it cannot access memory any more.
     fn halt(&mut self) {
         self.registers.reset();
         self.function.disable();
-        self.tell_owners();
+        self.publish_stopped();
         self.receiver.stop();
         self.transmitter.stop();
     }
 
     fn reset(&mut self, why: &'static str) {
-        self.keeper.reset(why);
+        self.reset_log.reset(why);
         self.missed = [self.missed.iter().sum(), 0];
         self.registers.reset();
-        self.tell_owners();
+        self.publish_stopped();
         self.receiver.stop();
         self.transmitter.stop();
-        self.go_on();
+        self.activate();
     }
 
-    /// The owners of other queues hear that the device reaches no memory.
-    fn tell_owners(&self) {
+    /// Notifies the owners of other queues that the device accesses no memory.
+    fn publish_stopped(&self) {
         if let Some(owners) = &self.owners {
             owners.stopped();
         }
     }
 
-    /// Activates a device that was reset, once all other owners have seen that.
-    fn go_on(&mut self) {
+    /// Activates the device after a reset, once all other owners have confirmed the reset.
+    fn activate(&mut self) {
         let others = self.rings.len() - 1;
         self.waits = self.owners.as_ref().is_some_and(|owners| !owners.all_follow(others));
         if !self.waits && !self.start() {
@@ -252,7 +252,7 @@ impl Vmxnet3 {
         if !self.gone {
             self.gone = true;
             self.halt();
-            self.keeper.note(Severity::Error, why);
+            self.reset_log.note(Severity::Error, why);
         }
     }
 
@@ -268,7 +268,7 @@ impl Vmxnet3 {
     }
 }
 
-/// Sends interrupts of the function to this one. False if it cannot.
+/// Routes the function's interrupts to `interrupt`; false if that fails.
 fn route(function: &Function<'_>, msix: &mut Option<Msix>, interrupt: &Interrupt) -> bool {
     match msix {
         Some(msix) => [RECEIVED, SENT].into_iter().all(|n| msix.route(n.into(), interrupt)),
@@ -343,13 +343,13 @@ impl Port for Vmxnet3 {
     #[inline]
     fn flush(&mut self) {
         self.transmitter.reclaim_some();
-        if let Some(producer) = self.transmitter.take_untold() {
-            self.registers.tell_transmit(0, producer);
+        if let Some(producer) = self.transmitter.producer_update() {
+            self.registers.ring_transmit(0, producer);
         }
-        if let Some(producer) = self.receiver.take_untold()
+        if let Some(producer) = self.receiver.producer_update()
             && self.shared.wants_producer(0)
         {
-            self.registers.tell_receive(0, producer);
+            self.registers.ring_receive(0, producer);
         }
     }
 
@@ -390,27 +390,27 @@ impl Port for Vmxnet3 {
             return;
         }
         if self.waits {
-            return self.go_on();
+            return self.activate();
         }
-        self.registers.tell_statistics();
+        self.registers.request_statistics();
         self.missed[1] = self.shared.missed();
         self.transmitter.reclaim();
-        // What waits for a link has a look to begin when it comes.
-        let waits = if link && self.link { self.transmitter.waits_at() } else { None };
+        // When the link comes up, the device has one check interval to begin to send.
+        let waits = if link && self.link { self.transmitter.stuck_at() } else { None };
         self.link = link;
         if self.shared.is_stopped() {
             self.reset(STOPPED);
-        } else if self.receiver.is_lost || self.transmitter.is_lost {
-            self.reset(LOST_PLACE);
-        } else if self.sending.look(waits) || self.owners.as_ref().is_some_and(|o| o.hangs()) {
+        } else if self.receiver.out_of_sync || self.transmitter.out_of_sync {
+            self.reset(OUT_OF_ORDER);
+        } else if self.sending.check(waits) || self.owners.as_ref().is_some_and(|o| o.hangs()) {
             self.reset(HUNG);
         } else {
-            self.keeper.look();
+            self.reset_log.passed_check();
         }
     }
 
     fn notice(&mut self) -> Option<Notice> {
-        self.keeper.notice()
+        self.reset_log.notice()
     }
 
     fn counters(&self) -> PortCounters {
@@ -424,7 +424,7 @@ impl Port for Vmxnet3 {
             tx_bytes: self.transmitter.bytes,
             tx_full: self.transmitter.full,
             interrupts: self.interrupt.map_or(0, raised),
-            resets: self.keeper.resets,
+            resets: self.reset_log.resets,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A further pair of queues of a device as a [`Port`] of its own, for another core: its rings, its interrupts, its counts. The
-//! device is looked after by the port of the first pair; this one follows (see [`crate::ethernet::owners`]).
+//! A further pair of queues of a device as a separate [`Port`], for another core: rings, interrupts, counters. The port
+//! of the first pair controls the device; this one follows its phases (see [`crate::ethernet::owners`]).
 
 use super::receive::Receiver;
 use super::registers::DeviceRegisters;
@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-/// Most pairs; the device takes powers of two (Linux: `vmxnet3_probe_device`).
+/// Maximum number of pairs. The device takes powers of two (Linux: `vmxnet3_probe_device`).
 const MOST: usize = 8;
 
 /// The port of a further pair of queues.
@@ -51,7 +51,7 @@ impl Vmxnet3 {
     ) -> Vec<Box<dyn Port + Send>> {
         let vectors = self.msix.as_ref().map_or(0, |msix| usize::from(msix.entries()));
         let most = (more + 1).min(MOST).min(vectors / 2);
-        // It takes as many as it has: those that nobody serves would swallow frames.
+        // The device uses all pairs that it gets: frames of a pair without an owner would be lost.
         let pairs = if most < 2 { return Vec::new() } else { 1 << most.ilog2() };
         let Some(window) = platform.arena().alloc(shared::bytes(pairs), 4096) else {
             return Vec::new();
@@ -61,7 +61,7 @@ impl Vmxnet3 {
         let mut ports = Vec::new();
         for pair in 1..pairs {
             let shared = Shared::new(window, pairs);
-            let Some(port) = self.another(pair, shared, &owners, platform, &mut memory) else {
+            let Some(port) = self.open_pair(pair, shared, &owners, platform, &mut memory) else {
                 memory.into_iter().for_each(|window| platform.arena().free(window));
                 self.rings.truncate(1);
                 return Vec::new();
@@ -72,13 +72,13 @@ impl Vmxnet3 {
         let former = core::mem::replace(&mut self.shared, Shared::new(window, pairs)).memory();
         platform.arena().free(former);
         (self.key, self.owners) = (*key, Some(owners));
-        self.go_on();
+        self.activate();
         ports
     }
 
-    /// The port of the pair of that number, its receive ring full, if there is memory for it.
+    /// Opens the port of pair number `pair`, with a full receive ring. None if there is no memory for it.
     #[inline(never)]
-    fn another(
+    fn open_pair(
         &mut self,
         pair: usize,
         shared: Shared,
@@ -115,7 +115,7 @@ impl Vmxnet3 {
 }
 
 impl QueuePort {
-    /// Does what has become of the device asks for.
+    /// Follows the device's current phase.
     #[inline(always)]
     fn follow(&mut self) {
         let phase = self.owners.phase();
@@ -132,7 +132,7 @@ impl QueuePort {
             self.transmitter.start();
             self.apply_interrupts();
         } else {
-            // The device takes the ring as it is when it is activated.
+            // The device reads the ring when it is activated.
             self.receiver.start();
             self.transmitter.stop();
         }
@@ -203,13 +203,13 @@ impl Port for QueuePort {
     #[inline]
     fn flush(&mut self) {
         self.transmitter.reclaim_some();
-        if let Some(producer) = self.transmitter.take_untold() {
-            self.registers.tell_transmit(self.pair, producer);
+        if let Some(producer) = self.transmitter.producer_update() {
+            self.registers.ring_transmit(self.pair, producer);
         }
-        if let Some(producer) = self.receiver.take_untold()
+        if let Some(producer) = self.receiver.producer_update()
             && self.shared.wants_producer(self.pair)
         {
-            self.registers.tell_receive(self.pair, producer);
+            self.registers.ring_receive(self.pair, producer);
         }
     }
 
@@ -234,7 +234,7 @@ impl Port for QueuePort {
         self.transmitter.progress()
     }
 
-    /// While the device is reset, or stopped, no interrupt says that it is live again.
+    /// False while the device is stopped, because no interrupt reports that it is live again.
     fn wakes(&self) -> bool {
         self.interrupt.is_some() && self.is_live()
     }
@@ -246,10 +246,10 @@ impl Port for QueuePort {
         }
         let link = self.owners.link();
         self.transmitter.reclaim();
-        let waits = if link && self.link { self.transmitter.waits_at() } else { None };
+        let waits = if link && self.link { self.transmitter.stuck_at() } else { None };
         self.link = link;
-        let hangs = self.sending.look(waits);
-        if hangs || self.receiver.is_lost || self.transmitter.is_lost {
+        let hangs = self.sending.check(waits);
+        if hangs || self.receiver.out_of_sync || self.transmitter.out_of_sync {
             self.owners.report_hang();
         }
     }
@@ -264,7 +264,7 @@ impl Port for QueuePort {
             tx_bytes: self.transmitter.bytes,
             tx_full: self.transmitter.full,
             interrupts: self.interrupt.map_or(0, raised),
-            // Those of the device are told by the first port.
+            // The first port reports those of the device.
             ..PortCounters::default()
         }
     }

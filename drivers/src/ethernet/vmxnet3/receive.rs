@@ -1,9 +1,9 @@
 //! The receive queue: a ring of buffers, each for a whole frame, and a ring of completions that name them. Buffer `i`
-//! belongs to descriptor `i` for good.
+//! permanently belongs to descriptor `i`.
 //!
 //! A descriptor: bus address; length (14 bits), type 0 (head), in bit 31 the generation, which changes with each lap. A
-//! completion: descriptor (12 bits), bit 14 end and bit 15 begin of a frame; in the second half length (14 bits), bit 14
-//! error, and in bit 63 the generation.
+//! completion: descriptor (12 bits), bit 14 end and bit 15 begin of a frame; in the second half length (14 bits), bit
+//! 14 error, and in bit 63 the generation.
 
 use super::Error;
 use super::shared::Rings;
@@ -15,16 +15,16 @@ use core::sync::atomic::AtomicU64;
 
 const MOST_ENTRIES: usize = 1024;
 const LEAST_ENTRIES: usize = 32;
-/// Receive buffers take at most this share of the memory that is free.
+/// Receive buffers get at most this fraction of free memory.
 const SHARE: usize = 8;
 const DESCRIPTOR: usize = 16;
 
-/// Begin and end of a frame.
+/// Completion: begin and end of a frame.
 const WHOLE: u64 = 3 << 14;
 const ERROR: u64 = 1 << 14;
 const GENERATION: u64 = 1 << 63;
 
-/// What was completed next.
+/// The next completion.
 enum Next {
     Nothing,
     Frame(usize),
@@ -41,16 +41,19 @@ pub struct Receiver {
     longest: usize,
     entries: u32,
     log2: u32,
-    /// Completions that were taken, and buffers that came back from the user of the port, in order; descriptors that
-    /// were given to the device, and that it was told of; in all.
+    /// Total of completions taken.
     taken: u32,
-    back: u32,
-    given: u32,
-    told: u32,
-    /// A completion named another buffer than the next: nothing is taken until a reset.
-    pub is_lost: bool,
-    /// Frames that the user of the port has, and buffers that came back before older ones, by their index.
+    /// Total of buffers that the user has returned, in order.
+    returned: u32,
+    /// Total of descriptors posted.
+    posted: u32,
+    /// `posted` as last reported to the device.
+    notified: u32,
+    /// A completion was not of the next buffer: nothing is received until a reset.
+    pub out_of_sync: bool,
+    /// By index: the user holds the buffer.
     held: Box<[bool]>,
+    /// By index: the user has returned the buffer before older ones.
     early: Box<[bool]>,
     pub frames: u64,
     pub bytes: u64,
@@ -58,7 +61,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// For packets of `mtu` bytes: an eighth of what is free in the arena, as far as the ring holds so many buffers.
+    /// A queue for packets of `mtu` bytes. Buffers get an eighth of the arena's free memory, up to the maximum size of
+    /// the ring. Windows that are allocated are added to `taken`.
     pub fn new(arena: &mut Arena, mtu: u16, taken: &mut Vec<Window>) -> Result<Self, Error> {
         let longest = OVERHEAD + usize::from(mtu);
         let stride = longest.next_multiple_of(64);
@@ -71,7 +75,7 @@ impl Receiver {
         };
         let bytes = 2 * entries * DESCRIPTOR;
         let ring = alloc(bytes)?;
-        // SAFETY: just allocated. `taken` gives it back to the arena, and that only when this is gone.
+        // SAFETY: just allocated. The owner of `taken` frees it, and only after the receiver was dropped.
         let memory = unsafe { FrameMemory::new(alloc(entries * stride)?) };
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
         let completions = Cells::new(&ring, entries * DESCRIPTOR, 2 * entries);
@@ -85,10 +89,10 @@ impl Receiver {
             entries: entries as u32,
             log2: entries.ilog2(),
             taken: 0,
-            back: 0,
-            given: 0,
-            told: 0,
-            is_lost: false,
+            returned: 0,
+            posted: 0,
+            notified: 0,
+            out_of_sync: false,
             held: alloc::vec![false; entries].into(),
             early: alloc::vec![false; entries].into(),
             frames: 0,
@@ -103,20 +107,21 @@ impl Receiver {
         Rings { ring, completions, entries: self.entries }
     }
 
-    /// The device has forgotten all, and does not touch memory. Nothing is received before [`Receiver::start`].
+    /// Resets the queue's state. The device was reset, and accesses no memory. Nothing is received before
+    /// [`Receiver::start`].
     pub fn stop(&mut self) {
         self.ring.fill(0);
-        (self.taken, self.back, self.given, self.told) = (0, 0, 0, 0);
-        self.is_lost = false;
+        (self.taken, self.returned, self.posted, self.notified) = (0, 0, 0, 0);
+        self.out_of_sync = false;
         self.held.fill(false);
         self.early.fill(false);
     }
 
-    /// Fills the ring but for one place, before the device is activated.
+    /// Posts all buffers but one, before the device is activated.
     pub fn start(&mut self) {
         self.stop();
         for _ in 1..self.entries {
-            self.give_one();
+            self.post_one();
         }
     }
 
@@ -125,36 +130,36 @@ impl Receiver {
         (number & (self.entries - 1)) as usize
     }
 
-    /// Bit 0 of the lap of an entry, which begins with 1.
+    /// The generation of an entry: bit 0 of its lap, which begins with 1.
     #[inline(always)]
     fn generation(&self, number: u32) -> u64 {
         u64::from(!(number >> self.log2) & 1)
     }
 
     #[inline(always)]
-    fn give_one(&mut self) {
-        let index = self.index(self.given);
+    fn post_one(&mut self) {
+        let index = self.index(self.posted);
         let address = self.memory.bus_address(index * self.stride);
-        let word = self.stride as u64 | self.generation(self.given) << 31;
+        let word = self.stride as u64 | self.generation(self.posted) << 31;
         self.descriptors.store(index, [address, word]);
-        self.given = self.given.wrapping_add(1);
+        self.posted = self.posted.wrapping_add(1);
     }
 
-    /// The number to tell the device of, if that is worth it.
+    /// The producer index to report to the device, once there is a batch of returned buffers.
     #[inline(always)]
-    pub fn take_untold(&mut self) -> Option<u32> {
-        (self.given.wrapping_sub(self.told) >= self.entries / 8).then(|| {
-            self.told = self.given;
-            self.index(self.given) as u32
+    pub fn producer_update(&mut self) -> Option<u32> {
+        (self.posted.wrapping_sub(self.notified) >= self.entries / 8).then(|| {
+            self.notified = self.posted;
+            self.index(self.posted) as u32
         })
     }
 
-    /// The second half of the next completion, if it is there.
+    /// The second half of the next completion, if the device has written it.
     #[inline(always)]
     fn upper(&self) -> Option<u64> {
         let upper = self.completions.load(2 * self.index(self.taken) + 1);
         let there = (upper & GENERATION != 0) == (self.generation(self.taken) == 1);
-        (there && self.taken != self.given && !self.is_lost).then_some(upper)
+        (there && self.taken != self.posted && !self.out_of_sync).then_some(upper)
     }
 
     /// The next completion, and the index of its buffer.
@@ -164,7 +169,7 @@ impl Receiver {
         let Some(upper) = self.upper() else { return (index, Next::Nothing) };
         let lower = self.completions.load(2 * index);
         if (lower & 0xfff) as usize != index {
-            self.lose();
+            self.lose_sync();
             return (index, Next::Nothing);
         }
         self.taken = self.taken.wrapping_add(1);
@@ -177,23 +182,23 @@ impl Receiver {
     }
 
     #[cold]
-    fn lose(&mut self) {
+    fn lose_sync(&mut self) {
         self.errors += 1;
-        self.is_lost = true;
+        self.out_of_sync = true;
     }
 
-    /// A buffer comes back. The device gets one: of one more than it has there is always one that it has not.
+    /// Returns a buffer, and posts one to the device. The device never has all buffers, so there is always one to post.
     #[inline(always)]
-    fn give(&mut self, index: usize) {
-        if index != self.index(self.back) {
+    fn return_buffer(&mut self, index: usize) {
+        if index != self.index(self.returned) {
             self.early[index] = true;
             return;
         }
         loop {
-            self.back = self.back.wrapping_add(1);
-            self.give_one();
-            // One that came back early, and was waiting for this one.
-            let index = self.index(self.back);
+            self.returned = self.returned.wrapping_add(1);
+            self.post_one();
+            // A buffer that was returned early, and has waited for this one.
+            let index = self.index(self.returned);
             if !core::mem::take(&mut self.early[index]) {
                 return;
             }
@@ -214,28 +219,28 @@ impl Receiver {
                 }
                 Next::Bad => {
                     self.errors += 1;
-                    self.give(index);
+                    self.return_buffer(index);
                 }
             }
         }
     }
 
-    /// The bytes of a frame; none if the device was reset since it came.
+    /// The bytes of a frame; none if the device was reset since it was received.
     #[inline(always)]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let (index, len) = (frame.buffer as usize, frame.len as usize);
         if !self.held.get(index).is_some_and(|&held| held) || len > self.longest {
             return &[];
         }
-        // SAFETY: the user of the port holds the frame (as just seen): its buffer was taken from the device, and goes
-        // back only through `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
+        // SAFETY: the user of the port holds the frame (just checked): its buffer was taken from the device, and is
+        // returned only by `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
         unsafe { self.frame(index, len) }
     }
 
     /// The first `len` bytes of a buffer.
     ///
     /// # Safety
-    /// The device does not have the buffer for as long as the bytes are used.
+    /// The device does not own the buffer while the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
         debug_assert!(index < self.entries as usize && len <= self.stride);
@@ -247,7 +252,7 @@ impl Receiver {
     pub fn recycle(&mut self, frame: Frame) {
         let index = frame.buffer as usize;
         if self.held.get_mut(index).is_some_and(core::mem::take) {
-            self.give(index);
+            self.return_buffer(index);
         }
     }
 
@@ -263,12 +268,12 @@ impl Receiver {
                 Next::Frame(len) => {
                     taken += 1;
                     bytes += len;
-                    // SAFETY: the device had this buffer and gave it back. It gets it again with `give` below, when
-                    // `take` is done; until then it does not write there (the promise of `Platform`).
+                    // SAFETY: the device has returned this buffer. It gets it again by `return_buffer` below, after
+                    // `take`; until then it does not write there (the promise of `Platform`).
                     go_on = take(unsafe { self.frame(index, len) });
                 }
             }
-            self.give(index);
+            self.return_buffer(index);
             if !go_on {
                 break;
             }
@@ -278,7 +283,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether there is something that was not taken.
+    /// Whether completions wait.
     #[inline]
     pub fn pending(&self) -> bool {
         self.upper().is_some()

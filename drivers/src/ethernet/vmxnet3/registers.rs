@@ -1,5 +1,5 @@
-//! Registers of a device (Linux: `drivers/net/vmxnet3/vmxnet3_defs.h`): 32 bits each, on 8 bytes. BAR 0 has doorbells and
-//! masks, BAR 1 commands.
+//! Registers of a device (Linux: `drivers/net/vmxnet3/vmxnet3_defs.h`): 32 bits each, every 8 bytes. BAR 0 has
+//! doorbells and masks, BAR 1 commands.
 
 use super::Error;
 use crate::hal::{Platform, Registers};
@@ -7,7 +7,7 @@ use crate::pci::Bars;
 use alloc::boxed::Box;
 use core::sync::atomic::{Ordering, fence};
 
-/// Bytes of both BARs.
+/// Bytes of each BAR.
 const BYTES: usize = 4096;
 
 // BAR 0.
@@ -47,8 +47,8 @@ impl DeviceRegisters {
         Ok(DeviceRegisters { doorbells: map(0)?, commands: map(1)? })
     }
 
-    /// Agrees on version 1 of both interfaces.
-    pub fn agree(&self) -> Result<(), Error> {
+    /// Selects version 1 of both interfaces.
+    pub fn select_versions(&self) -> Result<(), Error> {
         for at in [VERSIONS, UPT_VERSIONS] {
             match self.commands.read32(at) {
                 u32::MAX => return Err(Error::Absent),
@@ -59,14 +59,14 @@ impl DeviceRegisters {
         Ok(())
     }
 
-    /// Gives a command and reads its answer; the device has done it then.
+    /// Executes a command; its answer.
     fn command(&self, command: u32) -> u32 {
         fence(Ordering::SeqCst);
         self.commands.write32(COMMAND, command);
         self.commands.read32(COMMAND)
     }
 
-    /// The device forgets its queues, and touches no memory any more.
+    /// Resets the device: it drops its queues, and accesses no memory any more.
     pub fn reset(&self) {
         self.command(QUIESCE);
         self.command(RESET);
@@ -78,7 +78,7 @@ impl DeviceRegisters {
         core::array::from_fn(|i| bytes[i])
     }
 
-    /// Activates the device with what is said at this bus address; whether that worked. Interrupts are masked.
+    /// Activates the device with the shared memory at this bus address; false if that fails. Interrupts are masked.
     pub fn activate(&self, shared: u64, mac: [u8; 6]) -> bool {
         self.commands.write32(SHARED_LOW, shared as u32);
         self.commands.write32(SHARED_HIGH, (shared >> 32) as u32);
@@ -91,7 +91,7 @@ impl DeviceRegisters {
         true
     }
 
-    /// Whether the link is up; None if nobody answers.
+    /// Whether the link is up; None if the device is absent.
     pub fn link(&self) -> Option<bool> {
         match self.command(GET_LINK) {
             u32::MAX => None,
@@ -99,8 +99,8 @@ impl DeviceRegisters {
         }
     }
 
-    /// The device writes down how its queues are, and what it counted. These have no answer.
-    pub fn tell_statistics(&self) {
+    /// Makes the device write queue status and statistics to shared memory. These commands have no answer.
+    pub fn request_statistics(&self) {
         self.commands.write32(COMMAND, GET_QUEUE_STATUS);
         self.commands.write32(COMMAND, GET_STATISTICS);
     }
@@ -110,13 +110,13 @@ impl DeviceRegisters {
     }
 
     #[inline]
-    pub fn tell_transmit(&self, pair: usize, producer: u32) {
+    pub fn ring_transmit(&self, pair: usize, producer: u32) {
         fence(Ordering::Release);
         self.doorbells.write32(TRANSMIT + 8 * pair, producer);
     }
 
     #[inline]
-    pub fn tell_receive(&self, pair: usize, producer: u32) {
+    pub fn ring_receive(&self, pair: usize, producer: u32) {
         fence(Ordering::Release);
         self.doorbells.write32(RECEIVE + 8 * pair, producer);
     }

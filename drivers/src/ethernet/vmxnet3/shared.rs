@@ -1,36 +1,38 @@
-//! What driver and device tell each other in memory (Linux: `drivers/net/vmxnet3/vmxnet3_defs.h`): one block for the
-//! device, one for each of its queues, and one for the hash that chooses a receive queue. Little-endian.
+//! Memory shared by driver and device (Linux: `drivers/net/vmxnet3/vmxnet3_defs.h`): one block for the device, one for
+//! each of its queues, and one for the hash that chooses a receive queue. Little-endian.
 
 use crate::ethernet::owners::{ENTRIES, queue_of};
 use crate::hal::{HashKey, Window};
 
-/// Bytes of the block for the device, of each of those for queues behind it, which begin on 128 bytes, and of the hash's.
+/// Bytes of the device's block.
 const DEVICE: usize = 768;
+/// Bytes of a queue's block. These follow the device's, aligned to 128 bytes.
 const QUEUE: usize = 256;
+/// Bytes of the hash's block.
 const HASH: usize = 8 + 40 + ENTRIES;
 
-/// Bytes of all of it, for so many pairs of queues.
+/// Bytes of all blocks, for `pairs` pairs of queues.
 pub const fn bytes(pairs: usize) -> usize {
     DEVICE + 2 * pairs * QUEUE + HASH
 }
 
-// Of the block for the device.
+// Offsets in the device's block.
 const MAGIC: (usize, u32) = (0, 0xbabe_fee1);
 const DRIVER_VERSION: usize = 8;
 /// 64 bits, Linux.
 const SYSTEM: (usize, u32) = (12, 2 | 1 << 2);
 const REVISIONS: [usize; 2] = [16, 20];
-/// A hash chooses among receive queues.
+/// Feature: a hash chooses a receive queue.
 const FEATURES: (usize, u32) = (24, 2);
 const QUEUES_ADDRESS: usize = 40;
 const QUEUES_BYTES: usize = 52;
 const MTU: usize = 56;
 /// Buffers of a frame (16 bits), queues of each kind (8 bits each).
 const COUNTS: usize = 60;
-/// Masked by itself when raised (8 bits), number of interrupts, the one for events.
+/// Automatic masking (8 bits), number of interrupts, number of the event interrupt.
 const INTERRUPTS: usize = 80;
 const RECEIVE_MODE: usize = 120;
-/// Own address, multicast, broadcast, all of multicast.
+/// Receive mode: own address, multicast, broadcast, all multicast.
 const MODE: u32 = 1 | 2 | 4 | 8;
 /// A bit for each VLAN.
 const VLANS: usize = 136;
@@ -38,10 +40,10 @@ const VLAN_BYTES: usize = 512;
 /// Version, length and address of the hash's block.
 const HASH_PLACE: [usize; 3] = [648, 652, 656];
 
-// Of the hash's: IPv4 and IPv6 addresses, Toeplitz; bytes of the key, entries of the table (16 bits each).
+// Hash's block: IPv4 and IPv6 addresses, Toeplitz; bytes of the key, entries of the table (16 bits each).
 const HASH_OF: [u32; 2] = [1 | 1 << 2 | 1 << 16, 40 | (ENTRIES as u32) << 16];
 
-// Of those for queues.
+// Offsets in a queue's block.
 const UPDATE_PRODUCER: usize = 0;
 const RING: usize = 16;
 const COMPLETIONS: usize = 32;
@@ -49,7 +51,7 @@ const RING_ENTRIES: usize = 56;
 const COMPLETION_ENTRIES: usize = 64;
 const INTERRUPT: usize = 72;
 const STOPPED: usize = 80;
-/// Of the receive queue: frames that found no buffer, that were wrong (64 bits each).
+/// Receive queue: counters of frames without a buffer, and of bad frames (64 bits each).
 const MISSED: [usize; 2] = [152, 160];
 
 /// A ring and its completions: bus addresses, number of entries.
@@ -60,14 +62,14 @@ pub struct Rings {
     pub entries: u32,
 }
 
-/// The memory, and how many pairs of queues it is for.
+/// The memory, and its number of pairs of queues.
 pub struct Shared {
     memory: Window,
     pairs: usize,
 }
 
 impl Shared {
-    /// In memory of [`bytes`] that begins on a page.
+    /// Uses memory of [`bytes`] bytes that begins on a page.
     pub fn new(memory: Window, pairs: usize) -> Self {
         Shared { memory, pairs }
     }
@@ -80,13 +82,13 @@ impl Shared {
         self.memory.bus_address()
     }
 
-    /// The block of a receive queue; those of transmit queues are before.
+    /// Offset of a receive queue's block. Those of the transmit queues come first.
     fn receive(&self, pair: usize) -> usize {
         DEVICE + (self.pairs + pair) * QUEUE
     }
 
-    /// Writes all that the device reads when it is activated. `rings` are for receiving and for sending, by pair; each pair
-    /// has two interrupts, or all have one if there are no `messages`.
+    /// Writes the configuration that the device reads when it is activated. `rings`: receive and transmit rings of each
+    /// pair. Each pair has two interrupts, or all share one without MSI-X (`messages`).
     pub fn fill(&self, mtu: u16, rings: &[[Rings; 2]], key: &HashKey, messages: bool) {
         self.memory.fill(0);
         let queues = self.address() + DEVICE as u64;
@@ -128,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// The hash that chooses among receive queues.
+    /// Writes the hash's block.
     fn fill_hash(&self, key: &HashKey) {
         let at = self.receive(self.pairs);
         let address = self.address() + at as u64;
@@ -152,18 +154,18 @@ impl Shared {
         words.iter().for_each(|&(at, word)| self.memory.store32(at, word));
     }
 
-    /// Whether the device wants to be told of receive buffers.
+    /// Whether the device requests updates of the receive producer index.
     pub fn wants_producer(&self, pair: usize) -> bool {
         self.memory.load32(self.receive(pair) + UPDATE_PRODUCER) & 0xff != 0
     }
 
-    /// Whether a queue was stopped by the device, which found a mistake.
+    /// Whether the device has stopped a queue because of an error.
     pub fn is_stopped(&self) -> bool {
         let stopped = |queue| self.memory.load32(DEVICE + queue * QUEUE + STOPPED) & 0xff != 0;
         (0..2 * self.pairs).any(stopped)
     }
 
-    /// Frames that were not received since it was activated.
+    /// Number of frames missed since the device was activated.
     pub fn missed(&self) -> u64 {
         let count = |at| self.memory.load64(at);
         let all = (0..self.pairs).flat_map(|pair| MISSED.map(|at| self.receive(pair) + at));

@@ -23,12 +23,12 @@ const GENERATION_SHIFT: u32 = 14;
 const END: u64 = 3 << (32 + 12);
 const COMPLETED: u64 = 1 << 63;
 
-/// A packet that the device has.
+/// A packet in flight.
 #[derive(Clone, Copy, Default)]
 struct Sent {
-    /// Its last descriptor, of all.
+    /// Running number of its last descriptor.
     last: u32,
-    /// How far copies were taken.
+    /// [`Copies::taken`] at that point.
     copies: u32,
 }
 
@@ -42,17 +42,20 @@ pub struct Transmitter {
     /// Descriptors that the device may have at once: 0 while it is stopped.
     limit: u32,
     longest: usize,
-    /// Descriptors that were written, told of, and came back, in all.
+    /// Total of descriptors written.
     written: u32,
-    told: u32,
-    back: u32,
-    /// Packets that were written, and that came back, in all; the latter are the completions as well.
+    /// `written` as last reported to the device.
+    notified: u32,
+    /// Total of descriptors reclaimed.
+    reclaimed: u32,
     sent: Box<[Sent]>,
+    /// Total of packets written.
     packets: u32,
-    packets_back: u32,
-    /// A completion named another packet than the oldest: nothing comes back until a reset.
-    pub is_lost: bool,
-    /// A frame found no room, and the device has given nothing back since.
+    /// Total of packets reclaimed, and of completions taken.
+    packets_reclaimed: u32,
+    /// A completion was not of the oldest packet: nothing is reclaimed until a reset.
+    pub out_of_sync: bool,
+    /// A frame was refused, and no packet was reclaimed since.
     starved: bool,
     pub frames: u64,
     pub bytes: u64,
@@ -61,7 +64,7 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    /// For frames of up to `longest` bytes.
+    /// A queue for frames of up to `longest` bytes. Windows that are allocated are added to `taken`.
     pub fn new(arena: &mut Arena, longest: usize, taken: &mut Vec<Window>) -> Result<Self, Error> {
         let small = arena.available() < SMALL_ARENA;
         let entries = if small { MODEST_ENTRIES } else { MOST_ENTRIES };
@@ -85,12 +88,12 @@ impl Transmitter {
             limit: 0,
             longest,
             written: 0,
-            told: 0,
-            back: 0,
+            notified: 0,
+            reclaimed: 0,
             sent: alloc::vec![Sent::default(); entries].into(),
             packets: 0,
-            packets_back: 0,
-            is_lost: false,
+            packets_reclaimed: 0,
+            out_of_sync: false,
             starved: false,
             frames: 0,
             bytes: 0,
@@ -105,18 +108,18 @@ impl Transmitter {
         Rings { ring, completions, entries: self.entries }
     }
 
-    /// The device has forgotten all, and reads no memory. What was not sent is lost; nothing is taken before
-    /// [`Transmitter::start`].
+    /// Resets the queue's state; frames in flight are lost. The device was reset, and reads no memory. No frame is
+    /// accepted before [`Transmitter::start`].
     pub fn stop(&mut self) {
         self.ring.fill(0);
         self.limit = 0;
-        (self.written, self.told, self.back) = (0, 0, 0);
-        (self.packets, self.packets_back) = (0, 0);
-        self.is_lost = false;
+        (self.written, self.notified, self.reclaimed) = (0, 0, 0);
+        (self.packets, self.packets_reclaimed) = (0, 0);
+        self.out_of_sync = false;
         self.copies.clear();
     }
 
-    /// Takes frames.
+    /// Accepts frames.
     pub fn start(&mut self) {
         self.stop();
         self.limit = self.entries - 1;
@@ -127,7 +130,7 @@ impl Transmitter {
         (number & (self.entries - 1)) as usize
     }
 
-    /// Bit 0 of the lap of an entry, which begins with 1.
+    /// The generation of an entry: bit 0 of its lap, which begins with 1.
     #[inline(always)]
     fn generation(&self, number: u32) -> u64 {
         u64::from(!(number >> self.log2) & 1)
@@ -135,7 +138,7 @@ impl Transmitter {
 
     #[inline(always)]
     fn has_descriptors(&self) -> bool {
-        self.written.wrapping_sub(self.back) + MOST_PIECES as u32 <= self.limit
+        self.written.wrapping_sub(self.reclaimed) + MOST_PIECES as u32 <= self.limit
     }
 
     #[inline]
@@ -156,35 +159,35 @@ impl Transmitter {
         if len > SMALL {
             return self.transmit_in_pieces(packet, len);
         }
-        let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
+        let Some(piece) = self.copies.whole(packet, len) else { return self.retry(packet) };
         self.write(&[piece]);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// A packet that is not copied whole.
+    /// Sends a packet whose payload is not copied.
     #[inline(never)]
     fn transmit_in_pieces(&mut self, packet: &Packet<'_>, len: usize) -> Result<(), TransmitError> {
-        let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
+        let Some(pieces) = self.copies.pieces(packet) else { return self.retry(packet) };
         self.write(pieces.list());
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
-    /// There was no memory for copies: perhaps there is when the device has given back what it sent.
+    /// Tries again after copies of sent frames were released, because there was no memory for copies.
     #[cold]
-    fn again(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
-        let before = self.packets_back;
+    fn retry(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        let before = self.packets_reclaimed;
         self.reclaim();
-        match self.packets_back == before {
+        match self.packets_reclaimed == before {
             true => Err(self.starve()),
             false => self.transmit(packet),
         }
     }
 
-    /// There is no room for a frame.
+    /// Notes that a frame was refused.
     #[cold]
     fn starve(&mut self) -> TransmitError {
         self.full += 1;
@@ -192,7 +195,8 @@ impl Transmitter {
         TransmitError::Full
     }
 
-    /// Describes a packet. The device may look at any time: its first piece is written last.
+    /// Writes the descriptors of a packet. The first one is written last, because the device may read the ring at any
+    /// time.
     #[inline(always)]
     fn write(&mut self, pieces: &[Piece]) {
         let mut end = END;
@@ -209,75 +213,78 @@ impl Transmitter {
         self.packets = self.packets.wrapping_add(1);
     }
 
-    /// Whether there is a completion.
+    /// Whether a completion waits.
     #[inline(always)]
     fn is_completed(&self) -> bool {
-        let upper = self.completions.load(2 * self.index(self.packets_back) + 1);
-        let there = (upper & COMPLETED != 0) == (self.generation(self.packets_back) == 1);
-        there && self.limit > 0 && !self.is_lost
+        let upper = self.completions.load(2 * self.index(self.packets_reclaimed) + 1);
+        let there = (upper & COMPLETED != 0) == (self.generation(self.packets_reclaimed) == 1);
+        there && self.limit > 0 && !self.out_of_sync
     }
 
-    /// Takes back what the device has sent if there is little room left; until then there is no need to look.
+    /// Reclaims sent frames if less than half of the ring is free.
     #[inline(always)]
     pub fn reclaim_some(&mut self) {
-        if self.written.wrapping_sub(self.back) > self.entries / 2 {
+        if self.written.wrapping_sub(self.reclaimed) > self.entries / 2 {
             self.reclaim();
         }
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims sent frames.
     pub fn reclaim(&mut self) {
         while self.is_completed() {
-            let place = self.index(self.packets_back);
+            let place = self.index(self.packets_reclaimed);
             let named = (self.completions.load(2 * place) & 0xfff) as usize;
             let sent = self.sent[place];
-            if self.packets == self.packets_back || named != self.index(sent.last) {
+            if self.packets == self.packets_reclaimed || named != self.index(sent.last) {
                 self.errors += 1;
-                self.is_lost = true;
+                self.out_of_sync = true;
                 return;
             }
-            self.packets_back = self.packets_back.wrapping_add(1);
-            self.back = sent.last.wrapping_add(1);
-            self.copies.give_back(sent.copies);
+            self.packets_reclaimed = self.packets_reclaimed.wrapping_add(1);
+            self.reclaimed = sent.last.wrapping_add(1);
+            self.copies.release(sent.copies);
             self.starved = false;
         }
     }
 
-    /// The number to tell the device of, if there are new packets.
+    /// The producer index to report to the device, if there are new packets.
     #[inline(always)]
-    pub fn take_untold(&mut self) -> Option<u32> {
-        (self.written != self.told).then(|| {
-            self.told = self.written;
+    pub fn producer_update(&mut self) -> Option<u32> {
+        (self.written != self.notified).then(|| {
+            self.notified = self.written;
             self.index(self.written) as u32
         })
     }
 
-    /// A frame found no room: the device is to say when there is some.
+    /// Whether a refused frame waits for room, so that the device must interrupt at the next completion.
     pub fn is_starved(&self) -> bool {
         self.starved && self.limit > 0
     }
 
-    /// Whether a frame that found no room would find some now.
+    /// Whether a refused frame may find room now.
     pub fn has_room(&self) -> bool {
         !self.starved || self.pending()
     }
 
-    /// Whether there is room again for a frame that found none.
+    /// Whether there is room again after a frame was refused.
     pub fn pending(&self) -> bool {
-        self.starved && self.limit > 0 && (self.packets == self.packets_back || self.is_completed())
+        self.starved
+            && self.limit > 0
+            && (self.packets == self.packets_reclaimed || self.is_completed())
     }
 
-    /// How far the device has come, which gives packets back in their order.
+    /// Transmit progress. The device completes packets in order.
     pub fn progress(&mut self) -> TransmitProgress {
         self.reclaim();
         TransmitProgress::with_waiting(
             self.frames,
-            self.packets.wrapping_sub(self.packets_back).into(),
+            self.packets.wrapping_sub(self.packets_reclaimed).into(),
         )
     }
 
-    /// The oldest packet that the device has not sent, by its number; None if there is none.
-    pub fn waits_at(&self) -> Option<u32> {
-        (self.packets != self.packets_back && !self.is_completed()).then_some(self.packets_back)
+    /// Number of the oldest packet in flight; None if there is none.
+    pub fn stuck_at(&self) -> Option<u32> {
+        (self.packets != self.packets_reclaimed && !self.is_completed())
+            .then_some(self.packets_reclaimed)
     }
 }

@@ -1,4 +1,4 @@
-//! The registers of a bridge.
+//! Register access of an AMD bridge.
 
 use super::Error;
 use super::registers;
@@ -12,13 +12,14 @@ use alloc::boxed::Box;
 pub struct AmdChip {
     registers: Box<dyn Registers>,
     function: Function<'static>,
-    /// Events have said that nobody is reached.
+    /// Events have reported the link as down.
     down: bool,
-    /// The other's driver has said that it goes, and was ready until then.
+    /// The peer's driver has announced its end (doorbell 15).
     gone: bool,
-    /// What the peer may reach, once that is set up, and whether it was looked at since the peer is ready: the
-    /// registers are in the peer's bank, and a reset of its function clears them.
+    /// Memory exposed to the peer, once the translation is set up.
     exposed: Option<Window>,
+    /// The translation was checked since the peer is ready: its registers are in the peer's bank, and a reset of the
+    /// peer's function clears them.
     is_checked: bool,
 }
 
@@ -27,7 +28,7 @@ impl AmdChip {
         AmdChip { registers, function, down: false, gone: false, exposed: None, is_checked: false }
     }
 
-    /// Which side this is; None while the device does not answer.
+    /// This machine's side; None while the device does not answer.
     pub fn side(&self) -> Option<Side> {
         match self.registers.read32(registers::SIDE) {
             u32::MAX => None,
@@ -36,14 +37,14 @@ impl AmdChip {
         }
     }
 
-    /// Offset of our scratchpads, and of the other side's.
+    /// Offset of the scratchpads of this side (`own`) or of the peer's.
     fn scratchpads_at(&self, own: bool) -> usize {
         let half = 4 * registers::SCRATCHPAD_COUNT;
         let secondary = self.side() == Some(Side::B);
         registers::SCRATCHPADS + if secondary == own { half } else { 0 }
     }
 
-    /// Until all is set up nobody reaches anything here, and events are only looked at.
+    /// Begins the setup: not ready for the peer, doorbells masked, events polled without interrupts.
     pub fn begin(&mut self) {
         self.set_ready(false);
         self.registers.write16(registers::BELLS_MASKED, u16::MAX);
@@ -63,14 +64,14 @@ impl AmdChip {
         same.then_some(()).ok_or(Error::Locked { register: name, wrote: value, reads })
     }
 
-    /// Lets the peer reach `exposed`, and nothing else.
+    /// Lets the peer reach `exposed`, and no other memory.
     pub fn translate(&mut self, exposed: &Window) -> Result<(), Error> {
         self.exposed = Some(*exposed);
         let (translation, limit) =
             (registers::PEER + registers::TRANSLATION, registers::PEER + registers::LIMIT);
         self.registers.write64(registers::PEER + registers::SECOND_TRANSLATION, 0);
         self.registers.write64(registers::PEER + registers::SECOND_LIMIT, 0);
-        // Nothing behind the old limit is reached by the new translation.
+        // The old limit must not apply to the new translation.
         self.registers.write64(limit, 0);
         let set = self
             .write("translation (BAR23XLAT)", translation, exposed.bus_address())
@@ -82,7 +83,8 @@ impl AmdChip {
         set
     }
 
-    /// Whether the peer reaches what is exposed to it; what a reset of its function has cleared is set up again.
+    /// Checks that the peer reaches the exposed memory, and sets the translation up again if a reset of the peer's
+    /// function has cleared it.
     fn is_translated(&mut self) -> bool {
         let Some(exposed) = self.exposed else { return false };
         let reads = |register| self.registers.read64(registers::PEER + register);
@@ -90,7 +92,7 @@ impl AmdChip {
         is == (exposed.bus_address(), exposed.len() as u64) || self.translate(&exposed).is_ok()
     }
 
-    /// Nothing is left of what was said before.
+    /// Clears scratchpads, doorbells and events of before.
     pub fn clear(&mut self) {
         self.clear_scratchpads();
         self.registers.write16(registers::BELLS, u16::MAX);
@@ -104,8 +106,8 @@ impl AmdChip {
         self.set_ready(true);
     }
 
-    /// Takes note of events, and acknowledges them.
-    fn look_at_events(&mut self) {
+    /// Handles and acknowledges events.
+    fn handle_events(&mut self) {
         let events = self.registers.read32(registers::EVENTS);
         if events == u32::MAX || events & registers::ALL_EVENTS == 0 {
             return;
@@ -130,11 +132,11 @@ impl AmdChip {
 
 impl Chip for AmdChip {
     fn link(&mut self, _: Instant) -> bool {
-        self.look_at_events();
+        self.handle_events();
         let peer = self.registers.read32(registers::PEER + registers::SIDE);
         let ready = peer != u32::MAX && peer & registers::READY != 0;
         if self.bells() & registers::GONE != 0 {
-            // It may be there again already: the link is seen down once.
+            // The peer may be ready again already, so the link is reported down once.
             self.registers.write16(registers::BELLS, registers::GONE);
             self.gone = true;
         }
@@ -153,7 +155,7 @@ impl Chip for AmdChip {
         registers::SCRATCHPAD_COUNT
     }
 
-    /// Of three, eight scratchpads tell of two.
+    /// Eight scratchpads suffice for two of the three windows.
     fn windows(&self) -> usize {
         2
     }
@@ -195,11 +197,11 @@ impl Chip for AmdChip {
         self.registers.write16(registers::BELLS_MASKED, masked);
     }
 
-    fn push(&self) {
+    fn flush(&self) {
         self.registers.read32(self.scratchpads_at(false));
     }
 
-    fn shut(&mut self) {
+    fn disable_link(&mut self) {
         self.set_ready(false);
         self.registers.write64(registers::PEER + registers::LIMIT, 0);
         self.registers.write16(registers::PEER_BELL, registers::GONE);

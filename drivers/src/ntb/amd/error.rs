@@ -1,4 +1,4 @@
-//! Why a bridge cannot be used, and what to do about it.
+//! Errors of an AMD bridge. Each message names the remedy.
 
 use crate::ntb::Side;
 use core::fmt;
@@ -6,34 +6,34 @@ use core::fmt;
 /// Why a bridge cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It is not on PCI, or its registers cannot be mapped.
+    /// The device is not on PCI, or its registers cannot be mapped.
     NoRegisters,
-    /// It answers nothing.
+    /// The device does not answer.
     Absent,
-    /// The configuration says that this machine is on the other side.
+    /// The configuration names the other side.
     WrongSide {
-        /// The side that it is on.
+        /// The actual side of this machine.
         is: Side,
     },
-    /// Firmware has given the window no memory.
+    /// The firmware has assigned no addresses to the window.
     NoWindow,
     /// The window cannot be mapped.
     NotMapped {
-        /// Its bytes.
+        /// Bytes of the window.
         bytes: u64,
     },
     /// There is no memory to expose behind the window.
     NoMemory {
-        /// Bytes of it.
+        /// Bytes requested.
         bytes: usize,
     },
     /// A register does not keep what is written to it.
     Locked {
-        /// Which.
+        /// Name of the register.
         register: &'static str,
-        /// What was written.
+        /// The value written.
         wrote: u64,
-        /// What it says.
+        /// The value read back.
         reads: u64,
     },
 }
@@ -42,15 +42,15 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Error::NoRegisters => f.write_str("the bridge's registers (BAR 0) cannot be mapped"),
-            Error::Absent => f.write_str("the bridge does not answer: look after the machine"),
+            Error::Absent => f.write_str("the bridge does not answer: check the machine"),
             Error::WrongSide { is } => write!(
                 f,
-                "this is the {} side of the bridge, and the configuration says the other: leave `side` out",
+                "this is the {} side of the bridge, but `side` in the configuration is the other: remove `side`",
                 if is == Side::A { "primary" } else { "secondary" }
             ),
             Error::NoWindow => f.write_str(
-                "firmware has given the bridge's window (BAR 2) no memory: set the size of the NTB's BAR 2/3 to \
-                 25 (32 MiB) in the BIOS of both machines, and allow BARs above 4 GiB",
+                "the firmware has assigned no addresses to the bridge's window (BAR 2): set the size of the NTB's BAR \
+                 2/3 to 25 (32 MiB) in the BIOS of both machines, and allow BARs above 4 GiB",
             ),
             Error::NotMapped { bytes } => write!(
                 f,
@@ -64,8 +64,8 @@ impl fmt::Display for Error {
             ),
             Error::Locked { register, wrote, reads } => write!(
                 f,
-                "the bridge's {register} says {reads:#x} after {wrote:#x} was written: firmware has locked it; \
-                 enable the NTB in the BIOS of both machines"
+                "the bridge's {register} reads back as {reads:#x} after {wrote:#x} was written: the firmware has \
+                 locked it; enable the NTB in the BIOS of both machines"
             ),
         }
     }

@@ -1,10 +1,10 @@
 //! AMD's non-transparent bridge in EPYC: a primary and a secondary side (Linux, `drivers/ntb/hw/amd`).
 //!
-//! The window behind BAR 2 is used. It is translated to memory of ours that may begin at any page, by registers in the
-//! other side's bank, which both sides reach. The first bell and eight scratchpads a side are used; bell 15 says that a
-//! driver goes. There is nothing to be trained: a side says that it is ready, and an event tells of a link that is lost.
+//! The window behind BAR 2 is used. Registers in the other side's bank, which both sides reach, translate it to memory
+//! that may begin at any page. The first doorbell and eight scratchpads a side are used; doorbell 15 announces the end
+//! of a driver. There is no link training: a side sets a ready bit, and an event reports a lost link.
 //!
-//! Bell n goes to vector n of MSI-X, and events to those from 16 on: only vector 0 is routed, events are looked at.
+//! Doorbell n goes to vector n of MSI-X, and events go to vectors from 16. Only vector 0 is routed; events are polled.
 
 mod chip;
 mod error;
@@ -33,10 +33,10 @@ pub static IDS: [Id; 6] = [
     Id::Pci(HYGON, 0x145b),
 ];
 
-/// Where translations may begin.
+/// Alignment of a translation's target.
 const PAGE: usize = 4096;
 
-/// Sets a side of the bridge up. Its link comes up when the other side is set up as well.
+/// Sets this side of the bridge up. The link comes up when the other side is set up as well.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,

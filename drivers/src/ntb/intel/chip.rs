@@ -1,4 +1,4 @@
-//! The registers of a bridge.
+//! Register access of an Intel bridge.
 
 use super::Error;
 use super::registers::{self, Generation};
@@ -23,7 +23,7 @@ impl IntelChip {
         IntelChip { registers, function, generation }
     }
 
-    /// What firmware has made of the port: its connection, and whether it is the downstream side.
+    /// The firmware's setup of the port: its connection, and whether it is the downstream side.
     pub fn port(&self) -> (u32, bool) {
         match self.generation {
             Generation::Third => {
@@ -47,12 +47,12 @@ impl IntelChip {
         }
     }
 
-    /// Takes the link down: until all is set up nobody reaches anything here.
+    /// Begins the setup: takes the link down, so that the peer reaches no memory, and masks doorbells.
     pub fn begin(&mut self) -> Result<(), Error> {
         if self.registers.read32(registers::CONTROL) == u32::MAX {
             return Err(Error::Absent);
         }
-        self.shut();
+        self.disable_link();
         self.registers.write64(registers::BELLS_MASKED, registers::ALL_BELLS);
         Ok(())
     }
@@ -64,7 +64,7 @@ impl IntelChip {
         same.then_some(()).ok_or(Error::Locked { register: name, wrote: value, reads })
     }
 
-    /// Lets the peer reach `exposed`, and nothing else.
+    /// Lets the peer reach `exposed`, and no other memory.
     pub fn translate(&mut self, bar: &Bar, exposed: &Window) -> Result<(), Error> {
         let own = &self.registers;
         own.write64(registers::SECOND_TRANSLATION, 0);
@@ -82,7 +82,7 @@ impl IntelChip {
         set
     }
 
-    /// What each generation has besides.
+    /// Sets further registers of the generation.
     fn translate_more(&self, exposed: &Window) -> Result<(), Error> {
         match self.generation {
             Generation::Third => {
@@ -105,7 +105,7 @@ impl IntelChip {
         }
     }
 
-    /// Nothing is left of what was said before, and all bells go to vector 0.
+    /// Clears scratchpads and doorbells of before, and routes all doorbells to vector 0.
     pub fn clear(&mut self) {
         for bell in 0..registers::BELL_COUNT {
             self.registers.write8(self.generation.vectors() + bell, 0);
@@ -114,7 +114,7 @@ impl IntelChip {
         self.clear_bells(registers::ALL_BELLS | registers::LINK_BELL);
     }
 
-    /// The bell of the link stays, in the fourth generation, while the slot says that the link has changed.
+    /// Clears doorbells. In the fourth generation the link's doorbell stays set while the slot reports a link change.
     fn clear_bells(&self, bells: u64) {
         #[cfg(feature = "bridges")]
         if bells & registers::LINK_BELL != 0 && self.generation != Generation::Third {
@@ -147,7 +147,7 @@ impl IntelChip {
                 self.registers.write16(registers::LINK_CONTROL, enabled);
                 let port = self.registers.read32(registers::PORT_CONTROL);
                 self.registers.write32(registers::PORT_CONTROL, port | registers::START_TRAINING);
-                // It stays while the link is trained and after it.
+                // The bit stays set during the training and after it.
                 let port = self.registers.read32(registers::PORT_CONTROL);
                 let started = port & registers::START_TRAINING != 0;
                 started.then_some(()).ok_or(Error::NotTraining)
@@ -229,11 +229,11 @@ impl Chip for IntelChip {
         self.registers.write64(registers::BELLS_MASKED, masked);
     }
 
-    fn push(&self) {
+    fn flush(&self) {
         self.registers.read32(self.generation.peer_scratchpads());
     }
 
-    fn shut(&mut self) {
+    fn disable_link(&mut self) {
         match self.generation {
             Generation::Third => {
                 let control = self.registers.read32(registers::CONTROL);

@@ -1,45 +1,45 @@
-//! Why a bridge cannot be used, and what to do about it.
+//! Errors of an Intel bridge. Each message names the remedy.
 
 use core::fmt;
 
 /// Why a bridge cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It is not on PCI, or its registers cannot be mapped.
+    /// The device is not on PCI, or its registers cannot be mapped.
     NoRegisters,
-    /// It answers nothing.
+    /// The device does not answer.
     Absent,
-    /// It is of a generation that this driver does not know.
+    /// The device is of an unsupported generation.
     Generation {
-        /// Which.
+        /// Name of the generation.
         name: &'static str,
         /// PCI device ID.
         device: u16,
     },
-    /// It is an early one that nobody supports.
+    /// The device is an engineering sample, which Linux does not support either.
     #[cfg(feature = "bridges")]
     Revision {
-        /// Which.
+        /// The revision.
         revision: u8,
     },
-    /// It does not begin to train its link.
+    /// The device does not begin to train its link.
     #[cfg(feature = "bridges")]
     NotTraining,
-    /// Firmware has made something else of the port.
+    /// The firmware has set the port up for another use.
     NotBackToBack {
-        /// Its connection, 0 to 3.
+        /// Connection of the port, 0 to 3.
         connection: u32,
     },
-    /// The configuration says that this machine is on the other side.
+    /// The configuration names the other side.
     WrongSide {
-        /// The side as the port has it, 0 or 1.
+        /// The actual side of this machine, 0 or 1.
         is: u8,
     },
-    /// Firmware has given the window no memory.
+    /// The firmware has assigned no addresses to the window.
     NoWindow,
     /// The window cannot be mapped.
     NotMapped {
-        /// Its bytes.
+        /// Bytes of the window.
         bytes: u64,
     },
     /// There is no memory to expose behind the window, aligned as the window is.
@@ -51,11 +51,11 @@ pub enum Error {
     },
     /// A register does not keep what is written to it.
     Locked {
-        /// Which.
+        /// Name of the register.
         register: &'static str,
-        /// What was written.
+        /// The value written.
         wrote: u64,
-        /// What it says.
+        /// The value read back.
         reads: u64,
     },
 }
@@ -64,7 +64,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Error::NoRegisters => f.write_str("the bridge's registers (BAR 0) cannot be mapped"),
-            Error::Absent => f.write_str("the bridge does not answer: look after the machine"),
+            Error::Absent => f.write_str("the bridge does not answer: check the machine"),
             Error::Generation { name, device } => write!(
                 f,
                 "the bridge (8086:{device:04x}) is of a generation that is not supported: {name}"
@@ -76,11 +76,11 @@ impl fmt::Display for Error {
             ),
             #[cfg(feature = "bridges")]
             Error::NotTraining => f.write_str(
-                "the bridge does not begin to train its link: enable the port that it is behind in the BIOS",
+                "the bridge does not begin to train its link: enable its port in the BIOS",
             ),
             Error::NotBackToBack { connection } => write!(
                 f,
-                "firmware has set the port up as {}: set it to \"NTB to NTB\" (back to back) in the BIOS \
+                "the firmware has set the port up as {}: set it to \"NTB to NTB\" (back to back) in the BIOS \
                  of both machines",
                 match connection {
                     0 => "a transparent root port",
@@ -90,11 +90,11 @@ impl fmt::Display for Error {
             ),
             Error::WrongSide { is } => write!(
                 f,
-                "the port is side {is} of the bridge, and the configuration says the other: leave `side` \
-                 out, or change the port's side in the BIOS"
+                "the port is side {is} of the bridge, but `side` in the configuration is the other: remove \
+                 `side`, or change the port's side in the BIOS"
             ),
             Error::NoWindow => f.write_str(
-                "firmware has given the bridge's window (BAR 2) no memory: set the size of the NTB's \
+                "the firmware has assigned no addresses to the bridge's window (BAR 2): set the size of the NTB's \
                  \"Imbar1\" and \"Embar1\" to 25 (32 MiB) in the BIOS of both machines, and allow BARs above \
                  4 GiB",
             ),
@@ -105,14 +105,14 @@ impl fmt::Display for Error {
             ),
             Error::NoMemory { window, bytes } => write!(
                 f,
-                "there are no {bytes} bytes of memory that begin at a multiple of {window}, which the \
-                 bridge's window of that size wants: set a smaller size of the NTB's \"Imbar1\" and \"Embar1\" \
+                "there are no {bytes} bytes of memory that begin at a multiple of {window}, as the \
+                 bridge's window of that size requires: set a smaller size of the NTB's \"Imbar1\" and \"Embar1\" \
                  in the BIOS (25 is 32 MiB), or give the machine more memory"
             ),
             Error::Locked { register, wrote, reads } => write!(
                 f,
-                "the bridge's {register} says {reads:#x} after {wrote:#x} was written: firmware has locked \
-                 it, or set the window up wrongly; set the NTB's \"Imbar1\" and \"Embar1\" to the same size in \
+                "the bridge's {register} reads back as {reads:#x} after {wrote:#x} was written: the firmware has \
+                 locked it, or set the window up wrongly; set the NTB's \"Imbar1\" and \"Embar1\" to the same size in \
                  the BIOS of both machines"
             ),
         }

@@ -2,12 +2,12 @@
 //! generation) and, with the feature `bridges`, of Ice Lake to Granite Rapids (the fourth). Linux,
 //! `drivers/ntb/hw/intel/ntb_hw_gen{3,4}.c`.
 //!
-//! The first window is used: the peer's memory behind BAR 2. It is translated to memory of ours that begins at a
-//! multiple of the BAR's size, as these devices want it (later ones would take any page), and may be shorter: the limit
-//! ends it. The first bell is used.
+//! The first window is used: the peer's memory behind BAR 2. Its target begins at a multiple of the BAR's size, as
+//! these devices require (later ones accept any page), and may be shorter: the limit register ends it. The first
+//! doorbell is used.
 //!
-//! Vector 32 of MSI-X does not work in devices of the third generation, and the bell of the link comes first after a
-//! reset: all bells are sent to vector 0, which is the only one that is routed.
+//! Vector 32 of MSI-X does not work in devices of the third generation, and after a reset the link's doorbell comes
+//! before the others. So all doorbells are sent to vector 0, the only one that is routed.
 
 mod chip;
 mod error;
@@ -31,7 +31,8 @@ const fn pci(device: u16) -> Id {
     Id::Pci(INTEL, device)
 }
 
-/// Devices: the third generation, and those before and after it. Those that are not supported are named and refused.
+/// Devices: the third generation, and those before and after it. Unsupported ones are refused with the generation's
+/// name.
 pub static IDS: [Id; 18] = [
     pci(GEN3),
     pci(0x3725),
@@ -53,7 +54,7 @@ pub static IDS: [Id; 18] = [
     pci(0x0db4),
 ];
 
-/// Sets a bridge up. Its link comes up when the peer's side is set up as well.
+/// Sets this side of the bridge up. The link comes up when the other side is set up as well.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -62,13 +63,13 @@ pub fn open(
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
     let opened = set_up(function, platform, side);
     if opened.is_err() {
-        // Whatever was translated before, the peer reaches nothing.
+        // The peer must not reach memory through an earlier translation.
         function.disable();
     }
     Ok(Box::new(opened?))
 }
 
-/// Which generation a device is of, or why there is no driver for it.
+/// Generation of a device, or why it is not supported.
 fn generation(function: &Function<'_>) -> Result<Generation, Error> {
     let device = function.device();
     let name = match device {
@@ -118,7 +119,7 @@ fn set_up(
         let at = bars.get(0).and_then(|bar| bar.range(0, size as u64));
         at.and_then(|at| platform.map_registers(at, size)).ok_or(Error::NoRegisters)
     };
-    // What the port is lies in configuration space of the third generation, else among the registers.
+    // The port definition is in configuration space for the third generation, otherwise in the registers.
     function.enable();
     let mut chip = IntelChip::new(map(platform)?, function, generation);
     let side = check(&chip, side)?;
@@ -144,7 +145,7 @@ fn set_up(
     Ok(Hardware::new(chip, side, window, exposed, interrupt))
 }
 
-/// Memory for the peer, aligned as the window is.
+/// Allocates the exposed memory, aligned to the size of the window.
 fn expose(platform: &mut dyn Platform, bar: &Bar, align: usize) -> Result<Window, Error> {
     let bytes = bar.size.min(EXPOSED) as usize;
     let exposed = platform.arena().alloc(bytes, align);

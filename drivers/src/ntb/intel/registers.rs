@@ -23,7 +23,7 @@ impl Generation {
         }
     }
 
-    /// Vector of each of 33 bells (8 bits each).
+    /// Vector of each of 33 doorbells (8 bits each).
     pub fn vectors(self) -> usize {
         match self {
             Generation::Third => 0x00d0,
@@ -42,20 +42,21 @@ impl Generation {
     }
 }
 
-/// Control (32 bits): what locks the secondary side, and disables the link.
+/// Control (32 bits): locks the secondary side, disables the link.
 pub const CONTROL: usize = 0x0000;
 pub const CONTROL_LOCK: u32 = 1 << 0;
 pub const CONTROL_DISABLE: u32 = 1 << 1;
-/// Caches are snooped, for both windows and both ways.
+/// Snoops caches for both windows in both directions.
 pub const CONTROL_SNOOP: u32 = 0x154;
 
-/// Where accesses through the peer's first window end (64 bits), and up to which address of our BAR 2.
+/// Target of accesses through the peer's first window, and their limit as an address of this side's BAR 2 (64 bits
+/// each).
 pub const TRANSLATION: usize = 0x0010;
 pub const LIMIT: usize = 0x0018;
-/// The same of the second window.
+/// Target and limit of the second window.
 pub const SECOND_TRANSLATION: usize = 0x0020;
 pub const SECOND_LIMIT: usize = 0x0028;
-/// The limits once more, as addresses of the secondary side's BARs.
+/// Limit of the first window as an address of the secondary side's BAR.
 pub const OUTER_LIMIT: usize = 0x4018;
 /// Command register of the secondary side (16 bits), and its first window's BAR.
 pub const OUTER_COMMAND: usize = 0x4504;
@@ -63,32 +64,32 @@ pub const OUTER_BAR: usize = 0x4518;
 /// Memory and bus master, as in configuration space.
 pub const OUTER_ENABLE: u16 = 2 | 4;
 
-/// Bells that were rung (64 bits), cleared by writing ones; and which do not interrupt.
+/// Doorbells (64 bits each): those that were rung, cleared by writing ones; mask.
 pub const BELLS: usize = 0x0040;
 pub const BELLS_MASKED: usize = 0x0048;
-/// The bell that we use, and the one that tells of the link.
+/// The doorbell for data, and the doorbell of link changes.
 pub const BELL: u64 = 1 << 0;
 pub const LINK_BELL: u64 = 1 << 32;
-/// All bells that can be masked.
+/// All doorbells that can be masked.
 pub const ALL_BELLS: u64 = 0xffff_ffff;
 
-/// Our scratchpads (32 bits each).
+/// This side's scratchpads (32 bits each).
 pub const SCRATCHPADS: usize = 0x0080;
 pub const SCRATCHPAD_COUNT: usize = 16;
 
-/// Bells that have a vector.
+/// Number of doorbells that have a vector.
 pub const BELL_COUNT: usize = 33;
 
-/// Rings the peer's first bell (32 bits).
+/// Rings the peer's first doorbell (32 bits).
 pub const PEER_BELL: usize = 0x0100;
 
 // Configuration space.
-/// What the port is, and which of the two machines this is.
+/// Use of the port, and its side.
 pub const PORT_DEFINITION: u16 = 0xd4;
 pub const CONNECTION: u32 = 0x03;
 pub const BACK_TO_BACK: u32 = 1;
 pub const DOWNSTREAM: u32 = 0x10;
-/// State of the link, in the upper half of a word.
+/// Link status, in the upper half of a word.
 pub const LINK_STATUS: u16 = 0x1a0;
 pub const LINK_ACTIVE: u32 = 0x2000;
 pub const LINK_SPEED: u32 = 0xf;
@@ -98,11 +99,11 @@ pub const LINK_WIDTH: u32 = 0x3f0;
 /// Revision, in the lower byte of a word of configuration space.
 #[cfg(feature = "bridges")]
 pub const REVISION: u16 = 0x08;
-/// log2 of the bytes behind a translation (16 bits), in Ice Lake.
+/// log2 of the bytes of a translation (16 bits), in Ice Lake.
 #[cfg(feature = "bridges")]
 pub const TRANSLATION_INDEX: usize = 0x0074;
-/// What is said of latency (LTR), for snooped accesses and others: while the bridge is used, while it rests, and which
-/// of them counts (8 bits). As Linux has them (`NTB_LTR_*`).
+/// Latency tolerance reporting (LTR) for snooped and other accesses: selector of the reported value (8 bits), value
+/// while active, value while idle. Values of Linux (`NTB_LTR_*`).
 #[cfg(feature = "bridges")]
 pub const LATENCY_SELECT: usize = 0x30ec;
 #[cfg(feature = "bridges")]
@@ -115,7 +116,7 @@ pub const LATENCY_ACTIVE_VALUE: u32 = 0x8800_8800;
 pub const LATENCY_IDLE: usize = 0x30f4;
 #[cfg(feature = "bridges")]
 pub const LATENCY_IDLE_VALUE: u32 = 0x8a58_8a58;
-/// Link control and status (16 bits each), and what the slot says of changes, cleared by writing ones.
+/// Link control, link status, and slot status, cleared by writing ones (16 bits each).
 #[cfg(feature = "bridges")]
 pub const LINK_CONTROL: usize = 0xb050;
 #[cfg(feature = "bridges")]
@@ -126,7 +127,7 @@ pub const LINK_STATUS_4: usize = 0xb052;
 pub const SLOT_STATUS: usize = 0xb05a;
 #[cfg(feature = "bridges")]
 pub const LINK_CHANGED: u16 = 0x100;
-/// Control of the port (PPD0), and what it is (PPD1).
+/// Control of the port (PPD0), and its definition (PPD1).
 #[cfg(feature = "bridges")]
 pub const PORT_CONTROL: usize = 0xb0d4;
 #[cfg(feature = "bridges")]

@@ -1,10 +1,9 @@
-//! QEMU's inter-VM shared memory as a bridge (QEMU: docs/specs/ivshmem-spec.rst, revision 1):
-//! `ivshmem-plain`, whose doorbell is only looked at, and `ivshmem-doorbell`, which interrupts.
+//! QEMU's inter-VM shared memory as a bridge (QEMU: docs/specs/ivshmem-spec.rst, revision 1): `ivshmem-plain`, whose
+//! doorbell is polled, and `ivshmem-doorbell`, which interrupts.
 //!
-//! BAR 2 is memory that both machines have mapped; each exposes a half of it ([`SharedMemory`]).
-//! Behind scratchpads and doorbell, the header of a half has a block in which its owner tells of
-//! itself: that it is there, and how it is rung. Whatever the peer writes there has it rung too
-//! often, or too seldom, and nothing else; or ends the link until it is renewed.
+//! BAR 2 is memory that both machines have mapped; each exposes a half of it ([`SharedMemory`]). After scratchpads and
+//! doorbell, the header of a half has the owner's description: its presence, and its number for interrupts. A peer that
+//! overwrites it can cause too many or too few interrupts, or end the link until [`Ntb::renew`], and nothing else.
 
 #[cfg(test)]
 mod tests;
@@ -31,33 +30,33 @@ const DOORBELL: usize = 12;
 const REGISTERS: usize = 16;
 const VECTOR: u16 = 0;
 
-/// More is not mapped.
+/// Largest memory that is mapped.
 const MOST: u64 = 1 << 30;
 
-// What the owner of a half says of itself, in the header.
-/// A number that changes each time the half is taken.
-const LIFE: usize = 256;
-/// Its number among the machines of the server, plus 1; 0 if it cannot be interrupted.
+// The owner's description in the header of its half: offsets.
+/// Number of the owning instance: changes each time that a machine takes the half.
+const INSTANCE: usize = 256;
+/// The owner's number at the ivshmem server, plus 1; 0 if it cannot be interrupted.
 const NUMBER: usize = 260;
-/// Whether it wants to be interrupted.
+/// Whether the owner requests interrupts.
 const ARMED: usize = 264;
-/// That there is an owner.
+/// [`MAGIC`] if the half has an owner.
 const PRESENT: usize = 268;
-/// Not 0: whoever had the half before asks whether its owner is there, or the peer has written over
-/// [`LIFE`]. An owner that is there makes it 0.
-const QUESTION: usize = 272;
-/// Times that the question is put before the half is taken back.
-const QUESTIONS: u32 = 20;
+/// Challenge: a former owner sets it, in case that the peer has only overwritten [`INSTANCE`]. A live owner resets it
+/// to 0.
+const CHALLENGE: usize = 272;
+/// Challenges without an answer before a former owner takes the half back.
+const MOST_CHALLENGES: u32 = 20;
 const MAGIC: u32 = 0x4254_4e49;
 
 /// Why a device, or a setting, cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It lacks something, or it cannot be mapped.
+    /// The device lacks this part, or it cannot be mapped.
     Missing(&'static str),
-    /// It is not on PCI.
+    /// The device is not on PCI.
     NotPci,
-    /// Both machines could take either half: the operator has to say.
+    /// `ivshmem-plain` needs the setting `side`, because either machine could take either half.
     NoSide,
     /// The memory cannot be halved.
     TooSmall,
@@ -69,7 +68,7 @@ impl fmt::Display for Error {
             Error::Missing(what) => write!(f, "device has no usable {what}"),
             Error::NotPci => f.write_str("device is not on PCI"),
             Error::NoSide => f.write_str(
-                "the device does not tell the two machines apart: set `side` to 0 on one and to 1 \
+                "the device does not distinguish the two machines: set `side` to 0 on one and to 1 \
                  on the other",
             ),
             Error::TooSmall => f.write_str("the shared memory is too small to be halved"),
@@ -79,7 +78,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Sets a device up: takes the half of the memory that is said, or the one by this machine's number.
+/// Sets a device up: takes the half of `side`, or the half by this machine's number.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -89,11 +88,11 @@ pub fn open(
     Ok(Box::new(Ivshmem::open(&function, platform, side)?))
 }
 
-/// What `ivshmem-doorbell` has beside the memory.
+/// Interrupt part of `ivshmem-doorbell`.
 struct Doorbell {
     registers: Box<dyn Registers>,
     interrupt: Interrupt,
-    /// Number of this machine, from 0.
+    /// Number of this machine at the server, from 0.
     number: u16,
     msix: Msix,
 }
@@ -102,18 +101,19 @@ struct Doorbell {
 struct Ivshmem {
     side: Side,
     memory: SharedMemory,
-    /// Headers of our half and of the peer's.
+    /// Header of this side's half.
     own: Window,
+    /// Header of the peer's half.
     peer: Window,
-    /// What we wrote to [`LIFE`].
-    life: u32,
-    /// How often we have asked in vain who has taken our half.
-    asked: u32,
+    /// This instance's value of [`INSTANCE`].
+    instance: u32,
+    /// Challenges without an answer since another machine has taken the half.
+    challenges: u32,
     doorbell: Option<Doorbell>,
 }
 
 impl Ivshmem {
-    /// Maps memory and registers. Without an interrupt to give it is polled.
+    /// Maps memory and registers. Without a free interrupt of the platform the bridge is polled.
     fn open(
         function: &Function<'_>,
         platform: &mut dyn Platform,
@@ -129,7 +129,7 @@ impl Ivshmem {
         let registers = bars.get(0).and_then(|bar| bar.range(0, REGISTERS as u64));
         let registers = registers.and_then(|at| platform.map_registers(at, REGISTERS));
         let registers = registers.ok_or(Error::Missing("registers (BAR 0)"))?;
-        // Without a server a machine has no number.
+        // Without an ivshmem server a machine has no number.
         let number = u16::try_from(registers.read32(POSITION)).ok();
         let msix = Msix::open(function, &bars, platform);
         let doorbell = number.zip(msix).and_then(|(number, mut msix)| {
@@ -141,10 +141,10 @@ impl Ivshmem {
         let memory = SharedMemory::new(memory, side).ok_or(Error::TooSmall)?;
         let header = |half: &Window| half.slice(0, HEADER).ok_or(Error::TooSmall);
         let (own, peer) = (header(memory.own())?, header(memory.peer())?);
-        let life = own.load32(LIFE).wrapping_add(1);
+        let instance = own.load32(INSTANCE).wrapping_add(1);
         own.store32(ARMED, 0);
-        own.store32(LIFE, life);
-        let mut ours = Ivshmem { side, memory, own, peer, life, asked: 0, doorbell };
+        own.store32(INSTANCE, instance);
+        let mut ours = Ivshmem { side, memory, own, peer, instance, challenges: 0, doorbell };
         ours.renew();
         Ok(ours)
     }
@@ -160,7 +160,7 @@ impl NtbDevice for Ivshmem {
     }
 
     fn is_taken(&self) -> bool {
-        self.own.load32(LIFE) != self.life
+        self.own.load32(INSTANCE) != self.instance
     }
 
     fn wakes(&self) -> bool {
@@ -169,7 +169,7 @@ impl NtbDevice for Ivshmem {
 
     fn set_interrupts(&mut self, wanted: bool) {
         self.own.store32(ARMED, u32::from(wanted));
-        // Before anybody looks at what is pending: see `ring`.
+        // Store, fence, load: the caller checks `pending` after this. Pairs with the fence in `ring`.
         fence(Ordering::SeqCst);
     }
 
@@ -199,18 +199,18 @@ impl Ntb for Ivshmem {
 
     fn renew(&mut self) {
         if self.is_taken() {
-            let answered = self.own.load32(QUESTION) == 0;
-            self.asked = if answered { 1 } else { self.asked + 1 };
-            if self.asked <= QUESTIONS {
-                return self.own.store32(QUESTION, 1);
+            let answered = self.own.load32(CHALLENGE) == 0;
+            self.challenges = if answered { 1 } else { self.challenges + 1 };
+            if self.challenges <= MOST_CHALLENGES {
+                return self.own.store32(CHALLENGE, 1);
             }
-            self.life = self.own.load32(LIFE).wrapping_add(1);
+            self.instance = self.own.load32(INSTANCE).wrapping_add(1);
         }
-        self.asked = 0;
-        self.own.store32(QUESTION, 0);
+        self.challenges = 0;
+        self.own.store32(CHALLENGE, 0);
         self.own
             .store32(NUMBER, self.doorbell.as_ref().map_or(0, |bell| u32::from(bell.number) + 1));
-        self.own.store32(LIFE, self.life);
+        self.own.store32(INSTANCE, self.instance);
         self.own.store32(PRESENT, MAGIC);
     }
 
@@ -240,8 +240,8 @@ impl Ntb for Ivshmem {
     fn ring(&mut self) {
         self.memory.ring();
         let Some(doorbell) = &self.doorbell else { return };
-        // Either the peer, which arms first and then looks, sees that it was rung, or we see that
-        // it is armed.
+        // Store, fence, load on both sides: the peer sets ARMED, then loads its doorbell; this side stores the
+        // doorbell, then loads ARMED. So either the peer sees the doorbell, or this side sees ARMED.
         fence(Ordering::SeqCst);
         if self.peer.load32(ARMED) != 0
             && let Some(number) = self.peer.load32(NUMBER).checked_sub(1)

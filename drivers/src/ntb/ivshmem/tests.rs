@@ -1,4 +1,4 @@
-//! Two machines with a model of the device each, on the same memory.
+//! Tests with two machines, each with a model of the device, on the same memory.
 
 use super::*;
 use crate::hal::{Arena, PciAddress};
@@ -12,7 +12,7 @@ const BAR1: u64 = 0xfe00_1000;
 const BAR2: u64 = 0xe000_0000;
 const SIZE: usize = 1 << 16;
 
-/// The MSI-X table of a machine's device, and what its interrupt counts.
+/// The MSI-X table of a machine's device, and the counter of its interrupt.
 #[derive(Default)]
 struct Vectors {
     table: [AtomicU32; 4],
@@ -20,7 +20,7 @@ struct Vectors {
 }
 
 impl Vectors {
-    /// The device's server passes a ring on.
+    /// Raises the interrupt, as the ivshmem server does when the peer rings.
     fn interrupt(&self) {
         let [address, _, data, control] = self.table.each_ref().map(|c| c.load(Ordering::SeqCst));
         assert_eq!((address, data, control), (0xfee0_0000, 0x44, 0));
@@ -28,7 +28,7 @@ impl Vectors {
     }
 }
 
-/// A register block: BAR 0 with its machine's number and everybody's vectors, or an MSI-X table.
+/// A register block: BAR 0 with its machine's number and all machines' vectors, or an MSI-X table.
 enum Block {
     Registers { number: u32, all: Vec<Arc<Vectors>> },
     Table(Arc<Vectors>),
@@ -63,7 +63,7 @@ impl Registers for Block {
         match self {
             Block::Registers { all, .. } if offset == DOORBELL => {
                 assert_eq!(value & 0xffff, 0, "vector");
-                // Who is gone, or never was there, is not rung.
+                // A ring of an absent machine is ignored.
                 if let Some(peer) = all.get((value >> 16) as usize) {
                     peer.interrupt();
                 }
@@ -84,7 +84,7 @@ struct Machine {
     arena: Arena,
 }
 
-// SAFETY: models of devices.
+// SAFETY: the devices are models.
 unsafe impl Platform for Machine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         assert_eq!(len, 16);
@@ -122,7 +122,7 @@ impl Pair {
         Pair { memory, all: (0..2).map(|_| Arc::default()).collect() }
     }
 
-    /// A machine boots; `number` is its own at the server, none of `ivshmem-plain`.
+    /// Boots a machine; `number` is its number at the server, None for `ivshmem-plain`.
     fn open(&self, number: Option<u32>, side: Option<Side>) -> Result<Ivshmem, Error> {
         let mut spaces = ConfigSpaces::default();
         let at = PciAddress::new(0, 0, 5, 0);
@@ -152,11 +152,11 @@ impl Pair {
 }
 
 #[test]
-fn plain_machines_take_the_sides_that_they_are_told() {
+fn plain_machines_take_the_configured_sides() {
     let pair = Pair::new();
     assert_eq!(pair.open(None, None).err(), Some(Error::NoSide));
     let mut a = pair.open(None, Some(Side::A)).unwrap();
-    assert!(!a.link(), "there is nobody yet");
+    assert!(!a.link(), "the peer is not up yet");
     let mut b = pair.open(None, Some(Side::B)).unwrap();
     assert!(a.link() && b.link());
     assert!(!a.wakes() && !b.wakes());
@@ -169,29 +169,29 @@ fn plain_machines_take_the_sides_that_they_are_told() {
     assert_eq!([b.rung(), b.rung(), a.rung()], [true, false, false]);
     assert!(!b.pending());
     assert_eq!(b.interrupts(), 0);
-    // One with the wrong side: whose half it took knows.
+    // A third machine with the wrong side: the former owner of the half detects it.
     let c = pair.open(None, Some(Side::A)).unwrap();
     assert!(a.is_taken() && !a.link());
     assert!(!c.is_taken() && c.link() && b.link());
 }
 
 #[test]
-fn doorbells_interrupt_only_who_is_armed() {
+fn doorbells_interrupt_only_an_armed_peer() {
     let pair = Pair::new();
     let [mut a, mut b] = [0, 1].map(|n| pair.open(Some(n), None).unwrap());
     assert_eq!((a.side(), b.side()), (Side::A, Side::B));
     assert!(a.wakes() && b.wakes());
     a.ring();
-    assert_eq!((b.interrupts(), b.pending()), (0, true), "nobody waits for it");
+    assert_eq!((b.interrupts(), b.pending()), (0, true), "interrupts are disabled");
     b.set_interrupts(true);
-    assert!(b.pending(), "what was rung before raises none, but is pending");
+    assert!(b.pending(), "an earlier ring raises no interrupt, but is pending");
     a.ring();
     assert_eq!(b.interrupts(), 1);
     b.set_interrupts(false);
     a.ring();
     b.ring();
     assert_eq!((a.interrupts(), b.interrupts()), (0, 1));
-    // The other machine boots anew, and has another number meanwhile.
+    // The peer reboots.
     let mut b = pair.open(Some(1), Some(Side::B)).unwrap();
     b.set_interrupts(true);
     a.ring();
@@ -199,7 +199,7 @@ fn doorbells_interrupt_only_who_is_armed() {
 }
 
 #[test]
-fn what_the_peer_says_of_itself_does_no_harm() {
+fn arbitrary_peer_header_does_no_harm() {
     let pair = Pair::new();
     let mut a = pair.open(Some(0), None).unwrap();
     pair.open(Some(1), None).unwrap();
@@ -214,30 +214,30 @@ fn what_the_peer_says_of_itself_does_no_harm() {
 }
 
 #[test]
-fn what_was_written_over_is_said_again() {
+fn overwritten_header_is_restored_by_renew() {
     let pair = Pair::new();
     let [mut a, mut b] = [0, 1].map(|n| pair.open(Some(n), None).unwrap());
     for byte in [0, 0x5a, 0xff] {
         pair.memory.fill(byte);
         assert!(!a.link() && !b.link());
-        (0..=QUESTIONS).for_each(|_| a.renew());
-        assert!(!a.is_taken() && !a.link() && b.own.load32(PRESENT) != MAGIC, "b has not");
-        (0..=QUESTIONS).for_each(|_| b.renew());
+        (0..=MOST_CHALLENGES).for_each(|_| a.renew());
+        assert!(!a.is_taken() && !a.link() && b.own.load32(PRESENT) != MAGIC, "b has not renewed");
+        (0..=MOST_CHALLENGES).for_each(|_| b.renew());
         assert!(a.link() && b.link());
         b.set_interrupts(true);
         let before = b.interrupts();
         a.ring();
         assert_eq!(b.interrupts(), before + 1);
     }
-    // A half that another machine has taken stays with that, as long as that is there.
+    // A half stays with its new owner as long as that machine answers challenges.
     let mut c = pair.open(Some(0), Some(Side::A)).unwrap();
-    for _ in 0..10 * QUESTIONS {
+    for _ in 0..10 * MOST_CHALLENGES {
         a.renew();
         a.renew();
         c.renew();
     }
     assert!(a.is_taken() && !a.link() && c.link());
-    (0..=QUESTIONS).for_each(|_| a.renew());
+    (0..=MOST_CHALLENGES).for_each(|_| a.renew());
     assert!(!a.is_taken() && a.link() && c.is_taken());
 }
 

@@ -1,20 +1,18 @@
-//! A bridge that is a stream of bytes, such as a TCP connection: two machines without any bridge
-//! device speak to each other as if they had one. No I/O here: what arrives is handed to
-//! [`Stream::receive`], and what [`Stream::outgoing`] holds is sent.
+//! A bridge over a stream of bytes, such as a TCP connection, for two machines without a bridge device. This module
+//! does no I/O: the caller passes received bytes to [`Stream::receive`], and sends the bytes of [`Stream::outgoing`].
 //!
-//! What one machine writes to the other's memory goes over as records, in the order in which it was
-//! written, and is checked and carried out there. The format is this project's own; all numbers are
-//! little-endian. Each side begins with a greeting of 16 bytes: a magic number, the version, and
-//! how many bytes it exposes (64 bits); both expose the same. Then come records:
+//! Writes to the other machine's memory are sent as records, in order; the receiver checks and applies them. The format
+//! is this project's own; all numbers are little-endian. Each side begins with a greeting of 16 bytes: a magic number,
+//! the version, and the number of exposed bytes (64 bits), which must be equal. Then come records:
 //!
 //! | kind (32 bits) | place (32 bits) | 32 bits | followed by |
 //! |---|---|---|---|
-//! | 1: bytes | offset | length | so many bytes |
+//! | 1: bytes | offset | length | the bytes |
 //! | 2: cell | offset, a multiple of 4 | value | |
 //! | 3: scratchpad | its number | value | |
 //! | 4: doorbell | 0 | 0 | |
 //!
-//! Memory of the other machine cannot be loaded: the window only stands for addresses.
+//! Memory of the other machine cannot be loaded: the window provides addresses only.
 
 mod ring;
 #[cfg(test)]
@@ -28,7 +26,7 @@ use ring::Ring;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"iNTB");
 const VERSION: u32 = 1;
-/// Bytes of a greeting, and of a record without what follows it.
+/// Bytes of a greeting, and of a record's header.
 const GREETING: usize = 16;
 const RECORD: usize = 12;
 
@@ -37,57 +35,57 @@ const CELL: u32 = 2;
 const SCRATCHPAD: u32 = 3;
 const BELL: u32 = 4;
 
-/// Bytes that wait to be sent, at most: a turn, and another one to send meanwhile.
+/// Most bytes that wait to be sent: a turn, and another one while the first is sent.
 const WAITING: usize = 2 * TURN;
 
-/// What ends a connection.
+/// Violation of the protocol by the peer, which ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// The peer does not greet as a machine like this does.
+    /// The peer's greeting has another magic number.
     Greeting,
-    /// It speaks another version.
+    /// The peer has another version.
     Version(u32),
-    /// It exposes more or less than we.
+    /// The peer exposes another number of bytes.
     Size {
-        /// Bytes that we expose.
+        /// Bytes exposed by this machine.
         ours: u64,
-        /// That it exposes.
+        /// Bytes exposed by the peer.
         theirs: u64,
     },
-    /// It sent a record of no known kind.
+    /// The peer sent a record of an unknown kind.
     Kind(u32),
-    /// It wrote to a place that is not exposed, or not to be written so.
+    /// The peer wrote to an offset that is not exposed, or not aligned.
     Place(u32),
-    /// It takes so little of what is sent that no more can be kept.
+    /// The peer reads too slowly: the ring of bytes to send is full.
     Stuck,
 }
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wrong::Greeting => f.write_str("what answers there is not the bridge of an appliance"),
+            Wrong::Greeting => f.write_str("the peer is not the bridge of an appliance"),
             Wrong::Version(version) => {
-                write!(f, "it speaks version {version} of the bridge, and we {VERSION}")
+                write!(f, "the peer speaks version {version} of the bridge, this machine {VERSION}")
             }
             Wrong::Size { ours, theirs } => write!(
                 f,
-                "it exposes {theirs} bytes, and we {ours}: set the same `memory` on both machines"
+                "the peer exposes {theirs} bytes, this machine {ours}: set the same `memory` on both machines"
             ),
-            Wrong::Kind(kind) => write!(f, "it sent a record of the unknown kind {kind}"),
-            Wrong::Place(place) => write!(f, "it wrote to {place:#x}, where nothing is exposed"),
-            Wrong::Stuck => f.write_str("it takes too little of what is sent to it"),
+            Wrong::Kind(kind) => write!(f, "the peer sent a record of the unknown kind {kind}"),
+            Wrong::Place(place) => write!(f, "the peer wrote to {place:#x}, which is not exposed"),
+            Wrong::Stuck => f.write_str("the peer reads too slowly"),
         }
     }
 }
 
-/// How far a connection is.
+/// State of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// There is none, or it was given up.
+    /// There is no connection, or it was given up.
     Closed,
-    /// The peer's greeting is awaited.
+    /// The peer's greeting has not arrived yet.
     Greeting,
-    /// Records come and go.
+    /// Both sides exchange records.
     Open,
 }
 
@@ -100,16 +98,17 @@ pub struct Stream {
     scratchpads: [u32; SCRATCHPADS],
     rung: bool,
     waiting: Ring,
-    /// What has arrived of a greeting, or of the head of a record.
+    /// Received part of a greeting, or of a record's header.
     head: [u8; GREETING],
     filled: usize,
-    /// Where the bytes of the present record go, and how many are still to come.
+    /// Offset for the next byte of the current record.
     at: usize,
+    /// Missing bytes of the current record.
     left: usize,
 }
 
 impl Stream {
-    /// Without a connection, over memory that the peer may write.
+    /// A bridge without a connection. The peer may write the memory `exposed`.
     pub fn new(exposed: Window) -> Self {
         Stream {
             exposed,
@@ -125,8 +124,7 @@ impl Stream {
         }
     }
 
-    /// There is a connection, on which nothing was said yet. Whoever uses the bridge must have seen
-    /// [`Ntb::link`] down since the last one.
+    /// Starts a new connection. The user of the bridge must have seen [`Ntb::link`] down since the last one.
     pub fn open(&mut self) {
         self.close();
         self.state = State::Greeting;
@@ -137,7 +135,7 @@ impl Stream {
         self.waiting.push(&greeting);
     }
 
-    /// The connection is gone, and with it all that was under way.
+    /// Ends the connection, and drops all bytes to send and received state.
     pub fn close(&mut self) {
         self.state = State::Closed;
         self.wrong = None;
@@ -147,22 +145,22 @@ impl Stream {
         (self.filled, self.left) = (0, 0);
     }
 
-    /// Why the connection is to be given up, once that is so: nothing is taken from it any more.
+    /// The peer's violation, after which received bytes are ignored and the caller has to end the connection.
     pub fn wrong(&self) -> Option<Wrong> {
         self.wrong
     }
 
-    /// Whether the connection's user was rung and has not asked yet.
+    /// Whether the doorbell was rung since [`Ntb::rung`] was called.
     pub fn pending(&self) -> bool {
         self.rung
     }
 
-    /// Takes bytes that have arrived, cut anywhere.
+    /// Processes received bytes. Records may be split at any byte.
     pub fn receive(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.state != State::Closed {
             if self.left > 0 {
                 let (now, later) = bytes.split_at(self.left.min(bytes.len()));
-                // It was checked with the record's head.
+                // The range was checked with the record's header.
                 let _ = self.exposed.write(self.at, now);
                 self.at += now.len();
                 self.left -= now.len();
@@ -237,13 +235,12 @@ impl Stream {
         self.waiting.front()
     }
 
-    /// The first so many bytes of [`Stream::outgoing`] were sent.
+    /// Removes the first `count` bytes of [`Stream::outgoing`], which were sent.
     pub fn sent(&mut self, count: usize) {
         self.waiting.pop(count);
     }
 
-    /// Begins a record that `more` bytes follow; false if there is no connection, or no room on it
-    /// any more.
+    /// Adds the header of a record that `more` bytes follow. False if there is no connection, or no room.
     #[inline(never)]
     fn begin(&mut self, kind: u32, place: u32, value: u32, more: usize) -> bool {
         if self.state != State::Open {
@@ -261,7 +258,7 @@ impl Stream {
         true
     }
 
-    /// Where a part of the window lies.
+    /// Offset of a part of the window.
     fn offset(&self, to: &Window) -> Option<u32> {
         let offset = to.bus_address().wrapping_sub(self.exposed.bus_address());
         self.exposed.contains(to).then_some(offset as u32)
@@ -273,8 +270,8 @@ impl Ntb for Stream {
         self.state == State::Open
     }
 
-    /// Our own exposed memory, which is as large as the peer's: nothing is read or written there,
-    /// only its addresses are used.
+    /// This side's exposed memory, which has the size of the peer's. Only its addresses are used: nothing is read or
+    /// written there.
     fn window(&self) -> Window {
         if self.link() { self.exposed } else { Window::empty() }
     }
@@ -328,11 +325,11 @@ impl Dma for Stream {
     }
 
     fn order(&mut self) {
-        // Records are carried out in order.
+        // The peer applies records in order.
     }
 
     fn settled(&mut self) -> bool {
-        // Whatever is under way is carried out before all that is written from now on.
+        // The peer applies all earlier records before any later one.
         true
     }
 

@@ -1,9 +1,9 @@
-//! Bytes that wait to be sent, in a buffer of fixed size.
+//! Ring buffer of fixed size for bytes to send.
 
 use crate::hal::Window;
 use alloc::boxed::Box;
 
-/// The bytes. Whoever adds some has asked whether there is room.
+/// The ring buffer. The caller checks for room before it adds bytes.
 #[derive(Debug)]
 pub struct Ring {
     bytes: Box<[u8]>,
@@ -12,7 +12,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// For up to `size` bytes.
+    /// A ring buffer for up to `size` bytes.
     pub fn new(size: usize) -> Self {
         Ring { bytes: alloc::vec![0; size].into(), first: 0, count: 0 }
     }
@@ -22,18 +22,18 @@ impl Ring {
         self.bytes.len() - self.count
     }
 
-    /// Forgets all.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         (self.first, self.count) = (0, 0);
     }
 
-    /// The first bytes, as far as they lie in one stretch.
+    /// The first contiguous bytes.
     pub fn front(&self) -> &[u8] {
         let end = (self.first + self.count).min(self.bytes.len());
         &self.bytes[self.first..end]
     }
 
-    /// Takes the first `count` bytes away.
+    /// Removes the first `count` bytes.
     pub fn pop(&mut self, count: usize) {
         let count = count.min(self.count);
         self.count -= count;
@@ -51,12 +51,12 @@ impl Ring {
     /// Adds the bytes of a window.
     pub fn push_window(&mut self, from: &Window) {
         let (head, tail) = self.add(from.len());
-        // Both are as long as it.
+        // Together both parts have the window's length.
         let _ = from.read(0, head);
         let _ = from.read(head.len(), tail);
     }
 
-    /// Makes `count` bytes part of the ring: where they lie.
+    /// Extends the ring by `count` bytes, and returns their two parts.
     fn add(&mut self, count: usize) -> (&mut [u8], &mut [u8]) {
         let at = (self.first + self.count) % self.bytes.len();
         self.count += count;

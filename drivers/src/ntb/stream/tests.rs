@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 const SIZE: usize = 4096;
 
-/// Memory with a guard behind what is exposed.
+/// Memory: the exposed part, followed by a guard.
 fn memory() -> Window {
     let memory = Arena::on_heap(4 * SIZE).alloc(2 * SIZE, 64).unwrap();
     memory.fill(0xa5);
@@ -25,8 +25,8 @@ fn contents(window: &Window) -> Vec<u8> {
     bytes
 }
 
-/// All that an end has to say.
-fn said(end: &mut Stream) -> Vec<u8> {
+/// Takes all bytes that an end sends.
+fn sent_by(end: &mut Stream) -> Vec<u8> {
     let mut all = Vec::new();
     while !end.outgoing().is_empty() {
         all.extend(end.outgoing());
@@ -39,7 +39,7 @@ fn said(end: &mut Stream) -> Vec<u8> {
 fn pair() -> [Stream; 2] {
     let mut ends = [0; 2].map(|_| end(&memory()));
     ends.iter_mut().for_each(Stream::open);
-    let greetings = ends.each_mut().map(said);
+    let greetings = ends.each_mut().map(sent_by);
     for (end, greeting) in ends.iter_mut().zip(greetings.iter().rev()) {
         assert!(!end.link() && end.window().is_empty());
         end.receive(greeting);
@@ -57,7 +57,7 @@ fn record(kind: u32, place: u32, value: u32) -> Vec<u8> {
 }
 
 #[test]
-fn what_one_side_writes_the_other_sees() {
+fn writes_of_one_side_reach_the_other() {
     let [mut a, mut b] = pair();
     let window = a.window();
     a.put(&window.slice(8, 16).unwrap(), &[1, 2, 3]);
@@ -68,23 +68,23 @@ fn what_one_side_writes_the_other_sees() {
     a.submit(&window.slice(SIZE - 64, 64).unwrap(), &from);
     a.set_peer_scratchpad(3, 9);
     assert!(contents(&a.exposed()).iter().all(|&byte| byte == 0), "only addresses are used");
-    b.receive(&said(&mut a));
+    b.receive(&sent_by(&mut a));
     let mut words = [0; 4];
     b.exposed().load_words(8, &mut words);
-    assert_eq!(words, [1, 2, 0, 7], "nothing beyond the slice that was named");
+    assert_eq!(words, [1, 2, 0, 7], "nothing beyond the slice");
     assert_eq!(b.exposed().load32(40), 0x5555_5555);
     assert_eq!(b.exposed().load32(44), 0);
     assert_eq!(b.exposed().load32(SIZE - 4), 0x5555_5555);
     assert_eq!((b.scratchpad(3), a.scratchpad(3)), (9, 0));
     assert!(!b.pending());
     a.ring();
-    b.receive(&said(&mut a));
+    b.receive(&sent_by(&mut a));
     assert!(b.pending());
     assert_eq!([b.rung(), b.rung(), a.rung()], [true, false, false]);
 }
 
 #[test]
-fn a_connection_that_ends_takes_everything_along() {
+fn closed_connection_drops_all_state() {
     let [mut a, mut b] = pair();
     b.receive(&record(SCRATCHPAD, 1, 5));
     b.receive(&record(BELL, 0, 0));
@@ -102,7 +102,7 @@ fn a_connection_that_ends_takes_everything_along() {
     assert!(a.outgoing().is_empty(), "nothing is written without a connection");
     a.open();
     b.open();
-    b.receive(&said(&mut a));
+    b.receive(&sent_by(&mut a));
     b.receive(&record(CELL, 8, 3));
     assert!(b.link());
     assert_eq!(b.exposed().load32(8), 3);
@@ -110,7 +110,7 @@ fn a_connection_that_ends_takes_everything_along() {
 }
 
 #[test]
-fn who_speaks_something_else_is_told_apart() {
+fn foreign_greetings_are_refused_with_the_reason() {
     let size = SIZE as u64;
     let wrong_size = Wrong::Size { ours: size, theirs: size + (1 << 32) };
     let cases = [
@@ -118,17 +118,17 @@ fn who_speaks_something_else_is_told_apart() {
         (greeting(b"iNTB", 2, size), Wrong::Version(2), "version 2"),
         (greeting(b"iNTB", 1, size + (1 << 32)), wrong_size, "the same `memory`"),
     ];
-    for (bytes, wrong, told) in cases {
+    for (bytes, wrong, text) in cases {
         let mut end = end(&memory());
         end.open();
         end.receive(&bytes);
         assert_eq!(end.wrong(), Some(wrong));
-        assert!(!end.link() && wrong.to_string().contains(told), "{wrong}");
+        assert!(!end.link() && wrong.to_string().contains(text), "{wrong}");
     }
 }
 
 #[test]
-fn records_that_reach_further_end_the_connection() {
+fn records_beyond_the_exposed_memory_end_the_connection() {
     let size = SIZE as u32;
     let cases = [
         (record(BYTES, 0, size + 1), Wrong::Place(0)),
@@ -147,7 +147,7 @@ fn records_that_reach_further_end_the_connection() {
         end.receive(&bytes);
         assert_eq!(end.wrong(), Some(wrong));
         assert!(!end.link());
-        // Nothing is taken, and nothing said, from then on.
+        // Nothing is received or sent after that.
         end.receive(&record(CELL, 0, 1));
         end.receive(&[1; 100]);
         end.ring();
@@ -164,7 +164,7 @@ fn records_that_reach_further_end_the_connection() {
 }
 
 #[test]
-fn who_asks_for_room_always_gets_it() {
+fn writer_that_checks_for_room_never_overflows() {
     let [mut a, mut b] = pair();
     let large = Arena::on_heap(2 * SIZE).alloc(SIZE, 64).unwrap();
     let mut turns = 0;
@@ -176,14 +176,14 @@ fn who_asks_for_room_always_gets_it() {
             turns += 1;
         }
         assert_eq!(a.wrong(), None);
-        b.receive(&said(&mut a));
+        b.receive(&sent_by(&mut a));
         assert!(b.link());
     }
     assert!(turns >= 6, "{turns}");
-    // Who does not ask has a connection less, and no memory is taken for it.
+    // A writer that does not check loses the connection, and the ring does not grow.
     (0..2 * WAITING / SIZE).for_each(|_| a.submit(&a.window(), &large));
     assert_eq!(a.wrong(), Some(Wrong::Stuck));
-    assert!(said(&mut a).len() <= WAITING);
+    assert!(sent_by(&mut a).len() <= WAITING);
 }
 
 #[derive(Clone, Debug)]
@@ -206,9 +206,9 @@ fn write() -> impl Strategy<Value = Write> {
 }
 
 proptest! {
-    /// Whatever is written arrives, in order, however the stream is cut and the ring wraps.
+    /// All writes arrive in order, for any split of the stream and any wrap of the ring.
     #[test]
-    fn writes_arrive_however_they_are_cut(
+    fn writes_arrive_for_any_split_of_the_stream(
         writes in proptest::collection::vec(write(), 1..60),
         cuts in proptest::collection::vec(1..2000usize, 1..40),
         before in 0..WAITING,
@@ -252,7 +252,7 @@ proptest! {
             a.sent(piece.len());
             b.receive(&piece);
         }
-        for piece in said(&mut a).chunks(*cuts.next().unwrap()) {
+        for piece in sent_by(&mut a).chunks(*cuts.next().unwrap()) {
             b.receive(piece);
         }
         prop_assert_eq!(b.wrong(), None);
@@ -260,9 +260,9 @@ proptest! {
         prop_assert_eq!([0, 1, 2, 3].map(|n| b.scratchpad(n)), scratchpads);
     }
 
-    /// Any bytes at all, cut anywhere: nothing behind what is exposed changes.
+    /// Arbitrary bytes with any split never change memory after the exposed part.
     #[test]
-    fn any_bytes_stay_within_what_is_exposed(
+    fn arbitrary_bytes_stay_within_the_exposed_memory(
         records in proptest::collection::vec(
             (0..6u32, prop_oneof![0..5000u32, any::<u32>()], prop_oneof![0..5000u32, any::<u32>()]),
             0..40,

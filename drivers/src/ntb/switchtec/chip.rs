@@ -1,12 +1,12 @@
-//! The registers of a bridge, and how its link comes up.
+//! Register access of a Switchtec bridge, and bring-up of its link.
 //!
-//! A host programs where the *other's* windows lead, so that a reset of the other's partition undoes what this one has
-//! programmed. Whoever begins tells by the message "force down", and the other programs it again. There is room for one
-//! message, which the next one replaces: with each it is looked whether what was programmed is still there.
+//! A host programs the translation of the *peer's* windows, so a reset of the peer's partition clears it. A host that
+//! starts sends the message "force down", and its peer programs the translation again. There is room for one message,
+//! which the next one replaces, so each message causes a check of the translation.
 
 use super::registers;
 use super::setup::{Job, Setup};
-use super::shared::{self, Own};
+use super::shared::{self, OwnPage};
 use crate::hal::{Instant, Registers, Window};
 use crate::ntb::hardware::{Chip, Signal};
 use alloc::boxed::Box;
@@ -17,43 +17,43 @@ const LINK_UP: u32 = 1;
 const CHECK_LINK: u32 = 3;
 const FORCE_DOWN: u32 = 4;
 
-/// How often the other's page is looked at, while the link is down, and while it is up.
-const LOOK_DOWN: Duration = Duration::from_millis(20);
-const LOOK_UP: Duration = Duration::from_millis(200);
+/// Intervals of reading the peer's page, while the link is down and while it is up.
+const INTERVAL_DOWN: Duration = Duration::from_millis(20);
+const INTERVAL_UP: Duration = Duration::from_millis(200);
 
-/// What a bridge consists of.
+/// Resources and parameters of a bridge.
 pub struct Parts {
     pub registers: Box<dyn Registers>,
-    /// The first window by lookup, behind which the other's page is.
+    /// The first lookup window, with the peer's page.
     pub page: Box<dyn Registers>,
-    /// The own page.
+    /// This host's page.
     pub own: Window,
-    /// Memory that is exposed.
+    /// Exposed memory.
     pub exposed: Window,
     pub partition: u8,
     pub peer: u8,
-    /// Requester id of the host.
+    /// Requester ID of this host.
     pub host: u16,
-    /// Entries of the other's table for lookups.
+    /// Entries of the peer's lookup table.
     pub entries: u16,
 }
 
 /// The registers of a bridge.
 pub struct SwitchtecChip {
     parts: Parts,
-    own: Own,
+    own: OwnPage,
     setup: Option<Setup>,
-    /// What comes behind the setup that is under way.
+    /// The job after the current one.
     then: Option<Setup>,
     is_set_up: bool,
     up: bool,
-    looked: Option<Instant>,
+    polled: Option<Instant>,
 }
 
 impl SwitchtecChip {
-    /// Begins to set it up.
+    /// Begins the setup.
     pub fn new(parts: Parts) -> Self {
-        let own = Own(parts.own);
+        let own = OwnPage(parts.own);
         own.begin(parts.partition, parts.exposed.len() as u64);
         let requesters = Setup::new(Job::Requesters { host: parts.host }, parts.partition);
         let mut chip = SwitchtecChip {
@@ -62,7 +62,7 @@ impl SwitchtecChip {
             then: None,
             is_set_up: false,
             up: false,
-            looked: None,
+            polled: None,
             parts,
         };
         chip.then = Some(chip.windows());
@@ -81,7 +81,7 @@ impl SwitchtecChip {
         Setup::new(job, self.parts.peer)
     }
 
-    /// Whether the other's windows lead here, as they were programmed.
+    /// Whether the peer's windows are still translated to this host.
     fn is_translated(&self) -> bool {
         let at = registers::CONTROL + registers::CONTROL_SIZE * usize::from(self.parts.peer);
         let partition = u64::from(self.parts.partition);
@@ -92,7 +92,7 @@ impl SwitchtecChip {
             && own.read64(at + registers::WINDOW_TRANSLATION) == direct
     }
 
-    /// How far the bells of a partition are shifted.
+    /// Shift of the doorbells of this partition (`own`) or of the peer's.
     fn shift(&self, own: bool) -> u32 {
         let lower = self.parts.partition < self.parts.peer;
         if lower == own { 0 } else { registers::UPPER }
@@ -102,7 +102,8 @@ impl SwitchtecChip {
         registers::BELLS + registers::BELLS_SIZE * usize::from(self.parts.partition)
     }
 
-    /// One bell each way, none of which interrupts yet; everything that would goes to vector 0. Messages are looked at.
+    /// Sets up one doorbell in each direction, without interrupts yet, and routes all doorbells to vector 0. Messages
+    /// are polled.
     fn open_bells(&mut self) {
         let at = self.bells();
         let own = &self.parts.registers;
@@ -117,11 +118,11 @@ impl SwitchtecChip {
         own.write8(at + registers::MESSAGE_ARRIVED, 1);
     }
 
-    fn tell(&self, message: u32) {
+    fn send_message(&self, message: u32) {
         self.parts.registers.write32(self.bells() + registers::MESSAGE_OUT, message);
     }
 
-    /// The message that has arrived, if any.
+    /// Takes a received message, if there is one.
     fn take_message(&self) -> Option<u32> {
         let at = self.bells();
         let arrived = self.parts.registers.read8(at + registers::MESSAGE_ARRIVED);
@@ -133,7 +134,7 @@ impl SwitchtecChip {
         Some(message)
     }
 
-    /// Goes on with the setup; whether it is done.
+    /// Takes the next step of the setup. True if it is complete.
     fn set_up(&mut self, now: Instant) -> bool {
         let Some(setup) = &mut self.setup else { return true };
         if !setup.poll(&*self.parts.registers, now) {
@@ -141,31 +142,32 @@ impl SwitchtecChip {
         }
         self.setup = self.then.take();
         if self.setup.is_none() && !self.is_translated() {
-            // It was reset meanwhile.
+            // The peer's partition was reset meanwhile.
             self.setup = Some(self.windows());
         }
         if self.setup.is_some() {
             return false;
         }
-        // The other's may have been reset by this host's partition, or not know of it yet.
+        // The reset of this host's partition may have cleared the peer's translation.
         if !core::mem::replace(&mut self.is_set_up, true) {
-            self.tell(FORCE_DOWN);
+            self.send_message(FORCE_DOWN);
         }
         self.own.set_link(true);
-        self.tell(LINK_UP);
-        self.looked = None;
+        self.send_message(LINK_UP);
+        self.polled = None;
         true
     }
 
-    fn look(&mut self, now: Instant, message: bool) {
-        let pause = if self.up { LOOK_UP } else { LOOK_DOWN };
-        if !message && self.looked.is_some_and(|looked| now.since(looked) < pause) {
+    /// Reads the peer's page, at intervals or after a message, and updates the state of the link.
+    fn poll_peer(&mut self, now: Instant, message: bool) {
+        let interval = if self.up { INTERVAL_UP } else { INTERVAL_DOWN };
+        if !message && self.polled.is_some_and(|polled| now.since(polled) < interval) {
             return;
         }
-        self.looked = Some(now);
+        self.polled = Some(now);
         let up = shared::peer_wants_link(&*self.parts.page);
         if up != core::mem::replace(&mut self.up, up) {
-            self.tell(CHECK_LINK);
+            self.send_message(CHECK_LINK);
         }
     }
 }
@@ -179,7 +181,7 @@ impl Chip for SwitchtecChip {
             self.setup = Some(self.windows());
         }
         if self.set_up(now) {
-            self.look(now, message.is_some());
+            self.poll_peer(now, message.is_some());
         }
         self.up
     }
@@ -197,7 +199,7 @@ impl Chip for SwitchtecChip {
         shared::SCRATCHPAD_COUNT
     }
 
-    /// A direct one.
+    /// The direct window.
     fn windows(&self) -> usize {
         1
     }
@@ -246,12 +248,12 @@ impl Chip for SwitchtecChip {
         self.parts.registers.write64(self.bells() + registers::IN_ENABLED, bell);
     }
 
-    fn push(&self) {
+    fn flush(&self) {
         shared::touch(&*self.parts.page);
     }
 
-    fn shut(&mut self) {
+    fn disable_link(&mut self) {
         self.own.set_link(false);
-        self.tell(CHECK_LINK);
+        self.send_message(CHECK_LINK);
     }
 }

@@ -1,4 +1,4 @@
-//! Why a bridge cannot be used, and what to do about it.
+//! Errors of a Switchtec bridge. Each message names the remedy.
 
 use crate::ntb::Side;
 use core::fmt;
@@ -6,41 +6,41 @@ use core::fmt;
 /// Why a bridge cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It is not on PCI, or its registers cannot be mapped.
+    /// The device is not on PCI, or its registers cannot be mapped.
     NoRegisters,
-    /// It answers nothing.
+    /// The device does not answer.
     Absent,
-    /// The function is for management alone.
+    /// The function is for management only.
     NotBridge,
-    /// The partition has no other one at the bridge, or several.
+    /// The partition is joined with no other partition, or with several.
     NoPeer {
-        /// The own partition.
+        /// This host's partition.
         partition: u8,
-        /// Its targets, a bit each.
+        /// Bitmap of the joined partitions.
         targets: u64,
     },
-    /// The two partitions are of two switches.
+    /// The two partitions belong to two switches.
     Crosslink,
-    /// The configuration says that this machine is on the other side.
+    /// The configuration names the other side.
     WrongSide {
-        /// The side that it is on.
+        /// The actual side of this machine.
         is: Side,
     },
-    /// The partition has no window, or no entries for lookups.
+    /// The partition has no window, or no lookup entries.
     NoWindow {
-        /// Entries.
+        /// Lookup entries.
         entries: u16,
     },
-    /// Too few requester ids are let through.
+    /// The partition admits too few requester IDs.
     NoRequesters,
     /// The window cannot be mapped.
     NotMapped {
-        /// Its bytes.
+        /// Bytes of the window.
         bytes: u64,
     },
     /// There is no memory to expose behind the window.
     NoMemory {
-        /// Bytes of it.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -49,15 +49,15 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Error::NoRegisters => f.write_str("the switch's registers (BAR 0) cannot be mapped"),
-            Error::Absent => f.write_str("the switch does not answer: look after the machine"),
+            Error::Absent => f.write_str("the switch does not answer: check the machine"),
             Error::NotBridge => f.write_str(
-                "the switch's function is for management alone: give its partition an NT endpoint in the \
+                "the switch's function is for management only: give its partition an NT endpoint in the \
                  switch's configuration file",
             ),
             Error::NoPeer { partition, targets } => write!(
                 f,
-                "partition {partition} of the switch has no other partition that it is joined with, or several \
-                 (a map of them: {targets:#x}): join it with one other NT partition in the switch's \
+                "partition {partition} of the switch is joined with no other partition, or with several \
+                 (bitmap {targets:#x}): join it with one other NT partition in the switch's \
                  configuration file"
             ),
             Error::Crosslink => f.write_str(
@@ -66,18 +66,18 @@ impl fmt::Display for Error {
             ),
             Error::WrongSide { is } => write!(
                 f,
-                "this host is at the partition with the {} number, and the configuration says the other: leave \
-                 `side` out",
+                "this host is at the partition with the {} number, but `side` in the configuration is the other: \
+                 remove `side`",
                 if is == Side::A { "lower" } else { "higher" }
             ),
             Error::NoWindow { entries } => write!(
                 f,
-                "the partition has no window behind BAR 2, or none by lookup ({entries} entries): give it a \
+                "the partition has no direct window behind BAR 2, or no lookup windows ({entries} entries): give it a \
                  64-bit BAR 2 of at least 2 MiB with a direct window and 8 or more lookup entries in the switch's \
                  configuration file"
             ),
             Error::NoRequesters => f.write_str(
-                "the partition lets fewer than two requester ids through: give it more in the switch's \
+                "the partition admits fewer than two requester IDs: give it more in the switch's \
                  configuration file",
             ),
             Error::NotMapped { bytes } => write!(

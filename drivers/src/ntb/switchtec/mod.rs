@@ -1,9 +1,9 @@
-//! The non-transparent bridge between two partitions of a Switchtec PFX or PSX switch of the third generation (Linux,
-//! `drivers/ntb/hw/mscc/ntb_hw_switchtec.c`), as Linux uses it, so that Linux can be the peer.
+//! The non-transparent bridge between two partitions of a Switchtec PFX or PSX switch of the third generation, used as
+//! by Linux (`drivers/ntb/hw/mscc/ntb_hw_switchtec.c`), so that Linux can be the peer.
 //!
-//! BAR 2 has windows by lookup, 64 KiB each, and behind them a direct one. The first by lookup leads to a page of the other
-//! host's, where its scratchpads are; the direct one leads to the memory that it exposes. Bells are registers; messages
-//! tell of the link.
+//! BAR 2 has lookup windows of 64 KiB each, followed by a direct window. The first lookup window leads to a page of the
+//! peer with its scratchpads; the direct window leads to the peer's exposed memory. Doorbells are registers; messages
+//! report link changes.
 
 mod chip;
 mod error;
@@ -41,7 +41,7 @@ const fn ids() -> [Id; 24] {
     all
 }
 
-/// Sets the bridge up at this host's partition. Its link comes up when the other's is set up as well.
+/// Sets the bridge up at this host's partition. The link comes up when the peer's partition is set up as well.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
@@ -55,7 +55,7 @@ pub fn open(
     Ok(Box::new(opened?))
 }
 
-/// The partition that this one is joined with (Linux, `switchtec_ntb_init_sndev`).
+/// The partition that is joined with `partition` (Linux, `switchtec_ntb_init_sndev`).
 fn peer(own: &dyn Registers, partition: u8) -> Result<u8, Error> {
     let at = registers::TARGETS + registers::TARGETS_SIZE * usize::from(partition);
     let half = |offset| u64::from(own.read32(offset));
@@ -78,12 +78,12 @@ fn peer(own: &dyn Registers, partition: u8) -> Result<u8, Error> {
     Ok(peer)
 }
 
-/// How BAR 2 is divided: bytes of windows by lookup, and of the direct one behind them (Linux,
+/// Layout of BAR 2: bytes of the lookup windows, and of the direct window after them (Linux,
 /// `switchtec_ntb_direct_get_addr`).
 fn windows(bar: &Bar, entries: u16) -> Option<(u64, u64)> {
     let before = registers::LOOKED_UP as u64 * u64::from(entries);
     let direct = bar.size.checked_sub(before)?.min(before).min(EXPOSED);
-    // Whole powers of two: the switch takes so many bits of an address.
+    // A power of two, because the switch translates the upper bits of an address.
     let direct = 1u64.checked_shl(direct.checked_ilog2()?)?;
     (direct >= 4096).then_some((before, direct))
 }
@@ -117,7 +117,7 @@ fn set_up(
         |partition: u8| registers::CONTROL + registers::CONTROL_SIZE * usize::from(partition);
     let entries = |partition: u8| match own.read16(control(partition) + registers::ENTRY_COUNT) {
         0 => 0,
-        // As Linux does: no more than a power of two.
+        // Rounded down to a power of two, as Linux does.
         entries => 1 << entries.min(512).ilog2(),
     };
     let valid = |partition: u8| {

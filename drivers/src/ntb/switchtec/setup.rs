@@ -1,38 +1,38 @@
-//! Programming the control blocks of both partitions. A block is locked, written, and configured; the other host may want
-//! the same one, and waits. Nothing here waits: the status is looked at every now and then.
+//! Programs the control blocks of both partitions as a state machine that never waits: the status is polled at
+//! intervals. A block is locked, written, and configured; the lock excludes the other host meanwhile.
 
 use super::registers;
 use crate::hal::{Instant, Registers};
 use core::time::Duration;
 
-/// How often the status is read (Linux: 50 ms).
-const LOOK: Duration = Duration::from_millis(20);
-/// How long an operation may take before it is begun anew (Linux gives up after 50 s).
-const PATIENCE: Duration = Duration::from_secs(50);
+/// Interval of reading the status (Linux: 50 ms).
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest time for an operation before it is started again (Linux gives up after 50 s).
+const TIMEOUT: Duration = Duration::from_secs(50);
 
-/// What is to be written to a control block.
+/// Settings to write to a control block.
 #[derive(Clone, Copy, Debug)]
 pub enum Job {
-    /// Who may reach the other partition: to the own block.
+    /// Admitted requesters, in this host's block.
     Requesters {
-        /// Requester id of the host.
+        /// Requester ID of this host.
         host: u16,
     },
-    /// Where the other host's windows lead: to its block.
+    /// Translation of the peer's windows, in the peer's block.
     Windows {
-        /// The own partition.
+        /// This host's partition.
         partition: u8,
-        /// Entries of the other's table.
+        /// Entries of the peer's lookup table.
         entries: u16,
-        /// Bus address of the page that is shared.
+        /// Bus address of this host's page.
         page: u64,
-        /// Bus address and bytes of the memory that is exposed, a power of two.
+        /// Exposed memory: bus address, and bytes, a power of two.
         exposed: (u64, u64),
     },
 }
 
 impl Job {
-    /// Writes it to the locked block whose registers begin at `at`.
+    /// Writes the settings to the locked block at offset `at`.
     fn write(self, own: &dyn Registers, at: usize) {
         match self {
             Job::Requesters { host } => {
@@ -68,30 +68,30 @@ enum State {
     Configuring,
 }
 
-/// One job under way.
+/// A job and its progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     job: Job,
-    /// Where the block's registers begin.
+    /// Offset of the control block.
     at: usize,
     state: State,
     since: Option<Instant>,
-    looked: Option<Instant>,
+    polled: Option<Instant>,
 }
 
 impl Setup {
     /// A job on the control block of a partition.
     pub fn new(job: Job, partition: u8) -> Self {
         let at = registers::CONTROL + registers::CONTROL_SIZE * usize::from(partition);
-        Setup { job, at, state: State::Begin, since: None, looked: None }
+        Setup { job, at, state: State::Begin, since: None, polled: None }
     }
 
-    /// Goes on with it; whether it is done.
+    /// Takes the next step. True if the job is done.
     pub fn poll(&mut self, own: &dyn Registers, now: Instant) -> bool {
-        if self.looked.is_some_and(|looked| now.since(looked) < LOOK) {
+        if self.polled.is_some_and(|polled| now.since(polled) < POLL_INTERVAL) {
             return false;
         }
-        self.looked = Some(now);
+        self.polled = Some(now);
         let status = own.read32(self.at + registers::STATUS) & 0xffff;
         match (self.state, status) {
             (State::Begin, _) => self.begin(own, now),
@@ -102,8 +102,8 @@ impl Setup {
             }
             (State::Configuring, registers::NORMAL) => return true,
             (State::Locking, registers::LOCKING) | (State::Configuring, registers::CONFIGURING)
-                if self.since.is_some_and(|since| now.since(since) < PATIENCE) => {}
-            // Somebody has reset the partition, or it has refused what was written.
+                if self.since.is_some_and(|since| now.since(since) < TIMEOUT) => {}
+            // The partition was reset, it refused the settings, or the operation timed out.
             _ => self.state = State::Begin,
         }
         false

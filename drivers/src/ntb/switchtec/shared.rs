@@ -1,25 +1,25 @@
-//! What each host tells of itself in a page of its memory, which the other reads and writes through the first window by
-//! lookup (Linux, `struct shared_mw` of `ntb_hw_switchtec.c`). Little-endian.
+//! Each host's page with its description and scratchpads, which the peer reads and writes through the first lookup
+//! window (Linux, `struct shared_mw` of `ntb_hw_switchtec.c`). Little-endian.
 
 use crate::hal::{Registers, Window};
 
 const MAGIC: u32 = 0x45cc_0001;
-/// That it is a bridge's page (32 bits), that the host wants the link (32 bits), and its partition (32 bits).
+/// Magic number of a bridge's page, link request of the host, and its partition (32 bits each).
 const MAGIC_AT: usize = 0;
 const LINK: usize = 4;
 const PARTITION: usize = 8;
-/// Bytes of its memory windows (64 bits each), 0 behind the last.
+/// Bytes of each memory window (64 bits each), with a 0 after the last.
 const WINDOWS: usize = 16;
-/// Scratchpads, which the other writes.
+/// Scratchpads, which the peer writes.
 const SCRATCHPADS: usize = 16 + 8 * 128;
-/// How many there are; Linux has 128.
+/// Number of scratchpads that are used; Linux has 128.
 pub const SCRATCHPAD_COUNT: usize = 16;
 
-/// The page of this host.
-pub struct Own(pub Window);
+/// This host's page.
+pub struct OwnPage(pub Window);
 
-impl Own {
-    /// Says who this is, but not that it wants the link.
+impl OwnPage {
+    /// Writes this host's description without a link request.
     pub fn begin(&self, partition: u8, window: u64) {
         self.0.fill(0);
         self.0.store32(PARTITION, partition.into());
@@ -27,7 +27,7 @@ impl Own {
         self.0.store32(MAGIC_AT, MAGIC);
     }
 
-    /// Says again who this is, and whether it wants the link: the other can write over it.
+    /// Restores this host's description and link request, which the peer can overwrite.
     pub fn renew(&self, partition: u8, window: u64, link: bool) {
         for (at, value) in [
             (MAGIC_AT, u64::from(MAGIC) | u64::from(link) << 32),
@@ -54,18 +54,18 @@ impl Own {
     }
 }
 
-/// Whether the other host wants the link, as its page says. Ones are read while nothing is behind the window.
+/// Whether the peer's page requests the link. The page reads as all ones while the window has no translation.
 pub fn peer_wants_link(page: &dyn Registers) -> bool {
     let word = page.read64(MAGIC_AT);
     word as u32 == MAGIC && word >> 32 & 1 == 1
 }
 
-/// Writes a scratchpad of the other host's.
+/// Writes a scratchpad of the peer.
 pub fn set_peer_scratchpad(page: &dyn Registers, n: usize, value: u32) {
     page.write32(SCRATCHPADS + 4 * n, value);
 }
 
-/// Reads something of the other host's page.
+/// Reads a word of the peer's page, to flush earlier writes.
 pub fn touch(page: &dyn Registers) {
     page.read32(PARTITION);
 }

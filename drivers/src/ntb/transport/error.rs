@@ -1,31 +1,31 @@
-//! What keeps a port from being made, or two sides from understanding each other.
+//! Errors of a port's setup, and mismatches between its two sides.
 
 use super::protocol::VERSION;
 use core::fmt;
 
-/// Why a port cannot be made.
+/// Why a port cannot be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The bridge has too few scratchpads.
     Scratchpads {
-        /// How many there are, and how many are wanted.
+        /// Scratchpads of the bridge.
         there: usize,
-        /// See above.
+        /// Scratchpads required.
         wanted: usize,
     },
     /// The window is too small for two entries.
     Window {
-        /// Its bytes.
+        /// Bytes of the window.
         bytes: usize,
     },
-    /// Packets that are larger than an entry are wanted.
+    /// The MTU is larger than an entry.
     Mtu {
-        /// The largest packet.
+        /// Bytes of the largest packet.
         most: usize,
     },
-    /// There is no memory for what is sent.
+    /// There is no memory for the transmit buffers.
     NoMemory {
-        /// Its bytes.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -35,11 +35,11 @@ impl fmt::Display for Error {
         match *self {
             Error::Scratchpads { there, wanted } => write!(
                 f,
-                "the bridge has {there} scratchpads, and ntb_transport wants {wanted}: use another protocol on it"
+                "the bridge has {there} scratchpads, and ntb_transport needs {wanted}: use another protocol on it"
             ),
             Error::Window { bytes } => write!(
                 f,
-                "the bridge's window has {bytes} bytes, and ntb_transport wants 256 KiB: set a larger size of the \
+                "the bridge's window has {bytes} bytes, and ntb_transport needs 256 KiB: set a larger size of the \
                  NTB's BARs in the BIOS of both machines"
             ),
             Error::Mtu { most } => {
@@ -56,16 +56,16 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Why two sides do not fit.
+/// Mismatch of the two sides: the peer's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// The peer's version.
     Version(u32),
-    /// Its queues.
+    /// The peer's number of queues.
     Queues(u32),
-    /// Its windows.
+    /// The peer's number of windows.
     Windows(u32),
-    /// Bytes of its first window: more than is exposed to it, or fewer than two entries.
+    /// Bytes of the peer's first window: more than the exposed memory, or fewer than two entries.
     Size(u64),
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Mismatch::Version(is) => {
-                write!(f, "the peer speaks version {is} of ntb_transport, and not {VERSION}")
+                write!(f, "the peer speaks version {is} of ntb_transport, not {VERSION}")
             }
             Mismatch::Queues(is) => write!(
                 f,

@@ -1,17 +1,17 @@
-//! `ntb_transport` version 4 with `ntb_netdev` over a bridge: an Ethernet port whose peer is a stock Linux host, or another
-//! of these (Linux, `drivers/ntb/ntb_transport.c`, `drivers/net/ntb_netdev.c`).
+//! Ethernet port over a bridge: `ntb_transport` version 4 with `ntb_netdev` (Linux, `drivers/ntb/ntb_transport.c`,
+//! `drivers/net/ntb_netdev.c`). The peer is a stock Linux host, or another appliance.
 //!
-//! Each side tells the other by scratchpads how large its windows are, makes rings of entries of 64 KiB in memory behind
-//! them, and says of each queue that it is up. A frame is one entry: the bytes first, a header at the entry's end. Behind the
-//! entries stands which of the other way's entries was consumed last, so that nothing is sent for which there is no room.
+//! Each side advertises the sizes of its windows in scratchpads, makes rings of 64 KiB entries in the memory of the
+//! windows, and advertises each queue as up. A frame is one entry: the bytes first, a header at the entry's end. After
+//! the entries comes the index of the last consumed entry of the other direction, for flow control.
 //!
-//! The first queue is used, which lies in the first window. Linux makes a queue for each window; it hears that the others
-//! have some bytes, and nobody opens them. `tests/metal/suites/ntb_netdev.rs` has two of these against each other, the suite
-//! `ntb_hw` one against stock Linux.
+//! The first queue is used, in the first window. Linux creates a queue for each window; for the other windows a small
+//! size is advertised, and their queues stay closed. `tests/metal/suites/ntb_netdev.rs` runs two of these ports against
+//! each other, the suite `ntb_hw` one against stock Linux.
 //!
-//! What differs from Linux: entries that are left in the peer's ring when the queue goes down are taken back, so that none
-//! of them is found when it comes up again. A peer that writes what cannot be is told that the queue goes down, and begins
-//! anew.
+//! Difference from Linux: when the queue goes down, entries left in the peer's ring are cleared, so that the peer does
+//! not find them when the queue comes up again. After an invalid write of the peer this side reports link down, and
+//! both sides restart the queue.
 
 mod error;
 mod port;
@@ -29,33 +29,33 @@ pub use error::{Error, Mismatch};
 use protocol::{ENTRY, PAD_LINKS, PAD_QUEUES, PAD_SIZES, PAD_VERSION, PAD_WINDOWS, QUEUE, VERSION};
 use ring::{Received, Receiving, Sending};
 
-/// Bytes of our window that are used: Linux has no more memory in one piece than that.
+/// Most bytes of the window that are used: Linux cannot allocate more contiguous memory.
 const MOST_WINDOW: usize = 4 << 20;
-/// Bytes that the windows of other queues are said to have.
+/// Advertised bytes of the other queues' windows.
 const UNUSED_WINDOW: u64 = 4096;
-/// How often the peer is asked while the link comes up (Linux: `NTB_LINK_DOWN_TIMEOUT`).
-const ASK: Duration = Duration::from_millis(10);
-/// How often somebody wants to look whether the bridge's link is still there.
-const WATCH: Duration = Duration::from_millis(100);
-/// How often it is looked whether the peer has taken frames, while one waits for room: nobody tells of that (Linux's
-/// `ntb_netdev` waits a millisecond).
-const ROOM: Duration = Duration::from_micros(200);
-/// Frames that were received and are with their user, at most.
-const LENT: usize = 32;
+/// Interval of reading the peer's scratchpads while the link comes up (Linux: `NTB_LINK_DOWN_TIMEOUT`).
+const EXCHANGE_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval of checking the bridge's link while the queue is up.
+const LINK_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval of checking for room while a frame waits for it, because the peer sends no event (Linux's `ntb_netdev`
+/// waits a millisecond).
+const ROOM_INTERVAL: Duration = Duration::from_micros(200);
+/// Buffers for received frames that the user has not recycled.
+const BUFFERS: usize = 32;
 const ETHERNET_HEADER: usize = 14;
 
-/// How far the link is.
+/// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The bridge has none.
+    /// The bridge has no link.
     NoLink,
-    /// The peer's software has said nothing yet.
+    /// The peer's software has not advertised its version yet.
     Waiting,
-    /// It speaks another version, or has other windows.
+    /// The peer has another version, or other windows or queues.
     Mismatch(Mismatch),
-    /// Its queue is not up.
+    /// The peer's queue is not up.
     QueueDown,
-    /// Frames pass.
+    /// Both queues are up.
     Up,
 }
 
@@ -64,32 +64,36 @@ pub struct NtbNetdev {
     bridge: Box<dyn NtbDevice>,
     mac: [u8; 6],
     mtu: usize,
-    /// Windows that Linux would use.
+    /// Number of windows that Linux's driver offers.
     windows: usize,
     window: Window,
     sending: Sending,
     receiving: Option<Receiving>,
     state: State,
-    asked: Option<Instant>,
-    /// The last copy of the engine that is complete, and whether others are under way.
+    exchanged: Option<Instant>,
+    /// The engine's last complete copy.
     done: Ticket,
+    /// The engine has copies in flight.
     is_busy: bool,
-    /// A frame found no room, and nobody has looked since.
+    /// A frame was refused for want of room, and [`Port::has_room`](crate::hal::Port::has_room) was not true since.
     refused: Cell<bool>,
-    /// The last entry that was consumed, if the peer was not told; and whether the bell is to be rung.
+    /// The last consumed entry, if it was not reported to the peer yet.
     consumed: Option<u32>,
-    unrung: bool,
-    /// Memory of frames that were received, and which of them are free.
+    /// The peer's doorbell has to be rung.
+    must_ring: bool,
+    /// Buffers for received frames, and the indices of the free ones.
     buffers: Vec<Box<[u8]>>,
     free: Vec<u32>,
     counters: PortCounters,
-    /// Times that the queue went up, and that the peer wrote what cannot be.
+    /// Times that the queue went up.
     ups: u64,
+    /// Invalid writes of the peer.
     violations: u64,
 }
 
 impl NtbNetdev {
-    /// Over `bridge`, with a MAC address that is made up. An engine that is to carry must be the bridge's before.
+    /// A port over `bridge`, with a locally chosen MAC address. A DMA engine must be assigned to the bridge before this
+    /// call.
     pub fn new(
         bridge: Box<dyn NtbDevice>,
         mac: [u8; 6],
@@ -124,21 +128,21 @@ impl NtbNetdev {
             sending,
             receiving: None,
             state: State::NoLink,
-            asked: None,
+            exchanged: None,
             done: 0,
             is_busy: false,
             refused: Cell::new(false),
             consumed: None,
-            unrung: false,
-            buffers: (0..LENT).map(|_| buffer()).collect(),
-            free: (0..LENT as u32).collect(),
+            must_ring: false,
+            buffers: (0..BUFFERS).map(|_| buffer()).collect(),
+            free: (0..BUFFERS as u32).collect(),
             counters: PortCounters::default(),
             ups: 0,
             violations: 0,
         })
     }
 
-    /// How far the link is.
+    /// State of the link.
     pub fn state(&self) -> State {
         self.state
     }
@@ -148,17 +152,17 @@ impl NtbNetdev {
         self.ups
     }
 
-    /// Times that the peer wrote what cannot be.
+    /// Number of invalid writes of the peer.
     pub fn violations(&self) -> u64 {
         self.violations
     }
 
-    /// The bridge beneath.
+    /// The bridge below the port.
     pub fn bridge(&self) -> &dyn NtbDevice {
         &*self.bridge
     }
 
-    /// Looks after link and engine; to be called in each round.
+    /// Polls the link and the engine; to be called in each round of the loop.
     pub fn poll(&mut self, now: Instant) {
         let progress = self.bridge.complete(now);
         self.done = progress.done;
@@ -169,10 +173,12 @@ impl NtbNetdev {
             }
             return;
         }
-        if self.state == State::Up || self.asked.is_some_and(|asked| now.since(asked) < ASK) {
+        if self.state == State::Up
+            || self.exchanged.is_some_and(|exchanged| now.since(exchanged) < EXCHANGE_INTERVAL)
+        {
             return;
         }
-        self.asked = Some(now);
+        self.exchanged = Some(now);
         if self.receiving.is_none() {
             self.exchange();
         }
@@ -182,29 +188,29 @@ impl NtbNetdev {
         self.is_busy = self.bridge.start();
     }
 
-    /// When [`NtbNetdev::poll`] wants to be called though nothing arrives.
+    /// Time of the next necessary [`NtbNetdev::poll`] if nothing arrives.
     pub fn deadline(&self, now: Instant) -> Instant {
         if self.is_busy {
-            // The engine says by memory alone how far it is.
+            // The engine's progress is in memory, and raises no interrupt.
             return now;
         }
-        let patience = match self.state {
-            State::Up if self.refused.get() => ROOM,
-            State::Up => WATCH,
-            _ => ASK,
+        let interval = match self.state {
+            State::Up if self.refused.get() => ROOM_INTERVAL,
+            State::Up => LINK_INTERVAL,
+            _ => EXCHANGE_INTERVAL,
         };
-        now + patience
+        now + interval
     }
 
-    /// The bridge's link is gone, and with it what both sides know of each other.
+    /// Handles a lost link of the bridge: drops the state of both sides.
     fn lose_link(&mut self) {
         (self.state, self.receiving, self.consumed) = (State::NoLink, None, None);
-        self.asked = None;
-        self.unrung = false;
+        self.exchanged = None;
+        self.must_ring = false;
         self.bridge.clear_scratchpads();
     }
 
-    /// Tells the peer of our windows, and hears of its.
+    /// Advertises this side's windows, and reads the peer's advertisement.
     fn exchange(&mut self) {
         let size = |n: usize| if n == 0 { self.window.len() as u64 } else { UNUSED_WINDOW };
         for n in 0..self.windows {
@@ -212,7 +218,7 @@ impl NtbNetdev {
             self.bridge.set_peer_scratchpad(PAD_SIZES + 2 * n, (size >> 32) as u32);
             self.bridge.set_peer_scratchpad(PAD_SIZES + 2 * n + 1, size as u32);
         }
-        // Linux has as many queues as windows.
+        // Linux creates as many queues as windows.
         let count = self.windows as u32;
         self.bridge.set_peer_scratchpad(PAD_WINDOWS, count);
         self.bridge.set_peer_scratchpad(PAD_QUEUES, count);
@@ -227,7 +233,7 @@ impl NtbNetdev {
         };
     }
 
-    /// Whether what the peer has said fits: then there is a ring for what it sends.
+    /// Checks the peer's advertisement, and sets up the receive ring if it fits.
     fn fits(&mut self, count: u32) -> Result<(), Mismatch> {
         let queues = self.bridge.scratchpad(PAD_QUEUES);
         if queues != count {
@@ -246,23 +252,24 @@ impl NtbNetdev {
         Ok(())
     }
 
-    /// Both rings are as at the beginning.
+    /// Resets both rings.
     fn begin_queue(&mut self) {
-        (self.consumed, self.unrung) = (None, false);
+        (self.consumed, self.must_ring) = (None, false);
         let Some(receiving) = &mut self.receiving else { return };
         receiving.begin(&self.sending);
         self.sending.begin();
         self.state = State::QueueDown;
-        self.asked = None;
+        self.exchanged = None;
     }
 
-    /// The peer has taken its queue down, and reads its ring from the beginning: nothing of before is left in it.
+    /// Restarts the queue after the peer has taken it down. The peer reads its ring from the beginning, so old entries
+    /// are cleared.
     fn restart_queue(&mut self) {
         self.begin_queue();
         self.sending.clear(self.bridge.bridge());
     }
 
-    /// Says that our queue is up, and asks whether the peer's is.
+    /// Advertises this side's queue as up, and checks the peer's.
     fn bring_queue_up(&mut self) {
         let links = self.bridge.scratchpad(PAD_LINKS);
         self.bridge.set_peer_scratchpad(PAD_LINKS, links | QUEUE);
@@ -272,7 +279,7 @@ impl NtbNetdev {
         }
     }
 
-    /// The peer has written what cannot be: it is told that the queue goes down, and both begin anew.
+    /// Handles an invalid write of the peer: reports link down, so that both sides restart the queue.
     fn refuse(&mut self) {
         self.violations += 1;
         self.counters.rx_errors += 1;
@@ -280,12 +287,11 @@ impl NtbNetdev {
         self.bridge.set_peer_scratchpad(PAD_LINKS, links & !QUEUE);
         self.sending.write_link_down(self.bridge.bridge());
         self.bridge.ring();
-        // What stands in the peer's ring stays: it reads that before it reads this.
+        // Entries in the peer's ring are not cleared: the peer reads them before the link-down entry.
         self.begin_queue();
     }
 
-    /// Tells the peer that its queue goes down, at once, and not when it notices that nobody answers: the machine is about
-    /// to end.
+    /// Reports link down to the peer before the machine ends, so that the peer need not detect it by a timeout.
     pub fn leave(&mut self) {
         if self.state == State::Up {
             self.bridge.set_peer_scratchpad(PAD_LINKS, 0);
@@ -294,23 +300,23 @@ impl NtbNetdev {
         }
     }
 
-    /// Room for a frame: None if the peer says that it has consumed what it was never sent.
+    /// Number of free entries. None if the peer's index of consumed entries is invalid.
     fn room(&self) -> Option<u32> {
         self.sending.free(self.receiving.as_ref()?.consumed_by_peer())
     }
 
-    /// Takes what stands in the next entry.
+    /// Takes the next received frame: its buffer and its length.
     fn take(&mut self) -> Option<(u32, usize)> {
         loop {
             let receiving = self.receiving.as_mut().filter(|_| self.state == State::Up)?;
-            match receiving.look() {
+            match receiving.peek() {
                 Received::Nothing => return None,
                 Received::LinkDown => {
                     receiving.consume();
                     self.restart_queue();
                     return None;
                 }
-                Received::Nonsense => {
+                Received::Invalid => {
                     self.refuse();
                     return None;
                 }
@@ -320,7 +326,7 @@ impl NtbNetdev {
                         self.consumed = Some(receiving.consume());
                         continue;
                     }
-                    // Without memory it waits in the ring, and the peer with it.
+                    // Without a free buffer the frame stays in the ring, and the peer waits.
                     let buffer = self.free.pop()?;
                     receiving.copy(&mut self.buffers[buffer as usize][..length]);
                     self.consumed = Some(receiving.consume());

@@ -1,4 +1,4 @@
-//! The port as its users see it.
+//! [`Port`] of the transport: frames to and from the rings.
 
 use super::protocol::NUMBER;
 use super::{ETHERNET_HEADER, NtbNetdev, State};
@@ -35,7 +35,7 @@ impl Port for NtbNetdev {
         }
     }
 
-    /// What is sent while there is no carrier is lost, as on any cable.
+    /// Frames are dropped while the link is down, as on any cable.
     fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let len = packet.len();
         let staged = packet.header.len() + packet.trailer.len();
@@ -59,19 +59,19 @@ impl Port for NtbNetdev {
             }
         }
         self.sending.write(self.bridge.bridge(), packet);
-        self.unrung = true;
+        self.must_ring = true;
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
         Ok(())
     }
 
-    /// In copies of the engine, as of the last [`NtbNetdev::poll`]. What the CPU carries is copied at once.
+    /// Counts copies of the engine, as of the last [`NtbNetdev::poll`]. The CPU's copies are complete at once.
     fn progress(&mut self) -> TransmitProgress {
         let queued = self.bridge.submitted();
         TransmitProgress { queued, sent: self.done.min(queued) }
     }
 
-    /// What is short is no copy of its own, and the bell comes behind everything.
+    /// Checks the whole bridge instead of tickets: short writes have no ticket, and the doorbell comes last.
     fn is_sending(&mut self) -> bool {
         !self.bridge.settled()
     }
@@ -81,7 +81,7 @@ impl Port for NtbNetdev {
             self.sending.write_consumed(self.bridge.bridge(), index);
             self.is_busy = self.bridge.start();
         }
-        if core::mem::take(&mut self.unrung) {
+        if core::mem::take(&mut self.must_ring) {
             self.bridge.ring();
             self.is_busy = self.bridge.start();
         }
@@ -97,7 +97,7 @@ impl Port for NtbNetdev {
         self.receiving.as_ref().is_some_and(is_waiting) || self.refused.get() && self.has_room()
     }
 
-    /// Nobody is told when the peer has consumed: see [`NtbNetdev::deadline`].
+    /// The peer sends no event when it has consumed frames, so this is polled: see [`NtbNetdev::deadline`].
     fn has_room(&self) -> bool {
         let has_room = self.state != State::Up || self.room() != Some(0) && self.bridge.has_room();
         if has_room {

@@ -1,20 +1,20 @@
-//! The entries of both windows. Nothing that the peer has written is believed: an index beyond the ring, or a length
-//! beyond an entry, is an error of its.
+//! Transmit and receive rings in the memory of both windows. Values of the peer are checked: an index beyond the ring,
+//! or a length beyond an entry, is a violation by the peer.
 
 use super::protocol::{self, CONSUMED, DONE, ENTRY, FLAGS, LENGTH, LINK_DOWN, NUMBER};
 use crate::dma::Dma;
 use crate::hal::{Packet, Window};
 use core::sync::atomic::{Ordering, fence};
 
-/// Where entry `index` begins.
+/// Offset of entry `index`.
 fn start(index: u32) -> usize {
     index as usize * ENTRY
 }
 
-/// What we send: entries in the peer's memory, behind the window.
+/// Transmit ring: entries in the peer's memory, through the window.
 pub struct Sending {
     window: Window,
-    /// Memory of our own for what of a frame has no window, one place for each entry.
+    /// DMA memory for headers and trailers of frames, one place for each entry.
     staging: Window,
     place: usize,
     entries: u32,
@@ -23,19 +23,19 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// Into `window`; `staging` has a place of `place` bytes for each entry.
+    /// A ring in `window`; `staging` has a place of `place` bytes for each entry.
     pub fn new(window: Window, staging: Window, place: usize) -> Option<Self> {
         let entries = protocol::entries(window.len())?;
         let enough = staging.len() >= place * entries as usize;
         enough.then_some(Sending { window, staging, place, entries, next: 0, number: 0 })
     }
 
-    /// Begins anew.
+    /// Restarts at the first entry.
     pub fn begin(&mut self) {
         (self.next, self.number) = (0, 0);
     }
 
-    /// Takes back what stands in the window.
+    /// Clears all entries.
     pub fn clear(&self, dma: &mut dyn Dma) {
         for index in 0..self.entries {
             self.put(dma, start(index) + FLAGS, 0);
@@ -49,7 +49,7 @@ impl Sending {
         }
     }
 
-    /// Entries that may be written, by the index that the peer says it has consumed last; None if that is none.
+    /// Number of free entries, by the peer's index of the last consumed entry. None if the index is invalid.
     pub fn free(&self, consumed: u32) -> Option<u32> {
         (consumed < self.entries).then(|| match consumed >= self.next {
             true => consumed - self.next,
@@ -72,7 +72,7 @@ impl Sending {
         self.finish(dma, packet.len() as u32, 0);
     }
 
-    /// Writes bytes of ours by way of the entry's place, from `offset` on.
+    /// Copies bytes to the entry's place in the staging memory, at `offset`, and submits them.
     fn stage(&self, dma: &mut dyn Dma, at: usize, offset: usize, bytes: &[u8]) {
         let place = self.place * self.next as usize + offset;
         let (from, to) =
@@ -84,7 +84,7 @@ impl Sending {
         }
     }
 
-    /// Tells the peer that the queue goes down.
+    /// Writes an entry that reports link down.
     pub fn write_link_down(&mut self, dma: &mut dyn Dma) {
         self.finish(dma, 0, LINK_DOWN);
     }
@@ -99,27 +99,27 @@ impl Sending {
         self.number = self.number.wrapping_add(1);
     }
 
-    /// Tells the peer which of its entries was consumed last.
+    /// Reports the index of the last consumed entry to the peer.
     pub fn write_consumed(&self, dma: &mut dyn Dma, index: u32) {
         dma.order();
         self.put(dma, self.window.len() - CONSUMED, index);
     }
 }
 
-/// What stands in the next entry that was received.
+/// Content of the next entry of the receive ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing yet.
+    /// The entry was not written yet.
     Nothing,
-    /// A frame of so many bytes.
+    /// A frame with this number of bytes.
     Frame(usize),
     /// The peer takes the queue down.
     LinkDown,
-    /// What cannot be.
-    Nonsense,
+    /// The entry is invalid.
+    Invalid,
 }
 
-/// What we receive: entries in our own memory, which the peer may write at any time.
+/// Receive ring: entries in this side's exposed memory, which the peer may write at any time.
 pub struct Receiving {
     memory: Window,
     entries: u32,
@@ -128,7 +128,7 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// In `memory`, of as many bytes as the peer's window has.
+    /// A ring in `memory`, which has the size of the peer's window.
     pub fn new(memory: Window) -> Option<Self> {
         let entries = protocol::entries(memory.len())?;
         let receiving = Receiving { memory, entries, next: 0, number: 0 };
@@ -138,48 +138,48 @@ impl Receiving {
         Some(receiving)
     }
 
-    /// Begins anew: as if the peer had consumed all entries of ours.
+    /// Restarts at the first entry, with all entries of `sending` marked as consumed by the peer.
     pub fn begin(&mut self, sending: &Sending) {
         (self.next, self.number) = (0, 0);
         self.memory.store32(self.memory.len() - CONSUMED, sending.entries - 1);
     }
 
-    /// Which entry of ours the peer says it has consumed last.
+    /// The peer's index of the last consumed entry; not checked.
     pub fn consumed_by_peer(&self) -> u32 {
         self.memory.load32(self.memory.len() - CONSUMED)
     }
 
-    /// Whether something stands in the next entry.
+    /// Whether the peer has written the next entry.
     pub fn is_waiting(&self) -> bool {
         self.memory.load32(start(self.next) + FLAGS) & DONE != 0
     }
 
-    /// Looks at the next entry.
-    pub fn look(&self) -> Received {
+    /// Reads the header of the next entry.
+    pub fn peek(&self) -> Received {
         let at = start(self.next);
         let flags = self.memory.load32(at + FLAGS);
         if flags & DONE == 0 {
             return Received::Nothing;
         }
-        // What was written before the flags is read after them.
+        // The flags are read before the rest of the entry, which the peer writes before the flags.
         fence(Ordering::Acquire);
         if flags & LINK_DOWN != 0 {
             return Received::LinkDown;
         }
         let length = self.memory.load32(at + LENGTH) as usize;
         if self.memory.load32(at + NUMBER) != self.number || length > NUMBER {
-            return Received::Nonsense;
+            return Received::Invalid;
         }
         Received::Frame(length)
     }
 
     /// Copies the beginning of the next entry.
     pub fn copy(&self, into: &mut [u8]) {
-        // It was looked at: it fits.
+        // The length was checked by `peek`.
         let _ = self.memory.read(start(self.next), into);
     }
 
-    /// The next entry is consumed: its index.
+    /// Releases the next entry, and returns its index.
     pub fn consume(&mut self) -> u32 {
         let index = self.next;
         self.memory.store32(start(index) + FLAGS, 0);

@@ -1,4 +1,4 @@
-//! Block DMA channels (Linux `tsi721_dma.c`): maintenance requests on one of them, data on another.
+//! Block DMA channels (Linux `tsi721_dma.c`): one for maintenance requests, one for data.
 
 use super::Error;
 use super::engine::{Descriptor, Engine, Layout, WANTS_INTERRUPT};
@@ -11,16 +11,16 @@ use crate::rapidio::{
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-/// The channel that maintenance requests go by, as with Linux; and that of data.
+/// Channel for maintenance requests, as in Linux.
 pub const MAINTENANCE_CHANNEL: u16 = 7;
-/// See [`MAINTENANCE_CHANNEL`].
+/// Channel for data.
 pub const DATA_CHANNEL: u16 = 0;
-/// Transfers under way at most.
+/// Maximum number of transfers in flight.
 pub const TRANSFERS: usize = 63;
-/// Bytes of a transfer at most.
-const MOST_BYTES: usize = (1 << 26) - 1;
-/// The port's own timeout for a response is shorter; with retries by switches, this is the end.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum length of a transfer in bytes.
+const MAX_BYTES: usize = (1 << 26) - 1;
+/// Timeout of a request. The port's own timeout for a response is shorter, but switches may retry.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 static LAYOUT: Layout = Layout {
     descriptor: 32,
@@ -36,7 +36,7 @@ const fn base(channel: u16) -> usize {
     0x51000 + 0x1000 * channel as usize
 }
 
-// First word: type of descriptor, and of request.
+// First word: type of descriptor.
 const TYPE_DATA: u32 = 1 << 29;
 const TYPE_IMMEDIATE: u32 = 2 << 29;
 
@@ -47,10 +47,10 @@ pub struct MaintenanceChannel {
 }
 
 impl MaintenanceChannel {
-    /// Sets it up.
+    /// Allocates and starts the channel.
     pub fn new(arena: &mut Arena, registers: &Tsi721Registers) -> Result<Self, Error> {
         let base = base(MAINTENANCE_CHANNEL);
-        let engine = Engine::new(&LAYOUT, base, 3, PATIENCE, arena, registers)?;
+        let engine = Engine::new(&LAYOUT, base, 3, TIMEOUT, arena, registers)?;
         Ok(MaintenanceChannel { engine, result: None })
     }
 
@@ -77,23 +77,23 @@ impl MaintenanceChannel {
         // Data is big-endian, as on the wire.
         descriptor[4] = request.write.unwrap_or(u32::MAX).swap_bytes();
         self.engine.push(descriptor, request.write.is_some());
-        self.engine.tell(registers);
+        self.engine.notify(registers);
         Ok(())
     }
 
-    /// Looks after it.
-    pub fn watch(&mut self, now: Instant, trouble: bool, registers: &Tsi721Registers) {
+    /// Runs the engine's checks. `has_error`: an interrupt has reported an error.
+    pub fn watch(&mut self, now: Instant, has_error: bool, registers: &Tsi721Registers) {
         let result = &mut self.result;
         self.engine.watch(
             now,
-            trouble,
+            has_error,
             registers,
             |_| None,
             |_, _| *result = Some(Err(MaintenanceError::NoAnswer)),
         );
     }
 
-    /// How the request ended.
+    /// Result of the request, returned once.
     pub fn take(&mut self, registers: &Tsi721Registers) -> Option<Maintained> {
         if let Some((slot, is_write)) = self.engine.take(registers) {
             let value = self.engine.word(slot, 4).swap_bytes();
@@ -102,14 +102,14 @@ impl MaintenanceChannel {
         self.result.take()
     }
 
-    /// What is under way fails.
+    /// Fails the request in flight.
     pub fn fail(&mut self, registers: &Tsi721Registers) {
         self.result = self.take(registers);
         let result = &mut self.result;
         self.engine.fail_all(registers, |_| *result = Some(Err(MaintenanceError::PortDown)));
     }
 
-    /// Whether [`MaintenanceChannel::take`] has something.
+    /// Whether [`MaintenanceChannel::take`] has a result.
     pub fn pending(&self) -> bool {
         self.result.is_some() || self.engine.pending()
     }
@@ -119,7 +119,7 @@ impl MaintenanceChannel {
         self.engine.arm(registers)
     }
 
-    /// The engine beneath.
+    /// The channel's engine.
     pub fn engine(&self) -> &Engine<bool> {
         &self.engine
     }
@@ -132,10 +132,10 @@ pub struct DataChannel {
 }
 
 impl DataChannel {
-    /// Sets it up.
+    /// Allocates and starts the channel.
     pub fn new(arena: &mut Arena, registers: &Tsi721Registers) -> Result<Self, Error> {
         let base = base(DATA_CHANNEL);
-        let engine = Engine::new(&LAYOUT, base, TRANSFERS, PATIENCE, arena, registers)?;
+        let engine = Engine::new(&LAYOUT, base, TRANSFERS, TIMEOUT, arena, registers)?;
         Ok(DataChannel { engine, failed: VecDeque::with_capacity(TRANSFERS) })
     }
 
@@ -150,7 +150,7 @@ impl DataChannel {
         if self.engine.room() <= self.failed.len() {
             return Err(Busy);
         }
-        if len == 0 || len > MOST_BYTES {
+        if len == 0 || len > MAX_BYTES {
             self.failed.push_back(Transferred { tag: transfer.tag, result: Err(Fault::Refused) });
             return Ok(());
         }
@@ -175,17 +175,17 @@ impl DataChannel {
         Ok(())
     }
 
-    /// Tells the device of new transfers.
-    pub fn tell(&mut self, registers: &Tsi721Registers) {
-        self.engine.tell(registers);
+    /// Notifies the device of new transfers.
+    pub fn notify(&mut self, registers: &Tsi721Registers) {
+        self.engine.notify(registers);
     }
 
-    /// Looks after it.
-    pub fn watch(&mut self, now: Instant, trouble: bool, registers: &Tsi721Registers) {
+    /// Runs the engine's checks. `has_error`: an interrupt has reported an error.
+    pub fn watch(&mut self, now: Instant, has_error: bool, registers: &Tsi721Registers) {
         let failed = &mut self.failed;
         self.engine.watch(
             now,
-            trouble,
+            has_error,
             registers,
             |_| None,
             |tag, fault| {
@@ -194,7 +194,7 @@ impl DataChannel {
         );
     }
 
-    /// Everything under way fails.
+    /// Fails all transfers in flight.
     pub fn fail(&mut self, registers: &Tsi721Registers) {
         let failed = &mut self.failed;
         self.engine.fail_all(registers, |tag| {
@@ -202,7 +202,7 @@ impl DataChannel {
         });
     }
 
-    /// The next that has ended.
+    /// The next completed or failed transfer.
     pub fn take(&mut self, registers: &Tsi721Registers) -> Option<Transferred> {
         if let Some(failed) = self.failed.pop_front() {
             return Some(failed);
@@ -211,7 +211,7 @@ impl DataChannel {
         Some(Transferred { tag, result: Ok(()) })
     }
 
-    /// Whether [`DataChannel::take`] has something.
+    /// Whether [`DataChannel::take`] has a transfer.
     pub fn pending(&self) -> bool {
         !self.failed.is_empty() || self.engine.pending()
     }
@@ -221,7 +221,7 @@ impl DataChannel {
         self.engine.arm(registers)
     }
 
-    /// The engine beneath.
+    /// The channel's engine.
     pub fn engine(&self) -> &Engine<u64> {
         &self.engine
     }

@@ -1,10 +1,10 @@
-//! What block DMA channels and outbound message channels have in common: a ring of descriptors that ends in a link
-//! to its beginning, counters of descriptors written and carried out, and a FIFO in memory in which the device
-//! writes addresses of descriptors that are done. After an error the channel is initialized, which makes it begin at
-//! the ring's beginning again, and what is left is put there.
+//! The engine of block DMA channels and outbound message channels: a ring of descriptors that ends in a link to its
+//! beginning, counters of descriptors written and executed, and a FIFO in memory in which the device writes the
+//! addresses of completed descriptors. After an error the channel is initialized, which makes it start at the ring's
+//! beginning. The remaining descriptors are written there again.
 //!
-//! Interrupts are enabled for good. A bit that stands raises none, so that a channel which nobody has armed again after
-//! something was done is silent: that takes one write, and only where something was done.
+//! Interrupts stay enabled. A status bit that is still set raises no further interrupt, so a channel that has completed
+//! descriptors is silent until it is armed again. Arming takes one write, and only after completions.
 
 use super::Error;
 use super::registers::{Tsi721Registers, halves, queue_size};
@@ -14,42 +14,43 @@ use alloc::collections::VecDeque;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 
-/// Words of the FIFO that the device may use at once: a line.
+/// A line of the FIFO in bytes: the device may fill several of its words at once.
 const LINE: usize = 64;
 const WORDS: usize = LINE / 8;
-/// Fewest lines of a FIFO.
-const FEWEST_LINES: usize = 32;
-/// How long the device takes to initialize a channel, at most.
+/// Minimum number of lines of a FIFO.
+const MIN_LINES: usize = 32;
+/// Maximum time that the device takes to initialize a channel.
 const INITIALIZING: Duration = Duration::from_micros(10);
-/// How long a busy channel completes nothing before its status is looked at. After each look in vain, twice as long.
-const LOOK: Duration = Duration::from_micros(100);
-/// How long a loop halts over a busy channel at most before it looks: what is done, and what fails, interrupts.
-const REST: Duration = Duration::from_millis(5);
+/// Time without completions after which the status of a busy channel is read. Doubles after each read without result.
+const CHECK: Duration = Duration::from_micros(100);
+/// The same for a loop that halts: completions and errors interrupt.
+const CHECK_HALTED: Duration = Duration::from_millis(5);
 
 // Status register.
 const ABORT: u32 = 1 << 22;
 
-/// Interrupt bits of both kinds of channel: done with all that there is, which is never asked for.
+/// Interrupt bits of both kinds of channel: all descriptors are done. Never enabled.
 const ALL_DONE: u32 = 8;
-/// Done with a descriptor that wants it.
+/// A descriptor with [`WANTS_INTERRUPT`] is done.
 const DONE: u32 = 1;
 /// FIFO full, suspended, error.
-const TROUBLE: u32 = 0x10 | 4 | 2;
+const ERRORS: u32 = 0x10 | 4 | 2;
 
-/// Where the registers of a kind of channel are, from the channel's base, and what its descriptors look like.
+/// Register offsets of a kind of channel, from the channel's base, and the format of its descriptors.
 pub struct Layout {
-    /// Bytes of a descriptor.
+    /// Size of a descriptor in bytes.
     pub descriptor: usize,
-    /// First word of a descriptor that is a link.
+    /// First word of a link descriptor.
     pub link: u32,
     /// Control word that initializes the channel.
     pub start: u32,
     /// Address of the ring, lower half and upper.
     pub pointer: [usize; 2],
-    /// Address of the FIFO.
+    /// Address of the FIFO, lower half and upper.
     pub fifo: [usize; 2],
-    /// Its size, and how far software has read it.
+    /// Size of the FIFO.
     pub fifo_size: usize,
+    /// Read index of the FIFO, written by software.
     pub fifo_read: usize,
 }
 
@@ -59,7 +60,7 @@ const INTERRUPT: usize = 0x0c;
 const STATUS: usize = 0x14;
 const ENABLE: usize = 0x18;
 
-/// In the first word of a descriptor: it interrupts when it is done.
+/// First word of a descriptor: completion raises an interrupt.
 pub const WANTS_INTERRUPT: u32 = 1 << 27;
 
 /// A descriptor; the shorter kind uses the first half.
@@ -74,58 +75,61 @@ struct Entry<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// Initialized at some moment, which is learnt at the next poll.
+    /// Initialization was started. The next poll notes the time.
     Started,
     Initializing(Instant),
 }
 
-/// A channel. `T` is what its user remembers of a descriptor.
+/// A channel. `T` is the user's cookie per descriptor.
 pub struct Engine<T> {
     layout: &'static Layout,
     base: usize,
     ring: Window,
     fifo: Window,
-    /// The same, word by word.
+    /// The words of the FIFO.
     words: Cells<AtomicU64>,
     entries: usize,
     lines: usize,
-    under_way: VecDeque<Entry<T>>,
-    /// How many of those, from the front, are done.
+    in_flight: VecDeque<Entry<T>>,
+    /// Number of entries at the front of `in_flight` that are done.
     done: usize,
-    /// Where the next descriptor goes, and how many were written, with links.
+    /// Slot of the next descriptor.
     next: usize,
+    /// Descriptors written, with links.
     written: u32,
-    told: u32,
-    /// The next line of the FIFO, and how many were read since the device was told.
+    /// `written` as last reported to the device.
+    notified: u32,
+    /// The next line of the FIFO to read.
     line: usize,
-    untold: usize,
-    /// The bit of what is done may stand.
+    /// Lines read since the device was last notified.
+    unreported: usize,
+    /// The status bit [`DONE`] may be set.
     is_raised: bool,
     state: State,
-    /// When something was last completed, or began while nothing was under way, as far as polls have seen.
+    /// When polls last saw a completion, or the first descriptor of an idle channel.
     progress: Option<Instant>,
-    looked: Instant,
-    /// How long the first descriptor may take.
-    patience: Duration,
-    /// Times that it was started anew.
+    last_check: Instant,
+    /// Timeout of the first descriptor.
+    timeout: Duration,
+    /// Restarts of the channel.
     pub restarts: u64,
-    /// Lines of the FIFO that name no descriptor under way.
-    pub nonsense: u64,
+    /// Entries of the FIFO that name no descriptor in flight.
+    pub invalid_entries: u64,
 }
 
 impl<T> Engine<T> {
-    /// A channel with room for `entries` descriptors, whose registers are at `base`. Started at once; takes what it
-    /// is given from the second poll on.
+    /// A channel with room for `entries` descriptors, whose registers are at `base`. Started at once; the device gets
+    /// descriptors from the second poll on.
     pub fn new(
         layout: &'static Layout,
         base: usize,
         entries: usize,
-        patience: Duration,
+        timeout: Duration,
         arena: &mut Arena,
         registers: &Tsi721Registers,
     ) -> Result<Self, Error> {
-        // For all descriptors and the link, beside lines of which the device was not told that they were read.
-        let lines = (2 * (entries + 1).next_power_of_two()).max(FEWEST_LINES);
+        // Room for all descriptors and the link, and for lines that were read but not yet reported to the device.
+        let lines = (2 * (entries + 1).next_power_of_two()).max(MIN_LINES);
         let (ring_bytes, fifo_bytes) = ((entries + 1) * layout.descriptor, lines * LINE);
         let ring = arena.alloc(ring_bytes, 64).ok_or(Error::NoMemory { bytes: ring_bytes })?;
         let Some(fifo) = arena.alloc(fifo_bytes, 64) else {
@@ -145,26 +149,26 @@ impl<T> Engine<T> {
             words,
             entries,
             lines,
-            under_way: VecDeque::with_capacity(entries),
+            in_flight: VecDeque::with_capacity(entries),
             done: 0,
             next: 0,
             written: 0,
-            told: 0,
+            notified: 0,
             line: 0,
-            untold: 0,
+            unreported: 0,
             is_raised: false,
             state: State::Started,
             progress: None,
-            looked: Instant::ZERO,
-            patience,
+            last_check: Instant::ZERO,
+            timeout,
             restarts: 0,
-            nonsense: 0,
+            invalid_entries: 0,
         };
         engine.start(registers);
         Ok(engine)
     }
 
-    /// Gives its memory back; the device must not reach memory any more.
+    /// Frees the channel's memory. The device must not access memory any more.
     pub fn free(self, arena: &mut Arena) {
         arena.free(self.ring);
         arena.free(self.fifo);
@@ -176,10 +180,10 @@ impl<T> Engine<T> {
         registers.write_address(at(pointer[0]), at(pointer[1]), self.ring.bus_address());
         registers.write_address(at(fifo[0]), at(fifo[1]), self.fifo.bus_address());
         registers.write(at(fifo_size), queue_size(self.lines));
-        registers.write(at(INTERRUPT), ALL_DONE | DONE | TROUBLE);
-        registers.write(at(ENABLE), DONE | TROUBLE);
+        registers.write(at(INTERRUPT), ALL_DONE | DONE | ERRORS);
+        registers.write(at(ENABLE), DONE | ERRORS);
         registers.write(at(CONTROL), start);
-        // Read back: it has stopped, and what it wrote before has arrived.
+        // Read back: the channel has stopped, and its earlier writes have arrived.
         registers.read(at(CONTROL));
         self.fifo.fill(0);
         self.ring.fill(0);
@@ -188,37 +192,37 @@ impl<T> Engine<T> {
         self.ring.store32(end, link);
         self.ring.store32(end + 8, low);
         self.ring.store32(end + 12, high);
-        (self.next, self.written, self.told) = (0, 0, 0);
-        (self.line, self.untold, self.is_raised) = (0, 0, false);
+        (self.next, self.written, self.notified) = (0, 0, 0);
+        (self.line, self.unreported, self.is_raised) = (0, 0, false);
         self.state = State::Started;
         self.progress = None;
     }
 
-    /// Starts the channel anew: everything that is under way and not done is carried out again.
+    /// Restarts the channel, with all descriptors that are in flight and not done.
     fn restart(&mut self, registers: &Tsi721Registers) {
         self.restarts += 1;
         self.start(registers);
-        for index in self.done..self.under_way.len() {
-            let slot = self.place();
-            let entry = &mut self.under_way[index];
+        for index in self.done..self.in_flight.len() {
+            let slot = self.next_slot();
+            let entry = &mut self.in_flight[index];
             entry.slot = slot;
             let descriptor = entry.descriptor;
             self.put(slot, &descriptor);
         }
     }
 
-    /// How many descriptors can be added.
+    /// Number of descriptors that can be added.
     pub fn room(&self) -> usize {
-        self.entries - self.under_way.len()
+        self.entries - self.in_flight.len()
     }
 
-    /// Nothing is under way.
+    /// Whether no descriptor is in flight.
     pub fn is_idle(&self) -> bool {
-        self.under_way.is_empty()
+        self.in_flight.is_empty()
     }
 
-    /// The slot of the next descriptor; counts it, and the link behind the last.
-    fn place(&mut self) -> usize {
+    /// Allocates the slot of the next descriptor. Counts it, and the link behind the last slot.
+    fn next_slot(&mut self) -> usize {
         let slot = self.next;
         self.written = self.written.wrapping_add(1);
         self.next += 1;
@@ -236,31 +240,31 @@ impl<T> Engine<T> {
         self.ring.store_words(slot * self.layout.descriptor, &words[..count]);
     }
 
-    /// Adds a descriptor, if there is room. The device hears of it with the next [`Engine::tell`].
+    /// Adds a descriptor; false if there is no room. The next [`Engine::notify`] notifies the device.
     pub fn push(&mut self, descriptor: Descriptor, tag: T) -> bool {
         if self.room() == 0 {
             return false;
         }
-        let slot = self.place();
+        let slot = self.next_slot();
         self.put(slot, &descriptor);
-        self.under_way.push_back(Entry { descriptor, slot, tag });
+        self.in_flight.push_back(Entry { descriptor, slot, tag });
         true
     }
 
-    /// Tells the device of new descriptors.
-    pub fn tell(&mut self, registers: &Tsi721Registers) {
-        if self.told != self.written && self.state == State::Running {
-            self.told = self.written;
+    /// Notifies the device of new descriptors.
+    pub fn notify(&mut self, registers: &Tsi721Registers) {
+        if self.notified != self.written && self.state == State::Running {
+            self.notified = self.written;
             registers.write(self.base + WRITTEN, self.written);
         }
     }
 
-    /// A word of a descriptor's slot, as the device may have written it.
+    /// Reads a word of a slot, which the device may have written.
     pub fn word(&self, slot: usize, word: usize) -> u32 {
         self.ring.load32(slot * self.layout.descriptor + 4 * word)
     }
 
-    /// Whether the device says that something is done, or it was said and not taken.
+    /// Whether completions wait for [`Engine::take`].
     pub fn pending(&self) -> bool {
         self.done > 0 || !self.is_idle() && self.words.load(self.line * WORDS) != 0
     }
@@ -275,26 +279,26 @@ impl<T> Engine<T> {
                     break;
                 }
                 self.words.store(at, 0);
-                self.is_done(address);
+                self.complete(address);
             }
             self.line = (self.line + 1) % self.lines;
-            self.untold += 1;
+            self.unreported += 1;
         }
-        if self.untold >= self.lines / 4 {
-            self.untold = 0;
+        if self.unreported >= self.lines / 4 {
+            self.unreported = 0;
             registers.write(self.base + self.layout.fifo_read, self.line as u32);
         }
     }
 
-    /// The device says that the descriptor at this address is done, and so are those ahead of it.
-    fn is_done(&mut self, address: u64) {
+    /// Records the completion of the descriptor at `address`, and of those ahead of it.
+    fn complete(&mut self, address: u64) {
         let size = self.layout.descriptor as u64;
         let offset = address.wrapping_sub(self.ring.bus_address());
         let slot = (offset / size) as usize;
         if slot == self.entries && offset.is_multiple_of(size) {
             return; // the link
         }
-        if let Some(entry) = self.under_way.get(self.done)
+        if let Some(entry) = self.in_flight.get(self.done)
             && entry.slot == slot
             && offset.is_multiple_of(size)
         {
@@ -302,18 +306,18 @@ impl<T> Engine<T> {
             self.done += 1;
             return;
         }
-        let found = self.under_way.iter().skip(self.done).position(|entry| entry.slot == slot);
+        let found = self.in_flight.iter().skip(self.done).position(|entry| entry.slot == slot);
         match found.filter(|_| offset.is_multiple_of(size)) {
             Some(ahead) => {
-                let mut ended = self.under_way.range(self.done..=self.done + ahead);
+                let mut ended = self.in_flight.range(self.done..=self.done + ahead);
                 self.is_raised |= ended.any(|entry| entry.descriptor[0] & WANTS_INTERRUPT != 0);
                 self.done += ahead + 1;
             }
-            None => self.nonsense += 1,
+            None => self.invalid_entries += 1,
         }
     }
 
-    /// The slot and the tag of the next descriptor that is done.
+    /// The slot and the tag of the next completed descriptor.
     pub fn take(&mut self, registers: &Tsi721Registers) -> Option<(usize, T)> {
         if self.is_idle() {
             return None;
@@ -323,60 +327,60 @@ impl<T> Engine<T> {
         }
         self.done = self.done.checked_sub(1)?;
         self.progress = None;
-        self.under_way.pop_front().map(|entry| (entry.slot, entry.tag))
+        self.in_flight.pop_front().map(|entry| (entry.slot, entry.tag))
     }
 
-    /// Since when the first descriptor is under way, and when its status is to be looked at next.
-    fn next_look(&self, now: Instant, first: Duration) -> (Instant, Instant) {
+    /// Since when the first descriptor is in flight, and when the status is due to be read.
+    fn next_check(&self, now: Instant, first: Duration) -> (Instant, Instant) {
         let since = self.progress.unwrap_or(now);
-        let last = since.max(self.looked);
+        let last = since.max(self.last_check);
         (since, last + last.since(since).max(first))
     }
 
-    /// Looks after it: lets it go on after it was initialized, and starts it anew after an error or when its first
-    /// descriptor takes too long, or longer than `shorter` has it for its tag. `failed` hears of that one. With
-    /// `trouble`, an interrupt says that something is wrong somewhere.
+    /// Runs the channel after its initialization. Restarts it after an error, or when its first descriptor times out;
+    /// `shorter` may return a shorter timeout for the descriptor's tag. Reports the failed descriptor to `failed`.
+    /// `has_error`: an interrupt has reported an error of some channel.
     pub fn watch(
         &mut self,
         now: Instant,
-        trouble: bool,
+        has_error: bool,
         registers: &Tsi721Registers,
         shorter: impl Fn(&T) -> Option<Duration>,
         mut failed: impl FnMut(T, Fault),
     ) {
-        if trouble {
-            // Before the status is read: what comes after that interrupts again.
-            registers.write(self.base + INTERRUPT, TROUBLE);
+        if has_error {
+            // Cleared before the status is read, so that a later error interrupts again.
+            registers.write(self.base + INTERRUPT, ERRORS);
             self.is_raised = true;
         }
         match self.state {
             State::Started => self.state = State::Initializing(now),
             State::Initializing(since) if now.since(since) >= INITIALIZING => {
                 self.state = State::Running;
-                self.tell(registers);
+                self.notify(registers);
             }
             State::Initializing(_) => {}
-            State::Running if self.under_way.len() > self.done => {
+            State::Running if self.in_flight.len() > self.done => {
                 self.progress.get_or_insert(now);
-                let (since, due) = self.next_look(now, LOOK);
-                let first = self.under_way.front().and_then(|entry| shorter(&entry.tag));
-                let patience = first.unwrap_or(self.patience);
-                if !trouble && now < due.min(since + patience) {
+                let (since, due) = self.next_check(now, CHECK);
+                let first = self.in_flight.front().and_then(|entry| shorter(&entry.tag));
+                let timeout = first.unwrap_or(self.timeout);
+                if !has_error && now < due.min(since + timeout) {
                     return;
                 }
-                self.looked = now;
+                self.last_check = now;
                 let status = registers.read(self.base + STATUS);
-                // What was done before the error has been written to the FIFO before the status.
+                // The device has written completions from before the error to the FIFO before it set the status.
                 self.read_fifo(registers);
                 if self.done > 0 || status == u32::MAX {
                     return;
                 }
                 let fault = match status & ABORT != 0 {
                     true => Fault::Refused,
-                    false if now.since(since) >= patience => Fault::Stalled,
+                    false if now.since(since) >= timeout => Fault::Stalled,
                     false => return,
                 };
-                if let Some(entry) = self.under_way.pop_front() {
+                if let Some(entry) = self.in_flight.pop_front() {
                     failed(entry.tag, fault);
                 }
                 self.restart(registers);
@@ -385,24 +389,24 @@ impl<T> Engine<T> {
         }
     }
 
-    /// When [`Engine::watch`] wants to be called again, though no interrupt comes.
+    /// When [`Engine::watch`] must be called again, even without an interrupt.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Running if self.is_idle() => None,
-            State::Running => Some(self.next_look(now, REST).1),
+            State::Running => Some(self.next_check(now, CHECK_HALTED).1),
             _ => Some(now + INITIALIZING),
         }
     }
 
-    /// Everything that is under way and not done fails; the channel is started anew.
+    /// Fails all descriptors that are in flight and not done, and restarts the channel.
     pub fn fail_all(&mut self, registers: &Tsi721Registers, mut failed: impl FnMut(T)) {
         self.read_fifo(registers);
-        self.under_way.drain(self.done..).for_each(|entry| failed(entry.tag));
+        self.in_flight.drain(self.done..).for_each(|entry| failed(entry.tag));
         self.restart(registers);
     }
 
-    /// Has it interrupt when the next is done; whether that took a write. Look at [`Engine::pending`] after the write has
-    /// arrived.
+    /// Enables the interrupt for the next completion; true if that took a register write. Check [`Engine::pending`]
+    /// after the write has arrived.
     pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
         let was_raised = core::mem::take(&mut self.is_raised);
         if was_raised {

@@ -1,4 +1,4 @@
-//! Why a Tsi721 cannot be used: what it did, whose fault it is, and what to do.
+//! Errors of opening a Tsi721. Each text names the cause and the remedy.
 
 use core::fmt;
 
@@ -7,14 +7,14 @@ use core::fmt;
 pub enum Error {
     /// A BAR is missing, too small, or cannot be mapped.
     NoRegisters {
-        /// Its number.
+        /// Number of the BAR.
         bar: u8,
     },
-    /// Nothing answers where its registers are.
+    /// The registers read as all ones.
     Absent,
     /// The DMA arena is too small.
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -24,8 +24,8 @@ impl fmt::Display for Error {
         match self {
             Error::NoRegisters { bar } => write!(
                 f,
-                "RapidIO bridge Tsi721 has no registers that could be reached (BAR {bar}): the firmware gave it \
-                 no address, or one that is too small"
+                "RapidIO bridge Tsi721: its registers (BAR {bar}) cannot be mapped: the firmware assigned no \
+                 address, or the BAR is too small"
             ),
             Error::Absent => f.write_str(
                 "RapidIO bridge Tsi721 does not answer (its registers read as all ones): reseat the card, or \

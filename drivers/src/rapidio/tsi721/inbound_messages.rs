@@ -1,5 +1,5 @@
-//! The inbound side of a mailbox: the device takes buffers from one queue and puts descriptors of messages into
-//! another. What it writes is checked: a buffer is given out once, and only while it is the device's.
+//! The inbound side of a mailbox: the device takes buffers from one queue and writes message descriptors into another.
+//! Descriptors are checked: a buffer is passed to the user once, and only if the device owns it.
 
 use super::Error;
 use super::registers::{Tsi721Registers, inbound_messages, queue_size};
@@ -15,7 +15,7 @@ const BUFFERS: usize = ENTRIES - 1;
 const BUFFER: usize = 4096;
 const DESCRIPTOR: usize = 64;
 const WORDS: usize = DESCRIPTOR / 8;
-/// Messages that are taken, and buffers that are given back, before the device is told: it has many more.
+/// Messages taken, or buffers returned, before the device is notified: it has many more buffers.
 const BATCH: usize = 16;
 
 // Registers, from the channel's base.
@@ -33,17 +33,17 @@ const DONE_SIZE: usize = 0x114;
 const RECEIVED: u32 = 1;
 /// A write to memory failed.
 const MEMORY_ERROR: u32 = 4;
-/// A segment did not come.
+/// A segment of a message is missing.
 const SEGMENT_TIMEOUT: u32 = 0x1000;
 const SUSPENDED: u32 = 8;
 const FREE_LOW: u32 = 2;
 const ALL: u32 = SEGMENT_TIMEOUT | SUSPENDED | MEMORY_ERROR | FREE_LOW | RECEIVED;
-/// What interrupts.
+/// Enabled interrupts.
 const WANTED: u32 = ALL & !FREE_LOW;
 
 /// Descriptor: type of a message, in the first word.
 const TYPE_MESSAGE: u32 = 6;
-/// Second word, which is the upper half of the first eight bytes: written by the device, and not read yet.
+/// Second word of a descriptor, the upper half of its first eight bytes: written by the device, and not read yet.
 const VALID: u64 = 1 << 63;
 
 const INITIALIZING: Duration = Duration::from_micros(10);
@@ -54,31 +54,33 @@ pub struct InboundMailbox {
     base: usize,
     free: Window,
     descriptors: Window,
-    /// The same, word by word.
+    /// The words of `descriptors`.
     words: Cells<AtomicU64>,
     buffers: Window,
-    /// Whose each buffer is: the device's, if true.
+    /// Buffers that the device owns.
     owned: [bool; BUFFERS],
-    /// The next descriptor, and where the next free buffer is put.
+    /// The next descriptor.
     read: usize,
+    /// The next entry of the queue of free buffers.
     write: usize,
-    /// Messages taken since the device was told, and buffers given back.
-    untold: usize,
+    /// Messages taken since the device was last notified.
+    unreported: usize,
+    /// Buffers returned since the device was last notified.
     returned: usize,
-    /// Buffers that are not the device's.
+    /// Buffers that the device does not own.
     lent: usize,
-    /// The bit of a received message may stand.
+    /// The status bit of a received message may be set.
     is_raised: bool,
-    /// When it was initialized: none as long as no poll has seen it.
+    /// Some while the channel is initialized; the time is None until the next poll.
     started: Option<Option<Instant>>,
-    /// Messages with errors, or descriptors that cannot be.
+    /// Messages with errors, and invalid descriptors.
     pub errors: u64,
-    /// Times that the channel was started anew.
+    /// Restarts of the channel.
     pub restarts: u64,
 }
 
 impl InboundMailbox {
-    /// Sets it up.
+    /// Allocates and starts the channel.
     pub fn new(
         mailbox: Mailbox,
         arena: &mut Arena,
@@ -99,7 +101,7 @@ impl InboundMailbox {
             owned: [true; BUFFERS],
             read: 0,
             write: 0,
-            untold: 0,
+            unreported: 0,
             returned: 0,
             lent: 0,
             is_raised: false,
@@ -107,13 +109,13 @@ impl InboundMailbox {
             errors: 0,
             restarts: 0,
         };
-        // What a message does not fill shows nothing of others.
+        // Padding of messages must not show earlier contents of the memory.
         inbound.buffers.fill(0);
         inbound.start(registers);
         Ok(inbound)
     }
 
-    /// Starts the channel with the buffers that are not in use.
+    /// Starts the channel with the buffers that the device owns.
     fn start(&mut self, registers: &Tsi721Registers) {
         let at = |offset: usize| self.base + offset;
         let [free, done] = [&self.free, &self.descriptors].map(Window::bus_address);
@@ -124,7 +126,7 @@ impl InboundMailbox {
         registers.write(at(INTERRUPT), ALL);
         registers.write(at(ENABLE), WANTED);
         registers.write(at(CONTROL), 1);
-        // Read back: it has stopped, and what it wrote before has arrived.
+        // Read back: the channel has stopped, and its earlier writes have arrived.
         registers.read(at(CONTROL));
         self.descriptors.fill(0);
         let mut count = 0;
@@ -136,34 +138,34 @@ impl InboundMailbox {
             }
         }
         (self.read, self.write) = (0, count);
-        (self.untold, self.returned, self.is_raised) = (0, 0, false);
+        (self.unreported, self.returned, self.is_raised) = (0, 0, false);
         self.started = Some(None);
     }
 
-    /// Looks after it: buffers are handed over when the channel was initialized.
+    /// Passes buffers to the device once the channel is initialized.
     pub fn watch(&mut self, now: Instant, registers: &Tsi721Registers) {
         match self.started {
             Some(None) => self.started = Some(Some(now)),
             Some(Some(since)) if now.since(since) >= INITIALIZING => {
                 self.started = None;
-                self.tell(registers);
+                self.notify(registers);
             }
             _ => {}
         }
     }
 
-    /// Whether it waits for [`InboundMailbox::watch`].
+    /// Whether the channel is being initialized and needs [`InboundMailbox::watch`].
     pub fn is_starting(&self) -> bool {
         self.started.is_some()
     }
 
-    /// Looks at what went wrong; to be called every now and then.
+    /// Checks for errors. Call it periodically.
     pub fn check(&mut self, registers: &Tsi721Registers) {
         let status = registers.read(self.base + INTERRUPT);
         if status == u32::MAX {
             return;
         }
-        // Should it stand for nothing.
+        // Clears the receive bit with the next arming, in case it is set without a message.
         self.is_raised = true;
         if status & !RECEIVED != 0 {
             registers.write(self.base + INTERRUPT, status & !RECEIVED);
@@ -176,13 +178,13 @@ impl InboundMailbox {
         }
     }
 
-    /// Starts the channel anew. What was received and not taken is lost.
+    /// Restarts the channel. Received messages that were not taken are lost.
     pub fn restart(&mut self, registers: &Tsi721Registers) {
         self.restarts += 1;
         self.start(registers);
     }
 
-    /// Whether there is a message.
+    /// Whether a message waits.
     #[inline]
     pub fn pending(&self) -> bool {
         self.words.load(self.read * WORDS) & VALID != 0
@@ -200,7 +202,7 @@ impl InboundMailbox {
             let address = self.words.load(at + 1);
             self.words.store(at, 0);
             self.read = (self.read + 1) % ENTRIES;
-            self.untold += 1;
+            self.unreported += 1;
             self.is_raised = true;
             self.flush(registers);
             let Some(buffer) = self.claim(address) else {
@@ -229,7 +231,7 @@ impl InboundMailbox {
         }
     }
 
-    /// The number of the buffer at this address, if it is the device's; it is ours from now on.
+    /// Takes over the buffer at `address`; its number. None if the device does not own it.
     fn claim(&mut self, address: u64) -> Option<u16> {
         let offset = address.wrapping_sub(self.buffers.bus_address());
         let number = (offset / BUFFER as u64) as usize;
@@ -242,13 +244,13 @@ impl InboundMailbox {
         Some(number as u16)
     }
 
-    /// Where a message lies.
+    /// Bytes of a message.
     pub fn payload(&self, message: &Message) -> Window {
         let start = usize::from(message.buffer) * BUFFER;
         self.buffers.slice(start, message.len.into()).unwrap_or(Window::empty())
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer to the device.
     pub fn recycle(&mut self, buffer: u16) {
         let Some(owned) = self.owned.get_mut(usize::from(buffer)).filter(|owned| !**owned) else {
             return;
@@ -261,24 +263,24 @@ impl InboundMailbox {
         self.write = (self.write + 1) % ENTRIES;
     }
 
-    /// Tells the device what was taken and given back.
-    fn tell(&mut self, registers: &Tsi721Registers) {
-        (self.untold, self.returned) = (0, 0);
+    /// Notifies the device of messages taken and buffers returned.
+    fn notify(&mut self, registers: &Tsi721Registers) {
+        (self.unreported, self.returned) = (0, 0);
         registers.write(self.base + DONE_READ, self.read as u32);
         registers.write(self.base + FREE_WRITE, self.write as u32);
     }
 
-    /// The same, once it is worth it, or where the device may run short.
+    /// Notifies the device once a batch is complete, or if the device may run short of buffers.
     #[inline]
     pub fn flush(&mut self, registers: &Tsi721Registers) {
-        let is_short = self.lent > BUFFERS / 2 && self.untold + self.returned > 0;
-        let is_much = self.untold >= BATCH || self.returned >= BATCH;
-        if (is_much || is_short) && !self.is_starting() {
-            self.tell(registers);
+        let is_short = self.lent > BUFFERS / 2 && self.unreported + self.returned > 0;
+        let is_batch = self.unreported >= BATCH || self.returned >= BATCH;
+        if (is_batch || is_short) && !self.is_starting() {
+            self.notify(registers);
         }
     }
 
-    /// Has it interrupt when the next message arrives; whether that took a write. Look at
+    /// Enables the interrupt for the next message; true if that took a register write. Check
     /// [`InboundMailbox::pending`] after the write has arrived.
     pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
         let was_raised = core::mem::take(&mut self.is_raised);

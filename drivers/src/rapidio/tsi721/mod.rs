@@ -1,11 +1,11 @@
 //! The Tsi721, a bridge from PCI Express to serial RapidIO (IDT, later Renesas; registers as in Linux
 //! `drivers/rapidio/devices/tsi721.h`, procedures as in `tsi721.c`).
 //!
-//! Maintenance requests go by block DMA channel 7, data by channel 0, messages by a channel for each side of each
-//! mailbox. What arrives and what is done is seen in memory, without reading registers. An error stops a channel; it
-//! is started anew, what failed is told, and the rest is carried out again. A halt costs a write for each channel that
-//! something has arrived in or was done since the last, and a read. Atomics, 34-bit strides and message letters other
-//! than 0 are not used.
+//! Maintenance requests use block DMA channel 7, data uses channel 0, and each mailbox has a message channel per
+//! direction. The device reports arrivals and completions in memory, without register reads. An error stops a channel:
+//! it is restarted, the failed descriptor is reported, and the remaining ones are executed again. A halt costs a write
+//! for each channel with arrivals or completions since the last halt, and a read. Atomics, 34-bit strides and message
+//! letters other than 0 are not used.
 
 mod block_dma;
 mod engine;
@@ -39,14 +39,14 @@ use signal::Signal;
 use watch::Watch;
 use windows::Windows;
 
-/// PCI vendor and device ID.
+/// PCI vendor ID.
 pub const VENDOR: u16 = 0x111d;
-/// See [`VENDOR`].
+/// PCI device ID.
 pub const DEVICE: u16 = 0x80ab;
 
-/// Most own registers that maintenance requests reach.
+/// Size of the port's own maintenance space in bytes.
 const OWN_SPACE: u32 = 0x10000;
-/// Undelivered messages that are kept until somebody asks: all that can be under way.
+/// Maximum number of undelivered messages that are kept for the user: all that can be in flight.
 const UNDELIVERED: usize = Mailbox::COUNT * outbound_messages::ENTRIES;
 
 /// The bridge.
@@ -56,7 +56,7 @@ pub struct Tsi721 {
     signal: Signal,
     size: IdSize,
     maintenance: MaintenanceChannel,
-    /// The answer to a request that was made while the link was down.
+    /// A maintenance request was made while the link was down; its failure waits to be returned.
     refused: bool,
     data: DataChannel,
     doorbells: DoorbellQueue,
@@ -73,12 +73,12 @@ impl Tsi721 {
         self.outbound[mailbox.index()].as_mut()
     }
 
-    /// Whether anything can go out.
+    /// Whether the port can send.
     fn is_connected(&self) -> bool {
         self.watch.link && !self.watch.gone
     }
 
-    /// Whether memory shows that something has arrived, or ended.
+    /// Whether the device has reported arrivals or completions in memory. Outbound messages do not count.
     fn has_arrivals(&self) -> bool {
         for inbound in self.inbound.iter().flatten() {
             if inbound.pending() {
@@ -88,7 +88,7 @@ impl Tsi721 {
         self.doorbells.pending() || self.maintenance.engine().pending() || self.data.pending()
     }
 
-    /// Whether messages have left, and somebody waits for that.
+    /// Whether outbound messages have completed while the user waits for room.
     fn has_room_again(&self) -> bool {
         for outbound in self.outbound.iter().flatten() {
             if outbound.pending() {
@@ -296,20 +296,20 @@ impl MasterPort for Tsi721 {
     }
 
     fn poll(&mut self, now: Instant) {
-        let trouble = self.hears_of_trouble();
+        let has_error = self.has_error_interrupt();
         self.collect_delivered();
-        self.look_after(now, trouble);
+        self.check(now, has_error);
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.next_look()
+        self.next_check()
     }
 
     fn flush(&mut self) {
-        self.data.tell(&self.registers);
-        self.doorbells.tell(&self.registers);
+        self.data.notify(&self.registers);
+        self.doorbells.notify(&self.registers);
         for outbound in self.outbound.iter_mut().flatten() {
-            outbound.tell(&self.registers);
+            outbound.notify(&self.registers);
         }
         for inbound in self.inbound.iter_mut().flatten() {
             inbound.flush(&self.registers);

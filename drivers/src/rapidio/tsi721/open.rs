@@ -1,4 +1,4 @@
-//! Setting the bridge up.
+//! Sets the bridge up.
 
 use super::block_dma::{DataChannel, MaintenanceChannel};
 use super::inbound_doorbells::DoorbellQueue;
@@ -20,10 +20,10 @@ use crate::registry::OpenError;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-/// How long a response or the next segment of a message may take, as Linux has it.
+/// Timeout of a response or the next segment of a message, as in Linux.
 const TIMEOUT: u32 = 400;
 
-/// Sets a bridge up. Its link comes up by itself from then on; nothing is enumerated.
+/// Opens a bridge. Its link then comes up by itself. The network is not enumerated.
 pub fn open(device: Device, platform: &mut dyn Platform) -> Result<OpenPort, OpenError> {
     let Bus::Pci(function) = device.bus() else {
         return Err(Error::NoRegisters { bar: 0 }.into());
@@ -85,7 +85,7 @@ fn attach(
     })
 }
 
-/// What every port has. Where memory ends, what was taken is given back.
+/// The channels that every port has. If memory runs out, allocated channels are freed again.
 fn channels(
     platform: &mut dyn Platform,
     registers: &Tsi721Registers,

@@ -1,5 +1,5 @@
-//! Registers of the Tsi721 (Linux `drivers/rapidio/devices/tsi721.h`), in BAR 0: 32 bits, little-endian. Below
-//! 0x10000 lie those that every RapidIO device has.
+//! Registers of the Tsi721 (Linux `drivers/rapidio/devices/tsi721.h`), in BAR 0: 32 bits, little-endian. Those below
+//! 0x10000 are the standard registers of RapidIO devices.
 
 use super::Error;
 use crate::hal::{Platform, Registers};
@@ -8,53 +8,53 @@ use alloc::boxed::Box;
 
 /// Bytes of BAR 0 that are used.
 const LEN: usize = 0x80000;
-/// Bytes of BAR 1, the outbound doorbells, that are used: ids of both widths.
+/// Bytes of BAR 1 (outbound doorbells) that are used: ids of both widths.
 const DOORBELLS_LEN: usize = 0x80000;
 
-/// LP-Serial block of registers, which every port has.
+/// LP-Serial block of registers.
 pub const SERIAL: u32 = 0x100;
 
-/// Error management: what interrupts, and which of it may.
+/// Error management: interrupt status.
 pub const EM_STATUS: usize = 0x10910;
-/// See [`EM_STATUS`].
+/// Error management: interrupt enable.
 pub const EM_ENABLE: usize = 0x10914;
-/// See [`EM_STATUS`].
+/// Error management: device interrupt enable.
 pub const EM_DEVICE_ENABLE: usize = 0x10930;
 /// A port-write was received.
 pub const EM_PORT_WRITE: u32 = 1 << 16;
 
-/// Port-writes: how they are received.
+/// Port-writes: receive control.
 pub const PORT_WRITE_CONTROL: usize = 0x10a04;
-/// The first is kept until it was read.
+/// Control: a received port-write is kept until it is read.
 pub const PORT_WRITE_RELIABLE: u32 = 1 << 24;
-/// Whether one was received, or thrown away.
+/// Port-writes: receive status.
 pub const PORT_WRITE_STATUS: usize = 0x10a10;
-/// One was received.
+/// Status: a port-write was received.
 pub const PORT_WRITE_VALID: u32 = 1;
-/// One was thrown away.
+/// Status: a port-write was discarded.
 pub const PORT_WRITE_DISCARDED: u32 = 2;
-/// Its four words.
+/// The four words of the received port-write.
 pub const PORT_WRITE_CAPTURE: usize = 0x10a20;
 
 /// Inbound doorbell queue 0.
 pub mod doorbells {
-    /// Control: 1 starts it.
+    /// Control: 1 starts the queue.
     pub const CONTROL: usize = 0x20000;
-    /// Which doorbells it takes.
+    /// Mask of the doorbells that the queue takes.
     pub const MASK: usize = 0x20008;
     /// Next entry that software reads.
     pub const READ: usize = 0x2000c;
-    /// Where the queue lies, lower half, and upper.
+    /// Address of the queue: lower half, upper half.
     pub const BASE: usize = 0x20014;
-    /// Entries, as log2 less 4.
+    /// Size, see [`super::queue_size`].
     pub const SIZE: usize = 0x2001c;
-    /// What happened.
+    /// Interrupt status.
     pub const INTERRUPT: usize = 0x20040;
-    /// Which of it interrupts.
+    /// Interrupt enable.
     pub const ENABLE: usize = 0x20044;
     /// A doorbell was received.
     pub const RECEIVED: u32 = 0x10;
-    /// An outbound one timed out, was to be tried again, failed.
+    /// An outbound doorbell timed out, got a RETRY, or failed.
     pub const OUTBOUND_ERRORS: u32 = 0x07;
     /// All bits.
     pub const ALL: u32 = 0x3f;
@@ -70,26 +70,26 @@ pub const WINDOWS: usize = 8;
 pub const fn outbound_window(n: usize) -> usize {
     0x40000 + 0x20 * n
 }
-/// A window is used.
+/// The window is enabled.
 pub const WINDOW_ENABLE: u32 = 1;
-/// Which zone of which window the next three words are for.
+/// Selects the zone and window for [`ZONE_DATA`].
 pub const ZONE_SELECT: usize = 0x41300;
-/// It is being written.
+/// The zone is being written.
 pub const ZONE_GO: u32 = 1 << 16;
-/// The three words.
+/// The three words of a zone.
 pub const ZONE_DATA: usize = 0x41304;
 /// Zones of a window.
 pub const ZONES: usize = 8;
 
-/// What of the device interrupts.
+/// Device interrupt enable.
 pub const DEVICE_ENABLE: usize = 0x29840;
 /// Block DMA, messages, doorbells, errors.
 pub const DEVICE_ALL: u32 = 0x2000 | 0x800 | 0x200 | 0x20;
-/// Errors and port-writes alone.
+/// Errors and port-writes only.
 pub const DEVICE_ERRORS: u32 = 0x20;
-/// What of it does so now.
+/// Device interrupt status.
 pub const DEVICE_STATUS: usize = 0x29844;
-/// Which channels interrupt.
+/// Channel interrupt enable.
 pub const CHANNEL_ENABLE: usize = 0x2984c;
 
 /// Device control.
@@ -97,26 +97,27 @@ pub const DEVICE_CONTROL: usize = 0x48004;
 /// The RapidIO link may come up.
 pub const BOOT_COMPLETE: u32 = 4;
 
-/// Interrupts of the PCI Express to RapidIO bridge, the I2C unit, both ways of the bridge, all block DMA channels.
+/// Interrupt enables of the PCI Express to RapidIO bridge, the I2C unit, both directions of the bridge, and all block
+/// DMA channels.
 pub const OTHER_ENABLES: [usize; 4] = [0x41310, 0x49120, 0x29800, 0x5f000];
 
-/// Messages: how long a response, or the next segment, may take.
+/// Messages: timeout of a response, or of the next segment.
 pub const MESSAGE_TIMEOUT: usize = 0x60010;
-/// Messages for which id are taken.
+/// Destination id of messages that are accepted.
 pub const MESSAGE_ID: usize = 0x60020;
-/// For any id.
+/// Accepts messages to any id.
 pub const MESSAGE_ID_ANY: u32 = 0xffff;
-/// Interrupts of all messages.
+/// Messages: interrupt enable.
 pub const MESSAGE_ENABLE: usize = 0x6a000;
-/// What happened to message memory.
+/// Messages: interrupt status, with ECC errors of message memory.
 pub const MESSAGE_INTERRUPT: usize = 0x6a008;
-/// Errors that were corrected, by channel.
+/// Corrected ECC errors, by channel.
 pub const ECC_CORRECTED: u32 = 0xff;
-/// Errors that were not, by channel.
+/// Uncorrectable ECC errors, by channel.
 pub const ECC_LOST: u32 = 0xff00;
 /// All bits of [`MESSAGE_INTERRUPT`].
 pub const MESSAGE_ALL: u32 = 0x0086_ffff;
-/// Counts and logs of errors in messages.
+/// Counters and logs of message errors.
 pub const MESSAGE_LOGS: [usize; 3] = [0x6a014, 0x6a100, 0x6a104];
 
 /// Inbound message channel of a mailbox.
@@ -124,11 +125,11 @@ pub const fn inbound_messages(mailbox: usize) -> usize {
     0x61200 + 0x1000 * (mailbox + 4)
 }
 
-/// Vectors of MSI-X: where each cause is.
+/// MSI-X vectors of the causes.
 pub mod vectors {
-    /// How many there are.
+    /// Number of vectors.
     pub const COUNT: u16 = 70;
-    /// Block DMA channel: done, and errors 8 further.
+    /// Block DMA channel: done, and errors.
     pub const fn block_dma(channel: u16) -> [u16; 2] {
         [channel, 8 + channel]
     }
@@ -140,7 +141,7 @@ pub mod vectors {
     pub const fn inbound(mailbox: u16) -> [u16; 2] {
         [37 + mailbox, 45 + mailbox]
     }
-    /// Doorbells: received, and the rest.
+    /// Doorbells: received, and others.
     pub const DOORBELLS: [u16; 2] = [50, 58];
     /// Port-writes and errors of the link.
     pub const PORT: u16 = 68;
@@ -153,7 +154,7 @@ pub struct Tsi721Registers {
 }
 
 impl Tsi721Registers {
-    /// Maps them.
+    /// Maps both BARs.
     pub fn map(bars: &Bars, platform: &mut dyn Platform) -> Result<Self, Error> {
         let mut map = |bar: u8, len: usize| {
             let address = bars.get(bar).and_then(|bar| bar.range(0, len as u64));
@@ -169,7 +170,7 @@ impl Tsi721Registers {
         self.registers.read32(offset)
     }
 
-    /// Writes one.
+    /// Writes a register.
     #[inline]
     pub fn write(&self, offset: usize, value: u32) {
         self.registers.write32(offset, value);
@@ -181,7 +182,7 @@ impl Tsi721Registers {
         self.write(low, address as u32);
     }
 
-    /// Rings an outbound doorbell: 16 bits, big-endian, at a place that says who for.
+    /// Sends a doorbell: writes 16 bits, big-endian, to an offset that encodes the destination.
     #[inline]
     pub fn ring(&self, size_code: u32, to: u16, info: u16) {
         let at = (size_code << 18) as usize + (usize::from(to) << 2);
@@ -189,7 +190,7 @@ impl Tsi721Registers {
     }
 }
 
-/// Size registers of queues: log2 of the entries, a power of two, less 4.
+/// Value of a queue's size register: log2 of the number of entries (a power of two), minus 4.
 pub const fn queue_size(entries: usize) -> u32 {
     entries.ilog2() - 4
 }

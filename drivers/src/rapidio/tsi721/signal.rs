@@ -1,6 +1,8 @@
-//! How the bridge wakes a halted core: by MSI-X, with an interrupt for what memory shows and another for what registers
-//! have to be read for; or by MSI, one interrupt for all, which is switched on and off as Linux does it: what stands when
-//! it is switched on interrupts.
+//! Interrupts of the bridge, which wake a halted core.
+//!
+//! With MSI-X one interrupt reports arrivals and completions, which memory shows, and another one reports errors and
+//! port-writes, which need register reads. With MSI one interrupt reports all. It is enabled and disabled as in Linux:
+//! a status bit that is set when it is enabled interrupts.
 
 use super::registers::{
     CHANNEL_ENABLE, DEVICE_ALL, DEVICE_ENABLE, DEVICE_ERRORS, DEVICE_STATUS, EM_DEVICE_ENABLE,
@@ -11,53 +13,53 @@ use crate::hal::{Interrupt, Platform};
 use crate::pci::{Bars, Function, Msix, OwnRegister};
 use core::sync::atomic::Ordering;
 
-/// Configuration space: where table and pending bits of MSI-X are.
+/// Configuration registers that locate the MSI-X table and pending bits.
 const TABLE: u16 = OwnRegister::TSI721_TABLE.offset();
 const PENDING: u16 = OwnRegister::TSI721_PENDING.offset();
-/// Where they are, in BAR 0 (Linux `tsi721.h`): chips come up with other numbers there.
+/// Their locations in BAR 0 (Linux `tsi721.h`). The registers have other values after power-up.
 const TABLE_AT: u32 = 0x2c000;
 const PENDING_AT: u32 = 0x2a000;
 
 /// The interrupts of a bridge.
 pub struct Signal {
     interrupt: Option<Interrupt>,
-    /// That of errors and port-writes, if they have their own.
-    trouble: Option<Interrupt>,
-    by_vectors: bool,
-    /// MSI is switched on.
+    /// Separate interrupt of errors and port-writes, if there is one.
+    errors: Option<Interrupt>,
+    is_msix: bool,
+    /// MSI is enabled.
     is_on: bool,
 }
 
 impl Signal {
-    /// Takes interrupts of the platform, if there are some left and the function can raise them.
+    /// Allocates interrupts of the platform and routes the function's to them. Without any left, the bridge raises
+    /// none.
     pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Signal {
-        let none = Signal { interrupt: None, trouble: None, by_vectors: false, is_on: false };
+        let none = Signal { interrupt: None, errors: None, is_msix: false, is_on: false };
         let Some(interrupt) = platform.allocate_interrupt() else {
             return none;
         };
         let has_table = place_table(function);
         let msix = has_table.then(|| Msix::open(function, bars, platform)).flatten();
         if let Some(mut msix) = msix.filter(|msix| msix.entries() >= vectors::COUNT) {
-            let trouble = platform.allocate_interrupt();
-            let routes = used_vectors().flat_map(|[shown, wrong]| {
-                let of_trouble = trouble.unwrap_or(interrupt);
-                [(shown, interrupt), (wrong, of_trouble)]
+            let errors = platform.allocate_interrupt();
+            let routes = used_vectors().flat_map(|[done, error]| {
+                [(done, interrupt), (error, errors.unwrap_or(interrupt))]
             });
-            let mut routed = msix.route(vectors::PORT, &trouble.unwrap_or(interrupt));
+            let mut routed = msix.route(vectors::PORT, &errors.unwrap_or(interrupt));
             for (vector, interrupt) in routes {
                 routed &= msix.route(vector, &interrupt);
             }
             if routed {
-                return Signal { interrupt: Some(interrupt), trouble, by_vectors: true, ..none };
+                return Signal { interrupt: Some(interrupt), errors, is_msix: true, ..none };
             }
         }
         let interrupt = function.route_msi(&interrupt).then_some(interrupt);
         Signal { interrupt, ..none }
     }
 
-    /// Tells the device how it may interrupt.
+    /// Programs the device's interrupt enables.
     pub fn apply(&self, registers: &Tsi721Registers) {
-        let (device, channels) = match (&self.interrupt, self.by_vectors) {
+        let (device, channels) = match (&self.interrupt, self.is_msix) {
             (None, _) => (0, 0),
             (Some(_), true) => (DEVICE_ERRORS, 0),
             (Some(_), false) => (0, u32::MAX),
@@ -67,14 +69,14 @@ impl Signal {
         registers.write(DEVICE_ENABLE, device);
     }
 
-    fn is_switched(&self) -> bool {
-        self.interrupt.is_some() && !self.by_vectors
+    fn is_msi(&self) -> bool {
+        self.interrupt.is_some() && !self.is_msix
     }
 
-    /// Before a halt, when channels are armed; `armed` if that took a write. All writes have arrived at the device then,
-    /// so that what memory does not show from now on interrupts.
+    /// Enables interrupts before a halt, after the channels were armed; `armed` if that took a register write.
+    /// Afterwards all writes have arrived at the device, so that every event which memory does not show yet interrupts.
     pub fn arm(&mut self, armed: bool, registers: &Tsi721Registers) {
-        if self.is_switched() {
+        if self.is_msi() {
             self.is_on = true;
             registers.write(DEVICE_ENABLE, DEVICE_ALL);
         }
@@ -83,26 +85,26 @@ impl Signal {
         }
     }
 
-    /// After a halt.
+    /// Disables MSI after a halt.
     pub fn disarm(&mut self, registers: &Tsi721Registers) {
         if core::mem::take(&mut self.is_on) {
             registers.write(DEVICE_ENABLE, 0);
         }
     }
 
-    /// Whether it can wake a halted core.
+    /// Whether the bridge can wake a halted core.
     pub fn wakes(&self) -> bool {
         self.interrupt.is_some()
     }
 
-    /// Interrupts so far.
+    /// Number of interrupts raised.
     pub fn count(&self) -> u64 {
-        raised(&self.interrupt) + raised(&self.trouble)
+        raised(&self.interrupt) + raised(&self.errors)
     }
 
-    /// Those of errors and port-writes, where they have their own.
-    pub fn troubles(&self) -> Option<u64> {
-        self.trouble.as_ref().map(|_| raised(&self.trouble))
+    /// Number of interrupts of errors and port-writes, if these have a separate one.
+    pub fn error_count(&self) -> Option<u64> {
+        self.errors.as_ref().map(|_| raised(&self.errors))
     }
 }
 
@@ -110,7 +112,7 @@ fn raised(interrupt: &Option<Interrupt>) -> u64 {
     interrupt.map_or(0, |interrupt| interrupt.raised().load(Ordering::Relaxed))
 }
 
-/// Sees to it that the capability says where the table is; false if it says something else.
+/// Programs the location of the MSI-X table into the capability; false if the bridge does not accept it.
 fn place_table(function: &Function<'_>) -> bool {
     let is_placed = || function.read32(TABLE) == TABLE_AT && function.read32(PENDING) == PENDING_AT;
     if !function.capabilities().any(|c| c.id == 0x11 && c.offset == TABLE - 4) {
@@ -125,7 +127,7 @@ fn place_table(function: &Function<'_>) -> bool {
     is_placed()
 }
 
-/// Vectors of channels: of what memory shows, and of errors.
+/// MSI-X vectors of the channels in use: done or received, and errors.
 fn used_vectors() -> impl Iterator<Item = [u16; 2]> {
     let mailboxes = (0..4).flat_map(|n| [vectors::outbound(n), vectors::inbound(n)]);
     let channels = [block_dma::MAINTENANCE_CHANNEL, block_dma::DATA_CHANNEL];

@@ -1,4 +1,4 @@
-//! Looking after the bridge: channels, link, port-writes, errors of its memory.
+//! Periodic checks of the bridge: channels, link, port-writes, errors of its memory.
 
 use super::registers::{
     ECC_CORRECTED, ECC_LOST, EM_PORT_WRITE, EM_STATUS, MESSAGE_INTERRUPT, PORT_WRITE_CAPTURE,
@@ -10,35 +10,35 @@ use crate::rapidio::{Mailbox, PortWrite, Undelivered};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-/// How often a loop that runs looks at the link and for port-writes. What goes wrong with either interrupts, so that one
-/// that halts is not woken for it as often.
+/// Interval of checks of the link and for port-writes in a running loop.
 const LINK: Duration = Duration::from_millis(20);
-/// How long it halts at most without a look at a link that is up, and at one that is down.
-const REST: Duration = ERRORS;
-const REST_DOWN: Duration = Duration::from_millis(250);
-/// How often errors are looked for that nothing else tells of.
+/// The same in a loop that halts, while the link is up: errors and port-writes interrupt.
+const LINK_HALTED: Duration = ERRORS;
+/// The same in a loop that halts, while the link is down.
+const LINK_DOWN_HALTED: Duration = Duration::from_millis(250);
+/// Interval of checks for errors that are reported in no other way.
 const ERRORS: Duration = Duration::from_secs(1);
-/// Port-writes and notices that are kept until somebody asks.
+/// Maximum number of port-writes, and of notices, that are kept for the user.
 const MOST_PORT_WRITES: usize = 64;
 const MOST_NOTICES: usize = 16;
 
-/// What is seen from time to time.
+/// State of the periodic checks, and their results for the user.
 pub struct Watch {
     /// The link works.
     pub link: bool,
-    /// The bridge does not answer any more.
+    /// The bridge does not respond any more.
     pub gone: bool,
     pub port_writes: VecDeque<PortWrite>,
     pub notices: VecDeque<Notice>,
     now: Instant,
-    looked: Option<Instant>,
-    looked_for_errors: Instant,
+    link_checked: Option<Instant>,
+    errors_checked: Instant,
     interrupts: u64,
-    troubles: u64,
+    error_interrupts: u64,
 }
 
 impl Watch {
-    /// Nothing was seen yet.
+    /// Before the first check.
     pub fn new() -> Self {
         Watch {
             link: false,
@@ -46,10 +46,10 @@ impl Watch {
             port_writes: VecDeque::with_capacity(MOST_PORT_WRITES),
             notices: VecDeque::with_capacity(MOST_NOTICES),
             now: Instant::ZERO,
-            looked: None,
-            looked_for_errors: Instant::ZERO,
+            link_checked: None,
+            errors_checked: Instant::ZERO,
             interrupts: 0,
-            troubles: 0,
+            error_interrupts: 0,
         }
     }
 
@@ -60,24 +60,23 @@ impl Watch {
     }
 }
 
-const LOST: &str =
-    "the RapidIO link is down: look after the cable, and whether the other end has power";
+const LOST: &str = "the RapidIO link is down: check the cable, and that the other end has power";
 const BACK: &str = "the RapidIO link is up";
-const GONE: &str = "the RapidIO bridge does not answer any more: it was pulled out, or its power is lost; it is \
-                    not used until the appliance is restarted";
-const BAD_MEMORY: &str = "the RapidIO bridge found errors in its memory that it could not correct; its message \
-                          channels were started anew. If this comes again, replace the card";
+const GONE: &str = "the RapidIO bridge does not respond: it was removed, or has lost power. Check the card, and restart \
+                    the appliance to use it again";
+const BAD_MEMORY: &str = "the RapidIO bridge reported uncorrectable memory errors; its message channels were \
+                          restarted. If this happens again, replace the card";
 
 impl Tsi721 {
-    /// Whether an interrupt has come that says something which memory does not show: of errors or port-writes, or, where
-    /// these have none of their own, one for which there is nothing there.
-    pub(super) fn hears_of_trouble(&mut self) -> bool {
+    /// Whether an interrupt may have reported an error or a port-write: the separate interrupt of these, or without
+    /// one, any interrupt for which memory shows no event.
+    pub(super) fn has_error_interrupt(&mut self) -> bool {
         let count = self.signal.count();
         if count == core::mem::replace(&mut self.watch.interrupts, count) {
             return false;
         }
-        match self.signal.troubles() {
-            Some(count) => count != core::mem::replace(&mut self.watch.troubles, count),
+        match self.signal.error_count() {
+            Some(count) => count != core::mem::replace(&mut self.watch.error_interrupts, count),
             None => {
                 let mut outbound = self.outbound.iter().flatten();
                 !self.has_arrivals() && !outbound.any(|one| one.engine().pending())
@@ -85,48 +84,48 @@ impl Tsi721 {
         }
     }
 
-    /// One look in a round; registers are read only from time to time, and where there is trouble.
-    pub(super) fn look_after(&mut self, now: Instant, trouble: bool) {
+    /// The checks of a round. Registers are read only from time to time, and after an error.
+    pub(super) fn check(&mut self, now: Instant, has_error: bool) {
         self.watch.now = now;
         if self.watch.gone {
             return;
         }
         let registers = &self.registers;
-        self.maintenance.watch(now, trouble, registers);
-        self.data.watch(now, trouble, registers);
+        self.maintenance.watch(now, has_error, registers);
+        self.data.watch(now, has_error, registers);
         for inbound in self.inbound.iter_mut().flatten() {
             inbound.watch(now, registers);
         }
         let (undelivered, counters) = (&mut self.undelivered, &mut self.counters);
         for outbound in self.outbound.iter_mut().flatten() {
-            outbound.watch(now, trouble, registers, |one| {
+            outbound.watch(now, has_error, registers, |message| {
                 counters.tx_undelivered += 1;
-                keep(undelivered, one);
+                keep(undelivered, message);
             });
         }
-        if trouble || self.watch.looked.is_none_or(|at| now.since(at) >= LINK) {
-            self.watch.looked = Some(now);
-            self.look_at_link();
+        if has_error || self.watch.link_checked.is_none_or(|at| now.since(at) >= LINK) {
+            self.watch.link_checked = Some(now);
+            self.check_link();
             self.take_port_write();
         }
-        if trouble || now.since(self.watch.looked_for_errors) >= ERRORS {
-            self.watch.looked_for_errors = now;
-            self.look_for_errors();
+        if has_error || now.since(self.watch.errors_checked) >= ERRORS {
+            self.watch.errors_checked = now;
+            self.check_errors();
         }
     }
 
-    /// When it wants to be called again.
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    /// When [`Tsi721::check`] must be called again.
+    pub(super) fn next_check(&self) -> Option<Instant> {
         if self.watch.gone {
             return None;
         }
         let now = self.watch.now;
-        let rest = match (self.signal.wakes(), self.watch.link) {
+        let interval = match (self.signal.wakes(), self.watch.link) {
             (false, _) => LINK,
-            (true, true) => REST,
-            (true, false) => REST_DOWN,
+            (true, true) => LINK_HALTED,
+            (true, false) => LINK_DOWN_HALTED,
         };
-        let mut first = self.watch.looked.map_or(now, |at| at + rest);
+        let mut first = self.watch.link_checked.map_or(now, |at| at + interval);
         for at in [self.maintenance.engine().deadline(now), self.data.engine().deadline(now)] {
             first = at.map_or(first, |at| first.min(at));
         }
@@ -141,13 +140,13 @@ impl Tsi721 {
         Some(first)
     }
 
-    fn look_at_link(&mut self) {
+    fn check_link(&mut self) {
         let at = (SERIAL + csr::PORT_STATUS) as usize;
         let status = self.registers.read(at);
         if status == u32::MAX {
             self.watch.gone = true;
             self.watch.note(Severity::Error, GONE);
-            // It must not reach memory that others will have.
+            // The bridge must not access memory that is freed and reused.
             self.function.disable();
             return self.fail_all();
         }
@@ -166,20 +165,20 @@ impl Tsi721 {
         }
     }
 
-    /// Nothing of what is under way will end well.
+    /// Fails all requests, transfers and messages in flight.
     fn fail_all(&mut self) {
         self.maintenance.fail(&self.registers);
         self.data.fail(&self.registers);
         let (undelivered, counters) = (&mut self.undelivered, &mut self.counters);
         for outbound in self.outbound.iter_mut().flatten() {
-            outbound.fail(&self.registers, |one| {
+            outbound.fail(&self.registers, |message| {
                 counters.tx_undelivered += 1;
-                keep(undelivered, one);
+                keep(undelivered, message);
             });
         }
     }
 
-    /// Takes a port-write out of the one place that the bridge has for them.
+    /// Reads the port-write that the bridge has captured, if any. It captures one at a time.
     fn take_port_write(&mut self) {
         let status = self.registers.read(PORT_WRITE_STATUS);
         if status == u32::MAX {
@@ -203,13 +202,13 @@ impl Tsi721 {
             }
         }
         if status & (PORT_WRITE_VALID | PORT_WRITE_DISCARDED) != 0 {
-            // In this order: the next may come as soon as there is room, and is to interrupt.
+            // In this order: the second write lets the bridge capture the next port-write, which must interrupt.
             self.registers.write(EM_STATUS, EM_PORT_WRITE);
             self.registers.write(PORT_WRITE_STATUS, PORT_WRITE_VALID | PORT_WRITE_DISCARDED);
         }
     }
 
-    fn look_for_errors(&mut self) {
+    fn check_errors(&mut self) {
         for inbound in self.inbound.iter_mut().flatten() {
             inbound.check(&self.registers);
         }
@@ -239,10 +238,10 @@ impl Tsi721 {
     }
 }
 
-/// Keeps what was not delivered until somebody asks; who never asks loses the oldest.
-fn keep(undelivered: &mut VecDeque<Undelivered>, one: Undelivered) {
+/// Keeps an undelivered message for the user. Drops the oldest if there are too many.
+fn keep(undelivered: &mut VecDeque<Undelivered>, message: Undelivered) {
     if undelivered.len() == UNDELIVERED {
         undelivered.pop_front();
     }
-    undelivered.push_back(one);
+    undelivered.push_back(message);
 }

@@ -1,5 +1,5 @@
-//! Address windows: parts of RapidIO's address space that are memory of ours (inbound), and parts of our bus's that
-//! are a device's (outbound).
+//! Address windows. Inbound: parts of the RapidIO address space that map to memory of this machine. Outbound: parts of
+//! this machine's bus address space that map to a device.
 
 use super::registers::{
     Tsi721Registers, WINDOW_ENABLE, WINDOWS, ZONE_DATA, ZONE_GO, ZONE_SELECT, ZONES,
@@ -13,12 +13,12 @@ use alloc::boxed::Box;
 const INBOUND_LEAST: u64 = 1 << 12;
 const INBOUND_MOST: u64 = 1 << 34;
 const OUTBOUND_LEAST: u64 = 1 << 15;
-/// Bytes of a BAR for outbound windows that are mapped at most.
+/// Maximum number of bytes of a BAR that are mapped for outbound windows.
 const MAPPED_MOST: u64 = 16 << 20;
-/// Looks at a register that says when a zone was written.
-const PATIENCE: u32 = 1000;
+/// Maximum number of polls for the end of a zone write.
+const ZONE_POLLS: u32 = 1000;
 
-/// What zones do with loads and stores: NREAD, and NWRITE with a response.
+/// Zones turn loads into NREAD, and stores into NWRITE with a response.
 const ZONE_READS: u32 = 0x100;
 const ZONE_WRITES: u32 = 0x4;
 
@@ -42,13 +42,13 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// All of them closed. Outbound ones lie in BAR 2, if the bridge was configured to have it.
+    /// Closes all windows. Outbound ones use BAR 2, if the bridge is configured to have it.
     pub fn new(bars: &Bars, platform: &mut dyn Platform, registers: &Tsi721Registers) -> Windows {
         for number in 0..WINDOWS {
             registers.write(inbound_window(number), 0);
             registers.write(outbound_window(number), 0);
             for zone in 0..ZONES {
-                // Their memory has no valid check bits before it was written.
+                // The ECC bits of zone memory are invalid before its first write.
                 write_zone(number, zone, [0; 3], registers);
             }
         }
@@ -82,7 +82,7 @@ impl Windows {
         Ok(free as u8)
     }
 
-    /// Ends it.
+    /// Closes an inbound window.
     pub fn unmap_inbound(&mut self, number: u8, registers: &Tsi721Registers) {
         let number = usize::from(number);
         if let Some(used) = self.inbound.get_mut(number) {
@@ -149,7 +149,7 @@ impl Windows {
         }
     }
 
-    /// Ends an outbound window.
+    /// Closes an outbound window.
     pub fn unmap_outbound(&mut self, map: &OutboundMap, registers: &Tsi721Registers) {
         let number = usize::from(map.number);
         if let Some(window) = self.outbound.get_mut(number) {
@@ -161,7 +161,7 @@ impl Windows {
 }
 
 fn write_zone(window: usize, zone: usize, data: [u32; 3], registers: &Tsi721Registers) {
-    for _ in 0..PATIENCE {
+    for _ in 0..ZONE_POLLS {
         if registers.read(ZONE_SELECT) & ZONE_GO == 0 {
             break;
         }

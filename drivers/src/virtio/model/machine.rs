@@ -1,4 +1,4 @@
-//! A machine of models: memory, PCI configuration spaces, register ranges, interrupts.
+//! A machine for tests: memory, PCI configuration spaces, register ranges, interrupts.
 
 use super::Model;
 use super::register_models::{Bar, Mapped};
@@ -12,14 +12,14 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::vec::Vec;
 
-/// Bus address of the memory: not where it lies for us.
+/// Bus address of the memory, different from its virtual address.
 const MEMORY: u64 = 0x10_0000;
 
 pub struct Machine {
     arena: Arena,
     memory: Window,
     pub spaces: ConfigSpaces,
-    /// Those that were looked at before.
+    /// Configuration spaces that were scanned before.
     known: Vec<&'static ConfigSpaces>,
     mapped: Vec<Mapped>,
     pub slots: Vec<Slot>,
@@ -90,7 +90,7 @@ impl Machine {
         self.mapped.push(Mapped::new(address, 0x200, model.clone(), Bar::Mmio(version)));
     }
 
-    /// Finds what was plugged.
+    /// Scans for the devices that were plugged.
     pub fn find(&mut self) -> Inventory {
         let mut inventory = Inventory::default();
         self.known.push(Box::leak(Box::new(core::mem::take(&mut self.spaces))));
@@ -101,7 +101,7 @@ impl Machine {
     }
 }
 
-// SAFETY: models of devices; tests of hostile ones hold no reference to what those write.
+// SAFETY: the devices are models; tests of hostile models hold no reference to the memory that those write.
 unsafe impl Platform for Machine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         let mapped = self.mapped.iter().find_map(|m| m.part(address, len))?;
@@ -125,7 +125,7 @@ unsafe impl Platform for Machine {
     }
 }
 
-/// A clock that goes on by a millisecond at each look.
+/// A clock that advances by a millisecond at each reading.
 impl Clock for Machine {
     fn now(&self) -> Instant {
         self.time.set(self.time.get() + 1_000_000);

@@ -1,5 +1,5 @@
-//! The device side of virtio, for tests: registers (PCI and memory-mapped, versions 2 and 1) and
-//! split queues on the same memory as the driver's, by the letter of the specification or not.
+//! Model of a virtio device, for tests: registers (PCI and memory-mapped, versions 2 and 1) and split queues in the
+//! driver's memory. It can violate the specification.
 
 mod machine;
 mod queue;
@@ -13,11 +13,11 @@ use queue::Queue;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// A device that is shared by its register faces and the test that plays it.
+/// A device that is shared by its register models and the test that drives it.
 #[derive(Clone)]
 pub struct Model(Arc<Mutex<State>>);
 
-/// What the device knows.
+/// State of the device.
 pub struct State {
     pub device_type: u32,
     pub offered: u64,
@@ -29,14 +29,15 @@ pub struct State {
     /// Interrupts raised, and notifications received.
     pub interrupts: u64,
     pub kicks: u64,
-    /// Answers FEATURES_OK, and comes out of reset.
+    /// The device accepts FEATURES_OK.
     pub agreeable: bool,
+    /// The device comes out of reset.
     pub resets: bool,
     memory: Window,
     feature_select: u32,
     queue_select: u16,
     msix_vector: u16,
-    /// Raised and not acknowledged (memory-mapped face).
+    /// Interrupt line: raised and not acknowledged (memory-mapped registers).
     line: bool,
     raised: Option<&'static core::sync::atomic::AtomicU64>,
 }
@@ -71,7 +72,7 @@ impl Model {
         })))
     }
 
-    /// The device, to look at or to play.
+    /// The device's state, to check or to act as the device.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +83,7 @@ impl State {
         self.accepted & 1 << 29 != 0
     }
 
-    /// Whether the driver said that it is ready.
+    /// Whether the driver has set DRIVER_OK.
     pub fn live(&self) -> bool {
         self.status & 4 != 0
     }
@@ -94,7 +95,7 @@ impl State {
         self.queues[index].pop(&memory, event_index)
     }
 
-    /// Gives a chain back, and interrupts if the driver asked for it.
+    /// Completes a chain, and interrupts if the driver requested it.
     pub fn push(&mut self, index: usize, head: u16, written: u32) {
         let event_index = self.event_index();
         let memory = self.memory;
@@ -103,7 +104,7 @@ impl State {
         }
     }
 
-    /// Writes whatever entry, and moves the used index by whatever step.
+    /// Writes an arbitrary entry, and moves the used index by an arbitrary step.
     pub fn lie(&mut self, index: usize, id: u32, written: u32, step: u16) {
         let memory = self.memory;
         self.queues[index].lie(&memory, id, written, step);
@@ -133,12 +134,12 @@ impl State {
         (address - self.memory.bus_address()) as usize
     }
 
-    /// Everything that the chain's device-readable descriptors hold.
+    /// Content of the chain's device-readable descriptors.
     pub fn gather(&self, chain: &Chain) -> Vec<u8> {
         chain.readable.iter().flat_map(|&(at, len)| self.read_memory(at, len)).collect()
     }
 
-    /// Spreads `bytes` over the chain's device-writable descriptors; returns how many fitted.
+    /// Writes `bytes` to the chain's device-writable descriptors; returns how many fitted.
     pub fn scatter(&self, chain: &Chain, bytes: &[u8]) -> u32 {
         let mut rest = bytes;
         for &(at, len) in &chain.writable {

@@ -1,4 +1,4 @@
-//! The device side of one split virtqueue.
+//! Device side of a split virtqueue.
 
 use crate::hal::Window;
 use std::vec::Vec;
@@ -7,9 +7,9 @@ use std::vec::Vec;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub head: u16,
-    /// Bus address and length of what the device may read, in order.
+    /// Memory for the device to read, in order: bus address and length.
     pub readable: Vec<(u64, u32)>,
-    /// The same of what it may write.
+    /// Memory for the device to write, in order: bus address and length.
     pub writable: Vec<(u64, u32)>,
 }
 
@@ -22,7 +22,7 @@ pub struct Queue {
     pub available: u64,
     pub used: u64,
     pub vector: u16,
-    /// Chains taken so far, and given back.
+    /// Chains taken so far, and completed so far.
     popped: u16,
     pushed: u16,
 }
@@ -55,7 +55,7 @@ impl Queue {
         let index = memory.load16(at(self.available) + 2);
         assert!(index.wrapping_sub(self.popped) <= self.size, "driver offers more than there is");
         if event_index {
-            // Notify me of whatever comes after what I have seen.
+            // Requests a notification of the next chain.
             memory.store16(at(self.used) + 4 + size * 8, index);
         }
         if index == self.popped {
@@ -87,7 +87,7 @@ impl Queue {
         panic!("driver offers a chain without an end");
     }
 
-    /// Gives a chain back. True if the driver wants an interrupt.
+    /// Completes a chain. True if the driver requests an interrupt.
     pub fn push(&mut self, memory: &Window, id: u32, written: u32, event_index: bool) -> bool {
         let at = |address: u64| (address - memory.bus_address()) as usize;
         let old = self.pushed;

@@ -11,11 +11,11 @@ pub enum Bar {
     Mmio(u32),
 }
 
-/// A stretch of bus addresses where a model's registers answer.
+/// A range of bus addresses with a model's registers.
 pub struct Mapped {
     address: u64,
     len: usize,
-    /// Where this part starts in the whole face.
+    /// Offset of this part in the whole range.
     start: usize,
     model: Model,
     bar: Bar,
@@ -179,15 +179,14 @@ impl State {
         }
     }
 
-    /// The model's messages go straight to the counter at the message's address.
+    /// The model's messages increment the counter at the message's address.
     fn write_msix(&mut self, at: usize, value: u64) {
         match at {
             0 => self.feature_select = value as u32,
             4 => {
                 let address = value << 32 | u64::from(self.feature_select);
                 let counter = core::ptr::with_exposed_provenance::<AtomicU64>(address as usize);
-                // SAFETY: the machine of models gives out messages whose address is that of a
-                // leaked counter.
+                // SAFETY: the test machine allocates messages whose address is that of a leaked counter.
                 self.raised = Some(unsafe { &*counter });
             }
             _ => {}

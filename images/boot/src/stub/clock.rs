@@ -1,7 +1,7 @@
-//! How fast the time-stamp counter and the local APIC's timer run.
+//! Frequencies of the time-stamp counter and of the local APIC's timer.
 //!
-//! The CPU's own word is taken where it gives one. Else both are measured against a timer of known
-//! frequency for 10 ms, which is exact to some 50 ppm: at each end the best of several looks is taken.
+//! The TSC frequency in CPUID is used if there is one. Otherwise both are measured against a timer of known
+//! frequency for 10 ms, with an error of about 50 ppm: at each end the best of several samples is used.
 
 use super::fatal;
 use crate::acpi::Tables;
@@ -12,19 +12,19 @@ use x86_64::registers::model_specific::Msr;
 
 const PM_TIMER_HZ: u64 = 3_579_545;
 const PIT_HZ: u64 = 1_193_182;
-/// Ticks of a millisecond, times this, are measured.
+/// Duration of the measurement.
 const MILLISECONDS: u64 = 10;
-/// Times a timer is looked at to find the moment at an end.
-const LOOKS: u32 = 8;
-/// A timer that has not moved after so many looks is not there.
-const PATIENCE: u32 = 100_000;
+/// Samples at each end of the measurement.
+const SAMPLES: u32 = 8;
+/// A timer that has not changed after so many reads is absent.
+const MAX_READS: u32 = 100_000;
 
-/// Fills in the frequencies and where they come from.
+/// Sets the frequencies and their source.
 pub fn measure(boot: &mut BootInfo, acpi: Option<&Tables>) {
     let pm_timer = acpi.and_then(Tables::pm_timer).map(PmTimer::new);
     let measured = pm_timer
-        .and_then(|mut t| Some((ClockSource::PmTimer, against(&mut t, PM_TIMER_HZ)?)))
-        .or_else(|| Some((ClockSource::Pit, against(&mut Pit::start(), PIT_HZ)?)));
+        .and_then(|mut t| Some((ClockSource::PmTimer, measure_against(&mut t, PM_TIMER_HZ)?)))
+        .or_else(|| Some((ClockSource::Pit, measure_against(&mut Pit::start(), PIT_HZ)?)));
     if let Some((source, (tsc, apic))) = measured {
         (boot.clock_source, boot.tsc_khz, boot.apic_timer_khz) = (source, tsc, apic);
     }
@@ -32,12 +32,14 @@ pub fn measure(boot: &mut BootInfo, acpi: Option<&Tables>) {
         (boot.clock_source, boot.tsc_khz) = (ClockSource::Cpuid, khz);
     }
     if boot.tsc_khz == 0 {
-        fatal("no clock: the machine has neither an ACPI PM timer nor a PIT, and CPUID is silent");
+        fatal(
+            "no clock: the machine has neither an ACPI PM timer nor a PIT, and CPUID has no TSC frequency",
+        );
     }
 }
 
-/// TSC frequency announced by the hypervisor (leaf 0x40000010, a VMware invention that KVM speaks) or
-/// by the CPU (leaf 0x15).
+/// TSC frequency from the hypervisor (leaf 0x40000010 of VMware, which KVM supports) or
+/// from the CPU (leaf 0x15).
 fn from_cpuid() -> Option<u64> {
     const HYPERVISOR: u32 = 1 << 31;
     if __cpuid(1).ecx & HYPERVISOR != 0 && __cpuid(0x4000_0000).eax >= 0x4000_0010 {
@@ -56,49 +58,49 @@ fn from_cpuid() -> Option<u64> {
 
 /// A counter of known frequency.
 trait Timer {
-    /// Ticks since some moment in the past.
+    /// Ticks since a fixed time in the past.
     fn ticks(&mut self) -> u64;
 }
 
-/// One moment on all three clocks.
-struct Moment {
+/// A sample of all three clocks.
+struct Sample {
     ticks: u64,
     tsc: u64,
     apic: u64,
 }
 
-/// (TSC, APIC timer) in kHz by a timer of `hz`, or `None` if that does not run.
-fn against(timer: &mut impl Timer, hz: u64) -> Option<(u64, u64)> {
+/// Measures (TSC, APIC timer) in kHz with a timer of `hz`; `None` if the timer does not run.
+fn measure_against(timer: &mut impl Timer, hz: u64) -> Option<(u64, u64)> {
     let apic = ApicTimer::start();
     let first = timer.ticks();
-    let mut looks = 0;
+    let mut reads = 0;
     while timer.ticks() == first {
-        looks += 1;
-        if looks > PATIENCE {
+        reads += 1;
+        if reads > MAX_READS {
             return None;
         }
     }
-    let start = moment(timer, &apic);
+    let start = sample(timer, &apic);
     while timer.ticks() - start.ticks < hz * MILLISECONDS / 1000 {
-        // What is exact is looked for at the ends.
+        // Exact samples are needed only at the ends.
         (0..8).for_each(|_| core::hint::spin_loop());
     }
-    let end = moment(timer, &apic);
+    let end = sample(timer, &apic);
     let khz = |count: u64| count * hz / (end.ticks - start.ticks) / 1000;
     Some((khz(end.tsc - start.tsc), khz(end.apic - start.apic)))
 }
 
-/// The look at the timer that took least time, so that little can have come between.
-fn moment(timer: &mut impl Timer, apic: &ApicTimer) -> Moment {
-    let mut best = (u64::MAX, Moment { ticks: 0, tsc: 0, apic: 0 });
-    for _ in 0..LOOKS {
+/// The sample that took the least time, so that the three clocks were read close together.
+fn sample(timer: &mut impl Timer, apic: &ApicTimer) -> Sample {
+    let mut best = (u64::MAX, Sample { ticks: 0, tsc: 0, apic: 0 });
+    for _ in 0..SAMPLES {
         // SAFETY: every x86-64 CPU has the instruction, and the kernel needs it as well.
         let before = unsafe { _rdtsc() };
         let (apic, ticks) = (apic.count(), timer.ticks());
         // SAFETY: as above.
         let took = unsafe { _rdtsc() } - before;
         if took < best.0 {
-            best = (took, Moment { ticks, tsc: before + took / 2, apic });
+            best = (took, Sample { ticks, tsc: before + took / 2, apic });
         }
     }
     best.1
@@ -162,8 +164,8 @@ impl Timer for Pit {
     }
 }
 
-/// The local APIC's timer, masked, counting down undivided. At this point the APIC is as the firmware
-/// left it: either mode.
+/// The local APIC's timer, masked, counting down undivided. The APIC is in the mode that the firmware
+/// has set.
 struct ApicTimer {
     x2apic: bool,
 }
@@ -203,10 +205,10 @@ impl ApicTimer {
 
     fn write(&self, register: u32, value: u32) {
         if self.x2apic {
-            // SAFETY: as in `read`; a masked timer interrupts nobody.
+            // SAFETY: as in `read`; a masked timer raises no interrupt.
             unsafe { Msr::new(0x800 + register).write(value.into()) };
         } else {
-            // SAFETY: as in `read`; a masked timer interrupts nobody.
+            // SAFETY: as in `read`; a masked timer raises no interrupt.
             unsafe { Self::address(register).write_volatile(value) };
         }
     }

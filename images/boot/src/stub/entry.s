@@ -1,6 +1,6 @@
 # The entry points, in 32-bit mode: PVH (ebx = hvm_start_info) and Multiboot2 (eax = magic, ebx =
 # information). They map the first 4 GiB one to one (4 KiB pages for the first 2 MiB, because the kernel
-# remaps the page its other processors start in; 2 MiB pages above) and call
+# remaps the page in which its other processors start; 2 MiB pages above) and call
 # isthmus_stub(magic, information) in long mode. AT&T syntax.
 
 # Xen ELF note XEN_ELFNOTE_PHYS32_ENTRY: the PVH entry point (8 bytes, since the file is ELF64).
@@ -18,7 +18,7 @@
     .balign 8
 header_start:
     .long 0xe85250d6, 0, (header_end - header_start), -(0xe85250d6 + (header_end - header_start))
-    # wanted: memory map (6), command line (1), screen (8), ACPI root pointer old (14) and new (15); optional
+    # requested, optional: memory map (6), command line (1), screen (8), ACPI root pointer old (14) and new (15)
     .balign 8
 1:  .short 1, 1
     .long 2f - 1b
@@ -38,7 +38,7 @@ header_end:
 .code32
 .global isthmus_pvh
 isthmus_pvh:
-    movl $0x336ec578, %eax     # the magic of hvm_start_info, to tell the two apart
+    movl $0x336ec578, %eax     # the magic of hvm_start_info, to distinguish the two protocols
 .global isthmus_multiboot2
 isthmus_multiboot2:
     cli

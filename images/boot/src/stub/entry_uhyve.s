@@ -1,10 +1,10 @@
 # The entry point under uhyve, in 64-bit mode (hermit-entry, entry version 4): rdi = boot information, esi = number of
-# the processor. All processors come here at once, on the one stack that uhyve gives the first of them. They get the
-# page tables and segments that the other entry points make. AT&T syntax.
+# the processor. All processors enter here at once, with the one stack that uhyve provides for the first processor. They
+# get the same page tables and segments as from the other entry points. AT&T syntax.
 
 .section .text.isthmus_entry, "ax", @progbits
 .code64
-# What of the mode uhyve has not set up, and our tables and segments.
+# Sets up the parts of the mode that uhyve does not, and the stub's page tables and segments.
 .macro boot_take_over
     movl $boot_top_table, %eax
     movq %rax, %cr3
@@ -43,7 +43,8 @@ isthmus_uhyve:
     call isthmus_stub_uhyve
     ud2
 
-    # The others wait until the first has made the tables and is done; the kernel gives each a stack.
+    # The other processors wait until the first one has made the tables and ended the stub. The kernel gives each
+    # processor a stack.
 7:  pause
     cmpl $0, isthmus_first_is_done(%rip)
     je 7b

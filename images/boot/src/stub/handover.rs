@@ -1,4 +1,4 @@
-//! Entering the kernel, which is linked into the same image (hermit-entry, entry version 4).
+//! Entry into the kernel, which is linked into the same image (hermit-entry, entry version 4).
 
 use crate::{BootInfo, fdt};
 use core::mem::MaybeUninit;
@@ -24,7 +24,7 @@ unsafe extern "C" {
 static mut DEVICE_TREE: fdt::Buffer = [0; 2048];
 static mut RAW: MaybeUninit<RawBootInfo> = MaybeUninit::uninit();
 
-/// First and one past the last address of the image.
+/// First address of the image, and one past its last.
 pub fn image() -> (u64, u64) {
     ((&raw const __ehdr_start) as u64, ((&raw const _end) as u64).next_multiple_of(4096))
 }
@@ -34,7 +34,7 @@ pub fn stack_guard() -> u64 {
     (&raw const isthmus_stack_guard) as u64
 }
 
-/// Enters the kernel as its first processor. It takes the machine for `platform_info`.
+/// Enters the kernel on the first processor, with `platform_info` as its platform.
 pub fn enter_kernel(boot: &BootInfo, platform_info: PlatformInfo) -> ! {
     // SAFETY: the only processor, and this function is entered once.
     let device_tree = unsafe { &mut *addr_of_mut!(DEVICE_TREE) };
@@ -51,7 +51,7 @@ pub fn enter_kernel(boot: &BootInfo, platform_info: PlatformInfo) -> ! {
     };
     // SAFETY: the only processor, and this function is entered once.
     let raw = unsafe { (*addr_of_mut!(RAW)).write(RawBootInfo::from(info)) };
-    // SAFETY: the kernel wants the bottom of a 32 KiB stack in rsp (it adds the size itself) and its
+    // SAFETY: the kernel expects the bottom of a 32 KiB stack in rsp (it adds the size itself) and its
     // arguments in rdi and rsi. The stub's frames on that stack are not used any more.
     unsafe {
         core::arch::asm!(

@@ -1,4 +1,4 @@
-//! No interrupt may reach the kernel before its own set-up: everything is masked here.
+//! Masks all interrupts, because none may reach the kernel before its own set-up.
 
 use crate::acpi::Tables;
 use x86_64::instructions::port::Port;
@@ -9,7 +9,7 @@ const VERSION: u32 = 1;
 const REDIRECTIONS: u32 = 0x10;
 const MASKED: u32 = 1 << 16;
 
-/// Masks both 8259 and every input of every I/O APIC.
+/// Masks both 8259s and every input of every I/O APIC.
 pub fn mask_all(acpi: Option<&Tables>) {
     // SAFETY: the mask registers of the two 8259; a machine without them ignores the write.
     unsafe {

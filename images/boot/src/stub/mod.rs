@@ -1,6 +1,6 @@
-//! From the entry point to the kernel, in order. The stub is alone on the machine and has no heap.
+//! The steps from the entry point to the kernel, in order. The stub runs alone on the machine and has no heap.
 //!
-//! What the kernel wants (hermit-kernel 0.11): long mode, memory mapped one to one and writable, a
+//! The kernel (hermit-kernel 0.11) requires long mode, memory mapped one to one and writable, a
 //! memory map in ascending order as a device tree, and no interrupt before its own set-up.
 
 #[cfg(not(feature = "uhyve"))]
@@ -35,17 +35,17 @@ core::arch::global_asm!(
 );
 
 #[cfg(not(feature = "uhyve"))]
-/// What a Multiboot2 loader leaves in EAX (Multiboot2 specification 2.0, 3.3).
+/// Magic number of a Multiboot2 loader in EAX (Multiboot2 specification 2.0, 3.3).
 const MULTIBOOT2: u32 = 0x36d7_6289;
-/// The kernel's lists of free memory hold 16 ranges before they want a heap; each region can be split.
+/// Most regions for the kernel. Its free lists hold 16 ranges without a heap, and each region can be split.
 const MAX_REGIONS: usize = 8;
 
 static mut BOOT_INFO: BootInfo = BootInfo::new();
 
-/// What the image asks for by [`crate::boot_info`].
+/// Accessor for [`crate::boot_info`].
 #[unsafe(no_mangle)]
 extern "C" fn isthmus_boot_info() -> &'static BootInfo {
-    // SAFETY: written only by the stub, which ended before anybody could call this.
+    // SAFETY: only the stub writes it, and the stub ended before any caller of this runs.
     unsafe { &*addr_of_mut!(BOOT_INFO) }
 }
 
@@ -63,8 +63,8 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
         }
         MULTIBOOT2 => {
             boot.protocol = Protocol::Multiboot2;
-            // SAFETY: the loader's information begins with its size. The loader is gone, and the stub
-            // writes only to the image, which the loader kept apart from it.
+            // SAFETY: the loader's information begins with its size. The loader does not run any more, and the stub
+            // writes only to the image, which does not overlap the information.
             let information = unsafe {
                 let size: u32 = physical::read(information.into());
                 physical::bytes(information.into(), size.into())
@@ -73,10 +73,10 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
                 boot.rsdp = keep_root_pointer(copy);
             }
         }
-        _ => fatal("entered by something that is neither PVH nor Multiboot2"),
+        _ => fatal("the boot loader uses neither PVH nor Multiboot2"),
     }
     if boot.memory.regions().is_empty() {
-        fatal("the boot loader gave no memory map");
+        fatal("the boot loader passed no memory map");
     }
     if boot.rsdp == 0 {
         boot.rsdp = physical::find_rsdp();
@@ -84,16 +84,16 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
     enter(boot, PlatformInfo::Fdt)
 }
 
-/// Enters the kernel with what is known of the machine, which the kernel takes for `platform`.
+/// Completes the boot information and enters the kernel, with `platform` as its platform.
 fn enter(boot: &mut BootInfo, platform: PlatformInfo) -> ! {
     paging::uncache_devices(&boot.memory);
-    // SAFETY: the entry point mapped the first 4 GiB one to one; firmware is done with its tables.
+    // SAFETY: the entry point mapped the first 4 GiB one to one; the firmware no longer writes its tables.
     let acpi = unsafe { Tables::new(boot.rsdp) };
 
     let (image_start, image_end) = handover::image();
     boot.memory.keep(image_start, image_end);
-    let asked = boot.command_line().split_ascii_whitespace();
-    let bytes = asked.filter_map(|w| w.strip_prefix("isthmus.memory.arena=")).next_back();
+    let words = boot.command_line().split_ascii_whitespace();
+    let bytes = words.filter_map(|w| w.strip_prefix("isthmus.memory.arena=")).next_back();
     let bytes = bytes.map(|b| b.trim_matches('"')).and_then(crate::parse_size);
     match boot.memory.keep_arena(&ArenaRequest { bytes, image_end }) {
         Some(arena) => boot.arena = arena,
@@ -107,21 +107,21 @@ fn enter(boot: &mut BootInfo, platform: PlatformInfo) -> ! {
     #[cfg(not(feature = "uhyve"))]
     clock::measure(boot, acpi.as_ref());
     #[cfg(feature = "uhyve")]
-    uhyve::let_others_in();
+    uhyve::release_other_processors();
     handover::enter_kernel(boot, platform)
 }
 
-/// The loader's copy of the root pointer lies in memory that the kernel will use, so it moves here.
+/// Copies the root pointer to the image, because the loader's copy lies in memory that the kernel will use.
 #[cfg(not(feature = "uhyve"))]
 fn keep_root_pointer(copy: RootPointer) -> u64 {
     static mut ROOT_POINTER: RootPointer = RootPointer([0; 36]);
     let place = &raw mut ROOT_POINTER;
-    // SAFETY: the only processor, and nobody has read it yet.
+    // SAFETY: the only processor, and no reference to it exists yet.
     unsafe { place.write(copy) };
     place as u64
 }
 
-/// Says why the machine cannot boot, and ends. Tests see exit code 37 (as `power_off(2)` of the image).
+/// Prints why the machine cannot boot, and stops. Tests see exit code 37 (as with `power_off(2)` of the image).
 fn fatal(reason: &str) -> ! {
     #[cfg(not(feature = "uhyve"))]
     use uart::print;
@@ -140,7 +140,7 @@ fn fatal(reason: &str) -> ! {
     stop()
 }
 
-/// Nothing runs after this.
+/// Halts for ever.
 fn stop() -> ! {
     loop {
         x86_64::instructions::interrupts::disable();

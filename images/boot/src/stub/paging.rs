@@ -1,4 +1,4 @@
-//! What the entry point's page tables still lack: uncached device registers, and the arena above 4 GiB.
+//! Completes the entry point's page tables: uncached device registers, and the arena above 4 GiB.
 
 use super::fatal;
 use crate::memory_map::LARGE_PAGE;
@@ -6,7 +6,7 @@ use crate::{BootInfo, MemoryMap};
 
 const PRESENT_WRITABLE: u64 = 3;
 const LARGE: u64 = 1 << 7;
-/// PCD and PWT: strong uncacheable, whatever the MTRRs say.
+/// PCD and PWT: strong uncacheable, regardless of the MTRRs.
 const UNCACHED: u64 = 3 << 3;
 const ENTRIES: u64 = 512;
 const GIB: u64 = 1 << 30;
@@ -16,21 +16,21 @@ unsafe extern "C" {
     static mut isthmus_directory_pointers: [u64; 512];
 }
 
-/// Switches caching off for large pages below 4 GiB that hold no memory: device registers.
+/// Disables caching for large pages below 4 GiB without memory, which contain device registers.
 pub fn uncache_devices(memory: &MemoryMap) {
     let directories = &raw mut isthmus_page_directories;
     for i in 1..4 * ENTRIES {
         let (start, end) = (i * LARGE_PAGE, (i + 1) * LARGE_PAGE);
         let holds_memory = |r: &crate::Region| r.kind.is_memory() && r.start < end && r.end > start;
         if !memory.regions().iter().any(holds_memory) {
-            // SAFETY: the only processor; the entry keeps mapping the same frame.
+            // SAFETY: the only processor; the entry still maps the same frame.
             unsafe { (*directories)[i as usize] |= UNCACHED };
         }
     }
     flush();
 }
 
-/// Maps the arena one to one where it lies above 4 GiB, with tables taken from memory below.
+/// Maps the arena one to one if it lies above 4 GiB, with page tables in memory below.
 pub fn map_arena(boot: &mut BootInfo) {
     let arena = boot.arena;
     if arena.end <= 4 * GIB {
@@ -47,7 +47,7 @@ pub fn map_arena(boot: &mut BootInfo) {
             let frame = gib * GIB + i * LARGE_PAGE;
             let inside = frame >= arena.start && frame < arena.end;
             let entry = if inside { frame | PRESENT_WRITABLE | LARGE } else { 0 };
-            // SAFETY: the table is a page of RAM that was just taken out of the memory map.
+            // SAFETY: the table is a page of RAM that was just removed from the memory map.
             unsafe { table.add(i as usize).write(entry) };
         }
         // SAFETY: the arena ends below 512 GiB, so the index is inside; the only processor.

@@ -1,27 +1,27 @@
-//! Reading what the boot loader and the firmware left in memory below 4 GiB.
+//! Access to data of the boot loader and the firmware in memory below 4 GiB.
 
-/// What the entry point mapped one to one.
+/// End of the memory that the entry point mapped one to one.
 const MAPPED: u64 = 4 << 30;
 
 #[cfg(not(feature = "uhyve"))]
-/// A copy of what lies at `address` (any alignment).
+/// Copies a value at `address` (any alignment).
 ///
 /// # Safety
-/// Any bit pattern is a valid `T`, and memory lies there: reading it has no effect.
+/// Any bit pattern is a valid `T`, and there is memory at `address`, so that reading it has no side effect.
 pub unsafe fn read<T: Copy>(address: u64) -> T {
     check(address, size_of::<T>() as u64);
-    // SAFETY: mapped (checked); memory lies there, and any bit pattern is a valid T (the caller's promises).
+    // SAFETY: mapped (checked); it is memory, and any bit pattern is a valid T (the caller's promises).
     unsafe { (address as usize as *const T).read_unaligned() }
 }
 
 /// `len` bytes at `address`.
 ///
 /// # Safety
-/// Memory lies there, which the boot loader or the firmware has written, and nobody writes to it as long as the bytes
-/// are used.
+/// There is memory at `address`, which the boot loader or the firmware has written, and which is not written as long as
+/// the bytes are used.
 pub unsafe fn bytes<'a>(address: u64, len: u64) -> &'a [u8] {
     check(address, len);
-    // SAFETY: mapped and shorter than 4 GiB (checked); memory that was written lies there, and is not written any more (the
+    // SAFETY: mapped and shorter than 4 GiB (checked); it is memory that was written, and is not written any more (the
     // caller's promises). A byte has no alignment, and any byte is a u8.
     unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
 }
@@ -45,7 +45,7 @@ pub unsafe fn string<'a>(address: u64) -> &'a [u8] {
 }
 
 #[cfg(not(feature = "uhyve"))]
-/// Looks for the ACPI root pointer where a BIOS puts it (ACPI 6.5, 5.2.5.1); 0 if it is not there.
+/// Searches for the ACPI root pointer at the locations of a BIOS (ACPI 6.5, 5.2.5.1); 0 if it is not found.
 pub fn find_rsdp() -> u64 {
     // SAFETY: any two bytes are a u16.
     let extended_bios_data = u64::from(unsafe { read::<u16>(0x40e) }) << 4;
@@ -58,6 +58,6 @@ pub fn find_rsdp() -> u64 {
 
 fn check(address: u64, len: u64) {
     if address.checked_add(len).is_none_or(|end| end > MAPPED) {
-        super::fatal("the boot loader left its information above 4 GiB");
+        super::fatal("the boot loader put its information above 4 GiB");
     }
 }

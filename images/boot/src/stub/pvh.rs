@@ -1,4 +1,4 @@
-//! PVH start information (Xen: public/arch-x86/hvm/start_info.h).
+//! Parser for PVH start information (Xen: public/arch-x86/hvm/start_info.h).
 
 use super::physical;
 use crate::{BootInfo, Kind};
@@ -31,14 +31,14 @@ struct MemoryMapEntry {
     reserved: u32,
 }
 
-/// Takes over command line, root pointer and memory map.
+/// Copies command line, root pointer and memory map.
 pub fn read(boot: &mut BootInfo, address: u64) {
     // SAFETY: all fields are integers.
     let info = unsafe { physical::read::<StartInfo>(address) };
     if info.magic != MAGIC || info.version == 0 {
-        super::fatal("the start information is not that of PVH version 1 or later");
+        super::fatal("the start information is not of PVH version 1 or later");
     }
-    // SAFETY: the loader has put a string there, and is gone.
+    // SAFETY: the loader has put a string there, and does not run any more.
     boot.set_command_line(unsafe { physical::string(info.command_line) });
     boot.rsdp = info.rsdp;
     for i in 0..u64::from(info.memory_map_entries) {

@@ -1,4 +1,4 @@
-# What all entry points hand on: page tables, segments, the first stack. AT&T syntax.
+# Shared by all entry points: page tables, segments, the first stack. AT&T syntax.
 
 # Makes the page tables: the first 4 GiB, one to one.
 .macro boot_make_tables

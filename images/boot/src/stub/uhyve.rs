@@ -1,7 +1,7 @@
-//! Entered by uhyve (0.10, its interface version 1): what it says of the machine, and last words by its hypercalls.
+//! Entry from uhyve (0.10, its interface version 1): boot information, and error messages by hypercalls.
 //!
-//! An image of a fixed address gets memory from address 0 on, less than 3 GiB, and finds what uhyve left below the
-//! image: boot information and a device tree. Devices are above memory.
+//! An image with a fixed address gets memory from address 0 on, less than 3 GiB. uhyve puts boot information and a
+//! device tree below the image. Devices are above memory.
 
 use super::{enter, fatal, handover, physical};
 use crate::{BootInfo, ClockSource, Kind, Protocol, device_tree};
@@ -9,14 +9,14 @@ use core::arch::asm;
 use core::ptr::addr_of_mut;
 use hermit_entry::boot_info::{BootInfo as HermitBootInfo, PlatformInfo, RawBootInfo};
 
-/// Ports of hypercalls; what is written there is the address of their parameters.
+// Ports of hypercalls; the value written is the address of the parameters.
 const EXIT: u16 = 0x540;
 const SERIAL_WRITE: u16 = 0x880;
-/// The local APIC's timer of KVM runs at 1 GHz.
+/// Frequency of KVM's local APIC timer: 1 GHz.
 const APIC_TIMER_KHZ: u64 = 1_000_000;
-/// Longest device tree: uhyve has this much room for it.
+/// Longest device tree: uhyve reserves this many bytes for it.
 const LONGEST_TREE: u64 = 0x4000;
-/// How the machine ends, as `power::REFUSED` of the image.
+/// Exit code, as `power::REFUSED` of the image.
 const REFUSED: i32 = 2;
 
 unsafe extern "C" {
@@ -36,15 +36,15 @@ extern "C" fn isthmus_stub_uhyve(raw: &RawBootInfo) -> ! {
     }
     boot.memory.push(memory.start, memory.end, Kind::RAM);
     let PlatformInfo::Uhyve { cpu_freq, .. } = info.platform_info else {
-        fatal("entered by a loader that is not uhyve");
+        fatal("the loader is not uhyve");
     };
     let Some(khz) = cpu_freq else {
-        fatal("uhyve does not say how fast the time-stamp counter is (KVM_GET_TSC_KHZ)");
+        fatal("uhyve passed no frequency of the time-stamp counter (KVM_GET_TSC_KHZ)");
     };
     boot.clock_source = ClockSource::Cpuid;
     (boot.tsc_khz, boot.apic_timer_khz) = (khz.get().into(), APIC_TIMER_KHZ);
     if let Some(tree) = info.hardware_info.device_tree {
-        // SAFETY: uhyve has put its tree there, in memory that nobody writes to before the kernel runs.
+        // SAFETY: uhyve has put its tree there, in memory that is not written before the kernel runs.
         let tree = unsafe {
             let header = physical::bytes(tree.get(), 8);
             let len = device_tree::total_size(header).map_or(0, u64::from).min(LONGEST_TREE);
@@ -55,13 +55,14 @@ extern "C" fn isthmus_stub_uhyve(raw: &RawBootInfo) -> ! {
     enter(boot, info.platform_info)
 }
 
-/// The other processors may go on into the kernel.
-pub fn let_others_in() {
-    // SAFETY: a word that they poll. What was stored before is seen by who sees it: stores are ordered.
+/// Lets the other processors enter the kernel.
+pub fn release_other_processors() {
+    // SAFETY: a word that the other processors poll. Stores are ordered, so a processor that reads it also sees all
+    // earlier stores.
     unsafe { addr_of_mut!(isthmus_first_is_done).write_volatile(1) };
 }
 
-/// Parameters of hypercalls, in the image, whose addresses are those of memory.
+/// Parameters of a hypercall. They are in the image, whose virtual addresses are physical ones.
 #[repr(C, packed)]
 struct Text {
     address: u64,
@@ -82,8 +83,8 @@ pub fn exit() {
 
 /// `parameters` lie on the stub's stack, which is in the image.
 fn call(port: u16, parameters: u64) {
-    // SAFETY: a hypercall, which reads its parameters, and the text that they name, before this returns. (`Port` promises
-    // the compiler that memory does not matter.)
+    // SAFETY: a hypercall, which reads its parameters, and the text that they refer to, before this returns. (`Port` is
+    // not used, because it promises the compiler that memory is not accessed.)
     unsafe {
         asm!("out dx, eax", in("dx") port, in("eax") parameters as u32, options(nostack, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! A copy of the working tree, in which mistakes are made.
+//! A copy of the working tree, into which mistakes are planted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::list::Mistake;
 use crate::command;
 
-/// The database of advisories that some mistakes bring, from the top of the copy.
+/// The directory of the planted advisory database, relative to the top of the copy.
 pub(super) const DATABASE: &str = "planted-advisories";
 
 pub(super) struct Copy(TempDir);
@@ -22,7 +22,7 @@ pub(super) struct Planted {
 }
 
 impl Copy {
-    /// Copies the files that git knows, and those that it would.
+    /// Copies the files that git tracks, and untracked files that it does not ignore.
     pub fn of(root: &Path) -> Result<Copy> {
         let directory = tempfile::Builder::new().prefix("isthmus-mistakes-").tempdir()?;
         let mut list = Command::new("git");
@@ -30,7 +30,7 @@ impl Copy {
         for file in command::output(&mut list)?.lines() {
             let (from, to) = (root.join(file), directory.path().join(file));
             if from.is_file() {
-                fs::create_dir_all(to.parent().context("a file lies in a directory")?)?;
+                fs::create_dir_all(to.parent().context("the path has no parent directory")?)?;
                 fs::copy(&from, &to).with_context(|| format!("could not copy {file}"))?;
             }
         }
@@ -49,7 +49,7 @@ impl Copy {
             let text = String::from_utf8_lossy(before.as_deref().unwrap_or_default()).into_owned();
             let edited = edit(&text);
             planted.before.push((path.clone(), before));
-            fs::create_dir_all(path.parent().context("a file lies in a directory")?)?;
+            fs::create_dir_all(path.parent().context("the path has no parent directory")?)?;
             fs::write(&path, edited)?;
         }
         Ok(planted)
@@ -57,7 +57,7 @@ impl Copy {
 }
 
 impl Planted {
-    /// The database of advisories, as a repository: cargo-deny takes no other.
+    /// Makes the planted advisory database a git repository, because cargo-deny accepts nothing else.
     pub fn advisories(&self) -> Option<PathBuf> {
         let database = self.root.join(DATABASE);
         let git = |arguments: &[&str]| {

@@ -1,34 +1,34 @@
-//! The mistakes.
+//! The mistakes to plant, each with the text that its check must print.
 
 use super::copy::DATABASE;
 
-/// A mistake that a check has to find.
+/// A mistake that a check must find.
 pub(super) struct Mistake {
     pub check: &'static str,
     pub what: &'static str,
     /// The crate to compile, where one is enough.
     pub only: Option<&'static str>,
-    /// Files, and how their text is changed; it is empty where there is no such file.
+    /// Files and the edit of their text, which is empty for a file that does not exist.
     pub edits: Vec<Edit>,
-    /// What the check has to print.
+    /// Text that the check must print.
     pub expected: String,
 }
 
 type Edit = (String, Box<dyn Fn(&str) -> String>);
 
-/// A file with something added at its end.
+/// Appends text to a file.
 fn added(file: &str, text: impl Into<String>) -> Edit {
     let text = text.into();
     (file.into(), Box::new(move |before| format!("{before}{text}")))
 }
 
-/// A file with other text.
+/// Replaces the whole text of a file.
 fn written(file: &str, text: impl Into<String>) -> Edit {
     let text = text.into();
     (file.into(), Box::new(move |_| text.clone()))
 }
 
-/// A file in which one text is replaced.
+/// Replaces every occurrence of a text in a file.
 fn replaced(file: &str, from: &'static str, to: &'static str) -> Edit {
     (file.into(), Box::new(move |before| before.replace(from, to)))
 }
@@ -43,7 +43,7 @@ fn mistake(
     Mistake { check, what, only: None, edits, expected: expected.into() }
 }
 
-/// All of them.
+/// All mistakes.
 pub(super) fn all() -> Vec<Mistake> {
     [text(), tidy_pages(), tidy_code(), dependencies(), compiled()].into_iter().flatten().collect()
 }
@@ -51,7 +51,7 @@ pub(super) fn all() -> Vec<Mistake> {
 fn text() -> Vec<Mistake> {
     let unformatted = "\nfn  planted( ) {}\n";
     let file = ".github/workflows/ci.yml";
-    // In pieces: this file is checked as well.
+    // In two pieces, because the spelling check covers this file too.
     let misspelt = concat!("rec", "ieve");
     vec![
         mistake(
@@ -111,7 +111,7 @@ fn tidy_pages() -> Vec<Mistake> {
         ),
         mistake(
             "tidy",
-            "text stands behind a closing fence",
+            "text follows a closing fence",
             [added("docs/run.md", "\n```\nplanted\n``` text\n")],
             "text behind a closing fence",
         ),

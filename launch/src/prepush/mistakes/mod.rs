@@ -17,12 +17,12 @@ use super::tree::Tree;
 use copy::Copy;
 use list::Mistake;
 
-/// Plants all mistakes of the checks that `asked` names, and prints a table. An error when one was not found.
-pub(super) fn show(tree: &Tree, asked: impl Fn(&str) -> bool) -> Result<()> {
+/// Plants all mistakes of the checks that `selected` accepts, and prints a table. Fails if a check misses a mistake.
+pub(super) fn show(tree: &Tree, selected: impl Fn(&str) -> bool) -> Result<()> {
     let copy = Copy::of(&tree.root)?;
     let mut before = BTreeMap::new();
     let mut rows = Vec::new();
-    for mistake in list::all().into_iter().filter(|mistake| asked(mistake.check)) {
+    for mistake in list::all().into_iter().filter(|mistake| selected(mistake.check)) {
         let started = Instant::now();
         let mut copied = Tree {
             root: copy.root().into(),
@@ -55,7 +55,7 @@ pub(super) fn show(tree: &Tree, asked: impl Fn(&str) -> bool) -> Result<()> {
     }
 }
 
-/// What a check prints when it fails; nothing where it does not.
+/// The output of a check that fails; empty if the check passes.
 fn output(tree: &Tree, name: &str) -> String {
     let check = CHECKS.iter().find(|check| check.name == name).expect("a check of this name");
     (check.run)(tree).err().map(|error| format!("{error:#}")).unwrap_or_default()

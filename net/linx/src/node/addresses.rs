@@ -1,26 +1,26 @@
-//! Link addresses of ours on a link: from 1 upwards, the lowest that is free first.
+//! Allocator of our link addresses on a link: from 1 upwards, lowest free address first.
 
 use alloc::vec::Vec;
 
-/// What an address stands for.
+/// Use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Local {
-    /// Nobody.
+    /// Not in use.
     Free,
-    /// An endpoint, by its place.
+    /// An endpoint, by its index.
     Endpoint(u32),
-    /// A name of the peer's on whose behalf signals are sent to another of the peer's, by its link address.
+    /// An endpoint of the peer whose signals we forward to another endpoint of the peer, by its link address.
     Peer(u32),
-    /// Nobody any more; but the peer has not said that it has forgotten.
-    Leaving,
+    /// Unpublished, UNPUBLISH_ACK pending.
+    AwaitAck,
 }
 
-/// The addresses. The tables grow with the highest that was in use.
+/// The addresses. The tables grow with the highest address used.
 #[derive(Debug)]
 pub(super) struct Addresses {
     most: u32,
     table: Vec<Local>,
-    /// A bit for each in the table that is free.
+    /// A bit for each free address.
     free: Vec<u64>,
     /// A bit for each word of `free` that is not 0.
     words: Vec<u64>,
@@ -34,12 +34,12 @@ impl Addresses {
         Addresses { most, table: alloc::vec![Local::Free], free, words, taken: 0 }
     }
 
-    /// All are free.
+    /// Frees all addresses.
     pub fn clear(&mut self) {
         *self = Addresses::new(self.most);
     }
 
-    /// Takes the lowest that is free.
+    /// Allocates the lowest free address.
     pub fn take(&mut self, what: Local) -> Option<u32> {
         if let Some(at) = self.words.iter().position(|&words| words != 0) {
             let word = 64 * at + self.words[at].trailing_zeros() as usize;
@@ -64,25 +64,25 @@ impl Addresses {
         Some(address as u32)
     }
 
-    /// What an address stands for.
+    /// Use of an address; None if it is free.
     #[inline]
     pub fn get(&self, address: u32) -> Option<Local> {
         self.table.get(address as usize).copied().filter(|&it| it != Local::Free)
     }
 
-    /// It stands for nobody any more.
-    pub fn leave(&mut self, address: u32) {
+    /// Marks an address as unpublished. It stays allocated until `release`.
+    pub fn unpublish(&mut self, address: u32) {
         if let Some(local) = self.table.get_mut(address as usize)
             && *local != Local::Free
         {
-            *local = Local::Leaving;
+            *local = Local::AwaitAck;
         }
     }
 
-    /// Frees one that is leaving; false if it is not.
+    /// Frees an unpublished address. False if it is not unpublished.
     pub fn release(&mut self, address: u32) -> bool {
         match self.table.get_mut(address as usize) {
-            Some(local) if *local == Local::Leaving => *local = Local::Free,
+            Some(local) if *local == Local::AwaitAck => *local = Local::Free,
             _ => return false,
         }
         let word = address as usize / 64;
@@ -92,17 +92,17 @@ impl Addresses {
         true
     }
 
-    /// Whether there can be such an address.
+    /// Whether an address is valid.
     pub fn is_address(&self, address: u32) -> bool {
         address != 0 && address <= self.most
     }
 
-    /// How many are taken.
+    /// Number of addresses that are not free.
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Those that stand for endpoints: their places.
+    /// Indices of the endpoints that have an address.
     pub fn endpoints(&self) -> impl Iterator<Item = u32> + '_ {
         self.table.iter().filter_map(|local| match local {
             Local::Endpoint(place) => Some(*place),
@@ -116,15 +116,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_first_and_none_before_it_was_released() {
+    fn lowest_address_is_reused_after_its_release() {
         for most in [1, 62, 63, 64, 127, 128, 300, 4095, 4096, 65_536] {
             let mut addresses = Addresses::new(most);
             for expected in 1..=most {
                 assert_eq!(addresses.take(Local::Endpoint(expected)), Some(expected));
             }
             assert_eq!(addresses.take(Local::Endpoint(0)), None);
-            assert!(!addresses.release(1), "it is not leaving");
-            addresses.leave(1);
+            assert!(!addresses.release(1), "not unpublished");
+            addresses.unpublish(1);
             assert_eq!(addresses.take(Local::Endpoint(0)), None);
             assert!(addresses.release(1));
             assert!(!addresses.release(1));
@@ -132,16 +132,16 @@ mod tests {
             assert_eq!(addresses.taken(), most as usize - 1);
             assert_eq!(addresses.take(Local::Peer(7)), Some(1));
             assert_eq!((addresses.get(1), addresses.get(0)), (Some(Local::Peer(7)), None));
-            // The lowest first, whatever the order in which they were given back.
+            // The lowest first, independent of the order of release.
             let freed: Vec<u32> = (2..=most).rev().step_by(61).collect();
-            freed.iter().for_each(|&address| addresses.leave(address));
+            freed.iter().for_each(|&address| addresses.unpublish(address));
             freed.iter().for_each(|&address| assert!(addresses.release(address)));
             let again: Vec<u32> =
                 freed.iter().filter_map(|_| addresses.take(Local::Endpoint(0))).collect();
             assert!(again.iter().eq(freed.iter().rev()), "{most}");
             assert_eq!(addresses.take(Local::Endpoint(0)), None);
             addresses.clear();
-            assert_eq!(addresses.take(Local::Leaving), Some(1));
+            assert_eq!(addresses.take(Local::AwaitAck), Some(1));
         }
     }
 }

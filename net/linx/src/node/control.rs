@@ -1,8 +1,8 @@
-//! RLNH: how a link comes up, and what its ends tell each other of names.
+//! RLNH: the handshake of a link, and the exchange of names between its ends.
 
 use super::addresses::Local;
 use super::link::{Carrier, Control, Link, Phase};
-use super::remotes::{Remote, Who};
+use super::remotes::{Owner, Remote};
 use super::{Event, Name, Node, PeerId};
 use crate::riocm::{Down, Fault, Message, SendError};
 use crate::wire::rlnh::{self, LONGEST};
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use drivers::hal::Instant;
 
 impl Node {
-    /// A link has a connection.
+    /// Handles the connection of a link: starts RLNH's handshake.
     pub(super) fn handle_connected(&mut self, place: u16, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
         link.phase = Phase::AwaitInit;
@@ -19,10 +19,10 @@ impl Node {
         link.control.push_back(Control::Init(link.our_version));
         link.watch.connected(now);
         self.rearm(place);
-        self.say(place);
+        self.send_control(place);
     }
 
-    /// A link has no connection any more: nothing of the peer's is known.
+    /// Handles the end of a link's connection: all state of the peer is dropped.
     pub(super) fn handle_disconnected(
         &mut self,
         place: u16,
@@ -43,10 +43,10 @@ impl Node {
         }
         link.local.clear();
         for (address, remote) in link.remotes.clear() {
-            if remote.is_told && !remote.is_gone {
+            if remote.is_reported && !remote.is_gone {
                 let peer = PeerId { link: link.id, address, generation: remote.generation };
                 events.push_back(Event::Gone(peer));
-                link.gone_untold += 1;
+                link.gone_pending += 1;
             }
         }
         link.wanted.clear();
@@ -55,37 +55,38 @@ impl Node {
         link.unclaimed.drain(..).for_each(|(_, _, chain)| pool.free(chain));
         self.rearm(place);
         if was_up {
-            self.tell_link(place);
+            self.queue_link_event(place);
         }
         self.reconnect(place, now);
     }
 
-    /// Wants a connection again that has ended, if our user knows of all that ended with it, and the pause is over.
+    /// Reconnects a link, if all its [`Event::Gone`] were delivered and the pause is over.
     pub(super) fn reconnect(&mut self, place: u16, now: Instant) {
         let link = self.links.get(usize::from(place)).and_then(Option::as_ref);
-        let is_ready =
-            |link: &Link| link.phase == Phase::Down && link.gone_untold == 0 && !link.watch.rests();
+        let is_ready = |link: &Link| {
+            link.phase == Phase::Down && link.gone_pending == 0 && !link.watch.is_pausing()
+        };
         if link.is_some_and(is_ready) {
             self.connect(place, now);
         }
     }
 
-    /// Our user knows that an endpoint of a peer's is no more.
-    pub(super) fn was_told(&mut self, peer: PeerId, now: Instant) {
+    /// An [`Event::Gone`] was delivered: sends the pending UNPUBLISH_ACK, or reconnects the link after the last one.
+    pub(super) fn gone_delivered(&mut self, peer: PeerId, now: Instant) {
         let Some(link) = self.link_by_id(peer.link) else { return };
-        link.gone_untold = link.gone_untold.saturating_sub(1);
+        link.gone_pending = link.gone_pending.saturating_sub(1);
         let known = link.remotes.get(peer.address);
         if known.is_some_and(|it| it.is_gone && it.generation == peer.generation) {
             link.acknowledge(peer.address);
-            self.say(peer.link.place);
+            self.send_control(peer.link.place);
         } else {
             self.reconnect(peer.link.place, now);
         }
         self.pump(now);
     }
 
-    /// Says what is to be said, as far as there is room.
-    pub(super) fn say(&mut self, place: u16) {
+    /// Sends queued RLNH messages while there is room.
+    pub(super) fn send_control(&mut self, place: u16) {
         let mut bytes = [0; LONGEST];
         loop {
             let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
@@ -118,13 +119,13 @@ impl Node {
                         _ => (),
                     }
                 }
-                // There is news when there is room, or when it is over.
+                // An event follows when there is room, or when the connection ends.
                 Err(SendError::Full | SendError::NotConnected | SendError::TooLong) => break,
             }
         }
     }
 
-    /// A message has arrived: of RLNH, or a signal.
+    /// Handles a message: RLNH's, or a signal.
     #[inline(never)]
     pub(super) fn handle_message(&mut self, place: u16, message: Message) {
         if message.destination != 0 {
@@ -136,7 +137,7 @@ impl Node {
 
     #[inline(never)]
     pub(super) fn handle_rlnh(&mut self, place: u16, message: Message) {
-        // Nearly all fit; the memory for a longer one is bounded by the link's longest message.
+        // Nearly all messages fit; memory for a longer one is bounded by the link's longest message.
         let mut short = [0; LONGEST];
         let mut long = Vec::new();
         let size = message.chain.len();
@@ -149,18 +150,18 @@ impl Node {
         };
         self.pool.read(&message.chain, 0, bytes);
         self.pool.free(message.chain);
-        let told = match rlnh::Message::parse(bytes) {
-            Ok(told) => self.handle_control(place, told),
+        let result = match rlnh::Message::parse(bytes) {
+            Ok(message) => self.handle_control(place, message),
             Err(rlnh::Malformed::Type(_)) if self.is_up(place) => {
                 self.ignored(place);
                 Ok(())
             }
             Err(_) => Err(Fault::Link),
         };
-        match told {
+        match result {
             Ok(()) => {
                 self.rearm(place);
-                self.say(place);
+                self.send_control(place);
             }
             Err(fault) => self.end_link(place, Down::Fault(fault)),
         }
@@ -169,28 +170,29 @@ impl Node {
     fn handle_control(&mut self, place: u16, message: rlnh::Message<'_>) -> Result<(), Fault> {
         let now = self.now;
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return Ok(()) };
-        link.watch.is_heard = true;
+        link.watch.has_received = true;
         match (link.phase, message) {
             (Phase::AwaitInit, rlnh::Message::Init { version }) => {
-                link.greet(version);
+                link.accept_init(version);
                 link.phase = Phase::AwaitReply;
                 if let Carrier::Riocm(_) = link.carrier {
-                    link.watch.greeted(now);
+                    link.watch.init_received(now);
                 }
             }
             (Phase::AwaitReply, rlnh::Message::InitReply { .. }) => {
-                // A peer that does not speak our version says so, and speaks its own, as we do then.
+                // A peer that does not support our version reports it in `status`. Both ends then use the lower
+                // version.
                 link.phase = Phase::Up;
-                link.watch.up(Node::asks(link), now);
+                link.watch.up(Node::probes_peer(link), now);
                 link.counters.ups += 1;
-                self.tell_link(place);
+                self.queue_link_event(place);
                 self.resume_hunts(place);
             }
-            // LINX for Linux answers another INIT while the link is up, and takes nothing but INIT_REPLY behind it.
+            // LINX for Linux answers another INIT while the link is up, and accepts only INIT_REPLY after it.
             (Phase::Up, rlnh::Message::InitReply { .. }) => link.expects_reply = false,
             (Phase::Up, _) if link.expects_reply => return Err(Fault::Link),
             (Phase::Up, rlnh::Message::Init { version }) => {
-                link.greet(version);
+                link.accept_init(version);
                 link.expects_reply = true;
             }
             (Phase::Up, message) => return self.handle_names(place, message),
@@ -202,7 +204,7 @@ impl Node {
     fn handle_names(&mut self, place: u16, message: rlnh::Message<'_>) -> Result<(), Fault> {
         let generation = self.next_number();
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return Ok(()) };
-        // As LINX for Linux has it: an address above the highest ends the link, address 0 is passed over.
+        // As in LINX for Linux: an address above the highest ends the link, address 0 is ignored.
         let most = link.remotes.most();
         let (address, peer) = match message {
             rlnh::Message::QueryName { hunter, .. } => (hunter, None),
@@ -230,8 +232,8 @@ impl Node {
                     return Ok(());
                 };
                 let Some(own) = self.endpoints.get(endpoint as usize) else { return Ok(()) };
-                let who = Who::Own(endpoint, own.id.generation);
-                self.learn(place, address, generation, who);
+                let owner = Owner::Own(endpoint, own.id.generation);
+                self.learn(place, address, generation, owner);
             }
             rlnh::Message::Unpublish { .. } => self.handle_unpublish(place, address),
             rlnh::Message::UnpublishAck { .. } => {
@@ -244,75 +246,75 @@ impl Node {
         Ok(())
     }
 
-    /// An address of the peer's has a name from now on. It may have had another one: the peer reuses addresses that it
-    /// gave out for endpoints of ours without an UNPUBLISH.
+    /// Handles a PUBLISH. The address may be in use: LINX for Linux reuses addresses of PUBLISH_PEER without an
+    /// UNPUBLISH.
     fn handle_publish(&mut self, place: u16, address: u32, generation: u32, name: &[u8]) {
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
-        let is_known = |it: &Remote| matches!(&it.who, Who::Name(known) if **known == *name);
+        let is_known = |it: &Remote| matches!(&it.owner, Owner::Name(known) if **known == *name);
         if !name.is_empty() && link.remote(address).is_some_and(|it| is_known(it)) {
             return;
         }
-        // A longer name is not kept: it is not copied either.
+        // A longer name is not stored, so it is not copied either.
         let kept = if name.len() > rlnh::MAX_NAME { &[] } else { name };
-        let is_kept = self.learn(place, address, generation, Who::Name(kept.into()));
+        let is_kept = self.learn(place, address, generation, Owner::Name(kept.into()));
         if let Some(Some(link)) = self.links.get_mut(usize::from(place)) {
             link.counters.unnamed += u64::from(!is_kept || kept.is_empty());
         }
         self.resolve_hunts(place, kept, address);
     }
 
-    /// An address of the peer's stands for somebody else from now on; false if its name was not kept.
-    fn learn(&mut self, place: u16, address: u32, generation: u32, who: Who) -> bool {
+    /// Assigns an address of the peer to another endpoint. False if its name was not stored.
+    fn learn(&mut self, place: u16, address: u32, generation: u32, owner: Owner) -> bool {
         let _ = self.end_remote(place, address);
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return true };
-        let is_kept = link.remotes.learn(address, generation, who);
-        self.claim(place, address);
+        let is_kept = link.remotes.learn(address, generation, owner);
+        self.deliver_unclaimed(place, address);
         is_kept
     }
 
-    /// The peer says that an endpoint of its own is no more.
+    /// Handles an UNPUBLISH.
     fn handle_unpublish(&mut self, place: u16, address: u32) {
-        let is_told = self.end_remote(place, address);
+        let is_reported = self.end_remote(place, address);
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
-        match is_told {
-            // Our user has to know first.
+        match is_reported {
+            // The ACK follows when the user has received `Event::Gone`.
             Some(true) => (),
             Some(false) => link.acknowledge(address),
-            // Its address was given back already, and may be in use again: it is not given back twice.
+            // The ACK was sent already, and the peer may use the address again: no second ACK.
             None => link.counters.ignored += 1,
         }
     }
 
-    /// An endpoint of the peer's is no more: whether our user is told of that. None if there was none.
+    /// Ends an endpoint of the peer. Returns whether the user gets [`Event::Gone`]; None without such an endpoint.
     fn end_remote(&mut self, place: u16, address: u32) -> Option<bool> {
         let Node { links, events, .. } = self;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else { return None };
         let remote = link.remote(address)?;
         remote.is_gone = true;
-        let Remote { is_told, generation, hunts, local, .. } = *remote;
+        let Remote { is_reported, generation, hunts, local, .. } = *remote;
         link.remotes.forget_name(address);
         if hunts > 0 {
             link.wanted.forget_hunter(address);
         }
-        if is_told {
-            link.gone_untold += 1;
+        if is_reported {
+            link.gone_pending += 1;
             events.push_back(Event::Gone(PeerId { link: link.id, address, generation }));
         }
         if local != 0 {
-            self.leave(place, local);
+            self.unpublish(place, local);
         }
-        Some(is_told)
+        Some(is_reported)
     }
 
-    /// A link address of ours stands for nobody any more.
-    pub(super) fn leave(&mut self, place: u16, address: u32) {
+    /// Unpublishes a link address of ours.
+    pub(super) fn unpublish(&mut self, place: u16, address: u32) {
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
-        link.local.leave(address);
+        link.local.unpublish(address);
         link.control.push_back(Control::Unpublish(address));
-        self.say(place);
+        self.send_control(place);
     }
 
-    /// The link address of an endpoint of ours on a link, under which it is published.
+    /// The link address of an endpoint of ours on a link. Publishes the endpoint if it has none.
     pub(super) fn publish(&mut self, place: u16, endpoint: u32) -> Option<u32> {
         let Node { links, endpoints, .. } = self;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else { return None };
@@ -340,8 +342,8 @@ impl Node {
         }
     }
 
-    /// Signals that came before their sender was known.
-    fn claim(&mut self, place: u16, address: u32) {
+    /// Delivers signals that arrived before their sender was published.
+    fn deliver_unclaimed(&mut self, place: u16, address: u32) {
         for _ in 0..self.links[usize::from(place)].as_ref().map_or(0, |it| it.unclaimed.len()) {
             let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
             let Some((source, destination, chain)) = link.unclaimed.pop_front() else { return };
@@ -355,7 +357,7 @@ impl Node {
 }
 
 impl Node {
-    /// After something was done to a link's TCP connection: its orders, its events, its deadline.
+    /// Collects the orders and the deadline of a link's TCP connection, after a call that may have changed them.
     pub(super) fn settle(&mut self, place: u16) {
         let Node { links, orders, timers, .. } = self;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else { return };
@@ -366,8 +368,8 @@ impl Node {
     }
 }
 
-/// What a name is in the tables.
-pub(super) fn first_with<'a>(
+/// The entries of a name in a table by name.
+pub(super) fn entries_named<'a>(
     names: &'a alloc::collections::BTreeSet<(Name, u32)>,
     name: &[u8],
 ) -> impl Iterator<Item = u32> + 'a {

@@ -1,25 +1,25 @@
-//! Endpoints of ours, and what those of peers are called.
+//! Local endpoints, and names of peers' endpoints.
 
-use super::remotes::Who;
+use super::remotes::Owner;
 use super::{EndpointId, NONE, Name, Node, PeerId, Refused, is_name};
 use alloc::boxed::Box;
 use drivers::hal::Instant;
 
-/// An endpoint of ours.
+/// A local endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) id: EndpointId,
     pub(super) name: Name,
-    /// By link: its link address there, 0 if it has none.
+    /// Its link address on each link; 0 if it has none.
     pub(super) addresses: Box<[u32]>,
     pub(super) inbox: (u32, u32),
     pub(super) held: usize,
-    pub(super) has_news: bool,
-    pub(super) told_dropped: bool,
+    pub(super) has_event: bool,
+    pub(super) dropped_reported: bool,
 }
 
 impl Node {
-    /// Opens an endpoint, whose name peers can hunt for from now on.
+    /// Opens an endpoint. Peers can hunt for its name.
     pub fn open(&mut self, name: &[u8], now: Instant) -> Result<EndpointId, Refused> {
         if !is_name(name) {
             return Err(Refused::Name);
@@ -39,8 +39,8 @@ impl Node {
             addresses: alloc::vec![0; self.links.len()].into(),
             inbox: (NONE, NONE),
             held: 0,
-            has_news: false,
-            told_dropped: false,
+            has_event: false,
+            dropped_reported: false,
         });
         self.by_name.insert(name.into(), id.place);
         self.answer_hunts(name, id.place);
@@ -48,7 +48,7 @@ impl Node {
         Ok(id)
     }
 
-    /// Closes an endpoint: signals that wait are dropped, its hunts are over, and peers that know it hear of it.
+    /// Closes an endpoint: queued signals are dropped, its hunts end, and it is unpublished on all links.
     pub fn close(&mut self, id: EndpointId, now: Instant) {
         if self.endpoint(id).is_none() {
             return;
@@ -60,28 +60,28 @@ impl Node {
         let endpoint = self.endpoints.remove(id.place as usize);
         self.by_name.remove(&endpoint.name);
         for (place, &address) in endpoint.addresses.iter().enumerate().filter(|it| *it.1 != 0) {
-            self.leave(place as u16, address);
+            self.unpublish(place as u16, address);
         }
         self.pump(now);
     }
 
-    /// Whether an endpoint of ours has this name.
+    /// Whether a local endpoint has this name.
     pub fn has_endpoint(&self, name: &[u8]) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// Name of an endpoint of ours.
+    /// Name of a local endpoint.
     pub fn name(&self, id: EndpointId) -> Option<&[u8]> {
         self.endpoint(id).map(|it| &*it.name)
     }
 
-    /// Name of an endpoint of a peer's, as the peer calls it. None if it is too long to be kept.
+    /// Name of a peer's endpoint, as published by the peer. None if it was not stored.
     pub fn peer_name(&self, peer: PeerId) -> Option<&[u8]> {
         let link = self.links.get(usize::from(peer.link.place))?.as_ref();
         let link = link.filter(|link| link.id == peer.link)?;
         let remote = link.remotes.get(peer.address)?;
-        match &remote.who {
-            Who::Name(name) if remote.generation == peer.generation && !name.is_empty() => {
+        match &remote.owner {
+            Owner::Name(name) if remote.generation == peer.generation && !name.is_empty() => {
                 Some(name)
             }
             _ => None,

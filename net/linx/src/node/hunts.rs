@@ -1,10 +1,10 @@
-//! Hunts: ours for names of peers, and those of peers for names of ours.
+//! Hunts: local hunts for names of peers, and hunts of peers for local names.
 
 use super::link::{Control, Phase};
 use super::{EndpointId, Event, HuntId, LinkId, Name, Node, PeerId, Refused, is_name};
 use drivers::hal::Instant;
 
-/// A hunt of ours.
+/// A local hunt.
 #[derive(Debug)]
 pub(super) struct Hunt {
     id: HuntId,
@@ -14,8 +14,8 @@ pub(super) struct Hunt {
 }
 
 impl Node {
-    /// Hunts for a name of a link's peer, on behalf of an endpoint of ours. It goes on, also when the link goes down and
-    /// comes up again, until there is one of that name ([`Event::Found`]) or it is ended.
+    /// Hunts for a name of a link's peer, on behalf of a local endpoint. The hunt continues, also across restarts of
+    /// the link, until the name is found ([`Event::Found`]) or the hunt is ended.
     pub fn hunt(
         &mut self,
         hunter: EndpointId,
@@ -42,13 +42,13 @@ impl Node {
             .and_then(|link| link.remotes.with_name(name));
         match known {
             Some(address) => self.found(id.place, address),
-            None => self.ask(id.place),
+            None => self.send_query(id.place),
         }
         self.pump(now);
         Ok(id)
     }
 
-    /// Ends a hunt. The peer is not told: what it publishes for it is known and not used.
+    /// Ends a hunt. RLNH cannot withdraw a query: a later PUBLISH for it is stored and not used.
     pub fn end_hunt(&mut self, id: HuntId) {
         if self.hunts.get(id.place as usize).is_some_and(|hunt| hunt.id == id) {
             self.forget_hunt(id.place);
@@ -61,8 +61,8 @@ impl Node {
         }
     }
 
-    /// Asks the peer, if the link is up.
-    fn ask(&mut self, hunt: u32) {
+    /// Sends the query of a hunt to the peer, if the link is up.
+    fn send_query(&mut self, hunt: u32) {
         let Some(Hunt { hunter, link, name, .. }) = self.hunts.get(hunt as usize) else { return };
         let (hunter, place, name) = (hunter.place, link.place, name.clone());
         let link = self.links.get(usize::from(place)).and_then(Option::as_ref);
@@ -73,18 +73,18 @@ impl Node {
         if let Some(Some(link)) = self.links.get_mut(usize::from(place)) {
             link.control.push_back(Control::Query(address, name));
         }
-        self.say(place);
+        self.send_control(place);
     }
 
-    /// A link is up: its hunts go on.
+    /// A link is up: sends the queries of its hunts.
     pub(super) fn resume_hunts(&mut self, place: u16) {
         let first = (place, Name::default(), 0);
         let hunts = self.hunts_by_name.range(first..).take_while(|entry| entry.0 == place);
         let hunts: alloc::vec::Vec<u32> = hunts.map(|entry| entry.2).collect();
-        hunts.into_iter().for_each(|hunt| self.ask(hunt));
+        hunts.into_iter().for_each(|hunt| self.send_query(hunt));
     }
 
-    /// The peer has published a name.
+    /// Completes hunts for a name that the peer has published.
     pub(super) fn resolve_hunts(&mut self, place: u16, name: &[u8], address: u32) {
         loop {
             let range = (place, Name::from(name), 0)..=(place, Name::from(name), u32::MAX);
@@ -95,14 +95,14 @@ impl Node {
         }
     }
 
-    /// A hunt is over.
+    /// Completes a hunt.
     fn found(&mut self, hunt: u32, address: u32) {
         let Some(Hunt { id, link, .. }) = self.hunts.get(hunt as usize) else { return };
         let (id, link_id) = (*id, *link);
         self.forget_hunt(hunt);
         let Some(link) = self.link_by_id(link_id) else { return };
         let Some(remote) = link.remote(address) else { return };
-        remote.is_told = true;
+        remote.is_reported = true;
         let peer = PeerId { link: link_id, address, generation: remote.generation };
         self.events.push_back(Event::Found { hunt: id, peer });
     }
@@ -119,7 +119,7 @@ impl Node {
         hunts.into_iter().for_each(|hunt| self.forget_hunt(hunt));
     }
 
-    /// The peer hunts for a name of ours.
+    /// Handles a hunt of the peer for a local name.
     pub(super) fn handle_query(&mut self, place: u16, hunter: u32, name: &[u8]) {
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
         let most = link.max_hunts;
@@ -129,11 +129,11 @@ impl Node {
             return;
         }
         if let Some(&endpoint) = self.by_name.get(name) {
-            // Who knows it already is not told again.
+            // An endpoint that is published already is not published again.
             self.publish(place, endpoint);
             return;
         }
-        // No endpoint of ours has such a name.
+        // No local endpoint can have such a name.
         if !is_name(name) {
             link.counters.hunts_refused += 1;
             return;
@@ -152,7 +152,7 @@ impl Node {
         }
     }
 
-    /// An endpoint was opened: peers that hunt for its name hear of it.
+    /// Publishes a new endpoint on links whose peers hunt for its name.
     pub(super) fn answer_hunts(&mut self, name: &[u8], endpoint: u32) {
         for place in 0..self.links.len() as u16 {
             let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { continue };
@@ -166,7 +166,7 @@ impl Node {
                 }
             }
             self.publish(place, endpoint);
-            self.say(place);
+            self.send_control(place);
         }
     }
 }

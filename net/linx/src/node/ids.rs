@@ -1,13 +1,13 @@
-//! What links, endpoints, those of peers, and hunts are known by.
+//! Identifiers of links, endpoints, peers' endpoints and hunts.
 
-/// Names a link.
+/// Identifies a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId {
     pub(super) place: u16,
     pub(super) number: u32,
 }
 
-/// Names an endpoint of ours.
+/// Identifies a local endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId {
     pub(super) place: u32,
@@ -15,11 +15,11 @@ pub struct EndpointId {
 }
 
 impl EndpointId {
-    /// Comes before all others in their order, and names none.
+    /// Sorts before all others, and identifies no endpoint.
     pub const FIRST: EndpointId = EndpointId { place: 0, generation: 0 };
 }
 
-/// Names an endpoint of a peer's, in one life of the link.
+/// Identifies a peer's endpoint, in one connection of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId {
     pub(super) link: LinkId,
@@ -34,7 +34,7 @@ impl PeerId {
     }
 }
 
-/// Names a hunt.
+/// Identifies a hunt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HuntId {
     pub(super) place: u32,

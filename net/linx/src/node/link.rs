@@ -1,4 +1,4 @@
-//! What is kept of a link.
+//! The state and configuration of a link.
 
 use super::addresses::Addresses;
 use super::remotes::{MOST_ADDRESSES, Remote, Remotes};
@@ -11,7 +11,7 @@ use crate::tcpcm::{TcpCm, TcpConfig};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-/// What carries a link.
+/// Transport of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport<'a> {
     /// RapidIO messages.
@@ -20,28 +20,28 @@ pub enum Transport<'a> {
     Tcp(TcpConfig),
 }
 
-/// A link.
+/// Configuration of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig<'a> {
-    /// Its name here. Names of the peer are `LINK/NAME`.
+    /// Local name of the link. Names of the peer are written `LINK/NAME`.
     pub name: &'a str,
-    /// What carries it.
+    /// Transport.
     pub transport: Transport<'a>,
-    /// Highest link address of ours: so many names of ours can be published at a time. A peer ends the link at one that
-    /// is higher than its own limit (LINX for Linux: `linx_max_sockets_per_link`, 1024 without a word).
+    /// Highest local link address, which limits the names published at a time. A peer ends the link at an address above
+    /// its own limit (LINX for Linux: `linx_max_sockets_per_link`, 1024 by default).
     pub max_addresses: u32,
-    /// Highest link address of the peer's. One above ends the link.
+    /// Highest link address of the peer. A higher one ends the link.
     pub max_peer_addresses: u32,
     /// Names that the peer may hunt for at a time.
     pub max_hunts: usize,
-    /// Signals that are kept while their sender is not known.
+    /// Signals that are stored until their sender is published.
     pub max_unclaimed: usize,
-    /// Highest version of RLNH that is spoken: 1 or 2.
+    /// Highest supported version of RLNH: 1 or 2.
     pub version: u32,
 }
 
 impl<'a> LinkConfig<'a> {
-    /// With defaults.
+    /// A configuration with defaults.
     pub fn new(name: &'a str, transport: Transport<'a>) -> Self {
         LinkConfig {
             name,
@@ -56,7 +56,7 @@ impl<'a> LinkConfig<'a> {
 }
 
 impl LinkConfig<'_> {
-    /// Longest signal in bytes, its number included.
+    /// Longest signal in bytes, including its number.
     pub(super) fn max_message(&self) -> usize {
         match &self.transport {
             Transport::Riocm(connection) => connection.max_message as usize,
@@ -65,14 +65,14 @@ impl LinkConfig<'_> {
     }
 }
 
-/// How far a link is.
+/// Phase of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// There is no connection.
     Down,
-    /// The peer's INIT is waited for.
+    /// Waits for the peer's INIT.
     AwaitInit,
-    /// Its INIT_REPLY is.
+    /// Waits for the peer's INIT_REPLY.
     AwaitReply,
     /// Signals can be sent.
     Up,
@@ -87,25 +87,25 @@ pub struct LinkCounters {
     pub sent: u64,
     /// See `sent`.
     pub received: u64,
-    /// Signals to a link address that stands for nobody.
+    /// Signals to a link address without an endpoint.
     pub unknown_destination: u64,
-    /// Signals of a sender that was not published, and found no place to wait.
+    /// Signals of an unpublished sender that could not be stored.
     pub unknown_source: u64,
-    /// Signals of less than four bytes, of link address 0, or of one beyond the highest.
+    /// Signals of less than four bytes, with link address 0, or with one above the highest.
     pub bad_signals: u64,
-    /// Signals that found the inbox full.
+    /// Signals dropped because the inbox was full.
     pub inbox_full: u64,
-    /// Hunts of the peer that found no place, or no hunter.
+    /// Hunts of the peer that were refused: too many, or an unpublished hunter.
     pub hunts_refused: u64,
-    /// Names of ours that found no free link address.
+    /// Local names that could not be published for want of a link address.
     pub no_address: u64,
-    /// UNPUBLISH, UNPUBLISH_ACK and PUBLISH_PEER of what is not known, messages of address 0, and of no known type.
+    /// UNPUBLISH, UNPUBLISH_ACK and PUBLISH_PEER with an unknown address, messages with address 0 or an unknown type.
     pub ignored: u64,
-    /// Addresses of the peer's whose name was not kept: too long to be hunted for, or no memory left for names.
+    /// Addresses of the peer whose name was not stored: too long to be hunted for, or no memory left for names.
     pub unnamed: u64,
 }
 
-/// What of RLNH is to be said, in this order.
+/// A queued RLNH message.
 #[derive(Debug)]
 pub(super) enum Control {
     Init(u32),
@@ -117,7 +117,7 @@ pub(super) enum Control {
     UnpublishAck(u32),
 }
 
-/// What carries a link.
+/// Connection manager of a link.
 #[derive(Debug)]
 pub(super) enum Carrier {
     Riocm(ConnectionId),
@@ -136,25 +136,25 @@ pub(super) struct Link {
     pub max_hunts: usize,
     pub max_unclaimed: usize,
     pub local: Addresses,
-    /// Addresses of the peer's.
+    /// Addresses of the peer.
     pub remotes: Remotes,
-    /// What the peer hunts for.
+    /// Hunts of the peer.
     pub wanted: Wanted,
     pub control: VecDeque<Control>,
     /// An INIT_REPLY is in `control`.
     pub owes_reply: bool,
-    /// The peer sent INIT though the link was up: INIT_REPLY has to follow.
+    /// The peer sent INIT while the link was up: its INIT_REPLY must follow.
     pub expects_reply: bool,
-    /// Longest signal in bytes, its number included.
+    /// Longest signal in bytes, including its number.
     pub max_signal: usize,
     pub watch: Watch,
-    /// Signals whose sender is not known: source, destination.
+    /// Signals of unpublished senders: source, destination, bytes.
     pub unclaimed: VecDeque<(u32, u32, Chain)>,
-    /// News of ends that our user has not heard. Only then does it begin anew.
-    pub gone_untold: usize,
+    /// [`Event::Gone`](super::Event::Gone) not delivered yet. The link reconnects only after the last.
+    pub gone_pending: usize,
     pub wants_room: bool,
     pub is_removed: bool,
-    pub has_news: bool,
+    pub has_event: bool,
     pub why: Option<Down>,
     pub unsent: usize,
     pub counters: LinkCounters,
@@ -180,23 +180,23 @@ impl Link {
             max_signal: config.max_message(),
             watch: Watch::default(),
             unclaimed: VecDeque::with_capacity(config.max_unclaimed),
-            gone_untold: 0,
+            gone_pending: 0,
             wants_room: false,
             is_removed: false,
-            has_news: false,
+            has_event: false,
             why: None,
             unsent: 0,
             counters: LinkCounters::default(),
         }
     }
 
-    /// A link address of the peer's that is in use.
+    /// A link address of the peer that is in use.
     #[inline]
     pub fn remote(&mut self, address: u32) -> Option<&mut Remote> {
         self.remotes.get_mut(address).filter(|it| !it.is_gone)
     }
 
-    /// Counts what was sent; who found no room is told when there is some.
+    /// Counts a sent signal. After `Full`, an event follows when there is room.
     #[inline]
     pub fn count(&mut self, sent: Result<(), SendError>) -> Result<(), SendError> {
         match sent {
@@ -207,13 +207,13 @@ impl Link {
         sent
     }
 
-    /// Whether there can be such an address of the peer's.
+    /// Whether an address of the peer is valid.
     #[inline]
     pub fn is_address(&self, address: u32) -> bool {
         address != 0 && address <= self.remotes.most()
     }
 
-    /// The peer is to hear that an address of its own is forgotten.
+    /// Queues an UNPUBLISH_ACK for an address of the peer, unless one is queued.
     pub fn acknowledge(&mut self, address: u32) {
         if let Some(remote) = self.remotes.get_mut(address)
             && !core::mem::replace(&mut remote.owes_ack, true)
@@ -222,7 +222,7 @@ impl Link {
         }
     }
 
-    /// The peer has heard that an address is forgotten: from now on, and not before, it may stand for somebody else.
+    /// The UNPUBLISH_ACK of an address was sent: from now on the peer may reuse the address.
     pub fn acknowledged(&mut self, address: u32) {
         if let Some(remote) = self.remotes.get_mut(address) {
             remote.owes_ack = false;
@@ -232,8 +232,8 @@ impl Link {
         }
     }
 
-    /// The peer's INIT has come: its version holds if it is lower than ours. Version 0 is none, and is taken.
-    pub fn greet(&mut self, version: u32) {
+    /// Handles the peer's INIT: the lower version is used, and INIT_REPLY queued. The invalid version 0 is accepted.
+    pub fn accept_init(&mut self, version: u32) {
         self.version = version.min(self.our_version);
         if !core::mem::replace(&mut self.owes_reply, true) {
             self.control.push_back(Control::Reply(u32::from(version > self.our_version)));

@@ -1,4 +1,4 @@
-//! Links: which there are, their connections, and what is told of them.
+//! Links: adding and removing, their connections, and their status.
 
 use super::link::{Carrier, Link, LinkConfig, LinkCounters, Phase, Transport};
 use super::{LinkId, Node, Refused, is_name};
@@ -8,41 +8,41 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use drivers::hal::Instant;
 
-/// What is told of a link.
+/// Status of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkStatus {
     /// Its name.
     pub name: String,
-    /// How far it is.
+    /// Phase.
     pub phase: Phase,
-    /// The RLNH version that both speak, while it is up.
+    /// RLNH version in use, while it is up.
     pub version: u32,
-    /// Why it went down last.
+    /// Cause of its last end.
     pub why: Option<Down>,
-    /// Messages that were not sent when it did.
+    /// Messages not sent at its last end.
     pub unsent: usize,
-    /// Link addresses of ours in use, and names of the peer's that are known.
+    /// Local link addresses in use, and known names of the peer.
     pub addresses: (usize, usize),
     /// Names that the peer hunts for.
     pub hunts: usize,
-    /// What is counted.
+    /// Counters.
     pub counters: LinkCounters,
-    /// What is told of the connection beneath, if that is RIOCM's.
+    /// Status of the RIOCM connection, if there is one.
     pub riocm: Option<riocm::Status>,
 }
 
-/// Longest message in bytes of a connection whose longest signal has `signal` bytes: RLNH's messages carry names, which
-/// may be longer than any signal, as far as the memory for what is received and sent allows.
+/// Longest message in bytes of a connection whose longest signal has `signal` bytes. RLNH's messages carry names, which
+/// may be longer than signals, within the connection's memory.
 fn longest_message(signal: u32, (receive, send): (usize, usize)) -> u32 {
     let names = (receive / 2).min(send).min(NAMES);
     signal.max(names as u32)
 }
 
-/// Bytes of the longest message with a name that is taken over any link.
+/// Longest message with a name in bytes, over any link.
 const NAMES: usize = 64 << 10;
 
 impl Node {
-    /// Adds a link, which is wanted from now on.
+    /// Adds a link and starts to connect it.
     pub fn add_link(&mut self, config: &LinkConfig<'_>, now: Instant) -> Result<LinkId, Refused> {
         if !is_name(config.name.as_bytes()) || config.name.contains('/') {
             return Err(Refused::Name);
@@ -77,7 +77,7 @@ impl Node {
         Ok(id)
     }
 
-    /// Removes a link. Its peer hears of that, if it is up.
+    /// Removes a link. An established connection is closed.
     pub fn remove_link(&mut self, id: LinkId, now: Instant) {
         self.now = self.now.max(now);
         let Some(link) = self.link_by_id(id) else { return };
@@ -103,7 +103,7 @@ impl Node {
         self.links[usize::from(id.place)] = None;
     }
 
-    /// Ends a link's connection, which begins anew at once.
+    /// Ends a link's connection, and reconnects at once.
     pub fn restart_link(&mut self, id: LinkId, now: Instant) {
         self.now = self.now.max(now);
         if self.link_by_id(id).is_some() {
@@ -114,7 +114,7 @@ impl Node {
         }
     }
 
-    /// What is told of a link.
+    /// Status of a link.
     pub fn link(&self, id: LinkId) -> Option<LinkStatus> {
         let link = self.links.get(usize::from(id.place))?.as_ref().filter(|it| it.id == id)?;
         Some(LinkStatus {
@@ -133,12 +133,12 @@ impl Node {
         })
     }
 
-    /// All links.
+    /// Identifiers of all links.
     pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.links.iter().flatten().map(|link| link.id)
     }
 
-    /// Wants a link's connection.
+    /// Starts to connect a link.
     pub(super) fn connect(&mut self, place: u16, now: Instant) {
         let Node { links, riocm, rng, .. } = self;
         match links.get_mut(usize::from(place)) {
@@ -162,7 +162,7 @@ impl Node {
         }
     }
 
-    /// Hands a message to a link's connection.
+    /// Sends a message over a link's connection.
     pub(super) fn send_over(
         &mut self,
         place: u16,

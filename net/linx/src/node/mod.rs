@@ -1,5 +1,5 @@
-//! A LINX node: endpoints with names, and links to other nodes over which they find and talk to each other. RLNH,
-//! above RIOCM and the TCP connection manager.
+//! A LINX node: named endpoints, and links to other nodes over which endpoints find each other and exchange signals.
+//! Implements RLNH over RIOCM and the TCP connection manager.
 
 mod addresses;
 mod control;
@@ -27,9 +27,9 @@ pub use remotes::MOST_ADDRESSES;
 pub use signals::{Origin, Sender, Signal};
 
 use crate::pool::Pool;
-use crate::riocm::{self, BadConfig, Event as Riocmed, Riocm};
+use crate::riocm::{self, BadConfig, Event as RiocmEvent, Riocm};
 use crate::rng::Rng;
-use crate::tcpcm::{StreamOrder, Up};
+use crate::tcpcm::{ConnectionEvent, StreamOrder};
 use crate::timers::Timers;
 use crate::wire::riocm::Data;
 use crate::wire::rlnh::MAX_NAME;
@@ -44,21 +44,21 @@ use link::{Carrier, Link};
 use signals::{NUMBER, Queued};
 use slab::Slab;
 
-/// A name: bytes without a zero. Tables that have the same name share it.
+/// A name: bytes without a zero byte. Tables share its memory.
 type Name = Arc<[u8]>;
 /// No signal.
 const NONE: u32 = u32::MAX;
 
-/// What is configured of a node.
+/// Configuration of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Most links.
+    /// Maximum number of links.
     pub links: usize,
-    /// Most endpoints.
+    /// Maximum number of endpoints.
     pub endpoints: usize,
-    /// Most hunts of ours at a time.
+    /// Maximum number of local hunts at a time.
     pub hunts: usize,
-    /// Bytes of memory that the inbox of an endpoint may hold: what is beyond is dropped, counted and told.
+    /// Bytes of memory of an endpoint's inbox. Signals beyond are dropped, counted and reported.
     pub inbox_bytes: usize,
     /// RIOCM.
     pub riocm: riocm::Config,
@@ -83,18 +83,18 @@ pub struct Node {
     pool: Pool,
     riocm: Riocm,
     links: Vec<Option<Link>>,
-    /// By connection id.
+    /// Index of the link, by connection id.
     by_cid: Box<[u16; 256]>,
     endpoints: Slab<Endpoint>,
     by_name: BTreeMap<Name, u32>,
-    /// Signals that wait to be taken, by the first piece of their memory.
+    /// Signals in inboxes, by the first piece of their memory.
     queued: Box<[Queued]>,
     hunts: Slab<Hunt>,
-    /// By link, name and place of the hunt.
+    /// Entries: link, name, index of the hunt.
     hunts_by_name: BTreeSet<(u16, Name, u32)>,
-    /// Of streams, by place of the link; and behind them those of links.
+    /// Timers of streams, by index of the link; then timers of links.
     timers: Timers,
-    /// The latest time that a caller has given.
+    /// Latest time passed by a caller.
     now: Instant,
     orders: VecDeque<(LinkId, StreamOrder)>,
     events: VecDeque<Event>,
@@ -104,7 +104,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node. `memory` is where messages arrive, and where what is sent is kept; `secret` is random.
+    /// A node. `memory` holds received and copied messages. `secret` is random.
     pub fn new(config: Config, memory: Window, secret: u64) -> Node {
         let pool = Pool::new(memory, 2 * config.links);
         let pieces = pool.pieces();
@@ -146,7 +146,7 @@ impl Node {
         self.pump(now);
     }
 
-    /// A RapidIO message that came to RIOCM's mailbox, as [`Riocm::receive`].
+    /// Handles a RapidIO message from RIOCM's mailbox, as [`Riocm::receive`].
     #[inline]
     pub fn receive(&mut self, port: usize, source: u16, bytes: &[u8], now: Instant) {
         self.now = self.now.max(now);
@@ -171,7 +171,7 @@ impl Node {
 
     #[inline(never)]
     fn receive_other(&mut self, port: usize, source: u16, bytes: &[u8], now: Instant) {
-        // In their order: what is not told yet is older.
+        // Pending events are older.
         self.pump(now);
         let Node { riocm, pool, .. } = self;
         if let Some((cid, message)) = riocm.arrive_other(pool, port, source, bytes, now) {
@@ -180,19 +180,19 @@ impl Node {
         self.pump(now);
     }
 
-    /// The next RapidIO message to send, as [`Riocm::poll_transmit`]; what is due is done first, for all links.
+    /// The next RapidIO message to send, as [`Riocm::poll_transmit`]. Polls all links first.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<riocm::Transmit<'_>> {
         self.poll(now);
         self.riocm.next_packet(&mut self.pool)
     }
 
-    /// Whether messages are better left in the mailbox, as [`Riocm::is_congested`].
+    /// Whether messages should be left in the mailbox, as [`Riocm::is_congested`].
     pub fn is_congested(&self) -> bool {
         self.riocm.is_congested(&self.pool)
     }
 
-    /// Does what is due.
+    /// Handles timers that are due.
     #[inline(always)]
     pub fn poll(&mut self, now: Instant) {
         self.now = self.now.max(now);
@@ -203,7 +203,7 @@ impl Node {
         self.pump(now);
     }
 
-    /// Timers of links and of their streams.
+    /// Handles timers of links and of their streams.
     #[inline(never)]
     fn poll_timers(&mut self, now: Instant) {
         while let Some(place) = self.timers.take_due(now) {
@@ -223,13 +223,13 @@ impl Node {
         }
     }
 
-    /// When [`Node::poll`] is to be called, if nothing comes before.
+    /// When [`Node::poll`] is due without other calls.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         Instant::first([self.riocm.deadline(), self.timers.first()])
     }
 
-    /// Takes what connections have told, until there is nothing more.
+    /// Handles all pending events of connections.
     #[inline(always)]
     fn pump(&mut self, now: Instant) {
         if self.riocm.has_events() {
@@ -241,35 +241,41 @@ impl Node {
     fn take_events(&mut self, now: Instant) {
         while let Some(event) = self.riocm.next_event() {
             let (connection, up) = match event {
-                Riocmed::Message { connection, message } => (connection, Up::Message(message)),
-                Riocmed::Connected(connection) => (connection, Up::Connected),
-                Riocmed::Disconnected { connection, why, unsent } => {
-                    (connection, Up::Disconnected { why, unsent })
+                RiocmEvent::Message { connection, message } => {
+                    (connection, ConnectionEvent::Message(message))
                 }
-                Riocmed::Sent { connection, cookie, done } => {
-                    (connection, Up::Sent { cookie, done })
+                RiocmEvent::Connected(connection) => (connection, ConnectionEvent::Connected),
+                RiocmEvent::Disconnected { connection, why, unsent } => {
+                    (connection, ConnectionEvent::Disconnected { why, unsent })
                 }
-                Riocmed::Room(connection) => (connection, Up::Room),
+                RiocmEvent::Sent { connection, cookie, done } => {
+                    (connection, ConnectionEvent::Sent { cookie, done })
+                }
+                RiocmEvent::Room(connection) => (connection, ConnectionEvent::Room),
             };
             let place = self.by_cid[usize::from(connection.cid())];
             self.handle(place, up, now);
         }
     }
 
-    /// Something has happened to a link's connection.
-    fn handle(&mut self, place: u16, up: Up, now: Instant) {
-        match up {
-            Up::Message(message) => self.handle_message(place, message),
-            Up::Connected => self.handle_connected(place, now),
-            Up::Disconnected { why, unsent } => self.handle_disconnected(place, why, unsent, now),
-            Up::Sent { cookie, done } => self.events.push_back(Event::Sent { cookie, done }),
-            Up::Room => self.has_room(place),
+    /// Handles an event of a link's connection.
+    fn handle(&mut self, place: u16, event: ConnectionEvent, now: Instant) {
+        match event {
+            ConnectionEvent::Message(message) => self.handle_message(place, message),
+            ConnectionEvent::Connected => self.handle_connected(place, now),
+            ConnectionEvent::Disconnected { why, unsent } => {
+                self.handle_disconnected(place, why, unsent, now)
+            }
+            ConnectionEvent::Sent { cookie, done } => {
+                self.events.push_back(Event::Sent { cookie, done })
+            }
+            ConnectionEvent::Room => self.has_room(place),
         }
     }
 
-    /// A link may have room to send again.
+    /// A link may have room to send again: sends RLNH messages first, then notifies the user.
     fn has_room(&mut self, place: u16) {
-        self.say(place);
+        self.send_control(place);
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
         if link.control.is_empty() && core::mem::take(&mut link.wants_room) {
             self.events.push_back(Event::Room(link.id));
@@ -282,7 +288,7 @@ impl Node {
     }
 }
 
-/// Whether bytes are a name.
+/// Whether bytes are a valid name.
 fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME && !name.contains(&0)
 }

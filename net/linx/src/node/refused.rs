@@ -1,23 +1,23 @@
-//! Why an endpoint, a link or a hunt was not taken.
+//! [`Refused`]: why an endpoint, a link or a hunt is refused.
 
 use crate::riocm::BadConfig;
 use crate::wire::rlnh::MAX_NAME;
 use core::fmt;
 
-/// Why an endpoint, a link or a hunt was not taken.
+/// Why an endpoint, a link or a hunt is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The name is empty, too long, or has a zero byte or, of a link, a slash.
+    /// The name is empty, too long, has a zero byte, or (for a link) a slash.
     Name,
-    /// There is one of that name.
+    /// The name is in use.
     Exists,
-    /// There is no room for another.
+    /// The limit is reached.
     Full,
-    /// There is no such endpoint or link.
+    /// Unknown endpoint or link.
     Unknown,
-    /// An RLNH version that is not spoken here.
+    /// Unsupported RLNH version.
     Version(u32),
-    /// The connection beneath.
+    /// The connection's configuration is invalid.
     Config(BadConfig),
 }
 
@@ -26,13 +26,13 @@ impl fmt::Display for Refused {
         match self {
             Refused::Name => write!(
                 f,
-                "a LINX name has 1 to {MAX_NAME} bytes, none of them zero; a link's has no slash either"
+                "invalid LINX name: 1 to {MAX_NAME} bytes without zero bytes, and without a slash for a link"
             ),
-            Refused::Exists => f.write_str("there is one of that name"),
-            Refused::Full => f.write_str("there is no room for another; see the limits"),
-            Refused::Unknown => f.write_str("there is no such endpoint or link"),
+            Refused::Exists => f.write_str("the name is already in use"),
+            Refused::Full => f.write_str("the limit is reached"),
+            Refused::Unknown => f.write_str("unknown endpoint or link"),
             Refused::Version(version) => {
-                write!(f, "RLNH has versions 1 and 2, and no version {version}")
+                write!(f, "unsupported RLNH version {version}: use 1 or 2")
             }
             Refused::Config(why) => why.fmt(f),
         }

@@ -1,4 +1,4 @@
-//! Link addresses of the peer's: for whom each stands. The table grows with the highest address that the peer has used.
+//! Link addresses of the peer, and their endpoints. The table grows with the highest address used by the peer.
 
 use super::Name;
 use crate::wire::rlnh::MAX_NAME;
@@ -7,33 +7,33 @@ use alloc::vec::Vec;
 
 /// The highest link address that LINX for Linux can be configured for (`linx_max_sockets_per_link`).
 pub const MOST_ADDRESSES: u32 = 65_536;
-/// Bytes of the peer's names that a link keeps. Beyond them an address has no name: its signals arrive, hunts do not
+/// Bytes of names of the peer that a link stores. An address beyond has no name: its signals arrive, but hunts do not
 /// find it.
 const NAME_BYTES: usize = 2 << 20;
 
-/// For whom a link address of the peer's stands.
+/// The endpoint of a peer's link address.
 #[derive(Debug)]
-pub(super) enum Who {
-    /// A name of the peer's; empty if it was not kept.
+pub(super) enum Owner {
+    /// An endpoint of the peer, by name; empty if the name was not stored.
     Name(Name),
-    /// An endpoint of ours, in whose name the peer passes signals on: by its place and generation.
+    /// A local endpoint whose signals the peer forwards (PUBLISH_PEER), by index and generation.
     Own(u32, u32),
 }
 
-/// A link address of the peer's.
+/// A link address of the peer.
 #[derive(Debug)]
 pub(super) struct Remote {
     pub generation: u32,
-    pub who: Who,
-    /// Our user has heard of it, and will hear of its end.
-    pub is_told: bool,
-    /// It has ended; the peer gets its UNPUBLISH_ACK when our user knows.
+    pub owner: Owner,
+    /// The user knows it, and gets an event when it ends.
+    pub is_reported: bool,
+    /// It has ended. The UNPUBLISH_ACK is sent when the user has received that event.
     pub is_gone: bool,
-    /// An UNPUBLISH_ACK for the address waits to be sent. There is never more than one.
+    /// An UNPUBLISH_ACK for the address is queued; never more than one.
     pub owes_ack: bool,
-    /// Names that it hunts for.
+    /// Number of its hunts.
     pub hunts: u32,
-    /// The address of ours under which signals are sent on its behalf; 0 if there is none.
+    /// Local link address under which we forward its signals; 0 if there is none.
     pub local: u32,
 }
 
@@ -54,24 +54,24 @@ impl Remotes {
         Remotes { most, slots, count: 0, names, name_bytes: 0 }
     }
 
-    /// The highest address that there can be.
+    /// Highest valid address.
     #[inline]
     pub fn most(&self) -> u32 {
         self.most
     }
 
-    /// How many are in use.
+    /// Number of entries.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// One that is in use, or has ended and is not forgotten.
+    /// An address that is in use, or has ended and waits for its UNPUBLISH_ACK.
     #[inline]
     pub fn get(&self, address: u32) -> Option<&Remote> {
         self.slots.get(address as usize)?.as_ref()
     }
 
-    /// The same, to change it.
+    /// As `get`, mutable.
     #[inline]
     pub fn get_mut(&mut self, address: u32) -> Option<&mut Remote> {
         self.slots.get_mut(address as usize)?.as_mut()
@@ -79,12 +79,12 @@ impl Remotes {
 
     /// The first address of this name.
     pub fn with_name(&self, name: &[u8]) -> Option<u32> {
-        super::control::first_with(&self.names, name).next()
+        super::control::entries_named(&self.names, name).next()
     }
 
-    /// An address, 1 to `most`, stands for somebody from now on, whatever it stood for. False if its name was not kept.
-    pub fn learn(&mut self, address: u32, generation: u32, who: Who) -> bool {
-        let mut who = who;
+    /// Assigns an address, 1 to `most`, to an endpoint, in place of a previous one. False if its name was not stored.
+    pub fn learn(&mut self, address: u32, generation: u32, owner: Owner) -> bool {
+        let mut owner = owner;
         let place = address as usize;
         if place >= self.slots.len() {
             let length = (place + 1).next_power_of_two().max(64).min(self.most as usize + 1);
@@ -92,7 +92,7 @@ impl Remotes {
         }
         let owes_ack = self.forget(address).is_some_and(|old| old.owes_ack);
         let mut is_kept = true;
-        if let Who::Name(name) = &mut who {
+        if let Owner::Name(name) = &mut owner {
             is_kept = name.len() <= MAX_NAME && self.name_bytes + name.len() <= NAME_BYTES;
             if !is_kept {
                 *name = Name::default();
@@ -101,8 +101,9 @@ impl Remotes {
                 self.names.insert((name.clone(), address));
             }
         }
-        let (is_told, is_gone) = (false, false);
-        let remote = Remote { generation, who, is_told, is_gone, owes_ack, hunts: 0, local: 0 };
+        let (is_reported, is_gone) = (false, false);
+        let remote =
+            Remote { generation, owner, is_reported, is_gone, owes_ack, hunts: 0, local: 0 };
         if let Some(slot) = self.slots.get_mut(place) {
             *slot = Some(remote);
             self.count += 1;
@@ -110,9 +111,10 @@ impl Remotes {
         is_kept
     }
 
-    /// The name of an address is no longer found.
+    /// Removes the name of an address.
     pub fn forget_name(&mut self, address: u32) {
-        let Some(Some(Remote { who: Who::Name(name), .. })) = self.slots.get_mut(address as usize)
+        let Some(Some(Remote { owner: Owner::Name(name), .. })) =
+            self.slots.get_mut(address as usize)
         else {
             return;
         };
@@ -121,7 +123,7 @@ impl Remotes {
         self.names.remove(&(name, address));
     }
 
-    /// An address is free.
+    /// Frees an address.
     pub fn forget(&mut self, address: u32) -> Option<Remote> {
         self.forget_name(address);
         let remote = self.slots.get_mut(address as usize)?.take()?;
@@ -129,7 +131,7 @@ impl Remotes {
         Some(remote)
     }
 
-    /// All are free; those that were in use.
+    /// Frees all addresses. Returns the entries.
     pub fn clear(&mut self) -> impl Iterator<Item = (u32, Remote)> {
         self.names.clear();
         (self.count, self.name_bytes) = (0, 0);
@@ -142,8 +144,8 @@ impl Remotes {
 mod tests {
     use super::*;
 
-    fn name(text: &[u8]) -> Who {
-        Who::Name(text.into())
+    fn name(text: &[u8]) -> Owner {
+        Owner::Name(text.into())
     }
 
     #[test]
@@ -169,10 +171,12 @@ mod tests {
         }
         assert!(!remotes.learn(60_000, 1, name(b"late")));
         assert!(
-            remotes.get(60_000).is_some_and(|it| matches!(&it.who, Who::Name(n) if n.is_empty()))
+            remotes
+                .get(60_000)
+                .is_some_and(|it| matches!(&it.owner, Owner::Name(n) if n.is_empty()))
         );
         assert_eq!(remotes.with_name(b"late"), None);
-        // One that ends makes room.
+        // The end of an endpoint makes room.
         remotes.forget_name(1);
         assert!(remotes.learn(60_001, 1, name(b"late")));
         // A name longer than any of ours is never hunted for.

@@ -1,58 +1,58 @@
-//! Signals: what endpoints send each other.
+//! Sending and receiving of signals between endpoints.
 
 use super::addresses::Local;
 use super::link::{Carrier, Control, Link, Phase};
-use super::remotes::Who;
+use super::remotes::Owner;
 use super::{Endpoint, EndpointId, Event, NONE, Node, PeerId};
 use crate::pool::{Chain, Pool};
 use crate::riocm::{Down, Fault, Message, Riocm, SendError};
 use drivers::hal::{Instant, Window};
 use slab::Slab;
 
-/// Who has sent a signal.
+/// Sender of a received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// An endpoint of a peer's.
+    /// A peer's endpoint.
     Peer(PeerId),
-    /// One of ours, by way of a peer that passes its signals on.
+    /// A local endpoint whose signal a peer has forwarded.
     Own(EndpointId),
 }
 
-/// In whose name a signal is sent.
+/// Sender of a signal to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// An endpoint of ours.
+    /// A local endpoint.
     Endpoint(EndpointId),
-    /// An endpoint of the same peer's, whose signal is passed on to another one there.
+    /// An endpoint of the same peer, whose signal is forwarded to another endpoint there.
     Peer(PeerId),
 }
 
-/// A signal that was taken. Its memory is the link's: give it back by [`Node::release`].
+/// A received signal. It holds memory of the link until [`Node::release`].
 #[derive(Debug)]
 pub struct Signal {
-    /// Who has sent it.
+    /// Sender.
     pub from: Origin,
-    /// Its number.
+    /// Signal number.
     pub number: u32,
     chain: Chain,
 }
 
 impl Signal {
-    /// Bytes behind the number.
+    /// Bytes after the number.
     pub fn len(&self) -> usize {
         self.chain.len() - NUMBER
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes after the number.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Bytes of a signal's number, which is the beginning of what is sent.
+/// Bytes of a signal's number, which precedes its body.
 pub(super) const NUMBER: usize = 4;
 
-/// A place for a signal that waits to be taken.
+/// An entry of an inbox.
 #[derive(Debug)]
 pub(super) struct Queued {
     next: u32,
@@ -66,7 +66,7 @@ impl Default for Queued {
 }
 
 impl Link {
-    /// Link addresses of sender and receiver, if both are published and nothing is to be said before a signal.
+    /// Link addresses of sender and receiver, if both are published and no RLNH message must be sent first.
     #[inline]
     fn addresses(
         &self,
@@ -88,8 +88,8 @@ impl Link {
         (source != 0).then_some((source, to.address))
     }
 
-    /// A signal that cannot be delivered: of nobody who is known, to nobody, or too short. One whose sender may yet be
-    /// published waits for that.
+    /// Handles a signal that cannot be delivered: unknown sender or receiver, or too short. A signal whose sender may
+    /// still be published is stored.
     #[inline(never)]
     fn set_aside(&mut self, pool: &mut Pool, message: Message, is_for_endpoint: bool) {
         let Message { source, destination, chain } = message;
@@ -106,7 +106,7 @@ impl Link {
         pool.free(chain);
     }
 
-    /// Hands a signal to the connection.
+    /// Sends a signal over the connection.
     #[inline]
     fn send(
         &mut self,
@@ -129,7 +129,7 @@ impl Link {
 }
 
 impl Node {
-    /// Sends a signal. Its bytes are copied, and the user's again at once.
+    /// Sends a signal. Its bytes are copied.
     #[inline]
     pub fn send(
         &mut self,
@@ -151,7 +151,7 @@ impl Node {
         Ok(())
     }
 
-    /// A signal before which something else is to be said.
+    /// Sends a signal after pending RLNH messages.
     #[inline(never)]
     fn send_first(
         &mut self,
@@ -168,8 +168,8 @@ impl Node {
         }
     }
 
-    /// Sends a signal from the user's own memory, which is in use until [`Event::Sent`] says that it is not. The first
-    /// four bytes are the number, big-endian.
+    /// Sends a signal from the user's memory, which is in use until [`Event::Sent`]. The first four bytes are the
+    /// number, big-endian.
     pub fn send_windows(
         &mut self,
         from: Sender,
@@ -196,7 +196,7 @@ impl Node {
         Ok(())
     }
 
-    /// Link addresses of sender and receiver. The sender is published first, if it is not yet.
+    /// Link addresses of sender and receiver. Publishes the sender first if necessary.
     fn new_addresses(&mut self, from: Sender, to: PeerId) -> Result<(u32, u32), SendError> {
         let place = to.link.place;
         let link = self.link_by_id(to.link).ok_or(SendError::NotConnected)?;
@@ -219,7 +219,7 @@ impl Node {
             link.is_some_and(|link| link.control.is_empty())
         };
         if !is_quiet(self) {
-            self.say(place);
+            self.send_control(place);
             if !is_quiet(self) {
                 if let Some(link) = self.link_by_id(to.link) {
                     link.wants_room = true;
@@ -230,17 +230,17 @@ impl Node {
         Ok((source, to.address))
     }
 
-    /// The link address of ours that stands for an endpoint of the peer's.
+    /// The local link address under which signals of a peer's endpoint are forwarded. Publishes it if necessary.
     fn publish_peer(&mut self, peer: PeerId, to: PeerId) -> Result<u32, SendError> {
         let link = self.link_by_id(to.link).ok_or(SendError::NotConnected)?;
         let version = link.version;
         let remote = link.remote(peer.address).filter(|it| it.generation == peer.generation);
-        let remote = remote.filter(|it| matches!(it.who, Who::Name(_)) && peer.link == to.link);
+        let remote = remote.filter(|it| matches!(it.owner, Owner::Name(_)) && peer.link == to.link);
         let remote = remote.ok_or(SendError::NotConnected)?;
         if remote.local != 0 {
             return Ok(remote.local);
         }
-        // Version 1 has no word for it.
+        // Version 1 has no PUBLISH_PEER.
         if version < 2 {
             return Err(SendError::NotConnected);
         }
@@ -255,13 +255,13 @@ impl Node {
         Ok(address)
     }
 
-    /// A signal's number, unless it is too short to have one.
+    /// A signal's number; None if the signal is too short.
     pub(super) fn number(&self, chain: &Chain) -> Option<u32> {
         let mut bytes = [0; NUMBER];
         (self.pool.read(chain, 0, &mut bytes) == NUMBER).then(|| u32::from_be_bytes(bytes))
     }
 
-    /// A signal has arrived; its number is none if it is too short to have one.
+    /// Handles a received signal. `number` is None if the signal is too short.
     #[inline]
     pub(super) fn handle_signal(&mut self, place: u16, message: Message, number: Option<u32>) {
         let Node { links, pool, endpoints, queued, events, config, .. } = self;
@@ -288,16 +288,16 @@ impl Node {
         let size = chain.memory();
         if to.held > 0 && to.held + size > config.inbox_bytes {
             link.counters.inbox_full += 1;
-            if !core::mem::replace(&mut to.told_dropped, true) {
+            if !core::mem::replace(&mut to.dropped_reported, true) {
                 events.push_back(Event::Dropped(to.id));
             }
             return pool.free(chain);
         }
         let generation = remote.generation;
-        let from = match remote.who {
-            Who::Own(place, generation) => Origin::Own(EndpointId { place, generation }),
-            Who::Name(_) => {
-                remote.is_told = true;
+        let from = match remote.owner {
+            Owner::Own(place, generation) => Origin::Own(EndpointId { place, generation }),
+            Owner::Name(_) => {
+                remote.is_reported = true;
                 Origin::Peer(PeerId { link: id, address: source, generation })
             }
         };
@@ -312,12 +312,12 @@ impl Node {
         }
         to.inbox.1 = entry;
         to.held += size;
-        if !core::mem::replace(&mut to.has_news, true) {
+        if !core::mem::replace(&mut to.has_event, true) {
             events.push_back(Event::Signals(to.id));
         }
     }
 
-    /// A signal is longer than the longest.
+    /// Ends the link, because a signal exceeds the maximum length.
     #[cold]
     fn end_too_long(&mut self, place: u16, chain: Chain) {
         let size = chain.len() as u32;
@@ -343,12 +343,12 @@ impl Node {
         Some(signal)
     }
 
-    /// Copies bytes of a signal out, from `offset` behind its number; how many there were.
+    /// Copies bytes of a signal, from `offset` after its number. Returns the number of bytes copied.
     pub fn read(&self, signal: &Signal, offset: usize, into: &mut [u8]) -> usize {
         self.pool.read(&signal.chain, NUMBER + offset, into)
     }
 
-    /// The bytes of a signal where they lie, behind its number.
+    /// The memory of a signal's bytes, after its number.
     pub fn windows(&self, signal: &Signal) -> impl Iterator<Item = Window> + '_ {
         let mut skip = NUMBER;
         self.pool.windows(&signal.chain).filter_map(move |window| {
@@ -358,7 +358,7 @@ impl Node {
         })
     }
 
-    /// Gives a signal's memory back.
+    /// Frees a signal's memory.
     #[inline]
     pub fn release(&mut self, signal: Signal) {
         self.pool.free(signal.chain);

@@ -1,4 +1,4 @@
-//! Streams of links over TCP: what is asked of whoever has the sockets, and what it tells.
+//! Streams of links over TCP: orders for the owner of the sockets, and calls that report their results.
 
 use super::link::{Carrier, Link};
 use super::{LinkId, Node};
@@ -8,28 +8,29 @@ use crate::tcpcm::{StreamId, StreamOrder, TcpCm};
 use drivers::hal::Instant;
 
 impl Node {
-    /// What is to be done with streams next.
+    /// The next order: a stream to open or close.
     pub fn next_stream_order(&mut self) -> Option<(LinkId, StreamOrder)> {
         self.orders.pop_front()
     }
 
-    /// A stream that was ordered is open.
+    /// Reports that an ordered stream is open.
     pub fn stream_opened(&mut self, link: LinkId, stream: StreamId, now: Instant) {
         self.with_tcp(link, now, |tcp, _, rng| tcp.opened(stream, rng, now));
     }
 
-    /// A peer has opened a stream to us: what it is called. None if the link is none of TCP.
+    /// Reports a stream opened by the peer. Returns its id; None if the link is not over TCP.
     pub fn stream_accepted(&mut self, link: LinkId, now: Instant) -> Option<StreamId> {
         self.with_tcp(link, now, |tcp, _, rng| tcp.accepted(rng, now))
     }
 
-    /// A stream has ended, or could not be opened.
+    /// Reports that a stream has ended, or could not be opened.
     pub fn stream_closed(&mut self, link: LinkId, stream: StreamId, now: Instant) {
         self.with_tcp(link, now, |tcp, pool, rng| tcp.closed(pool, stream, rng, now));
     }
 
-    /// Bytes of a stream; how many of them were taken. The others wait for memory, or for the stream to be looked at:
-    /// they are to be shown again when signals were released or a second has passed. TCP holds the peer up meanwhile.
+    /// Passes received bytes of a stream. Returns the number of bytes accepted. The others wait for memory, or for the
+    /// stream to become the active one: pass them again when signals were released or a second has passed. TCP stops
+    /// the peer meanwhile.
     pub fn stream_receive(
         &mut self,
         link: LinkId,
@@ -42,7 +43,7 @@ impl Node {
         taken.unwrap_or(bytes.len())
     }
 
-    /// Writes what is to be sent over a stream; how many bytes. They count as sent.
+    /// Writes bytes to be sent over a stream to `into`. Returns their number; they count as sent.
     pub fn stream_transmit(
         &mut self,
         link: LinkId,
@@ -54,7 +55,7 @@ impl Node {
         written.unwrap_or(0)
     }
 
-    /// Whether a link has something to send over its stream.
+    /// Whether a link has bytes to send over its stream.
     pub fn stream_has_work(&self, id: LinkId) -> bool {
         match self.links.get(usize::from(id.place)) {
             Some(Some(link)) if link.id == id => match &link.carrier {
@@ -81,7 +82,7 @@ impl Node {
         Some(result)
     }
 
-    /// Takes what a link's TCP connection has told.
+    /// Handles the pending events of a link's TCP connection.
     pub(super) fn pump_tcp(&mut self, place: u16, now: Instant) {
         loop {
             let Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) =

@@ -1,10 +1,10 @@
-//! Hunts of the peer of a link, found by name and by hunter.
+//! Hunts of a link's peer, indexed by name and by hunter.
 
 use super::Name;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// The hunts.
+/// Hunts of a link's peer.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     by_name: BTreeSet<(Name, u32)>,
@@ -12,7 +12,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// How many there are.
+    /// Number of hunts.
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
@@ -22,15 +22,15 @@ impl Wanted {
         self.by_hunter.contains(&(hunter, name.clone()))
     }
 
-    /// An address hunts for a name.
+    /// Adds a hunt of an address for a name.
     pub fn insert(&mut self, hunter: u32, name: Name) {
         self.by_name.insert((name.clone(), hunter));
         self.by_hunter.insert((hunter, name));
     }
 
-    /// Takes the hunts for a name: their hunters.
+    /// Removes the hunts for a name. Returns their hunters.
     pub fn take_name(&mut self, name: &[u8]) -> Vec<u32> {
-        let hunters: Vec<u32> = super::control::first_with(&self.by_name, name).collect();
+        let hunters: Vec<u32> = super::control::entries_named(&self.by_name, name).collect();
         let name = Name::from(name);
         for &hunter in &hunters {
             self.by_name.remove(&(name.clone(), hunter));
@@ -39,7 +39,7 @@ impl Wanted {
         hunters
     }
 
-    /// Forgets the hunts of an address.
+    /// Removes the hunts of an address.
     pub fn forget_hunter(&mut self, hunter: u32) {
         loop {
             let mut names = self.by_hunter.range((hunter, Name::default())..);
@@ -49,7 +49,7 @@ impl Wanted {
         }
     }
 
-    /// Forgets all.
+    /// Removes all hunts.
     pub fn clear(&mut self) {
         self.by_name.clear();
         self.by_hunter.clear();
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hunts_are_taken_by_name_and_forgotten_by_hunter() {
+    fn hunts_are_removed_by_name_and_by_hunter() {
         let mut wanted = Wanted::default();
         for (hunter, name) in [(1, b"a"), (1, b"b"), (2, b"a"), (3, b"c"), (1, b"a")] {
             wanted.insert(hunter, Name::from(&name[..]));

@@ -1,15 +1,14 @@
-//! Timers of a link: the INIT_REPLY that is held back, the handshake that has to be done in time, and the pause before
-//! the next attempt.
+//! Timers of a link: delay of INIT_REPLY, time limit of the handshake, probe of the peer, and pause before a reconnect.
 //!
-//! * LINX for Linux 2.5.1 drops what comes between its INIT and the moment at which its RIOCM delivers, but for the first
-//!   packet. So over RIOCM what follows our INIT is held back for [`HOLD`] after the peer's INIT.
-//! * RIOCM has no timer for a packet that is lost. If an INIT or INIT_REPLY is, both connections stay connected and the
-//!   link hangs. So a handshake that takes longer than [`HANDSHAKE`] ends the connection, which begins anew.
-//! * That our INIT_REPLY was lost shows at the peer alone, which may be one that waits for ever. So a peer over RIOCM of
-//!   which nothing came for [`HANDSHAKE`] after the link came up is asked once: an address is published and unpublished,
-//!   for which the peer owes an UNPUBLISH_ACK.
-//! * A link that ends soon after it came up, or before, begins anew after a pause that doubles from [`FIRST`] to
-//!   [`LONGEST`]. One that was up for [`STABLE`] begins anew at once.
+//! * LINX for Linux 2.5.1 drops packets that arrive between its INIT and the start of delivery by its RIOCM, except the
+//!   first. So over RIOCM, messages after our INIT are delayed by [`HOLD`] after the peer's INIT.
+//! * RIOCM has no timer for lost packets. If an INIT or INIT_REPLY is lost, both connections stay connected and the
+//!   link hangs. So a handshake that exceeds [`HANDSHAKE`] ends the connection, which is then restarted.
+//! * The loss of our INIT_REPLY is visible to the peer only, which may wait for ever. So a peer over RIOCM that has
+//!   sent no RLNH message within [`HANDSHAKE`] after the link came up is probed once: an address is published and
+//!   unpublished, for which the peer must send an UNPUBLISH_ACK.
+//! * A link that fails before it was up for [`STABLE`] reconnects after a pause that doubles from [`FIRST`] to
+//!   [`LONGEST`]. Otherwise it reconnects at once.
 
 use super::addresses::Local;
 use super::link::{Carrier, Control, Link, Phase};
@@ -19,53 +18,53 @@ use crate::rng::Rng;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How long INIT_REPLY is held back over RIOCM.
+/// Delay of INIT_REPLY over RIOCM.
 const HOLD: Duration = Duration::from_millis(30);
-/// How long INIT, INIT_REPLY, and the answer to a question may take.
+/// Time limit of INIT, INIT_REPLY, and the answer to a probe.
 const HANDSHAKE: Duration = Duration::from_secs(3);
-/// After so long a link is stable.
+/// Time after which a link is stable.
 const STABLE: Duration = Duration::from_secs(10);
-/// The first pause before a link begins anew, and the longest.
+/// First and longest pause before a link reconnects.
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(10);
-/// The name under which the address of a question is published.
-const QUESTION: &[u8] = b"isthmus-is-it-up";
+/// Name that a probe publishes.
+const PROBE_NAME: &[u8] = b"isthmus-is-it-up";
 
 /// Timers of a link.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// Until when nothing is said.
+    /// Until when RLNH messages are held.
     pub hold: Option<Instant>,
-    /// What is due next: the end of the handshake, a question or its answer, or the next attempt.
+    /// Next deadline: end of the handshake, probe or its answer, or the next attempt.
     due: Option<Instant>,
     /// Since when the link is up.
     up_since: Option<Instant>,
-    /// Something of RLNH has come since then.
-    pub is_heard: bool,
-    is_asked: bool,
-    /// Ends in a row, none of them of a link that was stable.
+    /// An RLNH message has arrived since then.
+    pub has_received: bool,
+    is_probed: bool,
+    /// Consecutive failures without a stable link.
     failures: u32,
 }
 
 impl Watch {
-    /// There is a connection.
+    /// The connection is established: the handshake starts.
     pub fn connected(&mut self, now: Instant) {
         *self = Watch { failures: self.failures, due: Some(now + HANDSHAKE), ..Watch::default() };
     }
 
-    /// The peer's INIT has come.
-    pub fn greeted(&mut self, now: Instant) {
+    /// The peer's INIT has arrived.
+    pub fn init_received(&mut self, now: Instant) {
         self.hold = Some(now + HOLD);
     }
 
-    /// The peer's INIT_REPLY has come.
-    pub fn up(&mut self, asks: bool, now: Instant) {
+    /// The peer's INIT_REPLY has arrived. `probes`: the peer must be probed.
+    pub fn up(&mut self, probes: bool, now: Instant) {
         self.up_since = Some(now);
-        self.is_heard = false;
-        self.due = asks.then_some(now + HANDSHAKE);
+        self.has_received = false;
+        self.due = probes.then_some(now + HANDSHAKE);
     }
 
-    /// There is no connection any more: when the next one may be wanted.
+    /// The connection has ended: sets the pause before the next one.
     pub fn disconnected(&mut self, why: Down, rng: &mut Rng, now: Instant) {
         let was_stable = self.up_since.is_some_and(|since| now.since(since) >= STABLE);
         let is_wanted = matches!(why, Down::Asked | Down::PortGone);
@@ -76,7 +75,7 @@ impl Watch {
             0 => Duration::ZERO,
             failures => {
                 let pause = FIRST.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST);
-                // Up to a quarter more, by chance: not all links of a board that is sick at the same time.
+                // Randomly up to a quarter longer, so that the links of a faulty board do not reconnect together.
                 pause + pause / 1024 * (rng.next() & 0xff) as u32
             }
         };
@@ -85,8 +84,8 @@ impl Watch {
         *self = Watch { failures, due, ..Watch::default() };
     }
 
-    /// Whether the next connection has to wait.
-    pub fn rests(&self) -> bool {
+    /// Whether the pause is not over.
+    pub fn is_pausing(&self) -> bool {
         self.due.is_some()
     }
 
@@ -96,28 +95,28 @@ impl Watch {
 }
 
 impl Link {
-    /// Whether what there is to say has to wait.
+    /// Whether RLNH messages are held. INIT never is.
     pub fn is_held(&self) -> bool {
         self.watch.hold.is_some() && !matches!(self.control.front(), Some(Control::Init(_)))
     }
 
-    /// Asks the peer whether it is up; false if there is no address to ask with.
-    fn ask(&mut self) -> bool {
-        let Some(address) = self.local.take(Local::Leaving) else { return false };
-        self.control.push_back(Control::Publish(address, Name::from(QUESTION)));
+    /// Queues a probe of the peer. False without a free link address.
+    fn queue_probe(&mut self) -> bool {
+        let Some(address) = self.local.take(Local::AwaitAck) else { return false };
+        self.control.push_back(Control::Publish(address, Name::from(PROBE_NAME)));
         self.control.push_back(Control::Unpublish(address));
         true
     }
 }
 
 impl Node {
-    /// Sets the timer of a link to what is due next.
+    /// Sets the timer of a link to its next deadline.
     pub(super) fn rearm(&mut self, place: u16) {
         let Some(Some(link)) = self.links.get(usize::from(place)) else { return };
         self.timers.set(self.links.len() as u32 + u32::from(place), link.watch.first());
     }
 
-    /// The timer of a link.
+    /// Handles the timer of a link.
     pub(super) fn watch(&mut self, place: u16, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
         let watch = &mut link.watch;
@@ -129,16 +128,16 @@ impl Node {
                 Phase::AwaitInit | Phase::AwaitReply => {
                     self.end_link(place, Down::Fault(Fault::Handshake));
                 }
-                Phase::Up if link.watch.is_heard => (),
-                Phase::Up if link.watch.is_asked => {
+                Phase::Up if link.watch.has_received => (),
+                Phase::Up if link.watch.is_probed => {
                     self.end_link(place, Down::Fault(Fault::Handshake));
                 }
                 Phase::Up => {
-                    if link.ask() {
-                        link.watch.is_asked = true;
+                    if link.queue_probe() {
+                        link.watch.is_probed = true;
                         link.watch.due = Some(now + HANDSHAKE);
                     }
-                    self.say(place);
+                    self.send_control(place);
                 }
             }
         }
@@ -148,7 +147,7 @@ impl Node {
         self.rearm(place);
     }
 
-    /// An operator does not wait for the pause before the next attempt.
+    /// Skips the pause before the next attempt, on an operator's request.
     pub(super) fn end_pause(&mut self, place: u16, now: Instant) {
         if let Some(Some(link)) = self.links.get_mut(usize::from(place))
             && link.phase == Phase::Down
@@ -159,8 +158,8 @@ impl Node {
         self.reconnect(place, now);
     }
 
-    /// Whether a link's peer is asked if it is up: over TCP nothing is lost.
-    pub(super) fn asks(link: &Link) -> bool {
+    /// Whether a link's peer is probed: only over RIOCM, because TCP loses nothing.
+    pub(super) fn probes_peer(link: &Link) -> bool {
         matches!(link.carrier, Carrier::Riocm(_))
     }
 }

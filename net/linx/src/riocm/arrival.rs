@@ -1,4 +1,4 @@
-//! Packets that arrive: to which connection they belong, and in which order they count.
+//! Received packets: dispatch to their connection, and reordering.
 
 use super::assembly::Refused;
 use super::connection::{ALIVE, Connection, Parked, REORDER, State};
@@ -9,17 +9,17 @@ use crate::wire::riocm::{
 };
 use drivers::hal::Instant;
 
-/// Where the payload of a packet lies.
+/// Payload of a packet.
 pub(super) enum Payload<'a> {
-    /// Where it was received.
+    /// In the receive buffer.
     Received(&'a [u8]),
-    /// In pieces, because it came early.
+    /// Copied into pieces, because the packet came early.
     Kept(Chain),
 }
 
 impl Riocm {
-    /// Takes a RapidIO message that came to RIOCM's mailbox at a port. `source` is the device id that RapidIO itself
-    /// names as its sender. Nothing of `bytes` is kept.
+    /// Handles a RapidIO message from RIOCM's mailbox of a port. `source` is the sender's device id from the RapidIO
+    /// header. `bytes` is not referenced after the call.
     pub fn receive(
         &mut self,
         pool: &mut Pool,
@@ -39,8 +39,8 @@ impl Riocm {
         }
     }
 
-    /// As [`Riocm::receive`] for a SINGLE packet, but a message that is all that happened is handed over at once and not
-    /// told of; with the connection id.
+    /// As [`Riocm::receive`] for a SINGLE packet. If the result is only a message, it is returned with its connection
+    /// id, without an event.
     #[inline(always)]
     pub(crate) fn arrive_single(
         &mut self,
@@ -74,7 +74,7 @@ impl Riocm {
         Some((cid, super::Message { source, destination, chain }))
     }
 
-    /// The same for a FRAG packet.
+    /// As `arrive_single`, for a FRAG packet.
     #[inline(always)]
     fn arrive_fragment(
         &mut self,
@@ -106,7 +106,7 @@ impl Riocm {
         }
     }
 
-    /// The same for any packet.
+    /// As `arrive_single`, for all other packets.
     #[inline(always)]
     pub(crate) fn arrive_other(
         &mut self,
@@ -119,13 +119,13 @@ impl Riocm {
         self.now = self.now.max(now);
         match Data::fragment(bytes) {
             Some(fragment) => self.arrive_fragment(pool, port, source, fragment, now),
-            None => self.arrive_seldom(pool, port, source, bytes, now),
+            None => self.arrive_general(pool, port, source, bytes, now),
         }
     }
 
-    /// For those that are neither.
+    /// Handles packets other than SINGLE and FRAG.
     #[inline(never)]
-    fn arrive_seldom(
+    fn arrive_general(
         &mut self,
         pool: &mut Pool,
         port: usize,
@@ -180,7 +180,7 @@ impl Riocm {
         None
     }
 
-    /// Whether a packet's sender is who it says.
+    /// Checks that a packet's header has the sender's device id of RapidIO. Counts a mismatch as forged.
     #[inline]
     fn is_from(&mut self, ends: Ends, source: u16) -> Option<()> {
         if ends.sender != source {
@@ -190,7 +190,7 @@ impl Riocm {
         Some(())
     }
 
-    /// The connection to which a packet of so many bytes belongs, which counts it.
+    /// Finds the connection of a packet of `len` bytes, and counts the packet.
     #[inline]
     fn counted(
         &mut self,
@@ -204,7 +204,7 @@ impl Riocm {
             strays.unknown_cid += 1;
             return None;
         };
-        // An id that this peer has from before one of us restarted may be another connection's by now.
+        // A connection id from before a restart of either end may belong to another connection now.
         let known = (connection.port, connection.peer_id, connection.peer_port);
         if known != (Some(port), ends.sender, ends.from_port) {
             strays.stale += 1;
@@ -215,8 +215,7 @@ impl Riocm {
         Some(connection)
     }
 
-    /// A packet of data that is not the next, has others behind it that came early, or came when there is no
-    /// connection.
+    /// Handles a data packet that is not the next, is followed by early packets, or came without a connection.
     #[inline(never)]
     fn handle_data(
         &mut self,
@@ -229,7 +228,7 @@ impl Riocm {
         let Riocm { connections, events, .. } = self;
         let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else { return };
         if !connection.is_next(sequence) {
-            return self.handle_astray(pool, cid, (id, sequence, part), payload, now);
+            return self.handle_out_of_order(pool, cid, (id, sequence, part), payload, now);
         }
         connection.advance();
         match connection.place(pool, id, part, Payload::Received(payload)) {
@@ -243,8 +242,8 @@ impl Riocm {
         self.drain_parked(pool, cid, now);
     }
 
-    /// A packet of data that is not the next, or came when there is no connection.
-    fn handle_astray(
+    /// Handles a data packet that is not the next, or came without a connection.
+    fn handle_out_of_order(
         &mut self,
         pool: &mut Pool,
         cid: u8,
@@ -255,12 +254,12 @@ impl Riocm {
         let Some(connection) = self.at(cid) else { return };
         match connection.state {
             State::Connected => (),
-            // The peer is up before us, and its first messages have overtaken its CONN_ACK.
+            // The peer is connected before us, and its first messages have overtaken its CONN_ACK.
             State::Connecting
                 if connection.early.get(usize::from(sequence)).is_some_and(Option::is_none)
                     && matches!(part, Part::Single(_)) =>
             {
-                match keep(pool, connection.receive_account, part, payload) {
+                match copy_payload(pool, connection.receive_account, part, payload) {
                     Some(payload) => {
                         let parked = Parked { id, part, payload };
                         connection.early[usize::from(sequence)] =
@@ -279,7 +278,7 @@ impl Riocm {
         let ahead = sequence.wrapping_sub(connection.expected);
         if ahead >= 0x8000 {
             connection.counters.duplicates += 1;
-            return self.begun_anew(pool, cid);
+            return self.end_restarted(pool, cid);
         }
         if ahead >= REORDER {
             self.end(pool, cid, Down::Fault(Fault::Beyond));
@@ -289,9 +288,9 @@ impl Riocm {
         let Some(slot) = connection.parked.get_mut(place) else { return };
         if slot.is_some() {
             connection.counters.duplicates += 1;
-            return self.begun_anew(pool, cid);
+            return self.end_restarted(pool, cid);
         }
-        match keep(pool, connection.receive_account, part, payload) {
+        match copy_payload(pool, connection.receive_account, part, payload) {
             Some(payload) => {
                 *slot = Some(Parked { id, part, payload });
                 connection.parked_count += 1;
@@ -302,7 +301,7 @@ impl Riocm {
         }
     }
 
-    /// Those that came early and follow what has come now.
+    /// Delivers early packets that are next now.
     fn drain_parked(&mut self, pool: &mut Pool, cid: u8, now: Instant) {
         while let Some(connection) = self.at(cid) {
             if connection.state != State::Connected {
@@ -310,7 +309,7 @@ impl Riocm {
             }
             let place = usize::from(connection.expected % REORDER);
             let Some(parked) = connection.parked.get_mut(place).and_then(Option::take) else {
-                // Another one is missing, and has been for no longer than since now.
+                // Another packet is missing; its time limit starts now.
                 connection.gap_since = (connection.parked_count > 0).then_some(now);
                 return;
             };
@@ -319,14 +318,14 @@ impl Riocm {
         }
     }
 
-    /// One that came before the connection was up, which it is now.
+    /// Delivers a packet that came before the connection was established, which it is now.
     pub(super) fn take_early(&mut self, pool: &mut Pool, cid: u8, sequence: u16, early: Parked) {
         let now = self.now;
         let Some(connection) = self.at(cid) else { return pool.free(early.payload) };
         if connection.is_next(sequence) {
             return self.take_next(pool, cid, early);
         }
-        // Those before it are still to come.
+        // Packets before it are missing.
         match connection.parked.get_mut(usize::from(sequence)) {
             Some(slot) if connection.state == State::Connected && slot.is_none() => {
                 *slot = Some(early);
@@ -351,7 +350,7 @@ impl Riocm {
         }
     }
 
-    /// A part that is not taken ends the connection.
+    /// Ends the connection because a part was refused.
     #[cold]
     fn refuse(&mut self, pool: &mut Pool, cid: u8, refused: Refused) {
         match refused {
@@ -360,7 +359,7 @@ impl Riocm {
         }
     }
 
-    /// A message finds no memory.
+    /// Ends the connection because there is no memory for a message.
     fn no_room(&mut self, pool: &mut Pool, cid: u8) {
         if let Some(connection) = self.at(cid) {
             connection.counters.no_room += 1;
@@ -369,8 +368,8 @@ impl Riocm {
     }
 }
 
-/// Copies a payload, with room in front for what may have to be patched.
-fn keep(
+/// Copies a payload into new pieces, with unused bytes in front for patches.
+fn copy_payload(
     pool: &mut Pool,
     account: crate::pool::AccountId,
     part: Part,

@@ -1,8 +1,10 @@
-//! Messages in parts. The parts of a message come in order and carry its id; several messages may be under way.
+//! Reassembly of messages in parts. The parts of a message come in order and carry its id. Several messages may be in
+//! reassembly at a time.
 //!
-//! A patched message is one whose sender wrote headers over its bytes: 32 bytes in front of what PATCH_START carries,
-//! and 16 in front of what each FRAG does. What was there comes behind, in PATCHes: the 32 bytes, then 16 for each
-//! FRAG, each of them whole in one PATCH; what is left over is the end of the message.
+//! The sender of a patched message overwrites bytes of the message with headers: 32 bytes before the payload of
+//! PATCH_START, and 16 before the payload of each FRAG. The overwritten bytes follow in PATCHes: first the 32 bytes,
+//! then the 16 of each FRAG, each of these within one PATCH. The remaining bytes of the PATCHes are the end of the
+//! message.
 
 use super::arrival::Payload;
 use super::connection::{ASSEMBLIES, Connection};
@@ -10,32 +12,32 @@ use super::{Fault, Message};
 use crate::pool::{Chain, Pool};
 use crate::wire::riocm::{self, FRAG_PATCH, HEAD_PATCH, Part};
 
-/// A message of which parts are missing.
+/// A message in reassembly.
 #[derive(Debug)]
 pub(super) struct Assembly {
     id: u8,
     message: riocm::Message,
     pub chain: Chain,
-    /// Bytes of the message that have their place in the chain, holes included.
+    /// Bytes of the message in the chain, including holes.
     placed: usize,
     patching: Option<Patching>,
 }
 
-/// What is to be patched.
+/// Patching state of a message.
 #[derive(Debug)]
 struct Patching {
     fragments: u16,
     patches: u16,
-    /// Fragments that have come, and are not patched yet.
+    /// Received fragments that are not patched yet.
     unpatched: u16,
     head_is_done: bool,
-    /// Where in the memory the next hole is, and the last. In each stands where the one behind it is.
+    /// Offsets of the next and the last hole in the memory. Each hole stores the offset of the following one.
     hole: usize,
     last: usize,
 }
 
 impl Patching {
-    /// A fragment has come, with a hole in front.
+    /// Records a fragment with a hole in front.
     #[inline]
     fn add(&mut self, pool: &Pool, hole: usize) {
         match self.head_is_done && self.unpatched == 0 {
@@ -46,7 +48,7 @@ impl Patching {
         self.unpatched += 1;
     }
 
-    /// Fills the next hole; there is one.
+    /// Fills the next hole. The caller has checked that there is one.
     #[inline]
     fn fill<const N: usize>(&mut self, pool: &Pool, patch: &[u8; N]) -> Result<(), Fault> {
         self.hole = pool.fill(self.hole, patch).ok_or(Fault::Patches)?;
@@ -60,7 +62,7 @@ impl Assembly {
     }
 }
 
-/// Why a part is not taken.
+/// Why a part is refused.
 pub(super) enum Refused {
     Fault(Fault),
     NoRoom,
@@ -73,7 +75,7 @@ impl From<Fault> for Refused {
 }
 
 impl Connection {
-    /// Puts a part where it belongs; the message, if that was the last of it.
+    /// Adds a part to its message. Returns the message if it is complete.
     #[inline(always)]
     pub(super) fn place(
         &mut self,
@@ -90,7 +92,8 @@ impl Connection {
         }
     }
 
-    /// A message of one part, in a piece at least, as all that is delivered: so there are no more messages than pieces.
+    /// Handles a message of one part. Every delivered message takes at least one piece, so there are no more messages
+    /// than pieces.
     #[inline(never)]
     fn place_single(
         &mut self,
@@ -116,7 +119,7 @@ impl Connection {
         Ok(Some(Message { source, destination, chain }))
     }
 
-    /// Whether one part of so many bytes can be all of a message of that size.
+    /// Checks that one part of `len` bytes can be a whole message of `size` bytes.
     #[inline]
     pub(super) fn check_single(&self, size: u32, len: usize) -> Result<(), Refused> {
         if size > self.max_message {
@@ -128,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// The beginning of a message in parts.
+    /// Handles the first part of a message.
     #[inline(never)]
     fn place_start(
         &mut self,
@@ -248,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// The bytes are looked at: whatever came early is copied out once more, which is seldom and short.
+    /// Handles a PATCH that came early: its bytes are copied once more, which is rare and short.
     #[inline(never)]
     fn patch_kept(
         &mut self,
@@ -279,7 +282,7 @@ impl Connection {
 }
 
 impl Assembly {
-    /// Takes the bytes of a PATCH; whether the message is whole.
+    /// Applies the bytes of a PATCH. Returns whether the message is complete.
     fn patch(&mut self, pool: &mut Pool, mut bytes: &[u8]) -> Result<bool, Refused> {
         let left = self.left();
         let Assembly { chain, patching: Some(patching), .. } = self else {
@@ -330,7 +333,8 @@ impl Payload<'_> {
         }
     }
 
-    /// Puts `limit` bytes at most behind a chain, with a hole in front: how many, and where that is. None if there is no room.
+    /// Appends at most `limit` bytes to a chain, with a hole in front. Returns the number of bytes, and the offset of
+    /// the hole. None without room.
     #[inline(always)]
     fn put(
         self,
@@ -349,7 +353,7 @@ impl Payload<'_> {
     }
 }
 
-/// The same of what came early.
+/// As `put`, for a payload that came early.
 #[inline(never)]
 fn put_kept(
     pool: &mut Pool,

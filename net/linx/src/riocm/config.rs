@@ -1,26 +1,26 @@
-//! What is configured of the engine, its ports and its connections.
+//! Configuration of the engine and its connections.
 
 use core::fmt;
 use core::time::Duration;
 
-/// Most connections: ids are 1 to 255.
+/// Maximum number of connections: ids are 1 to 255.
 pub const MOST_CONNECTIONS: usize = 255;
-/// An MTU is more than this.
+/// An MTU must exceed this.
 pub const LEAST_MTU: u16 = 64;
-/// The MTU where nobody knows the port's.
+/// MTU of a port whose MTU is unknown.
 pub const DEFAULT_MTU: u16 = 256;
-/// Pause between heartbeats in units of 100 ms, where nobody chose one.
+/// Default interval of heartbeats in units of 100 ms.
 pub const DEFAULT_HEARTBEAT: u8 = 5;
 
-/// The engine.
+/// Configuration of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Messages that wait to be sent, of all connections.
+    /// Queued messages of all connections.
     pub sends: usize,
-    /// Time between two CONN_REQ, more or less: up to 128 ms are added or taken off by chance.
+    /// Mean time between two CONN_REQ, which varies randomly by up to 128 ms.
     pub retry: Duration,
-    /// How long packets may be kept behind one that is missing. RapidIO loses none, so one that does not come after
-    /// that never will, and the connection is reset. None: for ever.
+    /// How long packets are kept after a missing one. RapidIO loses no packets, so a packet that is later than that
+    /// will never arrive, and the connection is reset. None: no limit.
     pub gap: Option<Duration>,
 }
 
@@ -30,21 +30,21 @@ impl Default for Config {
     }
 }
 
-/// In which way messages are sent that do not fit into a packet. Both are always received.
+/// How messages larger than a packet are sent. Both ways are always received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fragmentation {
-    /// FRAG_START and FRAG: what Linux sends.
+    /// FRAG_START and FRAG, as Linux sends.
     #[default]
     Simple,
-    /// PATCH_START, FRAG and PATCH: what a sender needs that writes headers over its own bytes. Here nothing is written
-    /// over; it looks the same on the wire.
+    /// PATCH_START, FRAG and PATCH, for senders that overwrite their own bytes with headers. This engine overwrites
+    /// nothing, but sends the same packets.
     Patch,
 }
 
-/// A connection. Both ends are configured, each with the other's ports.
+/// Configuration of a connection. Each end is configured with the other's ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig<'a> {
-    /// Name of the RapidIO port, which need not be there yet.
+    /// Name of the RapidIO port, which need not exist yet.
     pub port: &'a str,
     /// Device id of the peer.
     pub peer_id: u16,
@@ -52,27 +52,27 @@ pub struct ConnectionConfig<'a> {
     pub peer_mailbox: u8,
     /// RIOCM port of the peer.
     pub peer_port: u16,
-    /// RIOCM port of ours.
+    /// Our RIOCM port.
     pub my_port: u16,
-    /// Longest packet in bytes, with its first four; 0 for as long as the RapidIO port allows.
+    /// Longest packet in bytes, including its first four; 0 for the limit of the RapidIO port.
     pub mtu: u16,
-    /// Pause between heartbeats in units of 100 ms; 0 for 500 ms. The longer of both ends' holds.
+    /// Interval of heartbeats in units of 100 ms; 0 for 500 ms. The longer interval of both ends is used.
     pub heartbeat: u8,
-    /// Longest message in bytes that is received or sent.
+    /// Longest message in bytes, received or sent.
     pub max_message: u32,
-    /// Memory for messages that arrive or wait to be taken, in bytes; set aside for this connection. Each message, and
-    /// each packet that comes early, takes whole pieces of [`crate::PIECE`].
+    /// Memory reserved for received messages, in bytes. Each message, and each early packet, takes whole pieces of
+    /// [`crate::PIECE`].
     pub receive_bytes: usize,
-    /// Memory for what is sent and was copied.
+    /// Memory for copied messages to be sent, in bytes.
     pub send_bytes: usize,
-    /// Messages that wait to be sent.
+    /// Queued messages.
     pub sends: usize,
-    /// How long messages are sent.
+    /// How messages larger than a packet are sent.
     pub fragmentation: Fragmentation,
 }
 
 impl<'a> ConnectionConfig<'a> {
-    /// With defaults.
+    /// A configuration with defaults.
     pub fn new(port: &'a str, peer_id: u16, peer_mailbox: u8, ports: (u16, u16)) -> Self {
         ConnectionConfig {
             port,
@@ -91,25 +91,25 @@ impl<'a> ConnectionConfig<'a> {
     }
 }
 
-/// Why a connection or a port was not taken.
+/// Why a connection or a port is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadConfig {
-    /// The MTU is too small, or more than a RapidIO message has.
+    /// The MTU is too small, or exceeds a RapidIO message.
     Mtu(u16),
-    /// There is no such mailbox.
+    /// Invalid mailbox.
     Mailbox(u8),
-    /// There is a connection between these ports.
+    /// A connection between these ports exists.
     Exists,
-    /// There is a port of that name.
+    /// A port of that name exists.
     PortExists,
-    /// All connection ids are taken.
+    /// All connection ids are in use.
     Full,
-    /// There is not so much memory.
+    /// Too little memory.
     Memory {
-        /// Bytes that were asked for.
+        /// Bytes requested.
         wanted: usize,
     },
-    /// Memory for what is received does not hold two of the longest messages, that for sending not one.
+    /// The receive memory is below two of the longest messages, or the send memory below one.
     TooLittle,
 }
 
@@ -120,20 +120,20 @@ impl fmt::Display for BadConfig {
                 write!(f, "RIOCM needs an MTU from {} to 4096 bytes, not {mtu}", LEAST_MTU + 1)
             }
             BadConfig::Mailbox(mailbox) => {
-                write!(f, "RapidIO has mailboxes 0 to 3, and no mailbox {mailbox}")
+                write!(f, "invalid mailbox {mailbox}: RapidIO has mailboxes 0 to 3")
             }
             BadConfig::Exists => f.write_str(
-                "there is a RIOCM connection with the same RapidIO port, peer and ports",
+                "a RIOCM connection with the same RapidIO port, peer and RIOCM ports exists",
             ),
-            BadConfig::PortExists => f.write_str("there is a RapidIO port of that name"),
+            BadConfig::PortExists => f.write_str("a RapidIO port of that name exists"),
             BadConfig::Full => {
-                write!(f, "there are {MOST_CONNECTIONS} RIOCM connections, which is all there can be")
+                write!(f, "the limit of {MOST_CONNECTIONS} RIOCM connections is reached")
             }
             BadConfig::Memory { wanted } => {
-                write!(f, "there are no {wanted} bytes of memory left for another link")
+                write!(f, "too little memory: another link needs {wanted} bytes")
             }
             BadConfig::TooLittle => f.write_str(
-                "the memory of a link has to hold two of the longest messages received, and one sent",
+                "the memory of a link must hold two received messages and one sent message of maximum length",
             ),
         }
     }

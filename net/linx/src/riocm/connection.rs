@@ -1,4 +1,4 @@
-//! What is kept of a connection.
+//! State of a connection.
 
 use super::assembly::Assembly;
 use super::config::{Config, ConnectionConfig, DEFAULT_HEARTBEAT, Fragmentation};
@@ -11,49 +11,50 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 
-/// Packets that may come early: this one less.
+/// Size of the reorder window: a packet may be at most this number less one ahead.
 pub const REORDER: u16 = 64;
-/// Packets that are kept before the connection is up, as LINX for Linux 2.6.9 does: the peer's INIT and INIT_REPLY.
+/// Packets that are kept before the connection is established, as in LINX for Linux 2.6.9: the peer's INIT and
+/// INIT_REPLY.
 pub const EARLY: usize = 2;
-/// Messages in parts at a time.
+/// Messages in reassembly at a time.
 pub const ASSEMBLIES: usize = 32;
-/// Timers that pass without a sign of life until the peer is dead.
+/// Heartbeat intervals without a packet after which the peer is considered dead.
 pub const ALIVE: u8 = 3;
 
-/// States of the connection's machine.
+/// State of the connection's state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody wants it, or its end has to be heard of first.
+    /// Not wanted, or waiting for the pause after its end.
     Disconnected,
-    /// CONN_REQs go out.
+    /// CONN_REQs are sent.
     Connecting,
     /// Messages can be sent, and are delivered.
     Connected,
 }
 
-/// What both ends agreed upon.
+/// Parameters negotiated by both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// Longest packet in bytes.
     pub mtu: u16,
-    /// Pause between heartbeats in units of 100 ms.
+    /// Interval of heartbeats in units of 100 ms.
     pub heartbeat: u8,
 }
 
 impl Agreed {
-    /// Bytes of payload that fit into SINGLE and FRAG_START.
+    /// Maximum payload of SINGLE and FRAG_START in bytes.
     #[inline]
     pub(super) fn start_len(self) -> usize {
         usize::from(self.mtu).saturating_sub(FRAME + START)
     }
 
-    /// … into FRAG and PATCH.
+    /// Maximum payload of FRAG and PATCH in bytes.
     #[inline]
     pub(super) fn fragment_len(self) -> usize {
         usize::from(self.mtu).saturating_sub(FRAME + FRAG)
     }
 
-    /// … into PATCH_START.
+    /// Maximum payload of PATCH_START in bytes.
     pub(super) fn patch_start_len(self) -> usize {
         usize::from(self.mtu).saturating_sub(FRAME + PATCH_START)
     }
@@ -67,7 +68,7 @@ pub(super) struct Parked {
     pub payload: Chain,
 }
 
-/// CONN and HEARTBEAT packets that are to be sent.
+/// CONN and HEARTBEAT packets that are pending.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Owed {
     pub reset: bool,
@@ -88,7 +89,7 @@ impl Owed {
 pub(super) struct Connection {
     pub id: ConnectionId,
     pub port_name: Box<str>,
-    /// The RapidIO port, unless it is an orphan.
+    /// The RapidIO port; None if there is none of that name.
     pub port: Option<usize>,
     pub my_id: u16,
     pub my_port: u16,
@@ -101,10 +102,11 @@ pub(super) struct Connection {
     pub max_message: u32,
 
     pub state: State,
-    /// It has ended, and hears nothing for a whole pause; and whether it is wanted again behind that.
-    pub rests: bool,
+    /// It has ended, and ignores packets for a whole pause.
+    pub is_pausing: bool,
+    /// It connects again after the pause.
     pub is_wanted: bool,
-    /// It goes when its CONN_RESET is sent.
+    /// It is removed when its CONN_RESET is sent.
     pub is_dying: bool,
     pub generation: u8,
     pub peer_generation: u8,
@@ -118,22 +120,24 @@ pub(super) struct Connection {
     /// Sequence number of the next packet of data, and id of the last message.
     pub sequence: u16,
     pub message_id: u8,
-    /// Messages that wait to be sent: first and last, how many, how many there may be.
+    /// First and last queued message.
     pub queue: (u32, u32),
     pub queued: usize,
+    /// Limit of `queued`.
     pub sends: usize,
     pub send_account: AccountId,
     pub wants_room: bool,
-    /// It stands among those with something to send; packets of its turn.
+    /// It is in the ready list.
     pub is_ready: bool,
+    /// Packets sent in its present turn.
     pub turn: u32,
 
-    /// Sequence number that is expected.
+    /// Next expected sequence number.
     pub expected: u16,
     pub parked: Box<[Option<Parked>]>,
     pub parked_count: u16,
     pub gap_since: Option<Instant>,
-    /// The packets of sequence number 0 and 1 that came before the connection was up, and the peer's generation by then.
+    /// Packets of sequence number 0 and 1 that came before the connection was established, with the peer's generation.
     pub early: [Option<(u8, Parked)>; EARLY],
     pub assemblies: Vec<Assembly>,
     pub receive_account: AccountId,
@@ -161,7 +165,7 @@ impl Connection {
             user_heartbeat: heartbeat,
             max_message: config.max_message,
             state: State::Disconnected,
-            rests: false,
+            is_pausing: false,
             is_wanted: false,
             is_dying: false,
             generation: 0,
@@ -191,57 +195,57 @@ impl Connection {
         }
     }
 
-    /// Ends of a packet that goes out.
+    /// Addresses of a packet to be sent.
     #[inline]
     pub fn ends(&self) -> Ends {
         Ends { to_port: self.peer_port, sender: self.my_id, from_port: self.my_port }
     }
 
-    /// Whether there is something to send.
+    /// Whether a packet can be sent.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.owed.any() || (self.queue.0 != NONE && self.state == State::Connected)
     }
 
-    /// Puts it among those with something to send, if it has.
+    /// Adds it to the ready list, if a packet can be sent.
     #[inline]
     pub fn make_ready(&mut self, ready: &mut Ready) {
         if self.has_work() {
-            self.stand_ready(ready);
+            self.push_ready(ready);
         }
     }
 
-    /// Puts it among those with something to send: it has.
+    /// Adds it to the ready list. The caller knows that a packet can be sent.
     #[inline]
-    pub fn stand_ready(&mut self, ready: &mut Ready) {
+    pub fn push_ready(&mut self, ready: &mut Ready) {
         if !self.is_ready {
             self.is_ready = true;
             ready.push(self.id.cid);
         }
     }
 
-    /// Whether a packet of data with this sequence number is the one that counts now.
+    /// Whether a data packet with this sequence number is the next in order.
     #[inline]
     pub fn is_next(&self, sequence: u16) -> bool {
         self.state == State::Connected && self.expected == sequence
     }
 
-    /// It has come.
+    /// Accepts the next data packet.
     #[inline]
     pub fn advance(&mut self) {
         self.alive = ALIVE;
         self.expected = self.expected.wrapping_add(1);
     }
 
-    /// Forgets what came before the connection was up.
-    pub fn forget_early(&mut self, pool: &mut Pool) {
+    /// Drops packets that came before the connection was established.
+    pub fn drop_early(&mut self, pool: &mut Pool) {
         let early = self.early.iter_mut().filter_map(Option::take);
         early.for_each(|(_, early)| pool.free(early.payload));
     }
 
-    /// Forgets all that has arrived and was not delivered.
-    pub fn forget_arrivals(&mut self, pool: &mut Pool) {
-        self.forget_early(pool);
+    /// Drops everything that was received and not delivered.
+    pub fn drop_received(&mut self, pool: &mut Pool) {
+        self.drop_early(pool);
         self.parked.iter_mut().filter_map(Option::take).for_each(|it| pool.free(it.payload));
         self.assemblies.drain(..).for_each(|it| pool.free(it.chain));
         self.parked_count = 0;

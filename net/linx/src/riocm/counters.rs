@@ -1,4 +1,4 @@
-//! What is counted.
+//! Counters of connections and of packets without a connection.
 
 /// Counters of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct Counters {
     pub sent_packets: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Packets received that belong to the connection.
+    /// Packets received on the connection.
     pub received_packets: u64,
     /// Their bytes, padding included.
     pub received_bytes: u64,
@@ -15,39 +15,39 @@ pub struct Counters {
     pub num_connects: u64,
     /// Messages whose last packet was sent.
     pub sent_messages: u64,
-    /// Messages handed over.
+    /// Messages delivered.
     pub received_messages: u64,
-    /// Messages that were given to be sent when the connection ended.
+    /// Messages still queued when the connection ended.
     pub unsent_messages: u64,
-    /// Packets that came before one that they follow.
+    /// Packets that came before an earlier one.
     pub reordered: u64,
-    /// Packets of an old sequence number, each of which ended the connection.
+    /// Packets with an old sequence number. Each ended the connection.
     pub duplicates: u64,
-    /// Packets of data from before the connection was up, or from after its end.
+    /// Data packets from before the connection was established, or after its end.
     pub outside: u64,
-    /// CONN packets that were ignored: an MTU too small, an ACK that was not due.
+    /// CONN packets that were ignored: MTU too small, or unexpected ACK.
     pub ignored: u64,
-    /// Times that the peer was silent for three heartbeats.
+    /// Times that the peer was silent for three heartbeat intervals.
     pub silent: u64,
-    /// Times that the peer sent CONN_RESET, or began anew.
+    /// Times that the peer sent CONN_RESET, or restarted the connection.
     pub peer_resets: u64,
-    /// Times that the connection was reset because of what the peer sent.
+    /// Times that the connection was reset because of a fault of the peer.
     pub faults: u64,
-    /// Of these: because messages found no room.
+    /// Faults because there was no memory for messages.
     pub no_room: u64,
 }
 
-/// Counters of what belongs to no connection.
+/// Counters of packets without a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StrayCounters {
-    /// RapidIO messages that are no packets of RIOCM.
+    /// RapidIO messages that are not RIOCM packets.
     pub malformed: u64,
-    /// Packets whose header names another sender than RapidIO does.
+    /// Packets whose header has another sender than RapidIO reports.
     pub forged: u64,
-    /// CONN packets between ports that nobody configured.
+    /// CONN packets between ports that are not configured.
     pub unknown_peer: u64,
-    /// Packets for a connection id that nobody has.
+    /// Packets for an unused connection id.
     pub unknown_cid: u64,
-    /// Packets for a connection id that another peer has: from before one of the two restarted.
+    /// Packets for the connection id of another peer, from before a restart of either end.
     pub stale: u64,
 }

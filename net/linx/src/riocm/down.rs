@@ -1,36 +1,36 @@
-//! Why a connection ended.
+//! Causes of a connection's end.
 
 use crate::wire::riocm::Malformed;
 use core::fmt;
 
-/// What the peer did that ends a connection.
+/// A fault of the peer that ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A packet that is none.
+    /// A malformed packet.
     Malformed(Malformed),
-    /// A packet that is 64 or more ahead of the next.
+    /// A packet 64 or more ahead of the next expected one.
     Beyond,
-    /// A packet did not come.
+    /// A missing packet.
     Missing,
-    /// A part of a message that has no beginning.
+    /// A part of a message without its first part.
     NoMessage,
-    /// The beginning of a message that has begun.
+    /// A second first part of a message.
     Begun,
-    /// More than 32 messages in parts.
+    /// More than 32 messages in reassembly.
     TooMany,
-    /// A message that is longer than the longest.
+    /// A message above the maximum length, in bytes.
     TooLong(u32),
-    /// A part that does not fit its message.
+    /// A part whose length does not match its message.
     Part,
-    /// More or fewer patches than there is to patch.
+    /// Too many or too few patches.
     Patches,
-    /// No memory for the message: it was sent faster than it was taken.
+    /// No memory for a message: the peer sends faster than messages are read.
     NoRoom,
-    /// A header of LINX's TCP connection manager that is none, of this type.
+    /// An invalid message type of LINX's TCP connection manager.
     Stream(u8),
-    /// The link above was told something that breaks its rules.
+    /// A violation of RLNH.
     Link,
-    /// The handshake of the link above was not done in time.
+    /// RLNH's handshake was not completed in time.
     Handshake,
 }
 
@@ -39,27 +39,27 @@ impl fmt::Display for Fault {
         match self {
             Fault::Malformed(why) => why.fmt(f),
             Fault::Beyond => f.write_str(
-                "the peer sent a packet that is 64 or more ahead of one that did not come: one was lost, or one of the two has restarted",
+                "the peer sent a packet that is 64 or more ahead of a missing one: a packet was lost, or either end has restarted",
             ),
             Fault::Missing => f.write_str(
-                "a packet of the peer did not come, and others behind it did: RapidIO or a driver has lost it",
+                "a packet from the peer is missing, and later ones have arrived: RapidIO or a driver has lost it",
             ),
-            Fault::NoMessage => f.write_str("the peer sent a part of a message that did not begin"),
-            Fault::Begun => f.write_str("the peer began a message under the id of one that has not ended"),
-            Fault::TooMany => f.write_str("the peer sends more than 32 messages in parts at a time"),
+            Fault::NoMessage => f.write_str("the peer sent a part of a message without its first part"),
+            Fault::Begun => f.write_str("the peer began a message with the id of an incomplete one"),
+            Fault::TooMany => f.write_str("the peer sent parts of more than 32 messages at a time"),
             Fault::TooLong(size) => write!(
                 f,
-                "the peer sent a message of {size} bytes, which is longer than max_message: raise it at this end"
+                "the peer sent a message of {size} bytes, longer than max_message: raise max_message at this end"
             ),
-            Fault::Part => f.write_str("the peer sent a part that does not fit its message"),
-            Fault::Patches => f.write_str("the peer sent more or fewer patches than its message needs"),
+            Fault::Part => f.write_str("the peer sent a part whose length does not match its message"),
+            Fault::Patches => f.write_str("the peer sent too many or too few patches for a message"),
             Fault::NoRoom => f.write_str(
-                "messages came faster than they were taken: give the link more memory, or the peer less to send",
+                "the peer sends faster than messages are read: give the link more memory, or make the peer send less",
             ),
             Fault::Stream(number) => {
-                write!(f, "the peer sent a TCP message of type {number:#04x}: it is not LINX, or of another version")
+                write!(f, "the peer sent a TCP message of type {number:#04x}: it is not LINX, or another version")
             }
-            Fault::Link => f.write_str("the peer broke a rule of RLNH"),
+            Fault::Link => f.write_str("the peer violated RLNH"),
             Fault::Handshake => f.write_str(
                 "the peer did not answer RLNH's INIT in time: an INIT or INIT_REPLY was lost, or the peer's LINX hangs",
             ),
@@ -67,31 +67,31 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Why a connection is down.
+/// Why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// Its user wanted it.
+    /// Its user ended it.
     Asked,
     /// The peer sent CONN_RESET, or ended the TCP connection.
     Reset,
-    /// The peer asks for a connection while there is one: it has restarted.
+    /// The peer requested a connection while there was one: it has restarted.
     Restarted,
-    /// Nothing came for three heartbeats.
+    /// The peer was silent for three heartbeat intervals.
     Silent,
-    /// The RapidIO port has gone.
+    /// The RapidIO port was removed.
     PortGone,
-    /// It was reset because of what the peer did.
+    /// It was reset because of a fault of the peer.
     Fault(Fault),
 }
 
 impl fmt::Display for Down {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Down::Asked => f.write_str("it was ended here"),
-            Down::Reset => f.write_str("the peer ended it"),
+            Down::Asked => f.write_str("closed by this node"),
+            Down::Reset => f.write_str("closed by the peer"),
             Down::Restarted => f.write_str("the peer has restarted"),
-            Down::Silent => f.write_str("nothing came from the peer for three heartbeats"),
-            Down::PortGone => f.write_str("the RapidIO port has gone"),
+            Down::Silent => f.write_str("no packet from the peer for three heartbeat intervals"),
+            Down::PortGone => f.write_str("the RapidIO port was removed"),
             Down::Fault(fault) => fault.fmt(f),
         }
     }

@@ -1,4 +1,4 @@
-//! The machine of a connection: how it comes up, is supervised, and ends.
+//! The state machine of a connection: setup, supervision and end.
 //!
 //! | state \ event | connect | disconnect | CONN_REQ | CONN_ACK, right | CONN_RESET | timer |
 //! |---|---|---|---|---|---|---|
@@ -6,13 +6,14 @@
 //! | connecting | | → disconnected | send CONN_ACK | send CONN_ACK, → connected | | send CONN_REQ, again in 200 ms |
 //! | connected | | send CONN_RESET, → disconnected | → disconnected | | → disconnected | send HEARTBEAT; the third in silence: CONN_RESET, → disconnected |
 //!
-//! After an end, whoever wants the connection again is taken for disconnected for a whole pause: neither CONN_ACKs nor
-//! packets of data say to which life of a connection they belong, and those of the last one have to be gone.
+//! After its end a connection stays disconnected for a whole pause, even if it is wanted again: neither CONN_ACKs nor
+//! data packets identify the connection attempt that they belong to, so those of the last one must have drained.
 //!
-//! Data of an old sequence number ends a connection with a CONN_RESET: RapidIO delivers nothing twice, so the peer has
-//! begun anew.
+//! Data with an old sequence number ends a connection with a CONN_RESET: RapidIO delivers nothing twice, so the peer
+//! has restarted the connection.
 //!
-//! A CONN_ACK is right if it names our generation and what we take for agreed; another one counts as a CONN_REQ.
+//! A CONN_ACK is right if it has our generation and the parameters that we consider agreed. Any other counts as a
+//! CONN_REQ.
 
 use super::connection::{ALIVE, Agreed, EARLY, State};
 use super::{Down, Event, Riocm};
@@ -24,12 +25,12 @@ use drivers::hal::Instant;
 use super::config::LEAST_MTU;
 
 impl Riocm {
-    /// A CONN packet of a connection's peer.
+    /// Handles a CONN packet.
     pub(super) fn handle_conn(&mut self, pool: &mut Pool, cid: u8, header: Header) {
         let Some(connection) = self.at(cid) else { return };
         let (generation, mtu, heartbeat) = match header {
             Header::Reset { .. } => {
-                // While connecting it is of an earlier life: LINX for Linux passes over it as well.
+                // While connecting it is from an earlier connection: LINX for Linux ignores it as well.
                 if connection.state == State::Connected {
                     connection.counters.peer_resets += 1;
                     self.end(pool, cid, Down::Reset);
@@ -58,11 +59,11 @@ impl Riocm {
         match connection.state {
             State::Disconnected => (),
             State::Connecting => {
-                // Who asks is not up, and what it sent when it was is over.
+                // A peer that sends CONN_REQ is not connected, so its early data is from an earlier connection.
                 let is_over = matches!(header, Header::Request { .. })
                     || connection.peer_generation != generation;
                 if is_over {
-                    connection.forget_early(pool);
+                    connection.drop_early(pool);
                 }
                 connection.peer_generation = generation;
                 connection.agreed = Agreed {
@@ -79,7 +80,7 @@ impl Riocm {
         }
     }
 
-    /// The peer has agreed.
+    /// Enters the connected state, and delivers early packets.
     fn connected(&mut self, pool: &mut Pool, cid: u8) {
         let Some(connection) = self.at(cid) else { return };
         connection.owed.ack = true;
@@ -96,16 +97,16 @@ impl Riocm {
                 Some((of, early)) if of == generation => {
                     self.take_early(pool, cid, sequence as u16, early);
                 }
-                // Of an earlier life.
+                // From an earlier connection.
                 Some((_, early)) => pool.free(early.payload),
                 None => (),
             }
         }
     }
 
-    /// The peer sends packets of another life of the connection: it has begun anew. It hears of the end, because it may
-    /// take the connection for one that is up.
-    pub(super) fn begun_anew(&mut self, pool: &mut Pool, cid: u8) {
+    /// Ends the connection, because the peer has restarted it. A CONN_RESET is sent, because the peer may consider the
+    /// connection established.
+    pub(super) fn end_restarted(&mut self, pool: &mut Pool, cid: u8) {
         if let Some(connection) = self.at(cid) {
             connection.counters.peer_resets += 1;
         }
@@ -116,7 +117,7 @@ impl Riocm {
         self.make_ready(cid);
     }
 
-    /// The connection is over: nothing is delivered from here on.
+    /// Ends the connection: nothing is delivered from here on.
     pub(super) fn end(&mut self, pool: &mut Pool, cid: u8, why: Down) {
         let (now, pause) = (self.now, self.retry_pause());
         let Some(connection) = self.at(cid) else { return };
@@ -127,15 +128,15 @@ impl Riocm {
         let fault = matches!(why, Down::Fault(_));
         connection.counters.faults += u64::from(fault);
         connection.counters.silent += u64::from(why == Down::Silent);
-        let says_so = fault || matches!(why, Down::Asked | Down::Silent);
+        let sends_reset = fault || matches!(why, Down::Asked | Down::Silent);
         let was_connected = connection.state == State::Connected;
         connection.state = State::Disconnected;
-        connection.rests = true;
+        connection.is_pausing = true;
         connection.owed = super::connection::Owed {
-            reset: says_so && was_connected && connection.port.is_some(),
+            reset: sends_reset && was_connected && connection.port.is_some(),
             ..Default::default()
         };
-        connection.forget_arrivals(pool);
+        connection.drop_received(pool);
         let id = connection.id;
         let unsent = self.drop_queue(pool, cid);
         self.timers.set(cid.into(), Some(now + pause));
@@ -143,21 +144,21 @@ impl Riocm {
         self.events.push_back(Event::Disconnected { connection: id, why, unsent });
     }
 
-    /// The timer of a connection.
+    /// Handles the timer of a connection.
     pub(super) fn timer(&mut self, pool: &mut Pool, cid: u8, now: Instant) {
         let pause = self.retry_pause();
         let gap = self.config.gap;
         let Some(connection) = self.at(cid) else { return };
         let mut next = pause;
         match connection.state {
-            State::Disconnected if !connection.is_wanted => connection.rests = false,
+            State::Disconnected if !connection.is_wanted => connection.is_pausing = false,
             State::Disconnected | State::Connecting => {
-                connection.rests = false;
+                connection.is_pausing = false;
                 connection.is_wanted = false;
                 connection.state = State::Connecting;
                 connection.owed.request = true;
-                // If the peer is up, this ends what it is in, and what it has sent.
-                connection.forget_early(pool);
+                // If the peer is connected, the CONN_REQ ends its connection, so its early data is obsolete.
+                connection.drop_early(pool);
                 self.make_ready(cid);
             }
             State::Connected => {

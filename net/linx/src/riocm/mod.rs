@@ -1,15 +1,15 @@
-//! RIOCM: LINX's connection manager over RapidIO messages, version 2. Connections between configured ends, each of
-//! which carries messages in order between link addresses. It does no I/O: RapidIO messages and the time come in as
-//! arguments, and what is to be sent comes out of [`Riocm::poll_transmit`].
+//! RIOCM: LINX's connection manager over RapidIO messages, version 2. Connections between configured ends carry
+//! messages in order between link addresses. The engine does no I/O: received RapidIO messages and the time are
+//! arguments, and [`Riocm::poll_transmit`] returns messages to be sent.
 //!
-//! A user adds ports and connections, wants them connected ([`Riocm::connect`]), sends, and takes what has happened
-//! from [`Riocm::next_event`], in the order in which it happened: what was delivered before the end of a connection
-//! comes before the news of that, and nothing comes after it.
+//! A user adds ports and connections, connects them ([`Riocm::connect`]), sends, and takes events from
+//! [`Riocm::next_event`], in order: messages delivered before the end of a connection come before its end, and none
+//! after.
 //!
-//! RapidIO loses nothing and RIOCM repeats nothing: what goes wrong with one packet ends the connection, and its user
-//! wants it connected again. There is no flow control either: who has no memory for a message has to end the
-//! connection. [`Riocm::is_congested`] says beforehand when it is better to leave messages in the mailbox, which
-//! holds their senders up (all senders to that mailbox).
+//! RapidIO loses nothing and RIOCM retransmits nothing: an error in one packet ends the connection, and its user
+//! connects again. There is no flow control: an end without memory for a message must end the connection. To prevent
+//! that, [`Riocm::is_congested`] reports when messages should be left in the mailbox, which stops all senders to that
+//! mailbox.
 
 mod arrival;
 mod assembly;
@@ -49,7 +49,7 @@ use slab::Slab;
 /// No message.
 const NONE: u32 = u32::MAX;
 
-/// Names a connection.
+/// Identifies a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     cid: u8,
@@ -63,7 +63,7 @@ impl ConnectionId {
     }
 }
 
-/// A message that has arrived. Its memory is the connection's: whoever has read it gives it back to the pool.
+/// A received message. It holds memory of the connection: the receiver must free its chain.
 #[derive(Debug)]
 pub struct Message {
     /// Link address of the sender.
@@ -74,41 +74,41 @@ pub struct Message {
     pub chain: Chain,
 }
 
-/// Something that has happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub enum Event {
     /// Messages can be sent.
     Connected(ConnectionId),
-    /// It is over. `connect` begins anew.
+    /// The connection has ended. `connect` starts a new one.
     Disconnected {
         /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// Cause.
         why: Down,
-        /// Messages that were given to be sent and were not, or not wholly.
+        /// Messages that were not sent, or not completely.
         unsent: usize,
     },
-    /// A message has arrived.
+    /// A message was received.
     Message {
         /// The connection.
         connection: ConnectionId,
         /// The message.
         message: Message,
     },
-    /// A message that was sent from the user's own memory is out of use.
+    /// Memory passed to [`Riocm::send_windows`] is no longer in use.
     Sent {
         /// The connection.
         connection: ConnectionId,
-        /// By which its user knows it.
+        /// The user's name for it.
         cookie: u64,
-        /// It was handed to RapidIO; else the connection ended first.
+        /// It was sent; if not, the connection ended first.
         done: bool,
     },
-    /// There is room to send again, after there was none.
+    /// There is room to send again, after [`SendError::Full`].
     Room(ConnectionId),
 }
 
-/// A port of RapidIO.
+/// A RapidIO port.
 #[derive(Debug)]
 struct Port {
     name: Box<str>,
@@ -116,14 +116,14 @@ struct Port {
     mtu: u16,
 }
 
-/// What is told of a connection.
+/// Status of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// State of its machine.
+    /// State.
     pub state: State,
-    /// Name of its RapidIO port, and whether that is there.
+    /// Name of its RapidIO port.
     pub port: String,
-    /// See `port`.
+    /// Whether the port exists.
     pub has_port: bool,
     /// Device ids of both ends.
     pub ids: (u16, u16),
@@ -131,13 +131,13 @@ pub struct Status {
     pub ports: (u16, u16),
     /// Mailbox of the peer.
     pub peer_mailbox: u8,
-    /// Connection ids: what the peer calls it, and what it is called there.
+    /// Connection ids: ours, which the peer uses, and the peer's.
     pub cids: (u16, u16),
     /// Generations of both ends.
     pub generations: (u8, u8),
-    /// What is agreed, once it is connected.
+    /// Negotiated parameters, once it is connected.
     pub agreed: Agreed,
-    /// What is counted.
+    /// Counters.
     pub counters: Counters,
 }
 
@@ -146,19 +146,19 @@ pub struct Status {
 pub struct Riocm {
     config: Config,
     ports: Vec<Option<Port>>,
-    /// By connection id; 0 is nobody's.
+    /// By connection id; 0 is unused.
     connections: Vec<Option<Connection>>,
     /// By RapidIO port, device id and port of the peer, and our port.
     by_ends: BTreeMap<(usize, u16, u16, u16), u8>,
     timers: Timers,
     ready: Ready,
     outgoing: Slab<Outgoing>,
-    /// The message whose last packet was given out, and may still be looked at.
+    /// The message whose last packet was returned to the caller, which may still read it.
     last: Option<(u8, u32)>,
     out: transmit::Out,
     events: VecDeque<Event>,
     strays: StrayCounters,
-    /// The time, as it was last told.
+    /// Latest time passed by a caller.
     now: Instant,
     number: u32,
     generation: u8,
@@ -166,8 +166,8 @@ pub struct Riocm {
 }
 
 impl Riocm {
-    /// An engine. `secret` is random: it makes retries of different machines fall apart, and generations of different
-    /// lives differ.
+    /// An engine. `secret` is random: retries of different machines are spread by it, and generations differ between
+    /// boots.
     pub fn new(config: Config, pool: &Pool, secret: u64) -> Riocm {
         let mut rng = Rng::new(secret);
         Riocm {
@@ -189,8 +189,8 @@ impl Riocm {
         }
     }
 
-    /// A RapidIO port is there: its number. Connections that are configured for a port of this name use it from now
-    /// on. `mtu` is the longest message in bytes that it carries; 0 if it is not known.
+    /// Adds a RapidIO port, and returns its number. Connections configured for a port of this name use it from now on.
+    /// `mtu` is its longest message in bytes; 0 if unknown.
     pub fn add_port(&mut self, name: &str, id: u16, mtu: u16) -> Result<usize, BadConfig> {
         let mtu = if mtu == 0 { DEFAULT_MTU } else { mtu };
         if mtu <= LEAST_MTU || usize::from(mtu) > LARGEST {
@@ -206,13 +206,13 @@ impl Riocm {
         self.ports[port] = Some(Port { name: name.into(), id, mtu });
         for cid in 1..=MOST_CONNECTIONS as u8 {
             if self.at(cid).is_some_and(|it| it.port.is_none() && &*it.port_name == name) {
-                self.adopt(cid, port);
+                self.assign_port(cid, port);
             }
         }
         Ok(port)
     }
 
-    /// A RapidIO port has gone. Its connections end, and wait as orphans for one of the same name.
+    /// Removes a RapidIO port. Its connections end, and wait for a port of the same name.
     pub fn remove_port(&mut self, pool: &mut Pool, port: usize) {
         for cid in 1..=MOST_CONNECTIONS as u8 {
             let Some(connection) = self.at(cid).filter(|it| it.port == Some(port)) else {
@@ -264,13 +264,14 @@ impl Riocm {
         self.number += 1;
         let id = ConnectionId { cid, number: self.number };
         let mut connection = Connection::new(id, config, (receive, send), &self.config);
-        // One for each connection, not for each attempt: LINX for Linux keeps to the first that it heard of.
+        // One generation for each connection, not for each attempt: LINX for Linux keeps the first one that it
+        // receives.
         connection.generation = self.generation;
         self.generation = self.generation.wrapping_add(1);
         self.connections[usize::from(cid)] = Some(connection);
         let named = |port: &Option<Port>| port.as_ref().is_some_and(|it| &*it.name == config.port);
         if let Some(port) = self.ports.iter().position(named) {
-            self.adopt(cid, port);
+            self.assign_port(cid, port);
         }
         self.now = self.now.max(now);
         let pause = self.retry_pause();
@@ -278,7 +279,7 @@ impl Riocm {
         Ok(id)
     }
 
-    /// Removes a connection: its CONN_RESET is still sent if it was up, and then it is gone.
+    /// Removes a connection. If it was established, its CONN_RESET is sent first.
     pub fn destroy(&mut self, pool: &mut Pool, id: ConnectionId) {
         if self.by_id(id).is_none() {
             return;
@@ -289,12 +290,12 @@ impl Riocm {
         let Some(connection) = self.by_id(id) else { return };
         connection.is_dying = true;
         if !connection.owed.reset {
-            self.bury(pool, id.cid);
+            self.free_connection(pool, id.cid);
         }
     }
 
-    /// Forgets a connection.
-    fn bury(&mut self, pool: &mut Pool, cid: u8) {
+    /// Frees a connection.
+    fn free_connection(&mut self, pool: &mut Pool, cid: u8) {
         let Some(connection) = self.connections[usize::from(cid)].take() else { return };
         if let Some(port) = connection.port {
             let key = (port, connection.peer_id, connection.peer_port, connection.my_port);
@@ -305,7 +306,8 @@ impl Riocm {
         pool.close(connection.send_account);
     }
 
-    /// Wants a connection: CONN_REQs go out until it is there, after a pause if one has just ended. False if it is wanted already, or unknown.
+    /// Connects: CONN_REQs are sent until the connection is established, after a pause if one has just ended. False if
+    /// it is connecting or connected already, or unknown.
     pub fn connect(&mut self, id: ConnectionId) -> bool {
         let Some(connection) = self.by_id(id) else { return false };
         if connection.state != State::Disconnected || connection.is_dying {
@@ -314,7 +316,7 @@ impl Riocm {
         if connection.is_wanted {
             return false;
         }
-        if connection.rests {
+        if connection.is_pausing {
             connection.is_wanted = true;
         } else {
             connection.state = State::Connecting;
@@ -330,7 +332,7 @@ impl Riocm {
         self.end_by(pool, id, Down::Asked);
     }
 
-    /// Ends a connection because of what its peer told those above.
+    /// Ends a connection because of a fault that a higher layer has detected.
     pub fn end_by(&mut self, pool: &mut Pool, id: ConnectionId, why: Down) {
         if self.by_id(id).is_some() {
             self.reap(pool);
@@ -338,7 +340,7 @@ impl Riocm {
         }
     }
 
-    /// Does what is due, and takes back the memory of what was given out last: [`Riocm::poll_transmit`] does as much.
+    /// Handles timers that are due, and frees the message returned last. [`Riocm::poll_transmit`] does the same.
     #[inline(always)]
     pub fn poll(&mut self, pool: &mut Pool, now: Instant) {
         self.now = self.now.max(now);
@@ -355,33 +357,33 @@ impl Riocm {
         }
     }
 
-    /// Whether something has happened that was not told.
+    /// Whether events are pending.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What has happened next.
+    /// The next event.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Riocm::poll_transmit`] is to be called, if nothing comes before.
+    /// When [`Riocm::poll_transmit`] is due without other calls.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first()
     }
 
-    /// Whether a connection has no room for two more of its longest packets (and 63 that came early beside it are
-    /// counted in its memory already): messages are better left in the mailbox until some were taken.
+    /// Whether a connection has no room for two more packets of maximum length (early packets are counted in its memory
+    /// already): messages should be left in the mailbox until some were read.
     pub fn is_congested(&self, pool: &Pool) -> bool {
         let mut connections = self.connections.iter().flatten();
         connections
             .any(|it| it.state == State::Connected && pool.room(it.receive_account) < 2 * LARGEST)
     }
 
-    /// What is told of a connection.
+    /// Status of a connection.
     pub fn status(&self, id: ConnectionId) -> Option<Status> {
         let it = self.connections.get(usize::from(id.cid))?.as_ref().filter(|it| it.id == id)?;
         Some(Status {
@@ -398,13 +400,13 @@ impl Riocm {
         })
     }
 
-    /// Counters of what belongs to no connection.
+    /// Counters of packets without a connection.
     pub fn strays(&self) -> StrayCounters {
         self.strays
     }
 
-    /// A connection has a port.
-    fn adopt(&mut self, cid: u8, number: usize) {
+    /// Assigns a port to a connection.
+    fn assign_port(&mut self, cid: u8, number: usize) {
         let Some(Some(port)) = self.ports.get(number) else { return };
         let (my_id, mtu) = (port.id, port.mtu);
         let Some(connection) = self.at(cid) else { return };
@@ -429,7 +431,7 @@ impl Riocm {
         self.at(id.cid).filter(|it| it.id == id)
     }
 
-    /// Puts a connection among those with something to send.
+    /// Adds a connection to the ready list, if a packet can be sent.
     #[inline]
     fn make_ready(&mut self, cid: u8) {
         let Riocm { connections, ready, .. } = self;

@@ -1,6 +1,6 @@
-//! Connections with something to send, in the order of their turns.
+//! Round-robin list of connections with packets to send.
 
-/// The connections, each of which stands here once at most.
+/// The list. Each connection is in it at most once.
 #[derive(Debug)]
 pub(super) struct Ready {
     ring: [u8; 256],
@@ -9,18 +9,18 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Nobody.
+    /// An empty list.
     pub fn new() -> Ready {
         Ready { ring: [0; 256], first: 0, count: 0 }
     }
 
-    /// Whose turn it is.
+    /// The connection whose turn it is.
     #[inline]
     pub fn front(&self) -> Option<u8> {
         (self.count > 0).then(|| self.ring[usize::from(self.first)])
     }
 
-    /// Puts one behind the others, who does not stand here.
+    /// Appends a connection that is not in the list.
     #[inline]
     pub fn push(&mut self, cid: u8) {
         let place = self.first.wrapping_add(self.count);
@@ -28,7 +28,7 @@ impl Ready {
         self.count += 1;
     }
 
-    /// Takes out whose turn it is.
+    /// Removes and returns the connection whose turn it is.
     #[inline]
     pub fn pop(&mut self) -> Option<u8> {
         let cid = self.front()?;
@@ -36,14 +36,14 @@ impl Ready {
         Some(cid)
     }
 
-    /// The same of one that is known.
+    /// Removes the connection whose turn it is. The list must not be empty.
     #[inline]
     pub fn advance(&mut self) {
         self.first = self.first.wrapping_add(1);
         self.count -= 1;
     }
 
-    /// Whose turn it was is behind the others.
+    /// Moves the connection whose turn it is to the end.
     #[inline]
     pub fn rotate(&mut self) {
         if let Some(cid) = self.pop() {
@@ -51,7 +51,7 @@ impl Ready {
         }
     }
 
-    /// Takes one out, wherever it stands.
+    /// Removes a connection.
     pub fn remove(&mut self, cid: u8) {
         for _ in 0..self.count {
             match self.pop() {
@@ -69,7 +69,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn turns_are_as_in_a_queue() {
+    fn ready_list_behaves_like_a_queue() {
         for seed in 0..50 {
             let mut rng = Rng::new(seed);
             let (mut ready, mut model) = (Ready::new(), VecDeque::new());

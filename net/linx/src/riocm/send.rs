@@ -1,4 +1,4 @@
-//! What is to be sent: messages of a connection, one after the other.
+//! Send queue of a connection: messages, in order.
 
 use super::config::Fragmentation;
 use super::connection::{Agreed, Connection, State};
@@ -9,14 +9,14 @@ use core::fmt;
 use drivers::hal::Window;
 use slab::Slab;
 
-/// Why a message was not taken to be sent.
+/// Why a message cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// There is no connection.
+    /// Not connected.
     NotConnected,
-    /// No room now: there is news when there is.
+    /// No room at present; an event follows when there is.
     Full,
-    /// More bytes than a message of this connection may have.
+    /// Longer than the connection's maximum.
     TooLong,
 }
 
@@ -32,31 +32,31 @@ impl fmt::Display for SendError {
 
 impl core::error::Error for SendError {}
 
-/// Where a message's bytes lie.
+/// Bytes of a message.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// In the connection's memory: places in it that are sent next, and that patches are made of.
+    /// Copied to the connection's memory, with cursors for the next data and for the next patch.
     Copied { chain: Chain, data: Cursor, patch: Cursor },
-    /// In the user's.
+    /// In the user's memory.
     Windows { windows: [Window; 2], cookie: u64 },
 }
 
-/// How a message is divided.
+/// Division of a message into packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
-    /// Bytes of the message that belong to the first packet, and to each fragment but the last.
+    /// Bytes of the message in the first packet, and in each fragment but the last.
     pub head: u32,
     pub span: u32,
-    /// Fragments; and if it is patched, PATCHes, and bytes in front of each fragment and at the end that only they carry.
+    /// Numbers of fragments and PATCHes. PATCHes carry `ahead` bytes before each fragment, and `rest` bytes at the end.
     pub fragments: u32,
     pub patches: u32,
     pub ahead: u32,
     pub rest: u32,
-    /// Packets in all.
+    /// Total number of packets.
     pub packets: u32,
 }
 
-/// A message that waits to be sent, or is being sent.
+/// A queued message, or the one being sent.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub next: u32,
@@ -65,25 +65,26 @@ pub(super) struct Outgoing {
     pub size: usize,
     pub body: Body,
     pub id: u8,
-    /// Packets of it that were sent, and where the next fragment begins.
+    /// Packets sent, and offset of the next fragment.
     pub packets: u32,
     pub at: u32,
     /// Fragments whose patches were sent.
     pub patched: u32,
-    /// Made with the first packet, unless that is all.
+    /// Computed with the first packet of a message in parts.
     pub plan: Plan,
 }
 
 impl Plan {
-    /// For a message of `size` bytes, which does not fit into SINGLE.
+    /// Plan of a message of `size` bytes that does not fit into SINGLE.
     pub fn new(size: usize, agreed: Agreed, how: Fragmentation) -> Plan {
         if how == Fragmentation::Simple {
             let (head, span) = (agreed.start_len(), agreed.fragment_len());
             let fragments = (size - head).div_ceil(span);
             return Plan::of([head, span, fragments, 0, 0, 0]);
         }
-        // RapidIO messages have a multiple of 8 bytes. A packet that is filled up cannot be told from a longer one, so
-        // all packets but the last, which the size of the message bounds, have whole ones.
+        // The length of RapidIO messages is a multiple of 8 bytes. A padded packet cannot be distinguished from a
+        // longer one, so all packets except the last, whose end follows from the size of the message, have multiples of
+        // 8.
         let whole = usize::from(agreed.mtu) & !7;
         let head = size.min(whole);
         let (full, over) = ((size - head) / whole, (size - head) % whole);
@@ -104,7 +105,7 @@ impl Plan {
         Plan::of([head, whole, fragments, patches, FRAG_PATCH, rest])
     }
 
-    /// All of it is bounded by the size of a message, which has 32 bits.
+    /// All numbers are bounded by the size of a message, which has 32 bits.
     fn of(parts: [usize; 6]) -> Plan {
         let [head, span, fragments, patches, ahead, rest] = parts.map(|part| part as u32);
         Plan { head, span, fragments, patches, ahead, rest, packets: 1 + fragments + patches }
@@ -112,14 +113,14 @@ impl Plan {
 }
 
 impl Outgoing {
-    /// What its first packet tells.
+    /// Message fields of its first packet.
     #[inline]
-    pub fn told(&self) -> Message {
+    pub fn fields(&self) -> Message {
         let Outgoing { source, destination, size, .. } = *self;
         Message { source, destination, size: size as u32 }
     }
 
-    /// The bytes at `offset`, `len` at most and all in one piece.
+    /// Up to `len` bytes at `offset`, in one window.
     #[inline(always)]
     pub fn data(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
         match &mut self.body {
@@ -131,10 +132,10 @@ impl Outgoing {
         }
     }
 
-    /// Copies bytes out that patches are made of, from `offset`; false if there are not so many.
+    /// Copies bytes for a patch from `offset`. False if there are too few.
     #[inline]
     pub fn copy<const N: usize>(&mut self, pool: &Pool, offset: usize, into: &mut [u8; N]) -> bool {
-        // Most often all in one piece of the user's memory.
+        // Fast path: one window of the user's memory.
         if let Body::Windows { windows: [first, _], .. } = &self.body
             && let Ok(bytes) = first.read_array(offset)
         {
@@ -144,7 +145,7 @@ impl Outgoing {
         self.copy_parts(pool, offset, into)
     }
 
-    /// The same, whatever they lie in.
+    /// As `copy`, for any memory.
     #[inline(never)]
     pub fn copy_parts(&mut self, pool: &Pool, mut offset: usize, mut into: &mut [u8]) -> bool {
         while !into.is_empty() {
@@ -158,7 +159,7 @@ impl Outgoing {
         true
     }
 
-    /// The same for what patches are made of.
+    /// As `data`, with the cursor for patches.
     fn patch(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
         match &mut self.body {
             Body::Copied { patch, .. } => pool.next_window(patch, offset, len),
@@ -175,7 +176,7 @@ fn part(windows: &[Window; 2], offset: usize, len: usize) -> Window {
     window.slice(at, len.min(window.len().saturating_sub(at))).unwrap_or(Window::empty())
 }
 
-/// A connection that can send a message of so many bytes now.
+/// The connection, if it can send a message of `size` bytes now.
 #[inline]
 fn may_send(
     connections: &mut [Option<Connection>],
@@ -187,7 +188,7 @@ fn may_send(
     let is_it = |it: &&mut Connection| it.id.number == id.number && it.state == State::Connected;
     let connection = connection.filter(is_it);
     let connection = connection.ok_or(SendError::NotConnected)?;
-    // More packets than PATCH_START has numbers for.
+    // More packets than PATCH_START can count.
     let is_countless = size > connection.agreed.start_len()
         && size / usize::from(connection.agreed.mtu & !7) >= usize::from(u16::MAX);
     if size > connection.max_message as usize || is_countless {
@@ -201,7 +202,7 @@ fn may_send(
 }
 
 impl Connection {
-    /// Puts a message behind those that wait to be sent.
+    /// Appends a message to the queue.
     #[inline]
     fn enqueue(
         &mut self,
@@ -233,7 +234,7 @@ impl Connection {
 }
 
 impl Riocm {
-    /// Sends a message: `head`, and `bytes` behind it. They are copied, and the user's again at once.
+    /// Sends a message of `head` followed by `bytes`, which are copied.
     #[inline]
     pub fn send<const N: usize>(
         &mut self,
@@ -253,11 +254,11 @@ impl Riocm {
         };
         let (data, patch) = (pool.start(&chain), pool.start(&chain));
         connection.enqueue(outgoing, addresses, size, Body::Copied { chain, data, patch });
-        connection.stand_ready(ready);
+        connection.push_ready(ready);
         Ok(())
     }
 
-    /// Sends a message from the user's own memory, which is in use until [`Event::Sent`] says that it is not.
+    /// Sends a message from the user's memory, which is in use until [`Event::Sent`].
     pub fn send_windows(
         &mut self,
         pool: &mut Pool,
@@ -271,11 +272,11 @@ impl Riocm {
         let Riocm { connections, outgoing, ready, config, .. } = self;
         let connection = may_send(connections, id, size, outgoing.len() >= config.sends)?;
         connection.enqueue(outgoing, addresses, size, Body::Windows { windows, cookie });
-        connection.stand_ready(ready);
+        connection.push_ready(ready);
         Ok(())
     }
 
-    /// The message whose last packet was given out is out of use.
+    /// Frees the message whose last packet was returned to the caller.
     #[inline(always)]
     pub(super) fn reap(&mut self, pool: &mut Pool) {
         if let Some((cid, place)) = self.last.take() {
@@ -301,7 +302,7 @@ impl Riocm {
         }
     }
 
-    /// Gives up everything that is to be sent; how many messages.
+    /// Drops all queued messages. Returns their number.
     pub(super) fn drop_queue(&mut self, pool: &mut Pool, cid: u8) -> usize {
         if self.last.is_some_and(|last| last.0 == cid) {
             self.reap(pool);

@@ -1,4 +1,4 @@
-//! What is to be sent now, one packet at a time.
+//! Builds the packets to be sent, one at a time.
 
 use super::connection::Connection;
 use super::send::{Outgoing, Plan};
@@ -9,23 +9,23 @@ use crate::wire::riocm::{
 };
 use drivers::hal::{Instant, Window};
 
-/// Packets that a connection sends before another has its turn.
+/// Packets that a connection sends in one turn.
 const TURN: u32 = 16;
-/// Pieces in which a packet's payload may lie.
+/// Maximum number of windows of a packet's payload.
 const PIECES: usize = 8;
 
-/// A RapidIO message to send: `header`, and behind it the payload. It is to be filled up to a multiple of 8 bytes.
+/// A RapidIO message to send: `header` followed by the payload. The caller must pad it to a multiple of 8 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
-    /// At which RapidIO port.
+    /// RapidIO port.
     pub port: usize,
     /// Device id of the receiver.
     pub destination: u16,
     /// Mailbox of the receiver.
     pub mailbox: u8,
-    /// The first bytes.
+    /// Header bytes.
     pub header: &'a [u8],
-    /// The rest, where it lies: to be read before anything else is asked of the engine.
+    /// Windows of the payload. They must be read before the next call of the engine.
     pub payload: &'a [Window],
 }
 
@@ -35,19 +35,19 @@ impl Transmit<'_> {
         self.header.len() + self.payload.iter().map(Window::len).sum::<usize>()
     }
 
-    /// Whether it has none, which is never so.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies the message; its length.
+    /// Copies the message. Returns its length.
     #[inline]
     pub fn write(&self, into: &mut [u8]) -> usize {
         let mut at = self.header.len();
         into[..at].copy_from_slice(self.header);
         for window in self.payload {
             let end = at + window.len();
-            // It is as long.
+            // The range has the window's length.
             let _ = window.read(0, &mut into[at..end]);
             at = end;
         }
@@ -55,7 +55,7 @@ impl Transmit<'_> {
     }
 }
 
-/// A packet while it is made.
+/// The packet that is being built.
 #[derive(Debug)]
 pub(super) struct Out {
     /// The header, and the payload of a PATCH.
@@ -63,9 +63,9 @@ pub(super) struct Out {
     length: usize,
     payload: [Window; PIECES],
     windows: usize,
-    /// Bytes in them.
+    /// Bytes in the windows.
     behind: usize,
-    /// Port, device and mailbox that it goes to.
+    /// Port, and the receiver's device and mailbox.
     to: (usize, u16, u8),
 }
 
@@ -81,7 +81,7 @@ impl Out {
         }
     }
 
-    /// Writes a header in front of so many bytes, which are shown then.
+    /// Writes a header for a payload of `payload` bytes, which [`Out::show`] adds.
     #[inline(always)]
     fn set(&mut self, connection: &Connection, header: Header, payload: usize) {
         let packet = Packet { ends: connection.ends(), header };
@@ -89,13 +89,13 @@ impl Out {
         self.length = packet.emit(payload, into);
     }
 
-    /// As [`Out::set`], and nothing of a message behind it.
+    /// As [`Out::set`], without windows of a message.
     fn set_bare(&mut self, connection: &Connection, header: Header, payload: usize) {
         self.set(connection, header, payload);
         (self.windows, self.behind) = (0, 0);
     }
 
-    /// Puts bytes of a message behind the header, where they lie.
+    /// Adds windows of a message's bytes after the header.
     #[inline(always)]
     fn show(&mut self, pool: &Pool, message: &mut Outgoing, start: usize, length: usize) {
         self.behind = length;
@@ -135,14 +135,14 @@ impl Out {
 }
 
 impl Riocm {
-    /// The next packet to send, if there is one; what is due at `now` is done first. Ask when it can be sent: what
-    /// comes out counts as sent.
+    /// The next packet to send, if there is one. Handles timers that are due at `now` first. Call it only when a packet
+    /// can be sent: the returned packet counts as sent.
     pub fn poll_transmit(&mut self, pool: &mut Pool, now: Instant) -> Option<Transmit<'_>> {
         self.poll(pool, now);
         self.next_packet(pool)
     }
 
-    /// As [`Riocm::poll_transmit`], for who has called [`Riocm::poll`].
+    /// As [`Riocm::poll_transmit`], for callers that have called [`Riocm::poll`].
     #[inline]
     pub(crate) fn next_packet(&mut self, pool: &mut Pool) -> Option<Transmit<'_>> {
         while let Some(cid) = self.ready.front() {
@@ -153,7 +153,7 @@ impl Riocm {
         None
     }
 
-    /// Makes the next packet of the connection whose turn it is; false if it has none, and it is another's turn.
+    /// Builds the next packet of the connection whose turn it is. False if it has none; then it is another's turn.
     #[inline(never)]
     fn make_packet(&mut self, pool: &mut Pool, cid: u8) -> bool {
         let Riocm { connections, outgoing, out, last, ready, .. } = self;
@@ -163,7 +163,7 @@ impl Riocm {
         };
         let made = match connection.port {
             None => {
-                // An orphan: its CONN_REQs go nowhere.
+                // Without a port, pending packets are dropped.
                 connection.owed = Default::default();
                 None
             }
@@ -176,7 +176,7 @@ impl Riocm {
         connection.counters.sent_packets += 1;
         connection.counters.sent_bytes += (out.length + out.behind) as u64;
         out.to = (port, connection.peer_id, connection.peer_mailbox);
-        // One that is dying is buried when its turn comes again.
+        // A connection that is being removed is freed at its next turn.
         if !connection.has_work() && !connection.is_dying {
             connection.is_ready = false;
             connection.turn = 0;
@@ -191,12 +191,12 @@ impl Riocm {
         true
     }
 
-    /// A connection whose turn it is has nothing to send.
+    /// Removes a connection without packets from the ready list, or frees it if it is being removed.
     #[cold]
     fn pass_over(&mut self, pool: &mut Pool, cid: u8) {
         let Some(connection) = self.at(cid) else { return };
         if connection.is_dying {
-            return self.bury(pool, cid);
+            return self.free_connection(pool, cid);
         }
         connection.is_ready = false;
         connection.turn = 0;
@@ -205,7 +205,7 @@ impl Riocm {
 }
 
 impl Connection {
-    /// Makes the next packet; false if there is none.
+    /// Builds the next packet. False if there is none.
     #[inline(always)]
     fn poll(
         &mut self,
@@ -223,7 +223,7 @@ impl Connection {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         let is_last = if message.size <= self.agreed.start_len() {
-            let (id, cid, part) = (message.id, self.peer_cid, Part::Single(message.told()));
+            let (id, cid, part) = (message.id, self.peer_cid, Part::Single(message.fields()));
             out.set(self, Header::Data { id, sequence, cid, part }, message.size);
             out.show(pool, message, 0, message.size);
             true
@@ -240,7 +240,7 @@ impl Connection {
         true
     }
 
-    /// Makes the next packet of a message in parts; whether it is the last.
+    /// Builds the next packet of a message in parts. Returns whether it is the last.
     #[inline(never)]
     fn make_part(&self, pool: &Pool, message: &mut Outgoing, sequence: u16, out: &mut Out) -> bool {
         let number = message.packets;
@@ -268,17 +268,17 @@ impl Connection {
         is_last
     }
 
-    /// Makes the first packet of a message in parts.
+    /// Builds the first packet of a message in parts.
     #[inline(never)]
     fn make_first(&self, pool: &Pool, message: &mut Outgoing, sequence: u16, out: &mut Out) {
         let plan = Plan::new(message.size, self.agreed, self.fragmentation);
         (message.plan, message.packets, message.at) = (plan, 1, plan.head);
-        let told = message.told();
+        let fields = message.fields();
         let (part, ahead) = match plan.patches {
-            0 => (Part::Start(told), 0),
+            0 => (Part::Start(fields), 0),
             patches => {
                 let (fragments, patches) = (plan.fragments as u16, patches as u16);
-                (Part::PatchStart { message: told, fragments, patches }, HEAD_PATCH)
+                (Part::PatchStart { message: fields, fragments, patches }, HEAD_PATCH)
             }
         };
         let (id, cid, length) = (message.id, self.peer_cid, plan.head as usize - ahead);
@@ -286,7 +286,7 @@ impl Connection {
         out.show(pool, message, ahead, length);
     }
 
-    /// Makes the payload of the next PATCH behind where its header will be; its length.
+    /// Builds the payload of the next PATCH after the space for its header. Returns its length.
     #[inline(never)]
     fn make_patch(
         &self,
@@ -323,14 +323,14 @@ impl Connection {
         length
     }
 
-    /// Makes the CONN or HEARTBEAT packet that is to be sent first.
+    /// Builds the next pending CONN or HEARTBEAT packet.
     #[inline(never)]
     fn make_owed(&mut self, out: &mut Out) {
         let header = self.take_owed();
         out.set_bare(self, header, 0);
     }
 
-    /// The CONN or HEARTBEAT packet that is to be sent first.
+    /// Takes the next pending CONN or HEARTBEAT packet.
     fn take_owed(&mut self) -> Header {
         let owed = &mut self.owed;
         if core::mem::take(&mut owed.reset) {

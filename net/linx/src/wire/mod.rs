@@ -1,11 +1,11 @@
-//! The formats of LINX: RIOCM's packets ([`riocm`]), the messages of RLNH above it ([`rlnh`]), and the header of the
-//! TCP connection manager ([`tcp`]). All fields are big-endian.
+//! Wire formats of LINX: packets of RIOCM ([`riocm`]), messages of RLNH ([`rlnh`]), and the header of the TCP
+//! connection manager ([`tcp`]). All fields are big-endian.
 
 pub mod riocm;
 pub mod rlnh;
 pub mod tcp;
 
-/// The `N` bytes from `at`, if they are there.
+/// The `N` bytes from `at`; None if there are fewer.
 #[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()

@@ -1,10 +1,10 @@
-//! RIOCM's packets: one in each RapidIO message. Offsets in bytes from the beginning of the message, all fields
-//! big-endian (LINX for Linux 2.5 `rio_proto.h`; "LINX Protocols" version 21, chapter 10):
+//! Packets of RIOCM, one in each RapidIO message. Offsets are in bytes from the beginning of the message, all fields
+//! are big-endian (LINX for Linux 2.5 `rio_proto.h`; "LINX Protocols" version 21, chapter 10):
 //!
 //! | field | bytes | at | in |
 //! |---|---|---|---|
 //! | protocol, 0x22CF | 2 | 0 | all |
-//! | size: bytes behind these four | 2 | 2 | all; not looked at |
+//! | size: bytes after these four | 2 | 2 | all; ignored on receipt |
 //! | type | 1 | 4 | all |
 //! | generation | 1 | 5 | CONN |
 //! | message id | 1 | 5 | UDATA |
@@ -21,23 +21,23 @@
 //! | bytes of the whole message | 4 | 24 | SINGLE, FRAG_START, PATCH_START |
 //! | FRAG packets, PATCH packets | 2, 2 | 28, 30 | PATCH_START |
 //!
-//! The payload follows at once. A message of RapidIO has a multiple of 8 bytes, so what lies behind the payload is
-//! padding. Who wrote the field `size` in stock systems was never published; whether it counts its own four bytes
-//! there is not known.
+//! The payload follows the header. The length of a RapidIO message is a multiple of 8 bytes; bytes after the payload
+//! are padding. It is unknown whether `size` includes its own four bytes in stock systems, because the code that writes
+//! it was never published.
 
 use super::u16_at;
 use core::fmt;
 
-/// Protocol number of version 2, the only one that is known.
+/// Protocol number of version 2, the only supported one.
 pub const PROTOCOL: u16 = 0x22cf;
-/// Bytes in front of the type. An MTU counts them.
+/// Bytes before the type. They count in the MTU.
 pub const FRAME: usize = 4;
-/// Bytes of the longest header, with those.
+/// Bytes of the longest header, including `FRAME`.
 pub const LONGEST: usize = FRAME + PATCH_START;
 /// Bytes of the longest packet: a RapidIO message.
 pub const LARGEST: usize = 4096;
 
-/// Bytes of headers from the type on.
+/// Length of a header in bytes, from the type on.
 pub const CONN: usize = 12;
 /// See `CONN`.
 pub const CONN_ACK: usize = 14;
@@ -48,9 +48,9 @@ pub const FRAG: usize = 12;
 /// See `CONN`.
 pub const PATCH_START: usize = 28;
 
-/// Bytes that the head of a patched message lost to its header: they are in the first PATCH.
+/// Bytes of a patched message overwritten by the header of PATCH_START. The first PATCH carries them.
 pub const HEAD_PATCH: usize = FRAME + PATCH_START;
-/// Bytes that each FRAG of a patched message lost.
+/// Bytes of a patched message overwritten by the header of each FRAG.
 pub const FRAG_PATCH: usize = FRAME + FRAG;
 
 const SINGLE_TYPE: u8 = 0x01;
@@ -63,18 +63,18 @@ const CONN_REQ_TYPE: u8 = 0x81;
 const CONN_ACK_TYPE: u8 = 0x82;
 const CONN_RESET_TYPE: u8 = 0x83;
 
-/// Between whom a packet is.
+/// Addresses of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Port at which it is received.
+    /// RIOCM port of the receiver.
     pub to_port: u16,
     /// Device id of the sender.
     pub sender: u16,
-    /// Port from which it was sent.
+    /// RIOCM port of the sender.
     pub from_port: u16,
 }
 
-/// What all first packets of messages tell.
+/// Message fields in the first packet of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Link address of the sender.
@@ -85,51 +85,51 @@ pub struct Message {
     pub size: u32,
 }
 
-/// Which part of a message a packet of data has.
+/// The part of a message in a data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// SINGLE: all of it.
+    /// SINGLE: a whole message.
     Single(Message),
-    /// FRAG_START: the beginning.
+    /// FRAG_START: the first part.
     Start(Message),
-    /// FRAG: what follows.
+    /// FRAG: a further part.
     Fragment,
-    /// PATCH_START: the beginning of one whose sender wrote headers over its bytes.
+    /// PATCH_START: the first part of a message whose sender overwrites its bytes with headers.
     PatchStart {
         /// The message.
         message: Message,
-        /// Packets of `Fragment` that follow.
+        /// Number of `Fragment` packets that follow.
         fragments: u16,
-        /// Packets of `Patch` behind those.
+        /// Number of `Patch` packets after those.
         patches: u16,
     },
-    /// PATCH: what headers were written over.
+    /// PATCH: bytes overwritten by headers.
     Patch,
 }
 
-/// What a packet is.
+/// Type of a packet, with its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// CONN_REQ.
     Request {
-        /// Names the sender's life of the connection.
+        /// Generation of the sender's connection.
         generation: u8,
         /// MTU that the sender wants, in bytes.
         mtu: u16,
-        /// Pause between heartbeats that the sender wants, in units of 100 ms.
+        /// Interval of heartbeats that the sender wants, in units of 100 ms.
         heartbeat: u8,
     },
     /// CONN_ACK.
     Ack {
         /// As in `Request`.
         generation: u8,
-        /// MTU that both have now.
+        /// Agreed MTU.
         mtu: u16,
-        /// Generation of the receiver, as the sender knows it.
+        /// Generation of the receiver, as known to the sender.
         acknowledged: u8,
-        /// Pause between heartbeats that both have now.
+        /// Agreed interval of heartbeats.
         heartbeat: u8,
-        /// By which the sender wants to be called.
+        /// Connection id of the sender.
         cid: u16,
     },
     /// CONN_RESET.
@@ -144,13 +144,13 @@ pub enum Header {
     },
     /// UDATA.
     Data {
-        /// Names the message.
+        /// Message id.
         id: u8,
-        /// Counts packets of data.
+        /// Sequence number of data packets.
         sequence: u16,
         /// Connection id of the receiver.
         cid: u16,
-        /// Which part of the message.
+        /// Part of the message.
         part: Part,
     },
 }
@@ -158,16 +158,16 @@ pub enum Header {
 /// A packet without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Between whom.
+    /// Addresses.
     pub ends: Ends,
-    /// What.
+    /// Type and fields.
     pub header: Header,
 }
 
-/// What packets of data have in common.
+/// Common fields of data packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// Between whom.
+    /// Addresses.
     pub ends: Ends,
     /// As in [`Header::Data`].
     pub id: u8,
@@ -178,7 +178,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Reads a RapidIO message as [`Packet::parse`] does, if it is a SINGLE packet.
+    /// Parses a RapidIO message as [`Packet::parse`], if it is a SINGLE packet.
     #[inline(always)]
     pub fn single(bytes: &[u8]) -> Option<(Data, Message, &[u8])> {
         let (data, rest) = Data::of_type(SINGLE_TYPE, bytes)?;
@@ -186,7 +186,7 @@ impl Data {
         Some((data, message, payload))
     }
 
-    /// The same, if it is a FRAG packet.
+    /// Parses a RapidIO message as [`Packet::parse`], if it is a FRAG packet.
     #[inline(always)]
     pub fn fragment(bytes: &[u8]) -> Option<(Data, &[u8])> {
         Data::of_type(FRAG_TYPE, bytes)
@@ -204,14 +204,14 @@ impl Data {
     }
 }
 
-/// Why a RapidIO message is no packet of RIOCM.
+/// Why a RapidIO message is not a RIOCM packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than its header.
     Short,
     /// Of another protocol. Version 1 of RIOCM is 0x8911.
     Protocol(u16),
-    /// Of a type that nobody knows.
+    /// Of an unknown type.
     Type(u8),
 }
 
@@ -222,13 +222,13 @@ impl fmt::Display for Malformed {
                 f.write_str("the peer sent a packet that is shorter than its header")
             }
             Malformed::Protocol(0x8911) => f.write_str(
-                "the peer sent a packet of RIOCM version 1: it needs LINX with version 2",
+                "the peer sent a packet of RIOCM version 1: upgrade its LINX to one with RIOCM version 2",
             ),
             Malformed::Protocol(number) => write!(
                 f,
-                "somebody sent a packet of protocol {number:#06x} to the mailbox of RIOCM: another protocol uses it"
+                "a packet of protocol {number:#06x} arrived in the mailbox of RIOCM: another protocol uses the mailbox"
             ),
-            Malformed::Type(number) => write!(f, "the peer sent a packet of type {number:#04x}"),
+            Malformed::Type(number) => write!(f, "the peer sent a packet of unknown type {number:#04x}"),
         }
     }
 }
@@ -236,7 +236,7 @@ impl fmt::Display for Malformed {
 impl core::error::Error for Malformed {}
 
 impl Packet {
-    /// Reads a RapidIO message; also what lies behind the header: payload, and perhaps padding.
+    /// Parses a RapidIO message. Also returns the bytes after the header: payload, and possibly padding.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Packet, &[u8]), Malformed> {
         let Some((head, rest)) = bytes.split_first_chunk::<{ FRAME + CONN }>() else {
@@ -288,11 +288,11 @@ impl Packet {
         Ok((Packet { ends, header }, payload))
     }
 
-    /// Writes the header in front of `payload` bytes, and returns its length.
+    /// Writes the header for `payload` bytes. Returns its length.
     #[inline(always)]
     pub fn emit(&self, payload: usize, into: &mut [u8; LONGEST]) -> usize {
         let Packet { ends, header } = self;
-        // Type, the three bytes behind it, and the two in front of the sender.
+        // Type, the three bytes after it, and the two before the sender.
         let (kind, one, two, four, length) = match *header {
             Header::Request { generation, mtu, heartbeat } => {
                 (CONN_REQ_TYPE, generation, mtu, u16::from(heartbeat), CONN)
@@ -326,7 +326,7 @@ impl Packet {
                 (kind, id, sequence, cid, length)
             }
         };
-        // Two words, each put together in a register.
+        // Two words, each assembled in a register.
         let [size, two, four] = [(length + payload) as u16, two, four].map(u64::from);
         let first = u64::from(PROTOCOL) << 48
             | size << 32
@@ -343,7 +343,7 @@ impl Packet {
     }
 }
 
-/// What is wrong with less than the shortest header.
+/// Error for a message below the shortest header.
 #[cold]
 fn too_short(bytes: &[u8]) -> Malformed {
     match u16_at(bytes, 0) {
@@ -353,17 +353,18 @@ fn too_short(bytes: &[u8]) -> Malformed {
 }
 
 impl Message {
-    /// Reads what is behind the first 16 bytes of a packet; also what follows.
+    /// Parses the fields after the first 16 bytes of a packet. Also returns the bytes after them.
     #[inline(always)]
     fn parse(rest: &[u8]) -> Result<(Message, &[u8]), Malformed> {
-        let (told, payload) =
+        let (fields, payload) =
             rest.split_first_chunk::<{ START - CONN }>().ok_or(Malformed::Short)?;
-        let number =
-            |at: usize| u32::from_be_bytes([told[at], told[at + 1], told[at + 2], told[at + 3]]);
+        let number = |at: usize| {
+            u32::from_be_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]])
+        };
         Ok((Message { source: number(0), destination: number(4), size: number(8) }, payload))
     }
 
-    /// Writes it behind the first 16 bytes of a packet.
+    /// Writes the fields after the first 16 bytes of a packet.
     #[inline(always)]
     fn emit(&self, into: &mut [u8; LONGEST]) {
         into[16..20].copy_from_slice(&self.source.to_be_bytes());
@@ -416,7 +417,7 @@ mod tests {
     use std::string::ToString;
     use std::vec::Vec;
 
-    /// By the tables of the sheet, field by field: also `tests/linx/peer/vectors.txt`.
+    /// From the table above, field by field. Also in `tests/linx/peer/vectors.txt`.
     const VECTORS: &[(&str, &str)] = &[
         (
             "22cf000c 81 07 0ff8 1234 00 05 0102 4321",
@@ -459,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_each_kind() {
+    fn packets_of_each_type_are_parsed_and_emitted() {
         for (bytes, line) in VECTORS {
             let bytes = hex(bytes);
             let (packet, payload) = Packet::parse(&bytes).expect(line);
@@ -470,7 +471,7 @@ mod tests {
             for short in 0..length {
                 assert_eq!(Packet::parse(&bytes[..short]), Err(Malformed::Short), "{line}");
             }
-            // The size is not looked at.
+            // The size field is ignored.
             let mut other = bytes.clone();
             other[2..4].copy_from_slice(&[0xff, 0xff]);
             assert_eq!(Packet::parse(&other), Packet::parse(&bytes));
@@ -478,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_apart() {
+    fn unknown_type_and_protocol_are_rejected() {
         let mut bytes = hex(VECTORS[0].0);
         bytes[4] = 0x07;
         assert_eq!(Packet::parse(&bytes), Err(Malformed::Type(7)));
@@ -488,12 +489,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read(mut bytes in proptest::collection::vec(any::<u8>(), 0..60), kind in 0u8..8) {
+        fn parsers_agree_on_arbitrary_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..60), kind in 0u8..8) {
             if bytes.len() > 4 {
                 bytes[..2].copy_from_slice(&[0x22, 0xcf]);
                 bytes[4] = (bytes[4] & 0x80) | kind;
             }
-            // The two ways to read a packet say the same.
+            // The fast and the general parser agree.
             let single = Data::single(&bytes).map(|(data, it, rest)| (data, Part::Single(it), rest));
             let fragment = Data::fragment(&bytes).map(|(data, rest)| (data, Part::Fragment, rest));
             let quick = single.or(fragment).map(|(Data { ends, id, sequence, cid }, part, rest)| {

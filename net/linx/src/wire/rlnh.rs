@@ -1,8 +1,8 @@
-//! RLNH's messages: what the two ends of a link tell each other of names, as user data from link address 0 to link
-//! address 0. Big-endian words of 32 bits ("LINX Protocols" version 21, section 3.6; LINX for Linux 2.5
+//! RLNH's messages: the ends of a link exchange names by them, as user data from link address 0 to link address 0.
+//! Big-endian words of 32 bits ("LINX Protocols" version 21, section 3.6; LINX for Linux 2.5
 //! `rlnh_proto.h`):
 //!
-//! | type | | behind the type |
+//! | type | | fields |
 //! |---|---|---|
 //! | 1 | QUERY_NAME | link address of the hunter, name |
 //! | 2 | PUBLISH | link address, name |
@@ -12,69 +12,69 @@
 //! | 6 | INIT_REPLY | 0 if the version is supported, 1 if not; features (version 2) |
 //! | 7 | PUBLISH_PEER | link address, link address of the receiver's own (version 2) |
 //!
-//! The type is in the lower 8 bits of the first word; the others are reserved and 0. Names and features end with a
-//! zero byte, or with the message; names are filled up to whole words. LINX for Linux limits no name's length, and
-//! takes an empty one.
+//! The type is in the lower 8 bits of the first word; the others are reserved and 0. Names and features end with a zero
+//! byte, or with the message. Names are padded to whole words. LINX for Linux does not limit the length of names, and
+//! accepts an empty one.
 
 use super::u32_at;
 use core::fmt;
 
-/// Highest version that is spoken here.
+/// Highest supported version.
 pub const VERSION: u32 = 2;
-/// Most bytes of a name of ours, and of a name that we hunt for, without the zero behind it. A peer's may be longer.
+/// Maximum length of local names and of names that we hunt for, without the zero byte. A peer's names may be longer.
 pub const MAX_NAME: usize = 1024;
-/// Bytes of the longest message that is written here.
+/// Bytes of the longest message that `emit` writes.
 pub const LONGEST: usize = 8 + MAX_NAME + 4;
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Publish this name when there is one.
+    /// Requests the publication of a name, as soon as there is an endpoint of that name.
     QueryName {
-        /// Link address of who hunts for it.
+        /// Link address of the hunting endpoint.
         hunter: u32,
         /// The name.
         name: &'a [u8],
     },
-    /// A name of the sender has this link address.
+    /// An endpoint of the sender has this name and link address.
     Publish {
         /// The link address.
         address: u32,
         /// The name.
         name: &'a [u8],
     },
-    /// A link address of the sender stands for nobody any more.
+    /// The endpoint of a link address of the sender has ended.
     Unpublish {
         /// The link address.
         address: u32,
     },
-    /// The sender uses a link address of the receiver no more.
+    /// The sender no longer uses a link address of the receiver.
     UnpublishAck {
         /// The link address.
         address: u32,
     },
     /// The first message.
     Init {
-        /// Highest version that the sender speaks.
+        /// Highest version that the sender supports.
         version: u32,
     },
-    /// The answer to it.
+    /// The answer to INIT.
     InitReply {
-        /// 0: the sender speaks the version; else it does not.
+        /// 0 if the sender supports the version.
         status: u32,
-        /// Features of the sender: `name:argument` with commas between.
+        /// Features of the sender: `name:argument`, separated by commas.
         features: &'a [u8],
     },
-    /// From this link address comes what somebody of the receiver's sends by way of the sender.
+    /// Signals from this link address are those of an endpoint of the receiver, forwarded by the sender.
     PublishPeer {
         /// The link address.
         address: u32,
-        /// Link address that the receiver has given to him.
+        /// The receiver's link address of that endpoint.
         peer: u32,
     },
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than its type needs.
@@ -87,7 +87,9 @@ impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Malformed::Short => f.write_str("the peer sent an RLNH message that is too short"),
-            Malformed::Type(number) => write!(f, "the peer sent an RLNH message of type {number}"),
+            Malformed::Type(number) => {
+                write!(f, "the peer sent an RLNH message of unknown type {number}")
+            }
         }
     }
 }
@@ -95,7 +97,7 @@ impl fmt::Display for Malformed {
 impl core::error::Error for Malformed {}
 
 impl<'a> Message<'a> {
-    /// Reads a message.
+    /// Parses a message.
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, Malformed> {
         let word = |at| u32_at(bytes, at).ok_or(Malformed::Short);
         let text = || {
@@ -114,7 +116,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Writes the message, and returns its length. Names are `MAX_NAME` bytes at most: what is longer is cut off.
+    /// Writes the message. Returns its length. Names are truncated to `MAX_NAME` bytes.
     pub fn emit(&self, into: &mut [u8; LONGEST]) -> usize {
         let (kind, first, text, second) = match *self {
             Message::QueryName { hunter, name } => (1u32, hunter, Some(name), None),
@@ -169,7 +171,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn messages_of_each_type() {
+    fn messages_of_each_type_are_parsed_and_emitted() {
         let vectors: &[(&[u8], &str)] = &[
             (b"\0\0\0\x01\0\0\0\x03abc\0", "QUERY_NAME abc for 3"),
             (b"\0\0\0\x02\0\0\0\x03abcd\0\0\0\0", "PUBLISH 3 abcd"),
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_takes_names_of_any_length_and_without_an_end() {
+    fn parse_accepts_names_of_any_length_and_without_an_end() {
         for (bytes, name) in [
             (&b"\0\0\0\x02\0\0\0\x03abcd"[..], &b"abcd"[..]),
             (b"\0\0\0\x02\0\0\0\x03\0\0\0\0", b""),
@@ -212,7 +214,7 @@ mod tests {
         let name = std::vec![b'a'; 60_000];
         let long = [&b"\0\0\0\x01\0\0\0\x03"[..], &name, b"\0"].concat();
         assert_eq!(Message::parse(&long), Ok(Message::QueryName { hunter: 3, name: &name }));
-        // The longest of ours, with room for the zero behind it.
+        // The longest local name, with its zero byte.
         let longest = Message::Publish { address: 3, name: &name[..MAX_NAME] };
         let mut bytes = [0xff; LONGEST];
         let length = longest.emit(&mut bytes);
@@ -221,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read(mut bytes in proptest::collection::vec(any::<u8>(), 0..40), kind in 0u8..9) {
+        fn parsed_message_is_emitted_unchanged(mut bytes in proptest::collection::vec(any::<u8>(), 0..40), kind in 0u8..9) {
             if let Some(byte) = bytes.get_mut(3) {
                 *byte = kind;
             }

@@ -1,4 +1,4 @@
-//! The header of LINX's TCP connection manager, version 3, in front of each message of the stream. 16 bytes,
+//! The header of LINX's TCP connection manager, version 3, which precedes each message of the stream. 16 bytes,
 //! big-endian ("LINX Protocols" version 21, section 7.1.1; Wireshark's `packet-linx.c`):
 //!
 //! | field | bytes | at |
@@ -11,30 +11,30 @@
 
 /// Bytes of the header.
 pub const LEN: usize = 16;
-/// The version that is spoken here.
+/// The supported version.
 pub const VERSION: u8 = 3;
 /// The TCP port on which LINX listens.
 pub const PORT: u16 = 19790;
-/// Most bytes that Linux sends in one message.
+/// Longest message in bytes that LINX for Linux sends.
 pub const MOST: u32 = 65536;
 
-/// What follows a header.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The request for a connection, and the answer to it.
+    /// CONN: the request for a connection, and its answer.
     Connect,
-    /// A message.
+    /// UDATA: a message.
     Data,
-    /// Are you there?
+    /// PING.
     Ping,
-    /// The answer to that.
+    /// PONG: the answer to PING.
     Pong,
 }
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// Type.
     pub kind: Kind,
     /// Version of the sender.
     pub version: u8,
@@ -48,7 +48,7 @@ pub struct Header {
     pub size: u32,
 }
 
-/// A type that nobody knows.
+/// An unknown type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub u8);
 
@@ -58,7 +58,7 @@ impl Header {
         Header { kind, version: VERSION, out_of_band: false, source, destination, size }
     }
 
-    /// Reads a header.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; LEN]) -> Result<Header, Malformed> {
         let word = |at| super::u32_at(bytes, at).unwrap_or(0);
         let kind = match bytes[0] {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers() {
+    fn headers_are_parsed_and_emitted() {
         let bytes = *b"\x55\x03\x80\0\0\0\0\x01\0\0\0\x02\0\x01\0\0";
         let header = Header::parse(&bytes).unwrap();
         let same = Header { out_of_band: true, ..Header::new(Kind::Data, 1, 2, 65536) };

@@ -1,4 +1,4 @@
-//! The walk of an end point that a host has enumerated: along the routes that are there.
+//! The agent's walk: discovers a network that a host has enumerated, along its routes.
 
 use super::device::{Device, END_POINT, Kind, Network};
 use super::host::{describe, own_control, own_id};
@@ -8,25 +8,26 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::rapidio::csr;
 
-/// How often the lock of a switch is tried, and how long is waited between.
+/// Number of attempts to take the lock of a switch.
 const LOCK_TRIES: u32 = 1000;
+/// Pause between two attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 const MOST_DEVICES: usize = 256;
 
-/// Whether a host has found us.
+/// Whether a host has enumerated the own port.
 pub async fn is_discovered(fabric: &Fabric) -> bool {
     let at = own_control(fabric).await;
     let control = fabric.read_own(at).await;
     if control != u32::MAX && control & csr::CONTROL_HOST != 0 {
-        // From a life as a host: that one has found itself.
-        let is_none = !(csr::CONTROL_HOST | csr::CONTROL_DISCOVERED);
-        fabric.write_own(at, control & is_none).await;
+        // The bits are left from the time when this end point was a host, and marked itself.
+        let cleared = control & !(csr::CONTROL_HOST | csr::CONTROL_DISCOVERED);
+        fabric.write_own(at, cleared).await;
         return false;
     }
     control != u32::MAX && control & csr::CONTROL_DISCOVERED != 0
 }
 
-/// Finds everything to which routes lead.
+/// Finds all devices that the routes reach.
 pub async fn discover(fabric: &Fabric, network: &mut Network) -> Result<(), Failed> {
     let mut to_visit: Vec<(Path, Option<(usize, u8)>)> = Vec::new();
     to_visit.push((Path { to: network.size.any(), hops: 0 }, None));
@@ -45,8 +46,8 @@ pub async fn discover(fabric: &Fabric, network: &mut Network) -> Result<(), Fail
         }
         let number = network.devices.len();
         if device.is_switch() {
-            let mut ports = look_at_ports(fabric, &mut device, path, network.own_id).await?;
-            // In ascending order, the first on top.
+            let mut ports = read_ports(fabric, &mut device, path, network.own_id).await?;
+            // The stack must return them in ascending order.
             ports.reverse();
             let hops = path.hops.saturating_add(1);
             to_visit.extend(
@@ -72,9 +73,9 @@ fn join(network: &mut Network, parent: Option<(usize, u8)>, number: usize) {
     }
 }
 
-/// Ports of a switch with a link, and the lowest id that leads out by each. The switch is locked meanwhile: its
-/// table is read in two steps, and others may do so at the same time.
-async fn look_at_ports(
+/// Ports of a switch with a link, and the lowest id that is routed to each. The switch is locked meanwhile, because a
+/// table entry is read in two steps, and other end points may read at the same time.
+async fn read_ports(
     fabric: &Fabric,
     device: &mut Device,
     path: Path,

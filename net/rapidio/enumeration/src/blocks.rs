@@ -1,16 +1,16 @@
-//! Extended feature blocks (RapidIO part 6, 6.1; part 8, 2.1): a list in a device's registers.
+//! Extended feature blocks (RapidIO part 6, 6.1; part 8, 2.1): a linked list in a device's registers.
 
 use super::walk::{Fabric, Failed, Path};
 use drivers::rapidio::csr;
 
-/// Blocks that are looked at: a list that does not end, ends.
+/// Maximum number of blocks that are read, in case the list is circular.
 const MOST: usize = 16;
 
-/// The LP-Serial block: where it is, and how its registers are laid out.
+/// The LP-Serial block: its offset and register layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serial {
     pub offset: u32,
-    /// Bytes from the registers of a port to those of the next.
+    /// Distance in bytes between the registers of two ports.
     pub stride: u32,
 }
 
@@ -31,7 +31,7 @@ impl Serial {
     }
 }
 
-/// The LP-Serial block of a device, and the offset of the one for error management.
+/// The LP-Serial block of a device, and the offset of its error management block.
 pub async fn find(
     fabric: &Fabric,
     path: Path,

@@ -1,5 +1,4 @@
-//! Boards that come and go: ports of switches are looked at again, and what is new behind them is enumerated without
-//! touching anything else.
+//! Hot plug: checks ports of switches again, and enumerates new devices behind them without changing any others.
 
 use super::device::{Kind, Network};
 use super::host::{HostWalk, release};
@@ -7,24 +6,24 @@ use super::walk::{Fabric, Failed};
 use alloc::rc::Rc;
 use drivers::rapidio::csr;
 
-/// A port of a switch: the switch by its number.
+/// A port of a switch: number of the switch, and of the port.
 pub type Place = (usize, u8);
 
-/// Looks at a port; whether anything has come or gone.
-pub async fn look(
+/// Checks a port; true if a device has come or gone.
+pub async fn check_port(
     fabric: &Fabric,
     network: &mut Rc<Network>,
     place: Place,
 ) -> Result<bool, Failed> {
-    let changed = look_past(fabric, network, place).await?;
+    let changed = check_or_skip(fabric, network, place).await?;
     if changed {
         complete(fabric, network).await?;
     }
     Ok(changed)
 }
 
-/// Looks at the ports from `next` on, at `most` of them and at each once; whether anything has come or gone.
-pub async fn look_on(
+/// Checks up to `most` ports from `next` on, each once; true if a device has come or gone.
+pub async fn check_next_ports(
     fabric: &Fabric,
     network: &mut Rc<Network>,
     next: &mut Place,
@@ -37,7 +36,7 @@ pub async fn look_on(
         };
         first.get_or_insert(place);
         *next = (place.0, place.1.saturating_add(1));
-        changed |= look_past(fabric, network, place).await?;
+        changed |= check_or_skip(fabric, network, place).await?;
     }
     if changed {
         complete(fabric, network).await?;
@@ -45,19 +44,20 @@ pub async fn look_on(
     Ok(changed)
 }
 
-/// As [`look_at`]. Where nobody answers, somebody between has gone: that is seen at the port that leads there.
-async fn look_past(
+/// As [`check`], but no change if the switch does not answer. A device on the way to it has gone then, which the check
+/// of the port in front of that device finds.
+async fn check_or_skip(
     fabric: &Fabric,
     network: &mut Rc<Network>,
     place: Place,
 ) -> Result<bool, Failed> {
-    match look_at(fabric, network, place).await {
+    match check(fabric, network, place).await {
         Err(Failed::NoAnswer) => Ok(false),
         result => result,
     }
 }
 
-/// Something has come or gone: everybody learns of it.
+/// Completes a change: updates the routes of all switches, and releases the locks.
 async fn complete(fabric: &Fabric, network: &mut Rc<Network>) -> Result<(), Failed> {
     let network = Rc::make_mut(network);
     HostWalk::new(fabric, network).complete_routes().await?;
@@ -65,7 +65,7 @@ async fn complete(fabric: &Fabric, network: &mut Rc<Network>) -> Result<(), Fail
     Ok(())
 }
 
-/// The first port of a switch that answers from `next` on, and round.
+/// The first port from `next` on, cyclically, of a switch that is present.
 fn port_from(network: &Network, next: Place) -> Option<Place> {
     let count = network.devices.len();
     let numbers = (next.0..count).chain(0..count);
@@ -76,7 +76,7 @@ fn port_from(network: &Network, next: Place) -> Option<Place> {
     places.next()
 }
 
-async fn look_at(
+async fn check(
     fabric: &Fabric,
     shared: &mut Rc<Network>,
     (switch, port): Place,
@@ -93,7 +93,8 @@ async fn look_at(
         return Ok(false);
     }
     let neighbour = neighbours.get(usize::from(port)).copied().flatten();
-    // A port that leads round to somebody who is reached by another way tells nothing of him.
+    // A port that closes a loop leads to a device whose route uses another port: its status says nothing about the
+    // device.
     let child = neighbour.filter(|child| network.devices[*child].parent == Some((switch, port)));
     let status = fabric.read(path, serial.status(port)).await?;
     let is_up = status & csr::PORT_OK != 0;
@@ -107,7 +108,7 @@ async fn look_at(
     }
     if !is_up {
         if was_there {
-            leave(shared, switch, port);
+            mark_absent(shared, switch, port);
         }
         return Ok(was_there);
     }
@@ -117,9 +118,9 @@ async fn look_at(
     if was_there && is_same(fabric, network, child).await {
         return Ok(false);
     }
-    let network = leave(shared, switch, port);
+    let network = mark_absent(shared, switch, port);
     let mut walk = HostWalk::new(fabric, network);
-    walk.aim(switch).await?;
+    walk.route_any_to(switch).await?;
     if walk.open_port(switch, port, path).await? {
         match walk.explore(hops.saturating_add(1), Some((switch, port))).await {
             Err(Failed::NoAnswer) => {}
@@ -130,8 +131,8 @@ async fn look_at(
     Ok(true)
 }
 
-/// Nobody behind a port is reached.
-fn leave(shared: &mut Rc<Network>, switch: usize, port: u8) -> &mut Network {
+/// Marks all devices behind a port as absent.
+fn mark_absent(shared: &mut Rc<Network>, switch: usize, port: u8) -> &mut Network {
     let network = Rc::make_mut(shared);
     for number in network.behind(switch, port) {
         network.devices[number].present = false;
@@ -139,7 +140,7 @@ fn leave(shared: &mut Rc<Network>, switch: usize, port: u8) -> &mut Network {
     network
 }
 
-/// Whether who is at the port is who was: a board that was switched off and on has forgotten its id.
+/// Whether the device at a port is still the known one, by its tag. A board that was power-cycled has lost tag and id.
 async fn is_same(fabric: &Fabric, network: &Network, child: Option<usize>) -> bool {
     let Some(device) = child.map(|child| &network.devices[child]) else { return false };
     if !device.present {

@@ -1,4 +1,4 @@
-//! What is known of a network: devices, how they hang together, and who is reached by which way.
+//! The model of a network: devices, topology, ids and routes.
 
 use super::blocks::Serial;
 use super::walk::Path;
@@ -6,21 +6,21 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use drivers::rapidio::{IdSize, csr};
 
-/// Hop count of end points, which do not look at it.
+/// Hop count of end points, which ignore it.
 pub const END_POINT: u8 = 0xff;
 
-/// What a device is.
+/// Kind of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A board.
     EndPoint,
     /// A switch.
     Switch {
-        /// The port towards us.
+        /// The port towards the own end point.
         ingress: u8,
-        /// The devices at its ports, by their number in [`Network::devices`].
+        /// Devices at the ports, by their number in [`Network::devices`].
         neighbours: Vec<Option<usize>>,
-        /// Routes that were written, or read: port by id.
+        /// Routes as written or read: port by id.
         routes: BTreeMap<u16, u8>,
     },
 }
@@ -28,21 +28,21 @@ pub enum Kind {
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its id. Of a switch the id by which it is reached: the first behind it.
+    /// Id of an end point. For a switch, the id by which it is reached: the first one behind it.
     pub id: u16,
-    /// Switches to pass to it; 255 for end points.
+    /// Number of switches on the way; 255 for end points.
     pub hops: u8,
     /// Component tag.
     pub tag: u32,
     /// Device in the upper 16 bits, vendor in the lower.
     pub identity: u32,
-    /// Transactions that it can send, and that it answers ([`csr`]).
+    /// Transactions that the device can send, and that it answers ([`csr`]).
     pub operations: [u32; 2],
-    /// What it is.
+    /// Kind of the device.
     pub kind: Kind,
-    /// The switch that it was found behind, by number, and that one's port.
+    /// Number of the switch behind which it was found, and the port of that switch.
     pub parent: Option<(usize, u8)>,
-    /// It answers.
+    /// The device answers.
     pub present: bool,
     pub(super) features: u32,
     pub(super) serial: Option<Serial>,
@@ -55,7 +55,7 @@ impl Device {
         matches!(self.kind, Kind::Switch { .. })
     }
 
-    /// Whether it takes and sends messages and doorbells, as `rionet` and `rio_cm` want.
+    /// Whether the device sends and receives messages and doorbells, as `rionet` and `rio_cm` need.
     pub fn has_messages(&self) -> bool {
         let wanted = csr::OPERATION_MESSAGE | csr::OPERATION_DOORBELL;
         self.operations.iter().all(|operations| operations & wanted == wanted)
@@ -65,7 +65,7 @@ impl Device {
         Path { to: self.id, hops: self.hops }
     }
 
-    /// Ports of a switch; 0 for others.
+    /// Number of ports of a switch; 0 for end points.
     pub fn ports(&self) -> u8 {
         match &self.kind {
             Kind::Switch { neighbours, .. } => neighbours.len() as u8,
@@ -77,40 +77,41 @@ impl Device {
 /// A line of [`Network::tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Switches above it.
+    /// Number of switches above the device.
     pub depth: usize,
-    /// The port of the switch above.
+    /// Port of the switch above.
     pub port: Option<u8>,
-    /// Which device, by its number in [`Network::devices`].
+    /// Number of the device in [`Network::devices`].
     pub device: usize,
-    /// It stands elsewhere in the tree: this port is another way to it.
+    /// The device has another place in the tree: this port is a second way to it.
     pub is_loop: bool,
 }
 
-/// A network, as one of its end points knows it.
+/// A network, as discovered by one of its end points.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// How wide ids are.
+    /// Width of ids.
     pub size: IdSize,
     /// Own id.
     pub own_id: u16,
-    /// Devices other than ourselves, in the order of their discovery.
+    /// Devices other than the own port, in the order of discovery.
     pub devices: Vec<Device>,
     /// Component tag of the next device.
     pub(super) next_tag: u32,
+    /// Upper bits of the component tags of this walk.
     pub(super) nonce: u16,
-    /// Ids in use that are no end point's: of switches with nothing behind them.
+    /// Ids of switches without devices behind them.
     pub(super) reserved: Vec<u16>,
 }
 
 impl Network {
-    /// One with nobody but ourselves.
+    /// A network without other devices.
     pub fn new(size: IdSize, own_id: u16) -> Self {
         Network { size, own_id, next_tag: 2, ..Network::default() }
     }
 
-    /// The component tag of device number `number`. The lower 17 bits are what Linux gives; the others tell this walk
-    /// from one that was interrupted, whose tags may still stand somewhere.
+    /// The component tag of device number `number`. The lower 17 bits are as in Linux. The others distinguish this walk
+    /// from an interrupted one, whose tags devices may still have.
     pub(super) fn tag(&self, number: u32) -> u32 {
         u32::from(self.nonce) << 17 | number
     }
@@ -130,7 +131,7 @@ impl Network {
         self.devices.iter().position(|device| device.tag == tag)
     }
 
-    /// The network as a tree, as operators are shown it: a switch ahead of what is behind it, by its ports.
+    /// The network as a tree for display: each switch is followed by the devices at its ports.
     pub fn tree(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         let first = (0..self.devices.len()).filter(|n| self.devices[*n].parent.is_none());
@@ -153,23 +154,22 @@ impl Network {
         rows
     }
 
-    /// The lowest id that nobody has.
+    /// The lowest unused id.
     pub(super) fn free_id(&self) -> Option<u16> {
         (0..self.size.any()).find(|id| self.is_free(*id))
     }
 
-    /// Whether a device may have this id, because nobody has.
+    /// Whether the id is valid and unused.
     pub(super) fn is_free(&self, id: u16) -> bool {
         let is_used =
             id == self.own_id || self.reserved.contains(&id) || self.end_point(id).is_some();
         id < self.size.any() && !is_used
     }
 
-    /// Whether `device` is `ancestor`, or lies behind it: then the port of `ancestor` that leads there, if it is
-    /// another.
+    /// The port of `ancestor` behind which `device` lies; None if it does not lie behind `ancestor`.
     pub(super) fn port_towards(&self, ancestor: usize, device: usize) -> Option<u8> {
         let mut at = device;
-        // Parents were found earlier, so this ends.
+        // Parents were discovered earlier than their children, so the loop ends.
         while let Some((parent, port)) = self.devices.get(at)?.parent {
             if parent == ancestor {
                 return Some(port);

@@ -1,4 +1,4 @@
-//! The host's walk.
+//! The host's walk: discovers all devices, and assigns locks, tags, ids and routes.
 
 use super::agent;
 use super::blocks;
@@ -10,30 +10,32 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::rapidio::{IdSize, csr};
 
-/// Hops to the furthest switch.
+/// Maximum number of hops to a switch.
 const MOST_HOPS: u8 = 32;
-/// Devices at most.
+/// Maximum number of devices.
 const MOST_DEVICES: usize = 256;
-/// How long a lock of a lower host is waited for, and how often it is tried.
-const LOCK_PATIENCE: u32 = 10_000;
+/// Number of attempts to take a lock that a lower host holds.
+const LOCK_TRIES: u32 = 10_000;
+/// Pause between two attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
-/// What was found at the end of a link.
+/// Result of a visit to the end of a link.
 enum Found {
-    /// A device that was not known.
+    /// A new device.
     New(usize),
-    /// One that was, by another way; or nobody who answers.
+    /// A device that is known by another way, or no answer.
     Nothing,
 }
 
-/// A switch whose ports are being looked at.
+/// A switch whose ports are being explored.
 struct Frame {
     device: usize,
     hops: u8,
-    /// The next port; and while something is looked for behind it, how many ids there were before.
+    /// The current port.
     port: u8,
+    /// While devices behind the port are explored: number of ids assigned before.
     behind: Option<usize>,
-    /// How many ids there were before the switch.
+    /// Number of ids assigned before the switch was found.
     first: usize,
 }
 
@@ -41,11 +43,11 @@ struct Frame {
 pub struct HostWalk<'a> {
     pub fabric: &'a Fabric,
     pub network: &'a mut Network,
-    /// Ids that this walk has given out, in order.
+    /// Ids that this walk has assigned, in order.
     assigned: Vec<u16>,
 }
 
-/// Finds everything. At an error the network holds what was found until then, whose locks are the host's.
+/// Enumerates the whole network. After an error the network has the devices found so far, whose locks this host holds.
 pub async fn enumerate(fabric: &Fabric, network: &mut Network) -> Result<(), Failed> {
     let host = u32::from(network.own_id);
     let owner = fabric.read_own(csr::HOST_LOCK).await & 0xffff;
@@ -64,19 +66,19 @@ pub async fn enumerate(fabric: &Fabric, network: &mut Network) -> Result<(), Fai
     let mut walk = HostWalk::new(fabric, network);
     walk.explore(0, None).await?;
     walk.complete_routes().await?;
-    // Ahead of the locks: another host is to see at any time that there is one.
+    // Before the locks are released, so that another host can always recognize this one.
     let control = csr::CONTROL_HOST | csr::CONTROL_MASTER | csr::CONTROL_DISCOVERED;
     fabric.write_own(own_control(fabric).await, control).await;
     release(fabric, network).await;
     Ok(())
 }
 
-/// Where the own general control register is.
+/// Offset of the own general control register.
 pub async fn own_control(fabric: &Fabric) -> u32 {
     (fabric.read_own(csr::ASSEMBLY_INFORMATION).await & 0xfffc) + csr::GENERAL_CONTROL
 }
 
-/// Whether the network is still ours: who enumerates it gives us a tag, too.
+/// Checks that no other host has enumerated the network: it would have changed the own component tag.
 pub async fn is_ours(fabric: &Fabric, network: &Network) -> Result<(), Failed> {
     if fabric.read_own(csr::COMPONENT_TAG).await == network.tag(1) {
         return Ok(());
@@ -84,15 +86,15 @@ pub async fn is_ours(fabric: &Fabric, network: &Network) -> Result<(), Failed> {
     Err(Failed::OtherHost(fabric.read_own(csr::HOST_LOCK).await as u16))
 }
 
-/// If another host has enumerated us, it is looked for along its routes, without changing anything: its id, if that is
-/// higher.
+/// If another host has enumerated the own port, searches it along its routes, without changing anything. Its id, if it
+/// is higher than the own one.
 async fn higher_host(fabric: &Fabric, network: &Network) -> Option<u16> {
     let control = fabric.read_own(own_control(fabric).await).await;
     if control & (csr::CONTROL_HOST | csr::CONTROL_DISCOVERED) != csr::CONTROL_DISCOVERED {
         return None;
     }
     let mut seen = Network::new(network.size, network.own_id);
-    // As far as they lead.
+    // An error ends the search: the devices found so far are checked.
     let _ = agent::discover(fabric, &mut seen).await;
     for device in seen.devices.iter().filter(|device| device.id > network.own_id) {
         if is_host(fabric, device, device.path()).await {
@@ -102,17 +104,17 @@ async fn higher_host(fabric: &Fabric, network: &Network) -> Option<u16> {
     None
 }
 
-/// Whether a board is a host that has enumerated.
+/// Whether a device is a host that has enumerated the network.
 async fn is_host(fabric: &Fabric, device: &Device, path: Path) -> bool {
     let Some(serial) = device.serial.filter(|_| !device.is_switch()) else { return false };
     let wanted = csr::CONTROL_HOST | csr::CONTROL_DISCOVERED;
     fabric.read(path, serial.general()).await.is_ok_and(|control| control & wanted == wanted)
 }
 
-/// Gives up all locks that are ours, and says of each device that it was found. Who does not answer is passed over.
+/// Releases all locks that this host holds, and marks each device as discovered. Skips devices that do not answer.
 pub async fn release(fabric: &Fabric, network: &Network) {
     for device in network.devices.iter().filter(|device| device.present) {
-        // One that vanishes now is seen by its link.
+        // A device that vanishes meanwhile is noticed by its link.
         let _ = release_one(fabric, network, device).await;
     }
     let host = u32::from(network.own_id);
@@ -123,7 +125,7 @@ pub async fn release(fabric: &Fabric, network: &Network) {
 
 async fn release_one(fabric: &Fabric, network: &Network, device: &Device) -> Result<(), Failed> {
     let (path, host) = (device.path(), u32::from(network.own_id));
-    // To write the id to a lock that is free would take it.
+    // Writing the id to a free lock would take it.
     if fabric.read(path, csr::HOST_LOCK).await? & 0xffff == host {
         fabric.write(path, csr::HOST_LOCK, host).await?;
     }
@@ -136,22 +138,22 @@ async fn release_one(fabric: &Fabric, network: &Network, device: &Device) -> Res
     Ok(())
 }
 
-/// Gives up the locks that a host has taken which has come to no good end; devices are not marked as found. One that has
-/// met a stronger one is a host no more, and not found until that one says so.
+/// Releases the locks after a failed walk, without marking devices as discovered. If another host has priority, clears
+/// the own host bit, and the discovered bit unless that host has enumerated the own port.
 pub async fn retreat(fabric: &Fabric, network: &Network, why: Failed) {
     let host = u32::from(network.own_id);
     if matches!(why, Failed::HigherHost(_) | Failed::OtherHost(_)) {
         let at = own_control(fabric).await;
-        // Whose tag we have has found us.
-        let is_found = fabric.read_own(csr::COMPONENT_TAG).await != network.tag(1);
-        let found = if is_found { 0 } else { csr::CONTROL_DISCOVERED };
+        // A foreign tag proves that the other host has enumerated the own port.
+        let is_discovered = fabric.read_own(csr::COMPONENT_TAG).await != network.tag(1);
+        let discovered = if is_discovered { 0 } else { csr::CONTROL_DISCOVERED };
         let control = fabric.read_own(at).await;
-        fabric.write_own(at, control & !(csr::CONTROL_HOST | found)).await;
+        fabric.write_own(at, control & !(csr::CONTROL_HOST | discovered)).await;
     }
     let any = network.size.any();
     for device in &network.devices {
         let path = match device.is_switch() {
-            // Its routes may not be complete: it was reached by whatever way led on last.
+            // Its routes may be incomplete: the route of "any" reached it last.
             true => Path { to: any, hops: device.hops },
             false => device.path(),
         };
@@ -167,27 +169,27 @@ pub async fn retreat(fabric: &Fabric, network: &Network, why: Failed) {
 }
 
 impl<'a> HostWalk<'a> {
-    /// A walk through a network of which this much is known.
+    /// A walk that starts from a partly known network.
     pub fn new(fabric: &'a Fabric, network: &'a mut Network) -> Self {
         HostWalk { fabric, network, assigned: Vec::new() }
     }
 
-    /// Who is there, whatever routes there are: ids lead there by the route of "any".
+    /// The path along the route of "any", which the walk directs to the device that it explores.
     fn any(&self, hops: u8) -> Path {
         Path { to: self.network.size.any(), hops }
     }
 
-    /// Finds what is so many hops away, behind the port of a switch or the own port, and all behind that.
+    /// Explores the device at distance `hops` behind a port of a switch or the own port, and all devices behind it.
     pub async fn explore(&mut self, hops: u8, parent: Option<(usize, u8)>) -> Result<(), Failed> {
         let mut stack: Vec<Frame> = Vec::new();
-        self.meet(hops, parent, &mut stack).await?;
+        self.visit_and_push(hops, parent, &mut stack).await?;
         while let Some(mut frame) = stack.pop() {
             if let Some(before) = frame.behind.take() {
                 self.route_behind(&frame, before).await?;
                 frame.port += 1;
             }
             if frame.port >= self.network.devices[frame.device].ports() {
-                self.leave(&frame).await?;
+                self.finish_switch(&frame).await?;
                 continue;
             }
             if !self.open_port(frame.device, frame.port, self.any(frame.hops)).await? {
@@ -198,19 +200,19 @@ impl<'a> HostWalk<'a> {
             frame.behind = Some(self.assigned.len());
             let (device, port, hops) = (frame.device, frame.port, frame.hops + 1);
             stack.push(frame);
-            self.meet(hops, Some((device, port)), &mut stack).await?;
+            self.visit_and_push(hops, Some((device, port)), &mut stack).await?;
         }
         Ok(())
     }
 
-    async fn meet(
+    async fn visit_and_push(
         &mut self,
         hops: u8,
         parent: Option<(usize, u8)>,
         stack: &mut Vec<Frame>,
     ) -> Result<(), Failed> {
         if hops >= MOST_HOPS {
-            // Nobody is that far away, but who says that he is a switch and is none.
+            // Only an end point that poses as a switch can be that far away.
             return Ok(());
         }
         let first = self.assigned.len();
@@ -226,13 +228,13 @@ impl<'a> HostWalk<'a> {
         Ok(())
     }
 
-    /// Takes a device's lock, learns what it is, and gives it tag and id.
+    /// Takes a device's lock, reads its capabilities, and assigns tag and id.
     async fn visit(&mut self, hops: u8, parent: Option<(usize, u8)>) -> Result<Found, Failed> {
         let (path, host) = (self.any(hops), u32::from(self.network.own_id));
         let fabric = self.fabric;
         if fabric.read(path, csr::HOST_LOCK).await? & 0xffff == host {
             let tag = fabric.read(path, csr::COMPONENT_TAG).await?;
-            // With another tag it is left from a walk of ours that was interrupted.
+            // With another tag the lock is left from an interrupted walk of this host.
             let known = self.network.by_tag(tag);
             if known.is_some() || tag == self.network.tag(1) {
                 self.set_neighbour(parent, known);
@@ -244,7 +246,7 @@ impl<'a> HostWalk<'a> {
         let mut device = describe(fabric, path, parent).await?;
         if is_host(fabric, &device, path).await {
             let id = own_id(fabric, path, self.network.size).await?;
-            // One that was not given an id yet has not enumerated, whatever it says: Linux says so beforehand.
+            // A device without an id has not enumerated, even with the bit set: Linux sets it beforehand.
             if u32::from(id) > host && id != path.to {
                 fabric.write(path, csr::HOST_LOCK, host).await?;
                 return Err(Failed::HigherHost(id));
@@ -253,8 +255,8 @@ impl<'a> HostWalk<'a> {
         if self.network.devices.len() >= MOST_DEVICES {
             return Err(Failed::NoIdLeft);
         }
-        // One that was here before is given what it had.
-        let before = self.before(parent, &device);
+        // A device that was at this place before gets its previous tag and id.
+        let before = self.previous(parent, &device);
         device.tag = match before {
             Some(before) => self.network.devices[before].tag,
             None => self.network.tag(self.network.next_tag),
@@ -263,11 +265,11 @@ impl<'a> HostWalk<'a> {
         if has_id(&device) {
             let id = match before {
                 Some(before) => self.network.devices[before].id,
-                // So is one that was given an id by an earlier host, or by this one in an earlier life: its system uses that,
-                // and Linux does not notice that it has another.
+                // A device keeps the id of an earlier host or of a previous run of this one, if it is free: its system
+                // uses that id, and Linux does not notice a new one.
                 None => {
-                    let had = own_id(fabric, path, self.network.size).await?;
-                    let kept = Some(had).filter(|had| self.network.is_free(*had));
+                    let present = own_id(fabric, path, self.network.size).await?;
+                    let kept = Some(present).filter(|id| self.network.is_free(*id));
                     kept.or_else(|| self.network.free_id()).ok_or(Failed::NoIdLeft)?
                 }
             };
@@ -293,13 +295,13 @@ impl<'a> HostWalk<'a> {
         };
         self.set_neighbour(parent, Some(number));
         if self.network.devices[number].is_switch() {
-            self.enter(number, path).await?;
+            self.init_switch(number, path).await?;
         }
         Ok(Found::New(number))
     }
 
-    /// The device that was at this place before, if it is one of the same kind.
-    fn before(&self, parent: Option<(usize, u8)>, device: &Device) -> Option<usize> {
+    /// The absent device that was at this place before, if it is of the same kind.
+    fn previous(&self, parent: Option<(usize, u8)>, device: &Device) -> Option<usize> {
         let devices = self.network.devices.iter();
         devices.clone().position(|known| {
             let is_same = known.parent == parent && known.identity == device.identity;
@@ -316,10 +318,10 @@ impl<'a> HostWalk<'a> {
         }
     }
 
-    /// Takes a lock, in the way that decides between two hosts.
+    /// Takes a lock. Waits while a lower host holds it, and fails if a higher one does.
     async fn lock(&self, path: Path) -> Result<(), Failed> {
         let host = self.network.own_id;
-        for _ in 0..LOCK_PATIENCE {
+        for _ in 0..LOCK_TRIES {
             self.fabric.write(path, csr::HOST_LOCK, host.into()).await?;
             let owner = self.fabric.read(path, csr::HOST_LOCK).await? as u16;
             if owner == host {
@@ -334,8 +336,8 @@ impl<'a> HostWalk<'a> {
         Err(Failed::StuckLock(owner as u16))
     }
 
-    /// A new switch: all ids that are known lead back.
-    async fn enter(&mut self, number: usize, path: Path) -> Result<(), Failed> {
+    /// Initializes a new switch: routes all known ids back to the ingress port.
+    async fn init_switch(&mut self, number: usize, path: Path) -> Result<(), Failed> {
         let fabric = self.fabric;
         let own = self.network.own_id;
         let mut known: Vec<u16> =
@@ -352,7 +354,7 @@ impl<'a> HostWalk<'a> {
         Ok(())
     }
 
-    /// Opens a port of a switch, so that the walk can go on there; false if nobody is there.
+    /// Opens a port of a switch, and routes "any" to it; false if the port has no link, or is the ingress port.
     pub async fn open_port(&mut self, number: usize, port: u8, path: Path) -> Result<bool, Failed> {
         let fabric = self.fabric;
         let any = self.network.size.any();
@@ -379,7 +381,7 @@ impl<'a> HostWalk<'a> {
         Ok(true)
     }
 
-    /// What was found behind a port is reached by it.
+    /// Routes the ids that were found behind a port to it.
     async fn route_behind(&mut self, frame: &Frame, before: usize) -> Result<(), Failed> {
         let path = self.any(frame.hops);
         for id in self.assigned.iter().skip(before).copied().collect::<Vec<_>>() {
@@ -389,8 +391,8 @@ impl<'a> HostWalk<'a> {
         Ok(())
     }
 
-    /// All ports of a switch were looked at: it gets an id by which it is reached.
-    async fn leave(&mut self, frame: &Frame) -> Result<(), Failed> {
+    /// Finishes a switch after all its ports were explored: sets the id by which it is reached.
+    async fn finish_switch(&mut self, frame: &Frame) -> Result<(), Failed> {
         let id = match self.assigned.get(frame.first) {
             Some(first) => *first,
             None => {
@@ -411,16 +413,16 @@ impl<'a> HostWalk<'a> {
         routes::enable_port_writes(self.fabric, device, path, own, is_large).await
     }
 
-    /// Has the id "any" lead to a switch that was known before.
-    pub async fn aim(&mut self, switch: usize) -> Result<(), Failed> {
+    /// Routes the id "any" to a switch that was known before.
+    pub async fn route_any_to(&mut self, switch: usize) -> Result<(), Failed> {
         let any = self.network.size.any();
-        let mut way = Vec::new();
+        let mut route = Vec::new();
         let mut at = switch;
         while let Some((parent, port)) = self.network.devices[at].parent {
-            way.push((parent, port));
+            route.push((parent, port));
             at = parent;
         }
-        while let Some((parent, port)) = way.pop() {
+        while let Some((parent, port)) = route.pop() {
             let device = &mut self.network.devices[parent];
             let path = device.path();
             routes::set(self.fabric, device, path, any, port).await?;
@@ -428,7 +430,7 @@ impl<'a> HostWalk<'a> {
         Ok(())
     }
 
-    /// What was found behind a port of a switch that was known before is reached by it.
+    /// Routes the ids that were found behind a port of a switch that was known before.
     pub async fn route_new(&mut self, switch: usize, port: u8) -> Result<(), Failed> {
         for id in core::mem::take(&mut self.assigned) {
             let device = &mut self.network.devices[switch];
@@ -438,7 +440,7 @@ impl<'a> HostWalk<'a> {
         Ok(())
     }
 
-    /// Every switch learns of every id that it does not know: those lie back.
+    /// Adds the missing routes of all switches: towards the device if it lies behind the switch, otherwise back.
     pub async fn complete_routes(&mut self) -> Result<(), Failed> {
         let mut ids: Vec<(u16, Option<usize>)> = Vec::new();
         for (number, device) in self.network.devices.iter().enumerate() {
@@ -461,19 +463,19 @@ impl<'a> HostWalk<'a> {
     }
 }
 
-/// The id that a board has.
+/// Reads the id of a device.
 pub async fn own_id(fabric: &Fabric, path: Path, size: IdSize) -> Result<u16, Failed> {
     let id = fabric.read(path, csr::BASE_ID).await?;
     Ok(if size == IdSize::Large { id as u16 } else { (id >> 16) as u16 & 0xff })
 }
 
-/// Whether a device has an id: whatever reads, writes or is read or written.
+/// Whether a device has an id: it sends or answers reads, writes or atomics.
 fn has_id(device: &Device) -> bool {
     let wanted = csr::OPERATION_READ | csr::OPERATION_WRITE | csr::OPERATION_ATOMICS;
     device.operations.iter().any(|operations| operations & wanted != 0)
 }
 
-/// What a device says of itself.
+/// Reads the capabilities of a device.
 pub async fn describe(
     fabric: &Fabric,
     path: Path,

@@ -1,6 +1,6 @@
 //! Enumeration of a RapidIO network: finds all devices, assigns ids to end points and routes to switches (RapidIO 2.2
-//! annex 1, "System Bringup"; Linux `drivers/rapidio/rio-scan.c`, whose ids, tags and routes these are, as compared on
-//! the same models).
+//! annex 1, "System Bringup"). Ids, tags and routes are those of Linux (`drivers/rapidio/rio-scan.c`), as compared on
+//! the same models.
 //!
 //! A **host** walks from its port outwards, depth first, ports of a switch in ascending order, and locks each device.
 //! Component tags count from 1, the host's own, in the order of discovery. Ids are the lowest free ones. Of two hosts
@@ -9,9 +9,9 @@
 //!
 //! # Walks
 //!
-//! A walk is a sequence of questions, each a maintenance request. As a state machine it would have dozens of states. So
-//! walks are `async` functions, and each `await` is one request. `walk::Walk` polls them with the port and the time.
-//! There is no executor, and no waker.
+//! A walk is a sequence of maintenance requests. As a state machine it would have dozens of states. So walks are
+//! `async` functions, and each `await` is one request. `walk::Walk` polls them with the port and the time. There is no
+//! executor, and no waker.
 //!
 //! The upper bits of a component tag distinguish a walk from an interrupted one, whose locks and tags may remain in
 //! switches. The lower 17 bits are Linux's. A board that returns to its place gets its previous id. A host polls for
@@ -21,9 +21,9 @@
 //!
 //! None of them changes an id.
 //!
-//! * An end point behind a link that does not answer is left out. It does not end the enumeration.
-//! * A lock of a lower host is waited for at most ten seconds.
-//! * Boards that come later are enumerated ([`Master`]).
+//! * An end point that does not answer is left out. It does not end the enumeration.
+//! * The wait for a lock of a lower host ends after ten seconds.
+//! * Boards that are plugged later are enumerated ([`Master`]).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

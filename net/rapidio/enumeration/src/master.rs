@@ -10,7 +10,7 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use drivers::rapidio::{Busy, IdSize, Maintained, Maintenance, MasterPort, OpenPort, PortWrite};
 
-/// What enumeration needs of a port.
+/// The part of [`MasterPort`] that enumeration uses.
 pub trait Reach {
     /// See [`MasterPort::link_up`].
     fn link_up(&self) -> bool;
@@ -57,65 +57,67 @@ impl Reach for OpenPort {
     }
 }
 
-/// What this end point does in its network.
+/// Role of this end point in its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It enumerates, under this id.
+    /// Enumerates the network, with this id.
     Host(u16),
-    /// It waits to be enumerated.
+    /// Waits to be enumerated.
     Agent,
 }
 
-/// How far it is.
+/// State of the enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The link is down.
     NoLink,
-    /// A host is to find us.
+    /// Waiting to be discovered by a host.
     Waiting,
-    /// A walk is under way for the first time.
+    /// The first walk is in progress.
     Enumerating,
     /// The network is known.
     Ready,
-    /// The last walk came to no good end; it is tried again.
+    /// The last walk failed, and will be repeated.
     Failed(Failed),
 }
 
-/// What has happened.
+/// An event for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The network is known, or has changed: look at it.
+    /// The network is known, or has changed: read it again.
     Changed,
-    /// The link is down, and nobody is reached.
+    /// The link is down, and no device is reachable.
     Lost,
-    /// Another host is stronger, or was earlier: this one is an agent from now on.
+    /// Another host has priority: this end point is an agent from now on.
     Retreated,
-    /// A walk came to no good end.
+    /// A walk failed.
     Failed(Failed),
 }
 
-/// How often an agent looks whether it was found: as Linux does at first, and then less and less, up to this. Nothing tells
-/// it.
-const LOOK: Duration = Duration::from_millis(10);
-const SELDOM: Duration = Duration::from_millis(250);
-/// Share of the time that it has waited for which it waits until the next look.
-const SHARE: u32 = 64;
-/// How often a host looks at ports, in case a port-write was lost, and at how many of them, one round after the other.
+/// Shortest interval at which an agent polls whether it was discovered, as in Linux. No event reports it.
+const POLL_MIN: Duration = Duration::from_millis(10);
+/// Longest interval.
+const POLL_MAX: Duration = Duration::from_millis(250);
+/// The interval grows as this fraction of the time waited so far.
+const POLL_DIVISOR: u32 = 64;
+/// Interval at which a host checks ports, in case a port-write was lost.
 const ROUND: Duration = Duration::from_secs(2);
+/// Number of ports checked per round, in turns.
 const PORTS: usize = 16;
-/// How often an agent walks anew: nobody tells it what has changed.
+/// Interval at which an agent repeats its walk, because no port-writes are sent to it.
 const AGENT_ROUND: Duration = Duration::from_secs(10);
-/// How long after a failure it is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a failed walk is repeated.
+const RETRY: Duration = Duration::from_secs(1);
 const MOST_EVENTS: usize = 16;
-/// Port-writes that wait.
+/// Maximum number of queued port-writes.
 const MOST_CHANGES: usize = 64;
 
-/// What a walk has come to.
-struct End {
+/// Outcome of a walk.
+struct Outcome {
     network: Rc<Network>,
+    /// Whether the network has changed.
     result: Result<bool, Failed>,
-    /// The port that is to be looked at next.
+    /// The port to check next.
     next: Place,
 }
 
@@ -124,22 +126,23 @@ pub struct Master {
     role: Role,
     size: IdSize,
     state: State,
-    /// Walks that change nothing share it.
+    /// Shared with walks, and copied only on a change.
     network: Rc<Network>,
-    walk: Option<Walk<End>>,
-    /// A walk was dropped while the port had a request of it.
-    stale: bool,
+    walk: Option<Walk<Outcome>>,
+    /// The port may still have a request of a dropped walk.
+    has_stale_request: bool,
     next: Instant,
-    /// The port that a host looks at next.
+    /// The port that a host checks next.
     next_port: Place,
-    /// Since when it waits to be found.
-    waits: Instant,
+    /// Begin of the wait to be discovered.
+    waiting_since: Instant,
+    /// Port-writes: component tag of the switch, and port.
     changes: VecDeque<(u32, u8)>,
     events: VecDeque<Event>,
 }
 
 impl Master {
-    /// An engine that has found nobody yet.
+    /// An engine before its first walk.
     pub fn new(role: Role, size: IdSize) -> Self {
         Master {
             role,
@@ -147,43 +150,43 @@ impl Master {
             state: State::NoLink,
             network: Rc::default(),
             walk: None,
-            stale: false,
+            has_stale_request: false,
             next: Instant::ZERO,
             next_port: (0, 0),
-            waits: Instant::ZERO,
+            waiting_since: Instant::ZERO,
             changes: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
 
-    /// What it does; a host that has retreated is an agent.
+    /// Current role; a host that has retreated is an agent.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// How far it is.
+    /// State of the enumeration.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The network, as it was at the end of the last walk.
+    /// The network, as of the end of the last walk.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The next of what has happened.
+    /// The next event.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    fn tell(&mut self, event: Event) {
+    fn push_event(&mut self, event: Event) {
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();
         }
         self.events.push_back(event);
     }
 
-    /// When it wants to be polled though nothing arrives.
+    /// When [`Master::poll`] must be called again at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.walk {
             Some(walk) => walk.deadline(),
@@ -192,69 +195,70 @@ impl Master {
         }
     }
 
-    /// Goes on.
+    /// Runs the current walk, and starts the next one when it is due.
     pub fn poll(&mut self, port: &mut dyn Reach, now: Instant) {
         if !port.link_up() {
-            self.lose();
-            self.forget(port);
+            self.lose_link();
+            self.drain(port);
             return;
         }
         if self.state == State::NoLink {
-            self.wait(now);
+            self.wait_for_host(now);
             self.next = now;
         }
-        if self.stale {
-            // The answer to a question that nobody asks any more, or none.
+        if self.has_stale_request {
+            // Discards the result for the dropped walk, if there is one.
             port.maintained();
-            self.stale = false;
+            self.has_stale_request = false;
         }
-        while let Some(told) = port.port_write() {
+        while let Some(report) = port.port_write() {
             if self.changes.len() < MOST_CHANGES {
-                self.changes.push_back((told.component_tag, told.port as u8));
+                self.changes.push_back((report.component_tag, report.port as u8));
             }
         }
         if let Some(walk) = &mut self.walk {
-            let Some(end) = walk.poll(port, now) else { return };
+            let Some(outcome) = walk.poll(port, now) else { return };
             self.walk = None;
-            self.finish(end, now);
+            self.finish(outcome, now);
         }
         if self.walk.is_none() && (now >= self.next || self.has_changes()) {
             self.start(port, now);
             if let Some(walk) = &mut self.walk
-                && let Some(end) = walk.poll(port, now)
+                && let Some(outcome) = walk.poll(port, now)
             {
                 self.walk = None;
-                self.finish(end, now);
+                self.finish(outcome, now);
             }
         }
     }
 
-    /// Waits to be found.
-    fn wait(&mut self, now: Instant) {
+    /// Waits to be discovered by a host, and schedules the next poll.
+    fn wait_for_host(&mut self, now: Instant) {
         if self.state != State::Waiting {
-            (self.state, self.waits) = (State::Waiting, now);
+            (self.state, self.waiting_since) = (State::Waiting, now);
         }
-        self.next = now + (now.since(self.waits) / SHARE).clamp(LOOK, SELDOM);
+        let waited = now.since(self.waiting_since);
+        self.next = now + (waited / POLL_DIVISOR).clamp(POLL_MIN, POLL_MAX);
     }
 
     fn has_changes(&self) -> bool {
         self.state == State::Ready && !self.changes.is_empty()
     }
 
-    fn lose(&mut self) {
+    fn lose_link(&mut self) {
         if self.state == State::NoLink {
             return;
         }
-        self.stale = self.walk.take().is_some();
+        self.has_stale_request = self.walk.take().is_some();
         self.changes.clear();
         self.network = Rc::new(Network::new(self.size, self.network.own_id));
         self.state = State::NoLink;
-        self.tell(Event::Lost);
+        self.push_event(Event::Lost);
     }
 
-    /// Takes what has arrived for nobody, so that nobody is kept from halting over it.
-    fn forget(&mut self, port: &mut dyn Reach) {
-        self.stale &= port.maintained().is_none();
+    /// Discards results and port-writes while the link is down, because they would keep the loop from halting.
+    fn drain(&mut self, port: &mut dyn Reach) {
+        self.has_stale_request &= port.maintained().is_none();
         while port.port_write().is_some() {}
     }
 
@@ -264,21 +268,21 @@ impl Master {
             Role::Host(id) if self.state == State::Ready => {
                 let mut network = self.network.clone();
                 debug_assert_eq!(network.own_id, id);
-                let told = self.changes.pop_front();
+                let report = self.changes.pop_front();
                 let place =
-                    told.and_then(|(tag, port)| network.by_tag(tag).map(|switch| (switch, port)));
+                    report.and_then(|(tag, port)| network.by_tag(tag).map(|switch| (switch, port)));
                 let mut next = self.next_port;
                 self.walk = Some(Walk::new(|fabric| async move {
                     let known = &mut network;
                     let result = match (host::is_ours(&fabric, known).await, place) {
                         (Err(why), _) => Err(why),
-                        (_, Some(place)) => change::look(&fabric, known, place).await,
-                        _ => change::look_on(&fabric, known, &mut next, PORTS).await,
+                        (_, Some(place)) => change::check_port(&fabric, known, place).await,
+                        _ => change::check_next_ports(&fabric, known, &mut next, PORTS).await,
                     };
                     if let Err(why) = result {
                         host::retreat(&fabric, &network, why).await;
                     }
-                    End { network, result, next }
+                    Outcome { network, result, next }
                 }));
             }
             Role::Host(id) => {
@@ -293,7 +297,11 @@ impl Master {
                     if let Err(why) = result {
                         host::retreat(&fabric, &network, why).await;
                     }
-                    End { network: Rc::new(network), result: result.map(|()| true), next: (0, 0) }
+                    Outcome {
+                        network: Rc::new(network),
+                        result: result.map(|()| true),
+                        next: (0, 0),
+                    }
                 }));
             }
             Role::Agent => {
@@ -302,51 +310,51 @@ impl Master {
                 let next = self.next_port;
                 let before = (self.state == State::Ready).then(|| self.network.clone());
                 if before.is_none() {
-                    self.next = now + LOOK;
+                    self.next = now + POLL_MIN;
                 }
                 self.walk = Some(Walk::new(|fabric| async move {
                     if !agent::is_discovered(&fabric).await {
-                        return End { network: Rc::new(network), result: Ok(false), next };
+                        return Outcome { network: Rc::new(network), result: Ok(false), next };
                     }
                     let result = agent::discover(&fabric, &mut network).await;
                     let changed = before.is_none_or(|before| *before != network);
-                    End { network: Rc::new(network), result: result.map(|()| changed), next }
+                    Outcome { network: Rc::new(network), result: result.map(|()| changed), next }
                 }));
             }
         }
     }
 
-    fn finish(&mut self, end: End, now: Instant) {
-        self.next_port = end.next;
-        match end.result {
+    fn finish(&mut self, outcome: Outcome, now: Instant) {
+        self.next_port = outcome.next;
+        match outcome.result {
             Ok(changed) => {
                 let is_agent = self.role == Role::Agent;
-                if is_agent && end.network.devices.is_empty() {
-                    // Not found yet, or no more.
-                    return self.wait(now);
+                if is_agent && outcome.network.devices.is_empty() {
+                    // Not discovered yet, or not any more.
+                    return self.wait_for_host(now);
                 }
                 self.state = State::Ready;
                 self.next = now + if is_agent { AGENT_ROUND } else { ROUND };
                 if changed || self.network.devices.is_empty() {
-                    self.network = end.network;
-                    self.tell(Event::Changed);
+                    self.network = outcome.network;
+                    self.push_event(Event::Changed);
                 }
             }
             Err(Failed::HigherHost(_) | Failed::OtherHost(_)) if self.role != Role::Agent => {
                 self.role = Role::Agent;
                 self.network = Rc::new(Network::new(self.size, self.size.any()));
-                self.wait(now);
-                self.tell(Event::Retreated);
+                self.wait_for_host(now);
+                self.push_event(Event::Retreated);
             }
             Err(failed) => {
                 let was_ready = self.state == State::Ready;
-                self.next = now + AGAIN;
+                self.next = now + RETRY;
                 if was_ready {
-                    // What was known is known; the port is looked at again.
+                    // The known network stays valid. The next round checks the port again.
                     return;
                 }
                 if self.state != State::Failed(failed) {
-                    self.tell(Event::Failed(failed));
+                    self.push_event(Event::Failed(failed));
                 }
                 self.state = State::Failed(failed);
             }

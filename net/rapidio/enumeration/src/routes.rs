@@ -1,29 +1,32 @@
-//! Tables of routes in switches, by their families.
+//! Route tables of switches, by switch family.
 
 use super::device::{Device, Kind};
 use super::walk::{Fabric, Failed, Path};
 use core::time::Duration;
 use drivers::rapidio::csr;
 
-/// Ids whose routes are cleared and read. Ids are given out from the lowest, so that others are not in use.
+/// Number of ids whose routes are cleared and read. Higher ids are not in use, because the lowest free ones are
+/// assigned.
 pub const IDS: u16 = 256;
-/// The entry of an id that leads nowhere.
+/// Table entry of an id without a route.
 pub const NOWHERE: u8 = 0xff;
 
 const IDT: u32 = 0x0038;
-/// IDT's second generation: which table the standard registers are of; 0 is all.
+/// IDT's second generation: selects the table that the standard registers access; 0 selects all.
 const TABLE_SELECT: u32 = 0x10070;
-/// Ids without a route are dropped.
+/// Default route that drops packets.
 const DROP_DEFAULT: u32 = 0xdf;
-/// Third generation: entries of all tables, and of a port's.
+/// Third generation: entries that write all tables.
 const ALL_TABLES: u32 = 0x31000;
+/// Third generation: table of port 0.
 const PORT_TABLE: u32 = 0x51000;
+/// Third generation: entry that drops packets.
 const DROP: u32 = 0x300;
 
-/// Which switches are driven in the same way.
+/// Switches with the same programming interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// By the registers of RapidIO part 3.
+    /// The registers of RapidIO part 3.
     Standard,
     /// CPS-1848, -1432, -1616, SPS-1616 (Linux `idt_gen2.c`).
     Second,
@@ -32,7 +35,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Of a device, by its identity.
+    /// Family of the device with this identity.
     pub fn of(identity: u32) -> Family {
         if identity & 0xffff != IDT {
             return Family::Standard;
@@ -45,7 +48,7 @@ impl Family {
     }
 }
 
-/// Standard registers need this long between two writes.
+/// Minimum time between two writes of standard registers.
 const SETTLING: Duration = Duration::from_micros(10);
 
 /// Sets a route in all tables of a switch.
@@ -78,7 +81,7 @@ pub async fn set(
     Ok(())
 }
 
-/// Clears the table of a switch: no id leads anywhere.
+/// Clears the table of a switch, so that no id has a route.
 pub async fn clear(fabric: &Fabric, device: &mut Device, path: Path) -> Result<(), Failed> {
     match Family::of(device.identity) {
         Family::Third => {
@@ -87,7 +90,7 @@ pub async fn clear(fabric: &Fabric, device: &mut Device, path: Path) -> Result<(
             }
         }
         Family::Second | Family::Standard => {
-            // Four at a time, where the switch can.
+            // Four entries at a time, if the switch supports it.
             let (flag, step) = match device.features & csr::FEATURE_EXTENDED_ROUTES != 0 {
                 true => (1 << 31, 4),
                 false => (0, 1),
@@ -105,7 +108,7 @@ pub async fn clear(fabric: &Fabric, device: &mut Device, path: Path) -> Result<(
     Ok(())
 }
 
-/// Reads the routes of all ids; who else reads must be kept out by the switch's lock.
+/// Reads the routes of all ids. The caller holds the switch's lock, which keeps other readers out.
 pub async fn read(fabric: &Fabric, device: &mut Device, path: Path) -> Result<(), Failed> {
     let family = Family::of(device.identity);
     let ports = device.ports();
@@ -131,7 +134,7 @@ pub async fn read(fabric: &Fabric, device: &mut Device, path: Path) -> Result<()
     Ok(())
 }
 
-/// Has a switch tell the host when links come and go.
+/// Makes a switch report link changes to the host by port-writes.
 pub async fn enable_port_writes(
     fabric: &Fabric,
     device: &Device,

@@ -1,4 +1,4 @@
-//! A walk: a sequence of questions to devices, asked one after the other when the port has answered the last.
+//! A walk: a sequence of requests to devices. Each is sent when the port has completed the previous one.
 
 use super::master::Reach;
 use alloc::boxed::Box;
@@ -11,24 +11,24 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use drivers::rapidio::{IdSize, Maintained, Maintenance, MaintenanceError};
 
-/// Why a walk came to no good end.
+/// Why a walk failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// A device did not answer.
     NoAnswer,
     /// The port's link is down.
     LinkDown,
-    /// Another host with a higher id enumerates; its id.
+    /// A host with a higher id enumerates the network; its id.
     HigherHost(u16),
-    /// Another host has enumerated our port, or is doing so; its id.
+    /// Another host has enumerated the own port, or is doing so; its id.
     OtherHost(u16),
-    /// A host with a lower id keeps a device locked, and does not go on.
+    /// A host with a lower id does not release the lock of a device; its id.
     StuckLock(u16),
     /// More devices than there are ids.
     NoIdLeft,
 }
 
-/// How to reach a device.
+/// Destination id and hop count that address a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     pub to: u16,
@@ -36,7 +36,7 @@ pub struct Path {
 }
 
 #[derive(Clone, Copy)]
-enum Ask {
+enum Request {
     Maintain(Maintenance),
     ReadOwn(u32),
     WriteOwn(u32, u32),
@@ -46,17 +46,17 @@ enum Ask {
 
 #[derive(Default)]
 struct Shared {
-    ask: Cell<Option<Ask>>,
+    request: Cell<Option<Request>>,
     answer: Cell<Option<Maintained>>,
 }
 
-/// What a walk asks by.
+/// A walk's access to the port.
 #[derive(Clone)]
 pub struct Fabric(Rc<Shared>);
 
 impl Fabric {
-    async fn ask(&self, ask: Ask) -> Maintained {
-        self.0.ask.set(Some(ask));
+    async fn request(&self, request: Request) -> Maintained {
+        self.0.request.set(Some(request));
         poll_fn(|_| match self.0.answer.take() {
             Some(answer) => Poll::Ready(answer),
             None => Poll::Pending,
@@ -66,7 +66,7 @@ impl Fabric {
 
     async fn maintain(&self, path: Path, offset: u32, write: Option<u32>) -> Result<u32, Failed> {
         let Path { to, hops } = path;
-        let answer = self.ask(Ask::Maintain(Maintenance { to, hops, offset, write })).await;
+        let answer = self.request(Request::Maintain(Maintenance { to, hops, offset, write })).await;
         answer.map_err(|error| match error {
             MaintenanceError::NoAnswer => Failed::NoAnswer,
             MaintenanceError::PortDown => Failed::LinkDown,
@@ -78,91 +78,91 @@ impl Fabric {
         self.maintain(path, offset, None).await
     }
 
-    /// Writes one.
+    /// Writes a register of a device.
     pub async fn write(&self, path: Path, offset: u32, value: u32) -> Result<(), Failed> {
         self.maintain(path, offset, Some(value)).await.map(|_| ())
     }
 
     /// Reads a register of the own port.
     pub async fn read_own(&self, offset: u32) -> u32 {
-        self.ask(Ask::ReadOwn(offset)).await.unwrap_or(u32::MAX)
+        self.request(Request::ReadOwn(offset)).await.unwrap_or(u32::MAX)
     }
 
-    /// Writes one.
+    /// Writes a register of the own port.
     pub async fn write_own(&self, offset: u32, value: u32) {
         // The port's own registers always answer.
-        let _ = self.ask(Ask::WriteOwn(offset, value)).await;
+        let _ = self.request(Request::WriteOwn(offset, value)).await;
     }
 
-    /// Gives the own port an id.
+    /// Sets the id of the own port.
     pub async fn set_own_id(&self, size: IdSize, id: u16) {
-        let _ = self.ask(Ask::SetOwnId(size, id)).await;
+        let _ = self.request(Request::SetOwnId(size, id)).await;
     }
 
-    /// Time passes.
+    /// Waits for `time`.
     pub async fn wait(&self, time: Duration) {
-        let _ = self.ask(Ask::Wait(time)).await;
+        let _ = self.request(Request::Wait(time)).await;
     }
 }
 
-enum Doing {
-    /// The walk may go on.
-    Nothing,
-    /// A question waits until the port has room.
-    Asking(Maintenance),
-    /// The port was asked.
+enum Step {
+    /// The walk can continue.
+    Ready,
+    /// A request waits until the port accepts it.
+    Sending(Maintenance),
+    /// The port has accepted the request.
     Waiting,
     Until(Instant),
 }
 
-/// A walk that is under way, and ends with a `T`.
+/// A walk in progress, which returns a `T`.
 pub struct Walk<T> {
-    steps: Pin<Box<dyn Future<Output = T>>>,
+    future: Pin<Box<dyn Future<Output = T>>>,
     shared: Rc<Shared>,
-    doing: Doing,
+    step: Step,
 }
 
 impl<T> Walk<T> {
-    /// The walk that `steps` makes.
-    pub fn new<F: Future<Output = T> + 'static>(steps: impl FnOnce(Fabric) -> F) -> Self {
+    /// The walk of an `async` function.
+    pub fn new<F: Future<Output = T> + 'static>(walk: impl FnOnce(Fabric) -> F) -> Self {
         let shared = Rc::new(Shared::default());
-        let steps = Box::pin(steps(Fabric(shared.clone())));
-        Walk { steps, shared, doing: Doing::Nothing }
+        let future = Box::pin(walk(Fabric(shared.clone())));
+        Walk { future, shared, step: Step::Ready }
     }
 
-    /// Goes on as far as the port lets it; what it has come to, at its end.
+    /// Continues as far as the port allows. Returns the result at the end.
     pub fn poll(&mut self, port: &mut dyn Reach, now: Instant) -> Option<T> {
         loop {
-            match self.doing {
-                Doing::Nothing => {}
-                Doing::Asking(request) => {
+            match self.step {
+                Step::Ready => {}
+                Step::Sending(request) => {
                     port.maintain(&request).ok()?;
-                    self.doing = Doing::Waiting;
+                    self.step = Step::Waiting;
                     continue;
                 }
-                Doing::Waiting => {
+                Step::Waiting => {
                     let answer = port.maintained()?;
                     self.shared.answer.set(Some(answer));
                 }
-                Doing::Until(then) if now < then => return None,
-                Doing::Until(_) => self.shared.answer.set(Some(Ok(0))),
+                Step::Until(then) if now < then => return None,
+                Step::Until(_) => self.shared.answer.set(Some(Ok(0))),
             }
-            self.doing = Doing::Nothing;
+            self.step = Step::Ready;
             let context = &mut Context::from_waker(Waker::noop());
-            if let Poll::Ready(end) = self.steps.as_mut().poll(context) {
+            if let Poll::Ready(end) = self.future.as_mut().poll(context) {
                 return Some(end);
             }
-            match self.shared.ask.take()? {
-                Ask::Maintain(request) => self.doing = Doing::Asking(request),
-                Ask::Wait(time) => self.doing = Doing::Until(now + time),
-                Ask::ReadOwn(offset) => {
+            match self.shared.request.take()? {
+                Request::Maintain(request) => self.step = Step::Sending(request),
+                Request::Wait(time) => self.step = Step::Until(now + time),
+                Request::ReadOwn(offset) => {
                     self.shared.answer.set(Some(Ok(port.read_own(offset))));
                 }
-                Ask::WriteOwn(offset, value) => {
+                Request::WriteOwn(offset, value) => {
                     port.write_own(offset, value);
                     self.shared.answer.set(Some(Ok(0)));
                 }
-                Ask::SetOwnId(size, id) => {
+                Request::SetOwnId(size, id) => {
                     port.set_own_id(size, id);
                     self.shared.answer.set(Some(Ok(0)));
                 }
@@ -170,10 +170,10 @@ impl<T> Walk<T> {
         }
     }
 
-    /// When it wants to be polled though the port has not answered.
+    /// When the walk must be polled again without an answer of the port.
     pub fn deadline(&self) -> Option<Instant> {
-        match self.doing {
-            Doing::Until(then) => Some(then),
+        match self.step {
+            Step::Until(then) => Some(then),
             _ => None,
         }
     }

@@ -1,8 +1,8 @@
-//! The echo service: what is said on a channel is said back, byte by byte. A stock peer may say no more than 128
-//! messages ahead of what it hears back: what finds no room at its end is lost there.
+//! The echo service: returns every message of a channel unchanged. A stock peer must not have more than 128 messages
+//! outstanding, because its side drops messages that exceed its queue.
 //!
-//! Most of it goes back from the memory in which it has arrived, by the end point ([`Engine::send_back`]); here is what
-//! has to wait.
+//! The end point returns most messages from the memory in which they arrived ([`Engine::send_back`]). This file handles
+//! those that have to wait.
 
 use crate::rio_cm::{self, Engine, HEADER, MOST};
 use crate::rionet::SharedPort;
@@ -11,30 +11,30 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Packet};
 
-/// Channels at a time: who asks for one more waits until one is closed, or gives up.
+/// Maximum number of channels. Further requests wait until a channel is closed, or time out.
 const MOST_CHANNELS: usize = 128;
 
 /// The service.
 pub struct Echo {
-    /// The channel that is asked for it.
+    /// The listening channel.
     listener: u16,
-    /// Somebody may have asked, and was not accepted yet.
-    is_asked: bool,
+    /// Connect requests may wait on the listening channel.
+    has_requests: bool,
     channels: Vec<u16>,
-    /// Channels that may have something to be said back.
+    /// Channels that may have messages to return.
     busy: Vec<u16>,
     message: Box<[u8; MOST]>,
     count: u64,
 }
 
 impl Echo {
-    /// On a channel of this number.
+    /// Listens on channel `listener`.
     pub fn new(listener: u16, channels: &mut Engine) -> Self {
-        // There is no other channel yet that could have the number.
+        // Cannot fail: no channel exists yet.
         let _ = channels.listen(listener);
         Echo {
             listener,
-            is_asked: false,
+            has_requests: false,
             channels: Vec::with_capacity(MOST_CHANNELS),
             busy: Vec::with_capacity(MOST_CHANNELS),
             message: Box::new([0; MOST]),
@@ -42,25 +42,25 @@ impl Echo {
         }
     }
 
-    /// Messages said back.
+    /// Number of messages returned.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Channels that are connected.
+    /// Number of connected channels.
     pub fn channels(&self) -> usize {
         self.channels.len()
     }
 
-    /// A message was said back at once.
-    pub fn said_back(&mut self) {
+    /// Counts a message that the end point has returned.
+    pub fn count_returned(&mut self) {
         self.count += 1;
     }
 
-    /// Takes news of a channel; false if they are not of this service's.
-    pub fn hear(&mut self, number: u16) -> bool {
+    /// Handles an event of a channel; false if the channel is not this service's.
+    pub fn on_event(&mut self, number: u16) -> bool {
         if number == self.listener {
-            self.is_asked = true;
+            self.has_requests = true;
             return true;
         }
         let is_ours = self.channels.contains(&number);
@@ -70,26 +70,26 @@ impl Echo {
         is_ours
     }
 
-    /// Accepts who asks; how much was done. What is to be said of that goes ahead of any data.
+    /// Accepts connect requests; their number. Their acknowledgements are sent ahead of any data.
     pub fn accept(&mut self, engine: &mut Engine, now: Instant) -> usize {
         let mut done = 0;
-        while self.is_asked && self.channels.len() < MOST_CHANNELS {
+        while self.has_requests && self.channels.len() < MOST_CHANNELS {
             match engine.accept(self.listener, now) {
                 Ok(Some((number, _))) => {
                     done += 1;
                     self.channels.push(number);
                     engine.send_back(number);
                 }
-                Ok(None) => self.is_asked = false,
-                // There are as many channels as there can be.
+                Ok(None) => self.has_requests = false,
+                // The engine's limit of channels is reached.
                 Err(_) => break,
             }
         }
         done
     }
 
-    /// Says back what was said, as long as there is room; how much was done.
-    pub fn answer(&mut self, engine: &mut Engine, port: &SharedPort, tap: &Tap) -> usize {
+    /// Returns waiting messages, as long as the port has room. The number of messages and closed channels.
+    pub fn return_messages(&mut self, engine: &mut Engine, port: &SharedPort, tap: &Tap) -> usize {
         let mut done = 0;
         let Echo { channels, busy, message, count, .. } = self;
         busy.retain(|&number| {
@@ -97,7 +97,7 @@ impl Echo {
                 if !port.borrow().has_room(rio_cm::MAILBOX, 1) {
                     return true;
                 }
-                // News tell when there is some.
+                // An event reports new credit.
                 if !engine.has_credit(number) {
                     return false;
                 }
@@ -109,7 +109,7 @@ impl Echo {
                 match taken {
                     Ok(Some(length)) => {
                         done += 1;
-                        // Whoever has closed the channel does not wait for the rest.
+                        // The peer has closed the channel, and does not wait for the rest.
                         let Ok((to, header)) = engine.header(number, length) else { continue };
                         message[..HEADER].copy_from_slice(&header);
                         let header = &message[..HEADER + length];

@@ -1,13 +1,12 @@
-//! An end point of a network: a master port with enumeration, Ethernet and channels on it, as one thing that a loop
-//! polls.
+//! An end point of a network: a master port with enumeration, Ethernet and channels, as one object that a loop polls.
 //!
-//! What the loop does for the port beside that, telling it of what was queued and asking it for interrupts, it does by
-//! the Ethernet port, which stands on the same master port.
+//! The loop flushes the master port and enables its interrupts through the Ethernet port, which uses the same master
+//! port.
 
 mod echo;
 
 use crate::enumeration::{Event, Master, Role};
-use crate::rio_cm::{self, Arrival, Back, Engine, HEADER};
+use crate::rio_cm::{self, Arrival, Engine, HEADER, Reply};
 use crate::rionet::{self, Members, Rionet, SharedPort};
 use crate::tap::Tap;
 use alloc::boxed::Box;
@@ -19,17 +18,17 @@ use drivers::hal::{Arena, Instant, Packet};
 use drivers::rapidio::{IdSize, OpenPort};
 use echo::Echo;
 
-/// Messages that are taken from a mailbox in one round.
+/// Maximum number of messages that are taken from a mailbox in one round.
 const BATCH: usize = 64;
 
-/// What is configured of an end point.
+/// Configuration of an end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Whether it enumerates.
+    /// Whether it enumerates the network.
     pub role: Role,
-    /// How wide ids are; the same on the whole network.
+    /// Width of ids, the same on the whole network.
     pub size: IdSize,
-    /// The channel on which what is said is said back.
+    /// Channel of the echo service, if enabled.
     pub echo: Option<u16>,
 }
 
@@ -52,44 +51,44 @@ pub struct EndPoint {
     members: Members,
     channels: Engine,
     echo: Option<Echo>,
-    /// Channels of others than the echo service that have news.
+    /// Channels with events, other than those of the echo service.
     news: VecDeque<u16>,
-    /// A message that is shown to a capture.
+    /// Buffer for a message that is copied to a capture.
     message: Box<[u8; rio_cm::MOST]>,
-    /// Component tags of devices by id: one that was switched off and on, or has made way for another, has a new one.
+    /// Component tags of devices by id. A device that was power-cycled or replaced has a new tag.
     tags: BTreeMap<u16, u32>,
     tap: Tap,
 }
 
-/// What a poll has done.
+/// Work done by a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// How much.
+    /// Number of events and messages.
     pub done: usize,
-    /// Others may have something to do of it: for what was said back at once, nobody has.
+    /// The loop may have more work from it. False if all messages were returned by the echo service.
     pub leaves_work: bool,
 }
 
-/// What became of data that was to be sent.
+/// Result of [`EndPoint::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The port has it.
+    /// The port has queued the data.
     Yes,
-    /// The port has no room: [`EndPoint::has_room`] says when it has.
+    /// The port has no room: check [`EndPoint::has_room`].
     NoRoom,
-    /// The other end has to take something first: the channel has news when it has.
+    /// The peer must read first: the channel has an event when there is credit.
     NoCredit,
 }
 
 impl EndPoint {
-    /// An end point over `port`, which takes memory for mailboxes from `arena`, and its Ethernet port.
+    /// An end point over `port`, and its Ethernet port. Memory of mailboxes is allocated from `arena`.
     pub fn new(
         mut port: OpenPort,
         config: Config,
         arena: &mut Arena,
     ) -> Result<(EndPoint, Rionet), NoMemory> {
         if config.size == IdSize::Large {
-            // How wide ids are is configured; the id itself is the host's to give.
+            // The width of ids is configured; the host assigns the id.
             port.set_own_id(config.size, config.size.any());
         }
         for mailbox in [rionet::MAILBOX, rio_cm::MAILBOX] {
@@ -107,22 +106,22 @@ impl EndPoint {
         Ok((EndPoint { port, master, members, channels, echo, news, message, tags, tap }, rionet))
     }
 
-    /// The port, for others of the same loop: a mailbox that is none of rionet's and rio_cm's is theirs.
+    /// The port, for other engines of the loop. They may use the mailboxes that rionet and rio_cm do not use.
     pub fn port(&self) -> &SharedPort {
         &self.port
     }
 
-    /// Where messages go by; whoever has a mailbox of his own shows his there, too.
+    /// The tap of the port. Engines with mailboxes of their own record their messages in it as well.
     pub fn tap(&self) -> &Tap {
         &self.tap
     }
 
-    /// How the network is known.
+    /// The enumeration of the network.
     pub fn master(&self) -> &Master {
         &self.master
     }
 
-    /// Who takes part in Ethernet.
+    /// The peers of the Ethernet port.
     pub fn members(&self) -> &Members {
         &self.members
     }
@@ -132,24 +131,24 @@ impl EndPoint {
         &self.channels
     }
 
-    /// All channels, for who has some of his own.
+    /// All channels, for users other than the echo service.
     pub fn channels_mut(&mut self) -> &mut Engine {
         &mut self.channels
     }
 
-    /// The next channel that has news, and is not the echo service's.
+    /// The next channel that has an event, and is not the echo service's.
     pub fn next_news(&mut self) -> Option<u16> {
         self.news.pop_front()
     }
 
-    /// Whether there is room to send over a channel.
+    /// Whether the port has room to send over a channel.
     pub fn has_room(&self) -> bool {
         self.channels.outgoing().is_none() && self.port.borrow().has_room(rio_cm::MAILBOX, 1)
     }
 
     /// Sends data over a channel.
     pub fn send(&mut self, number: u16, data: &[u8]) -> Result<Sent, rio_cm::Error> {
-        // What channels say of themselves goes ahead.
+        // Control messages are sent first.
         self.send_control();
         if !self.has_room() {
             return Ok(Sent::NoRoom);
@@ -173,32 +172,32 @@ impl EndPoint {
         Ok(Sent::Yes)
     }
 
-    /// Messages that the echo service has said back, and channels that it has.
+    /// Number of messages that the echo service has returned, and of its channels.
     pub fn echoed(&self) -> (u64, usize) {
         self.echo.as_ref().map_or((0, 0), |echo| (echo.count(), echo.channels()))
     }
 
-    /// Everybody is told that this end point leaves. The Ethernet port is to be flushed after that.
+    /// Notifies all peers that this end point leaves. Flush the Ethernet port afterwards.
     pub fn leave(&mut self) {
         self.members.leave();
         self.channels.leave();
         self.send_control();
     }
 
-    /// Goes on. News of the network go to `tell`.
-    pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> Polled {
+    /// Polls the port and all engines. Passes events of the network to `notify`.
+    pub fn poll(&mut self, now: Instant, mut notify: impl FnMut(&Master, Event)) -> Polled {
         let mut done = 0;
         self.tap.set_now(now);
         self.port.borrow_mut().poll(now);
         self.master.poll(&mut *self.port.borrow_mut(), now);
         while let Some(event) = self.master.event() {
             done += 1;
-            self.heed(event);
-            tell(&self.master, event);
+            self.apply(event);
+            notify(&self.master, event);
         }
         while let Some(doorbell) = { self.port.borrow_mut().doorbell() } {
             done += 1;
-            self.members.hear(&doorbell);
+            self.members.on_doorbell(&doorbell);
         }
         while let Some(lost) = { self.port.borrow_mut().undelivered() } {
             done += 1;
@@ -209,13 +208,13 @@ impl EndPoint {
             }
         }
         self.members.poll(now);
-        let (taken, said_back) = self.receive(now);
+        let (taken, returned) = self.receive(now);
         done += taken;
         self.channels.poll(now);
         while let Some(number) = self.channels.next_news() {
             done += 1;
-            let heard = self.echo.as_mut().is_some_and(|echo| echo.hear(number));
-            if !heard && self.channels.has(number) {
+            let is_echo = self.echo.as_mut().is_some_and(|echo| echo.on_event(number));
+            if !is_echo && self.channels.has(number) {
                 self.news.push_back(number);
             }
         }
@@ -226,13 +225,13 @@ impl EndPoint {
         if let Some(echo) = &mut self.echo
             && self.channels.outgoing().is_none()
         {
-            done += echo.answer(&mut self.channels, &self.port, &self.tap);
+            done += echo.return_messages(&mut self.channels, &self.port, &self.tap);
         }
-        let leaves_work = done > 0 && (done > said_back || self.port.borrow().pending());
+        let leaves_work = done > 0 && (done > returned || self.port.borrow().pending());
         Polled { done, leaves_work }
     }
 
-    fn heed(&mut self, event: Event) {
+    fn apply(&mut self, event: Event) {
         let network = self.master.network();
         match event {
             Event::Changed => {
@@ -249,19 +248,19 @@ impl EndPoint {
                 self.channels.devices_gone(is_gone);
             }
             Event::Lost | Event::Retreated => {
-                self.members.lose();
+                self.members.network_lost();
                 self.channels.devices_gone(|_| true);
             }
             Event::Failed(_) => {}
         }
     }
 
-    /// How many messages were taken, and how many of these were said back at once.
+    /// Receives messages of channels: the number taken, and the number of these that were returned at once.
     fn receive(&mut self, now: Instant) -> (usize, usize) {
         let EndPoint { port, channels, echo, tap, message: whole, .. } = self;
         let mut port = port.borrow_mut();
-        let (mut taken, mut said_back) = (0, 0);
-        // What is left in the mailbox, RapidIO holds back at its senders.
+        let (mut taken, mut returned) = (0, 0);
+        // Messages left in the mailbox block their senders by RapidIO's own flow control.
         while taken < BATCH
             && !channels.is_congested()
             && let Some(message) = port.receive(rio_cm::MAILBOX)
@@ -278,14 +277,14 @@ impl EndPoint {
             let has_room = echo.is_some() && port.has_room(rio_cm::MAILBOX, 1);
             let arrival = Arrival { from, header: &header, length: memory.len(), has_room, now };
             let copy = |into: &mut [u8]| memory.read(HEADER, into).is_ok();
-            if let Some(Back { to, header, len }) = channels.arrive(&arrival, copy)
+            if let Some(Reply { to, header, len }) = channels.arrive(&arrival, copy)
                 && let Some(data) = memory.slice(HEADER, len)
             {
                 let packet = Packet { header: &header, payload: &[data], trailer: &[] };
                 let sent = port.send(rio_cm::MAILBOX, to, &packet);
-                said_back += 1;
+                returned += 1;
                 if let (Ok(()), Some(echo)) = (sent, &mut *echo) {
-                    echo.said_back();
+                    echo.count_returned();
                 }
                 if tap.is_wanted()
                     && let Some(bytes) = whole.get_mut(..HEADER + len)
@@ -297,10 +296,10 @@ impl EndPoint {
             }
             port.recycle(message);
         }
-        (taken, said_back)
+        (taken, returned)
     }
 
-    /// Sends what channels say of themselves. What finds no room is sent when there is some.
+    /// Sends control messages of channels. The rest is sent when the port has room.
     fn send_control(&mut self) {
         while let Some((to, header)) = self.channels.outgoing() {
             let packet = Packet { header: &header, payload: &[], trailer: &[] };
@@ -312,7 +311,7 @@ impl EndPoint {
         }
     }
 
-    /// When it wants to be polled though nothing arrives.
+    /// When [`EndPoint::poll`] must be called again at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let port = self.port.borrow().deadline();
         let [master, members] = [self.master.deadline(), self.members.deadline()];

@@ -1,4 +1,4 @@
-//! What has arrived: whose it is, and what it says.
+//! Received messages: finds the channel and dispatches by operation.
 
 use super::channel::State;
 use super::control::MOST_ANSWERS;
@@ -7,34 +7,34 @@ use super::{Engine, Error, Peer};
 use drivers::hal::Instant;
 use drivers::rapidio::{Destination, Source};
 
-/// A message that has arrived in the mailbox, of which the header was read.
+/// A received message whose header was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// What its packets say, which is all that is known of who sent it.
+    /// Source id as claimed by its packets, which nothing confirms.
     pub from: Source,
-    /// Its first bytes.
+    /// The header.
     pub header: &'a [u8; HEADER],
-    /// Bytes of it with the header, and with what it was padded by.
+    /// Length in bytes with header and padding.
     pub length: usize,
-    /// A message can be sent now.
+    /// The port has room to send a message.
     pub has_room: bool,
-    /// The present.
+    /// The current time.
     pub now: Instant,
 }
 
-/// Data that is to go back at once.
+/// Received data that the caller must send back at once ([`Engine::send_back`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Back {
-    /// Who to.
+pub struct Reply {
+    /// Destination id.
     pub to: Destination,
-    /// What to put ahead of it.
+    /// Header to send ahead of the data.
     pub header: [u8; HEADER],
-    /// Bytes of it: those that stand behind the header that has arrived.
+    /// Length of the data, which follows the received header.
     pub len: usize,
 }
 
 impl Engine {
-    /// A message has arrived, all of which was read.
+    /// Handles a received message that was read completely.
     pub fn deliver(&mut self, from: Source, message: &[u8], now: Instant) {
         let Some((header, data)) = message.split_first_chunk::<HEADER>() else {
             self.counters.malformed += 1;
@@ -47,13 +47,13 @@ impl Engine {
         });
     }
 
-    /// A message has arrived. If it has data that is to be kept, `copy` is asked for as much of what stands behind the
-    /// header as it is given room for, and says whether it could be read.
+    /// Handles a received message. Data that is kept is read by `copy`, which fills its argument with the bytes behind
+    /// the header, and returns false if they cannot be read.
     pub fn arrive(
         &mut self,
         arrival: &Arrival<'_>,
         copy: impl FnOnce(&mut [u8]) -> bool,
-    ) -> Option<Back> {
+    ) -> Option<Reply> {
         let &Arrival { from, now, .. } = arrival;
         let Ok(header) = Header::parse(arrival.header, arrival.length) else {
             self.counters.malformed += 1;
@@ -65,13 +65,13 @@ impl Engine {
             Operation::ConnectRequest => self.request(from, &header, now),
             Operation::ConnectAcknowledge => self.acknowledged(from, &header, now),
             Operation::Close => self.closed(number, from, &header),
-            Operation::Credit | Operation::Finish => self.heard(number, from, &header),
+            Operation::Credit | Operation::Finish => self.flow_message(number, from, &header),
         }
         None
     }
 
     fn closed(&mut self, number: u16, from: Source, header: &Header) {
-        if !self.is_peers(number, from, header.from_channel) {
+        if !self.is_from_peer(number, from, header.from_channel) {
             self.counters.stray += 1;
             return;
         }
@@ -81,22 +81,22 @@ impl Engine {
                 None => State::ClosedByPeer,
             };
         }
-        self.tell(number);
+        self.notify(number);
     }
 
-    fn is_peers(&self, number: u16, from: Source, channel: u16) -> bool {
+    fn is_from_peer(&self, number: u16, from: Source, channel: u16) -> bool {
         let peer = Peer { device: from, channel };
         self.peer(number) == Ok(Some(peer))
     }
 
-    /// What only our own say.
-    fn heard(&mut self, number: u16, from: Source, header: &Header) {
+    /// Handles a credit or a finish, which only appliances send.
+    fn flow_message(&mut self, number: u16, from: Source, header: &Header) {
         let from_channel = header.from_channel;
-        let is_known = self.is_peers(number, from, from_channel);
+        let is_known = self.is_from_peer(number, from, from_channel);
         let channel = self.channels.get_mut(&number).filter(|_| is_known);
         let Some(flow) = channel.and_then(|channel| channel.flow.as_mut()) else {
             self.counters.stray += 1;
-            // Whoever has this channel is to forget it: we have been started anew since, say.
+            // The peer must drop this channel. It may be from before a restart of this end point.
             if self.outgoing.len() < MOST_ANSWERS {
                 let peer = Peer { device: from, channel: from_channel };
                 self.send(peer, Operation::Close, number);
@@ -107,8 +107,8 @@ impl Engine {
             Operation::Finish => flow.end(header.len).map(|()| true),
             _ => Ok(false),
         };
-        match ended.and_then(|ended| Ok(flow.hear(header.word)? || ended)) {
-            Ok(true) => self.tell(number),
+        match ended.and_then(|ended| Ok(flow.update_credit(header.word)? || ended)) {
+            Ok(true) => self.notify(number),
             Ok(false) => {}
             Err(why) => self.fail(number, why),
         }

@@ -9,39 +9,39 @@ use core::fmt;
 use drivers::hal::Instant;
 use drivers::rapidio::{Destination, Source};
 
-/// A channel at the other end.
+/// The other end of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Id of the device.
     pub device: Destination,
-    /// Number of the channel there.
+    /// Number of the channel at that device.
     pub channel: u16,
 }
 
-/// A request that waits to be accepted.
+/// A connect request that waits to be accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub from: Source,
     pub channel: u16,
     pub at: Instant,
-    /// It offers what our own have: so many messages at first.
+    /// Initial credit, if the requester offers flow control.
     pub offers: Option<u16>,
 }
 
-/// What a channel is in.
+/// State of a channel.
 #[derive(Debug)]
 pub enum State {
-    /// It takes requests.
+    /// Accepts connect requests.
     Listening(VecDeque<Request>),
-    /// It has asked to be connected, and waits until then.
+    /// A connect request was sent; times out at the given time.
     Connecting(Peer, Instant),
-    /// Data goes both ways.
+    /// Connected: data passes in both directions.
     Connected(Peer),
-    /// The other end has closed it; what had arrived can be read.
+    /// The peer has closed the channel; received data can still be read.
     ClosedByPeer,
-    /// Nobody has answered.
+    /// The connect request was not acknowledged.
     TimedOut,
-    /// It has ended, and what the other end sent may not have arrived.
+    /// Ended by an error; messages of the peer may be missing.
     Broken(Error),
 }
 
@@ -49,40 +49,40 @@ pub enum State {
 #[derive(Debug)]
 pub struct Channel {
     pub state: State,
-    /// Data that has arrived, without headers.
+    /// Received data, without headers.
     pub received: VecDeque<Data>,
-    /// It stands in the list of news.
+    /// The channel is in the list of events.
     pub has_news: bool,
-    /// Its user would have senders wait, and not lose what they send.
+    /// Senders must wait rather than lose messages ([`super::Engine::hold_up`]).
     pub holds_up: bool,
-    /// Its user says back what is said.
-    pub goes_back: bool,
-    /// Of one whose other end is ours, and that of one which offers that.
+    /// Received data is sent back ([`super::Engine::send_back`]).
+    pub sends_back: bool,
+    /// Flow control with another appliance: agreed, or offered in the connect request.
     pub flow: Option<Box<Flow>>,
-    /// The next tick of that.
+    /// Next tick of the flow control.
     pub tick: Instant,
 }
 
 impl Channel {
-    /// One in a state.
+    /// A channel in `state`.
     pub fn new(state: State) -> Self {
         Channel {
             state,
             received: VecDeque::new(),
             has_news: false,
             holds_up: false,
-            goes_back: false,
+            sends_back: false,
             flow: None,
             tick: Instant::ZERO,
         }
     }
-    /// Whether the other end may be sent data.
+    /// Whether data may be sent: the channel is not finished, and has credit.
     pub fn can_send(&self) -> bool {
         self.flow.as_ref().is_none_or(|flow| !flow.finished && flow.has_credit())
     }
 }
 
-/// Data of a message, in memory that is used again and again.
+/// Data of a message, in a reusable buffer.
 pub struct Data {
     bytes: Box<[u8; MOST - HEADER]>,
     len: usize,
@@ -101,7 +101,7 @@ impl fmt::Debug for Data {
 }
 
 impl Data {
-    /// Has `copy` put `len` bytes in; false if there is no room for so many, or `copy` says so.
+    /// Fills the first `len` bytes by `copy`; false if the buffer is too small, or `copy` returns false.
     pub fn fill(&mut self, len: usize, copy: impl FnOnce(&mut [u8]) -> bool) -> bool {
         self.len = len;
         self.bytes.get_mut(..len).is_some_and(copy)

@@ -1,4 +1,4 @@
-//! What channels say of themselves: control messages on their way out, and signs of life.
+//! The queue of outgoing control messages, and the keepalive ticks of flow-controlled channels.
 
 use super::channel::{Channel, State};
 use super::flow::Tick;
@@ -8,11 +8,11 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use drivers::rapidio::Destination;
 
-/// Control messages that wait for room: four for each channel.
+/// Maximum number of queued control messages: four per channel.
 const MOST_OUTGOING: usize = 4 * MOST_CHANNELS;
-/// Closes that answer who speaks of a channel that there is none of, beside all others.
+/// Length of the queue up to which messages for unknown channels are answered by a close.
 pub(super) const MOST_ANSWERS: usize = MOST_CHANNELS;
-/// Between ticks of a channel between our own.
+/// Interval of ticks of a flow-controlled channel.
 const TICK: Duration = Duration::from_secs(1);
 
 impl Engine {
@@ -36,19 +36,19 @@ impl Engine {
         }
     }
 
-    /// The next control message, and who it goes to. It stays until [`Engine::was_sent`].
+    /// The next control message, and its destination. It stays queued until [`Engine::was_sent`].
     pub fn outgoing(&self) -> Option<(Destination, [u8; HEADER])> {
         let (to, mut header) = *self.outgoing.front()?;
         let flow = self.channels.get(&header.from_channel).and_then(|it| it.flow.as_ref());
         if matches!(header.operation, Operation::Credit | Operation::Finish)
             && let Some(flow) = flow
         {
-            header.word = flow.promised();
+            header.word = flow.granted();
         }
         Some((to, header.bytes()))
     }
 
-    /// The control message was taken by the port.
+    /// Removes the control message that the port has accepted.
     pub fn was_sent(&mut self) {
         let Some((_, header)) = self.outgoing.pop_front() else { return };
         let flow = self.channels.get_mut(&header.from_channel).and_then(|it| it.flow.as_mut());
@@ -56,15 +56,16 @@ impl Engine {
             && let Some(flow) = flow
         {
             flow.is_queued &= header.operation != Operation::Credit;
-            flow.say();
+            flow.advertise();
         }
     }
 
-    /// The other end is told how much it may send: as of when that leaves, or as of now if the channel is closed by then.
-    pub(super) fn tell_promised(&mut self, number: u16) {
+    /// Queues a credit for the peer. [`Engine::outgoing`] updates its count; if the channel is closed by then, the
+    /// current count is sent.
+    pub(super) fn send_credit(&mut self, number: u16) {
         let Ok(Some(peer)) = self.peer(number) else { return };
         let flow = self.channels.get(&number).and_then(|it| it.flow.as_ref());
-        if let Some(word) = flow.map(|flow| flow.promised()) {
+        if let Some(word) = flow.map(|flow| flow.granted()) {
             self.send_word(peer, Operation::Credit, number, word);
         }
     }
@@ -78,8 +79,8 @@ impl Engine {
     }
 
     pub(super) fn tick(&mut self, number: u16, at: Instant, now: Instant) {
-        // What lies in the mailbox is not looked at.
-        let is_deaf = self.is_congested();
+        // While the engine is congested, the mailbox is not read.
+        let is_congested = self.is_congested();
         let Some(channel) = self.channels.get_mut(&number).filter(|it| it.tick == at) else {
             return;
         };
@@ -87,20 +88,20 @@ impl Engine {
             return;
         };
         let peer = *peer;
-        if is_deaf {
-            flow.excuse();
+        if is_congested {
+            flow.suspend_timeout();
         }
-        // Who has said and heard everything waits for nothing.
+        // Both sides have finished: no keepalives are due.
         if flow.finished && flow.has_ended() {
             return;
         }
         match flow.tick() {
-            Tick::Silent => {
+            Tick::TimedOut => {
                 self.send(peer, Operation::Close, number);
-                return self.broken(number, Error::Silent);
+                return self.break_channel(number, Error::Silent);
             }
-            Tick::Speak => self.tell_promised(number),
-            Tick::Rest => {}
+            Tick::Keepalive => self.send_credit(number),
+            Tick::Idle => {}
         }
         self.start_ticks(number, now);
     }

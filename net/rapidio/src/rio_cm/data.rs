@@ -1,20 +1,20 @@
-//! Data: what is sent over channels, and what has arrived and waits for who reads it.
+//! Data messages: sending, and the queues of received data.
 //!
-//! A channel whose user says back whatever is said need not have any wait: where nothing stands in the way, the engine
-//! says what to put ahead of it, and the data goes back from where it lies ([`Engine::send_back`]).
+//! On a channel of an echo service received data need not be queued: if no other message waits, the engine returns the
+//! header for the reply, and the caller sends the data from the receive buffer ([`Engine::send_back`]).
 
 use super::channel::{Channel, State};
 use super::wire::{HEADER, Header, MOST, Operation};
-use super::{Arrival, Back, Engine, Error, Peer, memory};
+use super::{Arrival, Engine, Error, Peer, Reply, memory};
 use drivers::rapidio::Destination;
 
-/// Messages that a channel holds, as with Linux.
+/// Maximum number of unread messages per channel, as in Linux.
 const MOST_RECEIVED: usize = 128;
-/// Messages of a channel that holds its senders up, from which on it does.
+/// Number of unread messages from which a channel with [`Engine::hold_up`] blocks its senders.
 pub(super) const CROWDED: usize = 96;
 
 impl Engine {
-    /// Whether data may be sent as far as the other end is concerned; if not, news tell when.
+    /// Whether the channel has credit to send data. If not, an event reports new credit.
     pub fn has_credit(&mut self, number: u16) -> bool {
         let flow = self.channels.get_mut(&number).and_then(|channel| channel.flow.as_mut());
         flow.is_none_or(|flow| {
@@ -23,8 +23,8 @@ impl Engine {
         })
     }
 
-    /// The header to put ahead of `len` bytes of data, and who to send them to. It is sent then: what is counted of a
-    /// channel between our own is counted here.
+    /// The header for `len` bytes of data, and the destination. The caller must send the message, because a
+    /// flow-controlled channel counts it as sent.
     pub fn header(
         &mut self,
         number: u16,
@@ -54,39 +54,39 @@ impl Engine {
         header.bytes()
     }
 
-    /// Has who sends to a channel wait when much of it is unread: [`Engine::is_congested`] then says that nothing
-    /// more is to be taken from the mailbox. That holds up all channels of the mailbox.
+    /// Blocks senders to a channel when many of its messages are unread: [`Engine::is_congested`] is then true, and the
+    /// caller must not read the mailbox. This blocks all channels of the mailbox.
     pub fn hold_up(&mut self, number: u16) {
         if let Some(channel) = self.channels.get_mut(&number)
             && !core::mem::replace(&mut channel.holds_up, true)
         {
-            self.patient += 1;
+            self.holding_up += 1;
             self.crowded += usize::from(channel.received.len() >= CROWDED);
         }
     }
 
-    /// Whether messages are better left in the mailbox, which RapidIO tells their senders.
+    /// Whether messages must be left in the mailbox, which blocks their senders by RapidIO's own flow control.
     pub fn is_congested(&self) -> bool {
-        self.crowded > 0 || self.patient > 0 && self.memory.is_full()
+        self.crowded > 0 || self.holding_up > 0 && self.memory.is_full()
     }
 
-    /// Messages that are kept, those that are kept or were promised to be, and how many of both there may be: for tests,
-    /// as all channels are looked at.
+    /// Number of kept messages, of kept messages and granted credits, and the limit of the latter. For tests, because
+    /// it iterates over all channels.
     pub fn memory(&self) -> (usize, usize, usize) {
-        let (mut kept, mut promised) = (0, 0);
+        let (mut kept, mut granted) = (0, 0);
         for channel in self.channels.values() {
             let here = channel.received.len();
             kept += here;
-            promised += match &channel.flow {
+            granted += match &channel.flow {
                 Some(flow) => usize::from(flow.held()).max(here),
                 None => here,
             };
         }
-        debug_assert!(self.memory.used() <= promised);
-        (kept, promised, memory::MOST)
+        debug_assert!(self.memory.used() <= granted);
+        (kept, granted, memory::MOST)
     }
 
-    /// The next data of a channel, which stays there; None if there is none now.
+    /// The next data of a channel, without removing it; None if there is none now.
     pub fn first(&self, number: u16) -> Result<Option<&[u8]>, Error> {
         let channel = self.channels.get(&number).ok_or(Error::State)?;
         match channel.received.front() {
@@ -95,12 +95,12 @@ impl Engine {
         }
     }
 
-    /// Messages of a channel that were not read yet.
+    /// Number of unread messages of a channel.
     pub fn unread(&self, number: u16) -> usize {
         self.channels.get(&number).map_or(0, |channel| channel.received.len())
     }
 
-    /// Hands the next data of a channel to `take`; false if there is none now.
+    /// Passes the next data of a channel to `take`; None if there is none now.
     pub fn receive<T>(
         &mut self,
         number: u16,
@@ -110,15 +110,15 @@ impl Engine {
         let Some(data) = channel.received.pop_front() else {
             return self.end(number).map(|()| None);
         };
-        let is_to_be_told = match &mut channel.flow {
+        let credit_due = match &mut channel.flow {
             Some(flow) => {
                 flow.take(&mut self.memory);
-                // Nothing more comes of one that has ended.
+                // The peer of a channel that has ended sends no more.
                 let is_open = matches!(channel.state, State::Connected(_));
-                is_open && flow.promise(&mut self.memory)
+                is_open && flow.grant(&mut self.memory)
             }
             None => {
-                self.memory.forget(1);
+                self.memory.free(1);
                 false
             }
         };
@@ -126,39 +126,39 @@ impl Engine {
         self.crowded -= usize::from(channel.holds_up && left + 1 == CROWDED);
         let taken = take(data.bytes());
         self.spare.push(data);
-        if is_to_be_told {
-            self.tell_promised(number);
+        if credit_due {
+            self.send_credit(number);
         }
         Ok(Some(taken))
     }
 
-    /// What arrives in a channel is to go back at once, where there is room and nothing waits ahead of it
-    /// ([`Engine::arrive`]). What does not, is there to be read as in any other.
+    /// Makes [`Engine::arrive`] send received data of the channel back at once, if the port has room and no other
+    /// message waits. Other data is queued and read as usual.
     pub fn send_back(&mut self, number: u16) {
         if let Some(channel) = self.channels.get_mut(&number) {
-            channel.goes_back = true;
+            channel.sends_back = true;
         }
     }
 
-    /// Data has arrived.
+    /// Handles received data.
     pub(super) fn data(
         &mut self,
         arrival: &Arrival<'_>,
         header: &Header,
         copy: impl FnOnce(&mut [u8]) -> bool,
-    ) -> Option<Back> {
+    ) -> Option<Reply> {
         let (number, len) = (header.to_channel, usize::from(header.len) - HEADER);
         let peer = Peer { device: arrival.from, channel: header.from_channel };
-        let is_next = arrival.has_room && self.outgoing.is_empty();
+        let can_reply = arrival.has_room && self.outgoing.is_empty();
         let channel = self.channels.get_mut(&number);
-        let is_its = |it: &&mut Channel| matches!(it.state, State::Connected(of) if of == peer);
-        let Some(channel) = channel.filter(is_its) else {
+        let is_peer = |it: &&mut Channel| matches!(it.state, State::Connected(of) if of == peer);
+        let Some(channel) = channel.filter(is_peer) else {
             self.counters.stray += 1;
             return None;
         };
         let mut has_news = false;
         if let Some(flow) = &mut channel.flow {
-            match (flow.hear(header.word), flow.receive()) {
+            match (flow.update_credit(header.word), flow.receive()) {
                 (Ok(news), true) => has_news = news,
                 _ => {
                     self.fail(number, Error::Incomplete);
@@ -166,17 +166,17 @@ impl Engine {
                 }
             }
         }
-        if is_next && channel.goes_back && channel.received.is_empty() && channel.can_send() {
+        if can_reply && channel.sends_back && channel.received.is_empty() && channel.can_send() {
             let memory = &mut self.memory;
             let word = channel.flow.as_mut().map_or(0, |flow| flow.send_back(memory));
             self.counters.received += 1;
             if has_news {
-                self.tell(number);
+                self.notify(number);
             }
             let to = peer.device;
-            return Some(Back { to, header: self.data_header(number, peer, len, word), len });
+            return Some(Reply { to, header: self.data_header(number, peer, len, word), len });
         }
-        // What there was credit for has its memory already.
+        // Memory of a message with credit is already reserved.
         let is_stock = channel.flow.is_none();
         if is_stock && (channel.received.len() >= MOST_RECEIVED || !self.memory.keep()) {
             self.counters.overflowed += 1;
@@ -187,7 +187,7 @@ impl Engine {
             self.counters.malformed += 1;
             self.spare.push(data);
             match is_stock {
-                true => self.memory.forget(1),
+                true => self.memory.free(1),
                 false => self.fail(number, Error::Incomplete),
             }
             return None;
@@ -196,7 +196,7 @@ impl Engine {
         let is_crowded = channel.holds_up && channel.received.len() == CROWDED;
         self.crowded += usize::from(is_crowded);
         self.counters.received += 1;
-        self.tell(number);
+        self.notify(number);
         None
     }
 }

@@ -1,4 +1,4 @@
-//! How a channel ends: in good order, in the middle, and because the other end is gone.
+//! Ends of channels: orderly shutdown, abort, and loss of the peer.
 
 use super::channel::{Channel, State};
 use super::data::CROWDED;
@@ -8,14 +8,14 @@ use alloc::vec::Vec;
 use drivers::rapidio::Destination;
 
 impl Engine {
-    /// Says, where the other end is ours, that nothing more is sent; what comes from there still does.
+    /// Half-closes a flow-controlled channel: notifies the peer that no more data follows. Receiving continues.
     pub fn finish(&mut self, number: u16) {
         let Ok(Some(peer)) = self.peer(number) else { return };
         let flow = self.channels.get_mut(&number).and_then(|channel| channel.flow.as_mut());
         if let Some(flow) = flow
             && !core::mem::replace(&mut flow.finished, true)
         {
-            let (len, word) = (flow.sent(), flow.promised());
+            let (len, word) = (flow.sent(), flow.granted());
             self.send_word(peer, Operation::Finish, number, word);
             if let Some((_, header)) = self.outgoing.back_mut()
                 && (header.operation, header.from_channel) == (Operation::Finish, number)
@@ -25,16 +25,15 @@ impl Engine {
         }
     }
 
-    /// Closes a channel, and forgets it; what it has received and nobody read is lost. Where the other end is ours, and
-    /// both have said that nothing more comes ([`Engine::finish`]), that is the end in good order; else it is one in the
-    /// middle, and the other end is told.
+    /// Closes and removes a channel, and discards its unread messages. If both sides of a flow-controlled channel have
+    /// finished ([`Engine::finish`]), no message is sent: it is an orderly shutdown. Otherwise the peer gets a close.
     pub fn close(&mut self, number: u16) {
         let Some(channel) = self.channels.remove(&number) else { return };
         match &channel.flow {
             Some(flow) => self.memory.release(flow.held(), flow.held()),
-            None => self.memory.forget(channel.received.len()),
+            None => self.memory.free(channel.received.len()),
         }
-        self.patient -= usize::from(channel.holds_up);
+        self.holding_up -= usize::from(channel.holds_up);
         let is_crowded = channel.holds_up && channel.received.len() >= CROWDED;
         self.crowded -= usize::from(is_crowded);
         self.spare.extend(channel.received);
@@ -46,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// Closes all channels that are connected: this end point leaves.
+    /// Closes all connected channels, because this end point leaves.
     pub fn leave(&mut self) {
         let connected: Vec<(u16, Peer)> = self
             .channels
@@ -58,53 +57,54 @@ impl Engine {
             .collect();
         for (number, peer) in connected {
             self.send(peer, Operation::Close, number);
-            self.broken(number, Error::State);
+            self.break_channel(number, Error::State);
         }
     }
 
-    /// A message to a device was not delivered: whose it was nobody knows.
+    /// Ends all channels to a device to which a message could not be delivered. The channel of the message is not
+    /// known.
     pub fn undelivered(&mut self, to: Destination) {
-        let is_its = |channel: &Channel| match channel.state {
+        let is_to_device = |channel: &Channel| match channel.state {
             State::Connected(peer) | State::Connecting(peer, _) => peer.device == to,
             _ => false,
         };
-        let all = self.channels.iter().filter(|(_, channel)| is_its(channel));
+        let all = self.channels.iter().filter(|(_, channel)| is_to_device(channel));
         let all: Vec<u16> = all.map(|(number, _)| *number).collect();
-        all.into_iter().for_each(|number| self.broken(number, Error::Undelivered));
+        all.into_iter().for_each(|number| self.break_channel(number, Error::Undelivered));
     }
 
-    pub(super) fn broken(&mut self, number: u16, why: Error) {
+    pub(super) fn break_channel(&mut self, number: u16, why: Error) {
         if let Some(channel) = self.channels.get_mut(&number) {
             channel.state = State::Broken(why);
-            self.tell(number);
+            self.notify(number);
         }
     }
 
-    /// Devices that are gone: channels to them are closed.
+    /// Ends all channels to devices that are gone.
     pub fn devices_gone(&mut self, is_gone: impl Fn(Destination) -> bool) {
-        let mut told = Vec::new();
+        let mut broken = Vec::new();
         for (number, channel) in &mut self.channels {
             match channel.state {
                 State::Connected(peer) if is_gone(peer.device) => {
                     channel.state = State::Broken(Error::Gone);
-                    told.push(*number);
+                    broken.push(*number);
                 }
                 State::Connecting(peer, _) if is_gone(peer.device) => {
                     channel.state = State::Broken(Error::Gone);
-                    told.push(*number);
+                    broken.push(*number);
                 }
                 _ => {}
             }
         }
-        told.into_iter().for_each(|number| self.tell(number));
+        broken.into_iter().for_each(|number| self.notify(number));
     }
 
-    /// Ends a channel between our own whose counts are wrong.
+    /// Ends a flow-controlled channel whose peer has sent invalid counts.
     #[cold]
     pub(super) fn fail(&mut self, number: u16, why: Error) {
         if let Ok(Some(peer)) = self.peer(number) {
             self.send(peer, Operation::Close, number);
         }
-        self.broken(number, why);
+        self.break_channel(number, why);
     }
 }

@@ -1,33 +1,33 @@
-//! Why a call is refused, or a channel has ended.
+//! Errors of calls and of channels.
 
 use core::fmt;
 
-/// Why a call is refused.
+/// Why a call was refused, or a channel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The number is taken.
+    /// The channel number is in use.
     Taken,
-    /// There are 1024 channels.
+    /// The limit of 1024 channels is reached.
     TooMany,
-    /// There is no such channel, or it is not in a state for this.
+    /// The channel does not exist, or is not in the right state.
     State,
     /// The peer closed the channel.
     ClosedByPeer,
-    /// The peer did not answer in 10 s: nobody listens there, or the device is gone.
+    /// The peer did not answer within 10 s: no listener, or the device is gone.
     TimedOut,
     /// More than 4076 bytes of data.
     Length,
-    /// Between our own: the other end has to take something first; news tell when it has.
+    /// Flow control: no credit. An event reports new credit.
     NoCredit,
-    /// Between our own: the other end has said everything, and all of it was read.
+    /// Flow control: the peer has finished sending, and all data was read.
     Finished,
-    /// Between our own: the other end has closed the channel before it had said everything.
+    /// Flow control: the peer closed the channel before it had finished sending.
     Aborted,
-    /// Between our own: nothing was heard of the other end for ten seconds.
+    /// Flow control: no message of the peer for ten seconds.
     Silent,
-    /// Between our own: messages are missing, or counts are none that can be.
+    /// Flow control: messages are missing, or counts are invalid.
     Incomplete,
-    /// The device is gone, or was started anew.
+    /// The device is gone, or was restarted.
     Gone,
     /// The port could not deliver a message to the device.
     Undelivered,
@@ -36,21 +36,21 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Error::Taken => "the number of the channel is taken",
-            Error::TooMany => "there are as many channels as there can be",
-            Error::State => "there is no such channel, or it is not connected",
-            Error::ClosedByPeer => "the other end has closed the channel",
+            Error::Taken => "the channel number is in use",
+            Error::TooMany => "the limit of channels is reached",
+            Error::State => "the channel does not exist, or is not connected",
+            Error::ClosedByPeer => "the peer has closed the channel",
             Error::TimedOut => {
-                "the other end does not answer: nobody listens on that channel, or the device is gone"
+                "the peer does not answer: no program listens on that channel, or the device is gone"
             }
-            Error::Length => "a message of a channel has 4076 bytes at most",
-            Error::NoCredit => "the other end has to read first",
-            Error::Finished => "the other end has said everything",
-            Error::Aborted => "the other end has closed the channel in the middle",
-            Error::Silent => "nothing is heard of the other end",
-            Error::Incomplete => "messages of the other end are missing",
+            Error::Length => "a channel message has at most 4076 bytes",
+            Error::NoCredit => "no credit: the peer has to read first",
+            Error::Finished => "the peer has finished sending",
+            Error::Aborted => "the peer has closed the channel before the end of its data",
+            Error::Silent => "no message of the peer for ten seconds",
+            Error::Incomplete => "messages of the peer are missing",
             Error::Gone => "the device is gone",
-            Error::Undelivered => "the device does not take messages",
+            Error::Undelivered => "the device does not accept messages",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! How a channel comes about: requests, and what is said to them.
+//! Connection setup: connect requests and acknowledgements.
 
 use super::channel::{Channel, Request, State};
 use super::flow::{self, Flow};
@@ -10,32 +10,33 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use drivers::rapidio::Source;
 
-/// How long an acknowledgement is waited for. Linux waits for 3 s, and acknowledges what has waited longer, as a busy one
-/// does; that is taken.
+/// Timeout of a connect request. Linux waits for 3 s as requester, but a busy Linux acknowledges later, and such
+/// acknowledgements are accepted.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How old a request may be that is accepted.
+/// Maximum age of a request that is accepted.
 const ACCEPTABLE: Duration = Duration::from_millis(2500);
-/// Requests that a listening channel holds, and those of one device.
+/// Maximum number of requests that a listening channel holds.
 const MOST_REQUESTS: usize = 64;
+/// The same for requests of one device.
 const MOST_REQUESTS_OF_ONE: usize = 8;
 
 impl Engine {
-    /// Takes requests on a channel of this number.
+    /// Accepts connect requests on channel `number`.
     pub fn listen(&mut self, number: u16) -> Result<(), Error> {
         self.add(Some(number), State::Listening(VecDeque::new())).map(|_| ())
     }
 
-    /// Asks for a channel; its number here. Whether there is one is told by news.
+    /// Sends a connect request; the number of the local channel. An event reports the result.
     pub fn connect(&mut self, to: Peer, now: Instant) -> Result<u16, Error> {
-        self.ask(to, false, now)
+        self.start_connect(to, false, now)
     }
 
-    /// The same, and offers what `super::flow` is for: where the other end is ours, it takes that.
+    /// As [`Engine::connect`], and offers flow control (`super::flow`). A peer that is an appliance accepts it.
     pub fn connect_offering(&mut self, to: Peer, now: Instant) -> Result<u16, Error> {
-        self.ask(to, true, now)
+        self.start_connect(to, true, now)
     }
 
-    fn ask(&mut self, to: Peer, offers: bool, now: Instant) -> Result<u16, Error> {
+    fn start_connect(&mut self, to: Peer, offers: bool, now: Instant) -> Result<u16, Error> {
         let until = now + CONNECT;
         let number = self.add(None, State::Connecting(to, until))?;
         let word = if offers { self.begin_flow(number, 0) } else { 0 };
@@ -44,8 +45,8 @@ impl Engine {
         Ok(number)
     }
 
-    /// Accepts the next request of a listening channel that is not too old: the number of the new channel, and who is
-    /// at its other end.
+    /// Accepts the next request of a listening channel that is not too old: the number of the new channel, and its
+    /// peer.
     pub fn accept(&mut self, listener: u16, now: Instant) -> Result<Option<(u16, Peer)>, Error> {
         loop {
             let Some(Channel { state: State::Listening(requests), .. }) =
@@ -69,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// The other end of a channel is ours, or may be, and has offered so many messages; what is offered to it.
+    /// Begins flow control with a peer that has granted `offered` messages. The word that offers it to the peer.
     fn begin_flow(&mut self, number: u16, offered: u16) -> u16 {
         let Some(channel) = self.channels.get_mut(&number) else { return 0 };
         let mut flow = Flow::new(&mut self.memory);
@@ -96,7 +97,7 @@ impl Engine {
         }
         let offers = flow::offered(header.word);
         requests.push_back(Request { from, channel, at: now, offers });
-        self.tell(number);
+        self.notify(number);
     }
 
     pub(super) fn acknowledged(&mut self, from: Source, header: &Header, now: Instant) {
@@ -116,9 +117,9 @@ impl Engine {
                             self.memory.release(held, held);
                         }
                     }
-                    self.tell(number);
+                    self.notify(number);
                 }
-                // Too late: whoever made a channel for us is to forget it.
+                // Too late: the peer must drop the channel that it has made.
                 State::TimedOut => self.send(peer, Operation::Close, number),
                 _ => self.counters.stray += 1,
             },

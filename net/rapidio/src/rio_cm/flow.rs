@@ -1,84 +1,86 @@
-//! What stands above a channel whose other end is ours, too: credits, so that nothing is sent that finds no room; an
-//! end that is said after the last message, with their number, so that it is known whether all have arrived; and signs
-//! of life.
+//! Flow control of channels between two appliances: credits, so that every message finds room; a finish after the last
+//! message, with the number of messages, so that the receiver can tell whether all have arrived; and keepalives.
 //!
-//! Whoever asks for such a channel says so in two bytes of the request that Linux sends as 0 and does not read, and who
-//! acknowledges does the same there. Only then these are said: to a stock peer nothing of it ever is.
+//! The requester offers flow control in two bytes of the request that Linux sends as 0 and does not read. The
+//! acknowledging side accepts in the same bytes. Without both, none of these messages is sent: a stock peer never gets
+//! one.
 //!
-//! What an end says is how many messages the other one may have sent in all. There is memory for each of them that was
-//! not taken ([`super::memory`]). A channel begins with few, and has one more for each that is taken, as long as there is
-//! memory for that.
+//! A credit is the total number of messages that the peer may have sent since the begin. Memory is reserved for each of
+//! them until the user has taken it ([`super::memory`]). A channel begins with few credits, and gets one more for each
+//! message that is taken, as long as there is memory.
 
 use super::Error;
 use super::memory::Memory;
 
-/// What stands in the last two bytes of a request, and of its acknowledgement: this is offered, and taken. The lower
-/// byte is how many messages may be sent at first, 1 to [`WINDOW`].
+/// Offer in the last two bytes of a request, and its acceptance in those of the acknowledgement. The initial credit, 1
+/// to [`WINDOW`], is added to it.
 const OFFER: u16 = 0x4a00;
-/// Messages at most that may be under way: sent, and not taken by the user of the other end.
+/// Maximum number of messages that were sent but not taken by the peer's user.
 pub const WINDOW: u16 = 64;
-/// Those at first.
+/// Initial credit.
 const FIRST: u16 = 8;
-/// How many the other end may send more, of which it is told at once.
-const TELL: u16 = WINDOW / 4;
-/// How many ticks without a word an end is given up after.
+/// Number of new credits that are advertised at once.
+const ADVERTISE: u16 = WINDOW / 4;
+/// Number of ticks without a message after which the peer times out.
 const SILENT_TICKS: u8 = 10;
 
-/// Counts of a channel. All are modulo 2^16.
+/// Counters of a channel, all modulo 2^16.
 #[derive(Debug, Default)]
 pub struct Flow {
     sent: u16,
-    /// How many may be sent.
+    /// Total of messages that the peer has granted.
     may_send: u16,
     received: u16,
     taken: u16,
-    /// How many the other end may send, and what it was told of that.
-    promised: u16,
-    told: u16,
-    /// How many the other end has sent in all: nothing more comes.
+    /// Total of messages that are granted to the peer.
+    granted: u16,
+    /// `granted` as last advertised to the peer.
+    advertised: u16,
+    /// Total of messages from the peer's finish: no more follow.
     end: Option<u16>,
-    /// Nothing more is sent.
+    /// A finish was sent: no more data is sent.
     pub finished: bool,
-    /// Our user found no credit.
+    /// The user wants to send, but found no credit.
     pub wants_credit: bool,
-    /// What we have taken waits to be told.
+    /// A credit is queued.
     pub is_queued: bool,
-    /// Something was said since the last tick, and heard.
-    spoke: bool,
-    heard: bool,
+    /// A message with a credit was sent since the last tick.
+    has_sent: bool,
+    /// A message with a credit was received since the last tick.
+    has_received: bool,
     silent_ticks: u8,
 }
 
-/// What a tick asks for.
+/// Action after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tick {
-    /// Nothing.
-    Rest,
-    /// A sign of life.
-    Speak,
-    /// The other end is given up.
-    Silent,
+    /// Nothing to send.
+    Idle,
+    /// Send a credit as keepalive.
+    Keepalive,
+    /// The peer has timed out.
+    TimedOut,
 }
 
-/// What a request or an acknowledgement of such a channel offers: how many messages may be sent at first.
+/// The initial credit in the last word of a request or an acknowledgement; None without flow control.
 pub fn offered(word: u16) -> Option<u16> {
     let first = word.wrapping_sub(OFFER);
     (1..=WINDOW).contains(&first).then_some(first)
 }
 
 impl Flow {
-    /// One that begins, with what is promised to the other end.
+    /// Begins with an initial credit for the peer.
     pub fn new(memory: &mut Memory) -> Self {
-        let promised = memory.promise(0, FIRST);
-        Flow { promised, told: promised, ..Flow::default() }
+        let granted = memory.grant(0, FIRST);
+        Flow { granted, advertised: granted, ..Flow::default() }
     }
 
-    /// What a request or an acknowledgement says of it.
+    /// The word for a request or an acknowledgement.
     pub fn offer(&self) -> u16 {
-        OFFER + self.promised.wrapping_sub(self.taken)
+        OFFER + self.granted.wrapping_sub(self.taken)
     }
 
-    /// The other end has offered so many.
+    /// Sets the initial credit that the peer has granted.
     pub fn begin(&mut self, may_send: u16) {
         self.may_send = may_send;
     }
@@ -88,45 +90,46 @@ impl Flow {
         self.sent != self.may_send
     }
 
-    /// Messages for which there has to be memory: they may come, or have come and were not taken.
+    /// Number of messages for which memory is reserved: granted, and not taken yet.
     pub fn held(&self) -> u16 {
-        self.promised.wrapping_sub(self.taken)
+        self.granted.wrapping_sub(self.taken)
     }
 
-    /// One is sent; what its header says.
+    /// Counts a sent message; the credit for its header.
     pub fn send(&mut self) -> u16 {
         self.sent = self.sent.wrapping_add(1);
-        self.say()
+        self.advertise()
     }
 
-    /// One that was received goes back at once: it is taken, and one is sent; what its header says.
+    /// Counts a received message that is sent back at once: it is taken, and a message is sent. The credit for its
+    /// header.
     pub fn send_back(&mut self, memory: &mut Memory) -> u16 {
         self.take(memory);
         self.replenish(memory);
         self.send()
     }
 
-    /// Something is said; how many the other end may send in all.
-    pub fn say(&mut self) -> u16 {
-        self.spoke = true;
-        self.told = self.promised;
-        self.promised
+    /// Notes that a message with the current credit is sent; that credit.
+    pub fn advertise(&mut self) -> u16 {
+        self.has_sent = true;
+        self.advertised = self.granted;
+        self.granted
     }
 
-    /// How many the other end may send in all.
-    pub fn promised(&self) -> u16 {
-        self.promised
+    /// Total of messages that are granted to the peer.
+    pub fn granted(&self) -> u16 {
+        self.granted
     }
 
-    /// How many were sent.
+    /// Total of messages sent.
     pub fn sent(&self) -> u16 {
         self.sent
     }
 
-    /// The other end says how many we may send in all: whether our user has been waiting for that.
-    pub fn hear(&mut self, may_send: u16) -> Result<bool, Error> {
-        self.heard = true;
-        // An older word may come behind a younger one, of a channel that was closed before it was sent.
+    /// Takes a credit of the peer. True if the user has been waiting for it.
+    pub fn update_credit(&mut self, may_send: u16) -> Result<bool, Error> {
+        self.has_received = true;
+        // An older count may follow a newer one: that of a credit whose channel the peer closed before it was sent.
         if may_send.wrapping_sub(self.may_send) < 0x8000 {
             if may_send.wrapping_sub(self.sent) > WINDOW {
                 return Err(Error::Incomplete);
@@ -136,43 +139,43 @@ impl Flow {
         Ok(self.has_credit() && core::mem::take(&mut self.wants_credit))
     }
 
-    /// It need not be heard of: we do not listen.
-    pub fn excuse(&mut self) {
-        self.heard = true;
+    /// Keeps the peer from timing out while the mailbox is not read.
+    pub fn suspend_timeout(&mut self) {
+        self.has_received = true;
     }
 
-    /// A message has arrived; false if there was no credit for it, or its end was said already.
+    /// Counts a received message; false if the peer had no credit for it, or had finished.
     pub fn receive(&mut self) -> bool {
-        if self.end.is_some() || self.received == self.promised {
+        if self.end.is_some() || self.received == self.granted {
             return false;
         }
         self.received = self.received.wrapping_add(1);
         true
     }
 
-    /// Our user has taken one.
+    /// Counts a message that the user has taken.
     pub fn take(&mut self, memory: &mut Memory) {
         memory.release(self.held(), 1);
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Promises what one that was taken makes room for, and one more.
+    /// Grants a credit for a message that was taken, and one more.
     fn replenish(&mut self, memory: &mut Memory) {
-        self.promised = self.promised.wrapping_add(memory.promise(self.held(), 2));
+        self.granted = self.granted.wrapping_add(memory.grant(self.held(), 2));
     }
 
-    /// The same; whether it is to be told.
-    pub fn promise(&mut self, memory: &mut Memory) -> bool {
+    /// Grants credits as [`Flow::replenish`]. True if the caller must queue a credit message.
+    pub fn grant(&mut self, memory: &mut Memory) -> bool {
         if self.end.is_some() {
             return false;
         }
         self.replenish(memory);
-        let untold = self.promised.wrapping_sub(self.told);
-        let known = self.told.wrapping_sub(self.received);
-        untold >= TELL.min(known).max(1) && !core::mem::replace(&mut self.is_queued, true)
+        let unadvertised = self.granted.wrapping_sub(self.advertised);
+        let left = self.advertised.wrapping_sub(self.received);
+        unadvertised >= ADVERTISE.min(left).max(1) && !core::mem::replace(&mut self.is_queued, true)
     }
 
-    /// The other end says that it has sent so many in all, and no more.
+    /// Takes the peer's finish, with its total of messages.
     pub fn end(&mut self, sent: u16) -> Result<(), Error> {
         if sent != self.received || self.end.is_some() {
             return Err(Error::Incomplete);
@@ -181,23 +184,23 @@ impl Flow {
         Ok(())
     }
 
-    /// All that the other end has sent has arrived.
+    /// Whether the peer has finished, and all its messages have arrived.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// A second has passed.
+    /// Called once a second.
     pub fn tick(&mut self) -> Tick {
-        match core::mem::take(&mut self.heard) {
+        match core::mem::take(&mut self.has_received) {
             true => self.silent_ticks = 0,
             false => self.silent_ticks += 1,
         }
         if self.silent_ticks >= SILENT_TICKS {
-            return Tick::Silent;
+            return Tick::TimedOut;
         }
-        match core::mem::take(&mut self.spoke) || core::mem::replace(&mut self.is_queued, true) {
-            true => Tick::Rest,
-            false => Tick::Speak,
+        match core::mem::take(&mut self.has_sent) || core::mem::replace(&mut self.is_queued, true) {
+            true => Tick::Idle,
+            false => Tick::Keepalive,
         }
     }
 }

@@ -1,78 +1,78 @@
-//! Memory for messages that were not read yet: who may have how much of it, whatever the others do.
+//! Accounting of memory for unread messages: shares of channels, independent of the load of others.
 //!
-//! Of a channel between our own, what the other end was told that it may send is set aside until our user has taken it,
-//! so that nothing is thrown away that was promised room. One message of each such channel is set aside for good, and it
-//! always goes on. The rest is shared: a channel may have a quarter of what is free at most, so that many that are busy
-//! come to equal parts, and who comes late finds some. What is promised is half of it at most; messages of stock peers,
-//! which are promised nothing, take what is free.
+//! For a flow-controlled channel, memory is reserved for every granted credit until the user has taken the message, so
+//! that no message with credit is dropped. One message of each such channel is reserved permanently, so it always makes
+//! progress. The rest is shared: a channel may have at most a quarter of the free part, so that many busy channels
+//! converge to equal parts, and a new channel finds some left. At most half of the shared part is granted. Messages of
+//! stock peers, which have no credits, use the free part.
 
 use super::MOST_CHANNELS;
 use super::flow::WINDOW;
 
-/// Messages that are shared: 8 MiB. Those that are set aside for each channel come to this.
+/// Messages in the shared part: 8 MiB. The messages reserved per channel are added to it.
 const SHARED: usize = 2048;
-/// How many of these may be promised.
-const PROMISED: usize = SHARED / 2;
-/// Set aside for each channel between our own.
+/// Messages of the shared part that may be granted.
+const MOST_GRANTED: usize = SHARED / 2;
+/// Messages reserved permanently for each flow-controlled channel.
 const OWN: u16 = 1;
-/// Messages in all channels at most.
+/// Maximum number of messages in all channels.
 pub(super) const MOST: usize = SHARED + MOST_CHANNELS * OWN as usize;
 
-/// What is used of the shared part.
+/// Use of the shared part.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Messages of stock peers, and what is promised.
+    /// Messages of stock peers, and granted ones.
     used: usize,
-    /// What is promised.
-    promised: usize,
+    /// Granted messages.
+    granted: usize,
 }
 
 impl Memory {
-    /// A message of a stock peer is to be kept; false if there is no room.
+    /// Allocates room for a message of a stock peer; false if there is none.
     pub fn keep(&mut self) -> bool {
         let has_room = !self.is_full();
         self.used += usize::from(has_room);
         has_room
     }
 
-    /// So many messages of stock peers are kept no more.
-    pub fn forget(&mut self, count: usize) {
+    /// Frees the room of `count` messages of stock peers.
+    pub fn free(&mut self, count: usize) {
         self.used -= count;
     }
 
-    /// Whether nothing of stock peers can be kept.
+    /// Whether there is no room for messages of stock peers.
     pub fn is_full(&self) -> bool {
         self.used >= SHARED
     }
 
-    /// How many of `more` a channel is promised that has been promised `held`.
-    pub fn promise(&mut self, held: u16, more: u16) -> u16 {
-        let free = (PROMISED - self.promised).min(SHARED - self.used);
+    /// Grants up to `more` messages to a channel that has `held`; the number granted.
+    pub fn grant(&mut self, held: u16, more: u16) -> u16 {
+        let free = (MOST_GRANTED - self.granted).min(SHARED - self.used);
         let most = WINDOW.min(OWN + (free / 4) as u16);
-        let promised = most.saturating_sub(held).min(more);
-        self.count(shared(held + promised) - shared(held));
-        promised
+        let granted = most.saturating_sub(held).min(more);
+        self.count(shared(held + granted) - shared(held));
+        granted
     }
 
-    /// A channel that was promised `held` needs `less` of it no more.
+    /// Releases `less` of the `held` messages of a channel.
     pub fn release(&mut self, held: u16, less: u16) {
         let count = shared(held) - shared(held - less);
         self.used -= count;
-        self.promised -= count;
+        self.granted -= count;
     }
 
     fn count(&mut self, more: usize) {
         self.used += more;
-        self.promised += more;
+        self.granted += more;
     }
 
-    /// What is used: for tests.
+    /// Used messages of the shared part, for tests.
     pub fn used(&self) -> usize {
         self.used
     }
 }
 
-/// How much of what a channel was promised is of the shared part.
+/// Messages of the shared part among the `held` messages of a channel.
 fn shared(held: u16) -> usize {
     held.saturating_sub(OWN).into()
 }
@@ -82,33 +82,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_late_finds_some_and_each_has_one() {
+    fn late_channels_find_memory_and_each_has_one_message() {
         let mut memory = Memory::default();
         let mut held = [0u16; MOST_CHANNELS];
         for channel in &mut held {
-            *channel += memory.promise(*channel, WINDOW);
-            assert!(*channel >= OWN, "each has its own");
-            assert!(memory.used <= PROMISED && memory.used == memory.promised);
+            *channel += memory.grant(*channel, WINDOW);
+            assert!(*channel >= OWN, "each has its reserved message");
+            assert!(memory.used <= MOST_GRANTED && memory.used == memory.granted);
         }
-        assert_eq!((held[0], memory.promise(held[0], 1)), (WINDOW, 0));
+        assert_eq!((held[0], memory.grant(held[0], 1)), (WINDOW, 0));
         assert!(held[20] > OWN, "{} are left for the twentieth", held[20]);
-        // Who is busy gives back and is promised anew, and all come to the same.
+        // Busy channels release and are granted again, and converge to equal parts.
         for _ in 0..200 {
             for channel in &mut held[..100] {
                 memory.release(*channel, 1);
                 *channel -= 1;
-                *channel += memory.promise(*channel, 2);
+                *channel += memory.grant(*channel, 2);
                 assert!(*channel >= OWN);
             }
         }
         let (least, most) = (held[..100].iter().min(), held[..100].iter().max());
         assert!(least >= Some(&8) && most <= Some(&12), "{least:?} {most:?}");
-        // Half is left to stock peers, and no more than there is.
+        // Half is left to stock peers.
         let kept = (0..2 * SHARED).filter(|_| memory.keep()).count();
-        assert!(kept >= SHARED - PROMISED && memory.used == SHARED && memory.is_full());
-        assert_eq!(memory.promise(OWN, 5), 0);
-        memory.forget(kept);
+        assert!(kept >= SHARED - MOST_GRANTED && memory.used == SHARED && memory.is_full());
+        assert_eq!(memory.grant(OWN, 5), 0);
+        memory.free(kept);
         held.iter().for_each(|held| memory.release(*held, *held));
-        assert_eq!((memory.used, memory.promised), (0, 0));
+        assert_eq!((memory.used, memory.granted), (0, 0));
     }
 }

@@ -1,19 +1,19 @@
-//! Channels over RapidIO messages, as Linux's `rio_cm` speaks them (`drivers/rapidio/rio_cm.c`, 6.12): a stock peer
-//! uses them by `/dev/rio_cm`.
+//! Channels over RapidIO messages, compatible with Linux's `rio_cm` (`drivers/rapidio/rio_cm.c`, 6.12). A stock peer
+//! uses them through `/dev/rio_cm`.
 //!
-//! What the protocol does not have: sequence numbers, acknowledgements, heartbeats, an answer that refuses a request.
-//! A receiver with 128 messages in a channel drops what comes then without a word, and a close discards what was not
-//! read there. Who needs more puts it above.
+//! The protocol has no sequence numbers, acknowledgements, heartbeats, or refusals of requests. A receiver with 128
+//! messages in a channel drops further ones silently, and a close discards unread messages. Applications that need more
+//! must implement it.
 //!
-//! What is done differently from Linux, where its peer cannot tell or would suffer:
-//! * Every message has to come from the device that the channel is connected to. Linux does not look.
-//! * A request is accepted within 2.5 s or not at all: an acknowledgement after the requester's 3 s makes a stock
-//!   requester that reads then fall over a null pointer.
-//! * An acknowledgement that comes after we gave up is answered by a close, so that nobody keeps half a channel.
+//! Differences from Linux, which a stock peer does not notice or which protect it:
+//! * Every message must come from the device that the channel is connected to. Linux does not check this.
+//! * A request is accepted within 2.5 s or not at all: after an acknowledgement later than the requester's 3 s, a stock
+//!   requester that reads dereferences a null pointer.
+//! * An acknowledgement after the timeout is answered by a close, so that no half-open channel remains.
 //! * Data that was unread when the peer closed can still be read.
-//! * The receiver's id stands in every message.
+//! * Every message carries the receiver's id.
 //!
-//! Where the other end is ours, too, `flow` is what the protocol does not have.
+//! Between two appliances, `flow` adds flow control, an orderly end, and keepalives.
 
 mod arrival;
 mod channel;
@@ -26,7 +26,7 @@ mod flow;
 mod memory;
 mod wire;
 
-pub use arrival::{Arrival, Back};
+pub use arrival::{Arrival, Reply};
 pub use channel::Peer;
 pub use error::Error;
 pub use wire::{HEADER, Header, MOST, Malformed, Operation};
@@ -40,25 +40,25 @@ use memory::Memory;
 
 /// The mailbox that stock peers use.
 pub const MAILBOX: Mailbox = Mailbox::ALL[1];
-/// The first number of channels whose number nobody chose.
+/// The first dynamically assigned channel number.
 const FIRST_DYNAMIC: u16 = 256;
-/// Channels at most.
+/// Maximum number of channels.
 const MOST_CHANNELS: usize = 1024;
 
-/// What was counted.
+/// Counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Data messages received, and how many of stock peers were thrown away because there was no room.
+    /// Data messages received.
     pub received: u64,
-    /// See `received`.
+    /// Data messages of stock peers that were dropped because there was no room.
     pub overflowed: u64,
-    /// Messages that could not be read.
+    /// Malformed messages.
     pub malformed: u64,
-    /// Messages for a channel that does not exist or is connected to somebody else.
+    /// Messages for a channel that does not exist or is connected to another peer.
     pub stray: u64,
-    /// Requests that nobody listens for, or that were too many.
+    /// Requests without a listening channel, or beyond its limits.
     pub refused: u64,
-    /// Requests that were too old when they were to be accepted.
+    /// Requests that were too old to be accepted.
     pub stale: u64,
 }
 
@@ -70,15 +70,16 @@ pub struct Engine {
     next: u16,
     outgoing: VecDeque<(Destination, Header)>,
     news: VecDeque<u16>,
-    /// Channels that were asked for, and when they are given up: in the order of that, as all wait equally long.
+    /// Connecting channels and their timeouts. Sorted, because all timeouts are equally long.
     waiting: VecDeque<(Instant, u16)>,
-    /// Channels between our own, and their next ticks: in the order of that.
+    /// Flow-controlled channels and their next ticks. Sorted likewise.
     ticks: VecDeque<(Instant, u16)>,
-    /// Buffers that were used before.
+    /// Buffers to be reused.
     spare: Vec<Data>,
     memory: Memory,
-    /// Channels whose users would have senders wait, and those that hold them up.
-    patient: usize,
+    /// Number of channels with [`Engine::hold_up`].
+    holding_up: usize,
+    /// Number of these that have [`data::CROWDED`] unread messages or more.
     crowded: usize,
     counters: Counters,
 }
@@ -97,20 +98,20 @@ impl Engine {
             ticks: VecDeque::new(),
             spare: Vec::new(),
             memory: Memory::default(),
-            patient: 0,
+            holding_up: 0,
             crowded: 0,
             counters: Counters::default(),
         }
     }
 
-    /// The own id has become another; nobody knows channels of the old one.
+    /// Sets the own id. If it changes, all channels end, because peers address them by the old id.
     pub fn set_own_id(&mut self, own_id: Destination) {
         if core::mem::replace(&mut self.own_id, own_id) != own_id {
             self.devices_gone(|_| true);
         }
     }
 
-    /// What was counted.
+    /// Counters of the engine.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -139,7 +140,8 @@ impl Engine {
         self.next = self.next.checked_add(1).unwrap_or(FIRST_DYNAMIC);
     }
 
-    fn tell(&mut self, number: u16) {
+    /// Adds a channel to the list of events.
+    fn notify(&mut self, number: u16) {
         if let Some(channel) = self.channels.get_mut(&number)
             && !core::mem::replace(&mut channel.has_news, true)
         {
@@ -147,7 +149,7 @@ impl Engine {
         }
     }
 
-    /// The next channel whose user would see something new.
+    /// The next channel with an event for its user.
     pub fn next_news(&mut self) -> Option<u16> {
         loop {
             let number = self.news.pop_front()?;
@@ -159,12 +161,12 @@ impl Engine {
         }
     }
 
-    /// Whether a number is a channel's.
+    /// Whether channel `number` exists.
     pub fn has(&self, number: u16) -> bool {
         self.channels.contains_key(&number)
     }
 
-    /// Whether a channel is connected, and to whom; None while it is being connected.
+    /// The peer of a connected channel; None while it is connecting.
     pub fn peer(&self, number: u16) -> Result<Option<Peer>, Error> {
         match self.channels.get(&number).map(|channel| &channel.state) {
             Some(State::Connected(peer)) => Ok(Some(*peer)),
@@ -176,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Why nothing more comes of a channel of which all was read; None if more may come.
+    /// Error if a channel whose data was read completely gets no more data, with the reason.
     fn end(&self, number: u16) -> Result<(), Error> {
         let flow = self.channels.get(&number).and_then(|channel| channel.flow.as_ref());
         match flow.is_some_and(|flow| flow.has_ended()) {
@@ -185,27 +187,27 @@ impl Engine {
         }
     }
 
-    /// Whether the other end of a connected channel is ours, too.
+    /// Whether a channel is connected to another appliance, with flow control.
     pub fn is_own(&self, number: u16) -> bool {
         let channel = self.channels.get(&number);
         channel.is_some_and(|it| it.flow.is_some() && !matches!(it.state, State::Connecting(..)))
     }
 
-    /// When time may change something.
+    /// When [`Engine::poll`] must be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let first = |list: &VecDeque<(Instant, u16)>| list.front().map(|(until, _)| *until);
         Instant::first([first(&self.waiting), first(&self.ticks)])
     }
 
-    /// Time has passed.
+    /// Runs timeouts and ticks.
     pub fn poll(&mut self, now: Instant) {
         while let Some((until, number)) = self.waiting.pop_front_if(|(until, _)| *until <= now) {
-            // It may be connected by now, or another channel.
+            // The channel may be connected by now, or its number reused.
             if let Some(channel) = self.channels.get_mut(&number)
                 && matches!(channel.state, State::Connecting(_, of_it) if of_it == until)
             {
                 channel.state = State::TimedOut;
-                self.tell(number);
+                self.notify(number);
             }
         }
         while let Some((at, number)) = self.ticks.pop_front_if(|(at, _)| *at <= now) {

@@ -1,30 +1,30 @@
-//! Messages of channels (Linux `drivers/rapidio/rio_cm.c`): a header of 20 bytes, big-endian, and data. What is behind
-//! the length in a message is old content of the sender's memory, and is never looked at.
+//! Wire format of channel messages (Linux `drivers/rapidio/rio_cm.c`): a header of 20 bytes, big-endian, and data.
+//! Bytes beyond the length are stale contents of the sender's memory, and are never read.
 
 use drivers::rapidio::{Destination, Mailbox};
 
 /// Bytes of the header.
 pub const HEADER: usize = 20;
-/// Bytes of a message at most, header included.
+/// Maximum length of a message in bytes, header included.
 pub const MOST: usize = 4096;
 
-/// Message of a channel; the other type, 0xAA, is thrown away by Linux too.
+/// Message type of channels. The other type, 0xAA, is discarded, as in Linux.
 const CHANNEL: u8 = 0x55;
 
-/// What a message is for.
+/// Operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A channel wants to be connected to a listening one.
+    /// Requests a connection to a listening channel.
     ConnectRequest,
-    /// It is connected; the source is the channel that was made for it.
+    /// Accepts the request; the source is the new channel.
     ConnectAcknowledge,
-    /// The channel is closed; there is no answer.
+    /// Closes the channel; it is not answered.
     Close,
     /// Data.
     Data,
-    /// Between our own: how many messages may be sent, and nothing else.
+    /// Flow control: a credit without data.
     Credit,
-    /// Between our own: nothing more is sent.
+    /// Flow control: the sender sends no more data.
     Finish,
 }
 
@@ -33,38 +33,39 @@ pub enum Operation {
 pub struct Header {
     /// Id of the sender.
     pub from: u32,
-    /// Id of the receiver. A connecting Linux leaves 0 here in data and close: not to be checked.
+    /// Id of the receiver. Do not check it: the connecting side of Linux sends 0 in data and close.
     pub to: u32,
     /// Mailbox of the sender, and of the receiver.
     pub mailboxes: [u8; 2],
-    /// What it is for.
+    /// Operation.
     pub operation: Operation,
     /// Channel of the receiver.
     pub to_channel: u16,
     /// Channel of the sender.
     pub from_channel: u16,
-    /// Of data: bytes of header and data. Of `Finish`: messages sent in all, modulo 2^16. Else 0.
+    /// Data: bytes of header and data. `Finish`: total of messages sent, modulo 2^16. Otherwise 0.
     pub len: u16,
-    /// Between our own (`super::flow`): of a request and its acknowledgement that it is so, else how many messages the
-    /// receiver may send in all, modulo 2^16. Linux sends 0, or of data whatever its user left there, and does not read it.
+    /// Flow control (`super::flow`): the offer in a request and its acknowledgement; otherwise the credit, the total of
+    /// messages that the receiver may send, modulo 2^16. Linux does not read it. It sends 0, or in data messages
+    /// uninitialized bytes of its user.
     pub word: u16,
 }
 
-/// Why a message is refused.
+/// Why a message is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than a header.
     Short,
-    /// Of another type than channels'.
+    /// Not of the channel message type.
     Type(u8),
-    /// An operation that there is none of.
+    /// Unknown operation.
     Operation(u8),
-    /// Data whose length is less than its header, or more than what has arrived.
+    /// Data whose length is less than the header, or more than the message.
     Length(u16),
 }
 
 impl Header {
-    /// One that we send.
+    /// A header of an outgoing message.
     pub fn new(
         from: Destination,
         to: Destination,
@@ -78,12 +79,12 @@ impl Header {
         Header { from, to, mailboxes, operation, to_channel, from_channel, len: 0, word: 0 }
     }
 
-    /// Reads the header of a message that has arrived.
+    /// Parses the header of a received message.
     pub fn read(message: &[u8]) -> Result<Header, Malformed> {
         Header::parse(message.first_chunk::<HEADER>().ok_or(Malformed::Short)?, message.len())
     }
 
-    /// The same, of a message of `length` bytes that begins with these.
+    /// Parses the header `bytes` of a message of `length` bytes.
     pub fn parse(bytes: &[u8; HEADER], length: usize) -> Result<Header, Malformed> {
         let [a, b, c, d, e, f, g, h, source_box, target_box, kind, operation, rest @ ..] = *bytes;
         if kind != CHANNEL {
@@ -116,7 +117,7 @@ impl Header {
         })
     }
 
-    /// As it goes over the wire.
+    /// The header in wire format.
     pub fn bytes(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let operation = match self.operation {

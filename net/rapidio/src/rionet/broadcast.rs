@@ -1,4 +1,4 @@
-//! A broadcast to more peers than go out at once: a copy of it, and who has it already.
+//! A broadcast to more peers than a mailbox can hold at once: a copy of the frame, and the progress over the peers.
 
 use super::MOST;
 use super::peers::Peers;
@@ -6,24 +6,24 @@ use alloc::boxed::Box;
 use drivers::hal::Packet;
 use drivers::rapidio::Destination;
 
-/// Peers that a broadcast goes to at once. A mailbox of the Tsi721 holds 127 messages.
+/// Maximum number of peers that get a broadcast at once. A mailbox of the Tsi721 holds 127 messages.
 pub const AT_ONCE: usize = 64;
 
-/// A broadcast that goes out in parts, in the order of ids.
+/// A broadcast that is sent in parts, in the order of ids.
 pub struct Broadcast {
     bytes: Box<[u8; MOST]>,
     len: usize,
-    /// The id from which on nobody has it; None once all have.
+    /// Peers from this id on have not got it yet; None once all have.
     next: Option<Destination>,
 }
 
 impl Broadcast {
-    /// None.
+    /// No broadcast in progress.
     pub fn new() -> Self {
         Broadcast { bytes: Box::new([0; MOST]), len: 0, next: None }
     }
 
-    /// Copies a packet of at most [`MOST`] bytes, which all are to have; false if it is longer.
+    /// Begins a broadcast: copies a packet of at most [`MOST`] bytes; false if it is longer.
     pub fn begin(&mut self, packet: &Packet<'_>) -> bool {
         self.len = packet.len();
         let Some(bytes) = self.bytes.get_mut(..self.len) else { return false };
@@ -42,12 +42,12 @@ impl Broadcast {
         true
     }
 
-    /// Whether there are some who have not got it.
-    pub fn is_under_way(&self) -> bool {
+    /// Whether peers may still wait for it.
+    pub fn in_progress(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Who is to have it next, and what. Nobody is left if None.
+    /// The next peer, and the frame. None if no peer is left.
     pub fn next(&mut self, peers: &Peers) -> Option<(Destination, &[u8])> {
         let id = self.next.and_then(|from| peers.active_from(from));
         if id.is_none() {
@@ -56,7 +56,7 @@ impl Broadcast {
         Some((id?, self.bytes.get(..self.len)?))
     }
 
-    /// That one has it.
+    /// Notes that the frame was sent to peer `to`.
     pub fn was_sent(&mut self, to: Destination) {
         self.next = to.checked_add(1);
     }

@@ -1,13 +1,13 @@
-//! Ethernet over RapidIO messages (Linux `drivers/net/rionet.c`): a frame without FCS is a message of mailbox 0; its
-//! length is padded to a multiple of 8, so that what is behind a packet in a frame that was received is padding.
+//! Ethernet over RapidIO messages (Linux `drivers/net/rionet.c`): a frame without FCS is a message of mailbox 0. Its
+//! length is padded to a multiple of 8, so a received frame may end with padding.
 //!
-//! A MAC address is made of a destination id. Who takes part says so by doorbells: JOIN, which whoever did not know
-//! it answers, and LEAVE. Broadcasts and groups go to each peer that has joined, one by one; to more than a mailbox holds
-//! (`broadcast`) in parts.
+//! A MAC address is derived from a destination id. Peers join and leave by doorbells: JOIN, which a peer answers if the
+//! sender was new to it, and LEAVE. Broadcasts and multicasts are sent to each joined peer individually, in parts if a
+//! mailbox cannot hold all of them (`broadcast`).
 //!
-//! A stock peer that believes us to be there does not answer a JOIN: we say LEAVE first, in case we crashed and it
-//! has not noticed. A peer to whom a message cannot be delivered is taken for gone until it joins again, which it is
-//! asked to every few seconds.
+//! A stock peer does not answer a JOIN of a sender that it considers joined. So LEAVE is sent first, in case this end
+//! point crashed without the peer noticing. A peer to which a message cannot be delivered counts as gone until it joins
+//! again, which is requested every few seconds.
 
 mod broadcast;
 mod peers;
@@ -24,68 +24,69 @@ use drivers::hal::{Frame, Instant, Packet, Port, PortCounters, TransmitError, Tr
 use drivers::rapidio::{Destination, Doorbell, Mailbox, OpenPort, SendError, Undelivered};
 use peers::Peers;
 
-/// The mailbox of frames.
+/// Mailbox for frames.
 pub const MAILBOX: Mailbox = Mailbox::ALL[0];
-/// Layer 3 packet of the largest message.
+/// Layer 3 packet that fits into the largest message.
 pub const MTU: usize = MOST - HEADER;
-/// Doorbells: a peer takes part, or does so no more.
+/// Doorbell: the sender joins.
 pub const JOIN: u16 = 0x1000;
-/// See [`JOIN`].
+/// Doorbell: the sender leaves.
 pub const LEAVE: u16 = 0x1001;
 
 const MOST: usize = 4096;
 const HEADER: usize = 14;
 /// First four bytes of MAC addresses; the last two are the id.
 const PREFIX: [u8; 4] = [0, 1, 0, 1];
-/// Frames that are in the hands of the port's user at most.
+/// Maximum number of received frames that the port's user may hold.
 const BUFFERS: usize = 64;
-/// How often those are asked to join who have not.
-const ASK: Duration = Duration::from_secs(5);
-/// Doorbells that wait for room.
+/// Interval of join requests to peers that have not joined.
+const JOIN_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of doorbells that wait for room.
 const MOST_DOORBELLS: usize = 1024;
 
-/// A master port that several share, all of one loop.
+/// A master port that is shared by engines of one loop.
 pub type SharedPort = Rc<RefCell<OpenPort>>;
 
-/// The MAC address of an id.
+/// The MAC address for an id.
 pub const fn mac_of(id: Destination) -> [u8; 6] {
     let [a, b, c, d] = PREFIX;
     let [high, low] = id.to_be_bytes();
     [a, b, c, d, high, low]
 }
 
-/// The id behind a MAC address; None if it is of another kind.
+/// The id in a MAC address; None if the address is not a rionet one.
 pub fn id_of(mac: [u8; 6]) -> Option<Destination> {
     let (prefix, id) = mac.split_first_chunk::<4>()?;
     (*prefix == PREFIX).then(|| u16::from_be_bytes([id[0], id[1]]))
 }
 
-/// What was counted that is no port's.
+/// Counters that [`PortCounters`] does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames for a MAC address that is no peer's, or of one that has not joined.
+    /// Frames to a MAC address that is not of a joined peer.
     pub tx_unknown: u64,
-    /// Messages that are no frames, or of somebody who is no peer.
+    /// Messages that are not frames, or not from a peer.
     pub rx_refused: u64,
-    /// Messages that did not arrive.
+    /// Messages that were not delivered.
     pub undelivered: u64,
 }
 
-/// Who takes part, as both ends see it.
+/// State of the network's peers, shared by [`Rionet`] and [`Members`].
 #[derive(Default)]
 struct Shared {
     own_id: Destination,
-    /// The network is known: frames have somewhere to go.
+    /// The network is enumerated.
     is_known: bool,
     peers: Peers,
-    /// Doorbells that found no room: to whom, and which.
+    /// Doorbells that wait for room: destination and value.
     doorbells: VecDeque<(Destination, u16)>,
-    asked: Instant,
+    /// Time of the last join requests.
+    last_join: Instant,
     counters: Counters,
 }
 
-/// A master port as an Ethernet port. Its link is up while the network is known, and its MAC address is that of the id
-/// which it has there.
+/// A master port as an Ethernet port. Its link is up while the network is known. Its MAC address is derived from its
+/// id.
 pub struct Rionet {
     port: SharedPort,
     shared: Rc<RefCell<Shared>>,
@@ -96,13 +97,13 @@ pub struct Rionet {
     counters: PortCounters,
 }
 
-/// The end of who runs the network: tells the port who may be a peer, and hears who is.
+/// The end point's side of the Ethernet port: sets the possible peers, and handles their doorbells.
 pub struct Members {
     port: SharedPort,
     shared: Rc<RefCell<Shared>>,
 }
 
-/// Both ends of an Ethernet port with no peers yet. Its mailbox must be open.
+/// An Ethernet port without peers, and its [`Members`]. Its mailbox must be open.
 pub fn open(port: &SharedPort) -> (Rionet, Members) {
     let doorbells = VecDeque::with_capacity(MOST_DOORBELLS);
     let shared = Rc::new(RefCell::new(Shared { doorbells, ..Shared::default() }));
@@ -119,7 +120,7 @@ pub fn open(port: &SharedPort) -> (Rionet, Members) {
 }
 
 impl Members {
-    /// The network is known, or has changed: who may be a peer. New ones are told that we are here.
+    /// Sets the possible peers after the network was enumerated or has changed. Sends joins to new ones.
     pub fn set_network(&mut self, network: &Network) {
         let shared = &mut *self.shared.borrow_mut();
         shared.own_id = network.own_id;
@@ -131,15 +132,15 @@ impl Members {
         }
     }
 
-    /// The network is not known any more.
-    pub fn lose(&mut self) {
+    /// Removes all peers, because the network is not known any more.
+    pub fn network_lost(&mut self) {
         let shared = &mut *self.shared.borrow_mut();
         shared.is_known = false;
         shared.doorbells.clear();
         shared.peers.update(core::iter::empty());
     }
 
-    /// Everybody is told that we leave.
+    /// Sends a leave to all peers.
     pub fn leave(&mut self) {
         let shared = &mut *self.shared.borrow_mut();
         for id in shared.peers.all() {
@@ -147,8 +148,8 @@ impl Members {
         }
     }
 
-    /// A doorbell was rung; false if it is none of rionet's.
-    pub fn hear(&mut self, doorbell: &Doorbell) -> bool {
+    /// Handles a received doorbell; false if it is not one of rionet's.
+    pub fn on_doorbell(&mut self, doorbell: &Doorbell) -> bool {
         let shared = &mut *self.shared.borrow_mut();
         match doorbell.info {
             JOIN => {
@@ -162,44 +163,44 @@ impl Members {
         true
     }
 
-    /// A message of mailbox 0 did not arrive.
+    /// Handles an undelivered message of mailbox 0: its receiver counts as gone.
     pub fn undelivered(&mut self, what: &Undelivered) {
         let shared = &mut *self.shared.borrow_mut();
         shared.counters.undelivered += 1;
         shared.peers.leave(what.to);
     }
 
-    /// Asks those to join who have not.
+    /// Sends waiting doorbells, and periodically joins to peers that have not joined.
     pub fn poll(&mut self, now: Instant) {
         let shared = &mut *self.shared.borrow_mut();
         shared.send_doorbells(&self.port);
-        if now.since(shared.asked) < ASK || !shared.is_known {
+        if now.since(shared.last_join) < JOIN_INTERVAL || !shared.is_known {
             return;
         }
-        shared.asked = now;
+        shared.last_join = now;
         for id in shared.peers.absent() {
             shared.ring(&self.port, id, LEAVE);
             shared.ring(&self.port, id, JOIN);
         }
     }
 
-    /// When [`Members::poll`] wants to be called: while there are some who have not joined.
+    /// When [`Members::poll`] must be called; None if all peers have joined.
     pub fn deadline(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
-        (shared.is_known && shared.peers.has_absent()).then_some(shared.asked + ASK)
+        (shared.is_known && shared.peers.has_absent()).then_some(shared.last_join + JOIN_INTERVAL)
     }
 
-    /// Whether a peer takes part.
+    /// Whether a peer has joined.
     pub fn is_active(&self, id: Destination) -> bool {
         self.shared.borrow().peers.is_active(id)
     }
 
-    /// Peers that take part.
+    /// Number of joined peers.
     pub fn active_count(&self) -> usize {
         self.shared.borrow().peers.active_count()
     }
 
-    /// What was counted beside [`Port::counters`].
+    /// Counters beside [`Port::counters`].
     pub fn counters(&self) -> Counters {
         self.shared.borrow().counters
     }
@@ -230,14 +231,14 @@ impl Rionet {
             Ok(()) => Ok(()),
             Err(SendError::Full) => Err(TransmitError::Full),
             Err(SendError::Length) => Err(TransmitError::TooLarge),
-            // The link is down: what is sent then is lost.
+            // The link is down: the frame is lost.
             Err(SendError::Closed) => Ok(()),
         }
     }
 
-    /// Goes on with a broadcast, as far as there is room; whether all have it.
+    /// Continues a broadcast, as far as the mailbox has room; true once all peers have it.
     fn broadcast(&mut self) -> bool {
-        while self.broadcast.is_under_way() {
+        while self.broadcast.in_progress() {
             let shared = self.shared.borrow();
             let Some((to, frame)) = self.broadcast.next(&shared.peers) else { return true };
             let packet = Packet { header: frame, payload: &[], trailer: &[] };
@@ -347,7 +348,7 @@ impl Port for Rionet {
         sent
     }
 
-    /// All of it is copied.
+    /// Frames are copied.
     fn progress(&mut self) -> TransmitProgress {
         TransmitProgress::NOTHING_HELD
     }
@@ -365,12 +366,12 @@ impl Port for Rionet {
         let port = self.port.borrow();
         port.pending()
             || self.refused_transmit.get() && self.has_room()
-            || self.broadcast.is_under_way() && port.has_room(MAILBOX, 1)
+            || self.broadcast.in_progress() && port.has_room(MAILBOX, 1)
     }
 
     fn has_room(&self) -> bool {
         let most = self.shared.borrow().peers.active_count().clamp(1, AT_ONCE);
-        let room = !self.broadcast.is_under_way() && self.port.borrow().has_room(MAILBOX, most);
+        let room = !self.broadcast.in_progress() && self.port.borrow().has_room(MAILBOX, most);
         if room {
             self.refused_transmit.set(false);
         }

@@ -1,4 +1,4 @@
-//! Who may take part, and who does.
+//! The peers of a network: all possible ones, and those that have joined.
 
 use alloc::vec::Vec;
 use drivers::rapidio::Source;
@@ -7,7 +7,7 @@ use drivers::rapidio::Source;
 #[derive(Debug, Default)]
 pub struct Peers {
     all: Vec<(Source, bool)>,
-    /// Those that have joined: what broadcasts go to.
+    /// Ids of joined peers, to which broadcasts are sent.
     active: Vec<Source>,
 }
 
@@ -16,7 +16,7 @@ impl Peers {
         self.all.binary_search_by_key(&id, |(id, _)| *id)
     }
 
-    /// From now on these may take part; those that are new.
+    /// Replaces the list of possible peers. Returns the new ones.
     pub fn update(&mut self, ids: impl Iterator<Item = Source>) -> Vec<Source> {
         let mut ids: Vec<Source> = ids.collect();
         ids.sort_unstable();
@@ -24,11 +24,11 @@ impl Peers {
         let fresh = ids.iter().copied().filter(|id| self.place(*id).is_err()).collect();
         let all = ids.iter().map(|id| (*id, self.is_active(*id))).collect();
         self.all = all;
-        self.list();
+        self.rebuild_active();
         fresh
     }
 
-    fn list(&mut self) {
+    fn rebuild_active(&mut self) {
         self.active.clear();
         self.active.extend(self.all.iter().filter(|(_, active)| *active).map(|(id, _)| *id));
     }
@@ -38,57 +38,57 @@ impl Peers {
         let changed = self.all[at].1 != active;
         self.all[at].1 = active;
         if changed {
-            self.list();
+            self.rebuild_active();
         }
         changed
     }
 
-    /// A peer has joined; true if it had not before.
+    /// Marks a peer as joined; true if it was not before.
     pub fn join(&mut self, id: Source) -> bool {
         self.set(id, true)
     }
 
-    /// A peer has left.
+    /// Marks a peer as not joined.
     pub fn leave(&mut self, id: Source) {
         self.set(id, false);
     }
 
-    /// Whether it may take part.
+    /// Whether the id is of a possible peer.
     pub fn knows(&self, id: Source) -> bool {
         self.place(id).is_ok()
     }
 
-    /// Whether it does.
+    /// Whether the id is of a joined peer.
     pub fn is_active(&self, id: Source) -> bool {
         self.place(id).is_ok_and(|at| self.all[at].1)
     }
 
-    /// Peers that have joined: how many.
+    /// Number of joined peers.
     pub fn active_count(&self) -> usize {
         self.active.len()
     }
 
-    /// One of them.
+    /// Joined peer number `n`, in the order of ids.
     pub fn active(&self, n: usize) -> Option<Source> {
         self.active.get(n).copied()
     }
 
-    /// The first of them whose id is not below this one.
+    /// The first joined peer whose id is `id` or higher.
     pub fn active_from(&self, id: Source) -> Option<Source> {
         self.active(self.active.partition_point(|active| *active < id))
     }
 
-    /// All that may take part.
+    /// All possible peers.
     pub fn all(&self) -> Vec<Source> {
         self.all.iter().map(|(id, _)| *id).collect()
     }
 
-    /// Whether there are some that have not joined.
+    /// Whether there are peers that have not joined.
     pub fn has_absent(&self) -> bool {
         self.active.len() < self.all.len()
     }
 
-    /// Those that have not joined.
+    /// Peers that have not joined.
     pub fn absent(&self) -> Vec<Source> {
         self.all.iter().filter(|(_, active)| !active).map(|(id, _)| *id).collect()
     }

@@ -1,4 +1,4 @@
-//! Enumeration's port straight on the model network, without a bridge between.
+//! A port for enumeration directly on the model network, without the model of a bridge.
 
 use drivers::hal::Instant;
 use drivers::rapidio::{Busy, IdSize, Maintained, Maintenance, MaintenanceError, PortWrite, csr};
@@ -26,7 +26,7 @@ impl Lab {
     }
 }
 
-/// One of its end points, which enumerates.
+/// An end point of the network, with its enumeration.
 pub struct Side {
     pub master: Master,
     network: Rc<RefCell<Network>>,
@@ -35,9 +35,9 @@ pub struct Side {
     answer: Option<Maintained>,
     now: u64,
     requests: u64,
-    /// It hears no port-writes.
-    pub deaf: bool,
-    /// Answers are changed at random, from this seed on.
+    /// Port-writes to it are dropped.
+    pub drops_port_writes: bool,
+    /// Seed for random changes of answers, if wanted.
     pub noise: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Side {
             answer: None,
             now: 0,
             requests: 0,
-            deaf: false,
+            drops_port_writes: false,
             noise: None,
         }
     }
@@ -65,7 +65,7 @@ impl Side {
         self.requests
     }
 
-    /// A turn of the loop: at most one request is answered.
+    /// A round of the loop: at most one request is answered.
     pub fn round(&mut self) {
         self.now += 100_000;
         let mut port = Port {
@@ -74,7 +74,7 @@ impl Side {
             size: self.size,
             answer: self.answer.take(),
             room: 1,
-            deaf: self.deaf,
+            drops_port_writes: self.drops_port_writes,
             noise: self.noise,
         };
         self.master.poll(&mut port, Instant::from_nanos(self.now));
@@ -86,7 +86,7 @@ impl Side {
         (0..count).for_each(|_| self.round());
     }
 
-    /// So much time passes.
+    /// Runs rounds for `time`.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time.as_nanos() as u64;
         while self.now < end {
@@ -94,7 +94,7 @@ impl Side {
         }
     }
 
-    /// Everything that was told is seen, and in a small network what was not.
+    /// Runs long enough to handle all port-writes, and in a small network to check all ports.
     pub fn settle(&mut self) {
         self.pass(Duration::from_secs(5));
     }
@@ -120,7 +120,7 @@ struct Port {
     size: IdSize,
     answer: Option<Maintained>,
     room: u8,
-    deaf: bool,
+    drops_port_writes: bool,
     noise: Option<u64>,
 }
 
@@ -177,7 +177,7 @@ impl Reach for Port {
     }
 
     fn maintained(&mut self) -> Option<Maintained> {
-        // The answer takes a turn.
+        // The answer arrives in the next round.
         if self.room == 0 { None } else { self.answer.take() }
     }
 
@@ -187,7 +187,7 @@ impl Reach for Port {
         let at = answers.iter().position(|packet| matches!(packet.kind, Kind::PortWrite { .. }))?;
         let Kind::PortWrite { words } = answers.remove(at)?.kind else { return None };
         let [component_tag, port_errors, port, logical_errors] = words;
-        let told = PortWrite { component_tag, port_errors, port, logical_errors };
-        (!self.deaf).then_some(told)
+        let report = PortWrite { component_tag, port_errors, port, logical_errors };
+        (!self.drops_port_writes).then_some(report)
     }
 }

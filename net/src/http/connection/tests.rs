@@ -1,4 +1,4 @@
-//! A connection, byte by byte.
+//! HTTP connections without TCP: framing, streams, limits and timeouts.
 
 use super::*;
 use crate::http::Method;
@@ -53,7 +53,7 @@ impl Handler for Routes {
     }
 }
 
-/// Sends `input` in parts of `part` bytes; what came back, and the connection.
+/// Sends `input` in parts of `part` bytes. Returns the response, the connection and the handler.
 fn talk(input: &[u8], part: usize) -> (String, Connection, Routes) {
     let (mut connection, mut routes) =
         (Connection::new(Limits::default(), FROM, T0), Routes::default());
@@ -74,7 +74,7 @@ fn talk(input: &[u8], part: usize) -> (String, Connection, Routes) {
 }
 
 #[test]
-fn answers_and_keeps_the_connection() {
+fn response_keeps_the_connection_open() {
     for part in [1, 7, 10_000] {
         let (answer, connection, _) = talk(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", part);
         let expected = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n\
@@ -85,7 +85,7 @@ fn answers_and_keeps_the_connection() {
 }
 
 #[test]
-fn answers_pipelined_requests_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     let input = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\none\
         HEAD / HTTP/1.1\r\nHost: a\r\n\r\n\
         GET /echo HTTP/1.1\r\nHost: a\r\n\r\n\
@@ -126,7 +126,7 @@ fn streams_are_sent_in_chunks_or_by_length_or_to_the_end() {
 }
 
 #[test]
-fn gives_leave_for_a_body() {
+fn expect_continue_is_answered() {
     let head =
         b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
     let (answer, mut connection, mut routes) = talk(head, 9);
@@ -138,7 +138,7 @@ fn gives_leave_for_a_body() {
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn oversized_head_and_body_are_refused() {
     let (answer, connection, _) = talk(&[b'a'; 20_000], 1000);
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     assert!(connection.is_finished());
@@ -152,7 +152,7 @@ fn what_is_too_large_is_refused() {
 }
 
 #[test]
-fn the_slow_and_the_stuck_are_timed_out() {
+fn slow_and_stalled_clients_are_timed_out() {
     let limits = Limits::default();
     let (_, mut connection, mut routes) = talk(b"GET / HT", 100);
     assert_eq!(connection.poll_timeout(), T0 + limits.request);
@@ -170,7 +170,7 @@ fn the_slow_and_the_stuck_are_timed_out() {
     connection.poll(&mut routes, T0);
     assert!(!connection.output(&mut routes, T0).is_empty());
     connection.poll(&mut routes, T0 + limits.stall);
-    assert!(connection.is_broken(), "takes nothing");
+    assert!(connection.is_broken(), "the client reads nothing");
     connection.abandon(&mut routes);
     assert_eq!(routes.closed, [5]);
 }

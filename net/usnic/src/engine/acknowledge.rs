@@ -1,14 +1,15 @@
-//! What the peer acknowledges, and what is done when it does not.
+//! Acknowledgements of the peer, and loss recovery.
 //!
-//! An ACK tells only up to where everything has arrived. One that tells the same again shows that something is
-//! missing: the first packet behind it is sent again at once, and then not before an ACK of that can be back. The
-//! ACK of what was sent again, if it does not reach what had been sent by then, shows the next that is missing
-//! (as NewReno, RFC 6582). Not to spend a round trip on each, packets behind it go with it, as many as the link
-//! carries in a round trip: all of that if nothing else can be sent, else an eighth. Where no ACK comes, the first
-//! packet is sent once more after about two round trips, and then by a timer that is doubled each time.
+//! ACKs are cumulative. A duplicate ACK shows that a packet is missing: the first packet after the acknowledged one is
+//! retransmitted at once, and not again before an ACK of it can have arrived. If the ACK of a retransmission is
+//! partial, so that it does not reach the last packet sent by then, it shows the next missing packet (as in NewReno,
+//! RFC 6582). Because one round trip for each loss is too slow, later packets are retransmitted with it: as many as the
+//! link carries in a round trip if no new packet can be sent, otherwise an eighth of that. Without any ACK, the first
+//! packet is retransmitted after about two round trips, and then by a timer that doubles each time.
 //!
-//! Round trips are measured of packets that were sent once, and of the first that was sent again if that was
-//! enough: with many losses there is hardly another, and a timer that knows only the time of long queues is slow.
+//! Round trips are measured on packets that were sent once, and on the first retransmission if one was
+//! sufficient: with heavy loss there are hardly other samples, and a timer that knows only the delay of long queues is
+//! slow.
 
 use super::endpoint::{Endpoint, LEAST_LIMIT, LOSSY_LIMIT, extend};
 use super::shared::Shared;
@@ -16,24 +17,24 @@ use super::{Engine, Failure, NO_MESSAGE, NONE, WINDOW};
 use crate::wheel::Wheel;
 use drivers::hal::Instant;
 
-/// ACKs of what was never sent, until the peer is taken for one that knows another life of ours.
-const OTHER_LIFE: u64 = 16;
-/// Most doublings of the timer that outlast an ACK: loss alone must not make it slow.
+/// ACKs of packets that were never sent, until the peer's state counts as stale.
+const STALE_ACKS: u64 = 16;
+/// Most doublings of the timer that an ACK does not reset. Loss alone must not slow the timer down.
 const LASTING: u32 = 3;
-/// Most packets that are sent again at a time because the one before was missing, too.
+/// Most packets retransmitted at a time because the packet before was missing too.
 const MOST_AGAIN: u64 = 256;
-/// Nanoseconds: a packet is not sent again so soon after it was, as long as no round trip is known.
+/// Minimum nanoseconds between retransmissions of a packet while no round trip is known.
 const LEAST_PAUSE: u64 = 100_000;
 
 impl Endpoint {
-    /// How long an ACK may take, before something is wrong: smoothed round trip and four times its variation.
-    fn patience(&self) -> Option<u64> {
+    /// Timeout of an ACK in nanoseconds: the smoothed round trip and four times its variation.
+    fn ack_timeout(&self) -> Option<u64> {
         let smoothed = self.round_trip.smoothed?;
         Some(smoothed.saturating_add(self.round_trip.variation.saturating_mul(4)))
     }
 
-    /// Waits for an ACK from now on. `sent` is when the first packet that has none was sent, if an ACK of those
-    /// before it has just come: its own follows that closely, if it was sent with them.
+    /// Starts the retransmission timer. After an ACK, `sent` is when the first packet without one was sent: if it was
+    /// sent with the acknowledged packets, its ACK follows soon.
     #[inline(never)]
     pub(super) fn start_timer(&mut self, wheel: &mut Wheel, sent: Option<Instant>, now: Instant) {
         let probe = self.config.probe;
@@ -46,20 +47,20 @@ impl Endpoint {
         };
         let at = now.after_nanos(wait);
         self.recovery.timer = Some(at);
-        wheel.put(self.id.place, at);
+        wheel.schedule(self.id.place, at);
     }
 
-    /// Nanoseconds of the timer: twice of what ACKs may take, and doubled for each time that it has expired.
+    /// Nanoseconds of the timer: twice the timeout of an ACK, doubled for each expiry.
     fn wait(&self) -> u64 {
-        let base = match self.patience() {
-            Some(patience) => patience.saturating_mul(2).max(self.config.probe),
+        let base = match self.ack_timeout() {
+            Some(timeout) => timeout.saturating_mul(2).max(self.config.probe),
             None => self.config.retransmit,
         };
         let times = self.recovery.doubled.max(self.recovery.backed_off).min(32);
         base.saturating_mul(1 << times).min(self.config.retransmit_most)
     }
 
-    /// Sends `count` packets again, from the first that is not acknowledged.
+    /// Schedules the retransmission of `count` packets, from the first unacknowledged one.
     fn resend(&mut self, count: u64) {
         let first = self.send.acknowledged + 1;
         self.recovery.next = first;
@@ -67,19 +68,19 @@ impl Endpoint {
         self.recovery.fragment = None;
     }
 
-    /// How many packets may be sent again that are not known to be lost, in place of waiting for so many
-    /// nanoseconds: what the link carries in that time, if it has nothing else to do, else an eighth of it.
-    fn guess(&self, nanos: u64) -> u64 {
+    /// Packets to retransmit speculatively instead of waiting for so many nanoseconds: the number that the link
+    /// carries in that time if no new packet can be sent, otherwise an eighth of it.
+    fn speculative_count(&self, nanos: u64) -> u64 {
         let limit = u64::from(self.send.limit);
-        let is_idle = self.send.unsent == NONE || self.on_the_way() >= limit;
-        // Without a speed, as at 10 Gb/s.
+        let is_idle = self.send.unsent == NONE || self.in_flight() >= limit;
+        // An unknown speed counts as 10 Gb/s.
         let byte_time = if self.byte_time > 0 { self.byte_time } else { 819 };
         let packet = u64::from(self.max_chunk) * byte_time / 1024;
         let share = if is_idle { nanos } else { nanos / 8 };
         share.checked_div(packet).unwrap_or(1).clamp(1, WINDOW)
     }
 
-    /// A round trip was seen.
+    /// Adds a sample of the round trip time.
     fn measure(&mut self, nanos: u64) {
         self.recovery.doubled = 0;
         let trip = &mut self.round_trip;
@@ -95,19 +96,20 @@ impl Endpoint {
         }
     }
 
-    /// The ACK says what the last one said: something behind it has arrived, and it has not.
-    fn hear_again(&mut self, now: Instant) -> bool {
-        if self.on_the_way() == 0 || self.recovery.next < self.recovery.end {
+    /// Handles a duplicate ACK: a later packet has arrived, and the next one has not. True if a packet is to be
+    /// retransmitted.
+    fn handle_duplicate_ack(&mut self, now: Instant) -> bool {
+        if self.in_flight() == 0 || self.recovery.next < self.recovery.end {
             return false;
         }
-        // One that has left before that arrived which was sent again says nothing of it.
+        // An ACK that was sent before the retransmission arrived does not show whether it was lost.
         let pause = self.round_trip.smoothed.unwrap_or(LEAST_PAUSE).max(LEAST_PAUSE);
         if self.recovery.at.is_some_and(|at| now.nanos_since(at) < pause) {
             return false;
         }
         if self.recovery.until.is_none() {
             self.recovery.until = Some(self.send.next);
-            // A packet now and then says little of how much gets through.
+            // Occasional losses say little about the capacity of the path, so the limit stays above a minimum.
             let less = self.send.limit - self.send.limit / 8;
             self.send.limit = less.max(LOSSY_LIMIT).min(self.send.limit);
         }
@@ -117,8 +119,8 @@ impl Endpoint {
         true
     }
 
-    /// The ACK tells of `count` packets more; whether packets are to be sent again.
-    fn hear_more(&mut self, number: u64, count: u64, now: Instant) -> bool {
+    /// Handles an ACK of `count` further packets. True if packets are to be retransmitted.
+    fn handle_new_ack(&mut self, number: u64, count: u64, now: Instant) -> bool {
         if let Some((timed, at)) = self.round_trip.timed
             && timed <= number
         {
@@ -136,7 +138,7 @@ impl Endpoint {
         self.recovery.expired = 0;
         let first = number + 1;
         if first < self.recovery.next {
-            // Some of what was sent again is still on the way.
+            // Some retransmissions are still in flight.
             return false;
         }
         self.recovery.end = self.recovery.next;
@@ -148,23 +150,23 @@ impl Endpoint {
             self.recovery.until = None;
             return false;
         }
-        // What is answered before that can be was late, and not lost.
+        // An ACK that arrives sooner than a round trip is for the first transmission, which was late and not lost.
         if once && waited >= self.round_trip.least / 2 {
             self.measure(waited);
         }
-        // What was sent again has arrived, and the next, which was sent before it, has not: it is lost. If nothing
-        // behind the first had arrived, much may be.
+        // The retransmission has arrived, and the next packet, which was sent before it, has not: it is lost. If no
+        // later packet had arrived either, many may be lost.
         self.recovery.count = if exactly { (2 * self.recovery.count).min(MOST_AGAIN) } else { 1 };
         self.counters.num_fast_retrans += 1;
-        let count = self.recovery.count.max(self.guess(waited));
+        let count = self.recovery.count.max(self.speculative_count(waited));
         self.resend(count.min(until - first));
         true
     }
 
-    /// No ACK has come in time; whether that is enough.
-    fn expire(&mut self, wheel: &mut Wheel, now: Instant) -> bool {
+    /// Handles the expiry of the retransmission timer. True if the retries are used up.
+    fn handle_timeout(&mut self, wheel: &mut Wheel, now: Instant) -> bool {
         self.counters.num_timeout_retrans += 1;
-        // What is sent again soon is a question, not a sign that nobody answers.
+        // An early retransmission is a probe, and does not count as a retry.
         if self.wait() >= self.config.retransmit {
             if self.recovery.expired >= self.config.retries {
                 return true;
@@ -183,9 +185,9 @@ impl Endpoint {
         false
     }
 
-    /// The peer acknowledges everything up to `number`; why the endpoint fails, if it does.
+    /// Handles an ACK of all packets up to `number`. An error means that the endpoint fails.
     #[inline]
-    pub(super) fn hear(
+    pub(super) fn handle_ack(
         &mut self,
         shared: &mut Shared,
         number: u16,
@@ -193,17 +195,17 @@ impl Endpoint {
     ) -> Result<(), Failure> {
         let number = extend(self.send.acknowledged, number);
         if number <= self.send.acknowledged || number >= self.send.next {
-            return self.hear_nothing_new(shared, number, now);
+            return self.handle_other_ack(shared, number, now);
         }
         let most = &mut self.counters.max_sent_window_size;
         *most = (self.send.next - 1 - self.send.acknowledged).max(*most);
         let count = number - self.send.acknowledged;
-        let again = self.hear_more(number, count, now);
+        let again = self.handle_new_ack(number, count, now);
         self.retire(shared);
         if again || self.send.unsent != NONE {
             shared.make_ready(self);
         }
-        if self.on_the_way() == 0 {
+        if self.in_flight() == 0 {
             self.recovery.timer = None;
         } else {
             let first = shared.fragments.get(self.send.first);
@@ -213,8 +215,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// An ACK that is old, says what the last one said, or cannot be.
-    fn hear_nothing_new(
+    /// Handles an ACK that is a duplicate, old, or for packets that were never sent.
+    fn handle_other_ack(
         &mut self,
         shared: &mut Shared,
         number: u64,
@@ -222,30 +224,30 @@ impl Endpoint {
     ) -> Result<(), Failure> {
         if number == self.send.acknowledged {
             self.counters.num_dup_acks += 1;
-            if self.hear_again(now) {
+            if self.handle_duplicate_ack(now) {
                 shared.make_ready(self);
             }
             return Ok(());
         }
         if number < self.send.acknowledged {
             self.counters.num_old_dup_acks += 1;
-            // Far behind may as well be far ahead.
+            // With 16 bits, a number far behind may also be far ahead.
             if self.send.acknowledged - number <= WINDOW {
                 return Ok(());
             }
         }
-        // An ACK of what was never sent is not believed. As long as it has acknowledged nothing that we have sent,
-        // the peer may know another life of ours.
+        // An ACK of packets that were never sent is ignored. If the peer has acknowledged no packet of ours so far, its
+        // state may be from before a restart.
         self.counters.acks_of_unsent += 1;
-        let none = self.counters.fragments_sent == 0 && self.on_the_way() > 0;
-        match none && self.counters.acks_of_unsent >= OTHER_LIFE {
-            true => Err(Failure::OtherLife),
+        let none = self.counters.fragments_sent == 0 && self.in_flight() > 0;
+        match none && self.counters.acks_of_unsent >= STALE_ACKS {
+            true => Err(Failure::StaleState),
             false => Ok(()),
         }
     }
 
-    /// A moment has come: whatever is due is done. Why the endpoint fails, if it does.
-    fn is_due(&mut self, shared: &mut Shared, now: Instant) -> Result<(), Failure> {
+    /// Runs the endpoint's timers that are due. An error means that the endpoint fails.
+    fn run_timers(&mut self, shared: &mut Shared, now: Instant) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let mut ready = false;
         if is_due(self.send.pace_at) {
@@ -268,8 +270,8 @@ impl Endpoint {
         }
         if is_due(self.recovery.timer) {
             self.recovery.timer = None;
-            if self.on_the_way() > 0 {
-                if self.expire(&mut shared.wheel, now) {
+            if self.in_flight() > 0 {
+                if self.handle_timeout(&mut shared.wheel, now) {
                     return Err(Failure::Unacknowledged { times: self.recovery.expired });
                 }
                 ready = true;
@@ -278,19 +280,19 @@ impl Endpoint {
         if ready {
             shared.make_ready(self);
         }
-        // It stands in the wheel by its first deadline, and goes back there by the next.
+        // Schedule the next deadline.
         if let Some(at) = self.deadline() {
-            shared.wheel.put(self.id.place, at);
+            shared.wheel.schedule(self.id.place, at);
         }
         Ok(())
     }
 }
 
 impl Engine {
-    /// A moment of an endpoint has come.
-    pub(super) fn endpoint_is_due(&mut self, place: u32, now: Instant) {
+    /// Runs the timers of an endpoint.
+    pub(super) fn run_endpoint_timers(&mut self, place: u32, now: Instant) {
         let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        if let Err(why) = endpoint.is_due(&mut self.shared, now) {
+        if let Err(why) = endpoint.run_timers(&mut self.shared, now) {
             self.fail(place, why);
         }
     }

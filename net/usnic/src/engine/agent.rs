@@ -1,8 +1,8 @@
-//! The connectivity checker. Each host of peers has an agent at a UDP port, which is asked whether small and large
-//! datagrams get through: the small one first, the large one after its answer, because the stock agent's socket
-//! holds hardly more than one large datagram; both again every 250 ms, until 41 have gone unanswered.
+//! The connectivity checker. Each host of peers has an agent at a UDP port. PINGs to it test whether small and large
+//! datagrams get through. The small PING is first, and the large one follows its ACK, because the stock agent's socket
+//! buffer holds hardly more than one large datagram. Each is repeated every 250 ms, and given up after 41.
 //!
-//! PINGs of peers' agents are answered, nobody else's.
+//! Only PINGs of peers' agents are answered.
 
 use super::{EndpointId, Engine, Failure, InterfaceConfig, address_name};
 use crate::id_map::IdMap;
@@ -16,15 +16,15 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
-/// How long an answer is waited for.
+/// Time from a PING without an ACK to the next PING.
 const AGAIN: Duration = Duration::from_millis(250);
-/// Between the answer to the small PING and the large one.
+/// Delay between the ACK of the small PING and the large PING.
 const PAUSE: Duration = Duration::from_millis(20);
-/// PINGs of a size without an answer, until it is given up.
+/// PINGs of one size without an ACK, until the check fails.
 const ROUNDS: u32 = 41;
-/// The same, of PINGs that an operator has ordered, and of which nothing fails.
+/// PINGs of one size in a check that the operator started. No endpoint fails by such a check.
 const ORDERED_ROUNDS: u32 = 8;
-/// Answers that wait to be sent.
+/// Most ACKs that wait to be sent.
 const ANSWERS: usize = 32;
 
 /// The agent of one host of peers.
@@ -34,22 +34,25 @@ struct Agent {
     to: SocketAddrV4,
     version: Version,
     max_message: u16,
-    /// Endpoints whose peers are there.
+    /// Endpoints with peers on that host.
     users: u32,
-    /// Whether one of them wants it to be asked.
-    asks: bool,
-    began: bool,
-    /// The size that is asked next was sent so often.
+    /// Whether one of them is configured to check connectivity.
+    checks: bool,
+    /// Whether a check was started.
+    started: bool,
+    /// PINGs of the current size so far.
     rounds: u32,
     answered_small: bool,
     answered_large: bool,
-    /// When to ask again, and whether it is to be asked now.
+    /// When to send the next PING.
     at: Option<Instant>,
+    /// A PING is to be sent now.
     is_due: bool,
-    /// It is asked because an operator wants to know.
+    /// The operator started the check.
     ordered: bool,
-    /// When it was last asked, and how long the answers took to the small PING and to the large one.
+    /// When the last PING was sent.
     sent: Instant,
+    /// Round trip times of the small and of the large PING.
     times: [Option<Duration>; 2],
 }
 
@@ -60,7 +63,7 @@ pub(super) struct Agents {
     free: Vec<u32>,
     by_address: IdMap,
     answers: VecDeque<(usize, SocketAddrV4, [u8; LENGTH])>,
-    /// They stand among what is to be sent.
+    /// [`ANSWERS`](super::ANSWERS) is in the ready queue.
     is_answering: bool,
 }
 
@@ -75,14 +78,14 @@ impl Agents {
         }
     }
 
-    /// An endpoint's peer has its agent there.
+    /// Adds an endpoint to the agent of its peer's host; returns the agent's index.
     pub fn join(
         &mut self,
         interface: usize,
         to: SocketAddrV4,
         version: Version,
         max_message: u16,
-        asks: bool,
+        checks: bool,
     ) -> Option<u32> {
         let name = address_name(interface, to);
         let place = match self.by_address.get(name) {
@@ -96,8 +99,8 @@ impl Agents {
                     version,
                     max_message,
                     users: 0,
-                    asks: false,
-                    began: false,
+                    checks: false,
+                    started: false,
                     rounds: 0,
                     answered_small: false,
                     answered_large: false,
@@ -113,11 +116,11 @@ impl Agents {
         };
         let agent = self.agents.get_mut(place as usize)?.as_mut()?;
         agent.users += 1;
-        agent.asks |= asks;
+        agent.checks |= checks;
         Some(place)
     }
 
-    /// An endpoint is gone; whether its agent is.
+    /// Removes an endpoint from its agent; true if the agent has no endpoints left and was removed.
     pub fn leave(&mut self, place: u32) -> bool {
         let Some(entry) = self.agents.get_mut(place as usize) else { return false };
         let Some(agent) = entry else { return false };
@@ -131,13 +134,13 @@ impl Agents {
         true
     }
 
-    /// Whether small and large PINGs were answered.
+    /// Whether the small and the large PING were answered.
     pub fn answered(&self, place: u32) -> Option<(bool, bool)> {
         let agent = self.agents.get(place as usize)?.as_ref()?;
         Some((agent.answered_small, agent.answered_large))
     }
 
-    /// When an agent is to be asked again.
+    /// When to send the next PING to an agent.
     pub fn deadline(&self, place: u32) -> Option<Instant> {
         self.agents.get(place as usize)?.as_ref()?.at
     }
@@ -148,7 +151,7 @@ impl Agents {
 }
 
 impl Agent {
-    /// Bytes of the PING that is to be answered next.
+    /// Bytes of the next PING.
     fn size(&self) -> u16 {
         match self.answered_small {
             false => LENGTH as u16,
@@ -158,8 +161,8 @@ impl Agent {
 }
 
 impl Engine {
-    /// Asks the agent of an endpoint's peer anew, whatever it has answered before. Nothing fails of it if it does
-    /// not answer. False if there is no endpoint, or no connectivity checker at one of the ends.
+    /// Starts a new check of the path to an endpoint's peer. No endpoint fails if there is no answer.
+    /// False if the endpoint does not exist, or one side has no connectivity checker.
     pub fn ping(&mut self, id: EndpointId, now: Instant) -> bool {
         let Some(place) = self.endpoint(id).and_then(|endpoint| endpoint.agent) else {
             return false;
@@ -169,41 +172,41 @@ impl Engine {
         if agent.is_due {
             return true;
         }
-        // A check that is under way begins anew, and remains one.
+        // A check in progress restarts, and keeps its kind.
         agent.ordered |= agent.at.is_none();
-        agent.began = true;
+        agent.started = true;
         agent.rounds = 0;
         (agent.answered_small, agent.answered_large) = (false, false);
         agent.times = [None; 2];
         agent.at = Some(now);
-        self.shared.wheel.put(timer, now);
+        self.shared.wheel.schedule(timer, now);
         true
     }
 
-    /// How long the last answers of a peer's agent took: to the small PING, and to the large one.
+    /// Round trip times of the last small and large PING to a peer's agent.
     pub fn ping_times(&self, id: EndpointId) -> Option<[Option<Duration>; 2]> {
         let agent = self.endpoint(id)?.agent?;
         Some(self.agents.agents.get(agent as usize)?.as_ref()?.times)
     }
 
-    /// Something is to be sent to a peer: its agent is asked, if it never was.
-    pub(super) fn begin_pings(&mut self, place: u32, now: Instant) {
+    /// Starts the check of a peer's agent before the first message to the peer.
+    pub(super) fn start_check(&mut self, place: u32, now: Instant) {
         let timer = self.agent_timer(place);
         let Some(agent) = self.agents.get_mut(place) else { return };
-        if agent.asks && !agent.began {
-            agent.began = true;
+        if agent.checks && !agent.started {
+            agent.started = true;
             agent.at = Some(now);
-            self.shared.wheel.put(timer, now);
+            self.shared.wheel.schedule(timer, now);
         }
     }
 
-    /// The moment of an agent has come.
-    pub(super) fn agent_is_due(&mut self, place: u32, now: Instant) {
+    /// Runs the timer of an agent.
+    pub(super) fn run_agent_timer(&mut self, place: u32, now: Instant) {
         let timer = self.agent_timer(place);
         let Some(agent) = self.agents.get_mut(place) else { return };
         let Some(at) = agent.at else { return };
         if at > now {
-            return self.shared.wheel.put(timer, at);
+            return self.shared.wheel.schedule(timer, at);
         }
         agent.at = None;
         if agent.ordered && agent.rounds >= ORDERED_ROUNDS {
@@ -221,7 +224,7 @@ impl Engine {
             true => Failure::LargeLost { to, packet },
             false => Failure::NoAnswer { to },
         };
-        // It is rare: all endpoints are looked at.
+        // This is rare, so all endpoints are visited.
         for endpoint in 0..self.endpoints.len() as u32 {
             let found = self.endpoints.get(endpoint as usize).and_then(Option::as_ref);
             if found.is_some_and(|endpoint| endpoint.agent == Some(place)) {
@@ -230,7 +233,7 @@ impl Engine {
         }
     }
 
-    /// Makes an agent's PING; false if it is not due.
+    /// Builds the PING to an agent; false if none is due.
     #[inline(never)]
     pub(super) fn poll_ping(&mut self, place: u32, now: Instant) -> bool {
         let timer = self.agent_timer(place);
@@ -241,7 +244,7 @@ impl Engine {
         let at = now + AGAIN;
         agent.at = Some(at);
         agent.sent = now;
-        self.shared.wheel.put(timer, at);
+        self.shared.wheel.schedule(timer, at);
         let Some(ours) = self.interfaces.get_mut(agent.interface) else { return false };
         ours.counters.pings_sent += 1;
         let size = agent.size();
@@ -254,7 +257,7 @@ impl Engine {
         true
     }
 
-    /// Makes the next answer to a PING; false if there is none.
+    /// Builds the next ACK of a PING; false if there is none.
     #[inline(never)]
     pub(super) fn poll_answer(&mut self) -> bool {
         let Some((interface, to, bytes)) = self.agents.answers.pop_front() else {
@@ -276,7 +279,7 @@ impl Engine {
         self.out.dont_fragment = true;
     }
 
-    /// A datagram at the port of the connectivity checker.
+    /// Handles a datagram at the port of the connectivity checker.
     pub(super) fn receive_ping(
         &mut self,
         interface: usize,
@@ -293,8 +296,8 @@ impl Engine {
         let room = self.agents.answers.len() < ANSWERS;
         let Some(agent) = self.agents.get_mut(place) else { return };
         if !ping.is_ack {
-            let honest = ping.asker.ip() == from.ip() && ping.version == agent.version;
-            if honest && room {
+            let valid = ping.asker.ip() == from.ip() && ping.version == agent.version;
+            if valid && room {
                 ours.counters.pings_answered += 1;
                 let answer = Ping { is_ack: true, ..ping };
                 if !self.agents.is_answering {
@@ -308,8 +311,8 @@ impl Engine {
             return;
         }
         let asker = SocketAddrV4::new(ours.config.address, ours.config.ping_port);
-        let asked = agent.began && agent.rounds > 0 && ping.size == u32::from(agent.size());
-        if ping.asker != asker || !asked || (agent.answered_small && agent.answered_large) {
+        let expected = agent.started && agent.rounds > 0 && ping.size == u32::from(agent.size());
+        if ping.asker != asker || !expected || (agent.answered_small && agent.answered_large) {
             ours.counters.pings_ignored += 1;
             return;
         }
@@ -328,10 +331,10 @@ impl Engine {
             let at = now + PAUSE;
             agent.at = Some(at);
             let timer = self.agent_timer(place);
-            self.shared.wheel.put(timer, at);
+            self.shared.wheel.schedule(timer, at);
         }
     }
 }
 
-/// The largest datagram is never longer than a PING may be.
+/// The largest datagram is not longer than the longest PING.
 const _: () = assert!(PREFIX < LONG_PING_MARGIN && Modex::max_message_of(1500) == 1536);

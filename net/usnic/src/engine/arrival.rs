@@ -1,9 +1,9 @@
-//! Packets that arrive: what is taken, the receiving side of the window, and when it is acknowledged.
+//! Incoming packets: the receiving side of the window, and the timing of ACKs.
 //!
-//! As the BTL: packets of the window are taken in any order, each once. What lies before or beyond the window, or
-//! has arrived before, is dropped and acknowledged at once; the last part of a fragment is acknowledged at once;
-//! everything else after a short while, with data if there is some. A gap is told twice, because the second ACK of
-//! the same number is what the stock sender sends again upon.
+//! As in the BTL, packets of the window are accepted in any order, each once. Packets before or beyond the window, and
+//! duplicates, are dropped and acknowledged at once. The last part of a fragment is acknowledged at once,
+//! other packets after a short delay, with data if there is some. An ACK of a gap is sent twice, because the stock
+//! sender retransmits only after a duplicate ACK.
 
 use super::endpoint::{Endpoint, extend};
 use super::shared::Shared;
@@ -11,35 +11,36 @@ use super::{Channel, Failure, PRIORITY_DATAGRAM, WINDOW};
 use crate::wire::header::{Header, Kind, Layout};
 use drivers::hal::Instant;
 
-/// Nanoseconds after an ACK that leaves a gap until it is said again, and until it is said once more.
+/// Nanoseconds from the first ACK of a gap to its repetition.
 pub(super) const GAP_FIRST: u64 = 100_000;
+/// Nanoseconds to the next repetition; doubled each time.
 pub(super) const GAP_PAUSE: u64 = 2_000_000;
+/// Upper limit of that time.
 pub(super) const GAP_PAUSE_MOST: u64 = 100_000_000;
 
-/// What a slot of the window says.
+// Values of a slot of the window.
 const MISSING: u16 = 0;
 const ARRIVED: u16 = 1;
-/// The packet is the last of a message, of this number and two more, which waits for its turn.
+/// The packet is the last of a message that waits for earlier packets. The value is this plus the message's index.
 const WAITS: u16 = 2;
 
-/// What became of a payload.
+/// Result of storing a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It was not taken: it has to come again, or never should have come.
+    /// It was not stored: it has to be retransmitted, or is invalid.
     No,
-    /// It was.
+    /// It was stored.
     Yes,
-    /// It was, and its fragment is complete.
+    /// It was stored, and its fragment is complete.
     Complete {
-        /// The message that is complete with it, if it is one, and the number of its last packet.
+        /// The completed message and the number of its last packet; None for a PUT.
         message: Option<(u16, u64)>,
     },
 }
 
 impl Endpoint {
-    /// A datagram at the data channel as most of a long message are: the packet that is expected, with no other
-    /// missing and nothing acknowledged, whose part comes in its turn (see `Message::next_part`). Else nothing is done;
-    /// whether it was that.
+    /// Fast path for most datagrams of a long message: the expected packet, with no packet missing, without an ACK,
+    /// whose part arrives in order (see `Message::next_part`). Returns false, without any effect, for other datagrams.
     #[inline(always)]
     pub(super) fn receive_next_part(
         &mut self,
@@ -47,7 +48,7 @@ impl Endpoint {
         datagram: &[u8],
         now: Instant,
     ) -> bool {
-        // Each by itself, so that offsets are known when it is compiled.
+        // One call for each layout, so that offsets are constants.
         match self.layout {
             Layout::V4 => self.receive_next_part_in(Layout::V4, shared, datagram, now),
             Layout::V5 => self.receive_next_part_in(Layout::V5, shared, datagram, now),
@@ -73,7 +74,7 @@ impl Endpoint {
         {
             return false;
         }
-        // One that has failed has none.
+        // A failed endpoint has no current message.
         let (current, place) = self.current;
         let Some(message) = shared.messages.get_mut(place.into()) else { return false };
         let Some(window) = message.next_part(current, number, &header, payload) else {
@@ -84,12 +85,12 @@ impl Endpoint {
         self.part_at = now;
         self.receive.expected = number + 1;
         self.owe_more(shared, false, now);
-        // It is as long.
+        // The window has the length of the payload.
         let _ = window.write(0, payload);
         true
     }
 
-    /// A datagram from the peer's address and port; why the endpoint fails, if it does.
+    /// Handles a datagram from the peer's address and port. An error means that the endpoint fails.
     #[inline(never)]
     pub(super) fn receive(
         &mut self,
@@ -121,7 +122,7 @@ impl Endpoint {
             Kind::Chunk { .. } => self.counters.num_chunk_recvs += 1,
         }
         if let Some(number) = header.acknowledged {
-            self.hear(shared, number, now)?;
+            self.handle_ack(shared, number, now)?;
         }
         if header.kind != Kind::Ack {
             self.receive_data(shared, &header, payload, now);
@@ -145,7 +146,7 @@ impl Endpoint {
             _ => None,
         };
         if self.receive.window.is_none() {
-            // Nothing is missing, and this is the next.
+            // No packet is missing, and this is the next one.
             self.receive.expected += 1;
             if let Some((message, _)) = complete {
                 self.hand_over(shared, message);
@@ -158,8 +159,8 @@ impl Endpoint {
         self.owe(shared, is_end, now);
     }
 
-    /// Whether a packet that is not the next lies in the window and has not arrived, and there is a window to
-    /// remember it in.
+    /// Whether an out-of-order packet is in the window and new, and there is a window to mark its
+    /// arrival.
     fn is_new(&mut self, shared: &mut Shared, number: u64, ahead: u64) -> bool {
         if number < self.receive.expected {
             self.counters.num_oow_low_recvs += 1;
@@ -174,7 +175,7 @@ impl Endpoint {
             self.receive.end = self.receive.expected;
         }
         let Some(window) = self.receive.window else {
-            // Nothing can be remembered of it: it has to come again, behind the one that is missing.
+            // Its arrival cannot be marked: it has to be retransmitted after the missing one.
             self.counters.no_room += 1;
             return false;
         };
@@ -186,8 +187,8 @@ impl Endpoint {
         true
     }
 
-    /// Takes down that a packet has arrived while one is missing, moves the window over what has arrived, and hands
-    /// over messages: those that wait for their turn, when it has come.
+    /// Marks the arrival of a packet while one is missing, advances the window over packets that have arrived, and
+    /// delivers messages; those that wait for earlier packets once these have arrived.
     fn mark(&mut self, shared: &mut Shared, number: u64, ahead: u64, complete: Option<(u16, u64)>) {
         let counters = &mut self.counters;
         counters.max_rcvd_window_size = counters.max_rcvd_window_size.max(ahead);
@@ -217,14 +218,14 @@ impl Endpoint {
         self.return_window(shared);
     }
 
-    /// Gives the window back if nothing is missing.
+    /// Releases the window if no packet is missing.
     fn return_window(&mut self, shared: &mut Shared) {
         if self.receive.end <= self.receive.expected {
             shared.free_windows.extend(self.receive.window.take());
         }
     }
 
-    /// Gives the window back, whatever stands in it.
+    /// Clears and releases the window.
     pub(super) fn drop_window(&mut self, shared: &mut Shared) {
         let Some(window) = self.receive.window.take() else { return };
         if let Some(slots) = shared.windows.get_mut(usize::from(window)) {
@@ -233,7 +234,7 @@ impl Endpoint {
         shared.free_windows.push(window);
     }
 
-    /// What the peer sent tells that it does not know what has arrived.
+    /// Sends an ACK in this turn.
     #[inline(never)]
     fn acknowledge_now(&mut self, shared: &mut Shared) {
         self.ack.now = true;
@@ -241,24 +242,24 @@ impl Endpoint {
         shared.make_ready(self);
     }
 
-    /// An ACK is owed for one packet more, in this turn if `at_once`.
+    /// Counts a packet to acknowledge, in this turn if `at_once`.
     #[inline]
     fn owe(&mut self, shared: &mut Shared, at_once: bool, now: Instant) {
         let ack = &mut self.ack;
         if self.receive.expected - 1 == ack.sent {
-            // Only a gap could be told of. That it is there is told after a while, in which it may close.
+            // The ACK would only report a gap. It is delayed, because the gap may close meanwhile.
             if ack.gap_at.is_none() {
                 let soon = now.after_nanos(self.config.ack_delay);
                 ack.gap_pause = GAP_PAUSE;
                 ack.gap_at = Some(soon);
-                shared.wheel.put(self.id.place, soon);
+                shared.wheel.schedule(self.id.place, soon);
             }
             return;
         }
         self.owe_more(shared, at_once, now);
     }
 
-    /// As `owe`, if what has arrived can be acknowledged.
+    /// `owe` for a packet that advances the acknowledged number.
     #[inline(always)]
     fn owe_more(&mut self, shared: &mut Shared, at_once: bool, now: Instant) {
         let ack = &mut self.ack;
@@ -273,7 +274,7 @@ impl Endpoint {
         }
     }
 
-    /// An ACK that is owed waits for company.
+    /// Delays an owed ACK.
     #[inline(never)]
     fn acknowledge_soon(&mut self, shared: &mut Shared, now: Instant) {
         let soon = now.after_nanos(self.config.ack_delay);
@@ -281,20 +282,20 @@ impl Endpoint {
         self.queue_ack(shared, soon);
     }
 
-    /// Has the ACK that is owed looked at when `at` has come, or before.
+    /// Schedules the check of the owed ACK for `at` at the latest.
     fn queue_ack(&mut self, shared: &mut Shared, at: Instant) {
         if self.ack.is_queued {
             return;
         }
         self.ack.is_queued = shared.acks.push(self.id.place, at);
         if !self.ack.is_queued {
-            shared.wheel.put(self.id.place, at);
+            shared.wheel.schedule(self.id.place, at);
         }
     }
 
-    /// Its moment in the queue of ACKs has come, at which it may have sent one long since: puts it there anew if it is
-    /// owed one later than that, and says whether it is owed one now.
-    pub(super) fn leave_acks(&mut self, shared: &mut Shared, moment: Instant) -> bool {
+    /// Handles the endpoint's removal from the queue of ACKs at `moment`. The ACK may have been sent before: returns
+    /// whether one is owed now, and queues the endpoint again if one is owed later.
+    pub(super) fn leave_ack_queue(&mut self, shared: &mut Shared, moment: Instant) -> bool {
         self.ack.is_queued = false;
         match self.ack.at {
             Some(at) if at > moment => self.queue_ack(shared, at),
@@ -304,8 +305,8 @@ impl Endpoint {
         false
     }
 
-    /// The ACK that is owed has waited long enough.
-    pub(super) fn ack_is_due(&mut self, shared: &mut Shared) {
+    /// Sends the owed ACK at its deadline.
+    pub(super) fn send_owed_ack(&mut self, shared: &mut Shared) {
         self.ack.at = None;
         self.acknowledge_now(shared);
     }

@@ -1,7 +1,7 @@
-//! What arrives is put together: messages, in one packet or in many, and PUTs.
+//! Reassembly of messages, in one or several packets, and of PUTs.
 //!
-//! Nothing of another's shows: where a part leaves a gap before it, the gap is filled with zeros, so that all of a
-//! message up to where it was written is the peer's own or zero, whatever a liar counts as complete.
+//! A message never shows other users' data: a gap before a part is filled with zeros, so that all bytes of a
+//! message are either the peer's or zero, even if a malicious peer's parts overlap.
 
 use super::NO_MESSAGE;
 use super::arrival::Taken;
@@ -12,7 +12,7 @@ use crate::wire::header::{Header, Kind};
 use drivers::hal::{Instant, Window};
 
 impl Endpoint {
-    /// Puts a payload where it belongs.
+    /// Stores a payload at its destination.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -37,7 +37,7 @@ impl Endpoint {
         else {
             return Taken::No;
         };
-        // The window is as long.
+        // The window has the length of the payload.
         let _ = window.write(0, payload);
         self.counters.puts_received += 1;
         Taken::Complete { message: None }
@@ -50,7 +50,7 @@ impl Endpoint {
         let Some(message) = shared.messages.get_mut(place.into()) else { return Taken::No };
         message.state = Progress::Complete;
         message.last = number;
-        // It is as long.
+        // The window has the length of the payload.
         let _ = message.window.write(0, payload);
         Taken::Complete { message: Some((place, number)) }
     }
@@ -100,7 +100,7 @@ impl Endpoint {
         Taken::Complete { message: (address == 0).then_some(complete) }
     }
 
-    /// The message of a part that is of another one than the last part was; it begins if this is its first.
+    /// The message of a part whose fragment differs from that of the last part. Creates it for the first part.
     fn message_of(
         &mut self,
         shared: &mut Shared,
@@ -118,7 +118,7 @@ impl Endpoint {
             None => {
                 let place = self.begin(shared, header, part, now).ok_or(Taken::No)?;
                 if !shared.by_fragment.insert(name, place.into()) {
-                    shared.forget(self, place);
+                    shared.drop_message(self, place);
                     return Err(Taken::No);
                 }
                 place
@@ -128,7 +128,7 @@ impl Endpoint {
         Ok(place)
     }
 
-    /// The first part of a fragment has arrived, which need not be the one at its beginning.
+    /// Creates the message for the first part of a fragment that arrives, which may have any offset.
     fn begin(
         &mut self,
         shared: &mut Shared,
@@ -152,27 +152,27 @@ impl Endpoint {
         if self.silence_at.is_none() {
             let at = now.after_nanos(self.config.silence);
             self.silence_at = Some(at);
-            shared.wheel.put(self.id.place, at);
+            shared.wheel.schedule(self.id.place, at);
         }
         Some(place)
     }
 
-    /// All of a fragment is there.
+    /// Handles the completion of a fragment.
     fn completed(&mut self, shared: &mut Shared, place: u16) {
         shared.unlist(self, place);
         let Some(message) = shared.messages.get_mut(place.into()) else { return };
         message.state = Progress::Complete;
         if message.put_address != 0 {
             self.counters.puts_received += 1;
-            return shared.forget(self, place);
+            return shared.drop_message(self, place);
         }
-        // A liar's parts may lie on each other, and leave the end open.
+        // A malicious peer's parts may overlap, and leave bytes at the end unwritten.
         if message.written < message.size {
             fill(&message.window, message.written, message.size);
         }
     }
 
-    /// A part that does not fit its fragment.
+    /// Counts a part that does not fit its fragment.
     #[cold]
     fn bad(&mut self) -> Taken {
         self.counters.num_badfrag_recvs += 1;
@@ -180,7 +180,7 @@ impl Endpoint {
     }
 }
 
-/// A part of a fragment, as its packet says.
+/// A part of a fragment, with the fields of its packet.
 struct Part<'a> {
     number: u64,
     fragment: u32,
@@ -190,8 +190,8 @@ struct Part<'a> {
 }
 
 impl Message {
-    /// The part that comes in its turn: of the fragment `current`, the one behind the last, and not the last of all.
-    /// Where its payload belongs, if it is that; the rest of the books is done.
+    /// Accounts a part that arrives in order: it belongs to the fragment `current`, follows the last part, and does not
+    /// complete the fragment. Returns the destination of its payload; None for any other part.
     #[inline(always)]
     pub(super) fn next_part(
         &mut self,
@@ -219,11 +219,11 @@ impl Message {
     }
 
     fn write(&mut self, part: &Part) {
-        // What a PUT leaves out of a region is its owner's business.
+        // Gaps of a PUT keep the contents of the region.
         if part.offset > self.written && self.put_address == 0 {
             fill(&self.window, self.written, part.offset);
         }
-        // It was found to lie inside.
+        // The caller checked that the part fits.
         let _ = self.window.write(part.offset as usize, part.payload);
         self.written = self.written.max(part.offset + part.payload.len() as u32);
     }

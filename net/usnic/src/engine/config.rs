@@ -1,4 +1,4 @@
-//! What an engine, its interfaces and its endpoints are made with.
+//! Configuration of an engine, its interfaces and its endpoints.
 
 use crate::wire::header::Layout;
 use crate::wire::modex::Modex;
@@ -7,24 +7,25 @@ use core::fmt;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
-/// Packets that may be on the way without an acknowledgement: a window of 4,096 holds one fewer.
+/// Size of the window in packets. At most one fewer may be in flight.
 pub const WINDOW: u64 = 4096;
 
-/// Room of an engine. All of it is taken when the engine is made.
+/// Capacity of an engine, which allocates all of it at construction.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Most endpoints.
     pub endpoints: usize,
-    /// Fragments that are being sent, of all endpoints. If each of them may have more than its share of these, or of
-    /// messages, some of them can take what all have.
+    /// Most fragments in flight, of all endpoints. If the limits of the endpoints add up to more fragments or messages,
+    /// some endpoints can use up those of all.
     pub sends: usize,
-    /// Messages that have arrived or are arriving, of all endpoints; at most 65,533.
+    /// Most messages that have arrived or are arriving, of all endpoints; at most 65,533.
     pub messages: usize,
-    /// Endpoints that may miss packets at a time; others have to send what follows a lost packet again.
+    /// Most endpoints with a missing packet at a time. For further ones, packets after a lost one are dropped and have
+    /// to be retransmitted.
     pub receive_windows: usize,
-    /// Longest message in bytes, either way.
+    /// Longest message in bytes, in both directions.
     pub max_message: usize,
-    /// Regions granted to peers' PUTs, of all endpoints.
+    /// Most regions granted to peers' PUTs, of all endpoints.
     pub grants: usize,
 }
 
@@ -41,7 +42,7 @@ impl Default for Config {
     }
 }
 
-/// An interface of ours.
+/// Configuration of a local interface.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceConfig {
     /// Its address.
@@ -50,20 +51,20 @@ pub struct InterfaceConfig {
     pub netmask: Ipv4Addr,
     /// UDP port of acknowledgements.
     pub priority_port: u16,
-    /// UDP port of everything else.
+    /// UDP port of all other packets.
     pub data_port: u16,
     /// UDP port of the connectivity checker; 0 for none.
     pub ping_port: u16,
-    /// Mb/s, which packets are paced by; 0 for no pacing.
+    /// Speed in Mb/s for pacing; 0 for no pacing.
     pub link_speed: u32,
     /// Longest IPv4 packet in bytes.
     pub mtu: u16,
-    /// First sequence number, towards every peer.
+    /// First sequence number, for all peers.
     pub isn: u16,
 }
 
 impl InterfaceConfig {
-    /// How peers hear of it.
+    /// The modex for peers.
     pub fn modex(&self) -> Modex {
         Modex {
             address: self.address,
@@ -78,55 +79,55 @@ impl InterfaceConfig {
     }
 }
 
-/// In which order messages are handed over.
+/// Order in which messages are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Each when it is whole, as Open MPI does, whose upper layer has numbers of its own.
+    /// Each message when it is complete, as in Open MPI, whose upper layer has its own sequence numbers.
     #[default]
     AsTheyCome,
-    /// By the sequence number of their last packets: the order in which the peer sent them.
+    /// In the order in which the peer sent them, by the sequence numbers of their last packets.
     InOrder,
 }
 
 /// An endpoint: one peer at one interface.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
-    /// Which of our interfaces, by the order in which they were added.
+    /// Number of the local interface, in the order of addition.
     pub interface: usize,
-    /// Who we are: job << 32 + rank.
+    /// Local name: job << 32 + rank.
     pub sender: u64,
-    /// Who the peer is.
+    /// Name of the peer.
     pub peer_sender: u64,
     /// The peer's interface.
     pub modex: Modex,
-    /// Our first sequence number towards it, if the peer was told another than the interface's.
+    /// First sequence number for this peer, if its copy of the modex has another than the interface's.
     pub isn: Option<u16>,
-    /// How the peer lays out its packets.
+    /// Layout of the peer's packets.
     pub layout: Layout,
-    /// In which order messages are handed over.
+    /// Order in which messages are delivered.
     pub delivery: Delivery,
-    /// Ask, when something is first sent, whether the path carries small and large datagrams.
+    /// Before the first message, check whether the path carries small and large datagrams.
     pub check_connectivity: bool,
-    /// The only tag that the peer knows a handler for; any other is not sent. (The stock peer dies of a tag that
-    /// nobody has registered.)
+    /// The only tag with a handler at the peer; messages with other tags are rejected. (The stock peer crashes on a tag
+    /// without a handler.)
     pub tag: Option<u8>,
-    /// Most messages that wait to be taken, or arrive, before the peer has to send again.
+    /// Most messages that wait for the user or are arriving; beyond that, packets are dropped.
     pub messages: usize,
-    /// Most bytes that these take, each rounded up to a power of two.
+    /// Most bytes of these messages, each rounded up to a power of two.
     pub receive_bytes: usize,
-    /// Most fragments that are being sent.
+    /// Most fragments in flight.
     pub sends: usize,
-    /// Most bytes of them that are copied.
+    /// Most bytes of fragments that are copies.
     pub send_bytes: usize,
-    /// Of the memory it leaves the other endpoints a part that is theirs, however much it may have. Not so if its user
-    /// counts memory itself.
+    /// Whether the endpoint leaves the reserved parts of memory to other endpoints, whatever its own limits. False if
+    /// the user divides the memory itself.
     pub leaves_room: bool,
-    /// How it waits, and when it gives up.
+    /// Times and counts.
     pub timing: Timing,
 }
 
 impl EndpointConfig {
-    /// With defaults for everything else.
+    /// A configuration with defaults for the other fields.
     pub fn new(interface: usize, sender: u64, peer_sender: u64, modex: Modex) -> Self {
         EndpointConfig {
             interface,
@@ -147,7 +148,7 @@ impl EndpointConfig {
         }
     }
 
-    /// The version that our PINGs tell, and that the peer's have to.
+    /// Version of Open MPI in PINGs; the peer's PINGs have to contain the same.
     pub fn version(&self) -> Version {
         match self.layout {
             Layout::V4 => Version { major: 4, minor: 1 },
@@ -159,21 +160,21 @@ impl EndpointConfig {
 /// Times and counts of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How long an ACK is waited for before packets are sent again (`retransmit_ms`); doubled each time.
+    /// Time without an ACK until packets are retransmitted (`retransmit_ms`); doubled each time.
     pub retransmit: Duration,
-    /// At most so long.
+    /// Upper limit of that time.
     pub retransmit_most: Duration,
-    /// How often in a row, until the endpoint fails.
+    /// Consecutive timeouts until the endpoint fails.
     pub retries: u32,
-    /// The first packet is sent once more after some round trips, at least this, before all that.
+    /// Minimum time until the first packet is retransmitted early, which is normally some round trips.
     pub probe: Duration,
-    /// How long an ACK waits for company.
+    /// Longest delay of an ACK.
     pub ack_delay: Duration,
-    /// Packets that are acknowledged at once when so many wait.
+    /// Packets after which an ACK is sent at once.
     pub ack_every: u32,
-    /// Most packets on the way; at most 4,095.
+    /// Most packets in flight; at most 4,095.
     pub in_flight: u32,
-    /// How long half a message is kept of a peer that says nothing.
+    /// How long an incomplete message is kept without further parts.
     pub silence: Duration,
 }
 
@@ -192,35 +193,35 @@ impl Default for Timing {
     }
 }
 
-/// Why an interface or an endpoint was not taken.
+/// Why an interface or an endpoint was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadConfig {
-    /// There is no interface of that number.
+    /// No interface has that number.
     NoInterface,
-    /// The MTU cannot be.
+    /// The MTU is not supported.
     Mtu(u16),
     /// Two ports of the interface are equal, or one is 0.
     Ports,
-    /// The peer's longest message is another than ours: one of the two has another MTU.
+    /// The longest message of the peer and of the local interface differ, because their MTUs differ.
     MaxMessage {
-        /// Ours in bytes, with the prefix.
+        /// Bytes of the local one, with the prefix.
         ours: u16,
-        /// The peer's.
+        /// Bytes of the peer's.
         peers: u16,
     },
-    /// There is an endpoint for that address and port.
+    /// An endpoint has that address and port already.
     Exists,
-    /// All endpoints are taken.
+    /// The limit of endpoints is reached.
     Full,
-    /// A time or count of 0, or more packets on the way than the window holds.
+    /// A time or count is 0, or `in_flight` exceeds the window.
     Timing,
 }
 
 impl fmt::Display for BadConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadConfig::NoInterface => f.write_str("usNIC has no interface of that number"),
-            BadConfig::Mtu(mtu) => write!(f, "usNIC cannot work with an MTU of {mtu} bytes"),
+            BadConfig::NoInterface => f.write_str("usNIC has no interface with that number"),
+            BadConfig::Mtu(mtu) => write!(f, "usNIC does not support an MTU of {mtu} bytes"),
             BadConfig::Ports => {
                 f.write_str("a usNIC interface needs UDP ports that differ from each other and from 0")
             }
@@ -228,10 +229,10 @@ impl fmt::Display for BadConfig {
                 f,
                 "the peer's longest message is {peers} bytes and ours {ours}: both ends need the same MTU"
             ),
-            BadConfig::Exists => f.write_str("there is an endpoint for the peer's address and port"),
-            BadConfig::Full => f.write_str("there is no room for another usNIC endpoint"),
+            BadConfig::Exists => f.write_str("an endpoint for the peer's address and port exists"),
+            BadConfig::Full => f.write_str("the limit of usNIC endpoints is reached"),
             BadConfig::Timing => f.write_str(
-                "times and counts of a usNIC endpoint are above 0, and packets on the way at most 4095",
+                "times and counts of a usNIC endpoint must be above 0, and packets in flight at most 4095",
             ),
         }
     }

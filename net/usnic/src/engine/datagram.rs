@@ -1,4 +1,4 @@
-//! A datagram that is to be sent. There is one at a time, and what of its header is as in the last is left as it is.
+//! The datagram to send. There is one buffer, and header fields that do not change are not written again.
 
 use super::send::Fragment;
 use super::{Channel, NONE};
@@ -6,23 +6,23 @@ use crate::wire::header::MAX_HEADER;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use drivers::hal::Window;
 
-/// A datagram to send: a header, and behind it the payload.
+/// A datagram to send: a header, and the payload after it.
 #[derive(Debug)]
 pub struct Transmit {
-    /// At which interface.
+    /// Number of the interface.
     pub interface: usize,
-    /// From which of its ports.
+    /// Channel whose port is the source.
     pub channel: Channel,
-    /// Where to.
+    /// Destination.
     pub to: SocketAddrV4,
-    /// Routers must not fragment it: it finds out what the path carries.
+    /// Whether to set Don't Fragment, because the datagram tests the path MTU.
     pub dont_fragment: bool,
     pub(super) header: [u8; MAX_HEADER],
     pub(super) length: usize,
     payload: [Window; 2],
     pub(super) windows: usize,
-    /// The endpoint of which this is a new CHUNK that acknowledges nothing, whose header differs little from that of the
-    /// next; or none.
+    /// The endpoint, if this is a new CHUNK without an ACK: the header of the next CHUNK then differs in a few fields.
+    /// [`NONE`] otherwise.
     pub(super) chunk_of: u32,
 }
 
@@ -47,7 +47,7 @@ impl Transmit {
         self.header.get(..self.length).unwrap_or(&[])
     }
 
-    /// The rest of it, where it lies: read it before memory that was given to be sent is the user's again.
+    /// The rest of the UDP payload, in place. Copy it before the memory of a sent message returns to the user.
     #[inline]
     pub fn payload(&self) -> &[Window] {
         self.payload.get(..self.windows).unwrap_or(&[])
@@ -58,26 +58,26 @@ impl Transmit {
         self.length + self.payload().iter().map(Window::len).sum::<usize>()
     }
 
-    /// Whether it has no bytes, which none is.
+    /// Whether it has no bytes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes a header that is written next; its room.
+    /// The buffer for a new header.
     #[inline(always)]
     pub(super) fn header_mut(&mut self) -> &mut [u8; MAX_HEADER] {
         self.chunk_of = NONE;
         &mut self.header
     }
 
-    /// Takes a payload.
+    /// Sets the payload.
     #[inline(always)]
     pub(super) fn set_payload(&mut self, payload: Window) {
         self.windows = usize::from(!payload.is_empty());
         self.payload[0] = payload;
     }
 
-    /// Takes a part of a fragment, which has bytes, as payload.
+    /// Sets a part of a non-empty fragment as the payload.
     #[inline(always)]
     pub(super) fn set_part(&mut self, fragment: &Fragment, offset: u32, length: u32) {
         match fragment.windows[0].slice(offset as usize, length as usize) {
@@ -89,7 +89,7 @@ impl Transmit {
         }
     }
 
-    /// Takes a payload that lies in two pieces.
+    /// Sets a payload of two pieces.
     #[inline(never)]
     fn set_pieces(&mut self, pieces: [Window; 2]) {
         self.windows = match pieces {

@@ -1,4 +1,4 @@
-//! What is known of a peer.
+//! State of an endpoint: windows, timers, limits and counters of one peer.
 
 use super::config::EndpointConfig;
 #[cfg(doc)]
@@ -11,113 +11,120 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
-/// What can be done with an endpoint.
+/// State of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Everything.
+    /// It sends and receives.
     Open,
-    /// What was given to be sent is still sent, nothing more is taken.
+    /// Queued messages are still sent; new ones are rejected.
     Closing,
-    /// Everything was sent and acknowledged. What the peer sends again is still acknowledged.
+    /// All messages were sent and acknowledged. Retransmissions of the peer are still acknowledged.
     Closed,
-    /// Nothing.
+    /// It has failed, and neither sends nor receives.
     Failed(Failure),
 }
 
-/// A region of ours that the peer may PUT into.
+/// A local region that the peer may PUT into.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub base: u64,
     pub memory: Window,
 }
 
-/// The sending side of the sliding window. Sequence numbers are counted in 64 bits; the wire has the lower 16.
+/// The sending side of the sliding window. Sequence numbers have 64 bits; the wire has the lower 16.
 #[derive(Debug)]
 pub(super) struct SendWindow {
     /// Number of the next packet.
     pub next: u64,
-    /// Everything up to this was acknowledged.
+    /// All packets up to this number are acknowledged.
     pub acknowledged: u64,
-    /// Fragments: the first that is not wholly acknowledged, and the last.
+    /// The first fragment that is not completely acknowledged.
     pub first: u32,
+    /// The last fragment.
     pub last: u32,
-    /// The first that is not wholly sent, and how many of its bytes were.
+    /// The first fragment that is not completely sent.
     pub unsent: u32,
+    /// Bytes of it that were sent.
     pub unsent_offset: u32,
-    /// How many fragments there are, and bytes of theirs that were copied.
+    /// Number of fragments.
     pub fragments: usize,
+    /// Bytes of fragments that are copies.
     pub copied: usize,
-    /// Bytes of payload that were not yet sent.
+    /// Bytes of payload that are not sent yet.
     pub backlog: u64,
-    /// Name of the next fragment that takes several packets.
+    /// Name of the next fragment that needs several packets.
     pub fragment_id: u32,
-    /// Packets that may be on the way now.
+    /// Current limit of packets in flight.
     pub limit: u32,
-    /// The next packet may be sent at this moment in nanoseconds, by the speed of the link.
+    /// When the link is free for the next packet, in nanoseconds.
     pub pace: u64,
+    /// When the endpoint may send again, if it was ahead of the link.
     pub pace_at: Option<Instant>,
 }
 
-/// Sending again.
+/// State of loss recovery.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// These packets are to be sent again, from `next` up to, and without, `end`.
+    /// Next packet to retransmit.
     pub next: u64,
+    /// End (exclusive) of the packets to retransmit.
     pub end: u64,
-    /// The fragment in which `next` is, if it is known.
+    /// The fragment of `next`, if it is known.
     pub fragment: Option<u32>,
-    /// What was sent before this may be lost; none if nothing seems to be.
+    /// Packets before this number may be lost; None outside of a recovery.
     pub until: Option<u64>,
-    /// When the first that is missing was last sent again, if it was.
+    /// When the first missing packet was last retransmitted, if it was.
     pub at: Option<Instant>,
-    /// When time has passed without an ACK.
+    /// When the retransmission timer expires.
     pub timer: Option<Instant>,
-    /// How many packets were last sent again at a time.
+    /// Number of packets in the last retransmission.
     pub count: u64,
-    /// Times that the timer has expired since the last ACK that told of something new.
+    /// Expiries of the timer since the last ACK of new packets.
     pub backed_off: u32,
-    /// Of them, those that had waited for `Timing::retransmit` at least.
+    /// Those of them after at least `Timing::retransmit`.
     pub expired: u32,
-    /// Times that it was doubled since a round trip was last measured (Karn).
+    /// Doublings of the timer since the last sample of the round trip time (Karn).
     pub doubled: u32,
 }
 
-/// How long packets and their ACKs take (RFC 6298, in nanoseconds).
+/// Round trip time (RFC 6298), in nanoseconds.
 #[derive(Debug)]
 pub(super) struct RoundTrip {
     pub smoothed: Option<u64>,
     pub variation: u64,
-    /// The shortest of a packet that was sent once.
+    /// Shortest round trip of a packet that was sent once.
     pub least: u64,
-    /// The packet that is timed, which is never one that was sent twice.
+    /// The packet that is timed, and when it was sent; never a retransmitted one.
     pub timed: Option<(u64, Instant)>,
 }
 
 /// The receiving side of the sliding window.
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
-    /// The first that has not arrived.
+    /// The first packet that has not arrived.
     pub expected: u64,
-    /// With a window: the last that has arrived, and one more.
+    /// With a window: one after the last packet that has arrived.
     pub end: u64,
-    /// What has arrived of the packets behind the first that has not: place of a window in the pool.
+    /// Index in the pool of the window that marks which later packets have arrived.
     pub window: Option<u16>,
 }
 
-/// What is owed to the peer.
+/// Acknowledgements owed to the peer.
 #[derive(Debug, Default)]
 pub(super) struct AckState {
     /// Packets since the last ACK.
     pub owed: u32,
-    /// An ACK is to be sent in this turn: one is owed.
+    /// An owed ACK is to be sent in this turn.
     pub now: bool,
-    /// When it is to be sent at the latest; and whether the endpoint stands in [`Shared::acks`].
+    /// When the owed ACK is to be sent at the latest.
     pub at: Option<Instant>,
+    /// Whether the endpoint is in [`Shared::acks`].
     pub is_queued: bool,
-    /// What was last acknowledged.
+    /// The number in the last ACK.
     pub sent: u64,
-    /// The ACK that tells of the same gap once more: when at the earliest, and after how long again.
+    /// When the ACK of a gap is repeated.
     pub gap_at: Option<Instant>,
+    /// Delay until the repetition after that.
     pub gap_pause: u64,
 }
 
@@ -130,8 +137,9 @@ pub(super) struct Endpoint {
     pub layout: Layout,
     pub sender: u64,
     pub peer_sender: u64,
-    /// Where the peer receives.
+    /// Address of the peer's data channel.
     pub data: SocketAddrV4,
+    /// Address of the peer's priority channel.
     pub priority: SocketAddrV4,
     pub max_fragment: u32,
     pub max_chunk: u32,
@@ -141,37 +149,39 @@ pub(super) struct Endpoint {
     pub round_trip: RoundTrip,
     pub receive: ReceiveWindow,
     pub ack: AckState,
-    /// Messages that wait to be taken: first and last.
+    /// First and last message that wait for the user.
     pub inbox: (u16, u16),
-    /// Messages that are arriving: the first of them all, and the one that the last part was of, by the name of its
-    /// fragment.
+    /// First arriving message.
     pub arriving: u16,
+    /// Fragment name and message of the last part that arrived.
     pub current: (u32, u16),
     pub messages: usize,
     pub held: usize,
-    /// Fragments whose end is to be told: first and last.
+    /// First and last fragment whose completion the user has not polled.
     pub completed: (u32, u32),
-    /// Where the peer lets us PUT: first address and length.
+    /// Region that the peer permits PUTs to: first address and length.
     pub permitted: Option<(u64, u64)>,
-    /// The last region that the peer put something into.
+    /// The region of the peer's last PUT.
     pub last_grant: Option<Grant>,
-    /// When it is looked whether half messages are to be given up, and when the last part of one came.
+    /// When incomplete messages are checked for a timeout.
     pub silence_at: Option<Instant>,
+    /// When the last part of a message arrived.
     pub part_at: Instant,
-    /// It stands among those with something to send.
+    /// The endpoint is in the ready queue.
     pub is_ready: bool,
-    /// Packets of its turn, of which one that is sent again counts twice; or [`DONE`].
+    /// Packets sent in its turn, where a retransmission counts twice; or [`DONE`].
     pub turn: u32,
-    /// Its user has news, or was refused room.
+    /// The endpoint is in the queue of news for its user.
     pub has_news: bool,
+    /// A send was refused as full, so the user is notified when there is room.
     pub wants_room: bool,
-    /// Nanoseconds that a byte takes on the link, times 1024.
+    /// Nanoseconds of a byte on the link, times 1024.
     pub byte_time: u64,
     pub config: Limits,
     pub counters: Counters,
 }
 
-/// What of the configuration is used while it runs. Times in nanoseconds; see [`Timing`].
+/// Runtime limits from the configuration. Times are in nanoseconds; see [`Timing`].
 #[derive(Debug)]
 pub(super) struct Limits {
     pub in_order: bool,
@@ -201,7 +211,7 @@ impl Endpoint {
     ) -> Self {
         let (modex, timing) = (&config.modex, &config.timing);
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // Numbers begin in the second round, so that the one before the first is not below 0.
+        // The upper bits begin at 1, so that the number before the first one is not negative.
         let [ours, peers] = [isn, modex.isn].map(|isn| (1 << 16) + u64::from(isn));
         let speed = match [speed, modex.link_speed].map(u64::from) {
             [0, speed] | [speed, 0] => speed,
@@ -281,7 +291,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives back everything that it has, and stops its timers.
+    /// Releases all resources, and stops the timers.
     pub fn release_all(&mut self, shared: &mut Shared) {
         self.abandon_fragments(shared);
         self.drop_messages(shared);
@@ -297,17 +307,17 @@ impl Endpoint {
 
     /// Packets that were sent and not acknowledged.
     #[inline]
-    pub fn on_the_way(&self) -> u64 {
+    pub fn in_flight(&self) -> u64 {
         self.send.next - 1 - self.send.acknowledged
     }
 
-    /// Whether packets were taken in behind one that is missing.
+    /// Whether packets after a missing one have arrived.
     #[inline]
     pub fn has_gap(&self) -> bool {
         self.receive.window.is_some() && self.receive.end > self.receive.expected
     }
 
-    /// When something has to be done, if nothing comes, but for what stands in a queue of its own.
+    /// The next deadline, except that of an ACK in [`Shared::acks`].
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         let ack = &self.ack;
@@ -323,13 +333,13 @@ impl Endpoint {
     }
 }
 
-/// A turn that ends because there is nothing more to send.
+/// Value of [`Endpoint::turn`] if there is nothing more to send.
 pub(super) const DONE: u32 = u32::MAX / 2;
-/// Packets that may be on the way before the peer has acknowledged any.
+/// Limit of packets in flight before the first ACK.
 pub(super) const INITIAL_LIMIT: u32 = 64;
-/// Fewest packets that the loss of some reduces this to.
+/// Minimum of the limit after losses.
 pub(super) const LOSSY_LIMIT: u32 = 256;
-/// Fewest packets that silence reduces this to.
+/// Minimum of the limit after timeouts.
 pub(super) const LEAST_LIMIT: u32 = 16;
 
 /// The 64-bit number nearest to `near` whose lower bits are `number`.

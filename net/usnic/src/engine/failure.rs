@@ -1,4 +1,4 @@
-//! Why an endpoint failed, and what the operator is told of it.
+//! Reasons for the failure of an endpoint, and their messages for the operator.
 
 use core::fmt;
 use core::net::SocketAddrV4;
@@ -6,26 +6,26 @@ use core::net::SocketAddrV4;
 /// Why an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nothing was acknowledged, however often it was sent.
+    /// The peer acknowledged no packet in spite of retransmissions.
     Unacknowledged {
-        /// How often.
+        /// Number of transmissions.
         times: u32,
     },
-    /// The peer acknowledges what was not sent: it goes on with a connection from before one of the two restarted.
-    OtherLife,
-    /// Neither PING was answered.
+    /// The peer acknowledges packets that were never sent: its state is from before one of the two restarted.
+    StaleState,
+    /// The peer's agent answered neither the small nor the large PING.
     NoAnswer {
-        /// Where they went.
+        /// Destination of the PINGs.
         to: SocketAddrV4,
     },
-    /// Small PINGs were answered, large ones were not.
+    /// The peer's agent answered small PINGs, not large ones.
     LargeLost {
-        /// Where they went.
+        /// Destination of the PINGs.
         to: SocketAddrV4,
-        /// Bytes of the large one's IPv4 packet.
+        /// Bytes of the IPv4 packet of a large PING.
         packet: u32,
     },
-    /// Half a message came, and then nothing more.
+    /// The peer sent a part of a message, and then no more.
     Silent,
 }
 
@@ -36,8 +36,8 @@ impl fmt::Display for Failure {
                 f,
                 "the peer acknowledged nothing although packets were sent {times} times: it has ended, has restarted with another modex, or cannot be reached"
             ),
-            Failure::OtherLife => f.write_str(
-                "the peer acknowledges packets that were never sent: one of the two has restarted, and both need to exchange their modexes again",
+            Failure::StaleState => f.write_str(
+                "the peer acknowledges packets that were never sent: one of the two has restarted; exchange the modexes again",
             ),
             Failure::NoAnswer { to } => write!(
                 f,
@@ -47,7 +47,7 @@ impl fmt::Display for Failure {
                 f,
                 "small PINGs to {to} are answered, those in IPv4 packets of {packet} bytes are not: a router, switch or interface on the way has a smaller MTU"
             ),
-            Failure::Silent => f.write_str("the peer sent half a message, and then nothing more"),
+            Failure::Silent => f.write_str("the peer sent a part of a message, and then no more: check that its process runs"),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Messages that have arrived or are arriving: their memory, of which each endpoint has a share at most, and who has
-//! them.
+//! Messages that have arrived or are arriving: their memory, which is limited for each endpoint, and their state.
 
 use super::endpoint::Endpoint;
 use super::shared::Shared;
@@ -7,25 +6,26 @@ use super::{EndpointId, Engine, NO_MESSAGE};
 use crate::blocks::{Block, Blocks};
 use drivers::hal::Window;
 
-/// A message, or a PUT of several parts.
+/// A message, or a PUT in several parts.
 #[derive(Debug)]
 pub(super) struct Message {
     pub generation: u32,
     pub endpoint: u32,
     pub tag: u8,
     pub state: Progress,
-    /// Its memory; a PUT has none.
+    /// Memory of the message; None for a PUT.
     pub block: Option<Block>,
-    /// Where its parts belong: all of that memory, or what the peer was granted. Empty if that has to be found out.
+    /// Destination of its parts: the memory of the message, or the granted region. Empty if the region has to be
+    /// looked up.
     pub window: Window,
     pub size: u32,
     pub received: u32,
-    /// Up to where it was written, or filled with zeros.
+    /// Number of bytes from the start that are written or filled with zeros.
     pub written: u32,
-    /// Name of the fragment; 0 if it came in one packet.
+    /// Name of the fragment; 0 if it arrived in one packet.
     pub fragment: u32,
     pub put_address: u64,
-    /// The last of its packets so far.
+    /// Highest number of its packets so far.
     pub last: u64,
     pub before: u16,
     pub after: u16,
@@ -54,41 +54,41 @@ impl Default for Message {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Its place is free.
+    /// The entry is free.
     #[default]
     Free,
-    /// Parts of it are missing; it stands on its endpoint's list.
+    /// Parts of it are missing; it is in its endpoint's list of arriving messages.
     Arriving,
-    /// It waits for its turn, in a slot of the window.
+    /// It waits in a slot of the window for earlier packets.
     Complete,
     /// It is in the inbox.
     Waits,
-    /// Its user has it.
+    /// The user has taken it.
     Taken,
 }
 
-/// A message that was taken. Its memory is the user's until [`Engine::release`].
+/// A message that the user has taken. The user owns its memory until [`Engine::release`].
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    /// For which handler it is.
+    /// Tag of the handler.
     pub tag: u8,
     /// Its bytes.
     pub bytes: Window,
-    /// Bytes of the memory that it takes.
+    /// Bytes of memory that it occupies.
     takes: u32,
     place: u16,
     generation: u32,
 }
 
 impl Received {
-    /// Bytes of the engine's memory that it takes.
+    /// Bytes of the engine's memory that it occupies.
     pub fn takes(&self) -> usize {
         self.takes as usize
     }
 }
 
 impl Engine {
-    /// The next message of an endpoint. Give it back with [`Engine::release`].
+    /// Takes the next message of an endpoint. Return it with [`Engine::release`].
     #[inline]
     pub fn take_message(&mut self, id: EndpointId) -> Option<Received> {
         let Engine { endpoints, shared, .. } = self;
@@ -105,7 +105,7 @@ impl Engine {
         Some(Received { tag, bytes, takes, place, generation })
     }
 
-    /// Gives a message's memory back. It makes room for what the peer sends again.
+    /// Releases a message's memory, which makes room for packets that the peer retransmits.
     #[inline]
     pub fn release(&mut self, message: Received) {
         let Engine { endpoints, shared, .. } = self;
@@ -119,7 +119,7 @@ impl Engine {
 }
 
 impl Endpoint {
-    /// A message, and memory for it, if its endpoint may have them.
+    /// Allocates a message, and memory for it, within the limits of the endpoint.
     #[inline]
     pub(super) fn allocate(
         &mut self,
@@ -143,7 +143,7 @@ impl Endpoint {
         size: u32,
         memory: bool,
     ) -> Option<u16> {
-        let Shared { messages, blocks, kept, .. } = shared;
+        let Shared { messages, blocks, reserve, .. } = shared;
         if self.messages >= self.config.messages || messages.is_full() {
             return None;
         }
@@ -152,19 +152,19 @@ impl Endpoint {
             let takes = Blocks::size_of(size as usize)?;
             let share = self.held.saturating_add(takes);
             if share > self.config.receive_bytes && self.held > 0
-                || self.config.leaves_room && !kept.allows(self.held, takes, blocks.available())
+                || self.config.leaves_room && !reserve.allows(self.held, takes, blocks.available())
             {
                 return None;
             }
             let found = blocks.alloc(size as usize)?;
             window = blocks.window(found, size as usize);
             block = Some(found);
-            kept.take(self.held, takes);
+            reserve.take(self.held, takes);
             self.held = share;
         }
         let (place, message) = messages.take()?;
         self.messages += 1;
-        // Taken messages outlive their endpoints; the number is another for each.
+        // Taken messages may outlive their endpoints, so each message has another generation.
         shared.generation = shared.generation.wrapping_add(1);
         *message = Message {
             generation: shared.generation,
@@ -191,30 +191,30 @@ impl Endpoint {
             None => self.inbox.0 = place,
         }
         self.inbox.1 = place;
-        shared.tell(self);
+        shared.notify_user(self);
     }
 
-    /// Frees all messages but those that were taken, which are counted for nobody any more.
+    /// Frees all messages except those that the user has taken, which no longer count for the endpoint.
     pub(super) fn drop_messages(&mut self, shared: &mut Shared) {
         self.inbox = (NO_MESSAGE, NO_MESSAGE);
-        // Some stand on a list, some in the window's slots, and some nowhere. It is rare: all are looked at.
+        // Messages may be in a list, in slots of the window, or in neither. This is rare, so all messages are visited.
         for place in 0..shared.messages.capacity() as u16 {
             let Some(message) = shared.messages.get_mut(place.into()) else { continue };
             if message.endpoint == self.id.place {
                 match message.state {
                     Progress::Free => (),
                     Progress::Taken => message.endpoint = super::NONE,
-                    _ => shared.forget(self, place),
+                    _ => shared.drop_message(self, place),
                 }
             }
         }
-        shared.kept.give(self.held, self.held);
+        shared.reserve.give(self.held, self.held);
         (self.messages, self.held) = (0, 0);
     }
 }
 
 impl Shared {
-    /// Takes a message off the list of those that are arriving at its endpoint.
+    /// Removes a message from its endpoint's list of arriving messages.
     pub fn unlist(&mut self, endpoint: &mut Endpoint, place: u16) {
         let Some(message) = self.messages.get_mut(place.into()) else { return };
         let (before, after) = (message.before, message.after);
@@ -232,8 +232,8 @@ impl Shared {
         }
     }
 
-    /// Frees a message of an endpoint that stands on no list, or on that of arriving ones.
-    pub fn forget(&mut self, endpoint: &mut Endpoint, place: u16) {
+    /// Frees a message of an endpoint, and removes it from the list of arriving messages if it is there.
+    pub fn drop_message(&mut self, endpoint: &mut Endpoint, place: u16) {
         let Some(message) = self.messages.get(place.into()) else { return };
         if message.state == Progress::Arriving && message.fragment != 0 {
             self.unlist(endpoint, place);
@@ -241,7 +241,7 @@ impl Shared {
         self.free(Some(endpoint), place);
     }
 
-    /// Frees a message that stands on no list.
+    /// Frees a message that is in no list.
     #[inline]
     pub fn free(&mut self, endpoint: Option<&mut Endpoint>, place: u16) {
         let Some(message) = self.messages.get_mut(place.into()) else { return };
@@ -253,14 +253,14 @@ impl Shared {
         }
         self.messages.give_back(place.into());
         if let Some(endpoint) = endpoint {
-            self.kept.give(endpoint.held, freed);
+            self.reserve.give(endpoint.held, freed);
             endpoint.messages = endpoint.messages.saturating_sub(1);
             endpoint.held = endpoint.held.saturating_sub(freed);
         }
     }
 }
 
-/// The name by which a fragment of an endpoint is found.
+/// Key of an endpoint's fragment in [`Shared::by_fragment`].
 pub(super) fn fragment_name(place: u32, fragment: u32) -> u64 {
     u64::from(place) << 32 | u64::from(fragment)
 }

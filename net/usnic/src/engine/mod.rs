@@ -1,13 +1,13 @@
 //! The engine: endpoints, windows, fragments, timers, for any number of interfaces. It does no I/O: datagrams and
-//! the time come in as arguments, and what is to be sent comes out of [`Engine::poll_transmit`].
+//! the time are arguments, and [`Engine::poll_transmit`] returns datagrams to send.
 //!
-//! A user adds interfaces and endpoints, sends messages ([`Engine::send`]) or PUTs, and hears of an endpoint by
-//! [`Engine::next_news`] when there is a message to take, a fragment has ended, there is room again, or its state
-//! has changed. News is said once: who hears of it takes messages and completions until there are none.
+//! A user adds interfaces and endpoints, and sends messages ([`Engine::send`]) or PUTs. [`Engine::next_news`] returns
+//! an endpoint when a message has arrived, a fragment has ended, there is room again, or its state
+//! has changed. Each event is reported once, so the user then takes messages and completions until there are none.
 //!
-//! The receiving side is the BTL's: a window of 4,096 packets that come in any order. The sending side knows better
-//! than the BTL: what an ACK shows to be missing is sent again at once and hole by hole, timers follow the round
-//! trips and back off, and who does not answer at all fails.
+//! The receiving side follows the BTL: a window of 4,096 packets, which may arrive in any order. The sending side
+//! improves on the BTL: packets that an ACK shows as missing are retransmitted at once and selectively, timers follow
+//! the round trip time and back off, and an endpoint whose peer does not respond fails.
 
 mod acknowledge;
 mod agent;
@@ -47,19 +47,19 @@ use shared::Shared;
 
 /// No fragment.
 const NONE: u32 = u32::MAX;
-/// Answers to PINGs, among what is to be sent.
+/// Entry of the ready queue for ACKs of PINGs.
 const ANSWERS: u32 = u32::MAX - 1;
 /// No message.
 const NO_MESSAGE: u16 = u16::MAX;
-/// Most messages: a slot of a window has one of their numbers, or one of two other values.
+/// Most messages: a slot of a window stores a message's number or one of two other values.
 const MOST_MESSAGES: usize = u16::MAX as usize - 2;
-/// What no datagram comes from.
+/// Marks the cache of the last address as empty.
 const NO_ADDRESS: (usize, SocketAddrV4, u32) =
     (usize::MAX, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), NONE);
-/// Longest datagram that the priority channel takes.
+/// Longest datagram on the priority channel.
 pub const PRIORITY_DATAGRAM: usize = 768;
 
-/// Names an endpoint.
+/// Id of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId {
     place: u32,
@@ -69,15 +69,15 @@ pub struct EndpointId {
 /// One of the three UDP ports of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// ACKs, and small data of some.
+    /// ACKs, and from some peers small data.
     Priority,
-    /// Everything else.
+    /// All other packets.
     Data,
     /// The connectivity checker.
     Ping,
 }
 
-/// An interface of ours.
+/// A local interface.
 #[derive(Debug)]
 struct Interface {
     config: InterfaceConfig,
@@ -91,20 +91,21 @@ pub struct Engine {
     endpoints: Vec<Option<Endpoint>>,
     free_endpoints: Vec<u32>,
     generation: u32,
-    /// By interface, address and port of either of a peer's channels; and the last that was looked for.
+    /// Endpoints by interface, address and port of each of a peer's channels.
     by_address: IdMap,
+    /// The last lookup and its result.
     last_address: (usize, SocketAddrV4, u32),
     agents: Agents,
     shared: Shared,
-    /// The last packet.
+    /// The last datagram.
     out: Transmit,
-    /// Zeros behind a large PING.
+    /// Zeros for the padding of a large PING.
     zeros: Window,
 }
 
 impl Engine {
-    /// An engine. `memory` is where messages arrive, and where what is sent is kept, if it is copied; 64 KiB of it
-    /// are taken for large PINGs. `secret` is random.
+    /// An engine. `memory` holds incoming messages, and copies of outgoing ones; 64 KiB of it
+    /// are reserved for large PINGs. `secret` is random.
     pub fn new(config: Config, memory: Window, secret: u64, now: Instant) -> Self {
         let zeros = memory.slice(0, usize::from(*MTUS.end()).min(memory.len()));
         let zeros = zeros.unwrap_or(Window::empty());
@@ -126,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Adds an interface; its number.
+    /// Adds an interface; returns its number.
     pub fn add_interface(&mut self, config: InterfaceConfig) -> Result<usize, BadConfig> {
         let [priority, data, ping] = [config.priority_port, config.data_port, config.ping_port];
         if priority == 0 || data == 0 || priority == data || ping == priority || ping == data {
@@ -139,7 +140,7 @@ impl Engine {
         Ok(self.interfaces.len() - 1)
     }
 
-    /// How peers hear of an interface.
+    /// The modex of an interface, for peers.
     pub fn modex(&self, interface: usize) -> Option<Modex> {
         self.interfaces.get(interface).map(|interface| interface.config.modex())
     }
@@ -183,8 +184,8 @@ impl Engine {
         if config.modex.ping_port != 0 && interface.config.ping_port != 0 {
             let to = SocketAddrV4::new(config.modex.address, config.modex.ping_port);
             let version = config.version();
-            let asks = config.check_connectivity;
-            endpoint.agent = self.agents.join(config.interface, to, version, peers, asks);
+            let checks = config.check_connectivity;
+            endpoint.agent = self.agents.join(config.interface, to, version, peers, checks);
         }
         if let Some(entry) = self.endpoints.get_mut(place as usize) {
             *entry = Some(endpoint);
@@ -192,14 +193,14 @@ impl Engine {
         Ok(id)
     }
 
-    /// Takes an endpoint away, with everything that is its own but messages that were taken. Nothing is said to
-    /// the peer: who wants to know that everything has arrived closes first. Grants end.
+    /// Removes an endpoint, its grants, and its messages except those that the user has taken. The peer is not
+    /// notified: to be sure that all messages have arrived, close the endpoint first.
     pub fn remove(&mut self, id: EndpointId) {
         if self.endpoint(id).is_none() {
             return;
         }
-        let gone = self.endpoints.get_mut(id.place as usize).and_then(Option::take);
-        let Some(mut endpoint) = gone else { return };
+        let removed = self.endpoints.get_mut(id.place as usize).and_then(Option::take);
+        let Some(mut endpoint) = removed else { return };
         endpoint.release_all(&mut self.shared);
         endpoint.drop_completions(&mut self.shared);
         for address in [endpoint.data, endpoint.priority] {
@@ -209,17 +210,17 @@ impl Engine {
         if let Some(agent) = endpoint.agent
             && self.agents.leave(agent)
         {
-            self.shared.wheel.forget(self.agent_timer(agent));
+            self.shared.wheel.cancel(self.agent_timer(agent));
         }
-        self.shared.wheel.forget(id.place);
-        // Rare: all are looked through.
+        self.shared.wheel.cancel(id.place);
+        // This is rare, so the queues are searched.
         self.shared.acks.remove(id.place);
         self.shared.ready.remove(id.place);
         self.shared.news.remove(id.place);
         self.free_endpoints.push(id.place);
     }
 
-    /// Takes nothing more to be sent; the endpoint is [`State::Closed`] when everything was acknowledged.
+    /// Rejects further sends. The endpoint becomes [`State::Closed`] when all messages are acknowledged.
     pub fn close(&mut self, id: EndpointId) {
         let Some(endpoint) = find(&mut self.endpoints, id) else { return };
         if endpoint.state == State::Open {
@@ -228,44 +229,44 @@ impl Engine {
         }
     }
 
-    /// In which order messages are handed over from now on. Those that wait for their turn already still have it.
+    /// Sets the order in which messages are delivered. Messages that already wait for earlier ones keep waiting.
     pub fn set_delivery(&mut self, id: EndpointId, delivery: Delivery) {
         if let Some(endpoint) = find(&mut self.endpoints, id) {
             endpoint.config.in_order = delivery == Delivery::InOrder;
         }
     }
 
-    /// What can be done with an endpoint; none if it was removed.
+    /// State of an endpoint; None if it was removed.
     pub fn state(&self, id: EndpointId) -> Option<State> {
         self.endpoint(id).map(|endpoint| endpoint.state)
     }
 
-    /// What an endpoint has counted.
+    /// Counters of an endpoint.
     pub fn counters(&self, id: EndpointId) -> Option<&Counters> {
         self.endpoint(id).map(|endpoint| &endpoint.counters)
     }
 
-    /// What an interface has counted.
+    /// Counters of an interface.
     pub fn interface_counters(&self, interface: usize) -> Option<&InterfaceCounters> {
         self.interfaces.get(interface).map(|interface| &interface.counters)
     }
 
-    /// Packets of an endpoint that were sent and not acknowledged, and bytes that wait to be sent.
+    /// Packets of an endpoint that are in flight, and bytes that wait to be sent.
     pub fn backlog(&self, id: EndpointId) -> Option<(u64, u64)> {
-        self.endpoint(id).map(|endpoint| (endpoint.on_the_way(), endpoint.send.backlog))
+        self.endpoint(id).map(|endpoint| (endpoint.in_flight(), endpoint.send.backlog))
     }
 
-    /// Bytes of the memory that are free, perhaps in many pieces.
+    /// Free bytes of the memory, perhaps in many pieces.
     pub fn memory_available(&self) -> usize {
         self.shared.blocks.available()
     }
 
-    /// Whether the path to a peer carries small and large datagrams, as far as that was asked.
+    /// Whether small and large PINGs to a peer were answered so far.
     pub fn connectivity(&self, id: EndpointId) -> Option<(bool, bool)> {
         self.endpoint(id).and_then(|endpoint| self.agents.answered(endpoint.agent?))
     }
 
-    /// An endpoint whose user has something to see.
+    /// The next endpoint with events for its user.
     #[inline]
     pub fn next_news(&mut self) -> Option<EndpointId> {
         let place = self.shared.news.pop()?;
@@ -274,7 +275,7 @@ impl Engine {
         Some(endpoint.id)
     }
 
-    /// A datagram has arrived at an interface's port `to_port`, from `from` as its headers say.
+    /// Handles a datagram to port `to_port` of an interface; `from` is the source in its headers.
     pub fn receive(
         &mut self,
         interface: usize,
@@ -293,7 +294,7 @@ impl Engine {
             _ => return,
         };
         if (interface, from) != (self.last_address.0, self.last_address.1) {
-            self.look_for(interface, from);
+            self.look_up(interface, from);
         }
         let place = self.last_address.2;
         let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else {
@@ -310,26 +311,26 @@ impl Engine {
         }
     }
 
-    /// Finds out which endpoint an address and port belong to.
+    /// Looks up the endpoint of an address and port, and caches it.
     #[inline(never)]
-    fn look_for(&mut self, interface: usize, from: SocketAddrV4) {
+    fn look_up(&mut self, interface: usize, from: SocketAddrV4) {
         let found = self.by_address.get(address_name(interface, from));
         self.last_address = (interface, from, found.unwrap_or(NONE));
     }
 
-    /// When [`Engine::poll_transmit`] has something to do: at once if that is in the past; never if it is none.
+    /// Deadline of the next call of [`Engine::poll_transmit`]: a time in the past means at once, None means never.
     pub fn deadline(&mut self) -> Option<Instant> {
         if !self.shared.ready.is_empty() {
             return Some(Instant::ZERO);
         }
         let Engine { endpoints, agents, shared, .. } = self;
-        // Who has sent its ACK long since is not waited for.
+        // Skip endpoints whose ACK was sent meanwhile.
         while let Some((at, place)) = shared.acks.front()
             && let Some(Some(endpoint)) = endpoints.get_mut(place as usize)
             && endpoint.ack.at.is_none_or(|owed| owed > at)
         {
             shared.acks.pop();
-            endpoint.leave_acks(shared, at);
+            endpoint.leave_ack_queue(shared, at);
         }
         let ack = shared.acks.front().map(|(at, _)| at);
         let other = shared.wheel.first_due(|place| match endpoints.get(place as usize) {
@@ -350,19 +351,19 @@ impl Engine {
         find(&mut self.endpoints, id)
     }
 
-    /// Which timer of the wheel an agent's is.
+    /// Index of an agent's timer in the wheel.
     fn agent_timer(&self, agent: u32) -> u32 {
         self.endpoints.len() as u32 + agent
     }
 
-    /// An endpoint fails: what it has is given back, and its user hears of it.
+    /// Fails an endpoint: releases its resources, and notifies its user.
     #[cold]
     fn fail(&mut self, place: u32, why: Failure) {
         let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
         if endpoint.is_alive() {
             endpoint.state = State::Failed(why);
             endpoint.release_all(&mut self.shared);
-            self.shared.tell(endpoint);
+            self.shared.notify_user(endpoint);
         }
     }
 }
@@ -373,7 +374,7 @@ fn find(endpoints: &mut [Option<Endpoint>], id: EndpointId) -> Option<&mut Endpo
     endpoint.filter(|endpoint| endpoint.id == id)
 }
 
-/// The name by which an address and port at an interface are found.
+/// Key of an address and port at an interface in the tables.
 #[inline]
 fn address_name(interface: usize, address: SocketAddrV4) -> u64 {
     (interface as u64) << 48 | u64::from(address.ip().to_bits()) << 16 | u64::from(address.port())

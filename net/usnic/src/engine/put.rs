@@ -1,5 +1,5 @@
-//! PUTs of the peer: it writes into regions of ours, at addresses that we gave it. What we did not give is refused,
-//! and counted; the stock receiver believes any address.
+//! PUTs of the peer: it writes into local regions that were granted to it. PUTs to other addresses are refused
+//! and counted. (The stock receiver accepts any address.)
 
 use super::endpoint::{Endpoint, Grant};
 use super::shared::Shared;
@@ -11,13 +11,13 @@ use drivers::hal::Window;
 /// Why a region was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantError {
-    /// There is no such endpoint.
+    /// The endpoint does not exist or has failed.
     Closed,
-    /// It has no bytes, begins at 0 (which means that there is no PUT), or ends behind the last address.
+    /// The region is empty, begins at 0 (the value for "no PUT"), or exceeds the address space.
     Range,
-    /// It lies over another.
+    /// The region overlaps another one.
     Overlaps,
-    /// There are as many as there may be.
+    /// The limit of regions is reached.
     Full,
 }
 
@@ -25,16 +25,16 @@ impl fmt::Display for GrantError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             GrantError::Closed => "the endpoint is closed or has failed",
-            GrantError::Range => "a region has bytes, and begins at an address that is not 0",
-            GrantError::Overlaps => "the region lies over one that was granted before",
-            GrantError::Full => "as many regions are granted as may be",
+            GrantError::Range => "a region must not be empty or begin at address 0",
+            GrantError::Overlaps => "the region overlaps one that was granted before",
+            GrantError::Full => "the limit of granted regions is reached",
         })
     }
 }
 
 impl core::error::Error for GrantError {}
 
-/// Regions granted to peers, by the place of the endpoint and the first address.
+/// Regions granted to peers, ordered by the index of the endpoint and the first address.
 #[derive(Debug)]
 pub(super) struct Grants {
     all: Vec<(u32, Grant)>,
@@ -45,7 +45,7 @@ impl Grants {
         Grants { all: Vec::with_capacity(most) }
     }
 
-    /// The last region of an endpoint that begins at an address or before.
+    /// The last region of an endpoint that begins at or before an address.
     fn at_or_before(&self, place: u32, address: u64) -> Option<&Grant> {
         let end = self.all.partition_point(|(of, grant)| (*of, grant.base) <= (place, address));
         let (of, grant) = self.all.get(end.checked_sub(1)?)?;
@@ -59,7 +59,7 @@ impl Grants {
 }
 
 impl Engine {
-    /// Lets the peer of an endpoint write into `memory`, which it has to address from `base` on.
+    /// Grants the peer of an endpoint write access to `memory`, which it addresses from `base` on.
     pub fn grant(&mut self, id: EndpointId, base: u64, memory: Window) -> Result<(), GrantError> {
         self.endpoint(id).filter(|endpoint| endpoint.is_alive()).ok_or(GrantError::Closed)?;
         let end = base.checked_add(memory.len() as u64).filter(|_| base > 0 && !memory.is_empty());
@@ -76,23 +76,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a region back. Nothing is written to it from now on.
+    /// Revokes a region. The peer cannot write to it any more.
     pub fn revoke(&mut self, id: EndpointId, base: u64) {
         let Some(endpoint) = super::find(&mut self.endpoints, id) else { return };
-        endpoint.forget_grants(&mut self.shared);
+        endpoint.invalidate_grants(&mut self.shared);
         self.shared.grants.all.retain(|(place, grant)| (*place, grant.base) != (id.place, base));
     }
 }
 
 impl Endpoint {
-    /// Takes all regions back.
+    /// Revokes all regions.
     pub(super) fn revoke_all(&mut self, shared: &mut Shared) {
-        self.forget_grants(shared);
+        self.invalidate_grants(shared);
         shared.grants.all.retain(|(place, _)| *place != self.id.place);
     }
 
-    /// Has the regions of PUTs that are under way looked for anew.
-    fn forget_grants(&mut self, shared: &mut Shared) {
+    /// Makes PUTs in progress look up their regions again.
+    fn invalidate_grants(&mut self, shared: &mut Shared) {
         self.last_grant = None;
         let mut next = self.arriving;
         while let Some(message) = shared.messages.get_mut(next.into()) {
@@ -103,17 +103,17 @@ impl Endpoint {
         }
     }
 
-    /// The window of a PUT of `size` bytes, if the peer may write all of it.
+    /// The window of a PUT of `size` bytes, if all of it is granted.
     #[inline(always)]
     pub(super) fn granted(&mut self, grants: &Grants, address: u64, size: u32) -> Option<Window> {
         match self.last_grant.as_ref().and_then(|grant| grant.part(address, size)) {
             Some(window) => Some(window),
-            None => self.look_for_grant(grants, address, size),
+            None => self.look_up_grant(grants, address, size),
         }
     }
 
     #[inline(never)]
-    fn look_for_grant(&mut self, grants: &Grants, address: u64, size: u32) -> Option<Window> {
+    fn look_up_grant(&mut self, grants: &Grants, address: u64, size: u32) -> Option<Window> {
         let place = self.id.place;
         let found = grants.at_or_before(place, address);
         let granted = found.and_then(|grant| Some((*grant, grant.part(address, size)?)));
@@ -131,7 +131,7 @@ impl Endpoint {
 }
 
 impl Grant {
-    /// The part of `size` bytes at an address.
+    /// The `size` bytes at an address.
     #[inline(always)]
     fn part(&self, address: u64, size: u32) -> Option<Window> {
         let at = usize::try_from(address.checked_sub(self.base)?).ok()?;

@@ -1,23 +1,23 @@
-//! What each endpoint can have of the memory that all share, whatever the others take. Half of it is set aside for that,
-//! in equal parts; the other half goes to who comes first.
+//! Reservation of the shared memory: half of it is divided into equal reserved parts, one for each endpoint. The other
+//! half is first come, first served.
 
-/// The parts, in bytes.
+/// The reserved parts, in bytes.
 #[derive(Debug)]
 pub(super) struct Reserve {
-    /// An endpoint's part.
+    /// Size of an endpoint's part.
     each: usize,
-    /// What is left of all parts together.
+    /// Unused bytes of all parts together.
     left: usize,
 }
 
 impl Reserve {
-    /// Of so many, for so many endpoints.
+    /// Divides half of `all` bytes among `endpoints` endpoints.
     pub fn new(all: usize, endpoints: usize) -> Self {
         let each = (all / 2).checked_div(endpoints).unwrap_or(0);
         Reserve { each, left: each * endpoints }
     }
 
-    /// Whether an endpoint that has `held` may have `more`, of which `free` are there.
+    /// Whether an endpoint that holds `held` bytes may take `more`, if `free` bytes are free.
     #[inline]
     pub fn allows(&self, held: usize, more: usize, free: usize) -> bool {
         if held + more <= self.each {
@@ -27,26 +27,25 @@ impl Reserve {
         free.checked_sub(more).is_some_and(|rest| rest >= others)
     }
 
-    /// Whether the parts are still there if somebody without one takes `bytes` of the memory, twice that at most with
-    /// what is lost by rounding.
+    /// Whether the parts stay available if an allocation outside of them takes `bytes`, which rounding at most doubles.
     #[inline]
     pub fn leaves(&self, free: usize, bytes: usize) -> bool {
         free > self.left.saturating_add(2 * bytes)
     }
 
-    /// An endpoint that has `held` takes `more`.
+    /// Records that an endpoint that holds `held` bytes takes `more`.
     #[inline]
     pub fn take(&mut self, held: usize, more: usize) {
         self.left -= self.part(held + more) - self.part(held);
     }
 
-    /// An endpoint that has `held` gives `less` of it back.
+    /// Records that an endpoint that holds `held` bytes releases `less` of them.
     #[inline]
     pub fn give(&mut self, held: usize, less: usize) {
         self.left += self.part(held) - self.part(held.saturating_sub(less));
     }
 
-    /// How much of what an endpoint has is of its part.
+    /// Bytes of an endpoint's memory that count for its part.
     #[inline]
     fn part(&self, held: usize) -> usize {
         held.min(self.each)
@@ -58,33 +57,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_gets_its_part_whoever_comes_first() {
+    fn each_endpoint_gets_its_reserved_part_in_any_order() {
         let mut reserve = Reserve::new(1000, 5);
         let (mut held, mut free) = ([0; 5], 1000);
-        let mut take = |reserve: &mut Reserve, who: usize, more: usize| {
-            let allowed = reserve.allows(held[who], more, free);
+        let mut take = |reserve: &mut Reserve, n: usize, more: usize| {
+            let allowed = reserve.allows(held[n], more, free);
             if allowed {
-                reserve.take(held[who], more);
-                held[who] += more;
+                reserve.take(held[n], more);
+                held[n] += more;
                 free -= more;
             }
             allowed
         };
-        // All but the parts of the others.
+        // The first endpoint gets all memory except the parts of the others.
         assert!(
             take(&mut reserve, 0, 599) && !take(&mut reserve, 0, 2) && take(&mut reserve, 0, 1)
         );
-        assert!((1..4).all(|who| take(&mut reserve, who, 100) && !take(&mut reserve, who, 1)));
+        assert!((1..4).all(|n| take(&mut reserve, n, 100) && !take(&mut reserve, n, 1)));
         assert!(
             take(&mut reserve, 4, 30) && take(&mut reserve, 4, 70) && !take(&mut reserve, 4, 1)
         );
         assert_eq!((free, reserve.left), (0, 0));
-        // What is given back beyond a part is anybody's, what is of a part its owner's.
+        // Released memory beyond a part is available to all endpoints, memory of a part only to its owner.
         reserve.give(600, 550);
         assert_eq!(reserve.left, 50);
         assert!(reserve.allows(100, 500, 550) && !reserve.allows(100, 501, 550));
         assert!(reserve.allows(50, 550, 550));
-        let nobody = Reserve::new(10, 0);
-        assert!(nobody.allows(0, 10, 10) && !nobody.allows(0, 11, 10));
+        let empty = Reserve::new(10, 0);
+        assert!(empty.allows(0, 10, 10) && !empty.allows(0, 11, 10));
     }
 }

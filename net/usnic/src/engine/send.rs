@@ -1,5 +1,4 @@
-//! What is to be sent: fragments, each in one packet (FRAG) or in several (CHUNKs), in the order in which they
-//! were given.
+//! The send queue: fragments in order, each sent in one packet (FRAG) or in several (CHUNKs).
 
 use super::endpoint::{Endpoint, State};
 use super::shared::Shared;
@@ -9,28 +8,29 @@ use crate::wire::header::PUT_TAG;
 use core::fmt;
 use drivers::hal::{Instant, Window};
 
-/// A fragment that is being sent, or whose end is to be told.
+/// A fragment in the send queue, or one whose completion the user has not polled.
 #[derive(Debug)]
 pub(super) struct Fragment {
-    /// The one behind it.
+    /// The next fragment in the list.
     pub next: u32,
-    /// Sequence number of its first packet, once that was sent.
+    /// Sequence number of its first packet, set when that is sent.
     pub start: u64,
-    /// When the last of its packets so far was sent first.
+    /// When its last packet so far was sent, without retransmissions.
     pub sent: Instant,
-    /// Its packets, and bytes of payload in each but the last.
+    /// Number of its packets.
     pub segments: u32,
+    /// Bytes of payload in each packet except the last.
     pub segment: u32,
     pub size: u32,
-    /// Its name, if it takes several packets.
+    /// Its name, if it needs several packets; otherwise 0.
     pub id: u32,
     pub put_address: u64,
     pub tag: u8,
-    /// Where its bytes lie.
+    /// Its bytes.
     pub windows: [Window; 2],
-    /// The memory that they were copied to.
+    /// Memory of the copy, if it was copied.
     pub block: Option<Block>,
-    /// By which its user knows it, if its end is to be told.
+    /// The user's cookie, if its completion is to be reported.
     pub cookie: Option<u64>,
     pub acknowledged: bool,
 }
@@ -56,13 +56,13 @@ impl Default for Fragment {
 }
 
 impl Fragment {
-    /// Length of the payload of the packet that begins at `offset`.
+    /// Length of the payload of the packet at `offset`.
     #[inline]
     pub fn part(&self, offset: u32) -> u32 {
         (self.size - offset).min(self.segment)
     }
 
-    /// The payload at `offset`, which need not lie in the first window alone.
+    /// The payload at `offset`, which may span both windows.
     pub fn pieces(&self, offset: u32, length: u32) -> [Window; 2] {
         let (offset, length) = (offset as usize, length as usize);
         let [first, second] = &self.windows;
@@ -79,24 +79,24 @@ impl Fragment {
 /// A fragment that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// By which its user knows it.
+    /// The user's cookie.
     pub cookie: u64,
-    /// The peer has all of it; else the endpoint failed first.
+    /// Whether the peer acknowledged all of it. If not, the endpoint failed before.
     pub acknowledged: bool,
 }
 
-/// Why something was not taken to be sent.
+/// Why a send was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// There is no such endpoint, or it sends nothing any more.
+    /// The endpoint does not exist, or no longer sends.
     Closed,
-    /// No room now: there is news when there is.
+    /// No room now; the endpoint has news when there is room.
     Full,
-    /// More bytes than a message may have.
+    /// The message is longer than the limit.
     TooLong,
     /// The peer has no handler for the tag.
     Tag(u8),
-    /// The peer has not said that it may be written there.
+    /// The peer has not permitted PUTs to that address.
     NotPermitted,
 }
 
@@ -105,10 +105,10 @@ impl fmt::Display for SendError {
         match self {
             SendError::Closed => f.write_str("the endpoint is closed or has failed"),
             SendError::Full => f.write_str("the endpoint's queue is full"),
-            SendError::TooLong => f.write_str("the message is longer than messages may be"),
+            SendError::TooLong => f.write_str("the message is longer than the limit"),
             SendError::Tag(tag) => write!(f, "the peer has no handler for tag {tag}"),
             SendError::NotPermitted => {
-                f.write_str("the peer has not said that it may be written at that address")
+                f.write_str("the peer has not permitted writes to that address")
             }
         }
     }
@@ -116,7 +116,7 @@ impl fmt::Display for SendError {
 
 impl core::error::Error for SendError {}
 
-/// What is sent, and how.
+/// A fragment to queue.
 struct Order {
     windows: [Window; 2],
     block: Option<Block>,
@@ -127,7 +127,7 @@ struct Order {
 }
 
 impl Engine {
-    /// Sends a message. Its bytes are copied, and are the user's again at once.
+    /// Sends a message. Its bytes are copied.
     #[inline]
     pub fn send(
         &mut self,
@@ -144,7 +144,7 @@ impl Engine {
             return Err(SendError::Full);
         };
         let window = shared.blocks.window(block, message.len());
-        // The block is as long as the message at least.
+        // The block is at least as long as the message.
         let _ = window.write(0, message);
         let order = Order {
             windows: [window, Window::empty()],
@@ -155,13 +155,13 @@ impl Engine {
             cookie: None,
         };
         let agent = endpoint.enqueue(shared, order);
-        self.ask_once(agent, now);
+        self.check_once(agent, now);
         Ok(())
     }
 
-    /// Sends a message that lies in one or two windows, from there. They are the engine's until
-    /// [`Engine::next_completion`] gives `cookie`. (A device may still have a packet of it that was sent again:
-    /// what is written there then may be seen by the peer, who drops it.)
+    /// Sends a message in one or two windows without a copy. The engine owns them until
+    /// [`Engine::next_completion`] returns `cookie`. (A device may still hold a retransmitted packet of the message
+    /// then. If the memory changes, the peer may receive the changed packet, and drops it as a duplicate.)
     pub fn send_windows(
         &mut self,
         id: EndpointId,
@@ -177,11 +177,12 @@ impl Engine {
         let (size, cookie) = (size as u32, Some(cookie));
         let order = Order { windows, block: None, size, tag, put_address: 0, cookie };
         let agent = endpoint.enqueue(shared, order);
-        self.ask_once(agent, now);
+        self.check_once(agent, now);
         Ok(())
     }
 
-    /// Writes to the peer's memory at `address`; the windows as in [`Engine::send_windows`]. No bytes are no PUT.
+    /// Writes to the peer's memory at `address`. The windows are handled as in [`Engine::send_windows`], and must not
+    /// be empty.
     pub fn put(
         &mut self,
         id: EndpointId,
@@ -204,19 +205,19 @@ impl Engine {
         let put_address = address;
         let order = Order { windows, block: None, size, tag: PUT_TAG, put_address, cookie };
         let agent = endpoint.enqueue(shared, order);
-        self.ask_once(agent, now);
+        self.check_once(agent, now);
         Ok(())
     }
 
-    /// Says that the peer may be written from `base` on, `length` bytes: it has told us so. (The stock peer dies of
-    /// a PUT to memory that is not there.)
+    /// Permits PUTs to `length` bytes of the peer's memory from `base` on, which the peer has announced. (The stock
+    /// peer crashes on a PUT to unmapped memory.)
     pub fn permit_put(&mut self, id: EndpointId, base: u64, length: u64) {
         if let Some(endpoint) = self.endpoint_mut(id) {
             endpoint.permitted = base.checked_add(length).map(|_| (base, length));
         }
     }
 
-    /// A fragment with a cookie that has ended.
+    /// The next fragment with a cookie that has ended.
     #[inline]
     pub fn next_completion(&mut self, id: EndpointId) -> Option<Completion> {
         let Engine { endpoints, shared, .. } = self;
@@ -233,15 +234,15 @@ impl Engine {
     }
 
     #[inline]
-    fn ask_once(&mut self, agent: Option<u32>, now: Instant) {
+    fn check_once(&mut self, agent: Option<u32>, now: Instant) {
         if let Some(agent) = agent {
-            self.begin_pings(agent, now);
+            self.start_check(agent, now);
         }
     }
 }
 
 impl Endpoint {
-    /// Whether something may be sent now: with a tag, if it is a message; of so many bytes, copied or not.
+    /// Checks whether `size` bytes can be queued now; `tag` is None for a PUT.
     #[inline]
     fn may_send(
         &mut self,
@@ -262,12 +263,13 @@ impl Endpoint {
             return Err(SendError::Closed);
         }
         let bytes = if copied { self.send.copied.saturating_add(size) } else { 0 };
-        // One that is longer than all may be goes when nothing else waits.
-        // Who has nothing there may take of what is kept for others.
+        // With no copied bytes queued, a message may exceed the limit, and may use the parts reserved for other
+        // endpoints.
         let is_bound = copied && self.send.copied > 0;
         let too_many = is_bound
             && (bytes > self.config.send_bytes
-                || self.config.leaves_room && !shared.kept.leaves(shared.blocks.available(), size));
+                || self.config.leaves_room
+                    && !shared.reserve.leaves(shared.blocks.available(), size));
         let full = shared.fragments.is_full() || self.send.fragments >= self.config.sends;
         if full || too_many {
             self.wants_room = true;
@@ -276,7 +278,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Queues what was found to be in order; the agent that is to be asked about the way.
+    /// Queues a fragment that passed the checks; returns the agent for the connectivity check.
     #[inline]
     fn enqueue(&mut self, shared: &mut Shared, order: Order) -> Option<u32> {
         let Shared { fragments, .. } = shared;
@@ -287,7 +289,7 @@ impl Endpoint {
             segment = self.max_chunk;
             segments = order.size.div_ceil(segment.max(1));
             id = send.fragment_id;
-            // 0 is the name of none.
+            // 0 is not a valid name.
             send.fragment_id = id.wrapping_add(1).max(1);
         }
         *fragment = Fragment {
@@ -323,7 +325,7 @@ impl Endpoint {
         self.agent
     }
 
-    /// Takes fragments off the list that are wholly acknowledged.
+    /// Removes completely acknowledged fragments from the queue.
     #[inline]
     pub(super) fn retire(&mut self, shared: &mut Shared) {
         let mut news = false;
@@ -345,12 +347,12 @@ impl Endpoint {
             self.finish(shared, first);
         }
         if news || core::mem::take(&mut self.wants_room) {
-            shared.tell(self);
+            shared.notify_user(self);
         }
         shared.close_if_drained(self);
     }
 
-    /// Gives up everything that is to be sent.
+    /// Drops all fragments in the queue.
     pub(super) fn abandon_fragments(&mut self, shared: &mut Shared) {
         while let Some(fragment) = shared.fragments.get(self.send.first) {
             let first = core::mem::replace(&mut self.send.first, fragment.next);
@@ -362,7 +364,7 @@ impl Endpoint {
         self.recovery.fragment = None;
     }
 
-    /// A fragment has ended: its memory is given back, and its end is told if it has a cookie.
+    /// Ends a fragment: releases its memory, and queues its completion if it has a cookie.
     #[inline]
     fn finish(&mut self, shared: &mut Shared, place: u32) {
         let Shared { fragments, blocks, .. } = shared;
@@ -383,7 +385,7 @@ impl Endpoint {
         self.completed.1 = place;
     }
 
-    /// Forgets ends that nobody will ask for.
+    /// Drops completions of a removed endpoint.
     pub(super) fn drop_completions(&mut self, shared: &mut Shared) {
         let (mut next, _) = core::mem::replace(&mut self.completed, (NONE, NONE));
         while let Some(fragment) = shared.fragments.get(next) {

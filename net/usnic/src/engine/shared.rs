@@ -1,4 +1,4 @@
-//! What endpoints have in common: memory, tables, queues, timers.
+//! State that endpoints share: memory, tables, queues, timers.
 
 use super::config::{Config, WINDOW};
 use super::endpoint::{Endpoint, State};
@@ -15,30 +15,30 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
 
-/// What belongs to no endpoint alone. An endpoint is named by its place in the table of endpoints.
+/// Shared state. Endpoints are identified by their indices in the table of endpoints.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub config: Config,
     pub blocks: Blocks,
     pub fragments: Table<Fragment>,
     pub messages: Table<Message>,
-    /// What each endpoint can have of the memory.
-    pub kept: Reserve,
-    /// Of the last message.
+    /// Reserved parts of the memory.
+    pub reserve: Reserve,
+    /// Generation of the last message.
     pub generation: u32,
-    /// Messages that are arriving, by endpoint and the name of the fragment.
+    /// Arriving messages, by endpoint and name of the fragment.
     pub by_fragment: IdMap,
-    /// Which packets have arrived behind one that is missing; each of 4,096 slots.
+    /// Windows of 4,096 slots, which mark packets that arrived after a missing one.
     pub windows: Vec<Box<[u16]>>,
     pub free_windows: Vec<u16>,
     pub grants: Grants,
-    /// Endpoints, and behind them agents.
+    /// Timers of endpoints, and after them of agents.
     pub wheel: Wheel,
-    /// Endpoints that owe an ACK, as many of them as wait equally long. The others' deadlines are in the wheel.
+    /// Endpoints that owe an ACK, in the order of their deadlines. ACKs with out-of-order deadlines are in the wheel.
     pub acks: Delays,
-    /// Endpoints with something to send, agents, and [`ANSWERS`](super::ANSWERS).
+    /// Endpoints and agents with datagrams to send, and [`ANSWERS`](super::ANSWERS).
     pub ready: Queue,
-    /// Endpoints whose users have something to see.
+    /// Endpoints with events for their users.
     pub news: Queue,
 }
 
@@ -49,7 +49,7 @@ impl Shared {
         let slots = || alloc::vec![0; WINDOW as usize].into_boxed_slice();
         Shared {
             config,
-            kept: Reserve::new(blocks.available(), config.endpoints),
+            reserve: Reserve::new(blocks.available(), config.endpoints),
             blocks,
             fragments: Table::new(config.sends),
             messages: Table::new(config.messages),
@@ -65,16 +65,16 @@ impl Shared {
         }
     }
 
-    /// Tells an endpoint's user to look.
+    /// Queues an endpoint for [`Engine::next_news`](super::Engine::next_news).
     #[inline]
-    pub fn tell(&mut self, endpoint: &mut Endpoint) {
+    pub fn notify_user(&mut self, endpoint: &mut Endpoint) {
         if !endpoint.has_news {
             endpoint.has_news = true;
             self.news.push(endpoint.id.place);
         }
     }
 
-    /// Puts an endpoint among those with something to send.
+    /// Adds an endpoint to the ready queue.
     #[inline]
     pub fn make_ready(&mut self, endpoint: &mut Endpoint) {
         if !endpoint.is_ready {
@@ -87,7 +87,7 @@ impl Shared {
     pub fn close_if_drained(&mut self, endpoint: &mut Endpoint) {
         if endpoint.state == State::Closing && endpoint.send.fragments == 0 {
             endpoint.state = State::Closed;
-            self.tell(endpoint);
+            self.notify_user(endpoint);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is to be sent now, one datagram at a time: answers to PINGs, PINGs, packets again, new packets, ACKs.
+//! Selects the next datagram to send: responses to PINGs, PINGs, retransmissions, new packets, ACKs.
 
 use super::arrival::{GAP_FIRST, GAP_PAUSE, GAP_PAUSE_MOST};
 use super::datagram::Transmit;
@@ -10,19 +10,18 @@ use crate::table::Table;
 use crate::wire::header::{Header, Kind};
 use drivers::hal::Instant;
 
-/// What an endpoint may send before another has its turn: so many packets, of which one that is sent again counts
-/// twice.
+/// Packets that an endpoint may send before the next endpoint's turn; a retransmission counts twice.
 const TURN: u32 = 32;
 /// Nanoseconds that an endpoint may be ahead of the speed of its link.
 const AHEAD: u64 = 100_000;
 
 impl Engine {
-    /// The next datagram to send, if there is one; what is due at `now` is done first. Ask when it can be sent:
-    /// what comes out counts as sent.
+    /// Runs the timers that are due, and returns the next datagram to send. Call it only if the datagram can be sent,
+    /// because it counts as sent.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<&Transmit> {
         if self.shared.wheel.is_due(now) || self.shared.acks.is_due(now) {
-            self.do_what_is_due(now);
+            self.run_timers(now);
         }
         while let Some(place) = self.shared.ready.front() {
             let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else {
@@ -59,29 +58,29 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn do_what_is_due(&mut self, now: Instant) {
+    fn run_timers(&mut self, now: Instant) {
         let Engine { endpoints, shared, .. } = self;
         while shared.acks.is_due(now)
             && let Some((_, place)) = shared.acks.front()
         {
             shared.acks.pop();
             if let Some(Some(endpoint)) = endpoints.get_mut(place as usize)
-                && endpoint.leave_acks(shared, now)
+                && endpoint.leave_ack_queue(shared, now)
             {
-                endpoint.ack_is_due(shared);
+                endpoint.send_owed_ack(shared);
             }
         }
         while let Some(timer) = self.shared.wheel.take_due(now) {
             match timer.checked_sub(self.endpoints.len() as u32) {
-                Some(agent) => self.agent_is_due(agent, now),
-                None => self.endpoint_is_due(timer, now),
+                Some(agent) => self.run_agent_timer(agent, now),
+                None => self.run_endpoint_timers(timer, now),
             }
         }
     }
 }
 
 impl Endpoint {
-    /// Makes the next packet; false if there is none now.
+    /// Builds the next packet; false if there is none now.
     #[inline(always)]
     fn poll(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) -> bool {
         let again = self.recovery.next < self.recovery.end;
@@ -92,7 +91,7 @@ impl Endpoint {
         self.poll_other(shared, out, now)
     }
 
-    /// As `poll`, where something else may be to be done than to send what was not sent before.
+    /// Builds the next packet, which may be a retransmission or an ACK.
     #[inline(never)]
     fn poll_other(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) -> bool {
         let again = self.recovery.next < self.recovery.end;
@@ -101,8 +100,8 @@ impl Endpoint {
             if self.is_ahead(now) {
                 let until = Instant::from_nanos(self.send.pace - AHEAD / 2);
                 self.send.pace_at = Some(until);
-                shared.wheel.put(self.id.place, until);
-            } else if again && self.send_again(shared, out, now) {
+                shared.wheel.schedule(self.id.place, until);
+            } else if again && self.retransmit(shared, out, now) {
                 return true;
             } else if more {
                 self.send_next(shared, out, now);
@@ -116,21 +115,21 @@ impl Endpoint {
         false
     }
 
-    /// Whether something may be sent that was not sent before.
+    /// Whether a new packet may be sent.
     #[inline(always)]
     fn has_more(&self) -> bool {
-        self.send.unsent != NONE && self.on_the_way() < u64::from(self.send.limit)
+        self.send.unsent != NONE && self.in_flight() < u64::from(self.send.limit)
     }
 
-    /// Whether what was sent takes the link longer than it may be ahead.
+    /// Whether the packets sent keep the link busy for longer than [`AHEAD`].
     #[inline(always)]
     fn is_ahead(&self, now: Instant) -> bool {
         self.send.pace.wrapping_sub(now.as_nanos()) as i64 > AHEAD as i64
     }
 
-    /// Makes the next of the packets that are sent again.
+    /// Builds the next retransmission.
     #[inline(never)]
-    fn send_again(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) -> bool {
+    fn retransmit(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) -> bool {
         let number = self.recovery.next;
         self.recovery.next += 1;
         let Some((place, segment)) = self.find(&shared.fragments, number) else { return false };
@@ -141,8 +140,8 @@ impl Endpoint {
         if number == self.send.acknowledged + 1 {
             self.recovery.at = Some(now);
         }
-        // What is acknowledged with it has waited for it, or it is not known which of the two has arrived (Karn):
-        // neither is timed.
+        // An ACK from now on may be for either transmission, or was delayed by the loss, so the timed packet is dropped
+        // (Karn's algorithm).
         if self.round_trip.timed.is_some_and(|(timed, _)| timed >= number) {
             self.round_trip.timed = None;
         }
@@ -153,7 +152,7 @@ impl Endpoint {
         true
     }
 
-    /// The fragment and its packet that have a number.
+    /// The fragment, and the index of its packet, for a sequence number.
     fn find(&mut self, fragments: &Table<Fragment>, number: u64) -> Option<(u32, u32)> {
         let mut place = self.recovery.fragment.unwrap_or(self.send.first);
         loop {
@@ -167,7 +166,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes the next packet that was never sent.
+    /// Builds the next new packet.
     #[inline(always)]
     fn send_next(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) {
         let Some(fragment) = shared.fragments.get_mut(self.send.unsent) else { return };
@@ -180,7 +179,7 @@ impl Endpoint {
         if self.send.unsent_offset >= fragment.size {
             self.send.unsent = fragment.next;
             self.send.unsent_offset = 0;
-            // An ACK that is owed goes with it.
+            // An owed ACK is piggybacked on this packet.
             if fragment.next == NONE && self.recovery.next >= self.recovery.end {
                 self.turn = DONE;
             }
@@ -189,7 +188,7 @@ impl Endpoint {
         self.counters.num_total_sends += 1;
         self.keep_pace(length, now);
         if offset > 0 && out.chunk_of == self.id.place && self.ack.owed == 0 {
-            // It differs little from the last.
+            // Only a few fields of the header differ from the last one.
             self.counters.num_chunk_sends += 1;
             Header::advance(self.layout, &mut out.header, number as u16, length as u16, offset);
             out.set_part(fragment, offset, length);
@@ -198,14 +197,14 @@ impl Endpoint {
         }
         if self.round_trip.timed.is_none() {
             self.round_trip.timed = Some((number, now));
-            // What waits for an ACK with a timer has one that is timed, but for what was sent again.
+            // If the timer runs, a packet is timed already, except after a retransmission.
             if self.recovery.timer.is_none() {
                 self.start_timer(&mut shared.wheel, None, now);
             }
         }
     }
 
-    /// Writes all of the next packet, with an ACK if one is owed.
+    /// Writes the whole next packet, with an ACK if one is owed.
     #[inline(never)]
     fn write_next(
         &mut self,
@@ -254,16 +253,16 @@ impl Endpoint {
         out.dont_fragment = false;
     }
 
-    /// The link is busy with a packet of so many bytes of payload.
+    /// Accounts the time that the link needs for a packet of so many bytes of payload.
     #[inline]
     fn keep_pace(&mut self, length: u32, now: Instant) {
-        // Headers of Ethernet, IPv4, UDP and ours, and what lies between frames: about 110 bytes. Without a speed,
-        // bytes take no time.
+        // The headers of Ethernet, IPv4, UDP and usNIC, and the gap between frames, are about 110 bytes. Without a
+        // known speed, bytes take no time.
         let cost = (u64::from(length) + 110) * self.byte_time / 1024;
         self.send.pace = self.send.pace.max(now.as_nanos()) + cost;
     }
 
-    /// Writes a packet of data.
+    /// Writes a data packet.
     #[inline(always)]
     fn write(
         &self,
@@ -297,7 +296,7 @@ impl Endpoint {
         out.dont_fragment = false;
     }
 
-    /// What is acknowledged now; nothing is owed after that.
+    /// The number to acknowledge now. No ACK is owed afterwards.
     #[inline]
     fn acknowledge(&mut self, wheel: &mut crate::wheel::Wheel, now: Instant) -> u16 {
         let number = self.receive.expected - 1;
@@ -307,7 +306,7 @@ impl Endpoint {
             ack.gap_at = None;
         } else {
             let pause = if number != ack.sent {
-                // The peer learns of the gap when it hears the same once more.
+                // The peer detects the gap by the second ACK of the same number.
                 ack.gap_pause = GAP_PAUSE;
                 GAP_FIRST
             } else {
@@ -317,7 +316,7 @@ impl Endpoint {
             };
             let at = now.after_nanos(pause);
             ack.gap_at = Some(at);
-            wheel.put(self.id.place, at);
+            wheel.schedule(self.id.place, at);
         }
         ack.sent = number;
         ack.owed = 0;

@@ -1,15 +1,15 @@
-//! Headers of `ob1`, as a BTL carries them: the BTL's tag is the header's type. Numbers are little-endian; what is not
-//! named is padding of C's structures, and 0 here.
+//! Headers of `ob1` in messages of a BTL: the BTL's tag is the header's type. Numbers are little-endian. Bytes that the
+//! table does not name are padding of C's structures, and sent as 0.
 //!
 //! | header | tag | bytes |
 //! |---|---|---|
-//! | MATCH, a message that is whole | 65 | type u8, flags u8, communicator u16, source rank i32, tag i32, sequence u16: 14; data |
-//! | RNDV, the beginning of a longer one | 66 | MATCH, 2 of padding, length u64, sender's request u64: 32; data |
-//! | ACK, which asks for the rest | 68 | type u8, flags u8, 6 of padding, sender's request u64, receiver's request u64, offset u64, size u64 (0: all from there): 40 |
+//! | MATCH, a complete message | 65 | type u8, flags u8, communicator u16, source rank i32, tag i32, sequence u16: 14; data |
+//! | RNDV, the beginning of a longer message | 66 | MATCH, 2 of padding, length u64, sender's request u64: 32; data |
+//! | ACK, which requests the rest | 68 | type u8, flags u8, 6 of padding, sender's request u64, receiver's request u64, offset u64, size u64 (0: all from the offset): 40 |
 //! | FRAG, a part of the rest | 70 | type u8, flags u8, 6 of padding, offset u64, sender's request u64, receiver's request u64: 32; data |
 //!
-//! A request is whatever its owner means by it: the stock Open MPI sends addresses of its own memory, and believes
-//! those that come back. Written from what Open MPI 4.1.4 was seen to send, and from its definitions.
+//! A request is an opaque value of its owner: the stock Open MPI sends addresses of its own memory, and trusts
+//! the values that it receives. Written from captures of Open MPI 4.1.4, and from its definitions.
 
 use crate::wire::array;
 use core::fmt;
@@ -25,23 +25,23 @@ pub const ACK: usize = 40;
 /// Bytes of a FRAG.
 pub const FRAGMENT: usize = 32;
 
-/// Numbers are in the order of the network, between hosts whose own differ.
+/// Flag: numbers are in network order, between hosts of different byte order.
 const NETWORK_ORDER: u8 = 2;
-/// The rest is copied, not fetched or PUT.
+/// Flag: the rest is sent in FRAGs, not by GET or PUT.
 const COPIED: u8 = 16;
-/// What the stock sender says in a RNDV.
+/// Flag that the stock sender sets in a RNDV.
 const SIGNAL: u8 = 32;
 
-/// What tells a message from others of the same two ranks.
+/// Fields that identify a message among those of the same two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Which communicator.
+    /// Number of the communicator.
     pub communicator: u16,
     /// Rank of the sender in it.
     pub source: i32,
-    /// MPI's tag; below 0 those of its own.
+    /// MPI's tag; MPI's internal tags are negative.
     pub tag: i32,
-    /// Its number among those of the sender to the receiver in this communicator.
+    /// Sequence number of the messages from the sender to the receiver in this communicator.
     pub sequence: u16,
 }
 
@@ -52,31 +52,31 @@ pub enum Header {
     Match(Envelope),
     /// The beginning of a message.
     Rendezvous {
-        /// Which message.
+        /// The message.
         envelope: Envelope,
-        /// Bytes of all of it.
+        /// Bytes of the whole message.
         length: u64,
         /// The sender's request.
         request: u64,
     },
-    /// The receiver wants the rest.
+    /// The receiver requests the rest.
     Ack {
         /// The sender's request.
         sender: u64,
-        /// The receiver's.
+        /// The receiver's request.
         receiver: u64,
-        /// From where on.
+        /// First byte that is requested.
         offset: u64,
-        /// How many bytes; 0 for all.
+        /// Number of bytes; 0 for all.
         size: u64,
     },
     /// A part of the rest; its data follow.
     Fragment {
-        /// Where in the message.
+        /// Offset in the message.
         offset: u64,
         /// The sender's request.
         sender: u64,
-        /// The receiver's.
+        /// The receiver's request.
         receiver: u64,
     },
 }
@@ -84,25 +84,31 @@ pub enum Header {
 /// Why a header cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadHeader {
-    /// Nothing that such a rank has to do with.
+    /// The tag is none of those in the table.
     Tag(u8),
-    /// Shorter than its header.
+    /// The message is shorter than its header.
     Short,
-    /// It names another type than the tag.
+    /// The header's type differs from the tag.
     Type(u8),
-    /// Numbers are in another order.
+    /// Numbers are in network order.
     ByteOrder,
 }
 
 impl fmt::Display for BadHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadHeader::Tag(tag) => write!(f, "ob1 has no messages with tag {tag} over usNIC"),
-            BadHeader::Short => {
-                f.write_str("a message is shorter than the header that it begins with")
+            BadHeader::Tag(tag) => {
+                write!(f, "the peer sent a message with tag {tag}, which is no header of ob1")
             }
-            BadHeader::Type(kind) => write!(f, "a header names another type than its tag: {kind}"),
-            BadHeader::ByteOrder => f.write_str("a header has numbers in the order of the network"),
+            BadHeader::Short => {
+                f.write_str("the peer sent a message that is shorter than its header")
+            }
+            BadHeader::Type(kind) => {
+                write!(f, "the peer sent a header whose type {kind} differs from its tag")
+            }
+            BadHeader::ByteOrder => {
+                f.write_str("the peer sent a header with numbers in network order")
+            }
         }
     }
 }
@@ -129,7 +135,7 @@ impl Envelope {
 }
 
 impl Header {
-    /// The tag that it goes with.
+    /// The BTL's tag for it.
     pub fn tag(&self) -> u8 {
         match self {
             Header::Match(_) => 65,
@@ -149,7 +155,7 @@ impl Header {
         }
     }
 
-    /// Reads the header of a message that came with a tag; `head` is its first [`LONGEST`] bytes, or all there are.
+    /// Parses the header of a message with a tag; `head` is the first [`LONGEST`] bytes of the message, or all of it.
     pub fn parse(tag: u8, head: &[u8]) -> Result<Self, BadHeader> {
         let header = match tag {
             65 => Header::Match(Envelope::parse(head)),
@@ -183,7 +189,7 @@ impl Header {
         }
     }
 
-    /// Its bytes, of which the first [`Header::length`] are it.
+    /// Encodes the header, in the first [`Header::length`] bytes.
     pub fn emit(&self) -> [u8; LONGEST] {
         let mut bytes = [0; LONGEST];
         bytes[0] = self.tag();

@@ -1,13 +1,13 @@
-//! How much a mirror may have, what it refuses, and what it counts.
+//! Limits, refusals and counters of a mirror, and the memory budget of all mirrors.
 
 use super::header::BadHeader;
 use core::fmt;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Memory that messages which come in parts may take, of all mirrors that share it. The peer of one mirror never has all
-/// of it: its first message may take all but a sixteenth, and several together take half. What is set aside for a message
-/// that does not go on is taken back while other peers wait ([`Budget::set_time`]).
+/// Memory for messages in parts, shared by all mirrors. One peer never gets all of it: its first message may reserve
+/// all but a sixteenth, and several messages together half. The reservation of a message that makes no progress is
+/// released while other peers wait ([`Budget::set_time`]).
 #[derive(Debug)]
 pub struct Budget {
     pub(super) all: u64,
@@ -18,106 +18,106 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many bytes.
+    /// A budget of so many bytes.
     pub fn new(bytes: u64) -> Self {
         Budget { all: bytes, free: bytes, now: Instant::ZERO, is_contended: false, waits: false }
     }
 
-    /// The time by which it is judged what does not go on.
+    /// Sets the time for finding overdue messages.
     pub fn set_time(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Says whether peers wait for memory: then each has it in its turn ([`super::Rank::admit`]), and who gives some back
-    /// does not have it again before others.
+    /// Sets whether peers wait for memory. If so, they get memory in turn ([`super::Rank::admit`]), and a peer that
+    /// releases memory does not get it again before others.
     pub fn set_contended(&mut self, is_contended: bool) {
         self.is_contended = is_contended;
     }
 
-    /// Whether a message has begun to wait since this was asked last.
+    /// Whether a message has begun to wait since the last call.
     pub fn take_waits(&mut self) -> bool {
         core::mem::take(&mut self.waits)
     }
 
-    /// Most that a message takes.
+    /// Largest reservation of a message.
     pub(super) fn most(&self) -> u64 {
         self.all - self.all / 16
     }
 
-    /// Whether `wanted` can be set aside for a peer that has `held`, all of its messages together.
+    /// Whether `wanted` bytes can be reserved for a peer whose messages together hold `held` bytes.
     pub(super) fn allows(&self, held: u64, wanted: u64) -> bool {
         wanted <= self.free && (held == 0 || held.saturating_add(wanted) <= self.all / 2)
     }
 
-    /// Bytes of it that are not set aside.
+    /// Bytes that are not reserved.
     pub fn free(&self) -> u64 {
         self.free
     }
 
-    /// The longest message that there can be memory for.
+    /// The longest message that the budget has memory for.
     pub fn longest(&self) -> u64 {
         (self.most().saturating_sub(SLACK) / 7).saturating_mul(4)
     }
 }
 
-/// Memory is given out in powers of two: a part of 150 KiB, as the stock sender makes them, takes 256 KiB. So 7/4 of a
-/// message's length is set aside, and this for its last part.
+/// Reservation for the last part of a message, in addition to 7/4 of the message's length. Memory is allocated in
+/// powers of two: a part of 150 KiB, the stock sender's size, takes 256 KiB.
 const SLACK: u64 = 256 << 10;
 
-/// How long a message may take to arrive while other peers wait for memory, and for each of its bytes beyond that.
+/// Time limit for the arrival of a message while other peers wait for memory: a base, and an addition for each byte.
 const ARRIVES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_nanos(1000));
-/// How long a peer may take to take one back then: it may compute before it receives.
+/// Time limit for the peer to take a message back while other peers wait. The peer may compute before it receives.
 const RETURNS: Duration = Duration::from_secs(60);
 
-/// When the memory of a message is taken back if other peers wait for memory: one that is arriving since then, or that is
-/// here since then and goes back.
-pub(super) fn overdue_at(is_here: bool, since: Instant, length: u64) -> Instant {
-    if is_here {
+/// When the memory of a message is released if other peers wait for memory. `since` is when the message began to
+/// arrive, or when it was complete.
+pub(super) fn overdue_at(is_complete: bool, since: Instant, length: u64) -> Instant {
+    if is_complete {
         return since + RETURNS;
     }
     let bytes = u32::try_from(length).unwrap_or(u32::MAX);
     since + ARRIVES.0 + ARRIVES.1 * bytes
 }
 
-/// Memory that is set aside for a message of so many bytes.
+/// Reservation for a message of so many bytes.
 pub(super) fn needs(length: u64) -> u64 {
     (length / 4).saturating_mul(7).saturating_add(7 + SLACK)
 }
 
-/// How far a peer came with messages that wait for memory.
+/// Result of admitting a peer's waiting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// None waits, or none that memory is what it waits for: it has its share, or another message is to go before.
+    /// No message of the peer waits for memory: none is left, the peer has its share, or an earlier message is missing.
     Done,
-    /// There is too little memory for the next.
+    /// There is too little memory for the next message.
     Waits,
 }
 
-/// How much there may be at a time.
+/// Limits of a mirror.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Messages that come in parts.
+    /// Most messages in parts.
     pub rendezvous: usize,
-    /// Their parts.
+    /// Most parts of them.
     pub parts: usize,
-    /// Bytes of one.
+    /// Most bytes of a message.
     pub longest: u64,
 }
 
-/// Why something was not taken.
+/// Why a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Its header.
+    /// Its header is invalid.
     Header(BadHeader),
-    /// It belongs to no message, or does not fit the one that it names.
-    Strange,
-    /// A message is longer than there may be.
+    /// The part belongs to no message, or does not fit its message.
+    Mismatch,
+    /// The message is longer than the limit.
     TooLong(u64),
-    /// There are as many that come in parts as there may be, or parts.
+    /// The limit of messages in parts, or of parts, is reached.
     TooMany,
-    /// A message did not go on while other peers waited for memory.
+    /// The message made no progress while other peers waited for memory.
     Overdue,
-    /// The parts of a message take more memory than was set aside for it: they are too small for it.
+    /// The parts of the message are so small that they take more memory than was reserved.
     TooSmall,
 }
 
@@ -125,16 +125,16 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::Header(why) => why.fmt(f),
-            Refused::Strange => f.write_str("a part belongs to no message, or does not fit it"),
+            Refused::Mismatch => f.write_str("the peer sent a part that belongs to no message, or does not fit its message"),
             Refused::TooLong(bytes) => {
-                write!(f, "a message of {bytes} bytes is longer than can be sent back")
+                write!(f, "the peer sent a message of {bytes} bytes, which is longer than the limit")
             }
-            Refused::TooMany => f.write_str("too many long messages are under way at a time"),
+            Refused::TooMany => f.write_str("the peer has too many long messages in flight"),
             Refused::Overdue => f.write_str(
-                "a long message did not go on while others waited for memory, and was given up: does its rank still run?",
+                "a long message made no progress while others waited for memory, and was dropped: check that its rank runs",
             ),
             Refused::TooSmall => {
-                f.write_str("a message came in parts so small that they take too much memory")
+                f.write_str("the peer sent a message in parts so small that they take too much memory")
             }
         }
     }
@@ -142,19 +142,19 @@ impl fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
-/// What was counted.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages that were whole, and went back.
+    /// Complete messages (MATCH) returned.
     pub eager: u64,
-    /// Messages that came in parts, and went back.
+    /// Messages in parts returned.
     pub rendezvous: u64,
-    /// Bytes of data that went back, of both.
+    /// Bytes of data returned, of both kinds.
     pub bytes: u64,
-    /// Times that a message had to wait for memory.
+    /// Messages that had to wait for memory.
     pub waited: u64,
-    /// What was refused.
+    /// Messages and parts refused.
     pub refused: u64,
-    /// Messages that were given up because they did not go on while other peers waited for memory.
+    /// Messages dropped because they made no progress while other peers waited for memory.
     pub overdue: u64,
 }

@@ -1,11 +1,11 @@
-//! A rank that sends every message back to the one that it came from, under the same communicator, tag and number.
+//! A rank that returns every message to its sender, with the same communicator, tag and sequence number.
 //!
-//! A message that is whole (MATCH) goes back at once. Of a longer one (RNDV) all has to be here first: its sender may
-//! take nothing back before MPI_Send is over. So memory is set aside for it before its rest is asked for (ACK); while
-//! there is none it waits, in the order of arrival. Its parts (FRAG) go back as they came, from the memory that they
-//! lie in, with other headers in front. Whatever does not fit what was agreed is given back to the user, and counted.
+//! A complete message (MATCH) is returned at once. A longer one (RNDV) has to arrive completely first, because its
+//! sender may receive nothing before MPI_Send ends. So memory is reserved before the rest is requested (ACK); without
+//! free memory the message waits, in the order of arrival. Its parts (FRAG) are returned as they arrived, from the same
+//! memory, with new headers. Messages and parts that violate the protocol are handed to the user, and counted.
 //!
-//! A message (`M`) is whatever the user knows it by. Its bytes are never looked at here but for the header.
+//! A message (`M`) is an opaque handle of the user. Only its header is read here.
 
 use super::header::{Envelope, Header};
 use super::limits::{Budget, Counters, Limits, Refused, Turn, needs, overdue_at};
@@ -15,18 +15,18 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 
-/// Of which message something is that was sent: to be given to [`Mirror::sent`] when it was acknowledged.
+/// Identifies the message of something that was sent. The user passes it to [`Mirror::sent`] after the acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u64);
 
-/// What is to be done next.
+/// An action for the user.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Out<M> {
-    /// Send a header by itself.
+    /// Send a header alone.
     Control(Header),
-    /// Send a message back whose first bytes are replaced by a header: it is as long as that at least.
+    /// Return a message whose first bytes are replaced by a header. The message is at least as long as the header.
     Back(Header, M, Mark),
-    /// Nobody needs it any more.
+    /// Release a message.
     Drop(M),
 }
 
@@ -38,24 +38,25 @@ pub struct Mirror<M> {
     rendezvous: Places<Rendezvous<M>>,
     parts: Places<Part<M>>,
     generation: u32,
-    /// Bytes that are set aside for all of them.
+    /// Bytes that are reserved for all messages of this peer.
     held: u64,
-    /// Those that wait for memory, and those that go back.
+    /// Messages that wait for memory.
     waiting: VecDeque<u32>,
+    /// Messages whose parts are being returned.
     returning: VecDeque<u32>,
-    /// What goes before parts.
+    /// Actions that go before the return of parts.
     ready: VecDeque<Out<M>>,
-    /// Messages come over several interfaces, and in which order they were sent.
+    /// The peer sends over several interfaces, where messages overtake each other.
     several: bool,
     order: Order,
     counters: Counters,
 }
 
-/// The mark of a message that was whole.
+/// The mark of a complete message (MATCH).
 const WHOLE: Mark = Mark(0);
 
 impl<M> Mirror<M> {
-    /// As this rank.
+    /// A mirror with this rank.
     pub fn new(rank: i32, limits: Limits) -> Self {
         let Limits { rendezvous, parts, longest } = limits;
         Mirror {
@@ -74,23 +75,24 @@ impl<M> Mirror<M> {
         }
     }
 
-    /// Messages come over several interfaces, where they overtake each other.
+    /// Sets that the peer sends over several interfaces, where messages overtake each other.
     pub fn set_several(&mut self) {
         self.several = true;
     }
 
-    /// What was counted.
+    /// Counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Messages in parts that are under way, and how many of them wait for memory.
+    /// Number of messages in parts, and how many of them wait for memory.
     pub fn under_way(&self) -> (usize, usize) {
         (self.rendezvous.len(), self.waiting.len())
     }
 
-    /// A message has come with a tag: `head` is its first bytes (as many as the longest header has, or all), `length`
-    /// all its bytes, `takes` the memory that it takes. One that is refused is given back.
+    /// Handles a message with a tag. `head` is its first [`super::header::LONGEST`] bytes, or all; `length` is its
+    /// length,
+    /// `takes` the memory that it occupies. A refused message is returned with the error.
     pub fn receive(
         &mut self,
         tag: u8,
@@ -109,7 +111,7 @@ impl<M> Mirror<M> {
                         self.counters.bytes += data;
                         let header = Header::Match(self.returned(envelope));
                         self.ready.push_back(Out::Back(header, message, WHOLE));
-                        if self.order.note(&envelope) {
+                        if self.order.record(&envelope) {
                             self.admit(budget);
                         }
                         Ok(())
@@ -119,15 +121,15 @@ impl<M> Mirror<M> {
                         self.begin(envelope, size, request, message, budget)
                     }
                     Header::Fragment { offset, receiver, .. } => {
-                        self.take_part(receiver, (offset, data, takes as u64), message, budget)
+                        self.receive_part(receiver, (offset, data, takes as u64), message, budget)
                     }
                     Header::Ack { sender, receiver, offset, size } => {
-                        match self.go_back(sender, receiver, offset, size, budget) {
+                        match self.start_return(sender, receiver, offset, size, budget) {
                             true => {
                                 self.ready.push_back(Out::Drop(message));
                                 Ok(())
                             }
-                            false => Err((Refused::Strange, message)),
+                            false => Err((Refused::Mismatch, message)),
                         }
                     }
                 }
@@ -137,12 +139,12 @@ impl<M> Mirror<M> {
         taken
     }
 
-    /// The envelope of what goes back.
+    /// The envelope of a returned message.
     fn returned(&self, envelope: Envelope) -> Envelope {
         Envelope { source: self.rank, ..envelope }
     }
 
-    /// A message begins.
+    /// Handles the beginning of a message in parts.
     fn begin(
         &mut self,
         envelope: Envelope,
@@ -151,15 +153,15 @@ impl<M> Mirror<M> {
         message: M,
         budget: &mut Budget,
     ) -> Result<(), (Refused, M)> {
-        let closes_gap = self.order.note(&envelope);
+        let closes_gap = self.order.record(&envelope);
         let refused = match () {
             _ if length > self.longest.min(budget.longest()) => Some(Refused::TooLong(length)),
-            _ if begun > length => Some(Refused::Strange),
+            _ if begun > length => Some(Refused::Mismatch),
             _ if self.rendezvous.is_full() => Some(Refused::TooMany),
             _ => None,
         };
         if let Some(why) = refused {
-            // It has come all the same.
+            // The message counts as arrived even if it is refused.
             if closes_gap {
                 self.admit(budget);
             }
@@ -178,12 +180,12 @@ impl<M> Mirror<M> {
             receiver: 0,
             first: NONE,
             last: NONE,
-            on_the_way: 0,
+            unacknowledged: 0,
             reserved: 0,
             takes,
             since: budget.now,
         };
-        // It is not full.
+        // The table is not full.
         let Ok(place) = self.rendezvous.insert(new) else { return Ok(()) };
         if let Some(rendezvous) = self.rendezvous.get_mut(place) {
             rendezvous.token = u64::from(self.generation) << 32 | u64::from(place);
@@ -201,14 +203,14 @@ impl<M> Mirror<M> {
         Ok(())
     }
 
-    /// Asks for the rest of those that wait, unless other peers do as well.
+    /// Requests the rest of waiting messages, unless other peers wait for memory too.
     fn admit(&mut self, budget: &mut Budget) {
         if !budget.is_contended {
             self.admit_in_turn(budget);
         }
     }
 
-    /// Asks for the rest of those that wait, as far as there is memory. To be called when there is more.
+    /// Requests the rest of waiting messages, as far as there is memory. Call it when memory was released.
     pub fn admit_in_turn(&mut self, budget: &mut Budget) -> Turn {
         while let Some(&place) = self.waiting.front() {
             let Some(rendezvous) = self.rendezvous.get_mut(place) else {
@@ -242,33 +244,33 @@ impl<M> Mirror<M> {
         Turn::Done
     }
 
-    /// The place of a message that the peer names, if it is in that phase.
-    fn named(&self, token: u64, phase: Phase) -> Option<u32> {
+    /// Looks up a message by its token, if it is in that phase.
+    fn find(&self, token: u64, phase: Phase) -> Option<u32> {
         let place = token as u32;
         let rendezvous = self.rendezvous.get(place)?;
         (rendezvous.token == token && rendezvous.phase == phase).then_some(place)
     }
 
-    /// A part has come.
-    fn take_part(
+    /// Handles a part of a message.
+    fn receive_part(
         &mut self,
         token: u64,
         (offset, data, takes): (u64, u64, u64),
         message: M,
         budget: &mut Budget,
     ) -> Result<(), (Refused, M)> {
-        let Some(place) = self.named(token, Phase::Arriving) else {
-            return Err((Refused::Strange, message));
+        let Some(place) = self.find(token, Phase::Arriving) else {
+            return Err((Refused::Mismatch, message));
         };
         let Some(rendezvous) = self.rendezvous.get_mut(place) else {
-            return Err((Refused::Strange, message));
+            return Err((Refused::Mismatch, message));
         };
         let inside = offset >= rendezvous.begun
             && offset.checked_add(data).is_some_and(|end| end <= rendezvous.length)
             && data <= rendezvous.length - rendezvous.received
             && data > 0;
         if !inside {
-            return Err((Refused::Strange, message));
+            return Err((Refused::Mismatch, message));
         }
         if rendezvous.takes.saturating_add(takes) > rendezvous.reserved {
             self.give_up(place, budget);
@@ -293,7 +295,7 @@ impl<M> Mirror<M> {
         Ok(())
     }
 
-    /// Sends the beginning of a message back, if all of it is here.
+    /// Returns the beginning of a message, if the message is complete.
     fn offer_if_complete(&mut self, place: u32, now: Instant) {
         let Some(rendezvous) = self.rendezvous.get_mut(place) else { return };
         if rendezvous.received < rendezvous.length {
@@ -302,15 +304,15 @@ impl<M> Mirror<M> {
         let Some(beginning) = rendezvous.beginning.take() else { return };
         rendezvous.phase = Phase::Offered;
         rendezvous.since = now;
-        rendezvous.on_the_way = 1;
+        rendezvous.unacknowledged = 1;
         let (length, request) = (rendezvous.length, rendezvous.token);
         let envelope = Envelope { source: self.rank, ..rendezvous.envelope };
         let header = Header::Rendezvous { envelope, length, request };
         self.ready.push_back(Out::Back(header, beginning, Mark(request)));
     }
 
-    /// The peer asks for the rest of what goes back; whether it may.
-    fn go_back(
+    /// Handles the peer's request for the rest of a returned message; false if it is invalid.
+    fn start_return(
         &mut self,
         token: u64,
         receiver: u64,
@@ -318,10 +320,10 @@ impl<M> Mirror<M> {
         size: u64,
         budget: &mut Budget,
     ) -> bool {
-        let Some(place) = self.named(token, Phase::Offered) else { return false };
+        let Some(place) = self.find(token, Phase::Offered) else { return false };
         let Some(rendezvous) = self.rendezvous.get_mut(place) else { return false };
         let rest = rendezvous.length - rendezvous.begun;
-        // The parts are cut as they came: it has to be all of them.
+        // Parts are returned as they arrived, so the peer has to request all of them.
         if offset != rendezvous.begun || (size != 0 && size != rest) {
             return false;
         }
@@ -330,11 +332,11 @@ impl<M> Mirror<M> {
         self.counters.rendezvous += 1;
         self.counters.bytes += rendezvous.length;
         self.returning.push_back(place);
-        self.end_if_over(place, budget);
+        self.end_if_returned(place, budget);
         true
     }
 
-    /// What is to be done next, if there is something. What cannot be done now comes back by [`Mirror::put_back`].
+    /// The next action. The user returns an action that it cannot carry out now with [`Mirror::put_back`].
     pub fn next_out(&mut self) -> Option<Out<M>> {
         if let Some(out) = self.ready.pop_front() {
             return Some(out);
@@ -349,81 +351,82 @@ impl<M> Mirror<M> {
             };
             let part = self.parts.remove(rendezvous.first)?;
             rendezvous.first = part.next;
-            rendezvous.on_the_way += 1;
+            rendezvous.unacknowledged += 1;
             let (sender, receiver) = (rendezvous.token, rendezvous.receiver);
             let header = Header::Fragment { offset: part.offset, sender, receiver };
             return Some(Out::Back(header, part.message, Mark(sender)));
         }
     }
 
-    /// What was taken by [`Mirror::next_out`] last, and could not be done.
+    /// Takes back the last action of [`Mirror::next_out`], which could not be carried out.
     pub fn put_back(&mut self, out: Out<M>) {
         self.ready.push_front(out);
     }
 
-    /// Something that was sent was acknowledged, and its memory is free.
+    /// Handles the acknowledgement of a sent message, whose memory is free.
     pub fn sent(&mut self, mark: Mark, budget: &mut Budget) {
         let place = mark.0 as u32;
         let known = self.rendezvous.get_mut(place).filter(|it| mark != WHOLE && it.token == mark.0);
         if let Some(rendezvous) = known {
-            rendezvous.on_the_way = rendezvous.on_the_way.saturating_sub(1);
-            self.end_if_over(place, budget);
+            rendezvous.unacknowledged = rendezvous.unacknowledged.saturating_sub(1);
+            self.end_if_returned(place, budget);
         }
     }
 
-    /// Forgets a message of which everything went back.
-    fn end_if_over(&mut self, place: u32, budget: &mut Budget) {
-        let over = self.rendezvous.get(place).is_some_and(|it| {
-            it.phase == Phase::Returning && it.first == NONE && it.on_the_way == 0
+    /// Removes a message once all of it was returned and acknowledged.
+    fn end_if_returned(&mut self, place: u32, budget: &mut Budget) {
+        let returned = self.rendezvous.get(place).is_some_and(|it| {
+            it.phase == Phase::Returning && it.first == NONE && it.unacknowledged == 0
         });
-        if over && let Some(gone) = self.rendezvous.remove(place) {
-            self.give_back(gone.reserved, budget);
+        if returned && let Some(removed) = self.rendezvous.remove(place) {
+            self.release(removed.reserved, budget);
             self.returning.retain(|other| *other != place);
             self.admit(budget);
         }
     }
 
-    fn give_back(&mut self, bytes: u64, budget: &mut Budget) {
+    fn release(&mut self, bytes: u64, budget: &mut Budget) {
         budget.free += bytes;
         self.held -= bytes;
     }
 
-    /// Gives up what does not go on, while others wait for memory; how many messages that were.
+    /// Drops overdue messages while other peers wait for memory; returns their number.
     pub fn give_up_overdue(&mut self, budget: &mut Budget) -> usize {
         let overdue = |place: &u32| {
             self.rendezvous.get(*place).is_some_and(|it| {
-                let is_here = matches!(it.phase, Phase::Offered | Phase::Returning);
-                it.phase != Phase::Waits && overdue_at(is_here, it.since, it.length) <= budget.now
+                let is_complete = matches!(it.phase, Phase::Offered | Phase::Returning);
+                it.phase != Phase::Waits
+                    && overdue_at(is_complete, it.since, it.length) <= budget.now
             })
         };
         let overdue: Vec<u32> = self.rendezvous.places().filter(overdue).collect();
         for &place in &overdue {
             self.returning.retain(|other| *other != place);
             self.counters.overdue += 1;
-            self.forget(place, budget);
+            self.drop_message(place, budget);
         }
         overdue.len()
     }
 
-    /// Gives a message up that is arriving: what is here of it is dropped.
+    /// Drops a message that is arriving, and admits others.
     fn give_up(&mut self, place: u32, budget: &mut Budget) {
-        self.forget(place, budget);
+        self.drop_message(place, budget);
         self.admit(budget);
     }
 
-    fn forget(&mut self, place: u32, budget: &mut Budget) {
-        let Some(gone) = self.rendezvous.remove(place) else { return };
-        self.give_back(gone.reserved, budget);
-        self.ready.extend(gone.beginning.map(Out::Drop));
-        let mut next = gone.first;
+    fn drop_message(&mut self, place: u32, budget: &mut Budget) {
+        let Some(removed) = self.rendezvous.remove(place) else { return };
+        self.release(removed.reserved, budget);
+        self.ready.extend(removed.beginning.map(Out::Drop));
+        let mut next = removed.first;
         while let Some(part) = self.parts.remove(next) {
             next = part.next;
             self.ready.push_back(Out::Drop(part.message));
         }
     }
 
-    /// Gives everything up that is here; `gone` gets the messages. What was sent is forgotten.
-    pub fn clear(&mut self, budget: &mut Budget, mut gone: impl FnMut(M)) {
+    /// Drops all messages, and passes them to `release`. Messages that were sent are no longer tracked.
+    pub fn clear(&mut self, budget: &mut Budget, mut release: impl FnMut(M)) {
         self.waiting.clear();
         self.returning.clear();
         while let Some(place) = self.rendezvous.first() {
@@ -432,7 +435,7 @@ impl<M> Mirror<M> {
         for out in self.ready.drain(..) {
             match out {
                 Out::Control(_) => {}
-                Out::Back(_, message, _) | Out::Drop(message) => gone(message),
+                Out::Back(_, message, _) | Out::Drop(message) => release(message),
             }
         }
     }

@@ -1,5 +1,5 @@
-//! `ob1`, what Open MPI 4's messages are made of above the BTL: its headers ([`header`]), and a rank that sends every
-//! message back ([`Mirror`]). Neither does I/O, and neither reads more of a message than its header.
+//! `ob1`, Open MPI 4's message protocol above the BTL: its headers ([`header`]), and a rank that returns every
+//! message ([`Mirror`]). Neither does I/O, and both read only the header of a message.
 
 pub mod header;
 mod limits;

@@ -1,38 +1,38 @@
-//! In which order a peer has sent its messages, where they come over several interfaces and overtake each other.
+//! Order in which a peer has sent its messages, if they arrive over several interfaces and overtake each other.
 //!
-//! The peer takes messages back only in the order in which it has sent them. One that is given memory before another,
-//! which was sent before it and finds none then, would wait for it for ever; so what must wait for memory does so in
-//! that order. It is known by the numbers of `ob1`, which begin with 1 in each communicator.
+//! The peer takes messages back only in the order in which it has sent them. If a message got memory before an earlier
+//! one that then finds none, the two would wait for each other for ever. So messages wait for memory in the order of
+//! sending. The order follows from the sequence numbers of `ob1`, which begin with 1 in each communicator.
 
 use super::header::Envelope;
 use alloc::vec::Vec;
 
-/// Communicators whose order is known at a time; of others it is not heeded.
+/// Most communicators whose order is tracked. Messages of others are not ordered.
 const COMMUNICATORS: usize = 64;
-/// Numbers that have come while one before them has not, of a communicator: no more are on the way.
+/// Most numbers of a communicator that arrived before a missing one. An honest peer has fewer messages in flight.
 const EARLY: usize = 1024;
-/// Farthest that a number is ahead of the next one. One that is farther, or behind, is of another communicator which
-/// has the same name, since the first is no more.
+/// Largest distance of a number ahead of the next one. A number farther ahead, or behind, belongs to a new communicator
+/// that reuses the name of a deleted one.
 const AHEAD: i16 = 2048;
 
 #[derive(Debug)]
 struct Communicator {
     name: u16,
-    /// The first number that has not come.
+    /// The first number that has not arrived.
     next: u16,
-    /// Those behind it that have.
+    /// Later numbers that have arrived.
     early: Vec<u16>,
 }
 
-/// What has come.
+/// Messages that have arrived, by communicator.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     communicators: Vec<Communicator>,
 }
 
 impl Order {
-    /// A message has come; whether one that was missing was waited for.
-    pub fn note(&mut self, message: &Envelope) -> bool {
+    /// Records the arrival of a message; true if it was missing and messages wait for it.
+    pub fn record(&mut self, message: &Envelope) -> bool {
         let name = message.communicator;
         let found = self.communicators.iter().position(|known| known.name == name);
         let place = match found {
@@ -43,10 +43,10 @@ impl Order {
             }
             None => return false,
         };
-        self.communicators.get_mut(place).is_some_and(|known| known.note(message.sequence))
+        self.communicators.get_mut(place).is_some_and(|known| known.record(message.sequence))
     }
 
-    /// Whether everything has come that was sent before it.
+    /// Whether all messages that were sent before this one have arrived.
     pub fn is_turn(&self, message: &Envelope) -> bool {
         let mut all = self.communicators.iter();
         let found = all.find(|known| known.name == message.communicator);
@@ -57,9 +57,9 @@ impl Order {
 }
 
 impl Communicator {
-    fn note(&mut self, number: u16) -> bool {
+    fn record(&mut self, number: u16) -> bool {
         if number != self.next {
-            return self.note_other(number);
+            return self.record_out_of_order(number);
         }
         self.next = self.next.wrapping_add(1);
         let had_gap = !self.early.is_empty();
@@ -71,18 +71,18 @@ impl Communicator {
     }
 
     #[cold]
-    fn note_other(&mut self, number: u16) -> bool {
+    fn record_out_of_order(&mut self, number: u16) -> bool {
         let ahead = number.wrapping_sub(self.next) as i16;
         if !(0..AHEAD).contains(&ahead) {
-            // Numbers begin anew. What has come early of the new ones is known already.
+            // The numbers restart. `early` may already contain some of the new ones.
             self.next = if (1..AHEAD as u16).contains(&number) { 1 } else { number };
             if number == self.next {
-                self.note(number);
+                self.record(number);
                 return true;
             }
         }
         if self.early.len() >= EARLY {
-            // No honest peer has so many on the way: the order is not waited for.
+            // No honest peer has so many messages in flight: stop waiting for the missing one.
             self.early.clear();
             self.next = number.wrapping_add(1);
             return true;
@@ -109,50 +109,50 @@ mod tests {
     }
 
     #[test]
-    fn what_overtakes_is_told_from_what_is_missing() {
+    fn order_distinguishes_overtaking_from_missing_messages() {
         let mut order = Order::default();
-        assert!(order.is_turn(&envelope(0, 5)), "nothing is known of it");
+        assert!(order.is_turn(&envelope(0, 5)), "an unknown communicator has no order");
         for number in [1, 2, 3] {
-            assert!(!order.note(&envelope(0, number)) && order.is_turn(&envelope(0, number)));
+            assert!(!order.record(&envelope(0, number)) && order.is_turn(&envelope(0, number)));
         }
         for number in [6, 5] {
-            assert!(!order.note(&envelope(0, number)) && !order.is_turn(&envelope(0, number)));
+            assert!(!order.record(&envelope(0, number)) && !order.is_turn(&envelope(0, number)));
         }
         assert!(order.is_turn(&envelope(0, 3)));
-        // Another communicator's is nothing to it.
-        assert!(!order.note(&envelope(7, 1)) && order.is_turn(&envelope(7, 1)));
-        assert!(order.note(&envelope(0, 4)));
+        // Messages of another communicator have an order of their own.
+        assert!(!order.record(&envelope(7, 1)) && order.is_turn(&envelope(7, 1)));
+        assert!(order.record(&envelope(0, 4)));
         assert!([4, 5, 6].iter().all(|number| order.is_turn(&envelope(0, *number))));
     }
 
     #[test]
-    fn numbers_wrap_and_begin_anew() {
+    fn sequence_numbers_wrap_and_restart() {
         let mut order = Order::default();
         for number in (1..=u16::MAX).chain(0..10) {
-            order.note(&envelope(0, number));
+            order.record(&envelope(0, number));
             assert!(order.is_turn(&envelope(0, number)), "{number}");
         }
-        // The communicator's name is another's now, whose second message comes first.
-        order.note(&envelope(0, 2));
+        // A new communicator reuses the name, and its second message arrives first.
+        order.record(&envelope(0, 2));
         assert!(!order.is_turn(&envelope(0, 2)));
-        assert!(order.note(&envelope(0, 1)) && order.is_turn(&envelope(0, 2)));
+        assert!(order.record(&envelope(0, 1)) && order.is_turn(&envelope(0, 2)));
         // And once more, from far ahead.
         for number in 3..5000 {
-            order.note(&envelope(0, number));
+            order.record(&envelope(0, number));
         }
-        order.note(&envelope(0, 1));
+        order.record(&envelope(0, 1));
         assert!(order.is_turn(&envelope(0, 1)));
     }
 
     #[test]
-    fn a_liar_has_bounded_room_and_waits_for_nothing_in_the_end() {
+    fn malicious_peer_uses_bounded_memory_and_blocks_nothing() {
         let mut order = Order::default();
         for number in 2..=2 + EARLY as u16 {
-            order.note(&envelope(0, number));
+            order.record(&envelope(0, number));
         }
         assert!(order.is_turn(&envelope(0, 2)));
         for name in 0..1000 {
-            order.note(&envelope(name, 9));
+            order.record(&envelope(name, 9));
         }
         assert_eq!(order.communicators.len(), COMMUNICATORS);
     }

@@ -1,4 +1,4 @@
-//! The mirror as a user of the engine: messages go in and out of it without being copied.
+//! Connects the mirror to the engine. Messages are not copied.
 
 use super::header;
 use super::limits::{Budget, Counters, Limits, Refused, Turn};
@@ -10,22 +10,23 @@ use drivers::hal::{Instant, Window};
 
 /// The longest message in bytes.
 pub const LONGEST: u64 = 64 << 20;
-/// Memory that an engine needs for one of that length: in parts of 150 KiB it takes 110 MiB.
+/// Memory that an engine needs for a message of that length, which takes 110 MiB in parts of 150 KiB.
 pub const MEMORY: usize = 160 << 20;
-/// Messages of a peer that are here at a time, those in parts among them.
+/// Most messages of a peer in memory, including parts.
 const MESSAGES: usize = 1024;
+/// Most messages of a peer in parts.
 const RENDEZVOUS: usize = 512;
-/// How often something is sent again, each 500 ms at last, until a peer has failed: a rank that computes hears
-/// nothing for minutes.
+/// Retransmissions, finally each 500 ms, before a peer counts as failed. A rank that computes may not poll for
+/// minutes.
 const RETRIES: u32 = 1200;
 
-/// What is set aside for messages in parts, of an engine with so many bytes of memory.
+/// The budget for messages in parts of an engine with so many bytes of memory.
 pub fn budget(memory: usize) -> Budget {
     Budget::new(memory as u64 / 4 * 3)
 }
 
-/// A peer's endpoint, of an engine with so much memory. Messages come in the order in which they were sent, so that
-/// those which wait for memory do so in that order, too: the peer takes them back in no other.
+/// Configuration of a peer's endpoint, for an engine with so much memory. Messages are delivered in order, so that they
+/// wait for memory in the order of sending, because the peer takes them back only in that order.
 pub fn endpoint(config: EndpointConfig, memory: usize) -> EndpointConfig {
     EndpointConfig {
         tag: None,
@@ -33,7 +34,7 @@ pub fn endpoint(config: EndpointConfig, memory: usize) -> EndpointConfig {
         messages: MESSAGES,
         receive_bytes: memory / 4 * 3,
         sends: MESSAGES,
-        // The budget is there for that.
+        // The budget divides the memory among peers.
         leaves_room: false,
         timing: Timing {
             retries: RETRIES,
@@ -44,17 +45,17 @@ pub fn endpoint(config: EndpointConfig, memory: usize) -> EndpointConfig {
     }
 }
 
-/// The rank that we are towards one peer, over one interface or several.
+/// The mirror rank of one peer, over one or several interfaces.
 #[derive(Debug)]
 pub struct Rank {
     mirror: Mirror<Received>,
-    /// Messages that are on their way back, by cookie, and over which endpoint.
+    /// By cookie: messages being returned, and their endpoints.
     sent: Vec<Option<(EndpointId, Received, Mark)>>,
     free: Vec<u16>,
 }
 
 impl Rank {
-    /// As the rank that `sender` (job << 32 + rank) is.
+    /// A rank with the number in `sender` (job << 32 + rank).
     pub fn new(sender: u64, budget: &Budget) -> Self {
         let longest = LONGEST.min(budget.longest());
         let limits = Limits { rendezvous: RENDEZVOUS, parts: MESSAGES, longest };
@@ -65,12 +66,12 @@ impl Rank {
         }
     }
 
-    /// The peer sends over several interfaces.
+    /// Sets that the peer sends over several interfaces.
     pub fn set_several(&mut self) {
         self.mirror.set_several();
     }
 
-    /// Takes a message; an error if it is none that such a rank can take.
+    /// Handles a message; an error if it is refused.
     pub fn take(
         &mut self,
         engine: &mut Engine,
@@ -80,7 +81,7 @@ impl Rank {
         let mut head = [0; header::LONGEST];
         let length = message.bytes.len();
         let head = head.get_mut(..length.min(header::LONGEST)).unwrap_or_default();
-        // It is no longer than the message.
+        // `head` is not longer than the message.
         let _ = message.bytes.read(0, head);
         let size = (length, message.takes());
         self.mirror.receive(message.tag, head, size, message, budget).map_err(|(why, message)| {
@@ -89,17 +90,17 @@ impl Rank {
         })
     }
 
-    /// Asks for what there is memory for now.
+    /// Requests the rest of waiting messages, as far as there is memory.
     pub fn admit(&mut self, budget: &mut Budget) -> Turn {
         self.mirror.admit_in_turn(budget)
     }
 
-    /// Gives up what does not go on, because other peers wait for memory; how many messages that were.
+    /// Drops overdue messages, because other peers wait for memory; returns their number.
     pub fn give_up_overdue(&mut self, budget: &mut Budget) -> usize {
         self.mirror.give_up_overdue(budget)
     }
 
-    /// Hears what has arrived at the peer over an endpoint that has news; how much that was.
+    /// Handles the completions of an endpoint that has news; returns their number.
     pub fn hear(
         &mut self,
         engine: &mut Engine,
@@ -119,13 +120,13 @@ impl Rank {
         done
     }
 
-    /// Sends what can be sent, each over the endpoint where it is done first; how much was done.
+    /// Carries out actions of the mirror, each over the endpoint that finishes it first; returns their number.
     pub fn send(&mut self, engine: &mut Engine, paths: &mut Stripe, now: Instant) -> usize {
         let mut done = 0;
         while let Some(out) = self.mirror.next_out() {
             done += 1;
             if let Err(out) = self.carry_out(engine, paths, out, now) {
-                // There is news when there is room.
+                // The endpoint has news when there is room.
                 self.mirror.put_back(out);
                 break;
             }
@@ -133,7 +134,7 @@ impl Rank {
         done
     }
 
-    /// Does what the mirror wants; gives it back if there is no room for it now.
+    /// Carries out an action of the mirror; returns it if there is no room now.
     fn carry_out(
         &mut self,
         engine: &mut Engine,
@@ -146,7 +147,8 @@ impl Rank {
             Out::Control(header) => {
                 let bytes = header.emit();
                 let bytes = bytes.get(..header.length()).unwrap_or_default();
-                // Any other error is the endpoint's end, of which there is news, as where none is open.
+                // Without an open endpoint, or on an error other than `Full`, the endpoint ends, for which there is
+                // news.
                 let Some(endpoint) = paths.choose(engine, bytes.len()) else { return Ok(()) };
                 if engine.send(endpoint, header.tag(), bytes, now) == Err(SendError::Full) {
                     return Err(out);
@@ -159,7 +161,7 @@ impl Rank {
                 };
                 let Some(place) = self.free.pop() else { return Err(out) };
                 let bytes = header.emit();
-                // It began with a header as long.
+                // The message began with a header of that length.
                 let _ = message.bytes.write(0, bytes.get(..header.length()).unwrap_or_default());
                 let (tag, windows) = (header.tag(), [message.bytes, Window::empty()]);
                 match engine.send_windows(endpoint, tag, windows, place.into(), now) {
@@ -182,9 +184,8 @@ impl Rank {
         Ok(())
     }
 
-    /// An endpoint has failed, or is about to be removed: everything is given back to the engine but what is still on its
-    /// way over others. What was under way has lost a part, so that the peer waits for it in vain; what begins now does
-    /// not.
+    /// Handles the failure or removal of an endpoint. All messages are released to the engine, except those in flight
+    /// over other endpoints. Messages in progress may have lost a part, so they cannot complete; later messages can.
     pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId, budget: &mut Budget) {
         self.mirror.clear(budget, |message| engine.release(message));
         for (place, slot) in self.sent.iter_mut().enumerate() {
@@ -195,12 +196,12 @@ impl Rank {
         }
     }
 
-    /// What was counted.
+    /// Counters.
     pub fn counters(&self) -> &Counters {
         self.mirror.counters()
     }
 
-    /// Messages in parts that are under way, and how many of them wait for memory.
+    /// Number of messages in parts, and how many of them wait for memory.
     pub fn under_way(&self) -> (usize, usize) {
         self.mirror.under_way()
     }

@@ -1,10 +1,10 @@
-//! Messages that come in parts: what is kept of each, in tables that are made once.
+//! State of messages in parts, in tables with a fixed capacity.
 
 use super::header::Envelope;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 
-/// No place.
+/// No index.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A table with a limit.
@@ -20,11 +20,11 @@ impl<T> Places<T> {
         Places { all, free: (0..most as u32).rev().collect() }
     }
 
-    /// Puts something there, if there is room.
-    pub fn insert(&mut self, what: T) -> Result<u32, T> {
-        let Some(place) = self.free.pop() else { return Err(what) };
+    /// Adds a value; returns it if the table is full.
+    pub fn insert(&mut self, value: T) -> Result<u32, T> {
+        let Some(place) = self.free.pop() else { return Err(value) };
         if let Some(slot) = self.all.get_mut(place as usize) {
-            *slot = Some(what);
+            *slot = Some(value);
         }
         Ok(place)
     }
@@ -38,9 +38,9 @@ impl<T> Places<T> {
     }
 
     pub fn remove(&mut self, place: u32) -> Option<T> {
-        let gone = self.all.get_mut(place as usize)?.take()?;
+        let removed = self.all.get_mut(place as usize)?.take()?;
         self.free.push(place);
-        Some(gone)
+        Some(removed)
     }
 
     pub fn len(&self) -> usize {
@@ -51,63 +51,67 @@ impl<T> Places<T> {
         self.free.is_empty()
     }
 
-    /// The places that are taken.
+    /// The indices in use.
     pub fn places(&self) -> impl Iterator<Item = u32> + '_ {
         self.all.iter().enumerate().filter(|(_, it)| it.is_some()).map(|(place, _)| place as u32)
     }
 
-    /// The first place that is taken.
+    /// The first index in use.
     pub fn first(&self) -> Option<u32> {
         self.all.iter().position(Option::is_some).map(|place| place as u32)
     }
 }
 
-/// A part that is kept.
+/// A part of a message.
 #[derive(Debug)]
 pub(super) struct Part<M> {
     pub message: M,
-    /// Where in the message its data belong.
+    /// Offset of its data in the message.
     pub offset: u64,
     /// The next part of the same message.
     pub next: u32,
 }
 
-/// How far a message is.
+/// Phase of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There is no memory for it yet: the sender was told nothing.
+    /// It waits for memory: its rest was not requested.
     Waits,
-    /// Its rest is coming.
+    /// Its rest was requested and is arriving.
     Arriving,
-    /// It is complete, and its beginning is on the way back: the peer has not asked for the rest.
+    /// It is complete, and its beginning was returned: the peer has not requested the rest.
     Offered,
-    /// Its rest goes back, as there is room.
+    /// Its rest is being returned.
     Returning,
 }
 
-/// A message that comes in parts.
+/// A message in parts.
 #[derive(Debug)]
 pub(super) struct Rendezvous<M> {
-    /// By which the peer names it towards us; another for each.
+    /// Unique value by which the peer refers to the message.
     pub token: u64,
     pub phase: Phase,
     pub envelope: Envelope,
-    /// Its beginning, until that goes back; and bytes of data in it.
+    /// Its beginning, until that is returned.
     pub beginning: Option<M>,
+    /// Bytes of data in the beginning.
     pub begun: u64,
     pub length: u64,
-    /// Bytes of data that have come, with those in the beginning.
+    /// Bytes of data that have arrived, including those in the beginning.
     pub received: u64,
-    /// The peer's requests: of its message, and of where it takes that back.
+    /// The peer's request for sending the message.
     pub sender: u64,
+    /// The peer's request for receiving the returned message.
     pub receiver: u64,
-    /// Its parts, in the order in which they came.
+    /// First of its parts, in order of arrival.
     pub first: u32,
+    /// Last of its parts.
     pub last: u32,
-    /// Parts that are on the way and not acknowledged, the beginning among them.
-    pub on_the_way: u32,
-    /// Memory that it may take, and that its parts take.
+    /// Returned parts that are not acknowledged, including the beginning.
+    pub unacknowledged: u32,
+    /// Memory reserved for it.
     pub reserved: u64,
+    /// Memory that its parts occupy.
     pub takes: u64,
     /// When it began to arrive, or was complete.
     pub since: Instant,

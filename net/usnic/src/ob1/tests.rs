@@ -1,4 +1,4 @@
-//! A mirror, and a rank at the other end as Open MPI is one: it sends, takes back, and compares.
+//! Tests of a mirror with a rank at the other end that acts like Open MPI: it sends, receives, and compares.
 
 use super::header::{Envelope, Header, LONGEST};
 use super::*;
@@ -28,21 +28,21 @@ fn data(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|_| rng.within(0..256) as u8).collect()
 }
 
-/// Bytes that a message takes in a pool of powers of two.
+/// Bytes that a message occupies in a pool of powers of two.
 fn takes(bytes: &[u8]) -> usize {
     bytes.len().next_power_of_two().max(128)
 }
 
 type Refusal = Result<(), (Refused, Vec<u8>)>;
 
-/// Gives a mirror a message under the tag that its first byte names.
+/// Passes a message to a mirror, with its first byte as the tag.
 fn give(mirror: &mut Mirror<Vec<u8>>, budget: &mut Budget, bytes: Vec<u8>) -> Refusal {
     let head = bytes[..bytes.len().min(LONGEST)].to_vec();
     let size = (bytes.len(), takes(&bytes));
     mirror.receive(head.first().copied().unwrap_or(0), &head, size, bytes, budget)
 }
 
-/// What goes out now, as it is on the wire; everything is acknowledged at once.
+/// Carries out all actions of a mirror, as bytes on the wire; each is acknowledged at once.
 fn out(mirror: &mut Mirror<Vec<u8>>, budget: &mut Budget) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     while let Some(out) = mirror.next_out() {
@@ -65,7 +65,7 @@ fn read(bytes: &[u8]) -> Header {
 }
 
 #[test]
-fn headers_byte_by_byte() {
+fn headers_have_the_documented_bytes() {
     let envelope = Envelope { communicator: 3, source: -2, tag: 0x0102_0304, sequence: 0xfffe };
     let cases: [(Header, &[u8]); 4] = [
         (Header::Match(envelope), &[65, 0, 3, 0, 0xfe, 0xff, 0xff, 0xff, 4, 3, 2, 1, 0xfe, 0xff]),
@@ -107,7 +107,7 @@ fn headers_byte_by_byte() {
 }
 
 #[test]
-fn a_message_that_is_whole_goes_back_as_ours() {
+fn complete_message_is_returned_with_the_mirrors_rank() {
     let (mut mirror, mut budget) = (Mirror::new(RANK, LIMITS), Budget::new(1 << 20));
     for (sequence, length) in [(1, 0), (2, 5), (3, 4000)] {
         let data = data(length, 1);
@@ -119,7 +119,7 @@ fn a_message_that_is_whole_goes_back_as_ours() {
     assert_eq!(mirror.counters(), &Counters { eager: 3, bytes: 4005, ..Counters::default() });
 }
 
-/// The other rank: what it has sent in parts, and what has come back of it.
+/// The other rank: messages that it has sent in parts, and returned parts of them.
 struct Rank {
     sent: BTreeMap<u64, Vec<u8>>,
     back: BTreeMap<u64, (Envelope, Vec<u8>, usize)>,
@@ -142,12 +142,12 @@ impl Rank {
         message(header, &data[..data.len().min(500)])
     }
 
-    /// What it answers to a message from the mirror.
+    /// Its responses to a message from the mirror.
     fn answer(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         match read(bytes) {
-            Header::Match(_) => panic!("none was sent"),
+            Header::Match(_) => panic!("no MATCH was sent"),
             Header::Ack { sender, receiver, offset, size } => {
-                let data = self.sent.remove(&sender).expect("a request of ours");
+                let data = self.sent.remove(&sender).expect("it is a request of this rank");
                 assert_eq!((offset as usize, size), (data.len().min(500), 0));
                 let rest: Vec<usize> = (offset as usize..data.len()).step_by(self.part).collect();
                 let mut parts: Vec<Vec<u8>> = rest
@@ -158,7 +158,7 @@ impl Rank {
                         message(header, &data[at..end])
                     })
                     .collect();
-                // They come in any order.
+                // Parts are sent in any order.
                 for at in (1..parts.len()).rev() {
                     parts.swap(at, self.rng.within(0..at as u64 + 1) as usize);
                 }
@@ -176,7 +176,8 @@ impl Rank {
                 vec![message(Header::Ack { sender: request, receiver, offset, size: 0 }, b"")]
             }
             Header::Fragment { offset, receiver, .. } => {
-                let (_, data, came) = self.back.get_mut(&receiver).expect("a request of ours");
+                let (_, data, came) =
+                    self.back.get_mut(&receiver).expect("it is a request of this rank");
                 let part = &bytes[header::FRAGMENT..];
                 data[offset as usize..][..part.len()].copy_from_slice(part);
                 *came += part.len();
@@ -195,7 +196,7 @@ impl Rank {
     }
 }
 
-/// Carries messages between a mirror and a rank until nothing moves.
+/// Carries messages between a mirror and a rank until none is left.
 fn carry(mirror: &mut Mirror<Vec<u8>>, budget: &mut Budget, rank: &mut Rank, first: Vec<Vec<u8>>) {
     let mut to_mirror = first;
     while !to_mirror.is_empty() {
@@ -209,7 +210,7 @@ fn carry(mirror: &mut Mirror<Vec<u8>>, budget: &mut Budget, rank: &mut Rank, fir
 }
 
 #[test]
-fn longer_messages_come_in_parts_and_go_back_in_parts() {
+fn long_message_is_returned_in_parts() {
     for (length, part) in
         [(0, 100), (1, 100), (500, 100), (501, 1000), (160_000, 9000), (1_000_000, 153_568)]
     {
@@ -225,8 +226,8 @@ fn longer_messages_come_in_parts_and_go_back_in_parts() {
 }
 
 #[test]
-fn who_finds_no_memory_waits_for_it() {
-    // All but a sixteenth, which a peer leaves to others.
+fn message_without_memory_waits() {
+    // A peer may use all but a sixteenth.
     let all = (needs_of(300_000) + 4096) / 15 * 16;
     let mut budget = Budget::new(all);
     let mut mirrors = [Mirror::new(RANK, LIMITS), Mirror::new(RANK, LIMITS)];
@@ -239,7 +240,7 @@ fn who_finds_no_memory_waits_for_it() {
     let [first, second] = &mut mirrors;
     assert_eq!((first.under_way(), second.under_way()), ((1, 0), (1, 1)));
     assert_eq!(second.counters().waited, 1);
-    assert!(out(second, &mut budget).is_empty(), "it is asked for nothing");
+    assert!(out(second, &mut budget).is_empty(), "its rest is not requested");
     let acks = out(first, &mut budget);
     let parts = acks.iter().flat_map(|ack| ranks[0].answer(ack)).collect();
     carry(first, &mut budget, &mut ranks[0], parts);
@@ -253,13 +254,13 @@ fn who_finds_no_memory_waits_for_it() {
     assert_eq!(budget.free(), all);
 }
 
-/// What has to be free for a message.
+/// Memory that has to be free for a message.
 fn needs_of(length: u64) -> u64 {
     (length / 4) * 7 + 7 + (256 << 10)
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_given_back() {
+fn invalid_part_is_refused_and_returned() {
     let (mut mirror, mut budget) = (Mirror::new(RANK, LIMITS), Budget::new(1 << 20));
     let mut refused = |bytes: Vec<u8>| match give(&mut mirror, &mut budget, bytes.clone()) {
         Err((why, back)) => {
@@ -275,7 +276,7 @@ fn what_does_not_fit_is_refused_and_given_back() {
     assert_eq!(refused(vec![]), Some(Refused::Header(header::BadHeader::Tag(0))));
     assert_eq!(refused(begin(1 << 20, b"x")), Some(Refused::TooLong(1 << 20)));
     assert_eq!(refused(begin(u64::MAX, b"x")), Some(Refused::TooLong(u64::MAX)));
-    assert_eq!(refused(begin(3, b"four")), Some(Refused::Strange));
+    assert_eq!(refused(begin(3, b"four")), Some(Refused::Mismatch));
     assert_eq!(refused(begin(1000, b"x")), None);
     let token = 1 << 32;
     let part = |offset, receiver, data: &[u8]| {
@@ -294,15 +295,15 @@ fn what_does_not_fit_is_refused_and_given_back() {
         ack(token, 1, 0),
         ack(0, 1, 0),
     ] {
-        assert_eq!(refused(bytes.clone()), Some(Refused::Strange), "{bytes:?}");
+        assert_eq!(refused(bytes.clone()), Some(Refused::Mismatch), "{bytes:?}");
     }
-    // All of it, and then an ACK for something else.
+    // The complete message, and then an ACK with a wrong offset.
     assert_eq!(refused(part(1, token, &[7; 999])), None);
-    assert_eq!(refused(part(1, token, b"once more")), Some(Refused::Strange));
-    assert_eq!(refused(ack(token, 2, 0)), Some(Refused::Strange));
-    assert_eq!(refused(ack(token, 1, 5)), Some(Refused::Strange));
+    assert_eq!(refused(part(1, token, b"once more")), Some(Refused::Mismatch));
+    assert_eq!(refused(ack(token, 2, 0)), Some(Refused::Mismatch));
+    assert_eq!(refused(ack(token, 1, 5)), Some(Refused::Mismatch));
     assert_eq!(refused(ack(token, 1, 999)), None);
-    assert_eq!(refused(ack(token, 1, 999)), Some(Refused::Strange));
+    assert_eq!(refused(ack(token, 1, 999)), Some(Refused::Mismatch));
 }
 
 #[test]
@@ -317,7 +318,7 @@ fn parts_that_take_too_much_memory_end_their_message() {
     for n in 0..100_000u64 {
         let bytes = message(Header::Fragment { offset: 500 + n, sender: 0, receiver: token }, b"x");
         let head = bytes.clone();
-        // Each takes as much as if it were long.
+        // Each short part occupies as much memory as a long one.
         if let Err((why, _)) = mirror.receive(70, &head, (33, 16 << 10), bytes, &mut budget) {
             ended = Some((n, why));
             break;
@@ -331,12 +332,12 @@ fn parts_that_take_too_much_memory_end_their_message() {
         assert!(matches!(out, Out::Drop(_)));
         dropped += 1;
     }
-    assert_eq!(dropped, n + 1, "its parts, and the beginning");
+    assert_eq!(dropped, n + 1, "its parts and the beginning");
 }
 
-/// Whatever comes: each message comes out once, and in the end all memory is free.
+/// With random input, each message is released once, and in the end all memory is free.
 #[test]
-fn nothing_is_lost_or_kept_twice_whatever_comes() {
+fn messages_are_released_once_with_any_input() {
     for seed in 0..3000 {
         let mut rng = Rng::new(seed);
         let limits = Limits { rendezvous: 4, parts: 6, longest: 20_000 };
@@ -395,6 +396,6 @@ fn nothing_is_lost_or_kept_twice_whatever_comes() {
         seen.sort_unstable();
         assert!(seen.iter().copied().eq(1..=given), "seed {seed}");
         assert_eq!((budget.free(), mirror.under_way()), (600 << 10, (0, 0)), "seed {seed}");
-        mirror.clear(&mut budget, |_| panic!("nothing is left"));
+        mirror.clear(&mut budget, |_| panic!("a message is left"));
     }
 }

@@ -4,27 +4,27 @@
 //! |---|---|---|---|
 //! | sender: job << 32 + rank | 8 | 0 | 0 |
 //! | sequence number | 2 | 8 | 8 |
-//! | acknowledged sequence number, if there is one | 2 | 10 | 10 |
+//! | acknowledged sequence number, if the flag is set | 2 | 10 | 10 |
 //! | length of the payload | 2 | 12 | 12 |
 //! | address of a PUT at the receiver, or 0 | 8 | 16 | 16 |
 //! | type: 1 ACK, 2 FRAG (whole), 3 CHUNK (part) | 1 | 24 | 14 |
-//! | 1 if something is acknowledged | 1 | 25 | 15 |
+//! | 1 if the packet acknowledges | 1 | 25 | 15 |
 //! | tag | 1 | 26 | 24 |
 //! | CHUNK: name of the fragment | 4 | 32 | 28 |
 //! | CHUNK: size of the fragment | 4 | 36 | 32 |
-//! | CHUNK: where in the fragment the payload belongs | 4 | 40 | 36 |
+//! | CHUNK: offset of the payload in the fragment | 4 | 40 | 36 |
 //! | length of ACK and FRAG / of CHUNK | | 32 / 48 | 25 / 40 |
 //!
-//! What lies between is padding: sent as zero, not looked at.
+//! Bytes between the fields are padding: sent as zero, ignored by the receiver.
 
 use super::array;
 
 /// Longest header in bytes.
 pub const MAX_HEADER: usize = 48;
-/// Tag of a PUT, which nobody looks at.
+/// Tag of a PUT; receivers ignore it.
 pub const PUT_TAG: u8 = 255;
 
-/// Which layout a peer has.
+/// Layout of a peer's headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// Open MPI 1.8 to 4.x.
@@ -51,7 +51,7 @@ impl Layout {
         }
     }
 
-    /// Where type, ACK flag, tag, and the fields of a CHUNK lie.
+    /// Offsets of type, ACK flag, tag, and the fields of a CHUNK.
     const fn offsets(self) -> (usize, usize, usize, usize) {
         match self {
             Layout::V4 => (24, 25, 26, 32),
@@ -60,20 +60,20 @@ impl Layout {
     }
 }
 
-/// What a packet is.
+/// Type of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Acknowledges, and has neither sequence number nor payload.
+    /// An acknowledgement, without sequence number and payload.
     Ack,
     /// A whole fragment.
     Fragment,
     /// A part of a fragment.
     Chunk {
-        /// Name of the fragment; an honest sender's is not 0.
+        /// Name of the fragment; an honest sender does not use 0.
         fragment: u32,
         /// Bytes of the fragment.
         size: u32,
-        /// Where in it the payload belongs.
+        /// Offset of the payload in the fragment.
         offset: u32,
     },
 }
@@ -81,34 +81,36 @@ pub enum Kind {
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who sends: job << 32 + rank.
+    /// Name of the sender: job << 32 + rank.
     pub sender: u64,
     /// Sequence number; 0 in an ACK.
     pub sequence: u16,
-    /// Everything up to this has arrived.
+    /// The sender of the packet has received all packets up to this number.
     pub acknowledged: Option<u16>,
     /// Address of a PUT at the receiver; 0 for a message.
     pub put_address: u64,
-    /// For which handler the message is.
+    /// Tag of the handler for the message.
     pub tag: u8,
-    /// What it is.
+    /// Type.
     pub kind: Kind,
 }
 
-/// Why a datagram is no packet.
+/// Why a datagram is not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Shorter than its header, or than the payload that the header tells of.
+    /// Shorter than its header, or than the header and the payload length in it.
     Short,
-    /// A type that nobody knows.
+    /// An unknown type.
     Type(u8),
 }
 
 impl core::fmt::Display for Malformed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Malformed::Short => f.write_str("the peer sent a packet shorter than it says"),
-            Malformed::Type(number) => write!(f, "the peer sent a packet of type {number}"),
+            Malformed::Short => {
+                f.write_str("the peer sent a packet that is shorter than its header says")
+            }
+            Malformed::Type(number) => write!(f, "the peer sent a packet of unknown type {number}"),
         }
     }
 }
@@ -119,7 +121,7 @@ impl Header {
     /// Writes the header in front of `payload` bytes, and returns its length.
     #[inline]
     pub fn emit(&self, layout: Layout, payload: u16, into: &mut [u8; MAX_HEADER]) -> usize {
-        // Each by itself, so that offsets are known when it is compiled.
+        // One call for each layout, so that offsets are constants.
         match layout {
             Layout::V4 => self.emit_in(Layout::V4, payload, into),
             Layout::V5 => self.emit_in(Layout::V5, payload, into),
@@ -151,7 +153,7 @@ impl Header {
         length
     }
 
-    /// Makes the header of a CHUNK that acknowledges nothing that of the next CHUNK of the same fragment.
+    /// Turns the header of a CHUNK without an acknowledgement into that of the next CHUNK of the same fragment.
     #[inline(always)]
     pub fn advance(
         layout: Layout,
@@ -166,7 +168,7 @@ impl Header {
         header[at_chunk + 8..at_chunk + 12].copy_from_slice(&offset.to_le_bytes());
     }
 
-    /// Reads a datagram as [`Header::parse`] does, if it is a CHUNK.
+    /// Parses a datagram like [`Header::parse`]; None if it is not a valid CHUNK.
     #[inline(always)]
     pub fn parse_chunk(layout: Layout, datagram: &[u8]) -> Option<(Header, &[u8])> {
         let (at_type, ..) = layout.offsets();
@@ -176,7 +178,7 @@ impl Header {
         Self::parse_in(layout, datagram).ok()
     }
 
-    /// Reads a datagram: its header and its payload. What follows the payload is not looked at.
+    /// Parses a datagram into header and payload. Bytes after the payload are ignored.
     #[inline]
     pub fn parse(layout: Layout, datagram: &[u8]) -> Result<(Header, &[u8]), Malformed> {
         match layout {
@@ -234,7 +236,7 @@ mod tests {
             .collect()
     }
 
-    /// Packets of Open MPI 4.1.4, as it sent them: a message that acknowledges, an ACK, a part of a PUT.
+    /// Packets captured from Open MPI 4.1.4: a message that acknowledges, an ACK, a part of a PUT.
     #[test]
     fn packets_of_open_mpi_4() {
         let message =
@@ -273,7 +275,7 @@ mod tests {
         assert_eq!(bytes, put[..48]);
     }
 
-    /// By the layout of Open MPI 5.0.8.
+    /// Packets in the layout of Open MPI 5.0.8.
     #[test]
     fn packets_of_open_mpi_5() {
         let chunk = Header {
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_or_of_no_type_is_refused() {
+    fn parse_rejects_short_packets_and_unknown_types() {
         let mut bytes = [0; MAX_HEADER];
         let header = Header {
             sender: 1,
@@ -327,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..80), five: bool) {
+        fn any_bytes_are_rejected_or_round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..80), five: bool) {
             let layout = if five { Layout::V5 } else { Layout::V4 };
             if let Ok((header, payload)) = Header::parse(layout, &bytes) {
                 let mut emitted = [0; MAX_HEADER];

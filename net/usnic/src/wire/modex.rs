@@ -1,5 +1,5 @@
-//! How a process describes an interface to its peers: 32 bytes that go another way (PMIx, a configuration, a
-//! TCP connection). `modex HEX`, as text, is one such record after the other in hexadecimal digits.
+//! Modex: a process's description of an interface for its peers. Its 32 bytes are exchanged out of band (PMIx, a
+//! configuration, a TCP connection). `modex HEX`, as text, is a sequence of such records in hexadecimal digits.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -20,9 +20,9 @@ use core::net::Ipv4Addr;
 
 /// Bytes of a record.
 pub const LENGTH: usize = 32;
-/// `FI_PROTO_UDP`.
+/// Libfabric's `FI_PROTO_UDP`.
 pub const PROTOCOL: u32 = 5;
-/// Smallest MTU that IPv4 has to carry, and the largest whose messages fit into the record.
+/// From the smallest MTU of IPv4 to the largest whose messages fit into the record.
 pub const MTUS: core::ops::RangeInclusive<u16> = 576..=65_000;
 
 /// A record.
@@ -38,7 +38,7 @@ pub struct Modex {
     pub netmask: Ipv4Addr,
     /// UDP port of the connectivity checker; 0 if there is none.
     pub ping_port: u16,
-    /// Mb/s.
+    /// Speed of the link in Mb/s.
     pub link_speed: u32,
     /// Longest message, with the prefix.
     pub max_message: u16,
@@ -51,15 +51,15 @@ pub struct Modex {
 pub enum BadModex {
     /// Not 64 hexadecimal digits for each interface.
     Length,
-    /// A character that is no hexadecimal digit.
+    /// A character that is not a hexadecimal digit.
     Digit,
-    /// A port of more than 16 bits, or of 0.
+    /// A port that is 0 or has more than 16 bits.
     Port,
-    /// The address cannot be a host's.
+    /// The address is not that of a host.
     Address,
-    /// Messages shorter than any MTU of IPv4 makes them.
+    /// The longest message is shorter than with any MTU of IPv4.
     MaxMessage(u16),
-    /// Another protocol than UDP.
+    /// The protocol is not UDP.
     Protocol(u32),
 }
 
@@ -68,8 +68,8 @@ impl fmt::Display for BadModex {
         match self {
             BadModex::Length => f.write_str("a modex has 64 hexadecimal digits for each interface"),
             BadModex::Digit => f.write_str("a modex is written in hexadecimal digits"),
-            BadModex::Port => f.write_str("the modex has a UDP port that cannot be"),
-            BadModex::Address => f.write_str("the modex has an address that no host has"),
+            BadModex::Port => f.write_str("the modex has an invalid UDP port"),
+            BadModex::Address => f.write_str("the modex has an address that is not a host's"),
             BadModex::MaxMessage(bytes) => {
                 write!(
                     f,
@@ -86,7 +86,7 @@ impl fmt::Display for BadModex {
 impl core::error::Error for BadModex {}
 
 impl Modex {
-    /// The longest message that goes with an MTU.
+    /// The longest message for an MTU.
     pub const fn max_message_of(mtu: u16) -> u16 {
         mtu.saturating_sub(IP_UDP).saturating_add(PREFIX)
     }
@@ -96,8 +96,8 @@ impl Modex {
         self.max_message.saturating_sub(PREFIX)
     }
 
-    /// Most bytes of payload in a FRAG. (Open MPI 5 counts with the header that its compiler lays out, which is
-    /// no longer than 32 bytes: 25.)
+    /// Most bytes of payload in a FRAG. (In Open MPI 5, the compiler's layout of the header has 25 bytes, fewer than
+    /// the 32 of Open MPI 4.)
     pub const fn max_fragment(&self, layout: Layout) -> u16 {
         self.datagram().saturating_sub(layout.header() as u16)
     }
@@ -107,13 +107,13 @@ impl Modex {
         self.datagram().saturating_sub(layout.chunk_header() as u16)
     }
 
-    /// Whether both are in one subnet.
+    /// Whether both interfaces are in one subnet.
     pub fn is_together_with(&self, other: &Modex) -> bool {
         let subnet = |modex: &Modex| modex.address.to_bits() & modex.netmask.to_bits();
         self.netmask == other.netmask && subnet(self) == subnet(other)
     }
 
-    /// Reads a record.
+    /// Parses a record.
     pub fn parse(bytes: &[u8; LENGTH]) -> Result<Self, BadModex> {
         let word = |at| array(bytes, at).map_or(0, u32::from_le_bytes);
         let half = |at| array(bytes, at).map_or(0, u16::from_le_bytes);
@@ -144,7 +144,7 @@ impl Modex {
         }
     }
 
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn emit(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[0..4].copy_from_slice(&self.address.octets());
@@ -159,7 +159,7 @@ impl Modex {
         bytes
     }
 
-    /// Reads the records of a text of hexadecimal digits, up to `N` of them, and says how many there are.
+    /// Parses a text of hexadecimal digits into up to `N` records; returns them and their number.
     pub fn read_text<const N: usize>(text: &str) -> Result<([Option<Self>; N], usize), BadModex> {
         let digits = text.trim().as_bytes();
         let records = digits.len() / (2 * LENGTH);
@@ -189,7 +189,7 @@ impl fmt::Display for Modex {
     }
 }
 
-/// Reads the record of one interface.
+/// Parses the record of one interface.
 impl core::str::FromStr for Modex {
     type Err = BadModex;
     fn from_str(text: &str) -> Result<Self, BadModex> {
@@ -203,11 +203,11 @@ mod tests {
     use super::*;
     use std::string::ToString;
 
-    /// What Open MPI 4.1.4 wrote.
+    /// A record of Open MPI 4.1.4.
     const STOCK: &str = "0a4d00026d960000b1cf0000ffffff0094c50000102700000006881305000000";
 
     #[test]
-    fn a_record_of_open_mpi() {
+    fn record_of_open_mpi_parses() {
         let modex: Modex = STOCK.parse().unwrap();
         let expected = Modex {
             address: Ipv4Addr::new(10, 77, 0, 2),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn several_interfaces() {
+    fn text_with_several_records_parses() {
         let text = [STOCK, STOCK].concat();
         let (read, records) = Modex::read_text::<4>(&text).unwrap();
         assert_eq!((records, read[1], read[2]), (2, STOCK.parse().ok(), None));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn parse_rejects_impossible_records() {
         let with = |at: usize, digits: &str| {
             let mut text = STOCK.to_string();
             text.replace_range(at..at + digits.len(), digits);

@@ -1,11 +1,11 @@
-//! What the connectivity checker says: a PING and its ACK, 40 bytes each; a PING may be longer, to find out
-//! what the path carries. It is plain UDP of its own port.
+//! Messages of the connectivity checker: a PING and its ACK, 40 bytes each. A PING may be longer, to test the
+//! path MTU. They are plain UDP datagrams of a separate port.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 1 | 17 PING, 18 ACK |
-//! | 4 | 4 | address of who asks, network order |
-//! | 8 | 4 | UDP port of who asks |
+//! | 4 | 4 | address of the sender of the PING, network order |
+//! | 8 | 4 | UDP port of the sender of the PING |
 //! | 16 | 8 | 0x9A9E2FBCE63A11E5 in a PING, 0x60735C68F368AACE in an ACK |
 //! | 24 | 4 | major version of Open MPI |
 //! | 28 | 4 | minor version |
@@ -14,37 +14,37 @@
 use super::array;
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-/// Bytes of an ACK, and of the smaller PING.
+/// Bytes of an ACK, and of a short PING.
 pub const LENGTH: usize = 40;
-/// How much shorter the longer PING is than the longest message (with its prefix).
+/// Bytes by which a long PING is shorter than the longest message (with its prefix).
 pub const LONG_PING_MARGIN: u16 = 68;
 
 const MAGIC: [u64; 2] = [0x9A9E_2FBC_E63A_11E5, 0x6073_5C68_F368_AACE];
 
-/// A version of Open MPI, as it tells peers apart that do not understand each other.
+/// A version of Open MPI. Peers of different versions are incompatible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// 4
+    /// Major version, such as 4.
     pub major: u32,
-    /// 1
+    /// Minor version, such as 1.
     pub minor: u32,
 }
 
 /// A PING or its ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// The answer, not the question.
+    /// Whether it is an ACK.
     pub is_ack: bool,
-    /// Who asks.
+    /// Address and port of the sender of the PING.
     pub asker: SocketAddrV4,
-    /// The version of who asks.
+    /// Version of the sender of the PING.
     pub version: Version,
     /// Bytes of the PING.
     pub size: u32,
 }
 
 impl Ping {
-    /// The first 40 bytes; a longer PING has zeros behind them.
+    /// Encodes the first 40 bytes; a longer PING is padded with zeros.
     pub fn emit(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[0] = 17 + u8::from(self.is_ack);
@@ -57,8 +57,8 @@ impl Ping {
         bytes
     }
 
-    /// Reads a datagram. None if it is neither, or a PING of another length than it says, or an ACK that is not
-    /// of 40 bytes.
+    /// Parses a datagram. None if it is neither PING nor ACK, or a PING whose length differs from its `size`, or an ACK
+    /// that does not have 40 bytes.
     pub fn parse(datagram: &[u8]) -> Option<Ping> {
         let word = |at| array(datagram, at).map(u32::from_le_bytes);
         let is_ack = match datagram.first()? {
@@ -72,8 +72,8 @@ impl Ping {
         let version = Version { major: word(24)?, minor: word(28)? };
         let size = word(32)?;
         let length = if is_ack { LENGTH } else { usize::try_from(size).ok()?.max(LENGTH) };
-        let right = magic == MAGIC[usize::from(is_ack)] && datagram.len() == length;
-        right.then_some(Ping { is_ack, asker, version, size })
+        let valid = magic == MAGIC[usize::from(is_ack)] && datagram.len() == length;
+        valid.then_some(Ping { is_ack, asker, version, size })
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// What Open MPI 4.1.4 sent.
+    /// Messages captured from Open MPI 4.1.4.
     const PING: &str =
         "110000000a4d0001c1ab000000000000e5113ae6bc2f9e9a04000000010000002800000000000000";
     const ACK: &str =
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_of_open_mpi() {
+    fn pings_of_open_mpi_round_trip() {
         let asker = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 43_969);
         let version = Version { major: 4, minor: 1 };
         let ping = Ping { is_ack: false, asker, version, size: 40 };
@@ -107,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_neither() {
+    fn parse_rejects_inconsistent_messages() {
         let ping = hex(PING);
         for (at, byte) in [(0, 19), (0, 18), (16, 0), (32, 41), (32, 39), (10, 1)] {
             let mut wrong = ping.clone();
             wrong[at] = byte;
-            // 39 bytes are fewer than a PING has: taken as if it said so.
+            // A size below 40 counts as 40.
             assert_eq!(Ping::parse(&wrong).is_some(), (at, byte) == (32, 39), "{at} {byte}");
         }
         let mut long = ping.clone();

@@ -1,18 +1,18 @@
-//! How an appliance and a peer tell each other their modexes over TCP: one record each way, and the connection stays
-//! for as long as the peer does. docs/usnic.md has the format for others, byte by byte.
+//! Exchange of modexes between an appliance and a peer over TCP: one record in each direction. The connection stays
+//! open for the lifetime of the peer. docs/usnic.md documents the format for other implementations.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | `USNICRV` and the version, 1 |
-//! | 8 | 1 | 1: a request, 2: an answer |
-//! | 9 | 1 | of an answer: 0 if the peer is taken, else why not ([`Refused`]) |
+//! | 8 | 1 | 1: a request, 2: a response |
+//! | 9 | 1 | in a response: 0 if the peer is accepted, else the reason of the refusal ([`Refused`]) |
 //! | 10 | 1 | layout of packets: 4 or 5 |
 //! | 11 | 1 | 0 |
-//! | 12 | 2 | bytes of text behind the record: of a refusal, what is wrong |
+//! | 12 | 2 | bytes of text after the record: in a refusal, an explanation |
 //! | 14 | 2 | 0 |
-//! | 16 | 8 | name of who sends the record: job << 32 + rank |
-//! | 24 | 8 | name of who receives it; all ones in a request: whatever that is configured to be |
-//! | 32 | 32 | modex of who sends it |
+//! | 16 | 8 | name of the record's sender: job << 32 + rank |
+//! | 24 | 8 | name of the receiver; all ones in a request if the receiver chooses its name |
+//! | 32 | 32 | modex of the sender |
 //!
 //! Numbers are little-endian, as in the modex.
 
@@ -23,84 +23,88 @@ use core::fmt;
 
 /// Bytes of a record.
 pub const LENGTH: usize = 64;
-/// Most bytes of text behind one.
+/// Most bytes of text after a record.
 pub const MOST_TEXT: usize = 512;
-/// The name of a receiver who names himself.
+/// Receiver's name in a request that leaves the choice to the receiver.
 pub const ANY_NAME: u64 = u64::MAX;
 
 const MAGIC: [u8; 8] = *b"USNICRV\x01";
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 2;
 
-/// Why a peer was not taken.
+/// Why a peer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The request cannot be read.
+    /// The request cannot be parsed.
     Malformed = 1,
-    /// Who asks may not be a peer.
+    /// The configuration does not admit the peer.
     NotAdmitted = 2,
-    /// The two interfaces do not go together: another MTU, for instance.
+    /// The two interfaces are incompatible, such as by another MTU.
     Unfit = 3,
-    /// There is no room now; later there may be.
+    /// There is no room now. The peer may try again later.
     Full = 4,
 }
 
-/// What a record is.
+/// Type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who sends it wants to be a peer.
+    /// A request to become a peer.
     Request,
-    /// Who sends it is one now.
+    /// The request is accepted.
     Taken,
-    /// He is not: a code of [`Refused`], and bytes of text behind the record.
+    /// The request is refused: a code of [`Refused`], and bytes of text after the record.
     Refused(u8, u16),
 }
 
 /// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What it is.
+    /// Type.
     pub kind: Kind,
-    /// How packets are laid out.
+    /// Layout of the sender's packets.
     pub layout: Layout,
-    /// Who sends it: job << 32 + rank.
+    /// Name of the sender: job << 32 + rank.
     pub sender: u64,
-    /// Who receives it, or [`ANY_NAME`].
+    /// Name of the receiver, or [`ANY_NAME`].
     pub receiver: u64,
-    /// The interface of who sends it; a refusal need not have one.
+    /// The sender's interface; optional in a refusal.
     pub modex: Option<Modex>,
 }
 
 /// Why a record cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRecord {
-    /// It begins with something else.
+    /// It does not begin with the magic bytes.
     Magic,
-    /// It is of a version that is not known.
+    /// Unknown version.
     Version(u8),
-    /// It is neither request nor answer.
+    /// It is neither a request nor a response.
     Kind(u8),
     /// The layout is neither 4 nor 5.
     Layout(u8),
-    /// A field that has to be 0 is not.
+    /// A reserved field is not 0.
     Reserved,
-    /// It has no use for so much text, or for any.
+    /// It has too much text, or text without a refusal.
     Text(u16),
-    /// The modex.
+    /// The modex is invalid.
     Modex(BadModex),
 }
 
 impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadRecord::Magic => f.write_str("this is no record of usNIC's rendezvous"),
+            BadRecord::Magic => f.write_str("not a record of usNIC's rendezvous"),
             BadRecord::Version(version) => {
-                write!(f, "version {version} of usNIC's rendezvous is not known, 1 is")
+                write!(f, "unknown version {version} of usNIC's rendezvous; supported is 1")
             }
-            BadRecord::Kind(kind) => write!(f, "a record is 1 or 2, not {kind}"),
-            BadRecord::Layout(layout) => write!(f, "there is no layout {layout}, but 4 and 5"),
-            BadRecord::Reserved => f.write_str("bytes 11, 14 and 15 are 0"),
-            BadRecord::Text(bytes) => write!(f, "{bytes} bytes of text do not belong there"),
+            BadRecord::Kind(kind) => write!(f, "byte 8 of a record must be 1 or 2, not {kind}"),
+            BadRecord::Layout(layout) => {
+                write!(f, "unknown layout {layout}; supported are 4 and 5")
+            }
+            BadRecord::Reserved => f.write_str("bytes 11, 14 and 15 of a record must be 0"),
+            BadRecord::Text(bytes) => {
+                write!(f, "{bytes} bytes of text are too many for this record")
+            }
             BadRecord::Modex(why) => why.fmt(f),
         }
     }
@@ -109,7 +113,7 @@ impl fmt::Display for BadRecord {
 impl core::error::Error for BadRecord {}
 
 impl Record {
-    /// Reads a record.
+    /// Parses a record.
     pub fn parse(bytes: &[u8; LENGTH]) -> Result<Self, BadRecord> {
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
         let [magic @ .., version] = MAGIC;
@@ -148,7 +152,7 @@ impl Record {
         Ok(Record { kind, layout, sender: name(16), receiver: name(24), modex })
     }
 
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn emit(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_byte_by_byte() {
+    fn request_has_the_documented_bytes() {
         let bytes = record(Kind::Request).emit();
         assert_eq!(&bytes[..16], b"USNICRV\x01\x01\x00\x04\x00\x00\x00\x00\x00");
         assert_eq!(&bytes[16..24], [3, 0, 0, 0, 1, 0, 0, 0]);
@@ -193,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn records_round_trip() {
         for kind in [Kind::Request, Kind::Taken, Kind::Refused(Refused::Full as u8, 512)] {
             for layout in [Layout::V4, Layout::V5] {
                 netsim::label!(kind, layout);
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn parse_rejects_impossible_records() {
         let with = |at: usize, byte: u8| {
             let mut bytes = record(Kind::Request).emit();
             bytes[at] = byte;
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_panic_and_what_is_taken_is_written_again() {
+    fn any_bytes_are_rejected_or_round_trip() {
         for seed in 0..20_000 {
             let mut rng = Rng::new(seed);
             let mut bytes = record(rng.pick(&[Kind::Request, Kind::Taken])).emit();

@@ -7,7 +7,7 @@ use core::net::{IpAddr, Ipv6Addr};
 pub struct Gid(u128);
 
 impl Gid {
-    /// None: all bits are 0.
+    /// The null GID.
     pub const NONE: Gid = Gid(0);
 
     /// From its 16 bytes on the wire.
@@ -21,13 +21,13 @@ impl Gid {
         self.0.to_be_bytes()
     }
 
-    /// Of an IPv4 address.
+    /// The GID of an IPv4 address.
     #[inline]
     pub const fn from_ipv4(bytes: [u8; 4]) -> Self {
         Gid(0xffff << 32 | u32::from_be_bytes(bytes) as u128)
     }
 
-    /// The address that it stands for.
+    /// The IP address of the GID.
     pub fn address(self) -> IpAddr {
         Ipv6Addr::from_bits(self.0).to_canonical()
     }

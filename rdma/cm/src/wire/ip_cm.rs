@@ -1,5 +1,5 @@
-//! RDMA IP CM service (annex A11; Linux `drivers/infiniband/core/cma.c`, `struct cma_hdr`): how IP
-//! addresses and TCP ports are mapped to service ids, and the 36 bytes before a REQ's private data.
+//! RDMA IP CM service (annex A11; Linux `drivers/infiniband/core/cma.c`, `struct cma_hdr`): the mapping of IP addresses
+//! and TCP ports to service IDs, and the 36 bytes at the beginning of a REQ's private data.
 
 use super::{Error, Gid, bytes, get16};
 use core::fmt;
@@ -21,14 +21,14 @@ pub const fn tcp_port(service_id: u64) -> Option<u16> {
     if service_id & !0xffff == TCP_PORT_SPACE { Some(service_id as u16) } else { None }
 }
 
-/// Who asks for a connection.
+/// Addresses of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpCm {
-    /// TCP port of the asking side.
+    /// TCP port of the requesting side.
     pub source_port: u16,
-    /// Its address.
+    /// IP address of the requesting side.
     pub source: IpAddr,
-    /// The address that it asks for.
+    /// Requested IP address.
     pub destination: IpAddr,
 }
 

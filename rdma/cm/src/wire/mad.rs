@@ -1,5 +1,5 @@
-//! Management datagrams, 256 bytes (vol. 1, 13.4.2; Linux `include/rdma/ib_mad.h`), as far as the
-//! connection manager needs them.
+//! Management datagrams, 256 bytes (vol. 1, 13.4.2; Linux `include/rdma/ib_mad.h`), as far as the connection manager
+//! uses them.
 
 use super::{Error, bytes, get16, get64};
 use core::fmt;
@@ -8,7 +8,7 @@ use core::fmt;
 pub const LEN: usize = 256;
 /// Length of its header in bytes.
 pub const HEADER_LEN: usize = 24;
-/// Length of what follows the header.
+/// Length of the data behind the header.
 pub const DATA_LEN: usize = LEN - HEADER_LEN;
 
 /// Queue pair of the general services interface.
@@ -27,9 +27,9 @@ pub type Data = [u8; DATA_LEN];
 /// Header of a connection manager's MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mad {
-    /// Transaction id; an answer repeats it.
+    /// Transaction ID, repeated by the answer.
     pub transaction: u64,
-    /// Which message it is.
+    /// Attribute ID, which identifies the message.
     pub attribute: u16,
 }
 
@@ -67,9 +67,9 @@ impl fmt::Display for Mad {
 mod tests {
     use super::*;
 
-    /// Base version, class, class version and method have to be those of the connection manager.
+    /// Base version, class, class version and method must be the connection manager's.
     #[test]
-    fn what_is_none_of_the_connection_manager_s_is_not_read() {
+    fn parse_rejects_foreign_management_datagrams() {
         let (mad, mut bytes) = (Mad { transaction: 7, attribute: 0x10 }, [0; LEN]);
         mad.emit(&[9; DATA_LEN], &mut bytes);
         assert_eq!(Mad::parse(&bytes), Ok((mad, [9; DATA_LEN])));

@@ -1,12 +1,12 @@
-//! Messages of the connection manager (vol. 1, 12.6; Linux `include/rdma/ibta_vol1_c12.h`): the
-//! 232 bytes of data of a MAD. Alternate paths, path migration (LAP, APR) and service id
-//! resolution (SIDR) are not offered. Times are codes: 4.096 us << code.
+//! Messages of the connection manager (vol. 1, 12.6; Linux `include/rdma/ibta_vol1_c12.h`): the 232 bytes of data of a
+//! MAD. Alternate paths, path migration (LAP, APR) and service ID resolution (SIDR) are not supported. Times are codes:
+//! 4.096 us << code.
 
 use super::mad::Data;
 use super::{Error, be24, bytes, get16, get24, get32, get64};
 use core::fmt;
 
-/// Which message a MAD carries (its attribute id).
+/// Attribute IDs, which identify the message in a MAD.
 pub mod attribute {
     #![allow(missing_docs)]
     pub const REQ: u16 = 0x10;
@@ -18,14 +18,14 @@ pub mod attribute {
     pub const DREP: u16 = 0x16;
 }
 
-/// Room for private data in a REQ (the IP CM header is part of it).
+/// Bytes of private data in a REQ (including the IP CM header).
 pub const REQ_PRIVATE_DATA: usize = 92;
-/// Room for private data in a REP.
+/// Bytes of private data in a REP.
 pub const REP_PRIVATE_DATA: usize = 196;
-/// Room for private data in a REJ.
+/// Bytes of private data in a REJ.
 pub const REJ_PRIVATE_DATA: usize = 148;
 
-/// The message that an MRA or REJ is about.
+/// The message that an MRA or REJ refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum About {
@@ -40,9 +40,9 @@ pub enum About {
 /// Request for communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_id: u32,
-    /// Service that is asked for.
+    /// Requested service.
     pub service_id: u64,
     /// EUI-64 of the sender's adapter.
     pub ca_guid: u64,
@@ -52,13 +52,13 @@ pub struct Req {
     pub responder_resources: u8,
     /// READs and atomics that the sender may have outstanding.
     pub initiator_depth: u8,
-    /// Time the receiver has to answer.
+    /// Time in which the receiver has to answer.
     pub remote_response_timeout: u8,
-    /// Transport service; 0 is RC, the only one that is offered.
+    /// Transport service; 0 is RC, the only one supported.
     pub transport: u8,
-    /// PSN that the receiver starts to send with.
+    /// First PSN that the receiver sends.
     pub starting_psn: u32,
-    /// Time the sender takes to answer.
+    /// Time in which the sender answers.
     pub local_response_timeout: u8,
     /// Retries of the queue pair.
     pub retry_count: u8,
@@ -80,9 +80,9 @@ pub struct Req {
     pub traffic_class: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// ACK timeout that suits the path.
+    /// ACK timeout for the path.
     pub ack_timeout: u8,
-    /// Private data; the IP CM header stands first.
+    /// Private data, beginning with the IP CM header.
     pub private_data: [u8; REQ_PRIVATE_DATA],
 }
 
@@ -130,7 +130,7 @@ impl Req {
         d[48..50].copy_from_slice(&self.pkey.to_be_bytes());
         d[50] = self.path_mtu << 4 | self.rnr_retry_count & 7;
         d[51] = self.max_cm_retries << 4;
-        // Permissive LIDs: there are none on Ethernet.
+        // Permissive LIDs, because Ethernet has none.
         d[52..56].fill(0xff);
         d[56..72].copy_from_slice(&self.local_gid);
         d[72..88].copy_from_slice(&self.remote_gid);
@@ -156,19 +156,19 @@ impl fmt::Display for Req {
 /// Reply to a REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
     /// The sender's queue pair.
     pub qpn: u32,
-    /// PSN that the receiver starts to send with.
+    /// First PSN that the receiver sends.
     pub starting_psn: u32,
     /// READs and atomics that the sender serves.
     pub responder_resources: u8,
     /// READs and atomics that the sender may have outstanding.
     pub initiator_depth: u8,
-    /// Time the sender takes for an ACK.
+    /// Longest time in which the sender sends an ACK.
     pub target_ack_delay: u8,
     /// Retries after RNR NAKs.
     pub rnr_retry_count: u8,
@@ -221,16 +221,16 @@ impl fmt::Display for Rep {
     }
 }
 
-/// Refusal.
+/// Rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rej {
-    /// The sender's name for the connection; 0 if it has none.
+    /// The sender's communication ID; 0 if it has none.
     pub local_id: u32,
-    /// The receiver's; 0 if the sender does not know it.
+    /// The receiver's communication ID; 0 if the sender does not know it.
     pub remote_id: u32,
-    /// What is refused.
+    /// The rejected message.
     pub about: About,
-    /// Why.
+    /// Reason.
     pub reason: u16,
     /// Private data.
     pub private_data: [u8; REJ_PRIVATE_DATA],
@@ -269,26 +269,26 @@ impl fmt::Display for Rej {
     }
 }
 
-/// The rest, which say little more than which connection they are about: MRA (wait longer), RTU
-/// (ready to use), DREQ (end it), DREP (it is ended).
+/// The messages with hardly more than the IDs of the connection: MRA (wait longer), RTU (ready to use), DREQ (request
+/// to disconnect), DREP (reply to it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brief {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
-    /// What more there is.
+    /// Kind and remaining fields.
     pub kind: BriefKind,
 }
 
-/// Which of the brief messages it is.
+/// Kind of a brief message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BriefKind {
     /// Message receipt acknowledged: the answer takes longer.
     Mra {
-        /// What will be answered.
+        /// The message that will be answered.
         about: About,
-        /// How long it may take.
+        /// Longest time to the answer.
         service_timeout: u8,
     },
     /// Ready to use.
@@ -298,7 +298,7 @@ pub enum BriefKind {
         /// The receiver's queue pair.
         remote_qpn: u32,
     },
-    /// Reply to it.
+    /// Reply to a DREQ.
     Drep,
 }
 
@@ -357,7 +357,7 @@ pub enum Message {
     Req(Req),
     /// Reply.
     Rep(Rep),
-    /// Refusal.
+    /// Rejection.
     Rej(Rej),
     /// MRA, RTU, DREQ or DREP.
     Brief(Brief),

@@ -1,8 +1,8 @@
-//! Messages of the connection manager: management datagrams, the data of those, and what they say of IP addresses
-//! (InfiniBand Architecture vol. 1, ch. 12 and 13, annex A11; Linux `include/rdma/ibta_vol1_c12.h`).
+//! Messages of the connection manager: management datagrams, their data, and the IP addresses in them (InfiniBand
+//! Architecture vol. 1, ch. 12 and 13, annex A11; Linux `include/rdma/ibta_vol1_c12.h`).
 //!
-//! Every `parse` checks lengths once and never panics; every `emit` writes what `parse` reads. All fields are big-endian
-//! on the wire.
+//! Every `parse` checks lengths once and never panics; every `emit` writes what `parse` reads. All fields are
+//! big-endian on the wire.
 
 mod gid;
 pub mod ip_cm;
@@ -13,20 +13,20 @@ pub use gid::Gid;
 
 use core::fmt;
 
-/// Why bytes are not what they should be.
+/// Why a frame or message cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Not RoCE at all: somebody else's frame.
+    /// Not RoCE.
     NotRoce,
-    /// Shorter than its headers say.
+    /// Shorter than the length in its headers.
     Truncated,
     /// A checksum (of the IP header, of UDP) is wrong.
     Checksum,
-    /// A version field holds a version that does not exist.
+    /// Unknown version in a version field.
     Version,
-    /// No such opcode, or one that is not offered.
+    /// Unknown or unsupported opcode.
     Opcode,
-    /// A field holds a value that it must not.
+    /// A field has an invalid value.
     Malformed,
 }
 

@@ -1,5 +1,5 @@
-//! The connection manager: how connections are made, refused, withdrawn and ended, and that nothing
-//! of them is left.
+//! Tests of the connection manager: connections are made, refused, withdrawn and ended, and no state
+//! of them remains.
 
 use super::verbs::request;
 use crate::testing::{Pair, SMALL, Way};
@@ -35,10 +35,10 @@ fn event(pair: &mut Pair, node: usize) -> ConnectionEvent {
         }
         pair.step();
     }
-    panic!("nothing happens at node {node}");
+    panic!("node {node} has no event");
 }
 
-/// Node 1 asks node 0, which listens.
+/// Node 1 requests a connection from node 0, which listens.
 fn ask(pair: &mut Pair, port: u16, private_data: &[u8]) -> ConnectionId {
     let now = pair.now;
     let a = &mut pair.nodes[1];
@@ -61,7 +61,7 @@ fn request_at(pair: &mut Pair) -> ConnectionId {
     }
 }
 
-/// A connection from node 1 to node 0; its names there.
+/// Establishes a connection from node 1 to node 0; returns its ids at both.
 fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
     let active = ask(pair, PORT, b"who");
     let ConnectionEvent::Request { connection, port, parameters, private_data, .. } =
@@ -81,7 +81,7 @@ fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
     [connection, active]
 }
 
-/// All queue pairs destroyed: nothing is left, here and there.
+/// Destroys all queue pairs, and checks that no state remains on both sides.
 fn assert_nothing_left(pair: &mut Pair) {
     let qps: Vec<QpId> = pair.nodes.iter().map(|node| node.qp).collect();
     for (node, qp) in pair.nodes.iter_mut().zip(qps) {
@@ -100,7 +100,7 @@ fn assert_nothing_left(pair: &mut Pair) {
 }
 
 #[test]
-fn a_connection_stands_and_ends() {
+fn connection_is_established_and_ends() {
     for seed in 0..20 {
         let mut pair = new_pair(seed);
         let ids = connect(&mut pair);
@@ -124,7 +124,7 @@ fn a_connection_stands_and_ends() {
             let node = &mut pair.nodes[node];
             assert_eq!(node.ntrdma.qp_state(node.qp), Ok(QpState::Error));
         }
-        // The receive that was not used is flushed.
+        // The unused receive is flushed.
         let flushed = pair.nodes[0].completions();
         assert_eq!((flushed[0].id, flushed[0].status), (8, Status::Flushed));
         assert_nothing_left(&mut pair);
@@ -144,13 +144,13 @@ fn requests_are_refused() {
         panic!()
     };
     assert_eq!((reason, private_data.as_slice()), (RejectReason::CONSUMER, &b"no"[..]));
-    // The queue pair can be used for the next.
+    // The queue pair can be used for the next connection.
     connect(&mut pair);
     assert_nothing_left(&mut pair);
 }
 
 #[test]
-fn a_request_that_nobody_answers_ends_after_a_minute() {
+fn unanswered_request_ends_after_a_minute() {
     let mut pair = new_pair(1);
     ask(&mut pair, PORT, &[]);
     request_at(&mut pair);
@@ -160,12 +160,12 @@ fn a_request_that_nobody_answers_ends_after_a_minute() {
     else {
         panic!()
     };
-    // Our user is told that the request was withdrawn.
+    // The user gets an event that the request was withdrawn.
     assert!(matches!(event(&mut pair, 0), ConnectionEvent::Disconnected { .. }));
     assert_nothing_left(&mut pair);
 }
 
-/// A request is withdrawn, at any moment of its life.
+/// A request is withdrawn in any of its states.
 #[test]
 fn a_request_is_withdrawn_at_any_moment() {
     for seed in 0..60 {
@@ -191,7 +191,7 @@ fn a_request_is_withdrawn_at_any_moment() {
 }
 
 #[test]
-fn a_link_that_is_lost_ends_everything() {
+fn link_loss_ends_all_connections_and_requests() {
     for seed in 0..20 {
         netsim::label!(seed);
         let mut pair = new_pair(seed);
@@ -202,7 +202,7 @@ fn a_link_that_is_lost_ends_everything() {
             let send = SendOperation::Send { payload, with: SendWith::Nothing };
             node.ntrdma.post_send(node.qp, &request(id, send)).unwrap();
         }
-        // No receive is posted: they wait.
+        // No receive is posted, so the SENDs wait.
         pair.run(SECOND / 20, |_| false);
         pair.nodes.iter_mut().for_each(|node| node.bridge.set_link(false));
         for node in [0, 1] {

@@ -1,4 +1,4 @@
-//! An engine carries payload and reads it late: what was posted is not given back while it may.
+//! Tests with an engine that copies payload and reads it late: memory of requests is not released before.
 
 use super::verbs::request;
 use crate::State;
@@ -12,7 +12,7 @@ use verbs::{Access, Payload, Provider, RemoteAddress, SendOperation, Status};
 const SECRET: u8 = 0x5e;
 const LEN: usize = 4096;
 
-/// A pair of which node 0 has posted a WRITE that its engine has been given and has not carried, and its source.
+/// A pair whose node 0 has posted a WRITE that was submitted to its engine and not copied yet, and its source.
 fn posted(seed: u64) -> (Pair, Window) {
     let mut pair = Pair::new(seed, SMALL, Way::Engine);
     pair.connect();
@@ -27,11 +27,11 @@ fn posted(seed: u64) -> (Pair, Window) {
     let operation =
         SendOperation::Write { payload: Payload::Windows(&[from]), to, immediate: None };
     a.ntrdma.post_send(a.qp, &request(1, operation)).unwrap();
-    assert!(a.ntrdma.poll(&mut a.bridge, pair.now), "an engine at work is looked after");
+    assert!(a.ntrdma.poll(&mut a.bridge, pair.now), "a busy engine needs further polls");
     (pair, from)
 }
 
-/// Polls node 0 alone while one write after the other arrives, until `done`.
+/// Polls only node 0, and delivers one write at a time, until `done`.
 fn until(pair: &mut Pair, mut done: impl FnMut(&mut Pair) -> bool) {
     for _ in 0..1000 {
         if done(pair) {
@@ -41,7 +41,7 @@ fn until(pair: &mut Pair, mut done: impl FnMut(&mut Pair) -> bool) {
         a.bridge.deliver(1);
         a.ntrdma.poll(&mut a.bridge, pair.now);
     }
-    panic!("that never ends");
+    panic!("the condition is never met");
 }
 
 fn leaks(pair: &mut Pair) -> bool {
@@ -51,7 +51,7 @@ fn leaks(pair: &mut Pair) -> bool {
 }
 
 #[test]
-fn a_request_that_failed_ends_when_it_is_not_read_any_more() {
+fn failed_request_ends_when_its_payload_is_not_read_any_more() {
     for seed in 0..20 {
         let (mut pair, from) = posted(seed);
         let [a, _] = &mut pair.nodes;
@@ -68,7 +68,7 @@ fn a_request_that_failed_ends_when_it_is_not_read_any_more() {
 }
 
 #[test]
-fn memory_is_under_way_while_it_may_be_read() {
+fn memory_counts_as_in_use_while_it_may_be_read() {
     for seed in 0..20 {
         let (mut pair, from) = posted(seed);
         let [a, _] = &mut pair.nodes;
@@ -82,7 +82,7 @@ fn memory_is_under_way_while_it_may_be_read() {
 }
 
 #[test]
-fn an_engine_that_fails_takes_the_link_along() {
+fn engine_failure_takes_the_link_down() {
     let (mut pair, _) = posted(1);
     pair.nodes[0].bridge.lose_engine();
     let down = |pair: &mut Pair| pair.nodes[0].ntrdma.link() != State::Up;

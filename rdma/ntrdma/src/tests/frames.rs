@@ -1,4 +1,4 @@
-//! Ethernet frames across the bridge.
+//! Tests of Ethernet frames across the bridge.
 
 use crate::layout::{FRAMES_CONSUMED, FRAMES_PRODUCED};
 use crate::testing::{FRAMES, Pair, SMALL, Way};
@@ -10,8 +10,8 @@ use rand_core::RngCore;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
-/// Frames of every length, both ways, on a bridge that reorders: each arrives once, whole and in
-/// order, however often the rings wrap.
+/// Frames of every length, in both directions, on a bridge that reorders: each arrives once, complete and in
+/// order, also when the rings wrap.
 #[test]
 fn frames_arrive_as_they_were_sent() {
     for seed in 0..4 {
@@ -51,7 +51,7 @@ fn frames_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn without_a_link_it_is_a_cable_that_leads_nowhere() {
+fn frames_without_a_link_are_dropped() {
     let mut pair = Pair::new(1, SMALL, Way::Posted);
     let mut into = Vec::new();
     for up in [false, true, false, true] {
@@ -77,12 +77,12 @@ fn without_a_link_it_is_a_cable_that_leads_nowhere() {
     assert_eq!(pair.nodes[0].ntrdma.counters().frames_lost, 2);
 }
 
-/// What a hostile peer writes into ring and bells costs it the link, and nothing else.
+/// Invalid writes of a malicious peer to ring and bells take down the link, with no other effect.
 #[test]
-fn lies_are_found_out_before_anything_is_read() {
+fn invalid_lengths_are_detected_before_a_frame_is_read() {
     let lengths = [u64::MAX, 65_536, u64::from(FRAMES), 1 << 32];
     let bells = [1, 7, 12, FRAMES + 8, u32::MAX, 1 << 31];
-    let told = |ntrdma: &Ntrdma| ntrdma.counters().violations;
+    let violations = |ntrdma: &Ntrdma| ntrdma.counters().violations;
     for (bell, length) in bells.map(|b| (b, 0)).into_iter().chain(lengths.map(|l| (64, l))) {
         let mut pair = Pair::new(1, SMALL, Way::Posted);
         pair.bring_up();
@@ -91,7 +91,7 @@ fn lies_are_found_out_before_anything_is_read() {
         exposed.store_words(SMALL.size(), &[length]);
         exposed.store32(FRAMES_PRODUCED, bell);
         assert!(!victim.ntrdma.receive_frame(&mut Vec::new()), "{bell} {length}");
-        assert_eq!(told(&victim.ntrdma), 1, "{bell} {length}");
+        assert_eq!(violations(&victim.ntrdma), 1, "{bell} {length}");
         let down = |pair: &mut Pair| pair.nodes[0].ntrdma.link() != State::Up;
         assert!(pair.run(Duration::from_secs(1), down));
         pair.bring_up();
@@ -101,5 +101,5 @@ fn lies_are_found_out_before_anything_is_read() {
     let victim = &mut pair.nodes[0];
     victim.bridge.exposed().store32(FRAMES_CONSUMED, 8);
     victim.ntrdma.transmit_frame(&mut victim.bridge, b"frame").unwrap();
-    assert_eq!(told(&victim.ntrdma), 1);
+    assert_eq!(violations(&victim.ntrdma), 1);
 }

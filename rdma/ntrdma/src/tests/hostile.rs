@@ -1,5 +1,5 @@
-//! A peer that writes anything anywhere in the exposed memory, while traffic runs: nothing outside
-//! of it changes but what is granted, nothing panics, and the link comes back when it has stopped.
+//! Tests with a peer that writes random data to exposed memory during traffic: outside of it only
+//! granted memory changes, nothing panics, and the link comes up again when the peer stops.
 
 use super::connections::PARAMETERS;
 use super::verbs::request;
@@ -14,14 +14,14 @@ use verbs::{
     Access, ConnectionManager, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
 };
 
-/// What node 1 writes into a place of node 0's memory: noise, small numbers, large ones, or what
-/// lies elsewhere in it, so that much of it almost makes sense.
+/// Writes random data from node 1 to node 0's memory: noise, small and large numbers, or copies of
+/// other words in it, so that much of it is almost valid.
 fn scribble(pair: &mut Pair, places: u64) {
     let exposed = pair.nodes[0].bridge.exposed();
     let end = SMALL.size() as u64;
     for _ in 0..places {
         let rng = &mut pair.rng;
-        // Often where the indices are.
+        // Often at the indices.
         let limit = rng.pick(&[0x200, 0x200, 0x3000, end]);
         let at = (rng.within(0..limit) / 4 * 4) as usize;
         let value = match rng.within(0..5) {
@@ -36,7 +36,7 @@ fn scribble(pair: &mut Pair, places: u64) {
 }
 
 #[test]
-fn a_peer_that_scribbles_reaches_nothing_else() {
+fn random_writes_of_a_peer_have_no_other_effect() {
     let mut violations = 0;
     for seed in 0..16 {
         let mut pair = Pair::new(seed, SMALL, Way::Posted);
@@ -65,7 +65,7 @@ fn a_peer_that_scribbles_reaches_nothing_else() {
                 while node.ntrdma.poll_event().is_some() {}
             }
             if step % 20 == 19 {
-                // A queue pair that failed gives way to another, which is connected.
+                // A failed queue pair is replaced by another, which is connected.
                 let a = &mut pair.nodes[0];
                 a.ntrdma.destroy_qp(a.qp).unwrap();
                 let init = Pair::init(a.pd, a.cq);
@@ -87,7 +87,7 @@ fn a_peer_that_scribbles_reaches_nothing_else() {
         for (at, byte) in bytes.iter().enumerate() {
             assert!(*byte == 0xa5 || may_change.contains(&at), "byte {at} changed, seed {seed}");
         }
-        // It stops, and starts anew.
+        // The peer stops, and restarts.
         let exposed = pair.nodes[1].bridge.exposed();
         let config = Pair::config(2, SMALL);
         pair.nodes[1].bridge.power_off();
@@ -95,20 +95,20 @@ fn a_peer_that_scribbles_reaches_nothing_else() {
         pair.run(Duration::from_secs(1), |_| false);
         pair.bring_up();
     }
-    assert!(violations > 10, "only {violations} were noticed");
+    assert!(violations > 10, "only {violations} violations were detected");
 }
 
 #[test]
-fn a_peer_that_introduces_itself_wrongly_is_told_about() {
+fn invalid_introduction_is_reported() {
     let mut pair = Pair::new(1, SMALL, Way::Posted);
-    // More than the bridge exposes.
+    // A layout that exceeds the exposed memory.
     let huge = Layout { qps: 4096, ..SMALL };
     let exposed = pair.nodes[1].bridge.exposed();
     let refused = Ntrdma::new(Pair::config(2, huge), exposed, &mut pair.rng);
-    assert!(refused.is_err(), "it does not even fit into its own memory");
+    assert!(refused.is_err(), "it does not fit into the node's own memory");
     let invalid = Config { layout: Layout { ring: 3, ..SMALL }, ..Pair::config(2, SMALL) };
     assert!(Ntrdma::new(invalid, exposed, &mut pair.rng).is_err());
-    // One that forges its introduction each time it is about to be read.
+    // A peer that forges its introduction each time before it is read.
     pair.run(Duration::from_secs(1), |pair| {
         let exposed = pair.nodes[0].bridge.exposed();
         if pair.nodes[0].ntrdma.link() == State::Introducing {
@@ -122,17 +122,17 @@ fn a_peer_that_introduces_itself_wrongly_is_told_about() {
     assert_eq!(pair.nodes[0].ntrdma.refused(), None);
 }
 
-/// What both have said is written over in the middle of bring-up, in any state of it: it comes to its
-/// end nevertheless, and nobody has to start anew.
+/// The scratchpads of both sides are overwritten during bring-up, in any state: bring-up still
+/// completes, without a restart.
 #[test]
-fn a_bring_up_that_is_written_over_ends_well() {
+fn bring_up_completes_after_scratchpads_are_overwritten() {
     for seed in 0..24 {
         let mut pair = Pair::new(seed, SMALL, Way::Posted);
         let state = [State::Greeting, State::Clearing, State::Introducing][seed as usize % 3];
         let reached = |pair: &mut Pair| pair.nodes[0].ntrdma.link() == state;
         assert!(pair.run(Duration::from_secs(1), reached));
         for node in &mut pair.nodes {
-            // All of them, or all but one.
+            // All scratchpads, or all but one.
             for pad in (0..3).filter(|&pad| pad as u64 != seed / 3 % 4) {
                 node.bridge.set_peer_scratchpad(pad, pair.rng.next_u32());
             }

@@ -1,6 +1,6 @@
-//! Machines that lose power and come back at any moment while traffic runs, and links that flap: the
-//! link comes back by itself, requests that were under way end as they should, nothing is left
-//! behind, and no byte changes that was not granted.
+//! Tests of machines that lose power and reboot at any time during traffic, and of links that flap: the
+//! link comes up again, requests in flight end as specified, no state
+//! remains, and only granted memory changes.
 
 use super::connections::PARAMETERS;
 use super::verbs::request;
@@ -19,27 +19,27 @@ use verbs::{
 };
 
 const PORT: u16 = 7;
-/// What is in memory that nobody may write.
+/// Fill byte of memory that must not be written.
 const GUARD: u8 = 0xa5;
-/// Where things lie in a machine's memory, each of `PART` bytes, with guards between them.
+// Offsets of parts in a machine's memory, each of `PART` bytes, with guards between them.
 const PART: usize = 32 << 10;
 const REGION: usize = 64 << 10;
 const RECEIVES: usize = 128 << 10;
 const SOURCE: usize = 192 << 10;
 const SINK: usize = 256 << 10;
 
-/// The user of a provider: one connection at a time, with a region that is granted over it.
+/// The user of a provider: one connection at a time, with a region granted to its peer.
 #[derive(Debug, Default)]
 struct User {
     qp: Option<QpId>,
     region: Option<Region>,
-    /// What the peer has granted, once the connection stands.
+    /// The region that the peer has granted, once the connection is established.
     granted: Option<RemoteAddress>,
     outstanding: usize,
     /// Contents of the region since it was revoked.
     since_revoked: Option<Vec<u8>>,
     done: u64,
-    /// How the requests of a connection that was lost ended.
+    /// Statuses of the requests of a lost connection.
     ends: Vec<Status>,
 }
 
@@ -48,7 +48,7 @@ fn part(node: &Node, at: usize) -> Window {
 }
 
 impl User {
-    /// A queue pair with its receives, and a region that its peer is told of.
+    /// Creates a queue pair with its receives, and a region; returns the private data that grants the region.
     fn open(&mut self, node: &mut Node, rng: &mut Rng) -> [u8; 12] {
         let memory = part(node, REGION);
         if let Some(before) = self.since_revoked.take() {
@@ -63,15 +63,15 @@ impl User {
             node.ntrdma.post_recv(qp, &receive).unwrap();
         }
         (self.qp, self.region, self.outstanding) = (Some(qp), Some(region), 0);
-        let mut said = [0; 12];
-        said[..8].copy_from_slice(&region.address.to_le_bytes());
-        said[8..].copy_from_slice(&region.rkey.to_le_bytes());
-        said
+        let mut grant = [0; 12];
+        grant[..8].copy_from_slice(&region.address.to_le_bytes());
+        grant[8..].copy_from_slice(&region.rkey.to_le_bytes());
+        grant
     }
 
-    fn hear(&mut self, said: &[u8]) {
-        let address = u64::from_le_bytes(said[..8].try_into().unwrap());
-        let rkey = u32::from_le_bytes(said[8..12].try_into().unwrap());
+    fn store_grant(&mut self, grant: &[u8]) {
+        let address = u64::from_le_bytes(grant[..8].try_into().unwrap());
+        let rkey = u32::from_le_bytes(grant[8..12].try_into().unwrap());
         self.granted = Some(RemoteAddress { address, rkey });
     }
 
@@ -87,20 +87,20 @@ impl User {
         self.ends.clear();
     }
 
-    /// Does what there is to do: connects (the second machine), accepts, posts, takes completions.
+    /// Makes progress: connects (on the second machine), accepts, posts, polls completions.
     fn run(&mut self, node: &mut Node, active: bool, now: Instant, rng: &mut Rng) {
         while node.ntrdma.poll_event().is_some() {}
         while let Some(event) = node.ntrdma.poll_connection_event() {
             match event {
                 ConnectionEvent::Request { connection, private_data, .. } => {
                     self.close(node);
-                    let said = self.open(node, rng);
-                    self.hear(private_data.as_slice());
+                    let grant = self.open(node, rng);
+                    self.store_grant(private_data.as_slice());
                     let qp = self.qp.unwrap();
-                    node.ntrdma.accept(connection, qp, &PARAMETERS, &said, now).unwrap();
+                    node.ntrdma.accept(connection, qp, &PARAMETERS, &grant, now).unwrap();
                 }
                 ConnectionEvent::Established { private_data, .. } if active => {
-                    self.hear(private_data.as_slice());
+                    self.store_grant(private_data.as_slice());
                 }
                 ConnectionEvent::Established { .. } => (),
                 ConnectionEvent::Rejected { .. } | ConnectionEvent::Disconnected { .. } => {
@@ -111,10 +111,10 @@ impl User {
             }
         }
         if active && self.qp.is_none() && node.ntrdma.link() == State::Up {
-            let said = self.open(node, rng);
+            let grant = self.open(node, rng);
             let qp = self.qp.unwrap();
             let (from, to) = (Pair::address(2), SocketAddr::new(Pair::address(1), PORT));
-            node.ntrdma.connect(qp, from, to, &PARAMETERS, &said, now, rng).unwrap();
+            node.ntrdma.connect(qp, from, to, &PARAMETERS, &grant, now, rng).unwrap();
         }
         self.take_completions(node);
         while self.granted.is_some() && self.outstanding < 8 && self.post(node, rng) {
@@ -154,7 +154,7 @@ impl User {
                 (id, Status::Success) => {
                     let into = part(node, RECEIVES).slice(id as usize * 8192, 8192).unwrap();
                     let receive = RecvRequest { id, into: &[into] };
-                    // (It may have failed since.)
+                    // (The queue pair may have failed since.)
                     let _ = node.ntrdma.post_recv(completion.qp, &receive);
                 }
                 (_, status) => assert_eq!(status, Status::Flushed),
@@ -162,7 +162,7 @@ impl User {
         }
     }
 
-    /// The oldest request got no answer, the others were flushed.
+    /// Checks that the oldest request ended without a response, and that the others were flushed.
     fn check_ends(&self) {
         let is_end = |status: &Status| matches!(status, Status::RetryExceeded | Status::Flushed);
         assert!(self.ends.first().is_none_or(is_end), "{:?}", self.ends);
@@ -170,7 +170,7 @@ impl User {
     }
 }
 
-/// Nothing but what is granted, and buffers of requests, has changed.
+/// Checks that only granted memory and buffers of requests have changed.
 fn check_memory(node: &Node) {
     for (at, byte) in contents(&node.memory).iter().enumerate() {
         let used = at % (2 * PART) < PART && (REGION..SINK + PART).contains(&at);
@@ -210,13 +210,13 @@ impl World {
         }
     }
 
-    /// A machine loses power, for so long.
+    /// A machine loses power for so long.
     fn reboot(&mut self, n: usize, pause: Duration) {
         self.off_until[n] = self.pair.now + pause;
         let node = &mut self.pair.nodes[n];
         check_memory(node);
         node.bridge.power_off();
-        // Exposed memory keeps what was in it; the rest of the machine does not.
+        // Exposed memory keeps its contents; the rest of the machine's memory does not.
         node.memory.fill(GUARD);
         let config = Pair::config(n as u8 + 1, SMALL);
         let rng = &mut self.pair.rng;
@@ -229,7 +229,7 @@ impl World {
         self.users[n] = User::default();
     }
 
-    /// Both machines get so many requests done, within half a second.
+    /// Checks that both machines complete so many requests within half a second.
     fn expect_traffic(&mut self, count: u64) {
         let end = self.pair.now + Duration::from_millis(500);
         let before = self.users.each_ref().map(|user| user.done);
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// Everything is closed, and nothing is left.
+    /// Closes everything, and checks that no state remains.
     fn end(mut self) {
         for (user, node) in self.users.iter_mut().zip(&mut self.pair.nodes) {
             check_memory(node);
@@ -284,7 +284,7 @@ fn a_hundred_reboots_under_load() {
             world.run_for(wait);
             world.reboot(n, Duration::from_millis(pause));
             if world.pair.rng.chance(200) {
-                // Both, or the same again before it is up.
+                // Reboot both machines, or the same one again before the link is up.
                 let rng = &mut world.pair.rng;
                 let (n, wait) = (rng.within(0..2) as usize, rng.within(0..30_000));
                 world.run_for(wait);
@@ -298,7 +298,7 @@ fn a_hundred_reboots_under_load() {
 }
 
 #[test]
-fn a_link_that_flaps_comes_back() {
+fn flapping_link_comes_up_again() {
     for seed in 0..6 {
         netsim::label!(seed);
         let mut world = World::new(seed, Way::ALL[seed as usize % Way::ALL.len()]);
@@ -320,10 +320,10 @@ fn a_link_that_flaps_comes_back() {
     }
 }
 
-/// Who takes the link down says so: the peer does not wait until it misses the heartbeat, and what it had under
-/// way is over.
+/// The machine that takes the link down sends a last heartbeat: the peer does not wait for the timeout, and its
+/// requests in flight end.
 #[test]
-fn a_farewell_is_heard_at_once() {
+fn last_heartbeat_takes_the_link_down_at_once() {
     for way in Way::ALL {
         for for_good in [false, true] {
             netsim::label!(way, for_good);
@@ -336,10 +336,9 @@ fn a_farewell_is_heard_at_once() {
             }
             let lost = Pair::config(1, SMALL).lost;
             let downs = pair.nodes[1].ntrdma.counters().link_down;
-            let heard =
-                pair.run(lost / 4, |pair| pair.nodes[1].ntrdma.counters().link_down > downs);
-            assert!(heard, "{way:?}, for good: {for_good}");
-            // A machine that is about to end does not come back; the link does otherwise.
+            let down = pair.run(lost / 4, |pair| pair.nodes[1].ntrdma.counters().link_down > downs);
+            assert!(down, "{way:?}, for good: {for_good}");
+            // After a shutdown the link stays down; otherwise it comes up again.
             let back = pair.run(Duration::from_secs(2), |pair| {
                 pair.nodes.iter().all(|node| node.ntrdma.link() == State::Up)
             });

@@ -1,7 +1,7 @@
-//! Whatever part of a message's writes has arrived when the receiver looks, what it takes is whole. What loom
-//! is to threads, to a bridge: all cases are gone through, not drawn. The orders among the writes before
-//! that look, and among those after it, need not be: a look that takes nothing changes nothing. The look may
-//! be due to a message before, whose bell it has not seen yet.
+//! A receiver that polls after any subset of a message's writes has arrived receives only complete messages. All
+//! subsets are enumerated, as loom does for threads. The order of the writes before the poll,
+//! and of those after it, does not matter, because a poll without a message changes no state. The poll may
+//! be due to an earlier message whose bell was not seen yet.
 
 use super::verbs::request;
 use crate::testing::{Node, Pair, SMALL, Way};
@@ -13,10 +13,10 @@ use verbs::{
     Status,
 };
 
-/// Writes up to which all parts of them are gone through: 2^14 cases.
+/// Most writes whose subsets are enumerated: 2^14 cases.
 const MOST: usize = 14;
 
-/// A pair of which node 1 takes messages into a window.
+/// A pair whose node 1 receives messages into a window.
 struct Talk {
     pair: Pair,
     from: Window,
@@ -37,7 +37,7 @@ impl Talk {
         Talk { pair, from, into, to, now }
     }
 
-    /// All that was posted arrives, in order, and both look until nothing is left.
+    /// Delivers all writes in order, and polls both nodes until none is left.
     fn settle(&mut self) {
         while self.pair.nodes.iter_mut().any(|node| node.bridge.free() > 0) {
             for n in 0..2 {
@@ -54,12 +54,12 @@ impl Talk {
         ntrdma.poll(bridge, self.now);
     }
 
-    fn look(&mut self, n: usize) -> Vec<Completion> {
+    fn completions(&mut self, n: usize) -> Vec<Completion> {
         self.poll(n);
         self.pair.nodes[n].completions()
     }
 
-    /// Has node 0 post a message, cut into pieces as `cuts` says.
+    /// Node 0 posts a message, split into pieces by the bits of `cuts`.
     fn post(&mut self, bytes: &[u8], write: bool, cuts: u64) {
         self.from.write(0, bytes).unwrap();
         let payload = Payload::Windows(&[self.from]);
@@ -75,7 +75,7 @@ impl Talk {
     }
 }
 
-/// Goes through all parts of a message's writes; how many there were, if they were not too many.
+/// Enumerates all subsets of a message's writes; returns the number of writes, or None if there are too many.
 fn all_parts(len: usize, write: bool, cuts: u64) -> Option<usize> {
     let mut talk = Talk::new(len, cuts);
     talk.settle();
@@ -99,28 +99,33 @@ fn all_parts(len: usize, write: bool, cuts: u64) -> Option<usize> {
         if writes > MOST {
             return None;
         }
-        let mut told = 0;
-        let mut look = |talk: &mut Talk| {
-            for completion in talk.look(1) {
-                assert_eq!((completion.id, completion.status), (told, Status::Success));
+        let mut received = 0;
+        let mut poll = |talk: &mut Talk| {
+            for completion in talk.completions(1) {
+                assert_eq!((completion.id, completion.status), (received, Status::Success));
                 if completion.id == 1 {
-                    assert_eq!(contents(&talk.into), bytes, "it is told of before it is there");
+                    assert_eq!(
+                        contents(&talk.into),
+                        bytes,
+                        "it completes before its data has arrived"
+                    );
                 }
-                told += 1;
+                received += 1;
             }
         };
         let first = (0..writes).filter(|number| part >> number & 1 == 1);
-        for (gone, number) in first.enumerate() {
-            talk.pair.nodes[0].bridge.deliver_one(number - gone);
+        for (delivered, number) in first.enumerate() {
+            talk.pair.nodes[0].bridge.deliver_one(number - delivered);
         }
-        look(&mut talk);
+        poll(&mut talk);
         while talk.pair.nodes[0].bridge.free() > 0 {
             talk.pair.nodes[0].bridge.deliver_one(0);
-            look(&mut talk);
+            poll(&mut talk);
         }
-        assert_eq!(told, 2, "part {part:#x} of {writes} writes");
+        assert_eq!(received, 2, "part {part:#x} of {writes} writes");
         talk.settle();
-        let ended: Vec<Status> = talk.look(0).iter().map(|completion| completion.status).collect();
+        let ended: Vec<Status> =
+            talk.completions(0).iter().map(|completion| completion.status).collect();
         assert_eq!(ended, [Status::Success; 2], "part {part:#x}");
         part += 1;
         if part >> writes == 1 {
@@ -130,7 +135,7 @@ fn all_parts(len: usize, write: bool, cuts: u64) -> Option<usize> {
 }
 
 #[test]
-fn a_message_is_whole_whatever_of_it_has_arrived() {
+fn message_is_complete_after_any_subset_of_its_writes() {
     for (len, write) in [(1, false), (24, true), (100, false), (100, true)] {
         let cases: Vec<usize> = (0..12).filter_map(|cuts| all_parts(len, write, cuts)).collect();
         assert!(cases.iter().any(|&cases| cases >= 1 << 10), "{len} bytes: {cases:?}");

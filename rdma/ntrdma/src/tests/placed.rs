@@ -1,4 +1,4 @@
-//! WRITEs to memory that the peer lends go straight to where they belong.
+//! Tests of placed WRITEs, which go directly to their destination in lent memory.
 
 use super::verbs::{fill, request, wait};
 use crate::testing::{Pair, SMALL, Way};
@@ -12,7 +12,7 @@ use verbs::{
 
 const WAYS: [Way; 2] = [Way::Posted, Way::Engine];
 
-/// A connected pair, and memory that node 1 lends, with its region's name.
+/// A connected pair, and memory that node 1 lends, with the remote address of its region.
 fn lent(seed: u64, way: Way, len: usize) -> (Pair, Window, RemoteAddress) {
     let mut pair = Pair::new(seed, SMALL, way);
     pair.connect();
@@ -24,7 +24,7 @@ fn lent(seed: u64, way: Way, len: usize) -> (Pair, Window, RemoteAddress) {
 }
 
 #[test]
-fn what_is_written_lies_where_it_belongs_and_nothing_is_copied() {
+fn write_to_lent_memory_is_placed_without_a_copy() {
     for (seed, len) in [65, 300, 4096, 8193, 40_001, 300_000, 2_000_000].into_iter().enumerate() {
         for way in WAYS {
             let (mut pair, into, to) = lent(seed as u64, way, len + 128);
@@ -56,28 +56,28 @@ fn what_is_written_lies_where_it_belongs_and_nothing_is_copied() {
 }
 
 #[test]
-fn what_is_lent_is_given_out_as_far_as_it_goes_and_comes_back() {
+fn lent_memory_is_allocated_and_returned() {
     let mut pair = Pair::new(1, SMALL, Way::Posted);
     let elsewhere = pair.memory(1, 64);
     let b = &mut pair.nodes[1].ntrdma;
     let (local, stranger) = (b.local(), b.remote());
-    // It need not begin on a page's boundary.
+    // Lent memory need not begin at a page boundary.
     let half = (b.lent().len() / 2 - 4096) / 4096 * 4096;
     assert!(half > 3 * 4096);
     let first = b.lend(local, half).unwrap();
     let second = b.lend(local, half).unwrap();
     assert!(b.lent().contains(&first) && b.lent().contains(&second));
     assert!(b.lend(local, half).is_none() && b.lend(stranger, 64).is_none());
-    assert!(!b.take_back(elsewhere), "that was never lent");
+    assert!(!b.take_back(elsewhere), "it was not lent");
     let part = first.slice(0, 4096).unwrap();
-    assert!(!b.take_back(part), "as a whole, or not at all");
+    assert!(!b.take_back(part), "a part cannot be returned");
     assert!(b.take_back(first) && !b.take_back(first));
     assert!(b.lend(local, half + 1).is_none() && b.lend(local, half).is_some());
 }
 
-/// What the peer carries out itself, and what is written past it, are seen in the order in which they were posted.
+/// Requests that the peer executes, and placed WRITEs, take effect in the order of posting.
 #[test]
-fn no_write_overtakes_another() {
+fn writes_do_not_overtake_each_other() {
     const LEN: u64 = 4096;
     for seed in 0..40 {
         let way = WAYS[seed as usize % 2];
@@ -106,9 +106,9 @@ fn no_write_overtakes_another() {
         }
         wait(&mut pair, 60).iter().for_each(|ended| assert_eq!(ended.1, Status::Success));
         assert!(contents(&into) == wanted, "seed {seed}");
-        // An engine may read later than the WRITEs behind are carried out: only a fence of the user's orders these.
+        // An engine may read later than later WRITEs are executed: only a fence of the user orders these.
         for (into, wanted) in read.into_iter().filter(|_| way == Way::Posted) {
-            assert!(contents(&into) == wanted, "seed {seed}: what was read");
+            assert!(contents(&into) == wanted, "seed {seed}: data of a READ");
         }
         let counters = pair.nodes[0].ntrdma.counters();
         assert!(counters.bytes_placed > 0 && counters.bytes_staged > 0, "{counters:?}");
@@ -116,7 +116,7 @@ fn no_write_overtakes_another() {
 }
 
 #[test]
-fn a_key_that_was_revoked_grants_nothing() {
+fn revoked_key_grants_no_access() {
     for way in WAYS {
         let (mut pair, _, to) = lent(1, way, 4096);
         let from = pair.memory(0, 4096);
@@ -128,13 +128,13 @@ fn a_key_that_was_revoked_grants_nothing() {
         a.ntrdma.post_send(a.qp, &request(1, write)).unwrap();
         assert_eq!(wait(&mut pair, 1), [(1, Status::RemoteAccess)]);
         let got = pair.nodes[1].completions();
-        assert_eq!(got[0].status, Status::Flushed, "nobody is told of a write");
+        assert_eq!(got[0].status, Status::Flushed, "the write is not reported");
     }
 }
 
-/// A peer says that payload lies where it belongs, and it does not.
+/// The peer claims that payload is placed, but its location is not the destination.
 #[test]
-fn payload_elsewhere_is_not_taken_for_placed() {
+fn placed_payload_at_a_wrong_location_is_refused() {
     for way in WAYS {
         let (mut pair, other, _) = lent(1, way, 8192);
         let into = pair.memory(1, 4096);
@@ -152,14 +152,14 @@ fn payload_elsewhere_is_not_taken_for_placed() {
         let write = SendOperation::Write { payload, to, immediate: None };
         a.ntrdma.post_send(a.qp, &request(1, write)).unwrap();
         assert_eq!(wait(&mut pair, 1), [(1, Status::RemoteInvalidRequest)]);
-        assert!(contents(&into) == [0xee; 4096], "what was granted is as it was");
+        assert!(contents(&into) == [0xee; 4096], "granted memory is unchanged");
         assert_eq!(pair.nodes[1].ntrdma.counters().violations, 1);
     }
 }
 
-/// A peer that lies about what it lends has nothing written anywhere but there.
+/// If the peer gives a false address of its lent memory, only its lent memory is written.
 #[test]
-fn nothing_is_placed_outside_of_what_is_lent() {
+fn no_write_is_placed_outside_of_lent_memory() {
     let (pair, _, to) = lent(1, Way::Posted, 4096);
     let session = pair.nodes[0].ntrdma.session.as_ref().unwrap();
     let (info, window) = (session.info, session.window.len());

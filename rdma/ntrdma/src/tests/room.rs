@@ -1,5 +1,5 @@
-//! A bridge that has no room for a while: nothing is lost, and nothing is asked of it that it could
-//! not take.
+//! Tests with a bridge that has no room for a while: no request is lost, and no write is submitted without
+//! room.
 
 use super::verbs::request;
 use crate::Layout;
@@ -12,9 +12,9 @@ use verbs::{Access, Payload, Provider, RemoteAddress, SendOperation, Status};
 
 const MIB: usize = 1 << 20;
 
-/// Both read and write at once, and one of the two takes little of what is sent to it for a while.
+/// Both nodes read and write at once, and one of them receives slowly for a while.
 #[test]
-fn a_stream_that_is_full_is_waited_for() {
+fn full_stream_delays_requests_without_loss() {
     let layout = Layout { qps: 4, ring: 64, staging: 256 << 10, landing: 4 << 20 };
     let mut pair = Pair::new(1, layout, Way::Stream);
     pair.connect();
@@ -45,7 +45,7 @@ fn a_stream_that_is_full_is_waited_for() {
     }
     let mut stalled = 0;
     for _ in 0..300 {
-        // Not so long that the link is given up.
+        // Shorter than the link's timeout.
         pair.now = pair.now + Duration::from_micros(50);
         for node in &mut pair.nodes {
             node.ntrdma.poll(&mut node.bridge, pair.now);
@@ -58,7 +58,7 @@ fn a_stream_that_is_full_is_waited_for() {
     let mut ended = [0; 2];
     let done = (0..200_000).any(|_| {
         pair.step();
-        // Much more at a time than the steps of other tests.
+        // Deliver many more writes at a time than other tests do.
         pair.nodes.iter_mut().for_each(|node| node.bridge.deliver(100));
         for (node, ended) in pair.nodes.iter_mut().zip(&mut ended) {
             for completion in node.completions() {

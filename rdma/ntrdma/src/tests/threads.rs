@@ -1,4 +1,4 @@
-//! Two machines that share memory, as two threads: what arrives is what was sent.
+//! Test of two machines that share memory, as two threads: messages arrive unchanged.
 
 use crate::testing::{Pair, SMALL};
 use crate::{Config, Ntrdma, State};
@@ -17,7 +17,7 @@ const MESSAGES: usize = 300;
 const LONGEST: usize = 2000;
 const LENT: usize = 64 << 10;
 
-/// What one machine has to know of the other before they can talk.
+/// Data that a machine needs of the other to connect.
 struct Contact {
     number: u32,
     region: Region,
@@ -28,12 +28,12 @@ fn pattern(sender: u8, message: usize) -> vec::Vec<u8> {
     (0..len).map(|at| (at * 7 + message) as u8 ^ sender).collect()
 }
 
-/// Sends all messages and writes all of them to the peer's memory, while it takes those of the peer.
-fn machine(number: u8, memory: Window, tell: mpsc::Sender<Contact>, hear: mpsc::Receiver<Contact>) {
+/// Sends all messages and writes all of them to the peer's memory, while it receives those of the peer.
+fn machine(number: u8, memory: Window, tx: mpsc::Sender<Contact>, rx: mpsc::Receiver<Contact>) {
     let side = if number == 1 { Side::A } else { Side::B };
     let mut bridge = SharedMemory::new(memory, side).unwrap();
     let mut rng = Rng::new(number.into());
-    // A thread that does not run for a while is not lost.
+    // A thread may be descheduled for a while.
     let lost = Duration::from_secs(60);
     let config = Config { lost, frames: 0, ..Pair::config(number, SMALL) };
     let exposed = bridge.exposed();
@@ -51,8 +51,8 @@ fn machine(number: u8, memory: Window, tell: mpsc::Sender<Contact>, hear: mpsc::
         ntrdma.handle_timeout(now());
         ntrdma.poll(&mut bridge, now());
     }
-    tell.send(Contact { number: ntrdma.qp_number(qp).unwrap(), region }).unwrap();
-    let peer = hear.recv().unwrap();
+    tx.send(Contact { number: ntrdma.qp_number(qp).unwrap(), region }).unwrap();
+    let peer = rx.recv().unwrap();
     let address = verbs::AddressVector {
         local: Pair::address(number),
         remote: Pair::address(3 - number),
@@ -115,7 +115,7 @@ fn machine(number: u8, memory: Window, tell: mpsc::Sender<Contact>, hear: mpsc::
                     assert_eq!(length as usize, expected.len());
                     receive.read(0, &mut bytes[..expected.len()]).unwrap();
                     assert!(bytes[..expected.len()] == expected, "message {taken} as it was sent");
-                    // The WRITE ahead of it is there; the next one may have begun.
+                    // The WRITE before the message has arrived; the next one may have begun.
                     granted.read(0, &mut bytes).unwrap();
                     taken += 1;
                     post_receive(&mut ntrdma);
@@ -125,16 +125,16 @@ fn machine(number: u8, memory: Window, tell: mpsc::Sender<Contact>, hear: mpsc::
         }
         thread::yield_now();
     }
-    // The last acknowledgements have to get there.
-    tell.send(Contact { number: 0, region }).unwrap();
-    while hear.try_recv().is_err() {
+    // The last acknowledgements have to arrive.
+    tx.send(Contact { number: 0, region }).unwrap();
+    while rx.try_recv().is_err() {
         ntrdma.poll(&mut bridge, now());
         thread::yield_now();
     }
 }
 
 #[test]
-fn machines_that_share_memory_may_be_threads() {
+fn two_threads_exchange_messages_over_shared_memory() {
     let half = (SMALL.size() + LENT + 8192).next_multiple_of(4096);
     let memory = Arena::on_heap(2 * half + 4096).alloc(2 * half, 4096).unwrap();
     let ((tell_a, hear_b), (tell_b, hear_a)) = (mpsc::channel(), mpsc::channel());

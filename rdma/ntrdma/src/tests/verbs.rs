@@ -1,4 +1,4 @@
-//! What the verbs do while the link is up, on any order of writes.
+//! Tests of the verbs while the link is up, with any order of writes.
 
 use crate::Layout;
 use crate::testing::{Pair, SMALL, Way};
@@ -42,7 +42,7 @@ fn connected(seed: u64, layout: Layout, way: Way) -> Pair {
     pair
 }
 
-/// Runs until node 0 has completed so many requests; the ids and how they ended.
+/// Runs until node 0 has completed so many requests; returns ids and statuses.
 pub fn wait(pair: &mut Pair, count: usize) -> Vec<(u64, Status)> {
     let mut ended = Vec::new();
     for _ in 0..20_000 {
@@ -52,7 +52,7 @@ pub fn wait(pair: &mut Pair, count: usize) -> Vec<(u64, Status)> {
             return ended;
         }
     }
-    panic!("only {ended:?} of {count} requests end");
+    panic!("only {ended:?} of {count} requests ended");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn send_with_every_suffix_and_size() {
                     SendOperation::Write { payload: Payload::Inline(&[1]), to, immediate: None };
                 a.ntrdma.post_send(a.qp, &request(10, byte)).unwrap();
                 let ended = wait(&mut pair, 2);
-                // A key that was invalidated grants nothing.
+                // An invalidated key grants no access.
                 let write = if suffix == 2 { Status::RemoteAccess } else { Status::Success };
                 assert_eq!(ended, [(9, Status::Success), (10, write)]);
                 let got = pair.nodes[1].completions();
@@ -110,7 +110,7 @@ fn send_with_every_suffix_and_size() {
 }
 
 #[test]
-fn write_and_read_hit_exactly_what_they_name() {
+fn write_and_read_access_exactly_their_range() {
     for (seed, size) in [0usize, 1, 64, 65, 4097, 9000, 200_000].into_iter().enumerate() {
         for way in Way::ALL {
             netsim::label!(size, way);
@@ -183,7 +183,7 @@ fn atomics_act_on_eight_bytes() {
 }
 
 #[test]
-fn a_receiver_that_is_late_is_waited_for() {
+fn send_waits_for_a_late_receive() {
     let mut pair = connected(1, SMALL, Way::Posted);
     let into = pair.memory(1, 64);
     let a = &mut pair.nodes[0];
@@ -198,9 +198,9 @@ fn a_receiver_that_is_late_is_waited_for() {
     assert_eq!(&contents(&into)[..5], b"hello");
 }
 
-/// What a peer is not granted ends the queue pair, and touches nothing.
+/// Access that was not granted fails the queue pair, and has no effect.
 #[test]
-fn what_is_not_granted_is_refused() {
+fn access_that_was_not_granted_is_refused() {
     type Wrong = fn(&mut RemoteAddress, &mut u64);
     let wrongs: [(Access, Wrong, Status); 5] = [
         (Access::REMOTE_WRITE, |to, _| to.rkey ^= 1, Status::RemoteAccess),
@@ -236,7 +236,7 @@ fn what_is_not_granted_is_refused() {
     }
 }
 
-/// Many small requests: each batch has one announcement, and rings wrap.
+/// Many small requests: each batch is announced once, and rings wrap.
 #[test]
 fn requests_are_announced_in_batches() {
     let mut pair = connected(1, Layout { ring: 64, ..SMALL }, Way::Posted);
@@ -257,9 +257,9 @@ fn requests_are_announced_in_batches() {
     assert_eq!(pair.nodes[1].ntrdma.counters().entries_received, 64);
 }
 
-/// A queue takes as much as was said, and all of it again once completions are polled.
+/// A queue accepts its configured number of requests, and the same again once completions are polled.
 #[test]
-fn queues_take_what_was_said() {
+fn queues_accept_their_configured_depth() {
     let mut pair = connected(1, SMALL, Way::Posted);
     let mut rng = Rng::new(1);
     let memory = pair.memory(1, 64);
@@ -282,9 +282,9 @@ fn queues_take_what_was_said() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// SENDs of any sizes on any order of writes: each arrives once, whole, and in order.
+    /// SENDs of any sizes with any order of writes: each arrives once, complete, and in order.
     #[test]
-    fn sends_arrive_whole_and_in_order(
+    fn sends_arrive_complete_and_in_order(
         seed in any::<u64>(), way in proptest::sample::select(&Way::ALL),
         sizes in proptest::collection::vec(0..20_000usize, 1..40),
     ) {
@@ -307,7 +307,7 @@ proptest! {
         for _ in 0..40_000 {
             pair.step();
             for c in pair.nodes[1].completions() {
-                // Whole at the moment that it is announced.
+                // The data is complete when the receive completes.
                 let (into, sent) = &all[c.id as usize];
                 prop_assert!(contents(into) == *sent);
                 got.push((c.id, c.status, c.operation));

@@ -1,9 +1,9 @@
-//! What qperf measures, between two appliances and without a host: `rc_bw`, `rc_lat` and so on over
-//! one connection after the other, which the connection manager makes. Either end is an
-//! [`Endpoint`](super::endpoint): of a test of latency both answer each message with another.
+//! Benchmark between two appliances over the NTB bridge, without a host: the tests of qperf (`rc_bw`, `rc_lat` ...),
+//! each over a new connection of the connection manager. Each side has an [`Endpoint`](super::endpoint); in latency
+//! tests both sides echo each message.
 //!
-//! The private data of request and answer is the own memory, as 8 bytes of address and 4 of key, and
-//! in a request the number of the test (4); all little-endian. One test is served at a time.
+//! The private data of request and reply describes the sender's memory: address (8 bytes) and key (4). A request adds
+//! the number of the test (4). Numbers are little-endian. Each side serves one test at a time.
 
 #[cfg(test)]
 mod tests;
@@ -20,16 +20,16 @@ use verbs::{
     QpId, RejectReason, RemoteAddress, SendOperation, SendWith, VerbsError,
 };
 
-/// The port of the connection manager: that after qperf's.
+/// Port of the connection manager: the one after qperf's.
 pub const PORT: u16 = super::qperf::PORT + 1;
-/// Bytes of a message whose bandwidth is measured, and of the memory of either end.
+/// Message size of bandwidth tests, and memory of each side, in bytes.
 const LONG: u32 = 64 << 10;
-/// And of one whose latency is.
+/// Message size of latency tests in bytes.
 const SHORT: u32 = 1;
-/// How long a connection may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for establishing a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is sent.
+/// The operation of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Send,
@@ -37,7 +37,7 @@ enum Kind {
     Read,
 }
 
-/// One of the tests.
+/// A test.
 #[derive(Debug)]
 struct Test {
     name: &'static str,
@@ -49,7 +49,7 @@ const fn test(name: &'static str, kind: Kind, latency: bool) -> Test {
     Test { name, kind, latency }
 }
 
-/// All of them, by their numbers.
+/// All tests; the index is the number on the wire.
 static TESTS: [Test; 6] = [
     test("rc_bw", Kind::Send, false),
     test("rc_lat", Kind::Send, true),
@@ -60,7 +60,7 @@ static TESTS: [Test; 6] = [
 ];
 
 impl Test {
-    /// What either end answers messages with.
+    /// How both sides echo messages.
     fn echo(&self) -> Echo {
         match self.kind {
             Kind::Send if self.latency => Echo::Sends,
@@ -70,86 +70,87 @@ impl Test {
     }
 }
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Its name, as qperf has it.
+    /// Name of the test in qperf.
     pub name: &'static str,
-    /// How fast it was.
+    /// The measured value.
     pub figure: Figure,
 }
 
-/// A speed.
+/// A measured value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Figure {
-    /// Bytes in a second.
+    /// Bytes per second.
     Bandwidth(u64),
-    /// Nanoseconds one way, or until what is read is there.
+    /// Nanoseconds: one way, or of a whole READ.
     Latency(u64),
 }
 
-/// Why it ended before its end.
-const REFUSED: &str = "the other machine refuses: it has no memory or queue pair for it";
-const LOST: &str = "the connection was lost: `show ntb` tells how the link stands";
-const SILENT: &str = "the other machine does not answer";
-const UNKNOWN: &str = "the other machine does not know how to";
+// Reasons of failed tests.
+const REFUSED: &str = "the other machine rejected the test: it serves another one, or is out of memory or queue pairs";
+const LOST: &str = "the connection was lost: see `show ntb` for the state of the link";
+const NO_ANSWER: &str = "the other machine does not answer";
+const UNSUPPORTED: &str = "the other machine does not support this test";
 
-/// What an error of ours is in words.
+/// The text of a local error.
 fn reason(error: VerbsError) -> &'static str {
     match error {
-        VerbsError::Unreachable => "the link is not up: `show ntb` tells how it stands",
-        VerbsError::NoRoom => "there is no memory or queue pair for it",
-        _ => "the device refuses",
+        VerbsError::Unreachable => "the link is not up: see `show ntb`",
+        VerbsError::NoRoom => "this machine is out of memory or queue pairs",
+        _ => "the device rejected the test",
     }
 }
 
-/// One end of a test, with its memory.
+/// One side of a test, with its memory.
 #[derive(Debug)]
-struct End {
+struct Side {
     bench: Bench,
     connection: ConnectionId,
-    /// What is measured here; None at the end that serves.
-    ours: Option<Ours>,
+    /// The test that this side measures; None if this side only serves.
+    run: Option<Run>,
 }
 
-/// A test of ours.
+/// A test that this machine measures.
 #[derive(Clone, Copy, Debug)]
-struct Ours {
-    /// Its number.
+struct Run {
+    /// Number of the test.
     number: usize,
     test: &'static Test,
     connected: bool,
-    /// Since when it connects, or runs.
+    /// Start of the connection attempt, then of the test.
     since: Instant,
-    /// How long each test runs.
+    /// Duration of each test.
     time: Duration,
 }
 
-impl Ours {
-    /// When it has run, or waited, for long enough.
+impl Run {
+    /// When the test, or the connection attempt, ends.
     fn deadline(&self) -> Instant {
-        self.since + if self.connected { self.time } else { PATIENCE }
+        self.since + if self.connected { self.time } else { CONNECT_TIMEOUT }
     }
 }
 
-/// Asks for a connection, or grants it: by a queue pair, and with this to tell.
+/// Connects or accepts with the given queue pair and private data.
 type Connect<'a, P> =
     dyn FnMut(QpId, &[u8], &mut EngineContext<'_, P>) -> Result<ConnectionId, VerbsError> + 'a;
 
-/// Both ends of what two appliances measure.
+/// The tests between this appliance and its peer: measuring and serving side.
 #[derive(Debug)]
 pub struct NtbPerf {
     local: IpAddr,
     peer: IpAddr,
-    /// One that serves, and one that is ours.
-    ends: Vec<End>,
+    /// At most one serving and one measuring side.
+    sides: Vec<Side>,
+    /// Name and reason of a failed test, until [`NtbPerf::failure`] returns them.
     failed: Option<(&'static str, &'static str)>,
-    /// What came of the tests that were measured last, as far as they are.
+    /// Results of the last run, complete or not.
     pub results: Vec<Measured>,
 }
 
-/// The private data that tells the other end what it has to know.
-fn telling(bench: &Bench, test: usize) -> [u8; 16] {
+/// Emits the private data: the local memory and the number of the test.
+fn emit_private_data(bench: &Bench, test: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     let (address, rest) = bytes.split_at_mut(8);
     address.copy_from_slice(&bench.region.address.to_le_bytes());
@@ -159,8 +160,8 @@ fn telling(bench: &Bench, test: usize) -> [u8; 16] {
     bytes
 }
 
-/// What the other end tells: its memory, and the number of the test.
-fn told(bytes: &[u8]) -> Option<(RemoteAddress, &'static Test)> {
+/// Parses the peer's private data: its memory and the test.
+fn parse_private_data(bytes: &[u8]) -> Option<(RemoteAddress, &'static Test)> {
     let address = u64::from_le_bytes(*bytes.first_chunk()?);
     let rkey = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
     let test = u32::from_le_bytes(*bytes.get(12..)?.first_chunk()?);
@@ -176,12 +177,12 @@ const PARAMETERS: ConnectionParameters = ConnectionParameters {
 };
 
 impl NtbPerf {
-    /// For tests with `peer`, from our address `local`. The provider has to listen on [`PORT`].
+    /// For tests with `peer`, from the local address `local`. The provider has to listen on [`PORT`].
     pub fn new(local: IpAddr, peer: IpAddr) -> Self {
-        NtbPerf { local, peer, ends: Vec::new(), failed: None, results: Vec::new() }
+        NtbPerf { local, peer, sides: Vec::new(), failed: None, results: Vec::new() }
     }
 
-    /// Begins with the first test; each runs for `time`.
+    /// Starts all tests, one after the other; each runs for `time`.
     pub fn start<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         time: Duration,
@@ -192,44 +193,44 @@ impl NtbPerf {
         self.begin(0, time, ctx);
     }
 
-    fn ours(&self) -> Option<usize> {
-        self.ends.iter().position(|end| end.ours.is_some())
+    fn measuring_side(&self) -> Option<usize> {
+        self.sides.iter().position(|side| side.run.is_some())
     }
 
-    /// Whether anything is measured.
+    /// Whether a test is being measured.
     pub fn is_running(&self) -> bool {
-        self.ours().is_some()
+        self.measuring_side().is_some()
     }
 
-    /// In which test it ended before its end, and why; once.
+    /// Takes the failure of the last run: name of the test, and reason.
     pub fn failure(&mut self) -> Option<(&'static str, &'static str)> {
         self.failed.take()
     }
 
-    /// Measures no more.
+    /// Ends the running test without a failure.
     pub fn cancel<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        if let Some(at) = self.ours() {
-            self.end(at, None, ctx);
+        if let Some(at) = self.measuring_side() {
+            self.remove(at, None, ctx);
         }
     }
 
-    /// Gives an end back; why, if it is a failure.
+    /// Removes a side and frees its resources; `why` is the reason of a failure.
     #[cold]
     #[inline(never)]
-    fn end<P: Provider + ?Sized>(
+    fn remove<P: Provider + ?Sized>(
         &mut self,
         at: usize,
         why: Option<&'static str>,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        let mut end = self.ends.swap_remove(at);
-        end.bench.give_back(ctx);
-        if let (Some(ours), Some(why)) = (end.ours, why) {
-            self.failed = Some((ours.test.name, why));
+        let mut side = self.sides.swap_remove(at);
+        side.bench.give_back(ctx);
+        if let (Some(run), Some(why)) = (side.run, why) {
+            self.failed = Some((run.test.name, why));
         }
     }
 
-    /// Begins with a test, if there are as many.
+    /// Starts test `number`; does nothing after the last one.
     #[cold]
     #[inline(never)]
     fn begin<P: Provider + ConnectionManager + ?Sized>(
@@ -239,37 +240,37 @@ impl NtbPerf {
         ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(test) = TESTS.get(number) else { return };
-        let ours = Ours { number, test, connected: false, since: ctx.now, time };
+        let run = Run { number, test, connected: false, since: ctx.now, time };
         let (local, to) = (self.local, SocketAddr::new(self.peer, PORT));
-        let made = self.make(number, test, Some(ours), ctx, &mut |qp, said, ctx| {
-            ctx.provider.connect(qp, local, to, &PARAMETERS, said, ctx.now, ctx.rng)
+        let created = self.make(number, test, Some(run), ctx, &mut |qp, private_data, ctx| {
+            ctx.provider.connect(qp, local, to, &PARAMETERS, private_data, ctx.now, ctx.rng)
         });
-        if let Err(why) = made {
+        if let Err(why) = created {
             self.failed = Some((test.name, reason(why)));
         }
     }
 
-    /// An end with memory and a queue pair, for which `connect` asks or answers, and says this.
+    /// Creates a side with memory and a queue pair; `connect` connects or accepts with its private data.
     fn make<P: Provider + ?Sized>(
         &mut self,
         number: usize,
         test: &Test,
-        ours: Option<Ours>,
+        run: Option<Run>,
         ctx: &mut EngineContext<'_, P>,
         connect: &mut Connect<'_, P>,
     ) -> Result<(), VerbsError> {
         let mut bench = Bench::new(LONG as usize, self.peer, self.local, ctx)?;
-        let made = bench.add(ctx).map(|endpoint| {
+        let created = bench.add(ctx).map(|endpoint| {
             endpoint.echo = test.echo();
             endpoint.qp
         });
-        let said = telling(&bench, number);
-        let made = made.and_then(|qp| connect(qp, &said, ctx));
-        match made {
-            Ok(connection) => self.ends.push(End { bench, connection, ours }),
+        let private_data = emit_private_data(&bench, number);
+        let created = created.and_then(|qp| connect(qp, &private_data, ctx));
+        match created {
+            Ok(connection) => self.sides.push(Side { bench, connection, run }),
             Err(_) => bench.give_back(ctx),
         }
-        made.map(|_| ())
+        created.map(|_| ())
     }
 
     #[cold]
@@ -277,30 +278,30 @@ impl NtbPerf {
     fn accept<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         connection: ConnectionId,
-        said: &[u8],
+        private_data: &[u8],
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), VerbsError> {
-        let (remote, test) = told(said).ok_or(VerbsError::Invalid)?;
-        if self.ends.iter().any(|end| end.ours.is_none()) {
+        let (remote, test) = parse_private_data(private_data).ok_or(VerbsError::Invalid)?;
+        if self.sides.iter().any(|side| side.run.is_none()) {
             return Err(VerbsError::NoRoom);
         }
-        self.make(0, test, None, ctx, &mut |qp, said, ctx| {
-            ctx.provider.accept(connection, qp, &PARAMETERS, said, ctx.now)?;
+        self.make(0, test, None, ctx, &mut |qp, private_data, ctx| {
+            ctx.provider.accept(connection, qp, &PARAMETERS, private_data, ctx.now)?;
             Ok(connection)
         })?;
-        self.hears_of(self.ends.len().saturating_sub(1), remote);
+        self.set_remote(self.sides.len().saturating_sub(1), remote);
         Ok(())
     }
 
-    /// An end learns where the other's memory is.
-    fn hears_of(&mut self, at: usize, remote: RemoteAddress) {
-        let endpoint = self.ends.get_mut(at).and_then(|end| end.bench.endpoints.first_mut());
+    /// Stores the address and key of the peer's memory.
+    fn set_remote(&mut self, at: usize, remote: RemoteAddress) {
+        let endpoint = self.sides.get_mut(at).and_then(|side| side.bench.endpoints.first_mut());
         if let Some(endpoint) = endpoint {
             endpoint.remote = remote;
         }
     }
 
-    /// Takes an event of the connection manager; false if it is about nothing here.
+    /// Handles an event of the connection manager; false if it is not for this module.
     #[cold]
     #[inline(never)]
     pub fn handle_connection_event<P: Provider + ConnectionManager + ?Sized>(
@@ -313,7 +314,7 @@ impl NtbPerf {
                 if *to == self.local =>
             {
                 if self.accept(*connection, private_data.as_slice(), ctx).is_err() {
-                    // It may be gone already, which is as good as refused.
+                    // An error means that the peer has already dropped the connection.
                     let _ = ctx.provider.reject(*connection, RejectReason::NO_RESOURCES, &[]);
                 }
                 return true;
@@ -323,63 +324,63 @@ impl NtbPerf {
             | ConnectionEvent::Rejected { connection, .. }
             | ConnectionEvent::Disconnected { connection } => *connection,
         };
-        let at = self.ends.iter().position(|end| end.connection == id);
-        let Some((at, end)) = at.and_then(|at| Some((at, self.ends.get_mut(at)?))) else {
+        let at = self.sides.iter().position(|side| side.connection == id);
+        let Some((at, side)) = at.and_then(|at| Some((at, self.sides.get_mut(at)?))) else {
             return false;
         };
-        let why = match (event, &mut end.ours) {
+        let why = match (event, &mut side.run) {
             (ConnectionEvent::Established { .. }, None) => return true,
-            (ConnectionEvent::Established { private_data, .. }, Some(ours)) => {
-                if let Some((remote, _)) = told(private_data.as_slice()) {
-                    (ours.since, ours.connected) = (ctx.now, true);
-                    self.hears_of(at, remote);
+            (ConnectionEvent::Established { private_data, .. }, Some(run)) => {
+                if let Some((remote, _)) = parse_private_data(private_data.as_slice()) {
+                    (run.since, run.connected) = (ctx.now, true);
+                    self.set_remote(at, remote);
                     return true;
                 }
-                UNKNOWN
+                UNSUPPORTED
             }
             (ConnectionEvent::Rejected { reason, .. }, _) => match *reason {
-                RejectReason::INVALID_SERVICE_ID => UNKNOWN,
+                RejectReason::INVALID_SERVICE_ID => UNSUPPORTED,
                 RejectReason::TIMEOUT => LOST,
                 _ => REFUSED,
             },
             _ => LOST,
         };
-        self.end(at, Some(why), ctx);
+        self.remove(at, Some(why), ctx);
         true
     }
 
-    /// Does what is to be done; how much. A test ends when this is called after its time: its figure is
-    /// of all the time that it took, and the link wants a poll often enough.
+    /// Advances all tests; returns how much was done. A test ends at the first call after its time, and its result
+    /// covers the time that really passed. The bridge needs frequent polls.
     #[inline]
     pub fn poll<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) -> usize {
-        if self.ends.is_empty() { 0 } else { self.attend(ctx) }
+        if self.sides.is_empty() { 0 } else { self.poll_sides(ctx) }
     }
 
     #[inline(never)]
-    fn attend<P: Provider + ConnectionManager + ?Sized>(
+    fn poll_sides<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) -> usize {
         let mut done = 0;
         let mut at = 0;
-        while let Some(end) = self.ends.get_mut(at) {
-            match end.poll(ctx) {
+        while let Some(side) = self.sides.get_mut(at) {
+            match side.poll(ctx) {
                 Ok(count) => done += count,
                 Err(_) => {
-                    self.end(at, Some(LOST), ctx);
+                    self.remove(at, Some(LOST), ctx);
                     done += 1;
                     continue;
                 }
             }
-            if let Some(ours) = end.ours.filter(|ours| ctx.now >= ours.deadline()) {
-                let result = end.result(&ours, ctx.now);
-                self.end(at, result.is_none().then_some(SILENT), ctx);
+            if let Some(run) = side.run.filter(|run| ctx.now >= run.deadline()) {
+                let result = side.result(&run, ctx.now);
+                self.remove(at, result.is_none().then_some(NO_ANSWER), ctx);
                 if let Some(result) = result {
                     self.results.push(result);
-                    self.begin(ours.number + 1, ours.time, ctx);
+                    self.begin(run.number + 1, run.time, ctx);
                 }
                 return done + 1;
             }
@@ -389,18 +390,18 @@ impl NtbPerf {
     }
 }
 
-impl End {
-    /// Takes what has completed, and sends what is next; how much.
+impl Side {
+    /// Handles completions and posts the next messages; returns how much was done.
     fn poll<P: Provider + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, VerbsError> {
         let mut done = self.bench.poll(ctx)?;
-        let Some(Ours { test, connected: true, .. }) = self.ours else { return Ok(done) };
+        let Some(Run { test, connected: true, .. }) = self.run else { return Ok(done) };
         let Bench { region, endpoints, .. } = &mut self.bench;
         let endpoint = endpoints.first_mut().ok_or(VerbsError::Invalid)?;
-        // Of what is answered there is one message, on its way for ever.
-        let most = match (test.latency, test.kind) {
+        // Echoed messages: one message goes back and forth for the whole test.
+        let limit = match (test.latency, test.kind) {
             (false, _) => u64::MAX,
             (true, Kind::Read) => endpoint.completed() + 1,
             (true, _) => 1,
@@ -415,26 +416,28 @@ impl End {
             Kind::Write => SendOperation::Write { payload, to, immediate },
             Kind::Read => SendOperation::Read { into: window, from: to },
         };
-        while endpoint.traffic.sent < most && endpoint.has_room() {
+        while endpoint.traffic.sent < limit && endpoint.has_room() {
             done += 1;
             endpoint.post(operation, length, ctx.provider)?;
         }
         Ok(done)
     }
 
-    /// What came of a test; None if nothing went to and fro.
-    fn result(&self, ours: &Ours, now: Instant) -> Option<Measured> {
-        let endpoint = self.bench.endpoints.first().filter(|_| ours.connected)?;
-        let nanos = now.nanos_since(ours.since);
-        let ways = match ours.test.echo() {
+    /// The result of a test; None if no message completed.
+    fn result(&self, run: &Run, now: Instant) -> Option<Measured> {
+        let endpoint = self.bench.endpoints.first().filter(|_| run.connected)?;
+        let nanos = now.nanos_since(run.since);
+        let transfers = match run.test.echo() {
             Echo::Nothing => endpoint.completed(),
             _ => 2 * endpoint.traffic.received,
         };
-        let latency = nanos.checked_div(ways)?;
-        let figure = match ours.test.latency {
+        let latency = nanos.checked_div(transfers)?;
+        let figure = match run.test.latency {
             true => Figure::Latency(latency),
-            false => Figure::Bandwidth(ways * u64::from(LONG) * 1_000_000 / (nanos / 1000).max(1)),
+            false => {
+                Figure::Bandwidth(transfers * u64::from(LONG) * 1_000_000 / (nanos / 1000).max(1))
+            }
         };
-        Some(Measured { name: ours.test.name, figure })
+        Some(Measured { name: run.test.name, figure })
     }
 }

@@ -1,4 +1,4 @@
-//! Two providers over every kind of bridge, in virtual time: one measures, both give all back.
+//! Two providers over every kind of bridge, in virtual time: one measures, and both have to free all resources.
 
 use super::{Figure, NtbPerf};
 use core::time::Duration;
@@ -12,7 +12,7 @@ use verbs::EngineContext;
 const LAYOUT: Layout = Layout { qps: 16, ring: 32, staging: 256 << 10, landing: 64 << 10 };
 const TIME: Duration = Duration::from_millis(50);
 
-/// A pair of which node 1 measures node 0.
+/// Two nodes; node 1 measures node 0.
 struct World {
     pair: Pair,
     ends: [NtbPerf; 2],
@@ -38,7 +38,7 @@ impl World {
         self.pair.context(n, |ctx| act(end, ctx))
     }
 
-    /// What an appliance does in a round.
+    /// One round of both appliances.
     fn step(&mut self) {
         for n in 0..2 {
             self.with(n, |end, ctx| {
@@ -51,7 +51,7 @@ impl World {
         self.pair.step();
     }
 
-    /// Steps until node 1 measures no more, or so many times.
+    /// Steps until node 1 has finished, at most `steps` times.
     fn run(&mut self, steps: usize) {
         for _ in 0..steps {
             if !self.ends[1].is_running() {
@@ -61,27 +61,27 @@ impl World {
         }
     }
 
-    /// What both nodes have free.
-    fn free(&self) -> [(usize, (usize, usize), usize); 2] {
+    /// Free memory, queue pairs and connections of both nodes.
+    fn resources(&self) -> [(usize, (usize, usize), usize); 2] {
         [0, 1].map(|n: usize| {
             let node = &self.pair.nodes[n];
             (node.arena.available(), node.ntrdma.queue_pairs(), node.ntrdma.connections())
         })
     }
 
-    /// A while later nothing is left.
-    fn assert_all_is_back(&mut self, before: [(usize, (usize, usize), usize); 2]) {
+    /// Asserts that both nodes have freed all resources after a while.
+    fn assert_all_freed(&mut self, before: [(usize, (usize, usize), usize); 2]) {
         (0..4000).for_each(|_| self.step());
-        assert_eq!(self.free(), before);
+        assert_eq!(self.resources(), before);
     }
 }
 
 #[test]
-fn all_tests_give_a_figure_and_all_memory_back() {
+fn all_tests_give_results_and_free_resources() {
     for way in Way::ALL {
         let mut world = World::new(way);
         world.pair.bring_up();
-        let before = world.free();
+        let before = world.resources();
         world.with(1, |end, ctx| end.start(TIME, ctx));
         world.run(100_000);
         assert_eq!(world.ends[1].failure(), None, "{way:?}");
@@ -90,33 +90,33 @@ fn all_tests_give_a_figure_and_all_memory_back() {
         for result in &world.ends[1].results {
             match result.figure {
                 Figure::Bandwidth(rate) => assert!(rate > 1 << 20, "{way:?} {result:?}"),
-                // A step is 50 us, and each message takes some.
+                // A step is 50 us, and each message takes several steps.
                 Figure::Latency(nanos) => {
                     assert!((10_000..10_000_000).contains(&nanos), "{way:?} {result:?}");
                 }
             }
         }
-        world.assert_all_is_back(before);
+        world.assert_all_freed(before);
     }
 }
 
 #[test]
-fn what_goes_wrong_is_told_and_nothing_is_left() {
+fn failed_test_reports_reason_and_frees_resources() {
     let failure = |world: &mut World| {
         let (test, why) = world.ends[1].failure().unwrap();
         format!("{test}: {why}")
     };
-    // Without a link.
+    // The link is down.
     let mut world = World::new(Way::Posted);
-    let before = world.free();
+    let before = world.resources();
     world.with(1, |end, ctx| end.start(TIME, ctx));
     assert!(failure(&mut world).contains("rc_bw: the link is not up"));
-    assert_eq!(world.free(), before);
-    // The link goes in the middle of each test.
+    assert_eq!(world.resources(), before);
+    // The link goes down in the middle of each test.
     for test in 0..super::TESTS.len() {
         let mut world = World::new(Way::Posted);
         world.pair.bring_up();
-        let before = world.free();
+        let before = world.resources();
         world.with(1, |end, ctx| end.start(TIME, ctx));
         while world.ends[1].results.len() < test {
             world.step();
@@ -125,37 +125,37 @@ fn what_goes_wrong_is_told_and_nothing_is_left() {
         world.pair.nodes[0].bridge.set_link(false);
         world.pair.nodes[1].bridge.set_link(false);
         world.run(100_000);
-        let told = failure(&mut world);
-        assert!(told.contains("the connection was lost"), "{told}");
+        let error = failure(&mut world);
+        assert!(error.contains("the connection was lost"), "{error}");
         assert_eq!(world.ends[1].results.len(), test);
-        world.assert_all_is_back(before);
+        world.assert_all_freed(before);
     }
-    // Nobody serves, somebody else is served, and nobody answers.
+    // The peer does not listen.
     let mut world = World::new(Way::Posted);
     world.pair.bring_up();
     world.pair.nodes[0].ntrdma.unlisten(super::PORT);
     world.with(1, |end, ctx| end.start(TIME, ctx));
     world.run(1000);
-    assert!(failure(&mut world).contains("does not know how to"));
+    assert!(failure(&mut world).contains("does not support this test"));
     world.pair.nodes[0].ntrdma.listen(super::PORT).unwrap();
     world.with(1, |end, ctx| end.start(TIME, ctx));
     (0..200).for_each(|_| world.step());
-    // It forgets the test that is under way, which the other serves still.
-    world.ends[1].ends.clear();
+    // Node 1 drops its test without notice: node 0 still serves it and rejects the next.
+    world.ends[1].sides.clear();
     world.with(1, |end, ctx| end.start(TIME, ctx));
     world.run(1000);
-    assert!(failure(&mut world).contains("no memory or queue pair"));
+    assert!(failure(&mut world).contains("it serves another one"));
 }
 
 #[test]
-fn the_console_may_want_no_more() {
+fn cancelled_test_frees_resources_without_failure() {
     let mut world = World::new(Way::Stream);
     world.pair.bring_up();
-    let before = world.free();
+    let before = world.resources();
     world.with(1, |end, ctx| end.start(TIME, ctx));
     (0..200).for_each(|_| world.step());
-    assert_ne!(world.free(), before);
+    assert_ne!(world.resources(), before);
     world.with(1, |end, ctx| end.cancel(ctx));
     assert!(!world.ends[1].is_running() && world.ends[1].failure().is_none());
-    world.assert_all_is_back(before);
+    world.assert_all_freed(before);
 }

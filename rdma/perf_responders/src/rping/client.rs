@@ -1,4 +1,4 @@
-//! The client's side: one connection, so many pings one after the other, each checked.
+//! The client: one connection, on which it sends a number of pings one after the other, and compares the data of each.
 
 use super::{Advertisement, MAX_SIZE, MESSAGE, PORT, RECEIVES, post, post_receive};
 use core::fmt;
@@ -12,62 +12,62 @@ use verbs::{
     RejectReason, RemoteAddress, SendOperation, SendWith, Status, VerbsError,
 };
 
-/// How long the server may take to let us in, and to answer each ping.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server may take to accept the connection, and to answer each ping.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is asked for.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Pings, at least 1.
+    /// Number of pings, at least 1.
     pub count: u32,
-    /// Bytes of each, 1 to [`MAX_SIZE`]. The server has to be started with at least as many.
+    /// Bytes of each ping, 1 to [`MAX_SIZE`]. The server has to be started with at least this size.
     pub size: usize,
 }
 
-/// How all pings went.
+/// Result of all pings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Pings that came back as they were sent.
+    /// Pings whose data came back unchanged.
     pub returned: u32,
-    /// Time that they took together.
+    /// Total round-trip time of these pings.
     pub time: Duration,
 }
 
 impl Summary {
-    /// Mean time of a ping.
+    /// Mean round-trip time.
     pub fn mean(&self) -> Duration {
         self.time.checked_div(self.returned).unwrap_or_default()
     }
 }
 
-/// What there is to tell.
+/// An event of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A ping, counted from 1, has come back as it was sent.
+    /// The data of a ping came back unchanged.
     Returned {
-        /// Which.
+        /// Number of the ping, from 1.
         sequence: u32,
-        /// How long it took, there and back.
+        /// Round-trip time.
         time: Duration,
     },
-    /// All of them have.
+    /// All pings succeeded.
     Finished(Summary),
-    /// It is over before its end.
+    /// The run failed.
     Failed(Failure),
 }
 
-/// Why it ended early.
+/// Reason of a failed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The peer does not want the connection.
+    /// The peer rejected the connection.
     Refused(RejectReason),
-    /// Nobody answers.
+    /// The peer did not answer in time.
     NoAnswer,
-    /// The connection broke, or the peer ended it.
+    /// The connection failed, or the peer closed it.
     Lost,
-    /// What came back is not what was sent: from this byte on.
+    /// The data that came back differs, from this byte on.
     Corrupted(usize),
-    /// The peer does not keep to the protocol.
+    /// The peer violated the protocol.
     Protocol,
 }
 
@@ -75,36 +75,38 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Refused(RejectReason::INVALID_SERVICE_ID) => {
-                f.write_str("the peer refuses: start `rping -s` there")
+                f.write_str("the peer rejected the connection: start `rping -s` there")
             }
-            Failure::Refused(reason) => write!(f, "the peer refuses, reason {}", reason.0),
+            Failure::Refused(reason) => {
+                write!(f, "the peer rejected the connection, reason {}", reason.0)
+            }
             Failure::NoAnswer => f.write_str("the peer does not answer"),
             Failure::Lost => f.write_str(
-                "the connection was lost; the peer's rping has to be started with as large a \
-                 size (`rping -s -S SIZE`)",
+                "the connection was lost; start the peer's rping with at least this size \
+                 (`rping -s -S SIZE`)",
             ),
-            Failure::Corrupted(at) => write!(f, "byte {at} came back other than it was sent"),
-            Failure::Protocol => f.write_str("the peer does not speak the protocol of rping"),
+            Failure::Corrupted(at) => write!(f, "the data came back corrupted, from byte {at} on"),
+            Failure::Protocol => f.write_str("the peer violated the rping protocol"),
         }
     }
 }
 
-/// What is waited for.
+/// The event that the client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The connection.
+    /// Connection establishment.
     Connecting,
-    /// The next [`Client::poll`], which begins a ping.
+    /// The next [`Client::poll`], which starts a ping.
     Ready,
-    /// The server to have fetched the source.
+    /// The server's message that it has read the source.
     Fetching,
-    /// The server to have written the sink.
+    /// The server's message that it has written the sink.
     Storing,
-    /// Nothing any more.
+    /// None: the run has ended.
     Over,
 }
 
-/// The client. It holds three small regions of the arena until [`Client::stop`].
+/// The client. It holds three small allocations of the arena until [`Client::stop`].
 #[derive(Debug)]
 pub struct Client {
     pd: PdId,
@@ -116,15 +118,15 @@ pub struct Client {
     inbox: Window,
     options: Options,
     phase: Phase,
-    /// When the present phase, or ping, began.
+    /// Start of the connection attempt, or of the current ping.
     since: Instant,
     summary: Summary,
     failure: Option<Failure>,
 }
 
 impl Client {
-    /// Asks the server at `peer` for a connection from our address `local`. The provider has to
-    /// know the way to the peer.
+    /// Connects to the server at `peer` from the local address `local`. The provider has to have the neighbour of the
+    /// peer.
     pub fn start<P: Provider + ConnectionManager + ?Sized>(
         local: IpAddr,
         peer: IpAddr,
@@ -134,8 +136,8 @@ impl Client {
         if options.count == 0 || !(1..=MAX_SIZE).contains(&options.size) {
             return Err(VerbsError::Invalid);
         }
-        let mut made = Parts::default();
-        let begun = made.make(options.size, local, ctx).and_then(|parts| {
+        let mut parts = Parts::default();
+        let started = parts.make(options.size, local, ctx).and_then(|resources| {
             let parameters = ConnectionParameters {
                 responder_resources: 1,
                 initiator_depth: 1,
@@ -145,15 +147,16 @@ impl Client {
             };
             let to = SocketAddr::new(peer, PORT);
             let EngineContext { provider, now, rng, .. } = ctx;
-            let connection = provider.connect(parts.qp, local, to, &parameters, &[], *now, *rng)?;
+            let connection =
+                provider.connect(resources.qp, local, to, &parameters, &[], *now, *rng)?;
             Ok(Client {
-                pd: parts.pd,
-                cq: parts.cq,
-                qp: parts.qp,
+                pd: resources.pd,
+                cq: resources.cq,
+                qp: resources.qp,
                 connection,
-                source: parts.source,
-                sink: parts.sink,
-                inbox: parts.inbox,
+                source: resources.source,
+                sink: resources.sink,
+                inbox: resources.inbox,
                 options,
                 phase: Phase::Connecting,
                 since: *now,
@@ -161,10 +164,10 @@ impl Client {
                 failure: None,
             })
         });
-        begun.inspect_err(|_| made.give_back(ctx))
+        started.inspect_err(|_| parts.give_back(ctx))
     }
 
-    /// Takes an event of the connection manager; false if it is not about this client.
+    /// Handles an event of the connection manager; false if it is not for this client's connection.
     pub fn handle_connection_event(&mut self, event: &ConnectionEvent) -> bool {
         match event {
             ConnectionEvent::Established { connection, .. } if *connection == self.connection => {
@@ -186,27 +189,28 @@ impl Client {
         true
     }
 
-    /// What there is to tell next. A ping begins when the one before was told.
+    /// Advances the run and returns the next event. The next ping starts in the call after the one that returned the
+    /// last.
     pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> Option<Event> {
-        let told = self.step(ctx).unwrap_or_else(|failure| {
+        let event = self.step(ctx).unwrap_or_else(|failure| {
             self.failure.get_or_insert(failure);
             None
         });
-        let late = self.poll_timeout().is_some_and(|at| at <= ctx.now);
-        let failure = self.failure.take().or(late.then_some(Failure::NoAnswer));
+        let timed_out = self.poll_timeout().is_some_and(|at| at <= ctx.now);
+        let failure = self.failure.take().or(timed_out.then_some(Failure::NoAnswer));
         if let (Some(failure), true) = (failure, self.phase != Phase::Over) {
             self.phase = Phase::Over;
             return Some(Event::Failed(failure));
         }
-        told
+        event
     }
 
-    /// When it gives up.
+    /// When the run fails for want of an answer; None once it has ended.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        (self.phase != Phase::Over).then(|| self.since + PATIENCE)
+        (self.phase != Phase::Over).then(|| self.since + TIMEOUT)
     }
 
-    /// Ends it, at its end or before, and gives everything back; how it went so far.
+    /// Ends the run, complete or not, and frees all resources; returns the results so far.
     pub fn stop<P: Provider + ?Sized>(self, ctx: &mut EngineContext<'_, P>) -> Summary {
         let Client { pd, cq, qp, source, sink, inbox, .. } = self;
         Parts {
@@ -282,7 +286,7 @@ impl Client {
     }
 }
 
-/// What a client consists of, as far as it is made.
+/// The resources of a client that exist so far, to be freed if a later one fails.
 #[derive(Default)]
 struct Parts {
     pd: Option<PdId>,
@@ -293,8 +297,8 @@ struct Parts {
     inbox: Option<Window>,
 }
 
-/// All of them.
-struct Made {
+/// All resources of a client.
+struct Resources {
     cq: CqId,
     pd: PdId,
     qp: QpId,
@@ -309,17 +313,17 @@ impl Parts {
         size: usize,
         local: IpAddr,
         ctx: &mut EngineContext<'_, P>,
-    ) -> Result<Made, VerbsError> {
+    ) -> Result<Resources, VerbsError> {
         let pd = *self.pd.insert(ctx.provider.alloc_pd()?);
-        let on = ctx.provider.pd_on(pd, local);
+        let local_pd = ctx.provider.pd_on(pd, local);
         let cq = *self.cq.insert(ctx.provider.create_cq(2 * RECEIVES)?);
-        let source = *self.source.insert(region(on, size, Access::REMOTE_READ, ctx)?);
-        let sink = *self.sink.insert(region(on, size, Access::REMOTE_WRITE, ctx)?);
+        let source = *self.source.insert(region(local_pd, size, Access::REMOTE_READ, ctx)?);
+        let sink = *self.sink.insert(region(local_pd, size, Access::REMOTE_WRITE, ctx)?);
         let inbox = ctx.arena.alloc(RECEIVES as usize * MESSAGE, 64).ok_or(VerbsError::NoRoom)?;
         self.inbox = Some(inbox);
         let init = QpInit {
             kind: QpType::Rc,
-            pd: on,
+            pd: local_pd,
             send_cq: cq,
             recv_cq: cq,
             max_send_wr: RECEIVES,
@@ -332,11 +336,11 @@ impl Parts {
         for n in 0..u64::from(RECEIVES) {
             post_receive(ctx.provider, qp, inbox, n)?;
         }
-        Ok(Made { cq, pd, qp, source, sink, inbox })
+        Ok(Resources { cq, pd, qp, source, sink, inbox })
     }
 
     fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        // They are ours, and nobody else uses them.
+        // Cannot fail: only this client uses them.
         if let Some(qp) = self.qp.take() {
             let _ = ctx.provider.destroy_qp(qp);
         }
@@ -367,9 +371,9 @@ fn region<P: Provider + ?Sized>(
     registered.inspect_err(|_| ctx.arena.free(memory))
 }
 
-/// Fills the source for ping number `sequence`: letters, as rping does, beginning with another one
-/// each time, and a zero at the end: Linux's server takes what it fetched for a string, and writes
-/// back so many bytes as that has, whatever size is advertised.
+/// Fills the source for ping `sequence` with letters, as rping does; each ping starts with another letter. The last
+/// byte is zero: Linux's server treats the data as a string and writes back only that string, whatever size is
+/// advertised.
 pub(super) fn write_pattern(source: &Window, size: usize, sequence: u32) {
     let mut letters = (b'A'..=b'z').cycle().skip(sequence as usize % 58);
     let mut block = [0; 256];
@@ -379,12 +383,12 @@ pub(super) fn write_pattern(source: &Window, size: usize, sequence: u32) {
         if start + length == size {
             block[length - 1] = 0;
         }
-        // Inside the window by construction.
+        // Cannot fail: the range is inside the window.
         let _ = source.write(start, &block[..length]);
     }
 }
 
-/// The first of `size` bytes in which two windows differ.
+/// The offset of the first of `size` bytes in which two windows differ.
 fn difference(one: &Window, other: &Window, size: usize) -> Option<usize> {
     let (mut a, mut b) = ([0; 256], [0; 256]);
     (0..size).step_by(a.len()).find_map(|start| {

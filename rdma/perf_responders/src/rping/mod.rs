@@ -1,10 +1,9 @@
-//! rping, the ping of RDMA (librdmacm, `examples/rping.c`): both of its sides.
+//! rping, a ping over RDMA (librdmacm, `examples/rping.c`): client and server.
 //!
-//! The client advertises a source buffer (SEND of address, key, size, 16 bytes big-endian); the
-//! server fetches it by RDMA READ and says so by a SEND of 16 bytes that mean nothing; the client
-//! advertises a sink; the server writes what it fetched there by RDMA WRITE, and says so. Then the
-//! client compares. The data is a string with its zero: Linux's server writes back `strlen + 1`
-//! bytes. The port is 7174.
+//! The client advertises a source buffer (a SEND of address, key, size: 16 bytes, big-endian). The server reads it by
+//! RDMA READ, and reports that by a SEND of 16 meaningless bytes. The client advertises a sink buffer. The server
+//! writes the data there by RDMA WRITE, and reports that too. Then the client compares both buffers. The data is a
+//! zero-terminated string: Linux's server writes back `strlen + 1` bytes. The port is 7174.
 
 mod client;
 mod server;
@@ -23,10 +22,10 @@ pub const PORT: u16 = 7174;
 pub const MAX_SIZE: usize = 64 * 1024;
 /// Size of a message.
 const MESSAGE: usize = 16;
-/// Receives that are kept posted: one message at a time is in flight.
+/// Receives kept posted; one message at a time is in flight.
 const RECEIVES: u32 = 4;
 
-/// Where a buffer of the client's is, and its size in bytes.
+/// Address, key and size in bytes of a buffer of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Advertisement {
     at: RemoteAddress,
@@ -50,7 +49,7 @@ impl Advertisement {
     }
 }
 
-/// Posts receive `n` into its place of `memory`, which holds all of them.
+/// Posts receive `n` into its slot of `memory`.
 fn post_receive<P: Provider + ?Sized>(
     provider: &mut P,
     qp: QpId,

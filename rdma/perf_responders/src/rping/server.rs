@@ -1,4 +1,4 @@
-//! The server's side. One connection holds 64 KiB and a little.
+//! The server: answers the pings of up to 64 connections. Each connection holds a little more than 64 KiB.
 
 use super::{Advertisement, MAX_SIZE, MESSAGE, PORT, RECEIVES, post, post_receive};
 use alloc::vec::Vec;
@@ -13,16 +13,16 @@ use verbs::{
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The advertisement of the source.
+    /// The client's advertisement of the source.
     Source,
-    /// The READ of so many bytes.
+    /// Completion of the READ of this many bytes.
     Fetching(usize),
-    /// The advertisement of the sink, for so many bytes.
+    /// The client's advertisement of the sink, for this many bytes.
     Sink(usize),
-    /// The WRITE.
+    /// Completion of the WRITE.
     Storing,
 }
 
@@ -31,12 +31,12 @@ struct Connection {
     id: ConnectionId,
     qp: QpId,
     phase: Phase,
-    /// `MAX_SIZE` bytes of data, then the receives.
+    /// `MAX_SIZE` bytes of data, then the receive buffers.
     memory: Window,
 }
 
 impl Connection {
-    /// Where receives go.
+    /// The receive buffers.
     fn inbox(&self) -> Result<Window, VerbsError> {
         self.memory.slice(MAX_SIZE, RECEIVES as usize * MESSAGE).ok_or(VerbsError::Invalid)
     }
@@ -46,16 +46,16 @@ impl Connection {
     }
 }
 
-/// What was counted.
+/// Event counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections refused for want of room.
+    /// Connections refused because connections, memory or queue pairs were exhausted.
     pub refused: u64,
     /// Pings answered.
     pub pings: u64,
-    /// Connections ended because the peer did not keep to the protocol.
+    /// Connections ended because the peer violated the protocol.
     pub protocol_errors: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct Server {
     pd: PdId,
     cq: CqId,
     connections: Vec<Connection>,
-    /// What was counted.
+    /// Event counters.
     pub counters: Counters,
 }
 
@@ -78,12 +78,12 @@ impl Server {
         Ok(Server { pd, cq, connections: Vec::new(), counters: Counters::default() })
     }
 
-    /// Connections that stand.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Takes an event of the connection manager; false if it is not about this server.
+    /// Handles an event of the connection manager; false if its connection is not of this server.
     pub fn handle_connection_event<P: Provider + ConnectionManager>(
         &mut self,
         event: &ConnectionEvent,
@@ -99,7 +99,7 @@ impl Server {
                     self.accept((*connection, pd), parameters, provider, arena, now, rng);
                 if accepted.is_err() {
                     self.counters.refused += 1;
-                    // It may be gone already, which is as good as refused.
+                    // An error means that the peer has already dropped the connection.
                     let _ = provider.reject(*connection, RejectReason::NO_RESOURCES, &[]);
                 }
                 true
@@ -153,10 +153,10 @@ impl Server {
             }
         };
         let connection = Connection { id, qp, phase: Phase::Source, memory };
-        let begun = (0..u64::from(RECEIVES))
+        let accepted = (0..u64::from(RECEIVES))
             .try_for_each(|n| connection.post_receive(provider, n))
             .and_then(|()| provider.accept(id, qp, offered, &[], now));
-        match begun {
+        match accepted {
             Ok(()) => {
                 self.connections.push(connection);
                 self.counters.accepted += 1;
@@ -166,10 +166,10 @@ impl Server {
                 arena.free(connection.memory);
             }
         }
-        begun
+        accepted
     }
 
-    /// Handles what has completed; how many completions.
+    /// Handles completions and returns how many.
     pub fn poll<P: Provider + ConnectionManager>(
         &mut self,
         provider: &mut P,
@@ -181,10 +181,10 @@ impl Server {
             let Some(c) = self.connections.iter_mut().find(|c| c.qp == completion.qp) else {
                 continue;
             };
-            let went_on = step(c, &completion, provider, &mut self.counters);
-            if went_on.is_err() {
+            let result = step(c, &completion, provider, &mut self.counters);
+            if result.is_err() {
                 self.counters.protocol_errors += u64::from(completion.status == Status::Success);
-                // If it is ending already, `Disconnected` is on its way.
+                // An error means that the connection is already ending: `Disconnected` will follow.
                 let _ = provider.disconnect(c.id, now);
             }
         }
@@ -192,7 +192,7 @@ impl Server {
     }
 }
 
-/// One completion on a connection; an error ends it.
+/// Handles one completion of a connection; an error ends the connection.
 fn step<P: Provider>(
     connection: &mut Connection,
     completion: &Completion,
@@ -240,7 +240,7 @@ fn step<P: Provider>(
     }
 }
 
-/// What the client advertises in receive `n`: where, and how many bytes.
+/// Parses the client's advertisement in receive `n`: address and size in bytes.
 fn advertisement(
     connection: &Connection,
     n: u64,

@@ -1,4 +1,4 @@
-//! Both sides with each other, over RoCE in virtual time.
+//! Client and server against each other, over RoCE in virtual time.
 
 use super::*;
 use core::time::Duration;
@@ -8,12 +8,12 @@ use std::vec::Vec;
 use verbs::EngineContext;
 use verbs::{ConnectionManager, RejectReason};
 
-/// A server on node 0 (if wanted) and a client on node 1 that has just asked for its connection.
+/// A server on node 0 (if `serve`), and a client on node 1 that has just requested its connection.
 struct World {
     pair: Pair,
     server: Option<Server>,
     client: Client,
-    told: Vec<Event>,
+    events: Vec<Event>,
 }
 
 impl World {
@@ -23,12 +23,12 @@ impl World {
         let server = serve.then(|| Server::new(&mut pair.nodes[0].roce).unwrap());
         let (local, peer) = (pair.nodes[1].ip, pair.nodes[0].ip);
         let client = pair.context(1, |ctx| Client::start(local, peer, options, ctx)).unwrap();
-        World { pair, server, client, told: Vec::new() }
+        World { pair, server, client, events: Vec::new() }
     }
 
-    /// Until the client has nothing more to tell.
+    /// Runs until the client has ended; returns its events.
     fn run(&mut self) -> &[Event] {
-        let World { pair, server, client, told } = self;
+        let World { pair, server, client, events } = self;
         let ended = pair.run(Duration::from_secs(60), |pair| {
             pair.context(0, |ctx| {
                 while let Some(event) = ctx.provider.poll_connection_event() {
@@ -49,30 +49,30 @@ impl World {
                     client.handle_connection_event(&event);
                 }
                 while let Some(event) = client.poll(ctx) {
-                    told.push(event);
+                    events.push(event);
                 }
             });
             client.poll_timeout().is_none()
         });
-        assert!(ended, "it did not end: {told:?}");
-        told
+        assert!(ended, "the client did not end: {events:?}");
+        events
     }
 }
 
 #[test]
-fn every_ping_comes_back() {
+fn pings_of_all_sizes_come_back() {
     for size in [1, 3, 64, 1025, MAX_SIZE] {
         let mut world = World::new(Faults::default(), true, Options { count: 3, size });
-        let told = world.run().to_vec();
-        assert_eq!(told.len(), 4, "{size}: {told:?}");
-        assert!(matches!(told[2], Event::Returned { sequence: 3, .. }));
-        assert!(matches!(told[3], Event::Finished(Summary { returned: 3, .. })));
+        let events = world.run().to_vec();
+        assert_eq!(events.len(), 4, "{size}: {events:?}");
+        assert!(matches!(events[2], Event::Returned { sequence: 3, .. }));
+        assert!(matches!(events[3], Event::Finished(Summary { returned: 3, .. })));
         assert_eq!(world.server.as_ref().unwrap().counters.pings, 3);
     }
 }
 
 #[test]
-fn what_is_sent_is_a_string_as_long_as_it_says() {
+fn pattern_is_zero_terminated_string_of_full_size() {
     let [mut node, _] = Pair::new(7, 1500, false).nodes;
     for size in [1, 2, 64, 255, 256, 257, MAX_SIZE] {
         let source = node.arena.alloc(size, 64).unwrap();
@@ -84,29 +84,29 @@ fn what_is_sent_is_a_string_as_long_as_it_says() {
 }
 
 #[test]
-fn pings_come_back_over_a_bad_wire() {
+fn pings_come_back_over_faulty_network() {
     let faults = Faults { loss: 30, duplication: 30, reordering: 50, corruption: 10 };
     let mut world = World::new(faults, true, Options { count: 20, size: 9000 });
     assert!(matches!(world.run().last(), Some(Event::Finished(Summary { returned: 20, .. }))));
 }
 
 #[test]
-fn a_refusal_says_what_to_do() {
+fn rejected_client_names_rping_server_command() {
     let mut world = World::new(Faults::default(), false, Options { count: 1, size: 64 });
-    let refused = Failure::Refused(RejectReason::INVALID_SERVICE_ID);
-    assert_eq!(world.run(), [Event::Failed(refused)]);
-    assert!(std::format!("{refused}").contains("start `rping -s` there"));
+    let failure = Failure::Refused(RejectReason::INVALID_SERVICE_ID);
+    assert_eq!(world.run(), [Event::Failed(failure)]);
+    assert!(std::format!("{failure}").contains("start `rping -s` there"));
 }
 
 #[test]
-fn silence_is_given_up_on() {
+fn client_without_answer_times_out() {
     let mut world = World::new(Faults::default(), true, Options { count: 1, size: 64 });
     world.pair.network.mute(0, true);
     assert_eq!(world.run(), [Event::Failed(Failure::NoAnswer)]);
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn stopped_client_frees_memory_and_queue_pairs() {
     for serve in [true, false] {
         let mut world = World::new(Faults::default(), serve, Options { count: 1, size: 4096 });
         let free = Pair::new(7, 1500, false).nodes[1].arena.available();
@@ -120,7 +120,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn client_rejects_invalid_options_and_unknown_peer() {
     let mut pair = Pair::new(7, 1500, false);
     let (local, peer) = (pair.nodes[1].ip, pair.nodes[0].ip);
     for options in [Options { count: 0, size: 64 }, Options { count: 1, size: MAX_SIZE + 1 }] {

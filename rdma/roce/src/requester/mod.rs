@@ -1,7 +1,6 @@
-//! The requester of a reliable connection (vol. 1, 9.7): sends what is posted, and sees to it that
-//! all of it arrives. Retries go back to the oldest packet that is not acknowledged (go-back-N),
-//! because that is all that responders keep state for. Flow-control credits are not honoured, as
-//! in Linux.
+//! The requester of a reliable connection (vol. 1, 9.7): sends posted requests and ensures their delivery.
+//! Retransmission begins at the oldest unacknowledged packet (go-back-N), because responders keep state for nothing
+//! else. It ignores flow-control credits, as Linux does.
 
 mod ack_share;
 mod rto;
@@ -18,32 +17,32 @@ use ack_share::AckShare;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::{Instant, Through};
-use rto::Patience;
+use rto::RetransmitTimeout;
 use verbs::{Payload, QpInit, ReadyToSend, SendOperation, SendRequest, Status, VerbsError};
 use work::{LargePayloads, Operation, Work};
 
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
 
-/// Longest that a peer may keep a request without acknowledging any more of what was sent: more than ACK timeouts
-/// and retries take, and than a host needs that posts no receives because it is busy. RNR NAKs, which may
-/// be answered for ever, end with it: a peer does not hold our memory for as long as it likes.
+/// Longest time in which a peer acknowledges nothing new; then the queue pair fails. It is longer than all ACK timeouts
+/// and retries, and than a busy host needs to post receives. It also ends RNR NAKs, which may otherwise be answered for
+/// ever: a peer cannot hold our memory for as long as it likes.
 const MAX_STALL: Duration = Duration::from_secs(60);
 
-/// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
+/// Delays of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
 const RNR_PAUSE: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// What became of an answer.
+/// Result of handling an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It fits.
+    /// Accepted.
     Taken,
-    /// It answers nothing that is outstanding.
+    /// It answers no outstanding request.
     Unexpected,
-    /// The queue pair has failed: how the oldest request ended.
+    /// The queue pair has failed, with this status of the oldest request.
     Failed(Status),
 }
 
@@ -52,46 +51,46 @@ pub enum Outcome {
 pub struct Requester {
     queue: VecDeque<Work>,
     limit: usize,
-    /// Requests ever posted, modulo 2^32.
+    /// Number of requests posted so far, modulo 2^32.
     requests: u32,
     large: LargePayloads,
     /// PSN of the next packet to be posted.
     posted: Psn,
-    /// Oldest PSN that is not acknowledged.
+    /// Oldest unacknowledged PSN.
     unacknowledged: Psn,
-    /// PSN of the next packet to be sent, and the place of its request in the queue.
+    /// PSN of the next packet to send, and index of its request in the queue.
     next: Psn,
     cursor: usize,
     /// One after the highest PSN ever sent.
     sent: Psn,
-    /// Requests sent that wait for an answer other than an ACK, and how many there may be.
+    /// Requests sent that wait for an answer other than an ACK, and their limit.
     answers_due: u8,
     max_rd_atomic: u8,
-    /// Packets since the last that asked for an ACK.
+    /// Packets since the last ACK request.
     since_ack_request: u32,
-    /// Whether one of them ends a request that somebody waits for.
-    waited_for: bool,
-    /// One after the last packet that asked for an ACK or another answer.
-    asked: Psn,
-    /// When requests that nobody waits for ask for one.
+    /// Whether one of them ends a request that the user waits for.
+    awaited: bool,
+    /// One after the last packet that requested an ACK or another answer.
+    ack_requested_to: Psn,
+    /// ACK requests for requests that the user does not wait for.
     ack_share: AckShare,
-    patience: Patience,
+    rto: RetransmitTimeout,
     retry_count: u8,
     retries_left: u8,
     rnr_retry: u8,
     rnr_left: u8,
-    /// Whether it went back and nothing was acknowledged since.
+    /// Whether it went back, and nothing was acknowledged since.
     recovering: bool,
-    /// Since when nothing more was acknowledged of what was sent.
+    /// Time of the last new ACK, or of the first packet sent while nothing was unacknowledged.
     stalled_since: Instant,
     retransmit_at: Option<Instant>,
     pause_until: Option<Instant>,
-    /// The port that it sends through.
+    /// Index of the port that it sends through.
     pub port: usize,
 }
 
 impl Requester {
-    /// For up to `limit` requests of the size that `init` says.
+    /// For up to `limit` requests of the size that `init` allows.
     pub fn new(limit: usize, init: &QpInit) -> Self {
         Requester {
             queue: VecDeque::with_capacity(limit),
@@ -106,10 +105,10 @@ impl Requester {
             answers_due: 0,
             max_rd_atomic: 0,
             since_ack_request: 0,
-            waited_for: false,
-            asked: Psn::default(),
+            awaited: false,
+            ack_requested_to: Psn::default(),
             ack_share: AckShare::default(),
-            patience: Patience::default(),
+            rto: RetransmitTimeout::default(),
             retry_count: 0,
             retries_left: 0,
             rnr_retry: 0,
@@ -122,36 +121,36 @@ impl Requester {
         }
     }
 
-    /// Number of requests that were ever posted, modulo 2^32; None if none of them is under way.
+    /// Number of requests posted so far, modulo 2^32; None if none is in flight.
     pub fn under_way(&self) -> Option<u32> {
         (!self.queue.is_empty()).then_some(self.requests)
     }
 
-    /// Whether the requests up to that number are done.
+    /// Whether the requests up to number `requests` are done.
     pub fn has_done(&self, requests: u32) -> bool {
         let since = self.requests.wrapping_sub(requests);
         self.queue.len() <= since as usize
     }
 
-    /// Requests that nobody waits for need not be acknowledged at once. To be said before `start`.
+    /// Lets requests that the user does not wait for share ACKs. Call it before `start`.
     pub fn coalesce_acks(&mut self) {
         self.ack_share.enabled = true;
     }
 
-    /// Ready to send.
+    /// Starts to send.
     pub fn start(&mut self, to: &ReadyToSend) {
         let first = Psn::new(to.sq_psn);
         self.posted = first;
         self.unacknowledged = first;
         self.next = first;
         self.sent = first;
-        self.asked = first;
+        self.ack_requested_to = first;
         self.max_rd_atomic = to.max_rd_atomic;
         let timeout = match to.ack_timeout {
             0 => Duration::ZERO,
             code => Duration::from_nanos(4096 << code.min(31)),
         };
-        self.patience = Patience::new(timeout);
+        self.rto = RetransmitTimeout::new(timeout);
         self.ack_share.start(timeout);
         self.retry_count = to.retry_count;
         self.retries_left = to.retry_count;
@@ -167,7 +166,7 @@ impl Requester {
         mtu: usize,
         memory: &mut Memory,
     ) -> Result<(), VerbsError> {
-        // Each operation goes on its own way, so that nothing has to be put together first.
+        // Each operation has its own call, so that nothing has to be assembled first.
         match &request.operation {
             SendOperation::Send { payload, with } => {
                 self.enqueue(request, Operation::Send(*with), payload, mtu, memory)
@@ -177,24 +176,24 @@ impl Requester {
             }
             SendOperation::Read { into, from } => {
                 let into = Payload::Windows(into);
-                self.enqueue_asking(request, Operation::Read(*from), &into, mtu, memory)
+                self.enqueue_with_answer(request, Operation::Read(*from), &into, mtu, memory)
             }
             SendOperation::CompareSwap { into, at, compare, swap } => {
                 let operation = Operation::CompareSwap { at: *at, compare: *compare, swap: *swap };
                 let into = Payload::Windows(core::slice::from_ref(into));
-                self.enqueue_asking(request, operation, &into, mtu, memory)
+                self.enqueue_with_answer(request, operation, &into, mtu, memory)
             }
             SendOperation::FetchAdd { into, at, add } => {
                 let operation = Operation::FetchAdd { at: *at, add: *add };
                 let into = Payload::Windows(core::slice::from_ref(into));
-                self.enqueue_asking(request, operation, &into, mtu, memory)
+                self.enqueue_with_answer(request, operation, &into, mtu, memory)
             }
         }
     }
 
-    /// Enqueues a request that wants another answer than an ACK.
+    /// Enqueues a request that needs an answer other than an ACK.
     #[inline(never)]
-    fn enqueue_asking(
+    fn enqueue_with_answer(
         &mut self,
         request: &SendRequest<'_>,
         operation: Operation,
@@ -236,7 +235,7 @@ impl Requester {
             first: self.posted,
             packets,
             signaled: request.signaled,
-            waited_for: request.signaled && !request.ack_lazily
+            awaited: request.signaled && !request.ack_lazily
                 || block.is_some()
                 || operation.wants_answer(),
             solicited: request.solicited,
@@ -247,15 +246,15 @@ impl Requester {
         Ok(())
     }
 
-    /// Waits for an answer from now on, if one is due: of those that share ACKs, only one that was asked for.
+    /// Starts the retransmission timer if an answer is due. With shared ACKs, only a requested ACK counts.
     fn arm(&mut self, now: Instant) {
-        let until = if self.ack_share.enabled { self.asked } else { self.sent };
+        let until = if self.ack_share.enabled { self.ack_requested_to } else { self.sent };
         self.retransmit_at =
-            self.patience.runs_out(now).filter(|_| self.unacknowledged.is_before(until));
+            self.rto.deadline(now).filter(|_| self.unacknowledged.is_before(until));
     }
 
-    /// Takes everything before `psn` as acknowledged, but for requests that wait for another
-    /// answer: those stop it. Returns whether it got that far.
+    /// Acknowledges everything before `psn`, but stops at a request that waits for another answer. Returns whether it
+    /// reached `psn`.
     #[inline]
     fn acknowledge(&mut self, psn: Psn, identity: &Identity, env: &mut Env<'_>) -> bool {
         let before = self.unacknowledged;
@@ -283,60 +282,60 @@ impl Requester {
         complete
     }
 
-    /// The oldest request is done.
+    /// Completes the oldest request.
     #[inline]
     fn complete_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
         let Some(work) = self.queue.front() else { return };
-        // Most leave nothing to see to.
+        // Most need nothing else.
         if !work.is_plain() || status != Status::Success {
-            self.see_to_front(status, identity, env);
+            self.finish_front(status, identity, env);
         }
         self.queue.pop_front();
         self.cursor = self.cursor.saturating_sub(1);
     }
 
-    /// What else there is to do when the oldest request is done.
+    /// Releases the resources of the oldest request and posts its completion.
     #[inline(never)]
-    fn see_to_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
+    fn finish_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
         let Some(work) = self.queue.front_mut() else { return };
         self.large.release(&work.payload);
         if let Some(block) = work.block.take() {
             env.memory.pool.retire(block, Through::Port(self.port));
         }
         if work.signaled || status != Status::Success {
-            let awaited = work.waited_for || status != Status::Success;
+            let awaited = work.awaited || status != Status::Success;
             identity.complete_send(env, work.id, status, awaited);
         }
     }
 
-    /// Something was acknowledged.
+    /// Handles progress of the acknowledged PSN.
     fn progress(&mut self, now: Instant) {
         self.recovering = false;
         self.stalled_since = now;
-        self.patience.acknowledged(self.unacknowledged, now);
+        self.rto.acknowledged(self.unacknowledged, now);
         self.retries_left = self.retry_count;
         self.rnr_left = self.rnr_retry;
         if self.next.is_before(self.unacknowledged) {
-            // It was about to be sent again, but had arrived the first time.
+            // The packets to be retransmitted had arrived the first time.
             self.next = self.unacknowledged;
             self.cursor = 0;
         }
         self.arm(now);
     }
 
-    /// Goes back to the oldest packet that is not acknowledged.
+    /// Goes back to the oldest unacknowledged packet.
     fn go_back(&mut self, env: &mut Env<'_>) {
         env.counters.retries += 1;
-        self.patience.repeats(self.sent);
+        self.rto.retransmit(self.sent);
         self.next = self.unacknowledged;
         self.cursor = 0;
         self.answers_due = 0;
         self.since_ack_request = 0;
-        self.waited_for = true;
+        self.awaited = true;
     }
 
-    /// A packet or an answer was lost. Only the first sign of it counts: what was under way behind
-    /// the gap gives more of them, and if the repetition is lost too, the timer sees to it.
+    /// Handles a lost packet or answer. Only the first sign of a loss counts: packets in flight behind the gap cause
+    /// more. If the retransmission is lost too, the timer expires.
     fn lost(&mut self, env: &mut Env<'_>) -> Outcome {
         if self.recovering {
             return Outcome::Taken;
@@ -345,7 +344,7 @@ impl Requester {
         self.retry(env)
     }
 
-    /// Goes back, unless that was done too often.
+    /// Goes back, unless the retries are used up.
     fn retry(&mut self, env: &mut Env<'_>) -> Outcome {
         if self.retries_left == 0 {
             return Outcome::Failed(Status::RetryExceeded);
@@ -357,14 +356,14 @@ impl Requester {
         Outcome::Taken
     }
 
-    /// Leaves the time out of account in which the machine stood still: the peer could not be heard then.
-    fn forgive_standstill(&mut self, now: Instant) {
+    /// Excludes the time in which the machine stood still, because it could not receive the peer's answers.
+    fn exclude_standstill(&mut self, now: Instant) {
         if let Some(deadline) = self.deadline() {
             self.stalled_since = self.stalled_since + deadline.standstill(now);
         }
     }
 
-    /// Whether the peer has acknowledged nothing for too long.
+    /// Whether the peer has acknowledged nothing for `MAX_STALL`.
     fn is_stalled(&self, now: Instant) -> bool {
         now.since(self.stalled_since) >= MAX_STALL
     }
@@ -374,7 +373,7 @@ impl Requester {
         psn.since(self.unacknowledged) < self.sent.since(self.unacknowledged)
     }
 
-    /// An ACK or NAK has come.
+    /// Handles an ACK or NAK.
     #[inline]
     pub fn handle_acknowledge(
         &mut self,
@@ -384,7 +383,7 @@ impl Requester {
         env: &mut Env<'_>,
     ) -> Outcome {
         if !self.is_outstanding(psn) {
-            self.patience.acknowledged_again(self.unacknowledged);
+            self.rto.duplicate_ack(self.unacknowledged);
             return Outcome::Unexpected;
         }
         match syndrome {
@@ -392,7 +391,7 @@ impl Requester {
                 if self.acknowledge(psn.plus(1), identity, env) {
                     Outcome::Taken
                 } else {
-                    // Its answer was lost on the way.
+                    // The answer to a READ or atomic was lost.
                     self.lost(env)
                 }
             }
@@ -401,7 +400,7 @@ impl Requester {
                 if !self.acknowledge(psn, identity, env) {
                     return self.lost(env);
                 }
-                self.forgive_standstill(env.now);
+                self.exclude_standstill(env.now);
                 if self.rnr_left == 0 || self.is_stalled(env.now) {
                     return Outcome::Failed(Status::RnrRetryExceeded);
                 }
@@ -429,7 +428,7 @@ impl Requester {
         }
     }
 
-    /// A packet of an RDMA READ response has come.
+    /// Handles a packet of an RDMA READ response.
     #[inline(never)]
     pub fn handle_read_response(
         &mut self,
@@ -464,7 +463,7 @@ impl Requester {
         Outcome::Taken
     }
 
-    /// The answer to an atomic has come.
+    /// Handles the answer to an atomic.
     #[inline(never)]
     pub fn handle_atomic_acknowledge(
         &mut self,
@@ -491,7 +490,7 @@ impl Requester {
         Outcome::Taken
     }
 
-    /// An answer acknowledges everything before it; it has to be the next that is due.
+    /// Acknowledges everything before an answer, which has to be the next one due.
     fn answered(
         &mut self,
         psn: Psn,
@@ -509,29 +508,29 @@ impl Requester {
         }
     }
 
-    /// When it wants to be woken.
+    /// When its next timer expires.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.pause_until.or_else(|| Instant::first([self.ack_share.deadline(), self.retransmit_at]))
     }
 
-    /// Runs what has expired.
+    /// Runs the expired timers.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) -> Outcome {
-        self.forgive_standstill(env.now);
+        self.exclude_standstill(env.now);
         if self.pause_until.is_some_and(|until| until <= env.now) {
             self.pause_until = None;
-            // From now on, not from when it is sent: a standstill before that would not be noticed.
+            // From now on, not from the next transmission: a standstill before that would not be noticed.
             self.arm(env.now);
         }
         if self.ack_share.is_due(env.now) {
-            self.ask_again();
+            self.request_ack_again();
         }
         if self.retransmit_at.is_some_and(|at| at <= env.now) {
             env.counters.timeouts += 1;
             if self.is_stalled(env.now) {
                 return Outcome::Failed(Status::RetryExceeded);
             }
-            if self.patience.ran_out() {
+            if self.rto.expired() {
                 return self.retry(env);
             }
             self.go_back(env);
@@ -541,10 +540,10 @@ impl Requester {
         Outcome::Taken
     }
 
-    /// Has the last packet sent once more, now asking for an ACK, unless there is anything else to send:
-    /// that will ask. A responder that has it says again how far it got (vol. 1, 9.7.5.1.3).
-    fn ask_again(&mut self) {
-        self.waited_for = true;
+    /// Retransmits the last packet with an ACK request, unless other packets are to be sent, which will request one. A
+    /// responder that has the packet reports its progress again (vol. 1, 9.7.5.1.3).
+    fn request_ack_again(&mut self) {
+        self.awaited = true;
         let all_sent = self.cursor == self.queue.len() && self.next == self.sent;
         if all_sent
             && self.next != self.unacknowledged
@@ -555,14 +554,14 @@ impl Requester {
         }
     }
 
-    /// The queue pair is no more: what its requests hold of the memory on demand goes back.
-    pub fn give_back(&mut self, memory: &mut Memory) {
+    /// Releases the memory on demand of all requests, when the queue pair is destroyed.
+    pub fn release_memory(&mut self, memory: &mut Memory) {
         for block in self.queue.drain(..).filter_map(|work| work.block) {
             memory.pool.retire(block, Through::Port(self.port));
         }
     }
 
-    /// Takes all requests out: the oldest as `first` says, the others as flushed.
+    /// Completes all requests: the oldest with status `first`, the others as flushed.
     pub fn flush(&mut self, first: Option<Status>, identity: &Identity, env: &mut Env<'_>) {
         let mut status = first.unwrap_or(Status::Flushed);
         while let Some(work) = self.queue.pop_front() {

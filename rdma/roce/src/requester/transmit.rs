@@ -1,4 +1,4 @@
-//! The requester's packets.
+//! Packets of the requester.
 
 use super::Requester;
 use super::work::{Load, Operation, Work};
@@ -11,11 +11,11 @@ use crate::wire::opcode::Opcode;
 use drivers::hal::Instant;
 use verbs::{RemoteAddress, SendWith};
 
-/// PSNs that may be outstanding at most, whatever is asked for by RDMA READ.
+/// Most outstanding PSNs, however much RDMA READs request.
 const MAX_SPAN: u32 = 1 << 22;
 
 impl Requester {
-    /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
+    /// Whether a packet may be sent now, with at most `window` packets unacknowledged.
     #[inline(always)]
     pub fn can_send(&self, window: u32) -> bool {
         self.cursor < self.queue.len() && self.can_send_next(window)
@@ -23,27 +23,27 @@ impl Requester {
 
     fn can_send_next(&self, window: u32) -> bool {
         self.may_send(window)
-            // Without any of those there is no need to look at it.
+            // Without READs and atomics the request itself does not matter.
             && (self.max_rd_atomic == 0
-                || self.queue.get(self.cursor).is_some_and(|work| self.may_ask(work)))
+                || self.queue.get(self.cursor).is_some_and(|work| self.may_request_answer(work)))
     }
 
-    /// Whether a packet may be sent now that nobody has to answer.
+    /// Whether a packet that needs no answer may be sent now.
     #[inline]
     fn may_send(&self, window: u32) -> bool {
         self.next.since(self.unacknowledged) < window && self.pause_until.is_none()
     }
 
-    /// Whether `work`, which is the next request, may be sent as far as answers that are due go.
+    /// Whether the outstanding answers allow `work`, the next request, to be sent.
     #[inline]
-    fn may_ask(&self, work: &Work) -> bool {
+    fn may_request_answer(&self, work: &Work) -> bool {
         let outstanding = self.next.since(self.unacknowledged);
         !work.operation.wants_answer()
             || self.answers_due < self.max_rd_atomic
                 && (outstanding == 0 || outstanding + work.packets < MAX_SPAN)
     }
 
-    /// Puts the next packet into `tx`; false if there is none to be sent now.
+    /// Puts the next packet into `tx`; None if none may be sent now.
     pub fn poll_transmit(
         &mut self,
         peer: &Peer,
@@ -53,7 +53,7 @@ impl Requester {
         tx: &mut TxBuffer,
     ) -> Option<Opcode> {
         let work = self.queue.get(self.cursor)?;
-        if !self.may_send(window) || !self.may_ask(work) {
+        if !self.may_send(window) || !self.may_request_answer(work) {
             return None;
         }
         let mtu = peer.path_mtu.bytes();
@@ -104,16 +104,16 @@ impl Requester {
             }
         };
 
-        // An ACK is asked for at the end of the last message, which acknowledges the others too, and
-        // often enough in between that the window does not close before it comes. Where nobody waits for
-        // those messages, one ACK may do for all that are sent within a while.
+        // An ACK is requested at the end of the last message, which acknowledges the others too, and often enough in
+        // between that the ACK arrives before the window closes. If the user waits for none of those messages, one ACK
+        // covers all that are sent within a period.
         let wants_answer = work.operation.wants_answer();
         let after = self.next.plus(packets);
         self.since_ack_request += 1;
         let ends_all = ends && self.cursor + 1 == self.queue.len();
-        self.waited_for |= ends && work.waited_for;
-        let shared = ends_all && self.ack_share.asks(now);
-        let ack_request = shared || ends_all && self.waited_for || self.needs_ack(after, window);
+        self.awaited |= ends && work.awaited;
+        let shared = ends_all && self.ack_share.must_request(now);
+        let ack_request = shared || ends_all && self.awaited || self.needs_ack(after, window);
         let bth = Bth {
             opcode,
             solicited: work.solicited && ends,
@@ -131,17 +131,16 @@ impl Requester {
         if ends {
             self.cursor += 1;
         } else {
-            tx.goes_on = Some((peer.qpn, after));
+            tx.continues = Some((peer.qpn, after));
         }
-        self.went(after, ack_request, wants_answer, now);
+        self.note_sent(after, ack_request, wants_answer, now);
         if ends_all && !ack_request {
-            self.ack_share.owes();
+            self.ack_share.defer();
         }
         Some(opcode)
     }
 
-    /// Puts the next packet into `tx`, if it is from the middle of the message whose packet before stands
-    /// there already: little of it changes.
+    /// Puts the next packet into `tx` if it continues the message of the packet that is there: few fields change.
     #[inline(always)]
     pub fn poll_middle(
         &mut self,
@@ -160,7 +159,7 @@ impl Requester {
             Operation::Write(..) => Opcode::WriteMiddle,
             _ => return None,
         };
-        if tx.goes_on != Some((peer.qpn, self.next))
+        if tx.continues != Some((peer.qpn, self.next))
             || offset + mtu >= work.length as usize
             || !self.may_send(window)
         {
@@ -169,7 +168,7 @@ impl Requester {
         let after = self.next.plus(1);
         self.since_ack_request += 1;
         let ack_request = self.needs_ack(after, window);
-        tx.go_on(&peer.template, payload, offset, mtu);
+        tx.continue_message(&peer.template, payload, offset, mtu);
         let bth = Bth {
             opcode,
             solicited: false,
@@ -180,41 +179,41 @@ impl Requester {
             psn: self.next.get(),
         };
         emitter.emit_middle(tx, &peer.template, bth);
-        tx.goes_on = Some((peer.qpn, after));
-        self.went(after, ack_request, false, now);
+        tx.continues = Some((peer.qpn, after));
+        self.note_sent(after, ack_request, false, now);
         Some(opcode)
     }
 
-    /// Whether the packet before `after` has to ask for an ACK wherever in a message it stands.
+    /// Whether the packet before `after` must request an ACK at any position in a message.
     #[inline]
     fn needs_ack(&self, after: Psn, window: u32) -> bool {
         4 * self.since_ack_request >= window || after.since(self.unacknowledged) >= window
     }
 
-    /// The next packets were sent, those before `after`.
+    /// Updates the state after the packets before `after` were sent.
     #[inline(always)]
-    fn went(&mut self, after: Psn, ack_request: bool, wants_answer: bool, now: Instant) {
-        let asks = ack_request || wants_answer;
-        if asks {
-            self.asked = after;
+    fn note_sent(&mut self, after: Psn, ack_request: bool, wants_answer: bool, now: Instant) {
+        let asks_answer = ack_request || wants_answer;
+        if asks_answer {
+            self.ack_requested_to = after;
         }
         if ack_request {
             self.since_ack_request = 0;
-            self.waited_for = false;
-            self.ack_share.asked(now);
+            self.awaited = false;
+            self.ack_share.requested(now);
             if !self.next.is_before(self.sent) {
-                self.patience.asked(self.next, now);
+                self.rto.ack_requested(self.next, now);
             }
         }
         if self.sent == self.unacknowledged {
-            // Nothing else waits for the peer.
+            // No other packet waits for an ACK.
             self.stalled_since = now;
         }
         self.next = after;
         if self.sent.is_before(after) {
             self.sent = after;
         }
-        if (asks || !self.ack_share.enabled) && self.retransmit_at.is_none() {
+        if (asks_answer || !self.ack_share.enabled) && self.retransmit_at.is_none() {
             self.arm(now);
         }
     }
@@ -245,8 +244,8 @@ const fn send_opcode(begins: bool, ends: bool, with: SendWith) -> Opcode {
     }
 }
 
-/// A WRITE's opcode: 1 if the packet begins the message, and 2 if it ends it, and 4 if then with an
-/// immediate.
+/// Opcode of a WRITE packet. Index: 1 if it begins the message, plus 2 if it ends the message, plus 4 if the message
+/// has an immediate.
 const WRITES: [Opcode; 8] = [
     Opcode::WriteMiddle,
     Opcode::WriteFirst,

@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use drivers::hal::Window;
 use verbs::{Payload, RemoteAddress, SendWith, VerbsError};
 
-/// Longest inline payload that a work request keeps within itself: RTRS's answers are as long.
+/// Longest inline payload stored within a work request: the length of RTRS's answers.
 const SHORT: usize = 8;
 
 /// Any payload.
@@ -21,7 +21,7 @@ pub enum Stored {
 }
 
 impl Stored {
-    /// Takes over a payload; `Invalid` if it is too large.
+    /// Stores a payload; `Invalid` if it is too large.
     #[inline]
     pub fn new(payload: &Payload<'_>) -> Result<Self, VerbsError> {
         match payload {
@@ -34,7 +34,7 @@ impl Stored {
         }
     }
 
-    /// Makes `length` bytes from `offset` the payload of a packet; all of them if they are inline.
+    /// Sets `length` bytes from `offset` as payload of a packet; all bytes if they are inline.
     #[inline(never)]
     pub fn put(&self, offset: usize, length: usize, tx: &mut TxBuffer) {
         match self {
@@ -55,15 +55,15 @@ impl Stored {
     }
 }
 
-/// Payload of a work request in a queue. Most are small; queues would be several times as long
-/// with room for the others in each.
+/// Payload of a work request in a queue. Most are small; room for large ones in each would make queues several times as
+/// long.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
     /// One window.
     Window(Window),
-    /// A few bytes, the first of them the least significant, and how many.
+    /// A few bytes, the first as the least significant one, and their number.
     Short(u64, u8),
-    /// So many payloads were large before this one.
+    /// Number of a large payload, counted from the first one stored.
     Large(u32),
 }
 
@@ -81,7 +81,7 @@ fn short(from: &[u8]) -> u64 {
 pub struct LargePayloads {
     queue: VecDeque<Stored>,
     limit: usize,
-    /// How many have been taken out.
+    /// Number of payloads removed so far.
     gone: u32,
 }
 
@@ -92,7 +92,7 @@ impl LargePayloads {
         LargePayloads { queue: VecDeque::with_capacity(limit), limit, gone: 0 }
     }
 
-    /// Takes over a payload; `Invalid` if it is larger than was said.
+    /// Stores a payload; `Invalid` if it exceeds the sizes given to `new`.
     #[inline(always)]
     pub fn store(&mut self, payload: &Payload<'_>) -> Result<Load, VerbsError> {
         Ok(match payload {
@@ -105,7 +105,7 @@ impl LargePayloads {
         })
     }
 
-    /// Takes over a payload that is not small; its number.
+    /// Stores a large payload; returns its number.
     #[inline(never)]
     fn store_large(&mut self, payload: &Payload<'_>) -> Result<u32, VerbsError> {
         if self.queue.len() >= self.limit {
@@ -119,12 +119,12 @@ impl LargePayloads {
         self.queue.get(number.wrapping_sub(self.gone) as usize)
     }
 
-    /// Makes `length` bytes of a payload from `offset` that of a packet.
+    /// Sets `length` bytes of a payload from `offset` as payload of a packet.
     #[inline(always)]
     pub fn put(&self, load: &Load, offset: usize, length: usize, tx: &mut TxBuffer) {
         match load {
             Load::Window(window) => tx.refer(window, offset, length),
-            // An inline payload is shorter than any path MTU: it is one packet.
+            // An inline payload is shorter than any path MTU, so it is in one packet.
             Load::Short(bytes, len) => tx.copy_short(bytes.to_le_bytes(), (*len).into()),
             Load::Large(number) => {
                 if let Some(stored) = self.get(*number) {
@@ -147,7 +147,7 @@ impl LargePayloads {
         }
     }
 
-    /// The oldest request is done.
+    /// Releases the payload of the oldest request.
     #[inline]
     pub fn release(&mut self, load: &Load) {
         if let Load::Large(_) = load {
@@ -157,7 +157,7 @@ impl LargePayloads {
     }
 }
 
-/// What a send request does.
+/// Operation of a send request.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
     Send(SendWith),
@@ -168,7 +168,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it is done only when an answer other than an ACK has come.
+    /// Whether only an answer other than an ACK completes it.
     pub const fn wants_answer(&self) -> bool {
         !matches!(self, Operation::Send(_) | Operation::Write(..))
     }
@@ -183,18 +183,18 @@ pub struct Work {
     pub length: u32,
     /// PSN of its first packet.
     pub first: Psn,
-    /// PSNs that it takes.
+    /// Number of its PSNs.
     pub packets: u32,
     pub signaled: bool,
-    /// Somebody waits for its end.
-    pub waited_for: bool,
+    /// Whether the user waits for its completion.
+    pub awaited: bool,
     pub solicited: bool,
-    /// Memory on demand that goes back to the pool with it.
+    /// Memory on demand that returns to the pool when it completes.
     pub block: Option<Block>,
 }
 
 impl Work {
-    /// Whether nothing is to be done when it has succeeded: nobody is told, and it holds nothing.
+    /// Whether its success needs no action: no completion, and nothing to release.
     #[inline]
     pub fn is_plain(&self) -> bool {
         !self.signaled && self.block.is_none() && !matches!(self.payload, Load::Large(_))

@@ -1,55 +1,55 @@
-//! The last ACK, said again after a while of quiet. The specification leaves a lost ACK to the
-//! requester, which repeats its last packet and is answered then (vol. 1, 9.7.5.1.3). Linux's soft-RoCE
-//! does not survive repeating with several requests in flight (`rxe_req.c`, req_retry: it runs local
-//! registrations a second time, which fail): with an ACK that is lost, and nothing sent behind it, the
-//! connection is lost too. A requester that got the first one drops the others.
+//! Repetition of the last ACK after a pause. The specification leaves a lost ACK to the requester, which retransmits
+//! its last packet and gets an answer then (vol. 1, 9.7.5.1.3). Linux's soft-RoCE does not survive a retransmission
+//! with several requests in flight (`rxe_req.c`, req_retry: it executes local registrations a second time, which fail).
+//! So if an ACK is lost, and no other packet follows it, the connection is lost too. A requester that received the
+//! first ACK drops the others.
 //!
-//! An ACK that waits for the message behind a WRITE is said by the same clock, if that does not come.
+//! The same timer sends an ACK that was held for the message behind a WRITE, if that message does not come.
 
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Well within the ACK timeouts that hosts use (Linux: 537 ms), and long after anything that is busy.
+/// Well within the ACK timeouts of hosts (Linux: 537 ms), and far longer than the gaps of a busy connection.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// A repetition waits for the next multiple of this, in nanoseconds (67 ms): those of all queue pairs are said in one
-/// round then, and what is sent ten times a second is not repeated at all.
-const TOGETHER: u64 = 1 << 26;
+/// A repetition waits for the next multiple of this, in nanoseconds (67 ms). So one round sends the repetitions of all
+/// queue pairs, and ACKs that are sent ten times a second are not repeated at all.
+const BATCH: u64 = 1 << 26;
 
-/// How long the message behind a WRITE may take before the WRITE is acknowledged without it.
+/// Longest wait for the message behind a WRITE before the WRITE is acknowledged without it.
 const HOLD: Duration = Duration::from_millis(10);
 
-/// How often: the repetition may be lost too.
-const TIMES: u8 = 2;
+/// Number of repetitions: the first may be lost too.
+const REPETITIONS: u8 = 2;
 
-/// When the last ACK is said again.
+/// Timer of the last ACK's repetitions.
 #[derive(Debug)]
-pub struct Again {
+pub struct AckRepeat {
     at: Option<Instant>,
     left: u8,
 }
 
-impl Again {
-    /// There was no ACK yet.
+impl AckRepeat {
+    /// State before the first ACK.
     pub const fn new() -> Self {
-        Again { at: None, left: 0 }
+        AckRepeat { at: None, left: 0 }
     }
 
-    /// An ACK of something new is sent at `now`.
+    /// Starts the timer for an ACK of something new, sent at `now`.
     #[inline]
     pub fn acknowledged(&mut self, now: Instant) {
         self.at = Some(after_quiet(now));
-        self.left = TIMES;
+        self.left = REPETITIONS;
     }
 
-    /// An ACK of something new is to go with that of the next message, which is on its way.
+    /// Holds an ACK of something new, because the next message, which is on its way, will be acknowledged with it.
     #[inline]
-    pub fn held(&mut self, now: Instant) {
+    pub fn hold(&mut self, now: Instant) {
         self.at = Some(now + HOLD);
-        self.left = TIMES + 1;
+        self.left = REPETITIONS + 1;
     }
 
-    /// Whether it is time to say it, or to repeat it.
+    /// Whether the ACK is to be sent or repeated now.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.at.is_some_and(|at| at <= now);
         if due {
@@ -59,7 +59,7 @@ impl Again {
         due
     }
 
-    /// When it wants to be asked.
+    /// When the next ACK is due.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.at
@@ -69,7 +69,7 @@ impl Again {
 #[inline]
 fn after_quiet(now: Instant) -> Instant {
     let quiet = now + QUIET;
-    Instant::from_nanos((quiet.as_nanos() | (TOGETHER - 1)).saturating_add(1))
+    Instant::from_nanos((quiet.as_nanos() | (BATCH - 1)).saturating_add(1))
 }
 
 #[cfg(test)]
@@ -77,9 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_of_all_queue_pairs_are_said_together() {
+    fn ack_repetitions_of_all_queue_pairs_are_batched() {
         let at = |ms| Instant::ZERO + Duration::from_millis(ms);
-        let [mut first, mut second] = [Again::new(), Again::new()];
+        let [mut first, mut second] = [AckRepeat::new(), AckRepeat::new()];
         first.acknowledged(at(1));
         second.acknowledged(at(30));
         assert_eq!(first.deadline(), second.deadline());
@@ -87,37 +87,37 @@ mod tests {
     }
 
     #[test]
-    fn twice_after_quiet_and_anew_after_more() {
+    fn ack_is_repeated_twice_after_a_pause() {
         let at = |ms| Instant::ZERO + Duration::from_millis(ms);
-        let mut again = Again::new();
-        assert_eq!((again.deadline(), again.is_due(at(1000))), (None, false));
-        again.acknowledged(at(0));
-        again.acknowledged(at(50));
-        assert!(!again.is_due(at(200)));
-        assert!(again.is_due(at(202)));
-        assert!(!again.is_due(at(302)));
-        assert!(again.is_due(at(336)));
-        assert_eq!(again.deadline(), None);
-        again.acknowledged(at(400));
-        assert_eq!(again.deadline(), Some(Instant::from_nanos(8 * TOGETHER)));
+        let mut ack = AckRepeat::new();
+        assert_eq!((ack.deadline(), ack.is_due(at(1000))), (None, false));
+        ack.acknowledged(at(0));
+        ack.acknowledged(at(50));
+        assert!(!ack.is_due(at(200)));
+        assert!(ack.is_due(at(202)));
+        assert!(!ack.is_due(at(302)));
+        assert!(ack.is_due(at(336)));
+        assert_eq!(ack.deadline(), None);
+        ack.acknowledged(at(400));
+        assert_eq!(ack.deadline(), Some(Instant::from_nanos(8 * BATCH)));
     }
 
-    /// The message behind a WRITE does not come: its ACK is said soon, and again as often as any other.
+    /// The message behind a WRITE does not come: its ACK is sent soon, and repeated as often as any other.
     #[test]
-    fn what_is_held_is_said_soon_and_then_twice_again() {
+    fn held_ack_is_sent_soon_and_repeated_twice() {
         let at = |ms| Instant::ZERO + Duration::from_millis(ms);
-        let mut again = Again::new();
-        again.held(at(0));
-        assert_eq!(again.deadline(), Some(at(10)));
-        assert!(!again.is_due(at(9)) && again.is_due(at(10)));
+        let mut ack = AckRepeat::new();
+        ack.hold(at(0));
+        assert_eq!(ack.deadline(), Some(at(10)));
+        assert!(!ack.is_due(at(9)) && ack.is_due(at(10)));
         for _ in 0..2 {
-            let next = again.deadline().expect("it may be lost");
-            assert!(next >= at(110) && again.is_due(next));
+            let next = ack.deadline().expect("it may be lost");
+            assert!(next >= at(110) && ack.is_due(next));
         }
-        assert_eq!(again.deadline(), None);
-        // It does come, and its ACK is that of both.
-        again.held(at(1000));
-        again.acknowledged(at(1001));
-        assert!(!again.is_due(at(1010)));
+        assert_eq!(ack.deadline(), None);
+        // The message comes, and its ACK covers both.
+        ack.hold(at(1000));
+        ack.acknowledged(at(1001));
+        assert!(!ack.is_due(at(1010)));
     }
 }

@@ -1,4 +1,4 @@
-//! What a responder sends: ACKs and NAKs, answers to RDMA READs and atomics, and those again.
+//! The packets of a responder: ACKs and NAKs, answers to RDMA READs and atomics, and repetitions of them.
 
 use super::{Fault, INVALID, Reply, Request, Responder};
 use crate::memory::Memory;
@@ -11,22 +11,22 @@ use crate::wire::opcode::{Class, Opcode};
 use drivers::hal::Window;
 use verbs::{Access, RemoteAddress};
 
-/// What an RDMA READ or atomic is answered with; kept to be repeated if the answer is lost.
+/// The answer to an RDMA READ or atomic, kept for repetition if it is lost.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
     Read { from: RemoteAddress, length: u32 },
     Atomic { original: u64 },
 }
 
-/// An answer, and how far it is sent.
+/// An answer and its progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource {
     answer: Answer,
-    /// PSNs that it takes.
+    /// First PSN and number of its packets.
     first: Psn,
     packets: u32,
-    /// Packets that are due, counted from `first`: from here on, next of them. All are sent
-    /// when `next` reaches `packets`.
+    /// Packets to send, counted from `first`: `start` is the first one, `next` the next one. All are sent when `next`
+    /// reaches `packets`.
     start: u32,
     next: u32,
     /// Whether all were sent once.
@@ -40,7 +40,7 @@ impl Resource {
 }
 
 impl Responder {
-    /// A request that was taken before: it is answered again, and not done again.
+    /// Handles a duplicate request: the answer is repeated, the request is not executed again.
     #[cold]
     pub(super) fn repeat(&mut self, psn: Psn, request: &Request<'_>, mtu: usize) {
         match request.bth.opcode.class() {
@@ -79,11 +79,11 @@ impl Responder {
         }
     }
 
-    /// Keeps an answer and has it sent; refused if the peer has more outstanding than agreed.
+    /// Keeps an answer and schedules it; refused if the peer has more requests outstanding than negotiated.
     pub(super) fn answer(&mut self, answer: Answer, packets: u32) -> Result<(), Fault> {
         if self.resources.len() >= self.max_resources {
-            // The oldest has been answered if the peer keeps to what was agreed; if it is being
-            // answered once more, the peer has no use for that any more.
+            // A peer that keeps to the negotiated number has received the oldest answer. If that is being repeated, the
+            // peer no longer needs it.
             match self.resources.pop_front() {
                 Some(oldest) if oldest.answered && oldest.is_due() => self.resources_due -= 1,
                 Some(oldest) if oldest.answered => (),
@@ -118,7 +118,7 @@ impl Responder {
         Some(emit_reply(psn, syndrome, self.messages, peer, emitter, tx))
     }
 
-    /// The NAK that the queue pair has failed with, or the ACK that it owes, if it was not sent yet.
+    /// The NAK by which the queue pair failed, or the pending ACK, if it was not sent yet.
     pub fn final_nak(&self) -> Option<FinalNak> {
         let (psn, syndrome) = match self.reply {
             Some(Reply::Nak { psn, syndrome: Syndrome::Nak(reason) })
@@ -133,8 +133,8 @@ impl Responder {
         Some(FinalNak { psn, syndrome, messages: self.messages })
     }
 
-    /// Puts the next packet that answers a READ or atomic into `tx`. `Err` if the queue pair fails
-    /// because the key was revoked meanwhile.
+    /// Puts the next packet of an answer to a READ or atomic into `tx`. `Err` if the queue pair fails because the key
+    /// was revoked meanwhile.
     #[inline(never)]
     pub fn poll_answer(
         &mut self,
@@ -162,7 +162,7 @@ impl Responder {
                     self.nak(psn, Nak::RemoteAccess, env);
                     return Err(());
                 };
-                // The first packet of a repetition is a first packet, wherever it begins.
+                // A repetition begins with a first packet, at any offset.
                 let opcode = match (index == resource.start, index + 1 == resource.packets) {
                     (true, true) => Opcode::ReadResponseOnly,
                     (true, false) => Opcode::ReadResponseFirst,
@@ -187,8 +187,8 @@ impl Responder {
     }
 }
 
-/// A NAK or ACK that outlives its queue pair: the peer has to learn why it failed, or that all has
-/// arrived, also if the user of the queue pair destroys it as soon as it has.
+/// A NAK or ACK that outlives its queue pair. The peer needs it to learn why the queue pair failed, or that all its
+/// requests arrived, even if the user destroys the queue pair at once.
 #[derive(Clone, Copy, Debug)]
 pub struct FinalNak {
     psn: Psn,
@@ -224,7 +224,7 @@ fn aeth(syndrome: Syndrome, messages: Psn) -> [u8; Aeth::LEN] {
     bytes
 }
 
-/// Header of what a responder sends.
+/// BTH of a responder's packet.
 fn bth(opcode: Opcode, peer: &Peer, psn: Psn) -> Bth {
     Bth {
         opcode,
@@ -237,7 +237,7 @@ fn bth(opcode: Opcode, peer: &Peer, psn: Psn) -> Bth {
     }
 }
 
-/// The bytes of packet `index` of the answer to a READ.
+/// The bytes of packet `index` of an answer to a READ.
 fn piece(
     memory: &Memory,
     identity: &Identity,

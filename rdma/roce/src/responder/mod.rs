@@ -1,9 +1,8 @@
-//! The responder of a reliable connection (vol. 1, 9.7 and 9.9): takes requests in order, does
-//! what they say within what their keys grant, and answers. It keeps nothing of what arrives
-//! ahead of a gap.
+//! The responder of a reliable connection (vol. 1, 9.7 and 9.9): executes requests in order, within the access that
+//! their keys grant, and answers them. It keeps nothing of packets that arrive ahead of a gap.
 //!
-//! Every packet's piece of memory is granted by `Memory` when it is touched, so that a key that is
-//! revoked in the middle of a message stops the rest of it.
+//! `Memory` checks the bytes of each packet when the packet accesses them. So a key that is revoked in the middle of a
+//! message stops the rest of it.
 
 mod ack_repeat;
 mod answers;
@@ -17,14 +16,14 @@ use crate::wire::bth::{self, Bth};
 use crate::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
 use crate::wire::opcode::{Class, Opcode};
 use crate::wire::{Error, get32, icrc};
-use ack_repeat::Again;
+use ack_repeat::AckRepeat;
 use alloc::collections::VecDeque;
 pub use answers::FinalNak;
 use answers::{Answer, Resource};
 use drivers::hal::Instant;
 use verbs::{Access, CompletedOperation, Completion, PdId, RemoteAddress, SendWith, Status};
 
-/// Message that is arriving.
+/// A message that is arriving.
 #[derive(Clone, Copy, Debug)]
 enum Incoming {
     None,
@@ -39,30 +38,30 @@ enum Incoming {
 /// An RDMA WRITE that is arriving.
 #[derive(Clone, Copy, Debug)]
 struct IncomingWrite {
-    /// Where it began.
+    /// Destination of its first byte.
     to: RemoteAddress,
     total: u32,
     left: u32,
     grant: Grant,
 }
 
-/// ACK or NAK that is due.
+/// A pending ACK or NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply {
-    /// ACK of everything so far.
+    /// ACK of everything received so far.
     Ack,
     /// RNR NAK or NAK.
     Nak { psn: Psn, syndrome: Syndrome },
 }
 
-/// A packet that cannot be done.
+/// Why a packet cannot be executed.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// NAK, and the queue pair fails.
+    /// NAK; the queue pair fails.
     Nak(Nak),
-    /// The queue pair fails without a word (a key to invalidate that is not there).
+    /// The queue pair fails without a NAK (SEND with invalidate of an unknown key).
     Silent,
-    /// No receive is posted, or there is no memory on demand.
+    /// No receive is posted, or no memory on demand is free.
     NotReady,
 }
 
@@ -83,7 +82,7 @@ impl From<Refusal> for Fault {
 
 const INVALID: Fault = Fault::Nak(Nak::InvalidRequest);
 
-/// A request packet, with its payload freed of pad and ICRC.
+/// A request packet. Its payload has neither pad nor ICRC.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub bth: Bth,
@@ -92,7 +91,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Takes apart what begins with a BTH and ends with an ICRC.
+    /// Parses a packet from its BTH to its ICRC.
     #[inline(always)]
     pub fn parse(transport: &'a [u8]) -> Result<Self, Error> {
         let bth = Bth::parse(transport)?;
@@ -112,26 +111,26 @@ impl<'a> Request<'a> {
 #[derive(Debug)]
 pub struct Responder {
     expected: Psn,
-    /// Messages completed.
+    /// Number of messages completed.
     messages: Psn,
     incoming: Incoming,
-    /// Whether a NAK is out for the expected PSN: what is ahead of it is dropped in silence.
+    /// Whether a NAK for the expected PSN was sent: packets ahead of it are dropped silently.
     nak_sent: bool,
     reply: Option<Reply>,
-    again: Again,
-    /// A message of the peer's comes behind each of its WRITEs.
+    ack_repeat: AckRepeat,
+    /// Whether a message follows each of the peer's WRITEs and announces it.
     announced: bool,
     min_rnr_timer: u8,
     /// The last READs and atomics, oldest first; as many as the peer may have outstanding.
     resources: VecDeque<Resource>,
     max_resources: usize,
-    /// How many of them have packets due.
+    /// How many of them have packets to send.
     resources_due: usize,
     requests_seen: u32,
 }
 
 impl Responder {
-    /// One that takes nothing yet.
+    /// A responder that accepts nothing yet.
     pub fn new() -> Self {
         Responder {
             expected: Psn::default(),
@@ -139,7 +138,7 @@ impl Responder {
             incoming: Incoming::None,
             nak_sent: false,
             reply: None,
-            again: Again::new(),
+            ack_repeat: AckRepeat::new(),
             announced: false,
             min_rnr_timer: 0,
             resources: VecDeque::new(),
@@ -149,13 +148,13 @@ impl Responder {
         }
     }
 
-    /// PSNs of requests that were taken, modulo 2^32.
+    /// Number of PSNs of accepted requests, modulo 2^32.
     pub fn requests_seen(&self) -> u32 {
         self.requests_seen
     }
 
-    /// Packets that are still to come of the message that is under way, and of the one that announces it,
-    /// as far as that is known.
+    /// Number of packets still to arrive of the message in progress, and of the message that announces it, as far as
+    /// known.
     pub fn under_way(&self, mtu: usize) -> usize {
         match &self.incoming {
             Incoming::None => 0,
@@ -171,7 +170,7 @@ impl Responder {
         self.announced = true;
     }
 
-    /// Ready to receive.
+    /// Starts to receive.
     pub fn start(&mut self, expected: Psn, max_dest_rd_atomic: u8, min_rnr_timer: u8) {
         self.expected = expected;
         self.max_resources = max_dest_rd_atomic as usize;
@@ -179,27 +178,27 @@ impl Responder {
         self.min_rnr_timer = min_rnr_timer;
     }
 
-    /// The queue pair has failed. A NAK that says so is still sent.
+    /// Stops after a failure of the queue pair. A NAK that reports the failure is still sent.
     pub fn stop(&mut self) {
         self.resources.clear();
         self.resources_due = 0;
         self.incoming = Incoming::None;
-        self.again = Again::new();
+        self.ack_repeat = AckRepeat::new();
         if self.reply == Some(Reply::Ack) {
             self.reply = None;
         }
     }
 
-    /// When it wants to be woken.
+    /// When its next timer expires.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        self.again.deadline()
+        self.ack_repeat.deadline()
     }
 
-    /// Runs what has expired.
+    /// Runs the expired timer.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
-        // A NAK says more than an ACK, and while one is out the peer has to move.
-        if self.again.is_due(env.now) && self.reply.is_none() && !self.nak_sent {
+        // A NAK includes the ACK, and after a NAK the peer has to act.
+        if self.ack_repeat.is_due(env.now) && self.reply.is_none() && !self.nak_sent {
             env.counters.acks_repeated += 1;
             self.reply = Some(Reply::Ack);
         }
@@ -211,14 +210,14 @@ impl Responder {
         self.reply.is_some() && self.resources_due == 0
     }
 
-    /// Whether an answer to a READ or atomic is due. They go before ACKs, as they are older.
+    /// Whether an answer to a READ or atomic is due. Answers precede ACKs, because they are older.
     #[inline]
     pub fn has_answer(&self) -> bool {
         self.resources_due > 0
     }
 
-    /// A packet from the middle of a WRITE, which is most of all, that asks for no ACK: whether it was the one
-    /// that is expected, and is done with. Whatever is special about it is left to [`Responder::handle`].
+    /// Handles a packet from the middle of a WRITE without an ACK request, the most frequent packet. Returns whether it
+    /// was the expected packet and is done. Any special case is left to [`Responder::handle`].
     #[inline(always)]
     pub fn handle_middle(
         &mut self,
@@ -248,7 +247,7 @@ impl Responder {
         }
     }
 
-    /// Takes a request. `Err` if the queue pair fails by it.
+    /// Handles a request. `Err` if the queue pair fails because of it.
     pub fn handle(
         &mut self,
         request: &Request<'_>,
@@ -287,13 +286,13 @@ impl Responder {
                     self.messages = self.messages.plus(1);
                 }
                 if request.bth.ack_request {
-                    let silent =
+                    let plain_write =
                         matches!(request.bth.opcode, Opcode::WriteOnly | Opcode::WriteLast);
-                    if silent && self.announced {
-                        self.again.held(env.now);
+                    if plain_write && self.announced {
+                        self.ack_repeat.hold(env.now);
                     } else {
                         self.reply = Some(Reply::Ack);
-                        self.again.acknowledged(env.now);
+                        self.ack_repeat.acknowledged(env.now);
                     }
                 }
                 Ok(())
@@ -398,7 +397,7 @@ impl Responder {
         };
         let IncomingWrite { to, total, left, .. } = *write;
         check_length(opcode, payload.len(), mtu)?;
-        // The last packet brings exactly what is left, the others leave something.
+        // The last packet has exactly the remaining bytes, the others fewer.
         if opcode.ends() != (length == left) || length > left {
             return Err(INVALID);
         }
@@ -410,8 +409,8 @@ impl Responder {
         if immediate.is_some() && receives.is_empty() {
             return Err(Fault::NotReady);
         }
-        // Whether all of a message is granted is known with its first packet; the only packet of
-        // one is checked when it is written, unless that takes memory first.
+        // The first packet of a message checks the whole message. A message of one packet is checked when it is
+        // written, unless memory is allocated for it first.
         if opcode.begins() && total > 0 && (!opcode.ends() || env.memory.pool.capacity() > 0) {
             write.grant = env.memory.begin_write(identity.pd, to, total)?;
         }
@@ -499,7 +498,7 @@ fn check_length(opcode: Opcode, length: usize, mtu: usize) -> Result<(), Fault> 
     if fits { Ok(()) } else { Err(INVALID) }
 }
 
-/// Completes a receive that succeeded.
+/// Completes a successful receive.
 #[inline(always)]
 fn complete(id: u64, operation: CompletedOperation, identity: &Identity, env: &mut Env<'_>) {
     let qp = identity.id;

@@ -1,4 +1,4 @@
-//! What the tests of this module share: hexadecimal text and captures.
+//! Test support: hexadecimal text, captures, and a pair of providers.
 
 mod pair;
 

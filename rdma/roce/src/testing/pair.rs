@@ -12,9 +12,9 @@ use verbs::{
     QpType, RdmaDevice, ReadyToReceive, ReadyToSend,
 };
 
-/// A device at whose bottom is RoCE, which takes frames and gives frames.
+/// A device based on RoCE, which receives and sends frames.
 pub trait OverRoce: RdmaDevice {
-    /// It.
+    /// Its RoCE provider.
     fn roce(&mut self) -> &mut Roce;
 }
 
@@ -24,48 +24,49 @@ impl OverRoce for Roce {
     }
 }
 
-/// One end.
+/// One end of the pair.
 #[derive(Debug)]
 pub struct Node<D = Roce> {
-    /// Its provider, or what is around it.
+    /// Its provider, or the device around it.
     pub roce: D,
     /// Its memory.
     pub arena: Arena,
-    /// What its queue pair belongs to.
+    /// Protection domain of its queue pair.
     pub pd: PdId,
-    /// Where both its queues complete.
+    /// Completion queue of both its queues.
     pub cq: CqId,
     /// Its queue pair.
     pub qp: QpId,
-    /// Of its port.
+    /// MAC address of its port.
     pub mac: [u8; 6],
-    /// Of its port.
+    /// IP address of its port.
     pub ip: IpAddr,
-    /// The packet that it is sending.
+    /// The packet to be sent.
     pub tx: TxBuffer,
-    /// Acknowledgements do not get here.
+    /// Whether ACKs to this node are dropped.
     pub hears_no_acks: bool,
 }
 
 impl<D: OverRoce> Node<D> {
-    /// All completions that are there.
+    /// Takes all completions.
     pub fn completions(&mut self) -> Vec<Completion> {
         core::iter::from_fn(|| self.roce.poll_cq(self.cq)).collect()
     }
 }
 
-/// Two nodes, each of which has the other in its neighbour table. Node 0 is at 10.0.0.1, node 1 at 10.0.0.2 (or fd00::1 and fd00::2).
+/// Two nodes, each with the other in its neighbour table. Node 0 is at 10.0.0.1, node 1 at 10.0.0.2 (or fd00::1 and
+/// fd00::2).
 #[derive(Debug)]
 pub struct Pair<D = Roce> {
     /// Both ends.
     pub nodes: [Node<D>; 2],
-    /// What joins them.
+    /// The network between them.
     pub network: Network,
 }
 
 impl<D: OverRoce> netsim::Node for Node<D> {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
-        // Behind Ethernet, IPv4 and UDP.
+        // The opcode follows Ethernet, IPv4 and UDP headers.
         let is_ack = frame.get(42) == Some(&(Opcode::Acknowledge as u8));
         if !(is_ack && self.hears_no_acks) {
             self.roce.roce().handle_frame(port, frame, now);
@@ -88,16 +89,16 @@ impl Pair {
         Self::with_limits(seed, mtu, v6, Limits { qps: 64, regions: 256, ..Limits::default() })
     }
 
-    /// Likewise, with other limits.
+    /// As `new`, with other limits.
     pub fn with_limits(seed: u64, mtu: usize, v6: bool, limits: Limits) -> Self {
         Self::within(seed, mtu, v6, limits, |roce| roce)
     }
 
-    /// The way Linux connects: ACK timeout 17 (537 ms), 7 retries.
+    /// Parameters as Linux sets them: ACK timeout 17 (537 ms), 7 retries.
     pub const LINUX: ReadyToSend =
         ReadyToSend { sq_psn: 0, max_rd_atomic: 4, ack_timeout: 17, retry_count: 7, rnr_retry: 7 };
 
-    /// How the queue pairs of a pair are made.
+    /// Parameters of the queue pairs of a pair.
     pub fn init(pd: PdId, cq: CqId) -> QpInit {
         QpInit {
             kind: QpType::Rc,
@@ -114,7 +115,7 @@ impl Pair {
 }
 
 impl<D: OverRoce> Pair<D> {
-    /// Two nodes whose providers are put into whatever is to be around them.
+    /// Two nodes whose providers `around` puts into another device.
     pub fn within(
         seed: u64,
         mtu: usize,
@@ -146,7 +147,7 @@ impl<D: OverRoce> Pair<D> {
         Pair { nodes, network }
     }
 
-    /// The way from node `n` to the other.
+    /// Address vector from node `n` to the other.
     pub fn address(&self, n: usize) -> AddressVector {
         AddressVector {
             local: self.nodes[n].ip,
@@ -178,7 +179,7 @@ impl<D: OverRoce> Pair<D> {
         }
     }
 
-    /// Lends node `n` to an engine, with other chance at every moment.
+    /// Lends node `n` to an engine, with a random seed that depends on the time.
     pub fn context<T>(&mut self, n: usize, act: impl FnOnce(&mut EngineContext<'_, D>) -> T) -> T {
         let now = self.network.now;
         let mut rng = Rng::new(now.as_nanos() + n as u64);
@@ -186,12 +187,12 @@ impl<D: OverRoce> Pair<D> {
         act(&mut EngineContext { provider, arena, now, rng: &mut rng })
     }
 
-    /// Gives node `n` a frame, now.
+    /// Delivers a frame to node `n` now.
     pub fn deliver(&mut self, n: usize, bytes: &[u8]) -> Verdict {
         self.nodes[n].roce.roce().handle_frame(0, bytes, self.network.now)
     }
 
-    /// One step: to the next moment at which anything happens. False if nothing ever will.
+    /// Steps to the next event. False if there is none.
     pub fn step(&mut self) -> bool {
         self.network.step(&mut self.nodes)
     }

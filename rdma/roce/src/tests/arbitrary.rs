@@ -1,4 +1,4 @@
-//! Arbitrary frames to a live provider: no panic, and no byte outside of what is granted changes.
+//! Arbitrary frames to a live provider: no panic, and no byte outside of the grant changes.
 
 use super::transport::request;
 use crate::testing::{Pair, Rng, contents, frame};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::vec::Vec;
 use verbs::{Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation};
 
-/// Sets the ICRC right, so that what was changed is looked at.
+/// Corrects the ICRC, so that changed fields are examined.
 pub fn seal(bytes: &mut [u8]) {
     let Ok(parsed) = Frame::parse(bytes) else { return };
     let start = ETHERNET_LEN + parsed.network.len() + bth::LEN;
@@ -27,9 +27,9 @@ pub fn seal(bytes: &mut [u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn changed_frames(
+    fn mutated_frames_change_no_other_memory(
         seed in any::<u64>(),
-        // Which byte behind the UDP header gets which value, and how much is cut off.
+        // Offset behind the UDP header, and new value.
         changes in proptest::collection::vec((0..60usize, any::<u8>()), 0..5),
         opcode in prop_oneof![Just(None), (0..=255u8).prop_map(Some)],
         times in 1..4usize,
@@ -61,7 +61,7 @@ proptest! {
             let mut bytes = original.clone();
             if n % 2 == 1 || frames.len() == 1 {
                 for &(at, value) in &changes {
-                    // The destination queue pair stays, or it would only be dropped.
+                    // The destination queue pair stays, or the packet would only be dropped.
                     if let Some(byte) = bytes.get_mut(42 + at).filter(|_| !(5..8).contains(&at)) {
                         *byte = value;
                     }
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage(frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..400), 1..8)) {
+    fn garbage_frames_do_not_panic(frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..400), 1..8)) {
         let mut pair = Pair::new(1, 1500, false);
         pair.connect(PathMtu::Mtu1024, Pair::LINUX);
         for frame in frames {

@@ -1,6 +1,6 @@
-//! What the connection manager's own user asks for, and what is refused of it.
+//! Connection requests by our own user, and their refusals.
 
-use super::connections::{PARAMETERS, ask, connect, event, pair};
+use super::connections::{PARAMETERS, connect, event, pair, request_connection};
 use crate::testing::{Pair, Rng};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -9,8 +9,8 @@ use verbs::{
     VerbsError,
 };
 
-/// Node 1 asks node 0 like that, from `from`.
-fn ask_from(
+/// Requests a connection from node 1 to node 0, from the address `from`.
+fn request_from(
     pair: &mut Pair,
     from: IpAddr,
     parameters: ConnectionParameters,
@@ -22,7 +22,7 @@ fn ask_from(
     node.roce.connect(node.qp, from, to, &parameters, data, now, &mut Rng::new(4))
 }
 
-/// The field of a REQ is three bits wide, or five, and there are so many READs at a time at most.
+/// Fields of a REQ are three or five bits wide, and READ depths are at most 16.
 #[test]
 fn parameters_have_to_fit_their_fields() {
     let good = [
@@ -40,30 +40,30 @@ fn parameters_have_to_fit_their_fields() {
     for parameters in good {
         let mut pair = pair(0);
         let from = pair.nodes[1].ip;
-        assert!(ask_from(&mut pair, from, parameters, b"").is_ok(), "{parameters:?}");
+        assert!(request_from(&mut pair, from, parameters, b"").is_ok(), "{parameters:?}");
     }
     for parameters in bad {
         let mut pair = pair(0);
         let from = pair.nodes[1].ip;
-        let refused = ask_from(&mut pair, from, parameters, b"");
+        let refused = request_from(&mut pair, from, parameters, b"");
         assert_eq!(refused, Err(VerbsError::Invalid), "{parameters:?}");
         assert_eq!(pair.nodes[1].roce.connections(), 0);
     }
 }
 
 #[test]
-fn who_asks_says_an_address_of_its_own_and_as_much_as_a_req_holds() {
+fn connect_checks_source_address_and_private_data_length() {
     let mut pair = pair(0);
     let own = pair.nodes[1].ip;
     for from in ["10.0.0.77", "fd00::2"] {
-        let refused = ask_from(&mut pair, from.parse().unwrap(), PARAMETERS, b"");
+        let refused = request_from(&mut pair, from.parse().unwrap(), PARAMETERS, b"");
         assert_eq!(refused, Err(VerbsError::Invalid), "{from}");
     }
     // A REQ has 92 bytes, of which the IP addresses take 36.
-    let refused = ask_from(&mut pair, own, PARAMETERS, &[1; 57]);
+    let refused = request_from(&mut pair, own, PARAMETERS, &[1; 57]);
     assert_eq!(refused, Err(VerbsError::Invalid));
-    let id = ask_from(&mut pair, own, PARAMETERS, &[1; 56]).unwrap();
-    let again = ask_from(&mut pair, own, PARAMETERS, b"");
+    let id = request_from(&mut pair, own, PARAMETERS, &[1; 56]).unwrap();
+    let again = request_from(&mut pair, own, PARAMETERS, b"");
     assert_eq!(again, Err(VerbsError::WrongState), "a queue pair has one connection");
     let Some(ConnectionEvent::Request { private_data, .. }) = event(&mut pair, 0) else {
         panic!("no request");
@@ -73,7 +73,7 @@ fn who_asks_says_an_address_of_its_own_and_as_much_as_a_req_holds() {
     let node = &mut pair.nodes[1];
     node.roce.disconnect(id, now).unwrap();
     node.roce.destroy_qp(node.qp).unwrap();
-    let gone = ask_from(&mut pair, own, PARAMETERS, b"");
+    let gone = request_from(&mut pair, own, PARAMETERS, b"");
     assert_eq!(gone, Err(VerbsError::NoSuchObject));
 }
 
@@ -81,7 +81,7 @@ fn who_asks_says_an_address_of_its_own_and_as_much_as_a_req_holds() {
 #[test]
 fn a_request_is_accepted_or_rejected_once() {
     let mut pair = pair(0);
-    ask(&mut pair, 1234, b"");
+    request_connection(&mut pair, 1234, b"");
     let Some(ConnectionEvent::Request { connection, parameters, .. }) = event(&mut pair, 0) else {
         panic!("no request");
     };
@@ -102,10 +102,10 @@ fn a_request_is_accepted_or_rejected_once() {
     let late = node.roce.reject(connection, RejectReason::CONSUMER, b"");
     assert_eq!(late, Err(VerbsError::WrongState));
     assert!(matches!(event(&mut pair, 1), Some(ConnectionEvent::Established { .. })));
-    // Another one, of another queue pair.
+    // Another request, of another queue pair.
     let node = &mut pair.nodes[1];
     node.qp = node.roce.create_qp(&Pair::init(node.pd, node.cq), &mut Rng::new(6)).unwrap();
-    ask(&mut pair, 1234, b"");
+    request_connection(&mut pair, 1234, b"");
     let request = loop {
         match event(&mut pair, 0) {
             Some(ConnectionEvent::Request { connection, .. }) => break connection,
@@ -121,27 +121,28 @@ fn a_request_is_accepted_or_rejected_once() {
     assert_eq!(late, Err(VerbsError::NoSuchObject));
 }
 
-/// Who says who the peer is that a connection is with, as both call it.
+/// Both ends know the peer's identifier of an established connection.
 #[test]
-fn a_connection_is_called_the_same_while_it_stands() {
+fn peer_id_is_known_while_the_connection_is_established() {
     let mut pair = pair(0);
-    let asked = ask(&mut pair, 1234, b"");
-    assert_eq!(pair.nodes[1].roce.peer_id(asked), None, "nobody has answered");
-    pair.nodes[1].roce.disconnect(asked, pair.network.now).unwrap();
+    let requested = request_connection(&mut pair, 1234, b"");
+    assert_eq!(pair.nodes[1].roce.peer_id(requested), None, "the peer has not answered");
+    pair.nodes[1].roce.disconnect(requested, pair.network.now).unwrap();
     let mut pair = self::pair(2);
-    let [accepted, asked] = connect(&mut pair);
-    let [first, second] = [(0, accepted), (1, asked)].map(|(n, id)| pair.nodes[n].roce.peer_id(id));
+    let [accepted, requested] = connect(&mut pair);
+    let [first, second] =
+        [(0, accepted), (1, requested)].map(|(n, id)| pair.nodes[n].roce.peer_id(id));
     assert!(first.is_some() && second.is_some());
     let now = pair.network.now;
-    pair.nodes[1].roce.disconnect(asked, now).unwrap();
-    assert_eq!(pair.nodes[1].roce.peer_id(asked), None);
+    pair.nodes[1].roce.disconnect(requested, now).unwrap();
+    assert_eq!(pair.nodes[1].roce.peer_id(requested), None);
 }
 
-/// Before the machine ends every peer is told, and has answered.
+/// Before the machine halts, every peer is sent a DREQ and has answered it.
 #[test]
-fn the_end_of_all_connections_waits_for_the_answers() {
+fn disconnect_all_waits_for_the_answers() {
     let mut pair = pair(0);
-    assert!(pair.nodes[0].roce.is_disconnected(), "there is nothing to end");
+    assert!(pair.nodes[0].roce.is_disconnected(), "no connection to end");
     connect(&mut pair);
     assert!(!pair.nodes[0].roce.is_disconnected());
     let now = pair.network.now;

@@ -1,4 +1,4 @@
-//! The provider in the place of the server of a captured session: it answers as Linux did.
+//! The provider in place of the server of a captured session: it answers as Linux did.
 
 use super::arbitrary::seal;
 use crate::testing::{Pair, Rng, contents, frame, session};
@@ -13,7 +13,7 @@ use verbs::{
 };
 
 #[test]
-fn acknowledges_like_linux() {
+fn acks_equal_those_of_linux() {
     let frames = session();
     let ip = |n| IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
     let server_mac = [0x52, 0x54, 0, 0, 0, 1];

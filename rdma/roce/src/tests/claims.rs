@@ -1,4 +1,4 @@
-//! What peers allege to the connection manager: addresses, times, and as many requests as they like.
+//! Claims of peers in messages to the connection manager: addresses, timeouts, and unlimited numbers of requests.
 
 use super::arbitrary::seal;
 use super::transport::request;
@@ -16,12 +16,12 @@ use verbs::{
     QpId, QpState, RejectReason, SendOperation, SendWith, VerbsError,
 };
 
-/// Where the data of a MAD begins in a frame over IPv4.
+/// Offset of the data of a MAD in a frame over IPv4.
 pub(super) const DATA: usize = 42 + bth::LEN + 8 + mad::HEADER_LEN;
-/// And the private data of a REQ.
+/// Offset of the private data of a REQ.
 const PRIVATE: usize = DATA + 140;
 
-/// And the transaction of a MAD.
+/// Offset of the transaction ID of a MAD.
 pub(super) const TRANSACTION: usize = DATA - mad::HEADER_LEN + 8;
 
 pub(super) const PARAMETERS: ConnectionParameters = ConnectionParameters {
@@ -32,12 +32,11 @@ pub(super) const PARAMETERS: ConnectionParameters = ConnectionParameters {
     min_rnr_timer: 12,
 };
 
-/// The host of the captured REQ, and another.
+/// The host of the captured REQ, and another host.
 pub(super) const HOST: u8 = 2;
 pub(super) const OTHER: u8 = 3;
 
-/// Linux's REQ for port 1234 from 10.0.0.`host`, under the names `n` for connection and queue pair; `change`
-/// is what it lies about.
+/// Linux's REQ for port 1234 from 10.0.0.`host`, with `n` as connection and queue pair number; `change` forges it.
 pub(super) fn req(host: u8, n: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut bytes = session()[0].clone();
     for at in [29, DATA + 71, PRIVATE + 19] {
@@ -49,7 +48,7 @@ pub(super) fn req(host: u8, n: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     finish(bytes)
 }
 
-/// Checksums and ICRC.
+/// Sets checksums and ICRC.
 pub(super) fn finish(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[24..26].fill(0);
     let mut sum: u32 =
@@ -89,8 +88,8 @@ pub(super) fn pair(limits: Limits) -> Pair {
     pair
 }
 
-/// All that node 0 has to say now.
-pub(super) fn said(pair: &mut Pair) -> Vec<Message> {
+/// Takes all messages that node 0 sends now.
+pub(super) fn sent_messages(pair: &mut Pair) -> Vec<Message> {
     let now = pair.network.now;
     let mut tx = TxBuffer::new();
     let mut all = Vec::new();
@@ -100,9 +99,9 @@ pub(super) fn said(pair: &mut Pair) -> Vec<Message> {
     all
 }
 
-/// Why node 0 refuses what it said last.
+/// The reason if node 0 sends exactly one message, a REJ.
 pub(super) fn refused(pair: &mut Pair) -> Option<RejectReason> {
-    match said(pair).as_slice() {
+    match sent_messages(pair).as_slice() {
         [Message::Rej(rej)] => Some(RejectReason(rej.reason)),
         _ => None,
     }
@@ -112,8 +111,8 @@ pub(super) fn event(pair: &mut Pair) -> Option<ConnectionEvent> {
     pair.nodes[0].roce.poll_connection_event()
 }
 
-/// The request that has arrived, if any, and who it is from.
-pub(super) fn asked(pair: &mut Pair) -> Option<(ConnectionId, ConnectionParameters, u8)> {
+/// The next request, if any, with the last byte of its sender's address.
+pub(super) fn next_request(pair: &mut Pair) -> Option<(ConnectionId, ConnectionParameters, u8)> {
     match event(pair)? {
         ConnectionEvent::Request { connection, parameters, from, .. } => match from.ip() {
             core::net::IpAddr::V4(ip) => Some((connection, parameters, ip.octets()[3])),
@@ -123,7 +122,7 @@ pub(super) fn asked(pair: &mut Pair) -> Option<(ConnectionId, ConnectionParamete
     }
 }
 
-/// Accepts a request; the queue pair, and our name for the connection on the wire.
+/// Accepts a request; returns the queue pair and our local communication ID.
 pub(super) fn accept(
     pair: &mut Pair,
     id: ConnectionId,
@@ -133,15 +132,17 @@ pub(super) fn accept(
     let node = &mut pair.nodes[0];
     let qp = node.roce.create_qp(&Pair::init(node.pd, node.cq), &mut Rng::new(5)).unwrap();
     node.roce.accept(id, qp, parameters, b"", now).unwrap();
-    let said = said(pair);
-    let Some(Message::Rep(rep)) = said.last() else { panic!("no REP in {said:?}") };
+    let sent_messages = sent_messages(pair);
+    let Some(Message::Rep(rep)) = sent_messages.last() else {
+        panic!("no REP in {sent_messages:?}")
+    };
     (qp, rep.local_id)
 }
 
-/// A connection of a host, as far as its RTU.
+/// Establishes a connection of a host, up to its RTU.
 pub(super) fn established(pair: &mut Pair, host: u8, n: u32) -> (ConnectionId, QpId, u32) {
     pair.deliver(0, &req(host, n, |_| ()));
-    let (id, parameters, from) = asked(pair).expect("a request");
+    let (id, parameters, from) = next_request(pair).expect("a request");
     assert_eq!(from, host);
     let (qp, wire_id) = accept(pair, id, &parameters);
     pair.deliver(0, &message_from(host, &brief(n, wire_id, BriefKind::Rtu)));
@@ -154,12 +155,12 @@ pub(super) fn brief(local_id: u32, remote_id: u32, kind: BriefKind) -> Message {
 }
 
 #[test]
-fn an_address_is_what_the_frame_says() {
+fn request_with_an_address_other_than_its_frames_is_refused() {
     let mut pair = pair(Limits::default());
-    // A host that says in its private data that it is another.
+    // A host with another address in its private data.
     pair.deliver(0, &req(HOST, 7, |bytes| bytes[PRIVATE + 19] = 77));
     assert_eq!(refused(&mut pair), Some(RejectReason::INVALID_GID));
-    // And in its GID.
+    // Another address in its GID.
     pair.deliver(0, &req(HOST, 7, |bytes| bytes[DATA + 71] = 77));
     assert_eq!(refused(&mut pair), Some(RejectReason::INVALID_GID));
     assert!(event(&mut pair).is_none());
@@ -168,19 +169,19 @@ fn an_address_is_what_the_frame_says() {
     while pair.nodes[0].roce.refusals().pop().is_some() {}
     assert!(!pair.nodes[0].roce.cm.has_refused());
     assert_eq!((refusal.reason, refusal.who), ("wrong_address", Some("10.0.0.2".parse().unwrap())));
-    // Ours is nobody else's.
+    // Our own address as source.
     pair.deliver(0, &req(1, 7, |_| ()));
-    assert!(said(&mut pair).is_empty() && event(&mut pair).is_none());
+    assert!(sent_messages(&mut pair).is_empty() && event(&mut pair).is_none());
     pair.deliver(0, &req(HOST, 7, |_| ()));
-    assert_eq!(asked(&mut pair).unwrap().2, HOST);
+    assert_eq!(next_request(&mut pair).unwrap().2, HOST);
 }
 
 #[test]
-fn a_request_ends_no_connection_but_its_senders() {
+fn request_does_not_end_an_established_connection() {
     let mut pair = pair(Limits::default());
     let (_, qp, _) = established(&mut pair, HOST, 7);
-    let stands = |pair: &Pair| pair.nodes[0].roce.qp_state(qp) == Ok(QpState::Rts);
-    // The same adapter and queue pair from another address: two hosts may be told the same.
+    let is_connected = |pair: &Pair| pair.nodes[0].roce.qp_state(qp) == Ok(QpState::Rts);
+    // The same adapter and queue pair from another address: two hosts may use the same numbers.
     let again = |host, change: fn(&mut [u8])| {
         req(host, 7, |bytes| {
             bytes[DATA] = 1;
@@ -188,25 +189,25 @@ fn a_request_ends_no_connection_but_its_senders() {
         })
     };
     pair.deliver(0, &again(OTHER, |_| ()));
-    assert_eq!(asked(&mut pair).unwrap().2, OTHER);
-    assert!(stands(&pair));
-    // From the same address, for something that is refused: another service, another address, another MTU.
+    assert_eq!(next_request(&mut pair).unwrap().2, OTHER);
+    assert!(is_connected(&pair));
+    // Requests of the same address that are refused: another service, another address, another MTU.
     let bad: [fn(&mut [u8]); 3] =
         [|b| b[DATA + 15] ^= 1, |b| b[PRIVATE + 19] = 9, |b| b[DATA + 50] = 0x70];
     for change in bad {
         pair.deliver(0, &again(HOST, change));
         let reason = refused(&mut pair).expect("refused");
         assert_ne!(reason, RejectReason::STALE_CONNECTION);
-        assert!(stands(&pair) && event(&mut pair).is_none());
+        assert!(is_connected(&pair) && event(&mut pair).is_none());
     }
-    // A host that has forgotten its connection: it stands until the host has completed the new one.
+    // A request of a host that lost its connection: the connection stays until the host completes the new one.
     pair.deliver(0, &again(HOST, |_| ()));
-    assert_eq!(asked(&mut pair).unwrap().2, HOST);
-    assert!(stands(&pair) && event(&mut pair).is_none());
+    assert_eq!(next_request(&mut pair).unwrap().2, HOST);
+    assert!(is_connected(&pair) && event(&mut pair).is_none());
 }
 
-/// Every message that could do anything to a connection, with the right names in it, from others: another address,
-/// or the same one on another network.
+/// All messages that change a connection, with correct IDs, from other senders: another address, or the same address on
+/// another network.
 #[test]
 fn a_message_counts_only_from_the_connections_peer() {
     let mut pair = pair(Limits::default());
@@ -218,7 +219,7 @@ fn a_message_counts_only_from_the_connections_peer() {
     let mac = second.mac;
     pair.nodes[0].roce.add_port(second);
     pair.deliver(0, &req(HOST, 7, |_| ()));
-    let (id, parameters, _) = asked(&mut pair).unwrap();
+    let (id, parameters, _) = next_request(&mut pair).unwrap();
     let (qp, wire_id) = accept(&mut pair, id, &parameters);
     let (_, standing, standing_id) = established(&mut pair, HOST, 8);
     let qpn = |pair: &Pair, qp| pair.nodes[0].roce.qp_number(qp).unwrap();
@@ -246,24 +247,26 @@ fn a_message_counts_only_from_the_connections_peer() {
             assert_eq!(pair.nodes[0].roce.qp_state(qp), Ok(QpState::Rts), "{message}");
         }
     }
-    let _ = said(&mut pair);
-    // From their peer they do what they say.
+    let _ = sent_messages(&mut pair);
+    // From the peer the messages take effect.
     pair.deliver(0, &message_from(HOST, &messages[0]));
     assert!(matches!(event(&mut pair), Some(ConnectionEvent::Established { .. })));
     pair.deliver(0, &message_from(HOST, &messages[6]));
     assert!(matches!(event(&mut pair), Some(ConnectionEvent::Disconnected { .. })));
 }
 
-/// The answer to a request of ours is that of whom we asked.
+/// Only the host to which we sent our request may answer it.
 #[test]
-fn an_answer_is_the_peers() {
+fn rej_from_another_host_is_ignored() {
     let mut pair = pair(Limits::default());
     let ip = pair.nodes[1].ip;
     let node = &mut pair.nodes[0];
     let to = core::net::SocketAddr::new(ip, 1);
     let now = pair.network.now;
     node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(4)).unwrap();
-    let Some(Message::Req(ours)) = said(&mut pair).first().copied() else { panic!("no REQ") };
+    let Some(Message::Req(ours)) = sent_messages(&mut pair).first().copied() else {
+        panic!("no REQ")
+    };
     let (about, private_data) = (About::Req, [0; REJ_PRIVATE_DATA]);
     let rej = Message::Rej(Rej {
         local_id: 1,
@@ -278,13 +281,13 @@ fn an_answer_is_the_peers() {
     assert!(matches!(event(&mut pair), Some(ConnectionEvent::Rejected { .. })));
 }
 
-/// Runs node 0 alone for a while; what it said, and when.
-pub(super) fn silence(pair: &mut Pair, limit: Duration) -> Vec<(Duration, Message)> {
+/// Runs node 0 alone for `limit`; returns its messages and when it sent them.
+pub(super) fn run_alone(pair: &mut Pair, limit: Duration) -> Vec<(Duration, Message)> {
     let start = pair.network.now;
     let mut all = Vec::new();
     loop {
         let now = pair.network.now;
-        all.extend(said(pair).into_iter().map(|message| (now.since(start), message)));
+        all.extend(sent_messages(pair).into_iter().map(|message| (now.since(start), message)));
         match pair.nodes[0].roce.poll_timeout() {
             Some(at) if at.since(start) <= limit => pair.network.now = at.max(now),
             _ => return all,
@@ -294,29 +297,29 @@ pub(super) fn silence(pair: &mut Pair, limit: Duration) -> Vec<(Duration, Messag
     }
 }
 
-/// Times of hours and as many retries as can be said, by whoever it is.
-pub(super) fn patient(bytes: &mut [u8]) {
+/// Sets the largest timeouts, of hours, and the largest retry counts.
+pub(super) fn long_timeouts(bytes: &mut [u8]) {
     bytes[DATA + 47] |= 31 << 3;
     bytes[DATA + 51] |= 15 << 4;
     bytes[DATA + 95] |= 31 << 3;
 }
 
 #[test]
-fn whoever_never_answers_gets_few_messages_and_is_forgotten() {
-    for hasty in [false, true] {
+fn client_that_never_answers_gets_few_messages_and_is_dropped() {
+    for zero_timeout in [false, true] {
         let mut pair = pair(Limits::default());
         pair.deliver(
             0,
             &req(HOST, 7, |bytes| {
-                patient(bytes);
-                if hasty {
+                long_timeouts(bytes);
+                if zero_timeout {
                     bytes[DATA + 47] &= 7;
                 }
             }),
         );
-        let (id, parameters, _) = asked(&mut pair).unwrap();
+        let (id, parameters, _) = next_request(&mut pair).unwrap();
         accept(&mut pair, id, &parameters);
-        let all = silence(&mut pair, Duration::from_secs(3600));
+        let all = run_alone(&mut pair, Duration::from_secs(3600));
         let reps = all.iter().filter(|(_, message)| matches!(message, Message::Rep(_))).count();
         assert!(reps <= 5 && all.len() <= 6, "{all:?}");
         assert!(all.iter().all(|(at, _)| *at < Duration::from_secs(30)), "{all:?}");
@@ -327,17 +330,17 @@ fn whoever_never_answers_gets_few_messages_and_is_forgotten() {
 }
 
 #[test]
-fn an_end_that_nobody_answers_is_soon_over() {
+fn unanswered_disconnect_ends_soon() {
     for proven in [false, true] {
         let mut pair = pair(Limits::default());
-        pair.deliver(0, &req(HOST, 7, patient));
-        let (id, parameters, _) = asked(&mut pair).unwrap();
+        pair.deliver(0, &req(HOST, 7, long_timeouts));
+        let (id, parameters, _) = next_request(&mut pair).unwrap();
         let (qp, wire_id) = accept(&mut pair, id, &parameters);
         if proven {
             pair.deliver(0, &message_from(HOST, &brief(7, wire_id, BriefKind::Rtu)));
         }
         pair.nodes[0].roce.destroy_qp(qp).unwrap();
-        let all = silence(&mut pair, Duration::from_secs(3600));
+        let all = run_alone(&mut pair, Duration::from_secs(3600));
         assert_eq!(all.len(), if proven { 8 } else { 1 }, "{all:?}");
         assert_eq!(pair.nodes[0].roce.connections(), 0);
         assert!(pair.network.now < Instant::ZERO + Duration::from_secs(20));
@@ -345,10 +348,10 @@ fn an_end_that_nobody_answers_is_soon_over() {
 }
 
 #[test]
-fn a_peer_is_given_longer_once() {
+fn mra_extends_the_timeout_once() {
     let mut pair = pair(Limits::default());
-    pair.deliver(0, &req(HOST, 7, patient));
-    let (id, parameters, _) = asked(&mut pair).unwrap();
+    pair.deliver(0, &req(HOST, 7, long_timeouts));
+    let (id, parameters, _) = next_request(&mut pair).unwrap();
     let (_, wire_id) = accept(&mut pair, id, &parameters);
     let start = pair.network.now;
     let mra = BriefKind::Mra { about: About::Rep, service_timeout: 31 };
@@ -358,14 +361,14 @@ fn a_peer_is_given_longer_once() {
         pair.network.now = at.max(pair.network.now);
         let now = pair.network.now;
         pair.nodes[0].roce.handle_timeout(now);
-        let _ = said(&mut pair);
+        let _ = sent_messages(&mut pair);
     }
     assert!(pair.network.now.since(start) < Duration::from_secs(120));
 }
 
-/// Who does not hear our answers cannot know the next PSN: its packets do not stand for an RTU.
+/// A peer that does not receive our answers cannot know the next PSN, so its packets do not replace an RTU.
 #[test]
-fn a_packet_out_of_order_proves_nothing() {
+fn out_of_order_packet_does_not_establish_the_connection() {
     let mut pair = Pair::new(1, 1500, false);
     let ip = pair.nodes[0].ip;
     pair.nodes[0].roce.listen(1234).unwrap();
@@ -374,11 +377,11 @@ fn a_packet_out_of_order_proves_nothing() {
     let to = core::net::SocketAddr::new(ip, 1234);
     node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(4)).unwrap();
     pair.run(Duration::from_secs(1), |pair| pair.nodes[0].roce.cm.has_events());
-    let Some((id, parameters, _)) = asked(&mut pair) else { panic!("no request") };
+    let Some((id, parameters, _)) = next_request(&mut pair) else { panic!("no request") };
     let now = pair.network.now;
     let node = &mut pair.nodes[0];
     node.roce.accept(id, node.qp, &parameters, b"", now).unwrap();
-    // It arrives; what the other side says does not.
+    // Our REP arrives; the other side's messages do not.
     pair.run(Duration::from_secs(1), |pair| pair.nodes[1].roce.cm.has_events());
     pair.network.mute(1, true);
     let now = pair.network.now;
@@ -404,10 +407,10 @@ fn a_packet_out_of_order_proves_nothing() {
 }
 
 #[test]
-fn names_on_the_wire_do_not_tell_the_next() {
+fn local_ids_are_unpredictable() {
     let mut pair = pair(Limits::default());
     let mut ids: Vec<u32> = (0..64).map(|n| established(&mut pair, HOST, 10 + n).2).collect();
-    // The bits above the place are anything.
+    // The bits above the table index are random.
     let upper = |id: u32| id >> 20;
     ids.sort_unstable_by_key(|&id| upper(id));
     ids.dedup_by_key(|id| upper(*id));
@@ -415,9 +418,9 @@ fn names_on_the_wire_do_not_tell_the_next() {
 }
 
 #[test]
-fn a_request_teaches_no_neighbour() {
+fn request_adds_no_neighbour() {
     let mut pair = pair(Limits::default());
-    // Of this host the table has not told.
+    // The neighbour table has not resolved this host.
     pair.deliver(0, &req(200, 7, |_| ()));
     let to = "10.0.0.200:1".parse().unwrap();
     let now = pair.network.now;
@@ -427,7 +430,7 @@ fn a_request_teaches_no_neighbour() {
 }
 
 #[test]
-fn depths_are_offered_within_our_own() {
+fn offered_depths_are_limited_to_our_own() {
     let mut pair = pair(Limits::default());
     pair.deliver(
         0,
@@ -436,19 +439,19 @@ fn depths_are_offered_within_our_own() {
             bytes[DATA + 39] = 255;
         }),
     );
-    let (id, parameters, _) = asked(&mut pair).unwrap();
+    let (id, parameters, _) = next_request(&mut pair).unwrap();
     assert_eq!((parameters.responder_resources, parameters.initiator_depth), (16, 16));
     accept(&mut pair, id, &parameters);
 }
 
-/// What a request says of itself has to fit the frame, and what this port is.
+/// The fields of a request must match its frame, and this port.
 #[test]
-fn a_request_that_does_not_fit_is_refused() {
+fn inconsistent_request_is_refused() {
     let mut pair = pair(Limits::default());
     let (transport, mtu) = (RejectReason(9), RejectReason(26));
     let lies: [(&str, fn(&mut [u8]), RejectReason); 6] = [
-        ("the GID that it asks for", |b| b[DATA + 87] = 9, RejectReason::INVALID_GID),
-        ("the address that it asks for", |b| b[PRIVATE + 35] = 9, RejectReason::INVALID_GID),
+        ("the requested GID", |b| b[DATA + 87] = 9, RejectReason::INVALID_GID),
+        ("the requested address", |b| b[PRIVATE + 35] = 9, RejectReason::INVALID_GID),
         ("another transport", |b| b[DATA + 43] ^= 2, transport),
         ("another partition", |b| b[DATA + 48] ^= 1, transport),
         ("a path MTU of 4096", |b| b[DATA + 50] = b[DATA + 50] & 0xf | 0x50, mtu),
@@ -459,7 +462,7 @@ fn a_request_that_does_not_fit_is_refused() {
         assert_eq!(refused(&mut pair), Some(reason), "{lie}");
         assert!(event(&mut pair).is_none(), "{lie}");
     }
-    // From addresses that no host has.
+    // From addresses that no host may have.
     for address in [[255; 4], [224, 0, 0, 5], [0; 4]] {
         let bytes = req(HOST, 7, |bytes| {
             for at in [26, DATA + 68, PRIVATE + 16] {
@@ -468,14 +471,13 @@ fn a_request_that_does_not_fit_is_refused() {
             }
         });
         pair.deliver(0, &bytes);
-        assert!(said(&mut pair).is_empty() && event(&mut pair).is_none(), "{address:?}");
+        assert!(sent_messages(&mut pair).is_empty() && event(&mut pair).is_none(), "{address:?}");
     }
     pair.deliver(0, &req(HOST, 7, |_| ()));
-    assert!(asked(&mut pair).is_some());
+    assert!(next_request(&mut pair).is_some());
 }
 
-/// What the peer says counts only with both names of the connection, its own queue pair, and the address that
-/// the connection is of.
+/// A message about a connection needs both communication IDs, the peer's queue pair, and the connection's address.
 #[test]
 fn a_message_counts_only_for_the_connection_that_it_names() {
     let mut pair = pair(Limits::default());
@@ -505,14 +507,14 @@ fn a_message_counts_only_for_the_connection_that_it_names() {
     }
     pair.deliver(0, &message_from(HOST, &dreq(8, number)));
     assert!(matches!(event(&mut pair), Some(ConnectionEvent::Disconnected { .. })));
-    // What has ended holds the peer's queue pair no longer.
+    // An ended connection no longer holds the peer's queue pair.
     let again = req(HOST, 8, |bytes| bytes[DATA] = 1);
-    let _ = said(&mut pair);
+    let _ = sent_messages(&mut pair);
     pair.deliver(0, &again);
-    assert!(asked(&mut pair).is_some());
+    assert!(next_request(&mut pair).is_some());
 }
 
-/// A packet for a connected queue pair comes from its peer, on its port, with its partition.
+/// Packets for a connected queue pair must come from its peer, on its port, with its partition.
 #[test]
 fn a_packet_counts_only_from_the_peer() {
     let mut pair = Pair::new(5, 1500, false);
@@ -530,7 +532,7 @@ fn a_packet_counts_only_from_the_peer() {
     let into = pair.nodes[0].arena.alloc(64, 64).unwrap();
     let node = &mut pair.nodes[0];
     node.roce.post_recv(node.qp, &verbs::RecvRequest { id: 1, into: &[into] }).unwrap();
-    // Where it lies, which port it comes in on, and what is counted.
+    // The forged field, the port, and the change.
     let lies: [(&str, usize, fn(&mut [u8])); 5] = [
         ("another source", 0, |b| b[29] = 9),
         ("another partition", 0, |b| b[45] ^= 1),
@@ -550,7 +552,7 @@ fn a_packet_counts_only_from_the_peer() {
     }
     pair.nodes[0].roce.handle_frame(0, &honest, now);
     assert_eq!(pair.nodes[0].completions().len(), 1);
-    // A queue pair in error hears nothing.
+    // A queue pair in error drops packets.
     let node = &mut pair.nodes[0];
     node.roce.fail_qp(node.qp).unwrap();
     let before = node.roce.counters().dropped.wrong_state;
@@ -558,22 +560,21 @@ fn a_packet_counts_only_from_the_peer() {
     assert_eq!(node.roce.counters().dropped.wrong_state, before + 1);
 }
 
-/// Messages of the connection manager come with its key, for its partition, as datagrams, and to an address of
-/// the port.
+/// Messages of the connection manager need its Q_Key, its partition, a datagram opcode, and an address of the port.
 #[test]
-fn a_message_comes_as_one() {
+fn malformed_management_datagram_is_dropped() {
     let mut pair = pair(Limits::default());
     let lies: [(&str, fn(&mut [u8])); 4] = [
-        ("another key", |b| b[42 + bth::LEN] ^= 1),
+        ("another Q_Key", |b| b[42 + bth::LEN] ^= 1),
         ("another partition", |b| b[45] ^= 1),
-        ("of a connection", |b| b[42] = 0x04),
+        ("an opcode of RC", |b| b[42] = 0x04),
         ("another address", |b| b[33] = 99),
     ];
     for (lie, change) in lies {
         pair.deliver(0, &req(HOST, 7, change));
-        assert!(said(&mut pair).is_empty() && event(&mut pair).is_none(), "{lie}");
+        assert!(sent_messages(&mut pair).is_empty() && event(&mut pair).is_none(), "{lie}");
     }
     assert_eq!(pair.nodes[0].roce.counters().received.connection_manager, 0);
     pair.deliver(0, &req(HOST, 7, |_| ()));
-    assert!(asked(&mut pair).is_some());
+    assert!(next_request(&mut pair).is_some());
 }

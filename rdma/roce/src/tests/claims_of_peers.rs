@@ -1,8 +1,9 @@
-//! What others allege in the name of a connection's peer: the answers to our own request, and all of it over IPv6.
+//! Messages that other hosts send in the name of a connection's peer: answers to our own request, and all of it over
+//! IPv6.
 
 use super::claims::{
     DATA, HOST, OTHER, PARAMETERS, TRANSACTION, accept, brief, event, finish, message_from, pair,
-    parse, refused, said, silence,
+    parse, refused, run_alone, sent_messages,
 };
 use crate::testing::{Pair, Rng, frame};
 use crate::wire::cm::{About, BriefKind, Message, REP_PRIVATE_DATA, Rep};
@@ -14,8 +15,8 @@ use core::time::Duration;
 use std::vec::Vec;
 use verbs::{ConnectionEvent, ConnectionManager, Provider, QpState, RejectReason};
 
-/// Node 0 asks node 1 for a connection; the frame of its request.
-fn asking() -> (Pair, Vec<u8>) {
+/// Node 0 requests a connection from node 1; returns the frame of its request.
+fn pending_request() -> (Pair, Vec<u8>) {
     let mut pair = pair(Limits::default());
     let ip = pair.nodes[1].ip;
     let node = &mut pair.nodes[0];
@@ -27,22 +28,22 @@ fn asking() -> (Pair, Vec<u8>) {
     (pair, frame(&tx))
 }
 
-fn name_of(asked: &[u8]) -> u32 {
-    let Message::Req(ours) = parse(asked) else { panic!("no REQ") };
+fn local_id_of(sent_req: &[u8]) -> u32 {
+    let Message::Req(ours) = parse(sent_req) else { panic!("no REQ") };
     ours.local_id
 }
 
-/// An answer in the words of the request, from 10.0.0.`host`.
-fn answer(host: u8, message: &Message, asked: &[u8]) -> Vec<u8> {
+/// An answer with the transaction ID of the request, from 10.0.0.`host`.
+fn answer(host: u8, message: &Message, sent_req: &[u8]) -> Vec<u8> {
     let mut bytes = message_from(host, message);
-    bytes[TRANSACTION..TRANSACTION + 8].copy_from_slice(&asked[TRANSACTION..TRANSACTION + 8]);
+    bytes[TRANSACTION..TRANSACTION + 8].copy_from_slice(&sent_req[TRANSACTION..TRANSACTION + 8]);
     finish(bytes)
 }
 
-/// An answer repeats what its request is called: no two of ours are called the same.
+/// An answer repeats the transaction ID of its request: no two requests of ours have the same.
 #[test]
-fn each_request_has_a_name_of_its_own() {
-    let (mut pair, first) = asking();
+fn requests_have_distinct_transaction_ids() {
+    let (mut pair, first) = pending_request();
     let to = core::net::SocketAddr::new(pair.nodes[1].ip, 1);
     let now = pair.network.now;
     let node = &mut pair.nodes[0];
@@ -52,15 +53,15 @@ fn each_request_has_a_name_of_its_own() {
     assert!(node.roce.poll_transmit(0, now, &mut tx));
     let second = frame(&tx);
     assert_ne!(first[TRANSACTION..TRANSACTION + 8], second[TRANSACTION..TRANSACTION + 8]);
-    assert_ne!(name_of(&first), name_of(&second));
+    assert_ne!(local_id_of(&first), local_id_of(&second));
 }
 
 #[test]
-fn a_reply_is_the_peers() {
-    let (mut pair, asked) = asking();
+fn rep_from_another_host_is_ignored() {
+    let (mut pair, sent_req) = pending_request();
     let rep = Message::Rep(Rep {
         local_id: 9,
-        remote_id: name_of(&asked),
+        remote_id: local_id_of(&sent_req),
         qpn: 77,
         starting_psn: 5,
         responder_resources: 0,
@@ -70,42 +71,46 @@ fn a_reply_is_the_peers() {
         ca_guid: 1,
         private_data: [0; REP_PRIVATE_DATA],
     });
-    pair.deliver(0, &answer(OTHER, &rep, &asked));
+    pair.deliver(0, &answer(OTHER, &rep, &sent_req));
     assert_eq!(pair.nodes[0].roce.counters().dropped.wrong_peer, 1);
-    assert!(event(&mut pair).is_none() && said(&mut pair).is_empty());
+    assert!(event(&mut pair).is_none() && sent_messages(&mut pair).is_empty());
     assert_eq!(pair.nodes[0].roce.qp_state(pair.nodes[0].qp), Ok(QpState::Init));
-    pair.deliver(0, &answer(HOST, &rep, &asked));
+    pair.deliver(0, &answer(HOST, &rep, &sent_req));
     assert!(matches!(event(&mut pair), Some(ConnectionEvent::Established { .. })));
     assert_eq!(pair.nodes[0].roce.qp_state(pair.nodes[0].qp), Ok(QpState::Rts));
 }
 
-/// Who asks for more time for the answer: a request is repeated as if a stranger had said nothing.
+/// An MRA of another host is ignored: the request is retransmitted as without it.
 #[test]
-fn more_time_is_the_peers_to_ask_for() {
+fn mra_from_another_host_is_ignored() {
     for (host, repeats) in [(OTHER, true), (HOST, false)] {
-        let (mut pair, asked) = asking();
+        let (mut pair, sent_req) = pending_request();
         let deadline = pair.nodes[0].roce.poll_timeout().expect("it waits for an answer");
         let mra = BriefKind::Mra { about: About::Req, service_timeout: 22 };
-        let mra = brief(9, name_of(&asked), mra);
-        pair.deliver(0, &answer(host, &mra, &asked));
+        let mra = brief(9, local_id_of(&sent_req), mra);
+        pair.deliver(0, &answer(host, &mra, &sent_req));
         assert_eq!(pair.nodes[0].roce.counters().dropped.wrong_peer, u64::from(host == OTHER));
         pair.network.now = deadline;
         pair.nodes[0].roce.handle_timeout(deadline);
-        let said = said(&mut pair);
-        assert_eq!(matches!(said.as_slice(), [Message::Req(_)]), repeats, "{host}: {said:?}");
+        let sent_messages = sent_messages(&mut pair);
+        assert_eq!(
+            matches!(sent_messages.as_slice(), [Message::Req(_)]),
+            repeats,
+            "{host}: {sent_messages:?}"
+        );
         if !repeats {
             // In time, 16.4 s later than otherwise.
-            let all = silence(&mut pair, Duration::from_secs(20));
+            let all = run_alone(&mut pair, Duration::from_secs(20));
             let first = all.first().map(|(at, message)| (at.as_millis(), message));
             assert!(matches!(first, Some((16_384, Message::Req(_)))), "{all:?}");
         }
     }
 }
 
-/// Over IPv6: the GID and the private data of a request, and whose the messages about its connection are.
+/// Over IPv6: the GID and the private data of a request, and the senders of messages about its connection.
 #[test]
-fn over_ipv6_an_address_is_what_the_frame_says() {
-    // Behind a header that is 20 bytes longer; the last bytes of the frame's source, the GID and the address.
+fn ipv6_request_with_an_address_other_than_its_frames_is_refused() {
+    // Offsets behind a header that is 20 bytes longer: the last bytes of the frame's source, the GID and the address.
     const DATA6: usize = DATA + 20;
     const SOURCE: usize = 14 + 8 + 15;
     const PLACES: [(&str, usize); 3] =
@@ -127,14 +132,14 @@ fn over_ipv6_an_address_is_what_the_frame_says() {
     let good = frame(&tx);
     let Message::Req(req) = parse(&good) else { panic!("no REQ") };
     let sealed = |mut bytes: Vec<u8>| {
-        // Without the checksum of UDP.
+        // Without a UDP checksum.
         bytes[14 + 40 + 6..14 + 40 + 8].fill(0);
         let end = bytes.len() - 4;
         let icrc = Icrc::new().compute(Network::Ipv6, &bytes[14..end], &[], 0);
         bytes[end..].copy_from_slice(&icrc);
         bytes
     };
-    // One of the three differs from the others, or two do.
+    // One or two of the three addresses differ.
     for lie in 1..7 {
         let mut bytes = good.clone();
         for (n, (_, at)) in PLACES.iter().enumerate() {
@@ -156,7 +161,7 @@ fn over_ipv6_an_address_is_what_the_frame_says() {
     };
     assert_eq!(from.ip(), pair.nodes[1].ip);
     let (qp, wire_id) = accept(&mut pair, connection, &parameters);
-    let said_by = |host: u8, message: &Message| {
+    let message_by = |host: u8, message: &Message| {
         let mut bytes = good.clone();
         bytes[SOURCE] = host;
         let mut data = [0; mad::DATA_LEN];
@@ -169,13 +174,13 @@ fn over_ipv6_an_address_is_what_the_frame_says() {
     let rtu = brief(req.local_id, wire_id, BriefKind::Rtu);
     let dreq = brief(req.local_id, wire_id, BriefKind::Dreq { remote_qpn });
     for (n, message) in [rtu, dreq].iter().enumerate() {
-        pair.deliver(0, &said_by(OTHER, message));
+        pair.deliver(0, &message_by(OTHER, message));
         assert_eq!(pair.nodes[0].roce.counters().dropped.wrong_peer, n as u64 + 1);
         assert!(event(&mut pair).is_none(), "{message}");
         assert_eq!(pair.nodes[0].roce.qp_state(qp), Ok(QpState::Rts), "{message}");
     }
-    pair.deliver(0, &said_by(HOST, &rtu));
+    pair.deliver(0, &message_by(HOST, &rtu));
     assert!(matches!(event(&mut pair), Some(ConnectionEvent::Established { .. })));
-    pair.deliver(0, &said_by(HOST, &dreq));
+    pair.deliver(0, &message_by(HOST, &dreq));
     assert!(matches!(event(&mut pair), Some(ConnectionEvent::Disconnected { .. })));
 }

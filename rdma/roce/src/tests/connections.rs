@@ -1,4 +1,4 @@
-//! The connection manager: against itself over a bad wire, and against what Linux said.
+//! The connection manager: against itself over a lossy wire, and against captured messages of Linux.
 
 use super::arbitrary::seal;
 use super::transport::request;
@@ -30,8 +30,8 @@ pub(super) fn pair(seed: u64) -> Pair {
     pair
 }
 
-/// Node 1 asks node 0.
-pub(super) fn ask(pair: &mut Pair, port: u16, data: &[u8]) -> ConnectionId {
+/// Node 1 requests a connection from node 0.
+pub(super) fn request_connection(pair: &mut Pair, port: u16, data: &[u8]) -> ConnectionId {
     let to = SocketAddr::new(pair.nodes[0].ip, port);
     let now = pair.network.now;
     let node = &mut pair.nodes[1];
@@ -48,16 +48,16 @@ pub(super) fn event(pair: &mut Pair, n: usize) -> Option<ConnectionEvent> {
     found
 }
 
-/// Connects; returns the connection as both ends name it.
+/// Connects; returns the handles of the connection at both ends.
 pub(super) fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
-    let asked = ask(pair, 1234, b"please");
+    let requested = request_connection(pair, 1234, b"please");
     let Some(ConnectionEvent::Request { connection, from, parameters, private_data, .. }) =
         event(pair, 0)
     else {
         panic!("no request");
     };
     assert_eq!(from.ip(), pair.nodes[1].ip);
-    assert!(from.port() > 0xc000, "{from}: one of those that nobody has for himself");
+    assert!(from.port() > 0xc000, "{from}: the port must be ephemeral");
     assert_eq!(&private_data.as_slice()[..7], b"please\0");
     assert_eq!((parameters.responder_resources, parameters.initiator_depth), (3, 2));
     let now = pair.network.now;
@@ -66,13 +66,13 @@ pub(super) fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
     let Some(ConnectionEvent::Established { connection: id, private_data }) = event(pair, 1) else {
         panic!("not accepted");
     };
-    assert_eq!((id, &private_data.as_slice()[..14]), (asked, &b"with pleasure\0"[..]));
+    assert_eq!((id, &private_data.as_slice()[..14]), (requested, &b"with pleasure\0"[..]));
     assert!(matches!(event(pair, 0), Some(ConnectionEvent::Established { .. })));
-    [connection, asked]
+    [connection, requested]
 }
 
 /// One SEND from node 1 to node 0.
-fn use_it(pair: &mut Pair) {
+fn exchange(pair: &mut Pair) {
     let [a, b] = &mut pair.nodes;
     let into = a.arena.alloc(64, 64).unwrap();
     a.roce.post_recv(a.qp, &RecvRequest { id: 1, into: &[into] }).unwrap();
@@ -86,21 +86,21 @@ fn use_it(pair: &mut Pair) {
 #[test]
 fn connect_use_disconnect() {
     let mut pair = pair(0);
-    let [_, asked] = connect(&mut pair);
-    use_it(&mut pair);
+    let [_, requested] = connect(&mut pair);
+    exchange(&mut pair);
     let now = pair.network.now;
-    pair.nodes[1].roce.disconnect(asked, now).unwrap();
+    pair.nodes[1].roce.disconnect(requested, now).unwrap();
     for n in 0..2 {
         assert!(matches!(event(&mut pair, n), Some(ConnectionEvent::Disconnected { .. })));
         let node = &pair.nodes[n];
         assert_eq!(node.roce.qp_state(node.qp), Ok(QpState::Error));
     }
-    assert!(!pair.run(Duration::from_secs(10), |_| false), "it comes to rest");
+    assert!(!pair.run(Duration::from_secs(10), |_| false), "the network must become idle");
     assert_eq!(pair.nodes.each_ref().map(|n| n.roce.connections()), [0, 0]);
 }
 
 #[test]
-fn a_bad_wire_only_takes_longer() {
+fn connections_survive_a_faulty_wire() {
     for seed in 0..30 {
         let mut pair = pair(seed);
         pair.network.set_faults(Faults {
@@ -110,7 +110,7 @@ fn a_bad_wire_only_takes_longer() {
             corruption: 50,
         });
         let [accepted, _] = connect(&mut pair);
-        use_it(&mut pair);
+        exchange(&mut pair);
         let now = pair.network.now;
         pair.nodes[0].roce.disconnect(accepted, now).unwrap();
         for n in 0..2 {
@@ -123,15 +123,15 @@ fn a_bad_wire_only_takes_longer() {
 }
 
 #[test]
-fn refusals_say_why() {
+fn rejections_carry_their_reason() {
     let mut pair = pair(0);
-    let asked = ask(&mut pair, 99, b"");
+    let requested = request_connection(&mut pair, 99, b"");
     let Some(ConnectionEvent::Rejected { connection, reason, .. }) = event(&mut pair, 1) else {
         panic!("not refused");
     };
-    assert_eq!((connection, reason), (asked, RejectReason::INVALID_SERVICE_ID));
+    assert_eq!((connection, reason), (requested, RejectReason::INVALID_SERVICE_ID));
 
-    ask(&mut pair, 1234, b"");
+    request_connection(&mut pair, 1234, b"");
     let Some(ConnectionEvent::Request { connection, .. }) = event(&mut pair, 0) else {
         panic!("no request");
     };
@@ -145,11 +145,11 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn nobody_answers() {
+fn unanswered_request_times_out() {
     let mut pair = pair(0);
     pair.network.mute(0, true);
     let start = pair.network.now;
-    ask(&mut pair, 1234, b"");
+    request_connection(&mut pair, 1234, b"");
     let gone = event(&mut pair, 1);
     assert!(matches!(gone, Some(ConnectionEvent::Rejected { reason: RejectReason::TIMEOUT, .. })));
     // Sixteen REQs, 4.608 s apart.
@@ -164,7 +164,7 @@ fn nobody_answers() {
 }
 
 #[test]
-fn a_peer_that_dies_is_disconnected() {
+fn dead_peer_is_disconnected() {
     let mut pair = pair(0);
     connect(&mut pair);
     pair.network.mute(0, true);
@@ -180,7 +180,7 @@ fn a_peer_that_dies_is_disconnected() {
     assert_eq!(pair.nodes[1].roce.connections(), 0);
 }
 
-/// Frames of Linux's REQ, RTU and DREQ, with our names in them, are answered as Linux's server did.
+/// Frames of Linux's REQ, RTU and DREQ, with our IDs, are answered as Linux's server did.
 #[test]
 fn linux_is_served() {
     let frames = session();
@@ -223,7 +223,7 @@ fn linux_is_served() {
     };
     assert_eq!(known(&ours), known(&linux));
 
-    // Once more the same REQ: once more the same REP.
+    // A repeated REQ is answered with the same REP.
     pair.deliver(0, &frames[0]);
     let node = &mut pair.nodes[0];
     assert!(node.roce.poll_transmit(0, now, &mut tx));
@@ -254,7 +254,7 @@ fn linux_is_served() {
                 )
         })
         .unwrap();
-    // The DREQ of that capture comes from another connection: its sender's name is another.
+    // The DREQ of that capture is from another connection, with another local ID.
     let mut dreq = with_our_id(dreq, Some(qpn));
     let data = 42 + 12 + 8 + mad::HEADER_LEN;
     dreq[data..data + 4].copy_from_slice(&linux.remote_id.to_be_bytes());
@@ -267,7 +267,7 @@ fn linux_is_served() {
     let over = node.roce.poll_connection_event();
     assert!(matches!(over, Some(ConnectionEvent::Disconnected { .. })));
     assert_eq!(node.roce.qp_state(node.qp), Ok(QpState::Error));
-    // A DREQ for a connection that nobody knows is answered, too.
+    // A DREQ for an unknown connection is answered, too.
     pair.deliver(0, &end[0]);
     assert!(pair.nodes[0].roce.poll_transmit(0, now, &mut tx));
     let unknown = message(&frame(&tx));
@@ -280,11 +280,11 @@ fn message(frame: &[u8]) -> Message {
     Message::parse(header.attribute, &data).unwrap()
 }
 
-/// Data that overtakes the RTU is as good as the RTU.
+/// Data that overtakes the RTU establishes the connection like the RTU.
 #[test]
-fn data_before_the_rtu() {
+fn data_before_the_rtu_establishes_the_connection() {
     let mut pair = pair(0);
-    ask(&mut pair, 1234, b"");
+    request_connection(&mut pair, 1234, b"");
     let Some(ConnectionEvent::Request { connection, parameters, .. }) = event(&mut pair, 0) else {
         panic!("no request");
     };
@@ -312,7 +312,7 @@ fn half_open_connections_are_bounded() {
     let original = &session()[0];
     let mut tx = TxBuffer::new();
     let mut refused = 0;
-    let mut told = 0;
+    let mut reported = 0;
     for n in 0..10_000u32 {
         let mut req = original.clone();
         req[86..90].copy_from_slice(&(n + 1).to_be_bytes());
@@ -325,23 +325,23 @@ fn half_open_connections_are_bounded() {
             refused += 1;
         }
         if n % 7 == 0 && pair.nodes[0].roce.poll_connection_event().is_some() {
-            told += 1;
+            reported += 1;
         }
-        // One host has half of them.
+        // One host has at most half of them.
         assert!(pair.nodes[0].roce.connections() <= 8);
     }
     assert_eq!(refused, 10_000 - 8);
-    assert!(told > 100);
+    assert!(reported > 100);
 }
 
 #[test]
-fn a_thousand_connections_leave_nothing() {
+fn thousand_connections_leave_no_state() {
     let mut pair = pair(2);
     let mut rng = Rng::new(5);
     for n in 0..1000 {
-        let [_, asked] = connect(&mut pair);
+        let [_, requested] = connect(&mut pair);
         let now = pair.network.now;
-        pair.nodes[1].roce.disconnect(asked, now).unwrap();
+        pair.nodes[1].roce.disconnect(requested, now).unwrap();
         for node in 0..2 {
             let over = event(&mut pair, node);
             assert!(matches!(over, Some(ConnectionEvent::Disconnected { .. })), "{n}");
@@ -358,9 +358,9 @@ fn a_thousand_connections_leave_nothing() {
 }
 
 proptest! {
-    /// Messages of Linux with bytes changed: no panic, and nothing grows.
+    /// Messages of Linux with changed bytes: no panic, and no growth.
     #[test]
-    fn changed_messages(
+    fn mutated_messages_do_not_panic(
         which in prop_oneof![0..6usize],
         changes in proptest::collection::vec((0..256usize, any::<u8>()), 0..12),
         accept in any::<bool>(),
@@ -376,7 +376,7 @@ proptest! {
                 }
                 let ours = pair.nodes[0].mac;
                 let theirs = pair.nodes[1].mac;
-                // Whichever way it went: from node 1 to node 0.
+                // All frames go from node 1 to node 0.
                 bytes[0..6].copy_from_slice(&ours);
                 bytes[6..12].copy_from_slice(&theirs);
                 bytes[26..34].copy_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);

@@ -1,5 +1,5 @@
-//! Whatever the wire does: every SEND arrives once and in order, every WRITE and READ is exact, every
-//! atomic acts once.
+//! Transfers over a faulty wire: every SEND arrives once and in order, every WRITE and READ is exact, every atomic
+//! executes once.
 
 use super::transport::request;
 use crate::testing::{Faults, Pair, Rng, contents};
@@ -33,15 +33,15 @@ fn run(seed: u64, faults: Faults, mtu: PathMtu) {
         }
         received.push(buffers);
     }
-    // What each side expects to find at the other, in order.
+    // Expected contents at the other side, in order.
     let mut sends = [Vec::new(), Vec::new()];
     let mut writes = [Vec::new(), Vec::new()];
     let mut reads = [Vec::new(), Vec::new()];
     let mut added = [0u64; 2];
     for n in 0..2 {
         let there = &granted[1 - n];
-        // The counter that is added to lies at the end of the other side's region; what is read
-        // lies before it, and nobody writes there.
+        // The atomic counter is at the end of the other side's region. The bytes for READs are before it, and no WRITE
+        // changes them.
         let far = there.memory.slice(900_000, 20_000).unwrap();
         let mut pattern = std::vec![0; far.len()];
         rng.fill_bytes(&mut pattern);
@@ -128,19 +128,19 @@ fn run(seed: u64, faults: Faults, mtu: PathMtu) {
 }
 
 #[test]
-fn nothing_wrong() {
+fn transfers_complete_without_faults() {
     run(1, Faults::default(), PathMtu::Mtu1024);
 }
 
 #[test]
-fn loss() {
+fn transfers_survive_loss() {
     for seed in 0..20 {
         run(seed, Faults { loss: 20, ..Faults::default() }, PathMtu::Mtu1024);
     }
 }
 
 #[test]
-fn duplication_and_reordering() {
+fn transfers_survive_duplication_and_reordering() {
     for seed in 20..40 {
         let faults = Faults { duplication: 50, reordering: 50, ..Faults::default() };
         run(seed, faults, PathMtu::Mtu512);
@@ -148,16 +148,16 @@ fn duplication_and_reordering() {
 }
 
 #[test]
-fn everything_at_once() {
+fn transfers_survive_all_faults_at_once() {
     for seed in 40..70 {
         let faults = Faults { loss: 15, duplication: 20, reordering: 20, corruption: 15 };
         run(seed, faults, [PathMtu::Mtu256, PathMtu::Mtu2048, PathMtu::Mtu4096][seed as usize % 3]);
     }
 }
 
-/// A peer that is gone ends in an error after all retries, and everything posted comes back.
+/// A dead peer causes an error after all retries, and all requests are flushed.
 #[test]
-fn a_dead_peer_is_noticed() {
+fn dead_peer_fails_the_queue_pair() {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
     pair.network.mute(1, true);
@@ -177,13 +177,13 @@ fn a_dead_peer_is_noticed() {
     assert_eq!(got, [(0, Status::RetryExceeded), (1, flushed), (2, flushed), (100, flushed)]);
     assert_eq!(a.roce.qp_state(a.qp), Ok(QpState::Error));
     assert_eq!(a.roce.poll_event(), Some(verbs::AsyncEvent::QpError(a.qp)));
-    // Four early repetitions within 15/16 of a timeout, then eight timeouts of 537 ms.
+    // Four early retransmissions within 15/16 of a timeout, then eight timeouts of 537 ms.
     let waited = pair.network.now.since(start).as_millis();
     assert!((8 * 536 + 502..8 * 538 + 505).contains(&waited), "{waited} ms");
 }
 
-/// The machine stands still for more than a minute, or for hours, while a request waits for its ACK, or for a peer
-/// that has no receive posted.
+/// The machine stands still for more than a minute, or for hours, while a request waits for its ACK or for a receive of
+/// the peer.
 #[test]
 fn standstill_ends_no_connection_with_a_peer_that_answers() {
     for (busy, seconds) in [(false, 75), (false, 7200), (true, 75), (true, 7200)] {
@@ -217,10 +217,10 @@ fn standstill_ends_no_connection_with_a_peer_that_answers() {
     }
 }
 
-/// A requester that never repeats, as Linux's soft-RoCE had better not: when the ACK of its last request
-/// is lost it is told again, twice, so that one of them may be lost too.
+/// A requester that never retransmits, because Linux's soft-RoCE does not survive it: if the ACK of its last request is
+/// lost, the responder repeats it twice, so that one repetition may be lost too.
 #[test]
-fn a_lost_last_ack_is_said_again() {
+fn lost_last_ack_is_repeated() {
     let mut pair = Pair::new(6, 1500, false);
     pair.connect(PathMtu::Mtu1024, ReadyToSend { ack_timeout: 0, ..Pair::LINUX });
     let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
@@ -245,14 +245,14 @@ fn a_lost_last_ack_is_said_again() {
         pair.network.now.since(start)
     );
     assert_eq!(pair.nodes[1].roce.counters().acks_repeated, 2);
-    assert!(!pair.run(ms(1000), |_| false), "and then there is rest");
+    assert!(!pair.run(ms(1000), |_| false), "the network must become idle");
     assert_eq!(pair.nodes[1].roce.counters().sent.acknowledges, 3);
     assert_eq!(pair.nodes[0].roce.counters().dropped.unexpected_answer, 0);
 }
 
-/// What a queue pair waits for itself has nothing to do with what it has said.
+/// Waiting for ACKs of its own requests does not make a queue pair repeat the ACKs that it sent.
 #[test]
-fn an_ack_is_not_said_again_because_none_comes() {
+fn retransmission_does_not_repeat_acks() {
     let mut pair = Pair::new(6, 1500, false);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
     let into = pair.nodes[1].arena.alloc(64, 64).unwrap();

@@ -1,4 +1,4 @@
-//! Packets with the headers that are expected take a shorter way, and are treated no differently.
+//! Packets with the expected headers take a shorter path, with the same outcome.
 
 use super::arbitrary::seal;
 use super::transport::request;
@@ -9,13 +9,13 @@ use std::string::String;
 use std::vec::Vec;
 use verbs::{Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation};
 
-/// Where the IPv4 header is.
+/// Offset of the IPv4 header.
 const IP: usize = 14;
 /// Bytes before the extended headers.
 pub const LEN: usize = 54;
 
-/// Two nodes, and the frames of a WRITE with immediate from one to the other, which may know what to expect.
-pub fn world(knows: bool) -> (Pair, Vec<Vec<u8>>) {
+/// Two nodes, and the frames of a WRITE with immediate from one to the other, whose header prediction may be off.
+pub fn world(predicts: bool) -> (Pair, Vec<Vec<u8>>) {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu256, Pair::LINUX);
     let [a, b] = &mut pair.nodes;
@@ -34,13 +34,13 @@ pub fn world(knows: bool) -> (Pair, Vec<Vec<u8>>) {
     }
     let qp = b.roce.qps.get_mut(b.qp.0).unwrap();
     assert!(qp.expected.is_some());
-    qp.expected = qp.expected.filter(|_| knows);
+    qp.expected = qp.expected.filter(|_| predicts);
     (pair, frames)
 }
 
-/// What comes of frame `n` of the WRITE as `change` leaves it, and of the rest of them.
-fn outcome(knows: bool, n: usize, change: impl Fn(&mut Vec<u8>)) -> (Verdict, String) {
-    let (mut pair, mut frames) = world(knows);
+/// Outcome of frame `n` of the WRITE after `change`, and of its other frames.
+fn outcome(predicts: bool, n: usize, change: impl Fn(&mut Vec<u8>)) -> (Verdict, String) {
+    let (mut pair, mut frames) = world(predicts);
     change(&mut frames[n]);
     let mut verdict = Verdict::NotRoce;
     for (i, frame) in frames.iter().enumerate() {
@@ -62,7 +62,7 @@ fn outcome(knows: bool, n: usize, change: impl Fn(&mut Vec<u8>)) -> (Verdict, St
 }
 
 #[test]
-fn any_bit_that_differs_is_treated_alike() {
+fn changed_bit_has_the_same_outcome_without_prediction() {
     for n in 0..4 {
         for bit in 0..8 * (LEN + 8) {
             for sealed in [false, true] {
@@ -82,7 +82,7 @@ fn any_bit_that_differs_is_treated_alike() {
 }
 
 #[test]
-fn any_length_is_treated_alike() {
+fn frame_of_any_length_has_the_same_outcome_without_prediction() {
     for n in 0..4 {
         for len in 0..70 {
             netsim::label!(n, len);
@@ -95,7 +95,7 @@ fn any_length_is_treated_alike() {
 }
 
 #[test]
-fn what_each_packet_has_of_its_own_does_not_matter() {
+fn variable_fields_do_not_affect_prediction() {
     let (mut pair, frames) = world(true);
     let node = &mut pair.nodes[1];
     let expected = node.roce.qps.get_mut(node.qp.0).unwrap().expected.unwrap();
@@ -104,7 +104,7 @@ fn what_each_packet_has_of_its_own_does_not_matter() {
         let mut foreign = frame.clone();
         foreign[6] ^= 0x80;
         assert!(expected.matches(&foreign).is_none(), "another station");
-        // Type of service, identification, time to live, source port, acknowledgement, PSN.
+        // Type of service, identification, time to live, source port, ACK request, PSN.
         for at in [15, 18, 22, 34, LEN - 4, LEN - 2] {
             let mut other = frame.clone();
             other[at] ^= 0x80;
@@ -114,7 +114,7 @@ fn what_each_packet_has_of_its_own_does_not_matter() {
     }
 }
 
-/// Sets the checksum of the IPv4 header right.
+/// Corrects the checksum of the IPv4 header.
 fn set_checksum(frame: &mut [u8]) {
     frame[IP + 10..IP + 12].fill(0);
     let words = frame[IP..IP + 20].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));

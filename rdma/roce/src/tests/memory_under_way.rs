@@ -1,4 +1,4 @@
-//! Memory is free for others when no send queue refers to it, and a peer does not hold it for long.
+//! Memory is free for reuse when no send queue refers to it, and a peer cannot hold it for long.
 
 use super::transport::request;
 use crate::testing::Pair;
@@ -9,7 +9,7 @@ use verbs::{
     SendWith, Status,
 };
 
-/// A WRITE of node 0 is posted.
+/// Posts a WRITE at node 0.
 fn write(pair: &mut Pair, id: u64) {
     let b = &mut pair.nodes[1];
     let memory = b.arena.alloc(4096, 4096).unwrap();
@@ -24,7 +24,7 @@ fn write(pair: &mut Pair, id: u64) {
 }
 
 #[test]
-fn what_is_under_way_is_done_when_it_is_acknowledged() {
+fn requests_under_way_are_done_when_acknowledged() {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
     let mut nothing = pair.nodes[0].roce.under_way();
@@ -35,11 +35,11 @@ fn what_is_under_way_is_done_when_it_is_acknowledged() {
     assert!(first.queue_pairs().eq([pair.nodes[0].qp]));
     pair.network.mute(1, true);
     pair.run(Duration::from_millis(100), |_| false);
-    // Sent, and perhaps to be sent again.
+    // Sent, and perhaps to be retransmitted.
     assert!(!pair.nodes[0].roce.is_done(&mut first));
     pair.network.mute(1, false);
     pair.run(Duration::from_secs(1), |_| false);
-    // Something is always posted behind it: that does not count.
+    // Requests posted later do not count.
     write(&mut pair, 3);
     assert!(pair.nodes[0].roce.is_done(&mut first));
     let mut second = pair.nodes[0].roce.under_way();
@@ -50,7 +50,7 @@ fn what_is_under_way_is_done_when_it_is_acknowledged() {
 }
 
 #[test]
-fn a_queue_pair_that_is_gone_refers_to_nothing() {
+fn destroyed_queue_pair_has_no_requests_under_way() {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
     write(&mut pair, 1);
@@ -60,9 +60,9 @@ fn a_queue_pair_that_is_gone_refers_to_nothing() {
     assert!(pair.nodes[0].roce.is_done(&mut under_way));
 }
 
-/// A peer that is there, and never has a receive: RNR NAKs may be answered for ever, but are not.
+/// A peer that answers and never posts a receive: RNR NAKs do not prolong a request for ever.
 #[test]
-fn a_peer_that_is_never_ready_holds_nothing_for_long() {
+fn endless_rnr_naks_fail_the_queue_pair() {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu1024, ReadyToSend { rnr_retry: 7, ..Pair::LINUX });
     let a = &mut pair.nodes[0];

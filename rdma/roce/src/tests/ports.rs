@@ -15,7 +15,7 @@ const SECOND_MAC: [u8; 6] = [0x52, 0x54, 0, 0, 1, 1];
 
 fn bytes(tx: &TxBuffer) -> Vec<u8> {
     let packet = tx.packet();
-    assert!(packet.payload.is_empty(), "an inline payload stands in the header");
+    assert!(packet.payload.is_empty(), "an inline payload is in the header");
     [packet.header, packet.trailer].concat()
 }
 
@@ -36,7 +36,7 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
     };
     let (now, node) = (pair.network.now, &mut pair.nodes[0]);
     let unknown = node.roce.ready_to_receive(node.qp, &peer);
-    assert_eq!(unknown, Err(VerbsError::Invalid), "no port has that address");
+    assert_eq!(unknown, Err(VerbsError::Invalid), "no port has this address");
     let config = PortConfig { mac: SECOND_MAC, addresses: std::vec![second], mtu: 1500 };
     assert_eq!(node.roce.add_port(config), 1);
     node.roce.ready_to_receive(node.qp, &peer).unwrap();
@@ -55,26 +55,25 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
     };
     node.roce.post_send(node.qp, &send).unwrap();
     let mut tx = TxBuffer::new();
-    assert!(!node.roce.poll_transmit(0, now, &mut tx), "nothing for the first port");
-    assert!(!node.roce.poll_transmit(2, now, &mut tx), "there is no third");
+    assert!(!node.roce.poll_transmit(0, now, &mut tx), "no packet for the first port");
+    assert!(!node.roce.poll_transmit(2, now, &mut tx), "no third port");
     assert!(node.roce.poll_transmit(1, now, &mut tx));
     let frame = bytes(&tx);
     assert_eq!(frame[..6], peer_mac);
     assert_eq!(frame[6..12], SECOND_MAC);
 
-    // The peer takes it for what it is, and only on its own port.
+    // The peer parses it, but only on its own port.
     let other = &mut pair.nodes[1].roce;
     assert_eq!(other.handle_frame(1, &frame, now), Verdict::Consumed);
-    assert_eq!(other.counters().dropped.not_ours, 1, "it has no second port");
+    assert_eq!(other.counters().dropped.not_ours, 1, "the peer has no second port");
     assert_eq!(other.handle_frame(0, &frame, now), Verdict::Consumed);
     assert_eq!(other.counters().dropped.not_ours, 1);
     assert_eq!(other.counters().dropped.wrong_state, 1, "its queue pair is not connected");
 }
 
-/// A port that takes no frames (its peer has stopped the wire) keeps its own answers from being sent,
-/// and nobody else's.
+/// A port that takes no frames (its peer has stopped the wire) delays its own answers, and no others.
 #[test]
-fn a_port_that_is_stuck_holds_up_no_other() {
+fn stuck_port_does_not_delay_other_ports() {
     let mut pair = Pair::new(9, 1500, false);
     let second: IpAddr = "10.0.1.1".parse().unwrap();
     let config = PortConfig { mac: SECOND_MAC, addresses: std::vec![second], mtu: 1500 };
@@ -90,7 +89,7 @@ fn a_port_that_is_stuck_holds_up_no_other() {
     let (host, station) = (pair.nodes[1].ip, pair.nodes[1].mac);
     pair.nodes[0].roce.pin_neighbour(1, host, station);
     let (mut rng, mut tx) = (Rng::new(1), TxBuffer::new());
-    // A request of node 1's to an address of node 0's, where nobody listens: to be refused.
+    // A request of node 1 to an address of node 0 without a listener, which will be refused.
     let mut request = |to: IpAddr, mac: [u8; 6]| {
         let Node { roce, pd, cq, ip, .. } = &mut pair.nodes[1];
         let qp = roce.create_qp(&Pair::init(*pd, *cq), &mut rng).unwrap();
@@ -105,15 +104,15 @@ fn a_port_that_is_stuck_holds_up_no_other() {
     }
     let node = &mut pair.nodes[0];
     node.roce.handle_frame(0, &good, now);
-    assert!(node.roce.poll_transmit(0, now, &mut tx), "the first port has its answer to send");
-    assert!(!node.roce.poll_transmit(0, now, &mut tx), "and only that");
+    assert!(node.roce.poll_transmit(0, now, &mut tx), "the first port must send its answer");
+    assert!(!node.roce.poll_transmit(0, now, &mut tx), "the first port has one answer");
     let waiting = core::iter::from_fn(|| node.roce.poll_transmit(1, now, &mut tx).then_some(()));
     assert!((1..=256).contains(&waiting.count()), "the second port's answers are bounded");
 }
 
-/// A link that goes down and comes back within the timers is told of, and costs nothing else.
+/// A link that goes down and comes back within the timers is reported, and has no other effect.
 #[test]
-fn a_link_that_flaps() {
+fn link_flap_is_reported_and_loses_no_request() {
     let mut pair = Pair::new(8, 1500, false);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
     let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
@@ -123,7 +122,7 @@ fn a_link_that_flaps() {
     pair.network.set_up(place, false);
     let a = &mut pair.nodes[0];
     a.roce.set_link(0, true);
-    assert_eq!(a.roce.poll_event(), None, "it was up");
+    assert_eq!(a.roce.poll_event(), None, "the link was up");
     a.roce.set_link(0, false);
     assert_eq!(a.roce.poll_event(), Some(AsyncEvent::PortError(0)));
     let payload = Payload::Inline(b"later");
@@ -141,7 +140,7 @@ fn a_link_that_flaps() {
     assert!(!pair.run(Duration::from_secs(3), |pair| !pair.nodes[0].completions().is_empty()));
     pair.network.set_up(place, true);
     let a = &mut pair.nodes[0];
-    // Of what nobody has heard, the last counts.
+    // Of several unread events only the last stays.
     a.roce.set_link(0, true);
     a.roce.set_link(0, false);
     a.roce.set_link(0, true);

@@ -1,4 +1,4 @@
-//! What a peer must not do is refused as the specification says, and touches nothing.
+//! Forbidden requests of a peer are refused as specified, and change no memory.
 
 use super::arbitrary::seal;
 use super::claims::finish;
@@ -13,7 +13,7 @@ use verbs::{
     SendWith, Status,
 };
 
-/// One request of node 0 against a region of node 1 that was made ready by `prepare`; how it ended.
+/// One request of node 0 to a region of node 1, set up by `prepare`; returns its status.
 fn attempt(
     access: Access,
     prepare: impl FnOnce(&mut Pair, verbs::Region) -> RemoteAddress,
@@ -46,7 +46,7 @@ fn start(region: verbs::Region) -> RemoteAddress {
 }
 
 #[test]
-fn memory_that_is_not_granted() {
+fn access_to_memory_that_is_not_granted_is_refused() {
     let all = Access::all();
     let wrong_key = |_: &mut Pair, r| RemoteAddress { rkey: start(r).rkey ^ 1, ..start(r) };
     assert_eq!(attempt(all, wrong_key, write), Status::RemoteAccess);
@@ -80,7 +80,7 @@ fn memory_that_is_not_granted() {
 }
 
 #[test]
-fn requests_that_make_no_sense() {
+fn misaligned_atomic_and_oversized_send_are_refused() {
     let misaligned = |_: &mut Pair, r| RemoteAddress { address: start(r).address + 4, ..start(r) };
     let add = |at| {
         let into = drivers::hal::Arena::on_heap(256).alloc(8, 8).unwrap().slice(0, 8).unwrap();
@@ -98,9 +98,9 @@ fn requests_that_make_no_sense() {
     assert_eq!(attempt(Access::all(), small_receive, send), Status::RemoteInvalidRequest);
 }
 
-/// A WRITE that says to be longer than any message is no question of what is granted; the longest one is.
+/// A WRITE longer than any message is an invalid request; the longest message fails only for lack of a grant.
 #[test]
-fn a_length_that_no_message_has() {
+fn write_longer_than_any_message_is_refused() {
     let longest = MAX_MESSAGE as u32;
     for (length, expected) in [
         (longest, Status::RemoteAccess),
@@ -119,9 +119,9 @@ fn a_length_that_no_message_has() {
     }
 }
 
-/// The last packet of a WRITE brings what is left of it, and all others leave something: 1000 bytes come in four.
+/// The last packet of a WRITE has exactly the remaining bytes, all others fewer: 1000 bytes come in four packets.
 #[test]
-fn a_write_is_as_long_as_it_said() {
+fn write_of_wrong_length_is_refused() {
     for (length, good) in [(1000u32, true), (999, false), (1001, false), (768, false), (700, false)]
     {
         netsim::label!(length);
@@ -134,7 +134,7 @@ fn a_write_is_as_long_as_it_said() {
         let (now, node) = (pair.network.now, &mut pair.nodes[1]);
         let state = node.roce.qp_state(node.qp);
         assert_eq!(state == Ok(QpState::Error), !good, "{state:?}");
-        // What is received with it ends well only with all of it.
+        // The receive succeeds only with the complete WRITE.
         let completed = node.completions();
         let received = completed.iter().filter(|done| done.status == Status::Success).count();
         assert_eq!(received, usize::from(good), "{completed:?}");
@@ -147,7 +147,7 @@ fn a_write_is_as_long_as_it_said() {
     }
 }
 
-/// The frame with so many bytes of payload more, or less.
+/// The frame with `by` bytes of payload more or less.
 fn resized(frame: &[u8], by: isize) -> Vec<u8> {
     let mut bytes = frame.to_vec();
     let icrc = bytes.len() - 4;
@@ -179,11 +179,10 @@ fn send_frames() -> (Pair, Vec<Vec<u8>>) {
     (pair, frames)
 }
 
-/// First packets and those in the middle are full (256 bytes), the last has at least a byte and at most as many, also
-/// where the message as a whole is as long as it says.
+/// First and middle packets are full (256 bytes), the last has 1 to 256 bytes, even if the total length is correct.
 #[test]
-fn packets_are_as_long_as_their_place_says() {
-    // By how much each packet is longer than it should be; the last has 188 bytes of a SEND, and 232 of a WRITE.
+fn packets_of_wrong_length_are_refused() {
+    // Excess bytes of each packet; the last packet has 188 bytes of a SEND, and 232 of a WRITE.
     let sends: [&[isize]; 6] =
         [&[0; 3], &[-4, 0, 4], &[4, 0, -4], &[0, -4, 4], &[0, 0, -188], &[0, 0, 72]];
     let writes: [&[isize]; 5] =
@@ -208,7 +207,7 @@ fn packets_are_as_long_as_their_place_says() {
     }
 }
 
-/// The request of a READ of `length` bytes, of which 1000 are granted.
+/// The request of a READ of `length` bytes, with 1000 bytes granted.
 fn read_frame(length: u32) -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu256, Pair::LINUX);
@@ -226,7 +225,7 @@ fn read_frame(length: u32) -> (Pair, Vec<u8>) {
     (pair, frame)
 }
 
-/// What node 1 has to say to a frame.
+/// The answers of node 1 to a frame.
 fn answers(pair: &mut Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     pair.deliver(1, bytes);
     let (now, node) = (pair.network.now, &mut pair.nodes[1]);
@@ -234,9 +233,9 @@ fn answers(pair: &mut Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A READ that leaves what is granted, or that no message can answer, gets nothing at all.
+/// A READ beyond its grant, or longer than any message, returns no data.
 #[test]
-fn a_read_asks_for_what_is_granted_as_a_whole() {
+fn read_beyond_the_grant_is_refused() {
     let longest = MAX_MESSAGE as u32;
     for (length, more, expected) in [
         (1001, 0, Status::RemoteAccess),
@@ -254,9 +253,9 @@ fn a_read_asks_for_what_is_granted_as_a_whole() {
     }
 }
 
-/// The answer to a READ says in each packet whether it begins or ends there.
+/// The opcode of each packet of a READ response shows whether it begins or ends the response.
 #[test]
-fn what_answers_a_read_has_a_beginning_and_an_end() {
+fn read_response_opcodes_match_their_position() {
     let [first, middle, last, only] = [0x0d, 0x0e, 0x0f, 0x10];
     for (length, expected) in [
         (0, [only].as_slice()),
@@ -276,7 +275,7 @@ fn what_answers_a_read_has_a_beginning_and_an_end() {
     }
 }
 
-/// Of a READ of nothing no key is asked.
+/// A READ of 0 bytes is not checked for its key.
 #[test]
 fn a_read_of_nothing_needs_no_key() {
     let (mut pair, mut frame) = read_frame(0);
@@ -286,9 +285,9 @@ fn a_read_of_nothing_needs_no_key() {
     assert_eq!(answers.iter().map(|answer| answer[42]).collect::<Vec<_>>(), [0x10]);
 }
 
-/// A request that was taken before says nothing new: what is missing is still asked for.
+/// A duplicate request does not replace a pending NAK for a missing packet.
 #[test]
-fn a_repetition_does_not_hide_a_gap() {
+fn duplicate_does_not_hide_a_gap() {
     for (lost, opcode, syndrome) in [(false, 0x11, 0x1f), (true, 0x11, 0x60)] {
         netsim::label!(lost);
         let (mut pair, frames) = world(true);
@@ -296,17 +295,17 @@ fn a_repetition_does_not_hide_a_gap() {
         if lost {
             pair.deliver(1, &frames[2]);
         }
-        let said = answers(&mut pair, &frames[0]);
-        assert_eq!(said.len(), 1);
-        assert_eq!((said[0][42], said[0][LEN]), (opcode, syndrome));
+        let replies = answers(&mut pair, &frames[0]);
+        assert_eq!(replies.len(), 1);
+        assert_eq!((replies[0][42], replies[0][LEN]), (opcode, syndrome));
         let dropped = &pair.nodes[1].roce.counters().dropped;
         assert_eq!((dropped.duplicate, dropped.out_of_sequence), (1, u64::from(lost)));
     }
 }
 
-/// Whoever has received a part of a message knows how many packets are still to come.
+/// The responder reports how many packets of a message are still to arrive.
 #[test]
-fn what_is_still_to_come_of_a_message_is_known() {
+fn expected_frames_of_a_message_are_counted() {
     for announced in [false, true] {
         let (mut pair, frames) = world(true);
         let node = &mut pair.nodes[1];
@@ -328,7 +327,7 @@ fn what_is_still_to_come_of_a_message_is_known() {
     }
 }
 
-/// Between two packets of a WRITE the key dies: nothing more is written.
+/// A key is revoked between two packets of a WRITE: nothing more is written.
 #[test]
 fn a_key_revoked_in_the_middle_stops_the_rest() {
     let mut pair = Pair::new(3, 1500, false);
@@ -358,7 +357,7 @@ fn a_key_revoked_in_the_middle_stops_the_rest() {
     assert_eq!(b.roce.qp_state(b.qp), Ok(QpState::Error));
 }
 
-/// Users destroy a queue pair as soon as it has failed; its peer learns the reason all the same.
+/// The user destroys a queue pair as soon as it has failed; the peer still receives the reason.
 #[test]
 fn a_refusal_outlives_its_queue_pair() {
     let mut pair = Pair::new(3, 1500, false);
@@ -376,9 +375,9 @@ fn a_refusal_outlives_its_queue_pair() {
     assert_eq!(refused(&mut pair), Some(Status::RemoteAccess));
 }
 
-/// What a gap is asked for again by dies with its queue pair: there is nobody to send it to.
+/// A NAK for a missing packet is dropped with its queue pair: no queue pair could receive the retransmission.
 #[test]
-fn a_gap_does_not_outlive_its_queue_pair() {
+fn sequence_nak_does_not_outlive_its_queue_pair() {
     let (mut pair, frames) = world(true);
     pair.deliver(1, &frames[1]);
     let (now, node) = (pair.network.now, &mut pair.nodes[1]);
@@ -386,8 +385,7 @@ fn a_gap_does_not_outlive_its_queue_pair() {
     assert!(!node.roce.poll_transmit(0, now, &mut node.tx), "{:x?}", frame(&node.tx));
 }
 
-/// Users destroy a queue pair as soon as they have the message that they waited for; its sender learns
-/// that it arrived all the same.
+/// The user destroys a queue pair as soon as it has the awaited message; the sender still receives the ACK.
 #[test]
 fn an_ack_outlives_its_queue_pair() {
     let mut pair = Pair::new(3, 1500, false);

@@ -1,5 +1,4 @@
-//! Cost follows work: what a packet or a timer costs does not grow with the number of queue pairs and
-//! connections that have nothing to do.
+//! Cost follows work: the cost of a packet or timer does not grow with the number of idle queue pairs and connections.
 
 use super::transport::request;
 use crate::Limits;
@@ -9,9 +8,9 @@ use verbs::{
     PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend, RecvRequest, SendOperation, SendWith,
 };
 
-/// Queue pairs that were looked at by timers of both ends, for `rounds` messages on one queue pair beside `others`
-/// connected ones that were used once.
-fn looked_at(others: usize, rounds: u64) -> u64 {
+/// Number of queue pairs that timers of both ends checked, during `rounds` messages on one queue pair beside `others`
+/// connected queue pairs that were used once.
+fn timers_checked(others: usize, rounds: u64) -> u64 {
     let limits = Limits { qps: 2048, regions: 16, ..Limits::default() };
     let mut pair = Pair::with_limits(3, 1500, false, limits);
     let mut rng = Rng::new(9);
@@ -43,7 +42,7 @@ fn looked_at(others: usize, rounds: u64) -> u64 {
         pair.run(Duration::from_millis(20), |_| false);
     }
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
-    // All timers of those that were used have come.
+    // All timers of the others have expired.
     pair.run(Duration::from_secs(5), |_| false);
     for node in &mut pair.nodes {
         node.completions();
@@ -61,10 +60,10 @@ fn looked_at(others: usize, rounds: u64) -> u64 {
 }
 
 #[test]
-fn timers_look_at_what_may_be_due() {
-    let alone = looked_at(0, 200);
-    let crowded = looked_at(1000, 200);
+fn timer_cost_does_not_depend_on_idle_queue_pairs() {
+    let alone = timers_checked(0, 200);
+    let crowded = timers_checked(1000, 200);
     assert_eq!(alone, crowded);
-    // At both ends: a timer that is moved back is looked at now and then, not with each message.
+    // At both ends: a postponed timer is checked now and then, not with each message.
     assert!(alone < 400, "{alone} for 200 messages");
 }

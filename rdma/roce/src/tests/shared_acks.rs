@@ -1,5 +1,5 @@
-//! Requests that nobody waits for share an ACK where their user wants it, and what is lost of them is found
-//! out nevertheless; WRITEs are acknowledged with the message that announces them.
+//! Requests that the user does not wait for share ACKs if the user allows it, and their loss is detected nevertheless.
+//! WRITEs are acknowledged with the message that announces them.
 
 use super::transport::request;
 use crate::testing::{Pair, Rng};
@@ -9,7 +9,7 @@ use verbs::{
     SendWith,
 };
 
-/// Sends `id` from node 0 without asking for a completion, and waits a moment.
+/// Sends `id` from node 0 without a completion, and waits a moment.
 fn send(pair: &mut Pair, id: u8) {
     let payload = Payload::Inline(&[id]);
     let operation = SendOperation::Send { payload, with: SendWith::Nothing };
@@ -42,7 +42,7 @@ fn connected() -> Pair {
 }
 
 #[test]
-fn one_ack_for_several_is_asked_for_when_nothing_follows() {
+fn shared_ack_is_requested_when_nothing_follows() {
     let mut pair = connected();
     for id in 0..3 {
         send(&mut pair, id);
@@ -52,14 +52,14 @@ fn one_ack_for_several_is_asked_for_when_nothing_follows() {
     assert_eq!(acks(&pair), 1);
     let counters = pair.nodes[0].roce.counters();
     assert_eq!((counters.sent.sends, counters.retries, counters.timeouts), (4, 0, 0));
-    assert_eq!(pair.nodes[1].completions().len(), 0, "the repetition is not taken for another");
-    // After a while of quiet it is asked for at once.
+    assert_eq!(pair.nodes[1].completions().len(), 0, "the retransmission is a duplicate");
+    // After a pause the ACK is requested at once.
     send(&mut pair, 3);
     assert_eq!(acks(&pair), 2);
 }
 
 #[test]
-fn one_that_somebody_waits_for_is_acknowledged_at_once_with_those_before() {
+fn awaited_request_is_acknowledged_at_once_with_earlier_ones() {
     let mut pair = connected();
     send(&mut pair, 0);
     let node = &mut pair.nodes[0];
@@ -71,7 +71,7 @@ fn one_that_somebody_waits_for_is_acknowledged_at_once_with_those_before() {
 }
 
 #[test]
-fn the_last_of_them_may_be_lost() {
+fn lost_last_request_is_retransmitted() {
     let mut pair = connected();
     send(&mut pair, 0);
     pair.network.mute(0, true);
@@ -84,7 +84,7 @@ fn the_last_of_them_may_be_lost() {
 }
 
 #[test]
-fn so_may_all_of_them() {
+fn lost_requests_are_all_retransmitted() {
     let mut pair = connected();
     pair.network.mute(0, true);
     for id in 0..3 {
@@ -95,7 +95,7 @@ fn so_may_all_of_them() {
     assert_eq!(pair.nodes[1].completions().len(), 3);
 }
 
-/// Node 1 knows that node 0 announces its WRITEs; a region of node 1's.
+/// A pair in which node 1 expects a message behind each WRITE, and a region of node 1.
 fn announcing() -> (Pair, RemoteAddress) {
     let mut pair = Pair::new(11, 1500, false);
     let node = &mut pair.nodes[1];
@@ -139,7 +139,7 @@ fn a_write_with_immediate_is_acknowledged_at_once() {
 }
 
 #[test]
-fn a_write_that_nothing_follows_is_acknowledged_after_a_while() {
+fn write_without_its_announcement_is_acknowledged_after_a_delay() {
     let (mut pair, to) = announcing();
     write(&mut pair, to, None);
     wait(&mut pair, Duration::from_millis(20));

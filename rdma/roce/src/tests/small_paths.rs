@@ -1,6 +1,6 @@
-//! Paths that take smaller packets than the port does, as path MTU discovery has found out.
+//! Paths for smaller packets than the port's, as found by path MTU discovery.
 
-use super::connections::{ask, connect, event, pair};
+use super::connections::{connect, event, pair, request_connection};
 use super::transport::request;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -49,14 +49,14 @@ fn request_with_packets_that_do_not_pass_is_refused_while_that_is_known() {
     let until = after(pair.network.now, 600);
     let client = pair.nodes[1].ip;
     pair.nodes[0].roce.limit_path(client, 700, until);
-    let asked = ask(&mut pair, 1234, b"");
+    let requested = request_connection(&mut pair, 1234, b"");
     let Some(ConnectionEvent::Rejected { connection, reason, .. }) = event(&mut pair, 1) else {
         panic!("not refused");
     };
-    assert_eq!((connection, reason), (asked, INVALID_MTU));
+    assert_eq!((connection, reason), (requested, INVALID_MTU));
     let refusal = pair.nodes[0].roce.refusals().pop().unwrap();
     assert_eq!((refusal.reason, refusal.who), ("wrong_mtu", Some(client)));
-    let advice = "the client wants packets of 1024 bytes, and the path to it takes 512";
+    let advice = "the client requests packets of 1024 bytes, but the path to it passes only 512";
     assert!(refusal.advice.starts_with(advice), "{}", refusal.advice);
     pair.network.now = until;
     connect(&mut pair);

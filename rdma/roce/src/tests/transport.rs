@@ -1,4 +1,4 @@
-//! What the verbs do when nothing goes wrong.
+//! Verbs without faults.
 
 use crate::testing::{Pair, Rng, contents};
 use core::time::Duration;
@@ -67,7 +67,7 @@ fn send_with_every_suffix_and_size() {
                 let payload = Payload::Windows(&halves);
                 let operation = SendOperation::Send { payload, with };
                 a.roce.post_send(a.qp, &request(9, operation)).unwrap();
-                assert!(!pair.run(SECOND, |_| false), "it comes to rest");
+                assert!(!pair.run(SECOND, |_| false), "the network must become idle");
                 let [a, b] = &mut pair.nodes;
                 let done = a.completions();
                 assert_eq!((done.len(), done[0].id, done[0].status), (1, 9, Status::Success));
@@ -87,7 +87,7 @@ fn send_with_every_suffix_and_size() {
 }
 
 #[test]
-fn write_and_read_hit_exactly_what_they_name() {
+fn write_and_read_access_exactly_their_range() {
     for size in [0usize, 1, 1023, 1024, 1025, 9000] {
         let mut pair = connected(PathMtu::Mtu1024, false);
         let mut rng = Rng::new(3);
@@ -154,7 +154,7 @@ fn atomics_act_on_eight_bytes() {
 }
 
 #[test]
-fn a_receiver_that_is_late_is_waited_for() {
+fn send_waits_for_a_late_receive() {
     let mut pair = connected(PathMtu::Mtu1024, false);
     let a = &mut pair.nodes[0];
     let operation =
@@ -169,7 +169,7 @@ fn a_receiver_that_is_late_is_waited_for() {
     assert_eq!(&contents(&into)[..5], b"hello");
 }
 
-/// A burst of 128 packets on each of 64 queue pairs is taken whole.
+/// A burst of 128 packets on each of 64 queue pairs arrives completely.
 #[test]
 fn bursts_on_many_queue_pairs_are_not_dropped() {
     let mut pair = Pair::new(1, 1500, false);
@@ -207,7 +207,7 @@ fn bursts_on_many_queue_pairs_are_not_dropped() {
 }
 
 #[test]
-fn datagrams_carry_where_they_came_from() {
+fn datagrams_carry_their_source() {
     let mut pair = Pair::new(1, 1500, false);
     let mut rng = Rng::new(2);
     let address = pair.address(0);

@@ -18,7 +18,7 @@ use std::string::ToString;
 use std::vec::Vec;
 use verbs::{PathMtu, Payload, Provider, RemoteAddress, SendOperation, SendWith};
 
-/// Every frame of Linux, taken apart and put together again, is the same frame.
+/// Every frame of Linux is the same after parsing and emitting it.
 #[test]
 fn captures_survive_a_round_trip() {
     let icrc = Icrc::new();
@@ -66,7 +66,7 @@ fn captures_survive_a_round_trip() {
 }
 
 #[test]
-fn first_frames_say_what_is_known_of_them() {
+fn captured_connection_setup_is_parsed() {
     let frames = session();
     let message = |n: usize| {
         let parsed = Frame::parse(&frames[n]).unwrap();
@@ -85,8 +85,8 @@ fn first_frames_say_what_is_known_of_them() {
     assert_eq!((rep.remote_id, rep.target_ack_delay), (req.local_id, 15));
     assert_eq!(rep.starting_psn, 3504247);
     assert!(matches!(message(2), Message::Brief(Brief { kind: BriefKind::Rtu, .. })));
-    for (n, said) in [(0, "CM REQ"), (1, "CM REP"), (2, "CM Rtu")] {
-        assert!(message(n).to_string().starts_with(said), "{}", message(n));
+    for (n, name) in [(0, "CM REQ"), (1, "CM REP"), (2, "CM Rtu")] {
+        assert!(message(n).to_string().starts_with(name), "{}", message(n));
     }
     let bth = Bth::parse(Frame::parse(&frames[6]).unwrap().transport()).unwrap();
     assert_eq!(format!("{bth}"), "SEND only qp 0x11 psn 3504247 ackreq");
@@ -105,7 +105,7 @@ fn opcodes_are_consistent() {
 
 proptest! {
     #[test]
-    fn transport_headers(
+    fn transport_headers_survive_a_round_trip(
         which in 0..Opcode::ALL.len(), flags in any::<[bool; 2]>(), pad in 0..4u8,
         pkey in any::<u16>(), qp in 0..1u32 << 24, psn in 0..1u32 << 24, a in any::<u64>(),
         b in any::<u64>(), c in any::<u64>(), rkey in any::<u32>(),
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn connection_manager_messages(
+    fn connection_manager_messages_survive_a_round_trip(
         ids in any::<(u32, u32)>(), longs in any::<[u64; 3]>(), x24 in proptest::array::uniform3(0..1u32 << 24),
         b in any::<[u8; 16]>(), fill in any::<u8>(),
     ) {
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn ip_cm_headers(port in any::<u16>(), a in any::<[u8; 16]>(), b in any::<[u8; 16]>(), v4: bool) {
+    fn ip_cm_headers_survive_a_round_trip(port in any::<u16>(), a in any::<[u8; 16]>(), b in any::<[u8; 16]>(), v4: bool) {
         let address = |x: [u8; 16]| if v4 {
             IpAddr::V4(Ipv4Addr::new(x[0], x[1], x[2], x[3]))
         } else {
@@ -205,9 +205,9 @@ proptest! {
 }
 
 proptest! {
-    /// A packet is the same whether the one before it stands in the buffer or not.
+    /// A packet does not depend on the packet that was in the buffer before.
     #[test]
-    fn packets_do_not_depend_on_what_was_in_the_buffer(
+    fn packets_do_not_depend_on_earlier_buffer_contents(
         lengths in proptest::collection::vec((0..9000usize, any::<bool>(), any::<bool>()), 1..6),
     ) {
         let frames = [false, true].map(|fresh| {
@@ -215,14 +215,14 @@ proptest! {
             pair.connect(PathMtu::Mtu1024, Pair::LINUX);
             let node = &mut pair.nodes[0];
             let memory = node.arena.alloc(9000, 64).unwrap();
-            for &(length, writes, tells) in &lengths {
+            for &(length, writes, immediate) in &lengths {
                 let windows = [memory.slice(0, length).unwrap()];
                 let payload = Payload::Windows(&windows);
                 let operation = if writes {
                     let to = RemoteAddress { address: 0x1000, rkey: 7 };
-                    SendOperation::Write { payload, to, immediate: tells.then_some(9) }
+                    SendOperation::Write { payload, to, immediate: immediate.then_some(9) }
                 } else {
-                    let with = if tells { SendWith::Immediate(9) } else { SendWith::Nothing };
+                    let with = if immediate { SendWith::Immediate(9) } else { SendWith::Nothing };
                     SendOperation::Send { payload, with }
                 };
                 node.roce.post_send(node.qp, &request(1, operation)).unwrap();

@@ -1,5 +1,4 @@
-//! Requests of every kind across the wrap of the PSN: from every first PSN near it, and with each
-//! packet lost once.
+//! Requests of every kind across the wrap of the PSN: from every first PSN near it, and with each packet lost once.
 
 use super::transport::request;
 use crate::Limits;
@@ -11,10 +10,10 @@ use verbs::{
     RemoteAddress, SendOperation, SendWith, Status,
 };
 
-/// Requests that take 13 PSNs, with the PSN of the first; which frame is lost (none if there are
-/// fewer). Returns how many frames there were.
+/// Posts requests of 13 PSNs from PSN `first` on, and loses frame number `lost` (none if there are fewer). Returns the
+/// number of frames.
 fn run(first: u32, lost: usize, v6: bool) -> usize {
-    // Windows that close all the time, and one that never does.
+    // Windows that close all the time, and one that never closes.
     let unacknowledged = [1, 2, 3, 128][first as usize % 4];
     let limits = Limits { qps: 4, regions: 4, unacknowledged, ..Limits::default() };
     let mut pair = Pair::with_limits(1, 1500, v6, limits);
@@ -77,7 +76,7 @@ fn run(first: u32, lost: usize, v6: bool) -> usize {
 }
 
 #[test]
-fn every_first_psn_and_every_lost_frame() {
+fn requests_survive_the_psn_wrap_and_any_lost_frame() {
     for first in 0x100_0000 - 16..0x100_0000 + 2 {
         let frames = run(first & 0xff_ffff, usize::MAX, false);
         assert!(frames > 14, "{frames} frames");

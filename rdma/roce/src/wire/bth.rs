@@ -15,9 +15,9 @@ mod field {
     pub const OPCODE: usize = 0;
     pub const FLAGS: usize = 1;
     pub const PKEY: usize = 2;
-    /// One byte, with the destination queue pair behind it.
+    /// A reserved byte; the destination queue pair follows.
     pub const RESERVED: usize = 4;
-    /// The topmost bit; the PSN is the lower 24.
+    /// The topmost bit; the lower 24 bits are the PSN.
     pub const ACK_REQUEST: usize = 8;
 }
 
@@ -28,13 +28,13 @@ pub struct Bth {
     pub opcode: Opcode,
     /// Solicited event.
     pub solicited: bool,
-    /// Bytes (0 to 3) after the payload that fill it to a multiple of four.
+    /// Bytes (0 to 3) after the payload that pad it to a multiple of four.
     pub pad: u8,
     /// Partition key.
     pub pkey: u16,
     /// Destination queue pair, 24 bits.
     pub destination_qp: u32,
-    /// Whether the responder has to acknowledge.
+    /// Whether the responder has to send an ACK.
     pub ack_request: bool,
     /// Packet sequence number, 24 bits.
     pub psn: u32,

@@ -4,12 +4,12 @@
 use super::{Error, be24, bytes, get24, get32, get64};
 use core::fmt;
 
-/// RDMA extended transport header: what a WRITE or READ is about.
+/// RDMA extended transport header: the memory that a WRITE or READ accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Address at the responder.
     pub address: u64,
-    /// Its key.
+    /// Key at the responder.
     pub rkey: u32,
     /// Length of the whole message in bytes.
     pub length: u32,
@@ -46,7 +46,7 @@ impl fmt::Display for Reth {
 pub struct AtomicEth {
     /// Address at the responder, a multiple of 8.
     pub address: u64,
-    /// Its key.
+    /// Key at the responder.
     pub rkey: u32,
     /// New value (compare-and-swap) or addend (fetch-and-add).
     pub swap_or_add: u64,
@@ -90,23 +90,23 @@ impl fmt::Display for AtomicEth {
 pub enum Nak {
     /// A packet is missing; its PSN is the expected one.
     SequenceError = 0,
-    /// The request makes no sense or is not allowed.
+    /// The request is malformed or not allowed.
     InvalidRequest = 1,
     /// The access was refused.
     RemoteAccess = 2,
-    /// The responder could not do it.
+    /// The responder failed to execute the request.
     RemoteOperation = 3,
 }
 
 /// Syndrome of an AETH (vol. 1, table 57).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// ACK; credits (5 bits) are neither given nor honoured.
+    /// ACK. Credits (5 bits) are neither granted nor honoured.
     Ack {
-        /// Credit code; 31 says nothing about credits.
+        /// Credit code; 31 carries no credits.
         credits: u8,
     },
-    /// Receiver not ready: pause for the time of this code (0 to 31), then send again.
+    /// Receiver not ready: the requester pauses for the time of this code (0 to 31), then retransmits.
     ReceiverNotReady {
         /// Timer code.
         timer: u8,
@@ -116,7 +116,7 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// ACK that says nothing about credits.
+    /// ACK without credits.
     pub const ACK: Syndrome = Syndrome::Ack { credits: 0x1f };
 
     /// From the byte on the wire.
@@ -151,7 +151,7 @@ impl Syndrome {
 pub struct Aeth {
     /// ACK, RNR NAK or NAK.
     pub syndrome: Syndrome,
-    /// Message sequence number, 24 bits: messages that the responder has completed.
+    /// Message sequence number, 24 bits: number of messages that the responder has completed.
     pub msn: u32,
 }
 

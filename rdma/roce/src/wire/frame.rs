@@ -1,6 +1,6 @@
-//! Frames: Ethernet, then IPv4 or IPv6 and UDP (RoCEv2, annex A17), or a GRH (RoCEv1, annex A16).
-//! One VLAN tag may stand before the network header; whether it is one of ours, the loop has looked before. IPv4
-//! options, fragments and IPv6 extension headers are not RoCE.
+//! Frames: Ethernet, then IPv4 or IPv6 and UDP (RoCEv2, annex A17), or a GRH (RoCEv1, annex A16). One VLAN tag may
+//! precede the network header; the loop has already checked that it is one of ours. IPv4 options, fragments and IPv6
+//! extension headers are not RoCE.
 
 use super::{Error, bytes, get16};
 pub use ::cm::wire::Gid;
@@ -24,7 +24,7 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 const PROTOCOL_UDP: u8 = 17;
 const NEXT_HEADER_IBA: u8 = 0x1b;
 
-/// What stands between Ethernet header and BTH.
+/// The header between Ethernet header and BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// IPv4 and UDP.
@@ -45,12 +45,12 @@ impl Network {
         }
     }
 
-    /// Never: every network header has bytes.
+    /// Always false: no network header is empty.
     pub const fn is_empty(self) -> bool {
         false
     }
 
-    /// Where a packet came from, and where it was sent to, of its whole network header.
+    /// Source and destination in a network header.
     fn addresses(self, header: &[u8]) -> (Gid, Gid) {
         let v4 = |at| bytes(header, at).map_or(Gid::NONE, Gid::from_ipv4);
         let v6 = |at| bytes(header, at).map_or(Gid::NONE, Gid::from_bytes);
@@ -61,19 +61,19 @@ impl Network {
     }
 }
 
-/// A received RoCE frame, taken apart down to the BTH.
+/// A received RoCE frame, parsed down to the BTH.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     pub(super) ethernet: &'a [u8; ETHERNET_LEN],
     /// Kind of the network header.
     pub network: Network,
-    /// Network header and everything that follows, up to and with the ICRC.
+    /// Network header and all bytes behind it, up to and including the ICRC.
     pub headers: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Takes `frame` apart, from its destination MAC on. Bytes behind the end that the headers
-    /// tell (Ethernet padding) are left out.
+    /// Parses `frame`, from its destination MAC on. Bytes behind the length in the headers (Ethernet padding) are left
+    /// out.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, Error> {
         let (ethernet, rest) = frame.split_first_chunk().ok_or(Error::Truncated)?;
@@ -86,7 +86,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Takes apart what stands behind the Ethernet header, and the tag if there is one.
+    /// Parses the bytes behind the Ethernet header and its tag, if any.
     #[inline]
     fn parse_network(
         kind: u16,
@@ -112,7 +112,7 @@ impl<'a> Frame<'a> {
         {
             return Err(Error::NotRoce);
         }
-        // Its sum is not 0, as its first byte is not: it has to be the other multiple of 0xffff.
+        // The first byte is not 0, so the sum is not 0 either and has to be the other multiple of 0xffff.
         if !sum_ipv4(header).is_multiple_of(0xffff) {
             return Err(Error::Checksum);
         }
@@ -143,23 +143,23 @@ impl<'a> Frame<'a> {
         Ok(Frame { ethernet, network: Network::Grh, headers })
     }
 
-    /// Where it came from.
+    /// Source GID.
     pub fn source(&self) -> Gid {
         self.network.addresses(self.headers).0
     }
 
-    /// Where it was sent to.
+    /// Destination GID.
     pub fn destination(&self) -> Gid {
         self.network.addresses(self.headers).1
     }
 
-    /// The MAC address that it was sent to.
+    /// Destination MAC address.
     #[inline]
     pub fn destination_mac(&self) -> &[u8] {
         &self.ethernet[..6]
     }
 
-    /// The MAC address that it came from.
+    /// Source MAC address.
     pub fn source_mac(&self) -> [u8; 6] {
         let [_, _, _, _, _, _, mac @ .., _, _] = *self.ethernet;
         mac
@@ -174,7 +174,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// BTH and what follows, with the ICRC.
+    /// BTH and all bytes behind it, with the ICRC.
     #[inline]
     pub fn transport(&self) -> &'a [u8] {
         self.headers.get(self.network.len()..).unwrap_or_default()
@@ -195,7 +195,7 @@ impl fmt::Display for Frame<'_> {
     }
 }
 
-/// Checks length and checksum of a UDP datagram; 0 stands for no checksum (annex A17.3.2.1).
+/// Checks length and checksum of a UDP datagram; 0 means no checksum (annex A17.3.2.1).
 #[inline(always)]
 fn check_udp(udp: &[u8], addresses: &[u8]) -> Result<(), Error> {
     let length = get16(udp, 4)?;
@@ -209,7 +209,7 @@ fn check_udp(udp: &[u8], addresses: &[u8]) -> Result<(), Error> {
     if fold(pseudo + sum(udp)) == 0xffff { Ok(()) } else { Err(Error::Checksum) }
 }
 
-/// Sum of 16-bit words for an Internet checksum; of less than 64 KiB, so that it cannot overflow.
+/// Sum of 16-bit words for an Internet checksum, over less than 64 KiB, so that it cannot overflow.
 #[inline]
 fn sum(data: &[u8]) -> u32 {
     let words = data.chunks_exact(2);
@@ -217,9 +217,8 @@ fn sum(data: &[u8]) -> u32 {
     words.fold(odd, |sum, word| sum + u16::from_be_bytes([word[0], word[1]]) as u32)
 }
 
-/// Sum of the words of an IPv4 header, in this machine's byte order: the order changes that of the
-/// sum's bytes and nothing else (RFC 1071), so that it does not matter to a check. Folding it to 16 bits
-/// keeps its remainder by 0xffff.
+/// Sum of the words of an IPv4 header, in this machine's byte order. The order changes only the order of the sum's
+/// bytes (RFC 1071), so it does not matter to a check. Folding the sum to 16 bits keeps its remainder by 0xffff.
 #[inline(always)]
 pub(super) fn sum_ipv4(header: &[u8; 28]) -> u64 {
     let words = header[..20].as_chunks::<4>().0.iter();
@@ -235,14 +234,14 @@ fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// Whether of two addresses of `N` bytes from `at` on each is the other's in `b`.
+/// Whether the pair of addresses at `at`, of `N` bytes each, is swapped between `a` and `b`.
 #[inline(always)]
 fn crossed<const N: usize>(a: &[u8], b: &[u8], at: usize) -> bool {
     let both = |from: &[u8]| Ok::<_, Error>((bytes::<N>(from, at)?, bytes::<N>(from, at + N)?));
     matches!((both(a), both(b)), (Ok((source, destination)), Ok(other)) if other == (destination, source))
 }
 
-/// Everything before the BTH of what goes to one peer: made once, only lengths change.
+/// All headers before the BTH of packets to one peer. They are built once; only lengths change.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     bytes: [u8; MAX_LEN],
@@ -252,7 +251,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// For what goes from `mac` to `to`. IPv4 packets carry DF and id 0 (RFC 6864).
+    /// For packets from `mac` to `to`. IPv4 packets carry DF and id 0 (RFC 6864).
     pub fn new(mac: [u8; 6], to: &AddressVector) -> Self {
         let mut bytes = [0; MAX_LEN];
         bytes[0..6].copy_from_slice(&to.remote_mac);
@@ -292,18 +291,18 @@ impl Template {
         Template { bytes, network, sum }
     }
 
-    /// Where it goes.
+    /// Destination GID.
     pub fn remote(&self) -> Gid {
         self.network.addresses(&self.bytes[ETHERNET_LEN..]).1
     }
 
-    /// The MAC address that it goes to.
+    /// Destination MAC address.
     #[inline]
     pub fn remote_mac(&self) -> &[u8] {
         &self.bytes[..6]
     }
 
-    /// It goes to that MAC address from now on.
+    /// Changes the destination MAC address.
     pub fn readdress(&mut self, mac: [u8; 6]) {
         self.bytes[..6].copy_from_slice(&mac);
     }
@@ -314,7 +313,7 @@ impl Template {
         self.network
     }
 
-    /// All that stands before the BTH, without its lengths and the checksum that depends on them.
+    /// All headers before the BTH, without lengths and the checksum that depends on them.
     pub fn headers(&self) -> &[u8] {
         &self.bytes[..self.len()]
     }
@@ -325,12 +324,12 @@ impl Template {
         ETHERNET_LEN + self.network.len()
     }
 
-    /// Never: every frame has headers.
+    /// Always false: every frame has headers.
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether `frame` goes the other way: from where these headers go to where they come from.
+    /// Whether `frame` is from the destination of these headers to their source.
     #[inline(always)]
     pub fn is_answered_by(&self, frame: &Frame<'_>) -> bool {
         if frame.network != self.network {
@@ -343,15 +342,15 @@ impl Template {
         }
     }
 
-    /// Writes the headers of a frame to the beginning of `into`, but for its lengths. What stands
-    /// behind the headers, in the rest of the array, is overwritten.
+    /// Writes the headers of a frame, without its lengths, to the beginning of `into`. The rest of the array behind the
+    /// headers is overwritten.
     #[inline]
     pub fn begin(&self, into: &mut [u8; MAX_LEN]) {
         *into = self.bytes;
     }
 
-    /// Completes headers that were begun, for a frame with `transport` bytes from BTH to ICRC (at most
-    /// a path MTU and headers).
+    /// Completes headers written by `begin`, for a frame with `transport` bytes from BTH to ICRC (at most a path MTU
+    /// and headers).
     #[inline]
     pub fn complete(&self, into: &mut [u8; MAX_LEN], transport: usize) {
         let transport = transport as u16;
@@ -394,7 +393,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_emitted_is_parsed(
+        fn emitted_headers_are_parsed(
             a in any::<[u8; 16]>(), b in any::<[u8; 16]>(), kind in 0..4u8, len in 16..4200usize,
         ) {
             let v4 = |x: [u8; 16]| IpAddr::V4(Ipv4Addr::new(x[0], x[1], x[2], x[3]));
@@ -423,13 +422,13 @@ mod tests {
             let parsed = Frame::parse(&tagged).unwrap();
             prop_assert_eq!(parsed.transport(), transport);
             prop_assert_eq!((parsed.source(), parsed.source_mac()), (source, [2, 0, 0, 0, 0, 8]));
-            // A second one.
+            // A second tag.
             tagged.splice(12..12, [0x81, 0, 0, 0]);
             prop_assert_eq!(Frame::parse(&tagged).unwrap_err(), Error::NotRoce);
         }
 
         #[test]
-        fn nothing_panics(frame in proptest::collection::vec(any::<u8>(), 0..128), kind in 0..4usize) {
+        fn parse_never_panics(frame in proptest::collection::vec(any::<u8>(), 0..128), kind in 0..4usize) {
             let mut frame = frame;
             if let Some(ethertype) = frame.get_mut(12..14) {
                 let known = [ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, 0];

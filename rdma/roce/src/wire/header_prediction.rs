@@ -1,7 +1,7 @@
-//! The headers of what the peer of a connected queue pair sends to it over IPv4, known since they were
-//! connected but for what each packet has of its own. What has them needs few of the checks that other
-//! frames do, as with TCP's header prediction (Jacobson, 1990); what has not goes the whole way.
-//! For whom it is says the number of the queue pair, which is no part of the comparison.
+//! The expected headers of packets that a peer sends to a connected queue pair over IPv4: all fields that are the same
+//! in each packet are known from the connection. A packet with these headers needs few of the checks of other frames,
+//! as in TCP's header prediction (Jacobson, 1990). Any other packet takes the complete path. The comparison leaves out
+//! the destination queue pair, which selects the prediction.
 
 use super::bth;
 use super::frame::{ETHERNET_LEN, Network, Template, sum_ipv4};
@@ -11,7 +11,7 @@ use super::opcode::Opcode;
 /// Bytes before the extended headers.
 const LEN: usize = BTH + bth::LEN;
 
-// Where things are, from the destination MAC on.
+// Offsets, from the destination MAC on.
 const SOURCE_MAC: usize = 6;
 const ETHERTYPE: usize = 12;
 const IP: usize = ETHERNET_LEN;
@@ -27,34 +27,34 @@ const UDP_CHECKSUM: usize = UDP + 6;
 const BTH: usize = UDP + 8;
 const FLAGS: usize = BTH + 1;
 const PKEY: usize = BTH + 2;
-/// The bits of the flags that say how much the payload is padded.
+/// The bits of the flags with the pad count.
 const PAD: u8 = 0x30;
 const RESERVED: usize = BTH + 4;
 const QUEUE_PAIR: usize = BTH + 5;
 
-/// The words that hold them, up to the upper bits of the queue pair.
+/// Number of 8-byte words with these headers, up to the upper bits of the queue pair.
 const WORDS: usize = 6;
 
-/// The bytes that are the same in all packets, from where up to where, and which bits of them.
+/// The bytes that are the same in all packets: first offset, end offset, and mask.
 const FIXED: [(usize, usize, u8); 10] = [
-    // MAC addresses; kind of network header, its version and its length.
+    // MAC addresses; Ethertype, version and length of the network header.
     (0, IP + 1, 0xff),
-    // No fragment; whether it may be fragmented does not matter.
+    // No fragment; DF may have any value.
     (FRAGMENT, FRAGMENT + 1, 0x3f),
     (FRAGMENT + 1, TIME_TO_LIVE, 0xff),
     (PROTOCOL, PROTOCOL + 1, 0xff),
     (ADDRESSES, UDP, 0xff),
     (DESTINATION_PORT, UDP_LENGTH, 0xff),
-    // There is none.
+    // No checksum.
     (UDP_CHECKSUM, BTH, 0xff),
     // Version of the transport header.
     (FLAGS, PKEY, 0x0f),
-    // Full and limited members of the partition.
+    // Accepts full and limited members of the partition.
     (PKEY, PKEY + 1, 0x7f),
     (PKEY + 1, RESERVED, 0xff),
 ];
 
-/// The bits that are the same in all packets.
+/// Mask of the bits that are the same in all packets.
 const SAME: [u64; WORDS] = {
     let mut bytes = [[0; 8]; WORDS];
     let mut field = 0;
@@ -75,15 +75,14 @@ const SAME: [u64; WORDS] = {
     words
 };
 
-/// What all packets of a peer to one queue pair have in common.
+/// The expected headers of packets from a peer to one queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderPrediction {
     words: [u64; WORDS],
 }
 
 impl HeaderPrediction {
-    /// Of what is sent by the peer to which `template` goes, and comes from the MAC address `from`. None over IPv6 and for
-    /// RoCEv1.
+    /// For packets of the peer that `template` addresses, from the MAC address `from`. None over IPv6 and for RoCEv1.
     pub fn new(template: &Template, from: [u8; 6]) -> Option<Self> {
         if template.network() != Network::Ipv4 {
             return None;
@@ -99,7 +98,7 @@ impl HeaderPrediction {
         Some(HeaderPrediction { words: words(&header) })
     }
 
-    /// The queue pair that `frame` is for, from its destination MAC on, if it is RoCE over IPv4.
+    /// The destination queue pair of `frame`, which begins with its destination MAC, if it is RoCE over IPv4.
     #[inline(always)]
     pub fn queue_pair(frame: &[u8]) -> Option<u32> {
         let header = frame.first_chunk::<LEN>()?;
@@ -111,8 +110,8 @@ impl HeaderPrediction {
         ]))
     }
 
-    /// What `frame` holds from its network header on, if it has these headers, and lengths and a checksum
-    /// that fit.
+    /// The bytes of `frame` from its network header on, if it has these headers, with consistent lengths and a correct
+    /// checksum.
     #[inline(always)]
     pub fn matches<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let header = frame.first_chunk()?;
@@ -134,7 +133,7 @@ impl HeaderPrediction {
     }
 }
 
-/// PSN and payload of a packet over IPv4 from the middle of a WRITE, if it is not padded and asks for no ACK.
+/// PSN and payload of a packet over IPv4 from the middle of a WRITE, if it has no pad and no ACK request.
 #[inline(always)]
 pub fn middle_of_write(headers: &[u8]) -> Option<(u32, &[u8])> {
     let (header, rest) = headers.split_first_chunk::<{ LEN - IP }>()?;

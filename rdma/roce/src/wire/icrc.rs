@@ -1,6 +1,6 @@
-//! Invariant CRC (vol. 1, 7.8.1; annex A17.3.3): CRC-32 of Ethernet over everything that no
-//! router changes. What routers may change counts as ones; eight bytes of ones stand in for the
-//! local route header. It is stored least significant byte first.
+//! Invariant CRC (vol. 1, 7.8.1; annex A17.3.3): CRC-32 of Ethernet over all fields that no router changes. Fields that
+//! routers may change count as ones; eight bytes of ones replace the local route header. The ICRC is stored least
+//! significant byte first.
 
 use super::frame::Network;
 use drivers::hal::{Crc32, Window};
@@ -8,21 +8,20 @@ use drivers::hal::{Crc32, Window};
 /// Length in bytes.
 pub const LEN: usize = 4;
 
-/// Computes ICRCs. The kind of computation (carry-less multiplication or tables) is chosen once.
+/// Computes ICRCs. The method (carry-less multiplication or tables) is chosen once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Icrc {
     crc: Crc32,
 }
 
 impl Icrc {
-    /// Chooses the kind of computation.
+    /// Chooses the method.
     pub fn new() -> Self {
         Icrc { crc: Crc32::detect() }
     }
 
-    /// The ICRC of a packet, as it is stored: over `headers`, which begin with network header (IP
-    /// and UDP, or GRH) and BTH and go on with as much as lies behind them, over what `rest` holds, and over
-    /// `pad` bytes of 0.
+    /// The ICRC of a packet, in stored form. It covers `headers`, `rest`, and `pad` bytes of 0. `headers` begin with
+    /// the network header (IP and UDP, or GRH) and the BTH, and may contain any of the bytes behind them.
     #[inline(always)]
     pub fn compute(
         &self,
@@ -40,7 +39,7 @@ impl Icrc {
     }
 }
 
-// What counts as ones in the headers up to the BTH.
+// Bits that count as ones, up to the BTH.
 const IPV4_ONES: [u8; 40] = {
     let mut ones = [0; 40];
     ones[1] = 0xff; // type of service
@@ -65,10 +64,10 @@ const GRH_ONES: [u8; 52] = {
     ones
 };
 
-/// The byte of the BTH that holds congestion notifications.
+/// The byte of the BTH with the congestion notifications.
 const BTH_RESERVED: usize = 4;
 
-/// Traffic class, flow label and hop limit of IPv6, whose header GRH has taken over.
+/// Traffic class, flow label and hop limit of the IPv6 header, whose format the GRH shares.
 const fn ipv6_ones<const N: usize>() -> [u8; N] {
     let mut ones = [0; N];
     ones[0] = 0x0f;
@@ -85,7 +84,7 @@ mod tests {
     use crate::testing::hex;
 
     #[test]
-    fn published_vectors() {
+    fn icrc_matches_published_vectors() {
         let send = hex(concat!(
             "45000034123440004011a731c0a80001c0a80002",
             "c00012b700200000",

@@ -3,8 +3,8 @@
 //! `drivers/infiniband/sw/rxe/rxe_hdr.h`), and the messages of the connection manager (ch. 12;
 //! Linux `include/rdma/ibta_vol1_c12.h`).
 //!
-//! Every `parse` checks lengths once and never panics; every `emit` writes what `parse` reads.
-//! All fields are big-endian on the wire, but for the ICRC.
+//! Every `parse` checks lengths once and never panics; every `emit` writes what `parse` reads. All fields are
+//! big-endian on the wire, except for the ICRC.
 
 pub mod bth;
 pub mod extended;

@@ -1,5 +1,5 @@
-//! Opcodes of the base transport header (vol. 1, table 38) that are offered: reliable connection
-//! without FLUSH and ATOMIC WRITE, and unreliable datagram. UC, RD and XRC are not offered.
+//! Supported opcodes of the base transport header (vol. 1, table 38): reliable connection without FLUSH and ATOMIC
+//! WRITE, and unreliable datagram. UC, RD and XRC are not supported.
 
 use super::Error;
 use core::fmt;
@@ -13,7 +13,7 @@ pub enum Service {
     Ud,
 }
 
-/// What a packet is part of.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Request: SEND.
@@ -40,7 +40,7 @@ macro_rules! opcodes {
         pub enum Opcode { $($(#[$doc])* $name = $value,)* }
 
         impl Opcode {
-            /// All that are offered.
+            /// All supported opcodes.
             pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
 
             /// From the byte on the wire.
@@ -117,7 +117,7 @@ impl Opcode {
         if self as u8 >> 5 == 3 { Service::Ud } else { Service::Rc }
     }
 
-    /// What the packet is part of.
+    /// Kind of the packet.
     #[inline]
     pub const fn class(self) -> Class {
         CLASSES[self as usize]
@@ -244,7 +244,7 @@ impl Opcode {
 /// One more than the highest opcode.
 const END: usize = Opcode::UdSendOnlyImmediate as usize + 1;
 
-// Asked several times for each packet.
+// Tables, because each packet needs several of these properties.
 const CLASSES: [Class; END] = {
     let mut classes = [Class::Send; END];
     let mut at = 0;

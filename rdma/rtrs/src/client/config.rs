@@ -3,34 +3,33 @@
 use super::Policy;
 use core::time::Duration;
 
-/// Settings of a session, as Linux's client has them where it has them.
+/// Settings of a session, with Linux's values where Linux has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Connections of a path beside the service connection (Linux: one per CPU).
+    /// Connections of a path besides the service connection (Linux: one per CPU).
     pub connections: u16,
-    /// Most requests at a time; a server that offers more is not used to the full.
+    /// Most concurrent requests, even if the server offers a larger queue depth.
     pub max_queue_depth: u16,
     /// Depth of the completion queue that all connections share.
     pub completions: u32,
-    /// Which path a request takes.
+    /// Multipath policy.
     pub policy: Policy,
     /// Time between heartbeats.
     pub heartbeat_interval: Duration,
-    /// Heartbeats in a row that may stay without answer.
+    /// Consecutive heartbeats that may remain unanswered.
     pub heartbeat_misses: u8,
-    /// Time that a path has to come up.
+    /// Timeout for a path to come up.
     pub connect_timeout: Duration,
-    /// Pause before a path that failed is connected again (Linux: 31 s).
+    /// Pause before a failed path is reconnected (Linux: 31 s).
     pub reconnect_delay: Duration,
-    /// At most this much is added to the pause, at random.
+    /// Most random time added to the pause.
     pub reconnect_jitter: Duration,
-    /// Attempts to connect a path again before it is given up; None for no end.
+    /// Most attempts to reconnect a path; None for no limit.
     pub max_reconnect_attempts: Option<u16>,
-    /// A path that has requests outstanding and was silent for so long is asked for a sign of
-    /// life, …
+    /// Silence after which a path with outstanding requests is probed by a heartbeat.
     pub probe_after: Duration,
-    /// … and if none comes for so long, and another path is up, its requests go there. (Linux
-    /// waits for the transport's retries, or for the heartbeat.)
+    /// Timeout of a probe, after which the path's requests move to another path, if one is up. (Linux waits for the
+    /// transport's retries, or for the heartbeat.)
     pub probe_patience: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! A path comes up: its connections one after the other, then INFO, as Linux does it.
+//! Set-up of a path: its connections one after the other, then INFO, as in Linux.
 
 use super::path::{Connection, WorkId};
 use super::pool::Pool;
@@ -11,7 +11,7 @@ use verbs::{
     VerbsError,
 };
 
-/// Receives of the service connection, and half as many requests.
+/// Receives of the service connection, which has half as many requests.
 const SERVICE_RECEIVES: u32 = 64;
 /// Most sends outstanding on a connection; requests beyond them wait.
 const MAX_SENDS: u32 = 256;
@@ -29,10 +29,9 @@ impl Client {
         path.state = next;
         path.recon_cnt = path.recon_cnt.wrapping_add(1);
         path.deadline = ctx.now + self.config.connect_timeout;
-        // If the server does not know the session although another path seems to be up, it was
-        // started anew. Linux says after a success that the session may be made, and then takes
-        // the new server for the old one.
-        path.may_make_session = !up;
+        // If another path is up, the server must know the session: otherwise it was restarted. Linux sets `first_conn`
+        // again after a success, and then mistakes the restarted server for the old one.
+        path.may_create_session = !up;
         let deadline = path.deadline;
         self.wake_at(deadline);
         if let Err(reason) = self.connect_next(key, ctx) {
@@ -40,21 +39,21 @@ impl Client {
         }
     }
 
-    /// The first path is up. Others that are on their way to make the session, too, begin again: it
-    /// must not be made by a server that was restarted meanwhile.
-    pub(super) fn restart_makers<P: RdmaDevice + ?Sized>(
+    /// Restarts other connecting paths that may create the session, now that the first path is up: a server that was
+    /// restarted meanwhile must not create it.
+    pub(super) fn restart_session_creators<P: RdmaDevice + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) {
         for key in 0..self.paths.capacity() {
             let Some(path) = self.paths.get(key) else { continue };
-            if path.state == PathState::Connecting && path.may_make_session {
+            if path.state == PathState::Connecting && path.may_create_session {
                 self.restart_path(key, ctx);
             }
         }
     }
 
-    /// Takes an event of the connection manager; false if it is none of this client's.
+    /// Handles an event of the connection manager. Returns false if the connection does not belong to this client.
     pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
@@ -81,13 +80,13 @@ impl Client {
         let Some((_, connection)) = found else { return false };
         let path = connection.path;
         if outcome == Err(DownReason::Peer) && ctx.provider.failed_by_itself(connection.qp) {
-            // The server has not ended it. Its completions, which nobody has looked at yet, say why.
+            // Our queue pair failed: its pending completions have the reason.
             return true;
         }
         if let Err(reason) = &outcome {
             connection.id = None;
             let unknown = *reason == DownReason::Refused(Errno::ENXIO);
-            if unknown && !self.paths[path].may_make_session {
+            if unknown && !self.paths[path].may_create_session {
                 self.fail_others(path, DownReason::Forgotten, ctx);
             }
         }
@@ -98,7 +97,7 @@ impl Client {
         true
     }
 
-    /// A connection stands: the next one follows, or INFO.
+    /// Continues with the next connection or INFO after a connection is established.
     fn handle_accepted<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -122,13 +121,13 @@ impl Client {
             return Err(DownReason::Protocol("CON_RSP"));
         };
         path.established += 1;
-        let told = self.life.incarnation;
-        self.take_sign_of_life(connection, incarnation, ctx.provider);
+        let previous = self.identity.incarnation;
+        self.update_identity(connection, incarnation, ctx.provider);
         let path = &self.paths[key];
         // As in Linux, only the first connection's answer counts.
         if path.established == 1 {
             let shape = Shape { queue_depth, max_io_size, max_header, new_rkey };
-            self.adopt(key, shape, told == incarnation, ctx)?;
+            self.adopt(key, shape, previous == incarnation, ctx)?;
         }
         if self.paths[key].established <= self.config.connections {
             return self.connect_next(key, ctx);
@@ -136,8 +135,8 @@ impl Client {
         self.send_info(key, ctx)
     }
 
-    /// Takes what the server offers for the session. If it is not what it offered before, the
-    /// server was restarted, and all other paths are dead.
+    /// Adopts the server's parameters for the session. If they differ from the previous ones, the server was restarted,
+    /// and all other paths are dead.
     fn adopt<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -164,7 +163,7 @@ impl Client {
         Ok(())
     }
 
-    /// Asks for the path's next connection.
+    /// Requests the path's next connection.
     fn connect_next<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -174,7 +173,7 @@ impl Client {
         let cid = self.paths[key].established;
         let permits = self.pool.as_ref().map_or(0, |pool| pool.calls.len() as u32);
         let most = ctx.provider.attributes().max_wr;
-        // An answer with invalidation consumes two receives. INFO_RSP consumes one more.
+        // A response with invalidation consumes two receives. INFO_RSP consumes one more.
         let (receives, sends) = match cid {
             0 => (SERVICE_RECEIVES.min(most - 1), SERVICE_RECEIVES.min(most)),
             _ => ((2 * permits).min(most - 1), (permits + permits / 2).min(MAX_SENDS).min(most)),
@@ -201,7 +200,7 @@ impl Client {
                 return Err(DownReason::Resources);
             }
         };
-        // The data of a read comes before the answer.
+        // The data of a read precedes its response.
         ctx.provider.writes_precede_send(qp);
         let number = self.connections.insert(Connection {
             path: key,
@@ -225,7 +224,7 @@ impl Client {
             recon_cnt: path.recon_cnt,
             path: path.uuid,
             session: self.session,
-            first: path.may_make_session,
+            first: path.may_create_session,
         };
         let parameters = ConnectionParameters {
             responder_resources: 0,

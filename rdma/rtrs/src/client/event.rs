@@ -1,76 +1,76 @@
-//! What the client tells its user.
+//! Events of the client for its user.
 
 use super::Continuity;
 use crate::Errno;
 use core::fmt;
 use verbs::{RejectReason, Status};
 
-/// The right to have a request outstanding: one chunk of the server's.
+/// The right to have one request outstanding: one chunk of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permit {
     pub(super) index: u16,
-    /// Of which making of the pool it is.
+    /// Generation of the pool.
     pub(super) pool: u16,
 }
 
 impl Permit {
-    /// Place in tables that are kept by permit.
+    /// Index in tables by permit.
     pub fn index(self) -> usize {
         usize::from(self.index)
     }
 }
 
-/// Name of a path. It is used again once the path is removed.
+/// ID of a path. It is reused once the path is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
 impl PathId {
-    /// Place in tables that are kept by path.
+    /// Index in tables by path.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The server answered.
+    /// The server responded.
     Answered(Result<(), Errno>),
-    /// Its path went down, and no other is up; whether it was done is unknown. It may be submitted
-    /// again with the same permit, and then is not done twice at the same time.
+    /// The path went down and no other is up; whether the server executed the request is unknown. If it is submitted
+    /// again with the same permit, the server does not execute both at the same time.
     Lost,
 }
 
-/// Why a path is down.
+/// Reason why a path is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DownReason {
-    /// The server refused, with this error.
+    /// The server refused the connection with this error.
     Refused(Errno),
-    /// The connection manager refused.
+    /// The connection manager rejected the connection.
     Rejected(RejectReason),
-    /// The way to the server's address is not known (yet).
+    /// The server's address has no route, or is not resolved yet.
     Unreachable,
-    /// The path's own address is none of ours (yet).
+    /// The path's source address is not configured here (yet).
     NoAddress,
-    /// It did not come up in time.
+    /// The path did not come up in time.
     Timeout,
     /// The server was silent for too long.
     Silence,
     /// The server disconnected.
     Peer,
-    /// A request on it was given up: what it holds in memory is to be free.
+    /// The caller took back a request of the path, whose memory must be free.
     GivenUp,
-    /// The operator asked for it.
+    /// The operator disconnected the path.
     Operator,
     /// A work request failed.
     Transport(Status),
-    /// The server does not know the session any more.
+    /// The server has lost the session.
     Forgotten,
-    /// The server offers something else than before, or says that it was restarted.
+    /// The server has other parameters or another incarnation than before.
     Anew,
-    /// The server broke the protocol, as said here.
+    /// The server violated the protocol, as described.
     Protocol(&'static str),
-    /// This side had no memory or other resources left.
+    /// Out of memory or other resources.
     Resources,
 }
 
@@ -80,13 +80,17 @@ impl fmt::Display for DownReason {
             DownReason::Refused(errno) => write!(f, "the server refused: {errno}"),
             DownReason::Rejected(RejectReason::TIMEOUT) => f.write_str("the server did not answer"),
             DownReason::Rejected(RejectReason::INVALID_SERVICE_ID) => {
-                f.write_str("nobody listens on the server's port")
+                f.write_str("no service listens on the server's port")
             }
-            DownReason::Rejected(reason) => write!(f, "the server rejected: reason {}", reason.0),
-            DownReason::Unreachable => f.write_str("the server's address is not known here"),
-            DownReason::NoAddress => f.write_str("the path's source is no address of ours"),
-            DownReason::Timeout => f.write_str("it did not come up in time"),
-            DownReason::Silence => f.write_str("no sign of life from the server"),
+            DownReason::Rejected(reason) => {
+                write!(f, "rejected by the server: reason {}", reason.0)
+            }
+            DownReason::Unreachable => {
+                f.write_str("server unreachable: no route, or MAC address unresolved")
+            }
+            DownReason::NoAddress => f.write_str("source address is not configured here"),
+            DownReason::Timeout => f.write_str("the path did not come up in time"),
+            DownReason::Silence => f.write_str("no heartbeat from the server"),
             DownReason::Peer => f.write_str("disconnected by the server"),
             DownReason::GivenUp => f.write_str("a request was not answered in time"),
             DownReason::Operator => f.write_str("disconnected by the operator"),
@@ -94,27 +98,27 @@ impl fmt::Display for DownReason {
                 f.write_str("server does not answer: check that it runs, cable, MTU")
             }
             DownReason::Transport(status) => write!(f, "transport: {status:?}"),
-            DownReason::Forgotten => f.write_str("the server does not know the session any more"),
-            DownReason::Anew => f.write_str("the server made the session anew"),
+            DownReason::Forgotten => f.write_str("the server has lost the session"),
+            DownReason::Anew => f.write_str("the server was restarted or reconfigured"),
             DownReason::Protocol(what) => write!(f, "the server broke the protocol: {what}"),
-            DownReason::Resources => f.write_str("no memory or other resources left here"),
+            DownReason::Resources => f.write_str("out of memory or other resources"),
         }
     }
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A path came up.
     PathUp(PathId),
-    /// A path is down, or an attempt to bring it up failed.
+    /// A path went down, or an attempt to bring it up failed.
     PathDown(PathId, DownReason),
     /// The first path came up: requests can be submitted.
     LinkUp {
-        /// The server offers something else than before: permits that are still held are void.
+        /// The server's parameters have changed: permits still held are void.
         fresh: bool,
-        /// Whether the server is the one that it was when the link was last up: then what it has
-        /// answered and not yet made durable is still there.
+        /// Whether the server still runs since the link was last up: then writes that it has acknowledged but not
+        /// flushed still exist.
         server: Continuity,
     },
     /// The last path went down; its requests are reported as lost.

@@ -1,4 +1,4 @@
-//! The INFO exchange, which completes a path.
+//! The INFO exchange, the last step of a path's set-up.
 
 use super::path::WorkId;
 use super::{Client, Continuity, DownReason, EngineContext, Event, Input, PathId};
@@ -10,7 +10,7 @@ use verbs::{Payload, RdmaDevice, RecvRequest, SendOperation, SendWith};
 const BAD: DownReason = DownReason::Protocol("INFO_RSP");
 
 impl Client {
-    /// All connections stand: sends INFO_REQ.
+    /// Sends INFO_REQ, after all connections are established.
     pub(super) fn send_info<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -24,7 +24,7 @@ impl Client {
         let into = info.slice(0, size).unwrap_or(Window::empty());
         let id = WorkId::new(number, WorkId::INFO).to_bits();
         let qp = self.connections[number].qp;
-        // INFO_RSP is the first that the server sends, so that it takes the first receive.
+        // INFO_RSP is the server's first message, so it consumes the first receive.
         ctx.provider
             .post_recv(qp, &RecvRequest { id, into: &[into] })
             .map_err(DownReason::from_verbs)?;
@@ -38,7 +38,7 @@ impl Client {
         self.post(number, SendOperation::Send { payload, with: SendWith::Nothing }, false, ctx)
     }
 
-    /// INFO_RSP: the server's chunks. The path is up.
+    /// Handles INFO_RSP with the server's chunks, and brings the path up.
     pub(super) fn handle_info<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -76,15 +76,15 @@ impl Client {
             return Err(BAD);
         }
         path.state = next;
-        path.heard = ctx.now;
+        path.last_rx = ctx.now;
         path.heartbeat =
             Heartbeat::new(self.config.heartbeat_interval, self.config.heartbeat_misses, ctx.now);
-        path.stats.reconnects += u64::from(path.succeeded);
-        path.succeeded = true;
+        path.stats.reconnects += u64::from(path.was_up);
+        path.was_up = true;
         path.attempts = 0;
         path.last_failure = None;
-        // The memory of both messages stays the path's: whatever the server answers, INFO_REQ is sent again from
-        // there until it is acknowledged.
+        // The path keeps the memory of both messages: INFO_REQ may be retransmitted from there until it is
+        // acknowledged.
         let deadline = path.heartbeat.deadline();
         self.wake_at(deadline);
         self.events.push_back(Event::PathUp(PathId(key as u32)));
@@ -93,7 +93,7 @@ impl Client {
             let server = core::mem::replace(&mut self.continuity, Continuity::Same);
             let fresh = core::mem::replace(&mut self.fresh, false);
             self.events.push_back(Event::LinkUp { fresh, server });
-            self.restart_makers(ctx);
+            self.restart_session_creators(ctx);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Requests and answers: the data path.
+//! Data path: requests and responses.
 
 use super::path::WorkId;
 use super::policy::Candidate;
@@ -16,28 +16,28 @@ use verbs::{
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Which way its data goes.
+    /// Direction of its data.
     pub kind: RequestKind,
     /// The user's header; copied.
     pub user: &'a [u8],
-    /// What is written, or where the answer goes; the client's until the request has ended.
+    /// Data of a write, or destination of a read; owned by the client until the request has ended.
     pub data: Window,
-    /// On which connection it goes.
+    /// Connection to use.
     pub channel: Channel,
 }
 
-/// What came of the attempt to send a request.
+/// Result of an attempt to send a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     Yes,
-    /// No path that is up has room now.
+    /// No connected path has room now.
     NoRoom,
     /// No path is up.
     NoPath,
 }
 
 impl DownReason {
-    /// Why a verb was refused that this side always may call.
+    /// Reason of a failed verb that should succeed.
     pub(super) fn from_verbs(error: VerbsError) -> Self {
         match error {
             // The queue pair failed, and its flushed work requests have not been polled yet.
@@ -48,26 +48,25 @@ impl DownReason {
 }
 
 impl Client {
-    /// A permit, if one is free. Give it back with [`Client::put_permit`].
+    /// Takes a permit, if one is free. Return it with [`Client::put_permit`].
     #[inline]
     pub fn get_permit(&mut self) -> Option<Permit> {
         self.pool.as_mut()?.take()
     }
 
-    /// Gives a permit back, once its request has ended. False if it is void, or the request has
-    /// not ended.
+    /// Returns a permit, once its request has ended. Returns false if the permit is void, or the request has not ended.
     #[inline]
     pub fn put_permit(&mut self, permit: Permit) -> bool {
         self.pool.as_mut().is_some_and(|pool| pool.put(permit))
     }
 
-    /// Permits that are free.
+    /// Number of free permits.
     pub fn available_permits(&self) -> usize {
         self.pool.as_ref().map_or(0, super::Pool::available)
     }
 
-    /// Sends a request. ENOTCONN if no path is up, or the permit is void; EINVAL if the request
-    /// does not fit a chunk. [`Event::Done`] follows otherwise.
+    /// Sends a request. ENOTCONN if no path is up, or the permit is void; EINVAL if the request does not fit into a
+    /// chunk. Otherwise [`Event::Done`] follows.
     pub fn submit<P: RdmaDevice + ?Sized>(
         &mut self,
         permit: Permit,
@@ -106,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Sends what waited for a path, or for room on one.
+    /// Sends requests that waited for a path, or for room on one.
     #[inline]
     pub(super) fn send_queued<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         while let Some(&index) = self.queued.front() {
@@ -151,7 +150,7 @@ impl Client {
             self.last_path = key;
             match self.send_on(key, cid, index, failover, ctx) {
                 Ok(()) => return Sent::Yes,
-                // The path is down now: another one is chosen.
+                // The path is down now: try another one.
                 Err(reason) => self.fail_path(key, reason, ctx),
             }
         }
@@ -206,7 +205,7 @@ impl Client {
         call.state = CallState::Sent { path: key, connection: number };
         call.number = self.connections[number].posted.wrapping_add(1);
         if path.in_flight == 0 {
-            path.heard = ctx.now;
+            path.last_rx = ctx.now;
         }
         path.in_flight += 1;
         path.stats.failovers += u64::from(failover);
@@ -222,11 +221,11 @@ impl Client {
         }
         self.connections[number].in_flight += 1;
         self.wake_at(ctx.now + self.config.probe_after);
-        // The data is its user's again only when it is known not to be sent once more.
+        // The user gets the data back only when it cannot be retransmitted any more.
         self.post(number, operation, writes, ctx)
     }
 
-    /// Posts a send on a connection, which has room; `signaled` has its end told for sure.
+    /// Posts a send on a connection, which has room; `signaled`: with a completion in any case.
     pub(super) fn post<P: RdmaDevice + ?Sized>(
         &mut self,
         number: usize,
@@ -258,8 +257,7 @@ impl Client {
         self.post_bare(key, Immediate::Heartbeat, ctx)
     }
 
-    /// Posts an immediate on the service connection, if there is room; else it is left out (a
-    /// heartbeat is asked for again).
+    /// Posts an immediate on the service connection if there is room, otherwise drops it (heartbeats are repeated).
     fn post_bare<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -278,7 +276,7 @@ impl Client {
         self.post(number, operation, false, ctx)
     }
 
-    /// A SEND arrived: INFO_RSP, an invalidation, or an answer with a new key.
+    /// Handles a received SEND: INFO_RSP, an invalidation, or a response with a new key.
     pub(super) fn handle_message<P: RdmaDevice + ?Sized>(
         &mut self,
         work: WorkId,
@@ -293,10 +291,10 @@ impl Client {
         }
         match with {
             SendWith::Invalidate(_) => {
-                self.heard(key, ctx);
+                self.record_rx(key, ctx);
                 self.post_receive(work.connection(), work.number(), ctx)
             }
-            SendWith::Nothing => Err(DownReason::Protocol("a message without meaning")),
+            SendWith::Nothing => Err(DownReason::Protocol("unexpected SEND")),
             SendWith::Immediate(immediate) => {
                 let mut bytes = [0; RkeyResponse::SIZE];
                 let at = work.number() as usize * RkeyResponse::SIZE;
@@ -309,14 +307,14 @@ impl Client {
         }
     }
 
-    fn heard<P: ?Sized>(&mut self, key: usize, ctx: &EngineContext<'_, P>) {
+    fn record_rx<P: ?Sized>(&mut self, key: usize, ctx: &EngineContext<'_, P>) {
         let path = &mut self.paths[key];
-        path.heartbeat.heard(ctx.now);
-        path.heard = ctx.now;
+        path.heartbeat.record_rx(ctx.now);
+        path.last_rx = ctx.now;
         path.probed = None;
     }
 
-    /// An immediate arrived, perhaps with a new key.
+    /// Handles a received immediate; `rkey`: the new key that came with it.
     pub(super) fn handle_immediate<P: RdmaDevice + ?Sized>(
         &mut self,
         work: WorkId,
@@ -326,9 +324,9 @@ impl Client {
     ) -> Result<(), DownReason> {
         let key = self.connections[work.connection()].path;
         if self.paths[key].state != PathState::Connected {
-            return Err(DownReason::Protocol("an answer before INFO_RSP"));
+            return Err(DownReason::Protocol("response before INFO_RSP"));
         }
-        self.heard(key, ctx);
+        self.record_rx(key, ctx);
         self.post_receive(work.connection(), work.number(), ctx)?;
         match Immediate::parse(immediate) {
             Immediate::Response { message, result, .. } => {
@@ -337,10 +335,10 @@ impl Client {
             Immediate::Heartbeat => self.post_bare(key, Immediate::HeartbeatAck, ctx),
             Immediate::HeartbeatAck => {
                 let path = &mut self.paths[key];
-                path.latency = path.heartbeat.answered(ctx.now);
+                path.latency = path.heartbeat.latency(ctx.now);
                 Ok(())
             }
-            // Linux ignores what it does not know, too.
+            // Ignored, as in Linux.
             Immediate::Request { .. } | Immediate::Unknown(_) => Ok(()),
         }
     }
@@ -353,7 +351,7 @@ impl Client {
         rkey: Option<RkeyResponse>,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
-        const BAD: DownReason = DownReason::Protocol("an answer to no request");
+        const BAD: DownReason = DownReason::Protocol("response without a request");
         let pool = self.pool.as_mut().ok_or(BAD)?;
         let key = self.connections[number].path;
         let path = &mut self.paths[key];
@@ -364,7 +362,7 @@ impl Client {
         match (rkey, pool.shape.new_rkey) {
             (Some(new), true) if u32::from(new.buffer) == message => chunk.key = new.rkey,
             (None, false) => {}
-            _ => return Err(DownReason::Protocol("an answer without its key, or with one")),
+            _ => return Err(DownReason::Protocol("RKEY_RSP missing or unexpected")),
         }
         if call.state != (CallState::Sent { path: key, connection: number }) {
             return Err(BAD);
@@ -378,7 +376,7 @@ impl Client {
         match call.kind {
             RequestKind::Read => {
                 path.stats.read_latency.record(nanos);
-                // Whether the server has invalidated the key, as it may have said, or not.
+                // Revokes the key regardless of whether the server claims to have invalidated it.
                 let id = WorkId::new(number, message).to_bits();
                 let request = KeyRequest { qp: connection.qp, id, signaled: true };
                 let change = ctx.provider.revoke_key_by(call.region, request);
@@ -402,7 +400,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server's key for the data of a read is revoked: the data is the user's.
+    /// Ends a read whose key is revoked: the user gets the data.
     #[cold]
     pub(super) fn end_revoked(&mut self, work: WorkId) {
         let Some(pool) = &mut self.pool else { return };
@@ -416,7 +414,7 @@ impl Client {
         }
     }
 
-    /// Ends the requests that were answered, and that need not be sent again any more.
+    /// Ends answered requests whose sends cannot be retransmitted any more.
     #[cold]
     pub(super) fn end_acknowledged(&mut self) {
         let Client { pool: Some(pool), connections, events, .. } = self else { return };

@@ -1,4 +1,4 @@
-//! What operators do with paths, and see of them.
+//! Management of paths by operators, and their status.
 
 use super::path::Path;
 use super::{Client, DownReason, EngineContext, PathId, PathState, PathStats, Policy, uuid};
@@ -11,16 +11,16 @@ use core::time::Duration;
 use drivers::hal::Window;
 use verbs::RdmaDevice;
 
-/// Why a path was not added.
+/// Reason why a path was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddPathError {
-    /// The session has one between these addresses.
+    /// The session has a path between these addresses.
     Exists,
-    /// The session has as many as the protocol allows.
+    /// The session has as many paths as the protocol allows.
     TooMany,
     /// One address is IPv4, the other IPv6.
     Families,
-    /// The other paths go over another device, where the memory of requests is registered.
+    /// The other paths use another device, where the memory of requests is registered.
     Device,
 }
 
@@ -29,18 +29,18 @@ impl fmt::Display for AddPathError {
         f.write_str(match self {
             AddPathError::Exists => "the session has a path between these addresses",
             AddPathError::TooMany => "a session has at most 128 paths",
-            AddPathError::Families => "both addresses of a path are IPv4, or both IPv6",
+            AddPathError::Families => "both addresses of a path must be IPv4, or both IPv6",
             AddPathError::Device => {
-                "the paths of a session go over the network, or over one bridge"
+                "all paths of a session must use the network, or the same bridge"
             }
         })
     }
 }
 
-/// A path, to look at.
+/// Status of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct PathStatus<'a> {
-    /// Its name here.
+    /// Its ID.
     pub id: PathId,
     /// Our address.
     pub from: IpAddr,
@@ -48,17 +48,17 @@ pub struct PathStatus<'a> {
     pub to: SocketAddr,
     /// State.
     pub state: PathState,
-    /// Attempts to bring it up since it was last up.
+    /// Connection attempts since the path was last up.
     pub attempts: u16,
-    /// Why it is down.
+    /// Reason why the path is down.
     pub last_failure: Option<DownReason>,
-    /// Connections that stand.
+    /// Established connections.
     pub connections: usize,
     /// Requests outstanding.
     pub in_flight: u32,
     /// Time from the last heartbeat to its answer (`cur_latency`).
     pub latency: Duration,
-    /// Counts.
+    /// Statistics.
     pub stats: &'a PathStats,
 }
 
@@ -90,8 +90,8 @@ impl Client {
             to,
             state: PathState::Closed,
             recon_cnt: 0,
-            succeeded: false,
-            may_make_session: false,
+            was_up: false,
+            may_create_session: false,
             attempts: 0,
             deadline: ctx.now,
             established: 0,
@@ -101,7 +101,7 @@ impl Client {
             heartbeat: Heartbeat::new(config.heartbeat_interval, config.heartbeat_misses, ctx.now),
             latency: Duration::ZERO,
             in_flight: 0,
-            heard: ctx.now,
+            last_rx: ctx.now,
             probed: None,
             last_failure: None,
             stats: PathStats::default(),
@@ -110,8 +110,8 @@ impl Client {
         Ok(PathId(key as u32))
     }
 
-    /// Connects a path at once, whatever its state; attempts are counted from here. False if there
-    /// is none of that name.
+    /// Connects a path at once from any state, and restarts the count of attempts. Returns false if the path does not
+    /// exist.
     pub fn reconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
@@ -125,8 +125,8 @@ impl Client {
         known
     }
 
-    /// Makes the next attempt to connect a path now, if there was to be one: what was in its way is
-    /// gone. False if it does not wait for one.
+    /// Starts the next attempt to connect a path now, because its obstacle is gone. Returns false if no attempt is
+    /// scheduled.
     pub fn retry<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
@@ -140,7 +140,7 @@ impl Client {
         waits
     }
 
-    /// Takes a path down until the operator wants it again. False if there is none of that name.
+    /// Disconnects a path until the operator reconnects it. Returns false if the path does not exist.
     pub fn disconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
@@ -153,7 +153,7 @@ impl Client {
         known
     }
 
-    /// Takes a path down and forgets it. False if there is none of that name.
+    /// Disconnects and removes a path. Returns false if the path does not exist.
     pub fn remove_path<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
@@ -176,13 +176,12 @@ impl Client {
         self.config.policy
     }
 
-    /// Changes the multipath policy, from the next request on.
+    /// Changes the multipath policy for further requests.
     pub fn set_policy(&mut self, policy: Policy) {
         self.config.policy = policy;
     }
 
-    /// Changes the number of attempts to connect a path before it is given up, from the next failure
-    /// on; None for no end.
+    /// Changes the most attempts to reconnect a path, from the next failure on; None for no limit.
     pub fn set_max_reconnect_attempts(&mut self, attempts: Option<u16>) {
         self.config.max_reconnect_attempts = attempts;
     }
@@ -203,7 +202,7 @@ impl Client {
         })
     }
 
-    /// Sets the counts of a path back; false if there is none of that name.
+    /// Resets the statistics of a path. Returns false if the path does not exist.
     pub fn reset_stats(&mut self, path: PathId) -> bool {
         let path = self.paths.get_mut(path.index());
         path.map(|path| path.stats = PathStats::default()).is_some()

@@ -1,15 +1,13 @@
-//! The RTRS client (Linux: rtrs-clt.c): a session with one server, over one or more paths. It
-//! carries the requests of its user to the server's chunks and the answers back, keeps the paths
-//! alive, connects them again when they failed, and moves the requests of a failed path to
-//! another one.
+//! The RTRS client (Linux: rtrs-clt.c): a session with one server, over one or more paths. It transfers requests of its
+//! user to the server's chunks and responses back, keeps paths alive, reconnects failed ones, and moves the requests of
+//! a failed path to another one.
 //!
-//! Over any verbs provider. It differs from Linux in these points: a silent path with requests
-//! outstanding is asked for a sign of life, and left for another path within a second; paths are
-//! tried again after a second, not half a minute; a server that was restarted under a living
-//! session is noticed, if it tells (ours do).
+//! It runs over any verbs provider, and differs from Linux in these points: a silent path with outstanding requests is
+//! probed, and abandoned for another path within a second; failed paths are retried after a second, not half a minute;
+//! a restart of the server under a live session is detected, if the server reports it (ours do).
 //!
-//! A request's data lies where its user has it, and is neither copied on its way out nor on its
-//! way in. The client does not interpret the user's headers (see `rnbd::client`).
+//! A request's data remains in the user's memory, and is copied neither on sending nor on receiving. The client does
+//! not interpret the user's headers (see `rnbd::client`).
 
 mod config;
 mod connect;
@@ -40,7 +38,7 @@ use crate::Name;
 use crate::wire::Uuid;
 use alloc::collections::VecDeque;
 use drivers::hal::Instant;
-use life::Life;
+use life::ServerIdentity;
 use path::{Connection, Path, WorkId};
 use pool::Pool;
 use rand_core::RngCore;
@@ -59,43 +57,45 @@ pub struct Client {
     /// None before a path has connected.
     pool: Option<Pool>,
     pools_made: u16,
-    /// The newest sign of the server's life, and what all of them since the link last came up say.
-    life: Life,
+    /// Identity of the server at the newest connection.
+    identity: ServerIdentity,
+    /// Evidence of a restart since the link last came up.
     continuity: Continuity,
     paths: Slab<Path>,
     connections: Slab<Connection>,
     /// Requests that wait for a path, or for room on one.
     queued: VecDeque<u16>,
-    /// Requests that were answered before what was sent was acknowledged.
+    /// Requests that were answered before their sends were acknowledged.
     unacknowledged: VecDeque<u16>,
     events: VecDeque<Event>,
-    /// Whether a path is up, as far as the user knows; and whether the pool was made anew since.
+    /// Whether `LinkUp` was reported last.
     link_up: bool,
+    /// The pool was created since `LinkUp`.
     fresh: bool,
     /// The path that the last request took.
     last_path: usize,
     /// No timer expires before this.
     wake: Option<Instant>,
-    /// What a test has it do that no sound client does.
+    /// Fault that a test injects.
     #[cfg(any(test, feature = "testing"))]
     pub mischief: Mischief,
 }
 
-/// What no sound client does.
+/// Faults of clients, for tests.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mischief {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// It writes with keys that were never given to it.
+    /// Writes with forged keys.
     ForgesKeys,
-    /// It writes requests, and does not say so.
+    /// Writes requests without announcing them.
     Hoards,
 }
 
 impl Client {
-    /// A client without a path. `name` is the session's, without `/` and `.`.
+    /// Creates a client without paths. `name`: the session's name, without `/` and `.`.
     pub fn new<P: RdmaDevice + ?Sized>(
         config: Config,
         name: Name,
@@ -105,7 +105,7 @@ impl Client {
         let cq = match ctx.provider.create_cq(config.completions) {
             Ok(cq) => cq,
             Err(error) => {
-                // Nothing uses it yet, so that this cannot fail.
+                // Cannot fail: the domain is unused.
                 let _ = ctx.provider.dealloc_pd(pd);
                 return Err(error);
             }
@@ -118,7 +118,7 @@ impl Client {
             cq,
             pool: None,
             pools_made: 0,
-            life: Life::default(),
+            identity: ServerIdentity::default(),
             continuity: Continuity::Same,
             paths: Slab::new(),
             connections: Slab::new(),
@@ -134,12 +134,12 @@ impl Client {
         })
     }
 
-    /// What the server offered; None before a path has connected.
+    /// The server's parameters; None before a path has connected.
     pub fn shape(&self) -> Option<Shape> {
         self.pool.as_ref().map(|pool| pool.shape)
     }
 
-    /// Whether the server is the one that it was when the link last came up.
+    /// Whether the server was restarted since the link last came up.
     pub fn server(&self) -> Continuity {
         self.continuity
     }
@@ -197,12 +197,12 @@ impl Client {
         }
     }
 
-    /// Has the provider tell of completions for this client, under `number`.
+    /// Makes the provider report completions for this client, under `number`.
     pub fn watch<P: RdmaDevice + ?Sized>(&self, number: u32, ctx: &mut EngineContext<'_, P>) {
         ctx.provider.watch_cq(self.cq, number);
     }
 
-    /// Whether `poll` has an event that came up by itself.
+    /// Whether events are queued that need no completion.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
@@ -212,7 +212,7 @@ impl Client {
         self.wake
     }
 
-    /// Ends the session and gives back all that it took. Requests are given up.
+    /// Ends the session and frees its resources. Outstanding requests are abandoned.
     pub fn end<P: RdmaDevice + ?Sized>(mut self, ctx: &mut EngineContext<'_, P>) {
         for key in 0..self.paths.capacity() {
             if self.paths.contains(key) {
@@ -222,7 +222,7 @@ impl Client {
         if let Some(pool) = self.pool.take() {
             pool.end(ctx);
         }
-        // No queue pair and no region is left.
+        // Cannot fail: no queue pair and no region is left.
         let _ = ctx.provider.destroy_cq(self.cq);
         let _ = ctx.provider.dealloc_pd(self.pd);
     }

@@ -1,4 +1,4 @@
-//! Paths and connections.
+//! State of paths and connections.
 
 use super::{DownReason, PathState, PathStats};
 use crate::Heartbeat;
@@ -9,12 +9,12 @@ use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use verbs::{ConnectionId, QpId};
 
-/// The id of a work request: which connection, and its number or receive buffer.
+/// ID of a work request: the connection, and the number of the send or receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId(u64);
 
 impl WorkId {
-    /// Receive buffer that stands for INFO_RSP.
+    /// Number of the receive buffer for INFO_RSP.
     pub const INFO: u32 = u32::MAX;
 
     pub fn new(connection: usize, number: u32) -> Self {
@@ -41,30 +41,30 @@ pub(super) struct Path {
     pub to: SocketAddr,
     pub state: PathState,
     pub recon_cnt: u16,
-    /// It was up once.
-    pub succeeded: bool,
-    /// What the server is told in this attempt: it may make the session, which it does not know.
-    pub may_make_session: bool,
-    /// Attempts since it was last up.
+    /// The path was up before.
+    pub was_up: bool,
+    /// `first_conn` of this attempt: the server may create the session.
+    pub may_create_session: bool,
+    /// Attempts since the path was last up.
     pub attempts: u16,
-    /// While connecting: when patience ends. While reconnecting: when the next attempt begins.
+    /// While connecting: the timeout. While reconnecting: time of the next attempt.
     pub deadline: Instant,
-    /// Connections that stand; past the last one, INFO_RSP is awaited.
+    /// Established connections. After the last one, INFO_RSP is awaited.
     pub established: u16,
-    /// Of `Client::connections`, from the service connection on.
+    /// Keys in `Client::connections`, from the service connection on.
     pub connections: Vec<usize>,
     /// The server's chunks on this path.
     pub chunks: Vec<Descriptor>,
-    /// INFO_RSP, then INFO_REQ behind it; as long as the queue pair that may send the latter again.
+    /// INFO_RSP, and INFO_REQ behind it. Kept as long as the queue pair, which may retransmit INFO_REQ.
     pub info: Window,
     pub heartbeat: Heartbeat,
     /// Time from the last heartbeat to its answer.
     pub latency: Duration,
     /// Requests outstanding.
     pub in_flight: u32,
-    /// When something was last received, or the path was last idle.
-    pub heard: Instant,
-    /// When the silent server was asked for a sign of life.
+    /// When the last message was received, or the path became busy.
+    pub last_rx: Instant,
+    /// When the silent server was probed.
     pub probed: Option<Instant>,
     pub last_failure: Option<DownReason>,
     pub stats: PathStats,
@@ -77,23 +77,25 @@ pub(super) struct Connection {
     /// None once it has ended.
     pub id: Option<ConnectionId>,
     pub send_room: u32,
-    /// Send work requests posted so far, and how many of them are known to be completed.
+    /// Number of the last posted send work request.
     pub posted: u32,
+    /// Number of the last completed send work request.
     pub completed: u32,
-    /// Requests outstanding, and how many may be: an answer takes up to two receives.
+    /// Outstanding requests.
     pub in_flight: u32,
+    /// Most outstanding requests: a response consumes up to two receives.
     pub max_in_flight: u32,
     /// 8 bytes for each receive, for RKEY_RSP.
     pub receives: Window,
 }
 
 impl Connection {
-    /// Whether one more send work request fits.
+    /// Whether there is room for one more send work request.
     pub fn has_room(&self) -> bool {
         self.posted.wrapping_sub(self.completed) < self.send_room
     }
 
-    /// Whether a send is known to have arrived, so that it is not sent again.
+    /// Whether a send is completed, so that it is not retransmitted.
     pub fn has_completed(&self, number: u32) -> bool {
         self.completed.wrapping_sub(number) < 1 << 31
     }

@@ -1,4 +1,4 @@
-//! Which path a request takes (rtrs-clt.c, `get_next_path_rr` and its like).
+//! Multipath policies: choice of the path of a request (rtrs-clt.c, `get_next_path_rr` and others).
 
 use core::time::Duration;
 
@@ -15,7 +15,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// From the words, abbreviations and numbers that Linux's sysfs takes.
+    /// Parses the names, abbreviations and numbers of Linux's sysfs.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "round-robin" | "rr" | "0" => Policy::RoundRobin,
@@ -25,7 +25,7 @@ impl Policy {
         })
     }
 
-    /// Linux's word.
+    /// Linux's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Policy::RoundRobin => "round-robin",
@@ -34,7 +34,7 @@ impl Policy {
         }
     }
 
-    /// As Linux's sysfs shows it.
+    /// The text in Linux's sysfs.
     pub const fn describe(self) -> &'static str {
         match self {
             Policy::RoundRobin => "round-robin (RR: 0)",
@@ -43,8 +43,8 @@ impl Policy {
         }
     }
 
-    /// The best of the paths that a request can take, in the order of the session; `last` is the
-    /// one that the previous request took.
+    /// Chooses among the paths that can take a request, in the order of the session; `last`: the path of the previous
+    /// request.
     pub(super) fn choose(
         self,
         candidates: impl Iterator<Item = Candidate> + Clone,
@@ -76,7 +76,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn each_policy_has_its_favourite() {
+    fn each_policy_chooses_its_path() {
         let candidate = |(path, in_flight, micros)| Candidate {
             path,
             in_flight,

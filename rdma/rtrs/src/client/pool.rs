@@ -1,4 +1,4 @@
-//! What the server offered for the session, and the permits and requests that stand on it.
+//! The server's parameters of the session, and the permits and requests based on them.
 
 use super::event::Permit;
 use super::{Config, DownReason};
@@ -10,21 +10,21 @@ use drivers::hal::{Instant, Window};
 use verbs::EngineContext;
 use verbs::{Access, MrId, PdId, RdmaDevice};
 
-/// Bytes kept for the headers of a request: the user's, and the transport's behind it.
+/// Bytes for the headers of a request: the user's, and the transport's behind it.
 const HEADERS: usize = 320;
 /// Longest user header.
 pub(super) const MAX_USER: usize = HEADERS - crate::wire::IoHeader::MAX_SIZE;
 
-/// What the server offered for the session.
+/// The server's parameters of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Requests that can be outstanding.
+    /// Most outstanding requests.
     pub queue_depth: u16,
     /// Most bytes of data in a request.
     pub max_io_size: u32,
     /// Bytes of a chunk beside its data.
     pub max_header: u32,
-    /// Every answer carries the chunk's next key.
+    /// Every response has the chunk's next key.
     pub new_rkey: bool,
 }
 
@@ -34,7 +34,7 @@ impl Shape {
         self.max_io_size + self.max_header
     }
 
-    /// Whether requests can be made with it.
+    /// Whether requests are possible with these parameters.
     fn is_sane(&self) -> bool {
         self.queue_depth >= 2
             && self.max_header as usize >= HEADERS
@@ -46,27 +46,27 @@ impl Shape {
     }
 }
 
-/// On which connection of a path a request goes.
+/// The connection of a path that a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// The service connection.
     Service,
-    /// One of the others, modulo their number.
+    /// An I/O connection, modulo their number.
     Io(u16),
 }
 
-/// Where the request of a permit stands.
+/// State of a permit and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
-    /// Nobody holds the permit.
+    /// The permit is free.
     Free,
-    /// There is no request.
+    /// The permit is held, without a request.
     Held,
-    /// The request waits for a path, or for room on one; whether it was on another path before.
+    /// The request waits for a path, or for room on one; `failover`: it was on another path before.
     Queued { failover: bool },
-    /// The request is on its way, on this path and connection.
+    /// The request is sent on this path and connection.
     Sent { path: usize, connection: usize },
-    /// The server has answered, but what was sent may have to be sent again: the data is not the user's yet.
+    /// The server has responded, but the data may be retransmitted or written to: the user does not get it yet.
     Answered { path: usize, connection: usize, result: Result<(), Errno> },
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Call {
     pub state: CallState,
     pub kind: RequestKind,
     pub channel: Channel,
-    /// What is written, or where the answer goes.
+    /// Data of a write, or destination of a read.
     pub data: Window,
     pub user_len: u16,
     /// User header and RTRS header.
@@ -88,12 +88,12 @@ pub(super) struct Call {
     pub number: u32,
 }
 
-/// Permits and their requests, made when the first path connects.
+/// Permits and their requests, created when the first path connects.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub shape: Shape,
     pub addressing: Addressing,
-    /// Of the device that the paths go over.
+    /// Protection domain of the device that the paths use.
     pub pd: PdId,
     pub generation: u16,
     pub calls: Vec<Call>,
@@ -102,7 +102,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// The pool for what a server offers.
+    /// Creates the pool for a server's parameters.
     pub fn new<P: RdmaDevice + ?Sized>(
         config: &Config,
         shape: Shape,
@@ -111,7 +111,7 @@ impl Pool {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<Self, DownReason> {
         if !shape.is_sane() {
-            return Err(DownReason::Protocol("impossible queue depth or sizes in CON_RSP"));
+            return Err(DownReason::Protocol("invalid queue depth or sizes in CON_RSP"));
         }
         let permits = shape.queue_depth.min(config.max_queue_depth.max(2));
         let headers =
@@ -132,7 +132,7 @@ impl Pool {
                 pool.end(ctx);
                 return Err(DownReason::Resources);
             };
-            // Nobody may write anywhere until a read asks for it.
+            // The key is invalid until a read needs it.
             let revoked = ctx.provider.revoke_key(region.id);
             pool.calls.push(Call {
                 state: CallState::Free,
@@ -153,10 +153,10 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Gives back what it took.
+    /// Frees the pool's resources.
     pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
         for call in &self.calls {
-            // Ours alone, so that it exists.
+            // Cannot fail: the region exists until here.
             let _ = ctx.provider.deregister(call.region);
         }
         ctx.arena.free(self.headers);
@@ -169,7 +169,7 @@ impl Pool {
         Some(Permit { index, pool: self.generation })
     }
 
-    /// The name of a call's permit.
+    /// The permit of a call.
     pub fn permit(&self, index: u16) -> Permit {
         Permit { index, pool: self.generation }
     }
@@ -182,7 +182,7 @@ impl Pool {
         }
     }
 
-    /// Gives a permit back; false if it is void, or its request has not ended.
+    /// Returns a permit. Returns false if the permit is void, or its request has not ended.
     pub fn put(&mut self, permit: Permit) -> bool {
         match self.call(permit) {
             Some(call) if call.state == CallState::Held => {
@@ -194,12 +194,12 @@ impl Pool {
         }
     }
 
-    /// Permits that nobody holds.
+    /// Number of free permits.
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// Whether a request of such lengths fits a chunk.
+    /// Checks whether a request of these lengths fits into a chunk.
     pub fn check(&self, kind: RequestKind, user: usize, data: usize) -> Result<(), Errno> {
         let header = match kind {
             RequestKind::Read => crate::wire::IoHeader::MAX_SIZE,

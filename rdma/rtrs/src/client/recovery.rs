@@ -1,4 +1,4 @@
-//! Ends of paths, and what becomes of their requests (rtrs-clt.c, `rtrs_clt_err_recovery_work`).
+//! End of a path, and failover of its requests (rtrs-clt.c, `rtrs_clt_err_recovery_work`).
 
 use super::path::Path;
 use super::pool::CallState;
@@ -9,8 +9,8 @@ use drivers::hal::{Arena, Window};
 use verbs::RdmaDevice;
 
 impl Client {
-    /// A path failed: its requests move to another one, and it is tried again after a pause,
-    /// unless there were enough attempts.
+    /// Handles the failure of a path: its requests move to another one, and it is retried after a pause, up to the most
+    /// attempts.
     pub(super) fn fail_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -19,7 +19,7 @@ impl Client {
     ) {
         let Some(path) = self.paths.get_mut(key) else { return };
         if path.state == PathState::Connecting {
-            path.stats.reconnects_failed += u64::from(path.succeeded || path.attempts > 0);
+            path.stats.reconnects_failed += u64::from(path.was_up || path.attempts > 0);
         }
         let enough = self.config.max_reconnect_attempts.is_some_and(|most| path.attempts >= most);
         let input = if enough { Input::Close } else { Input::Fail };
@@ -29,7 +29,7 @@ impl Client {
         self.end_path(key, input, reason, ctx);
     }
 
-    /// Begins to connect a path that is connecting once more.
+    /// Restarts the set-up of a connecting path.
     pub(super) fn restart_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -43,10 +43,9 @@ impl Client {
         }
     }
 
-    /// Takes a request back that has not ended: its memory is in no send queue any more, and out of the
-    /// server's reach; the permit is held still, and no event follows. A path that has it ends, and its
-    /// other requests go to another one. Whether the server does what it was asked for is open until it
-    /// has answered another request with this permit.
+    /// Takes back an unfinished request: its memory is in no send queue any more, and out of the server's reach. The
+    /// permit stays held, and no event follows. If the request was sent, its path fails, and other requests of the path
+    /// move to another one. The server may execute the request until it has answered another request with this permit.
     pub fn take_back<P: RdmaDevice + ?Sized>(
         &mut self,
         permit: Permit,
@@ -63,11 +62,11 @@ impl Client {
             call.state = CallState::Held;
             self.queued.retain(|index| *index != permit.index);
         }
-        // Its path was the last one: it was reported as lost.
+        // If its path was the last one, the request was reported as lost.
         self.events.retain(|event| !matches!(event, Event::Done(other, _) if *other == permit));
     }
 
-    /// Takes a path down for good.
+    /// Closes a path.
     pub(super) fn close_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -95,7 +94,7 @@ impl Client {
         if let Some(pool) = &mut self.pool {
             for (n, call) in pool.calls.iter_mut().enumerate() {
                 if matches!(call.state, CallState::Sent { path, .. } if path == key) {
-                    // Late answers must not reach memory that is used for something else.
+                    // Late responses must not write to memory with another use.
                     let _ = ctx.provider.revoke_key(call.region);
                     call.state = CallState::Queued { failover: true };
                     self.queued.push_back(n as u16);
@@ -103,7 +102,7 @@ impl Client {
                     && path == key
                     && call.kind == RequestKind::Read
                 {
-                    // With its queue pair the way to its data is gone.
+                    // Without its queue pair the server cannot write to the data.
                     call.state = CallState::Held;
                     let permit = Permit { index: n as u16, pool: pool.generation };
                     self.events.push_back(Event::Done(permit, Outcome::Answered(result)));
@@ -131,15 +130,15 @@ impl Client {
         release(ctx.arena, core::mem::replace(&mut path.info, Window::empty()));
         for number in path.connections.drain(..) {
             let connection = self.connections.remove(number);
-            // Disconnects, too. Fails only if the provider has dropped the queue pair already.
+            // Also disconnects. Fails only if the provider has dropped the queue pair already.
             let _ = ctx.provider.destroy_qp(connection.qp);
             release(ctx.arena, connection.receives);
         }
-        // What they had sent is sent no more.
+        // Their sends are not retransmitted any more.
         self.end_acknowledged();
     }
 
-    /// No path is up: what waits for one is lost.
+    /// Reports queued requests as lost when no path is up.
     fn lose_queued(&mut self) {
         let Some(pool) = &mut self.pool else { return };
         while let Some(n) = self.queued.pop_front() {
@@ -150,7 +149,7 @@ impl Client {
         }
     }
 
-    /// Ends all paths but one: they lead to a server that is not there any more.
+    /// Fails all other paths, which belong to a server that no longer exists.
     pub(super) fn fail_others<P: RdmaDevice + ?Sized>(
         &mut self,
         but: usize,

@@ -1,34 +1,34 @@
-//! The life of a path (rtrs-clt.c, `rtrs_clt_change_state`). Linux's CONNECTING_ERR and CLOSING
-//! are moments here, because queue pairs end at once; its DEAD is a path that is not there.
+//! State machine of a path (rtrs-clt.c, `rtrs_clt_change_state`). Linux's CONNECTING_ERR and CLOSING do not exist,
+//! because queue pairs end at once; Linux's DEAD is a removed path.
 
 /// State of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathState {
-    /// Its connections are being made, or INFO_RSP is awaited.
+    /// Connections are being established, or INFO_RSP is awaited.
     Connecting,
-    /// It carries requests.
+    /// The path carries requests.
     Connected,
-    /// It failed, and will be tried again.
+    /// The path failed, and will be retried.
     Reconnecting,
-    /// It is down until the operator wants it again.
+    /// The path is down until the operator reconnects it.
     Closed,
 }
 
-/// What moves a path from state to state.
+/// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// It is to be connected: the pause is over, or the operator wants it.
+    /// Connect: the pause is over, or the operator reconnects.
     Connect,
     /// INFO_RSP was accepted.
     InfoAccepted,
-    /// Something failed.
+    /// A failure.
     Fail,
-    /// The operator takes it down, or there were enough attempts.
+    /// The operator disconnects, or all attempts are used up.
     Close,
 }
 
 impl PathState {
-    /// The next state; None if the input means nothing now.
+    /// The next state; None if the input has no effect.
     pub const fn next(self, input: Input) -> Option<PathState> {
         use PathState::{Closed, Connected, Connecting, Reconnecting};
         match (self, input) {
@@ -40,7 +40,7 @@ impl PathState {
         }
     }
 
-    /// The word that the console shows.
+    /// The name on the console.
     pub const fn as_str(self) -> &'static str {
         match self {
             PathState::Connecting => "connecting",
@@ -58,7 +58,7 @@ mod tests {
     use std::string::String;
 
     #[test]
-    fn the_table() {
+    fn transition_table_is_as_expected() {
         use PathState::{Closed, Connected, Connecting, Reconnecting};
         let mut table = String::from("\n");
         for state in [Connecting, Connected, Reconnecting, Closed] {

@@ -1,30 +1,30 @@
-//! What a path counts, by the names of Linux's sysfs (`stats/rdma`, `stats/reconnects`).
+//! Statistics of a path, as in Linux's sysfs (`stats/rdma`, `stats/reconnects`).
 
 use crate::server::Histogram;
 
-/// What a path counted.
+/// Statistics of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {
     /// Reads sent (`rd_cnt`).
     pub reads: u64,
-    /// Bytes asked for (`rd_bytes`).
+    /// Bytes requested (`rd_bytes`).
     pub read_bytes: u64,
-    /// Writes, and everything else without answer data, sent (`wr_cnt`).
+    /// Writes, and all other requests without response data, sent (`wr_cnt`).
     pub writes: u64,
     /// Bytes written (`wr_bytes`).
     pub write_bytes: u64,
-    /// Requests taken over from paths that failed (`failover`).
+    /// Requests taken over from failed paths (`failover`).
     pub failovers: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Times that it came up again (`reconnects`, first number).
+    /// Successful reconnects (`reconnects`, first number).
     pub reconnects: u64,
-    /// Attempts to bring it up again that failed (`reconnects`, second number).
+    /// Failed reconnects (`reconnects`, second number).
     pub reconnects_failed: u64,
-    /// Completions taken (`wc_completion`).
+    /// Completions polled (`wc_completion`).
     pub completions: u64,
-    /// From the sending of reads to their answer (`rdma_lat`).
+    /// Time from sending a read to its response (`rdma_lat`).
     pub read_latency: Histogram,
-    /// From the sending of writes to their answer (`rdma_lat`).
+    /// Time from sending a write to its response (`rdma_lat`).
     pub write_latency: Histogram,
 }

@@ -1,4 +1,4 @@
-//! Heartbeats, signs of life, the end of patience, and the next attempt.
+//! Timers of paths: heartbeats, probes, connection timeouts, and reconnects.
 
 use super::path::Path;
 use super::{Client, DownReason, EngineContext, PathState};
@@ -7,12 +7,12 @@ use drivers::hal::Instant;
 use verbs::RdmaDevice;
 
 impl Client {
-    /// Makes sure that the timers run at `deadline`.
+    /// Schedules the timers for `deadline`, if not earlier.
     pub(super) fn wake_at(&mut self, deadline: Instant) {
         self.wake = Some(self.wake.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
-    /// Runs the timers that have expired.
+    /// Runs expired timers.
     pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         if self.wake.is_none_or(|wake| ctx.now < wake) {
             return;
@@ -57,7 +57,7 @@ impl Client {
     fn probe_deadline(&self, path: &Path) -> Instant {
         match path.probed {
             Some(at) => at + self.config.probe_patience,
-            None => path.heard + self.config.probe_after,
+            None => path.last_rx + self.config.probe_after,
         }
     }
 
@@ -73,8 +73,8 @@ impl Client {
         }
     }
 
-    /// Asks a server that is silent although requests are outstanding; leaves the path if there is
-    /// no answer, and another path.
+    /// Probes a silent server with outstanding requests. Fails the path if the probe is not answered and another path
+    /// is up.
     fn probe<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -84,18 +84,18 @@ impl Client {
         if path.in_flight == 0 || ctx.now < self.probe_deadline(path) {
             return Ok(());
         }
-        // Where the machine stood still meanwhile, the answer may be lost: it is asked again.
-        let stood = !self.probe_deadline(path).standstill(ctx.now).is_zero();
+        // If the machine was paused meanwhile, the answer may be lost: probe again.
+        let paused = !self.probe_deadline(path).standstill(ctx.now).is_zero();
         let other = self.paths.iter().any(|(other, path)| {
             other != key && path.state == PathState::Connected && path.probed.is_none()
         });
-        if path.probed.is_some() && other && !stood {
+        if path.probed.is_some() && other && !paused {
             return Err(DownReason::Silence);
         }
         let path = &mut self.paths[key];
         let first = path.probed.replace(ctx.now).is_none();
-        if first || stood {
-            path.heartbeat.ask(ctx.now);
+        if first || paused {
+            path.heartbeat.record_tx(ctx.now);
             return self.send_heartbeat(key, ctx);
         }
         Ok(())

@@ -1,27 +1,27 @@
-//! Requests that arrive: their keys, their headers, and whether they can be started.
+//! Arrival of requests: rotates the chunk's key, parses the headers, and decides whether a request can start.
 
-use super::io::{ANSWER, answer, contents, count, describe, fitting};
+use super::io::{ANSWER, answer, check_length, contents, count, describe};
 use super::table::{Connection, Contents, Path, Session, Slot, SlotState, WorkId};
 use super::{CloseReason, EngineContext, Execute, Execution, Request, RequestId, RequestKind};
 use crate::wire::{IoHeader, WireError};
 use drivers::hal::Window;
 use verbs::{KeyChange, KeyRequest, MrId, RdmaDevice};
 
-/// What becomes of a request.
+/// Result of the arrival of a request.
 pub enum Arrival {
-    /// It is executed, as most are, or is being.
+    /// The request is executed or executing, as most are.
     Executed,
-    /// It is the user's.
+    /// The user executes the request later.
     Started(Request),
-    /// There is room for its answer, but something else may be in its way.
+    /// There is room for the response, but another condition may be missing.
     Admitted(RequestId),
-    /// It waits for room for its answer, or for its chunk's next key.
+    /// The request waits for room for its response, or for its chunk's next key.
     Parked,
 }
 
-/// Takes the request at `place`, which came by a connection of a path of a session, and has it executed and answered if
-/// nothing is in its way.
-#[expect(clippy::too_many_arguments, reason = "what a request needs, each looked up once")]
+/// Handles the request at `place`, received on a connection of a path of a session. Executes it and posts the response,
+/// if no condition is missing.
+#[expect(clippy::too_many_arguments, reason = "parts of a request, each looked up once")]
 #[inline(always)]
 pub fn handle_io<P: RdmaDevice + ?Sized>(
     place: u32,
@@ -41,25 +41,25 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
         return Err(CloseReason::Protocol("an offset beyond the chunk"));
     }
     if slot.state != SlotState::Idle {
-        return Err(CloseReason::Protocol("a chunk used again before its answer"));
+        return Err(CloseReason::Protocol("a chunk reused before its response"));
     }
     let arrived = Slot::tick(ctx.now);
     let region = path.region.ok_or(CloseReason::Resources)?;
-    let contents = found(session, region, chunk, ctx)?;
+    let contents = written_contents(session, region, chunk, ctx)?;
     let header = header(&contents, offset)?;
     let (mut rkey, mut settled) = (0, true);
     if new_keys {
-        // Data that is copied at once need not wait until the client cannot change the chunk: it would change what it
-        // writes itself, as if it had written that. And of a read nothing but the headers is ever looked at.
+        // Data that is copied at once need not wait for the key change: a change by the client is as if the client had
+        // written that data. Of a read, only the headers are used.
         let signaled = !session.copies_at_once && !matches!(header, Some(IoHeader::Read { .. }));
         let id = WorkId::key(key, chunk).to_bits();
         let by = KeyRequest { qp: connection.qp, id, signaled };
         match ctx.provider.rotate_chunk_key(region, chunk, by, ctx.rng) {
             Ok(KeyChange::Done(key)) => rkey = key,
-            // The answer is posted behind it: the client learns of the next key when that is good.
+            // The response is posted behind the key change: the client gets the next key when it is valid.
             Ok(KeyChange::Promised(key)) => {
                 (rkey, settled) = (key, false);
-                session.was_promised |= session.copies_at_once;
+                session.has_unsettled |= session.copies_at_once;
             }
             Ok(KeyChange::Posted) => {
                 let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
@@ -73,7 +73,7 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
         }
     }
     let mut slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
-    // On demand, a read may have to wait for memory.
+    // With memory on demand, a read may have to wait for memory.
     let is_free = matches!(&header, Some(header) if fill(&mut slot, header, offset, session.chunk_size))
         && (session.chunks.is_some() || slot.kind == RequestKind::Write && contents.start == 0)
         && connection.queued.is_none()
@@ -85,10 +85,10 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
     }
     let id = RequestId { path: connection.path as u32, chunk };
     let request = describe(id, path.session, &slot, &contents, settled)
-        .ok_or(CloseReason::Protocol("a request of more than was written to its chunk"))?;
+        .ok_or(CloseReason::Protocol("a request beyond the bytes written to its chunk"))?;
     let arrival = match execute.execute(&request) {
         Execution::Done(result) => {
-            let result = fitting(&slot, result);
+            let result = check_length(&slot, result);
             count(&mut path.stats, &slot, &result, 0);
             let own = session.chunks.is_none().then_some(region);
             answer(chunk, &slot, result, own, key, connection, new_keys, ctx)?;
@@ -109,22 +109,22 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
     Ok(arrival)
 }
 
-/// A request in a chunk: the contents, and the header, which was read once.
-pub type Found = (Contents, Option<IoHeader>);
+/// A request in a chunk: the contents, and the header, which is read only once.
+pub type ParsedRequest = (Contents, Option<IoHeader>);
 
-/// The contents of a chunk in which a request is said to be.
+/// The contents of the chunk of an announced request.
 #[inline(always)]
-pub fn found<P: RdmaDevice + ?Sized>(
+pub fn written_contents<P: RdmaDevice + ?Sized>(
     session: &Session,
     region: MrId,
     chunk: u16,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<Contents, CloseReason> {
     contents(session, region, chunk, ctx)
-        .ok_or(CloseReason::Protocol("a request in a chunk without contents"))
+        .ok_or(CloseReason::Protocol("a request in an unwritten chunk"))
 }
 
-/// The header of the request at an offset of a chunk; None if it makes no sense.
+/// The header of the request at an offset of a chunk; None if it is malformed.
 #[inline(always)]
 pub fn header(contents: &Contents, offset: u32) -> Result<Option<IoHeader>, CloseReason> {
     match read_header(contents, offset as usize) {
@@ -135,12 +135,12 @@ pub fn header(contents: &Contents, offset: u32) -> Result<Option<IoHeader>, Clos
     }
 }
 
-/// Takes on the request in a chunk, whose key will be `rkey`, and which may have to wait.
-#[expect(clippy::too_many_arguments, reason = "what is known of a request, each found once")]
+/// Stores the request in a chunk, whose next key is `rkey`, and which may have to wait.
+#[expect(clippy::too_many_arguments, reason = "parts of a request, each looked up once")]
 pub fn admit_arrival(
     chunk: u16,
     offset: u32,
-    (contents, header): Found,
+    (contents, header): ParsedRequest,
     rkey: u32,
     arrived: u32,
     connection: &mut Connection,
@@ -168,7 +168,7 @@ pub fn admit_arrival(
     Ok(Arrival::Admitted(RequestId { path: connection.path as u32, chunk }))
 }
 
-/// The header of a request at an offset of a chunk; None if that is not within what is there.
+/// Reads the header of a request at an offset of a chunk; None if the offset is outside of the contents.
 #[inline(always)]
 fn read_header(contents: &Contents, offset: usize) -> Option<Result<IoHeader, WireError>> {
     let at = offset.checked_sub(contents.start)?;
@@ -178,7 +178,7 @@ fn read_header(contents: &Contents, offset: usize) -> Option<Result<IoHeader, Wi
     }
 }
 
-/// At the end of a chunk there may be less than the largest header.
+/// Reads a header at the end of a chunk, where less than the largest header may remain.
 #[cold]
 fn read_header_at_end(window: &Window, at: usize) -> Option<Result<IoHeader, WireError>> {
     let mut bytes = [0; IoHeader::MAX_SIZE];
@@ -187,7 +187,7 @@ fn read_header_at_end(window: &Window, at: usize) -> Option<Result<IoHeader, Wir
     Some(IoHeader::parse(bytes))
 }
 
-/// Checks what the client says about its request against the size of the chunk.
+/// Fills a slot from the client's header, and checks it against the size of the chunk.
 #[inline(always)]
 fn fill(slot: &mut Slot, header: &IoHeader, offset: u32, chunk_size: u32) -> bool {
     let (user_len, most) = match *header {

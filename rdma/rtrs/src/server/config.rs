@@ -4,20 +4,20 @@ use crate::wire::{Addressing, MAX_CONNECTIONS, MAX_HEADER, MAX_PATHS};
 use core::fmt;
 use core::time::Duration;
 
-/// Inline payload that the provider has to take: an RKEY_RSP.
+/// Inline payload that the provider must support: an RKEY_RSP.
 pub(super) const MIN_INLINE: usize = crate::wire::RkeyResponse::SIZE;
-/// Smallest queue depth that is offered, however little memory there is.
-const LEAST_DEPTH: u16 = 8;
-/// Sessions that memory has to suffice for before they are offered deeper queues.
+/// Smallest queue depth that is offered, with any amount of memory.
+const MIN_DEPTH: u16 = 8;
+/// Number of sessions that memory must suffice for at a queue depth.
 const SESSIONS: u64 = 4;
 
-/// The queue depth of all sessions on a machine that has `memory` bytes for their chunks: as `wanted`, or
-/// halved until a few sessions have room. It is a function of what stays the same when the gateway is
-/// started anew, because Linux's client gives a path up for good that comes back to another depth.
+/// The queue depth of all sessions on a machine with `memory` bytes for their chunks: `wanted`, or halved until a few
+/// sessions have room. It depends only on values that survive a restart of the gateway, because Linux's client gives up
+/// a path for good that reconnects to another depth.
 pub fn offered_depth(wanted: u16, chunk_size: u32, memory: u64) -> u16 {
     let mut depth = wanted;
-    while depth > LEAST_DEPTH && u64::from(depth) * u64::from(chunk_size) * SESSIONS > memory {
-        depth = (depth / 2).max(LEAST_DEPTH);
+    while depth > MIN_DEPTH && u64::from(depth) * u64::from(chunk_size) * SESSIONS > memory {
+        depth = (depth / 2).max(MIN_DEPTH);
     }
     depth
 }
@@ -27,39 +27,39 @@ pub fn offered_depth(wanted: u16, chunk_size: u32, memory: u64) -> u16 {
 pub struct Config {
     /// Port to listen on.
     pub port: u16,
-    /// Chunks of a session: the same for all of them, and after a restart ([`offered_depth`]).
+    /// Chunks of a session: the same for all sessions, and after a restart ([`offered_depth`]).
     pub queue_depth: u16,
     /// Size of a chunk in bytes: a power of two, 8192 or more.
     pub chunk_size: u32,
-    /// How many times over the provider's memory for chunks on demand is promised. With 1 each
-    /// session has memory of its own, and nothing is taken from the provider.
+    /// How many times the provider's memory for chunks on demand is promised. With 1 each session has memory of its
+    /// own, and the provider's is not used.
     pub oversubscribe: u16,
-    /// Whether a chunk's key dies with every use.
+    /// Whether every use of a chunk invalidates its key.
     pub always_invalidate: bool,
     /// Most sessions.
     pub max_sessions: usize,
     /// Most sessions of one host, by its address.
     pub sessions_per_host: usize,
-    /// Most bytes of the chunks of one host's sessions. Without it three quarters of the memory for chunks that is taken or
-    /// free, and in any case one session.
+    /// Most bytes of the chunks of one host's sessions. None: three quarters of the memory for chunks that is taken or
+    /// free, but at least one session.
     pub memory_per_host: Option<u64>,
     /// Most paths of a session.
     pub max_paths: usize,
     /// Most connections of a path.
     pub max_connections: u16,
-    /// Receives posted on an I/O connection, if the queue is that deep. More requests than this
-    /// must never arrive on one connection between two polls: clients may not survive an RNR NAK.
+    /// Receives posted on an I/O connection, if the queue has that depth. More requests than this must never arrive on
+    /// one connection between two polls, because clients may not survive an RNR NAK.
     pub receives: u16,
     /// Depth of the completion queue that all connections share.
     pub completions: u32,
     /// Time between heartbeats.
     pub heartbeat_interval: Duration,
-    /// Heartbeats in a row that may stay without answer.
+    /// Consecutive heartbeats that may remain unanswered.
     pub heartbeat_misses: u8,
-    /// A number drawn anew each time that the gateway starts, which clients of ours learn: they
-    /// then know that it was restarted, and what was not flushed is lost. 0 for not telling.
+    /// Random number of the gateway's boot, which is sent to our clients: they detect a restart, and with it the loss
+    /// of unflushed data. 0 to send none.
     pub incarnation: u64,
-    /// Time that a path has to establish its connections and to send INFO_REQ.
+    /// Timeout for a path to establish its connections and to send INFO_REQ.
     pub handshake_timeout: Duration,
 }
 
@@ -86,7 +86,7 @@ impl Default for Config {
     }
 }
 
-/// A setting that cannot be, and what is accepted.
+/// An invalid setting, and the accepted values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadConfig(&'static str);
 
@@ -117,7 +117,7 @@ impl Config {
         {
             "max_sessions, sessions_per_host, receives, completions: at least 1"
         } else if self.heartbeat_interval.is_zero() || self.handshake_timeout.is_zero() {
-            "heartbeat_interval, handshake_timeout: longer than nothing"
+            "heartbeat_interval, handshake_timeout: more than 0"
         } else {
             return Ok(());
         };
@@ -130,16 +130,16 @@ mod tests {
     use super::*;
     use alloc::string::ToString;
 
-    /// The settings that are given, but for one.
+    /// The default settings with a change.
     fn with(change: impl FnOnce(&mut Config)) -> Config {
         let mut config = Config::default();
         change(&mut config);
         config
     }
 
-    /// Each setting may be as small and as large as it says, and no more.
+    /// Each setting is checked at its limits.
     #[test]
-    fn what_is_wrong_with_a_setting_is_said() {
+    fn invalid_setting_is_reported_by_its_name() {
         let nothing = Duration::ZERO;
         let shortest = Duration::from_nanos(1);
         let cases: [(&str, Config, Config); 11] = [
@@ -169,8 +169,8 @@ mod tests {
         ];
         for (key, least, wrong) in cases {
             assert_eq!(least.check(), Ok(()), "{key}");
-            let said = wrong.check().unwrap_err().to_string();
-            assert!(said.starts_with(key), "{key}: {said}");
+            let message = wrong.check().unwrap_err().to_string();
+            assert!(message.starts_with(key), "{key}: {message}");
         }
         let at_least_one: [fn(&mut Config, u16); 4] = [
             |c, n| c.max_sessions = n.into(),
@@ -180,29 +180,29 @@ mod tests {
         ];
         for (n, set) in at_least_one.into_iter().enumerate() {
             assert_eq!(with(|c| set(c, 1)).check(), Ok(()), "setting {n}");
-            let said = with(|c| set(c, 0)).check().unwrap_err().to_string();
-            assert!(said.starts_with("max_sessions, "), "setting {n}: {said}");
+            let message = with(|c| set(c, 0)).check().unwrap_err().to_string();
+            assert!(message.starts_with("max_sessions, "), "setting {n}: {message}");
         }
     }
 
     #[test]
-    fn the_depth_follows_from_the_memory_and_leaves_room_for_several() {
+    fn offered_depth_follows_memory_and_leaves_room_for_several_sessions() {
         let mib = |n: u64| n << 20;
         let depth = |memory| offered_depth(512, 128 << 10, memory);
         assert_eq!([0, 4, 16, 32, 64].map(|n| depth(mib(n))), [8, 8, 32, 64, 128]);
         assert_eq!([128, 255, 256, 4096].map(|n| depth(mib(n))), [256, 256, 512, 512]);
-        assert_eq!(offered_depth(4, 128 << 10, 0), 4, "so few were asked for");
+        assert_eq!(offered_depth(4, 128 << 10, 0), 4, "fewer than the minimum were requested");
         assert_eq!(offered_depth(100, 64 << 10, mib(24)), 50);
     }
 
     #[test]
-    fn the_limits_of_linux_clients() {
+    fn limits_of_linux_clients_are_enforced() {
         let config = |queue_depth, chunk_size| {
             Config { queue_depth, chunk_size, ..Config::default() }.check().is_ok()
         };
         assert!(Config::default().check().is_ok());
         assert!(config(2, 8192) && config(64, 1 << 20) && config(2048, 1 << 17));
         assert!(!config(1, 8192) && !config(8, 4096) && !config(8, 10_000));
-        assert!(!config(4096, 1 << 17), "28 bits name a place in the chunks");
+        assert!(!config(4096, 1 << 17), "28 bits address chunk and offset");
     }
 }

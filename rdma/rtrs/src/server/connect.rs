@@ -1,9 +1,9 @@
-//! Connection requests (rtrs-srv.c, `rtrs_rdma_connect`): which session and path they belong to,
-//! or why they are refused.
+//! Connection requests (rtrs-srv.c, `rtrs_rdma_connect`): finds or creates session and path, creates the connection, or
+//! refuses.
 
 use super::config::MIN_INLINE;
 use super::refuse::{Door, Refused};
-use super::table::{Chunks, Connection, Path, Session, WorkId};
+use super::table::{ChunkState, Connection, Path, Session, WorkId};
 use super::{CloseReason, Directory, EngineContext, PathState, PathStats, Server, SessionId};
 use crate::wire::{
     Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
@@ -23,31 +23,31 @@ use verbs::{
 
 /// Receives of the service connection.
 const SERVICE_RECEIVES: u32 = 64;
-/// Receives that are posted again together.
+/// Receives that are reposted together.
 const RECEIVES_AT_ONCE: u32 = 8;
-/// Its sends.
+/// Sends of the service connection.
 const SERVICE_SENDS: u32 = 32;
-/// Most sends outstanding on an I/O connection; requests whose answers would be more wait.
+/// Most outstanding sends on an I/O connection; requests with further responses wait.
 pub(super) const MAX_SENDS: u32 = 128;
 
-/// Largest I/O that is offered, however large the chunks are. Linux clients cut larger ones to the
-/// 128 pages that they can register, and then fail to register just 128.
+/// Largest I/O that is offered with any chunk size. Linux clients cut larger ones to the 128 pages that they can
+/// register, and then fail to register exactly 128.
 const MAX_IO: u32 = 127 * 4096;
 
 const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
     Refused { errno, reason, advice }
 }
 
-const ELSEWHERE: Refused = refused(
+const OTHER_CORE: Refused = refused(
     Errno::EPERM,
     "session_elsewhere",
-    "the session's other paths come to another core; give those ports the same `core`, and that one alone, or \
-     let the client have one path",
+    "the session's other paths come to another core; configure one common `core` for these ports, or one path \
+     on the client",
 );
 
 impl Server {
-    /// Takes an event of the connection manager; false if it is none of this server's. Of connections
-    /// that are asked for, `door` says whether their host is admitted.
+    /// Handles an event of the connection manager. Returns false if the connection does not belong to this server. For
+    /// connection requests, `door` checks whether their host is admitted.
     pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
@@ -66,7 +66,7 @@ impl Server {
                     self.counters.refused += 1;
                     self.refuse(from, "connection", alloc::format!("{to} port {port}"), why);
                     let response = ConnectResponse::Refused(why.errno).emit();
-                    // Fails only if the peer has given up meanwhile.
+                    // Fails only if the peer has cancelled meanwhile.
                     let _ = ctx.provider.reject(connection, RejectReason::CONSUMER, &response);
                 }
                 true
@@ -75,7 +75,7 @@ impl Server {
                 Some(&key) => {
                     let path = self.connections[key].path;
                     let session = self.paths[path].session;
-                    self.sessions[session].heard = true;
+                    self.sessions[session].validated = true;
                     true
                 }
                 None => false,
@@ -103,17 +103,18 @@ impl Server {
         let request = ConnectRequest::parse(private_data).map_err(|error| {
             let (reason, advice) = match error {
                 WireError::Magic(_) => {
-                    ("not_rtrs", "not an RTRS client; something else asks there")
+                    ("not_rtrs", "not an RTRS client: another protocol uses this port")
                 }
-                WireError::Version(_) => ("version", "RTRS of another major version than 2"),
+                WireError::Version(_) => ("version", "RTRS major version is not 2"),
                 WireError::Field(_) | WireError::Short { .. } | WireError::Type(_) => {
-                    ("malformed", "malformed private data: not a sound RTRS client")
+                    ("malformed", "malformed private data: faulty RTRS client")
                 }
             };
             refused(Errno::ECONNRESET, reason, advice)
         })?;
         if request.cid_num > self.config.max_connections {
-            let advice = "more connections than a path may have; let the client have fewer queues";
+            let advice =
+                "more connections than a path may have; configure fewer queues on the client";
             return Err(refused(Errno::ECONNRESET, "connections_of_path", advice));
         }
         let known = self.uuids.get(&request.session).copied();
@@ -122,13 +123,13 @@ impl Server {
             known.is_none() && directory.is_elsewhere(*core, request.session)
         };
         if self.directory.as_ref().is_some_and(elsewhere) {
-            return Err(ELSEWHERE);
+            return Err(OTHER_CORE);
         }
         let session = match known {
             Some(key) => key,
             None if !request.first => {
-                let advice = "no session of that UUID: the client believes that it has one here; \
-                              it has to map anew";
+                let advice = "unknown session UUID: the server has lost the client's session; unmap \
+                              and map again";
                 return Err(refused(Errno::ENXIO, "unknown_session", advice));
             }
             None => self.make_session(&request, from, ctx)?,
@@ -150,37 +151,37 @@ impl Server {
         let owner = accountable(from);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner).count();
         if of_host + self.share_elsewhere(from).sessions >= self.config.sessions_per_host {
-            let advice = "it has as many sessions as limits.sessions_per_host admits; raise it, or \
-                          end others (session list, session disconnect)";
+            let advice = "the host has limits.sessions_per_host sessions already; raise it, or end \
+                          some (session list, session disconnect)";
             return Err(refused(Errno::ENOMEM, "sessions_per_host", advice));
         }
-        if self.sessions.len() >= self.config.max_sessions && !self.displace(ctx) {
-            let advice = "there are as many sessions as the gateway can have; end others (session \
-                          list, session disconnect)";
+        if self.sessions.len() >= self.config.max_sessions && !self.evict_half_open(ctx) {
+            let advice = "all sessions of the gateway are in use; end some (session list, session \
+                          disconnect)";
             return Err(refused(Errno::ENOMEM, "sessions", advice));
         }
-        self.expect_memory(from, ctx)?;
+        self.check_memory(from, ctx)?;
         let Ok(pd) = ctx.provider.alloc_pd() else {
-            let advice = "no protection domain is left; end other sessions";
+            let advice = "no protection domain is free; end other sessions";
             return Err(refused(Errno::ENOMEM, "resources", advice));
         };
         if let Some((directory, core)) = &self.directory
             && !directory.enter(*core, request.session, from)
         {
-            // Just made, and nothing is in it.
+            // Cannot fail: the domain is empty.
             let _ = ctx.provider.dealloc_pd(pd);
-            return Err(ELSEWHERE);
+            return Err(OTHER_CORE);
         }
         let (queue_depth, chunk_size) = (self.config.queue_depth, self.config.chunk_size);
         let key = self.sessions.insert(Session {
             uuid: request.session,
             host: from,
-            heard: false,
+            validated: false,
             since: ctx.now,
             name: Name::default(),
             pd,
             chunks: None,
-            standing: Chunks::Wanting,
+            chunk_state: ChunkState::Unrequested,
             chunk_size,
             queue_depth,
             addressing: Addressing::new(queue_depth),
@@ -188,16 +189,16 @@ impl Server {
             up: false,
             executing: Vec::new(),
             copies_at_once: false,
-            was_promised: false,
+            has_unsettled: false,
         });
         self.uuids.insert(request.session, key);
         Ok(key)
     }
 
-    /// Makes room for another session: of the host with most clients that have not shown yet that they receive
-    /// anything, the one ends that has waited longest for it. False if all have.
-    fn displace<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
-        let half_open = || self.sessions.iter().filter(|(_, session)| !session.heard);
+    /// Evicts a half-open session for a new one: of the host with most half-open sessions, whose clients have not yet
+    /// shown that they receive our messages, the oldest one. Returns false if there is none.
+    fn evict_half_open<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
+        let half_open = || self.sessions.iter().filter(|(_, session)| !session.validated);
         let mut of_hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for (_, session) in half_open() {
             *of_hosts.entry(accountable(session.host)).or_default() += 1;
@@ -214,7 +215,7 @@ impl Server {
         true
     }
 
-    /// The path that the connection belongs to, made if it is new.
+    /// Finds or creates the path of a connection.
     fn join_path<P: RdmaDevice + ?Sized>(
         &mut self,
         session: usize,
@@ -237,7 +238,7 @@ impl Server {
                 let free = path.connections.get(usize::from(request.cid)) == Some(&None);
                 let same = path.connections.len() == usize::from(request.cid_num);
                 if !free || !same || path.from != from {
-                    let advice = "cid twice, or another cid_num or host than before";
+                    let advice = "duplicate cid, or another cid_num or host than before";
                     return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
                 }
                 return Ok(key);
@@ -245,7 +246,7 @@ impl Server {
             if path.uuid == request.path {
                 if request.cid != 0 || path.from != from {
                     let advice =
-                        "the path is another's; it ends with its heartbeats if that is gone";
+                        "in use from another address; heartbeats will end it if that host is gone";
                     return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
                 }
                 stale = Some(key);
@@ -256,13 +257,13 @@ impl Server {
         }
         let others = self.sessions[session].paths.len() - usize::from(stale.is_some());
         if others >= self.config.max_paths {
-            let advice = "the session has as many paths as one can have";
+            let advice = "the session has the most paths allowed";
             return Err(refused(Errno::ECONNRESET, "paths", advice));
         }
         let info = ctx.arena.alloc(InfoRequest::SIZE, 64).ok_or(refused(
             Errno::ENOMEM,
             "memory",
-            "there is no memory for a path (show memory)",
+            "no memory for a path (show memory)",
         ))?;
         let path = self.paths.insert(Path {
             session,
@@ -275,10 +276,10 @@ impl Server {
             region: None,
             requests: Vec::new(),
             in_flight: 0,
-            asked: false,
+            info_requested: false,
             info: Some(info),
             info_sent: 0,
-            heartbeat: Heartbeat::of_server(
+            heartbeat: Heartbeat::for_server(
                 self.config.heartbeat_interval,
                 self.config.heartbeat_misses,
                 ctx.now,
@@ -289,16 +290,16 @@ impl Server {
             stats: PathStats::default(),
         });
         self.sessions[session].paths.push(path);
-        self.note_session(session);
+        self.publish_session(session);
         self.set_timer(path, Some(ctx.now + self.config.handshake_timeout));
-        // Only now, so that the session always has a path.
+        // Last, so that the session always has a path.
         if let Some(stale) = stale {
             self.close_path(stale, CloseReason::Replaced, ctx);
         }
         Ok(path)
     }
 
-    /// Makes the queue pair, and accepts. A failure ends the path.
+    /// Creates the queue pair, and accepts the connection. A failure ends the path.
     fn make_connection<P: RdmaDevice + ?Sized>(
         &mut self,
         path: usize,
@@ -323,7 +324,7 @@ impl Server {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
         let depth = u32::from(session.queue_depth);
-        // Some of the client's are there for as many requests as it may have under way.
+        // Because receives are reposted in batches, a few more are needed than the client has requests.
         let late = RECEIVES_AT_ONCE - 1;
         let (receives, sends) = match cid {
             0 => (SERVICE_RECEIVES, SERVICE_SENDS),
@@ -347,18 +348,18 @@ impl Server {
             max_inline: MIN_INLINE,
         };
         let no_resources = |_| {
-            let advice = "no queue pairs or memory are left for a connection; end other sessions";
+            let advice = "no queue pair or memory for a connection; end other sessions";
             refused(Errno::ENOMEM, "resources", advice)
         };
         let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;
         if cid != 0 {
-            // Answers are waited for by their client alone, and room is made by those that are signaled. Not so
-            // ACKs of the client's requests: Linux's client has done with one only when it has both.
+            // ACKs of responses may be late: only the client waits for a response, and signaled ones make room. Our
+            // ACKs of requests may not: Linux's client completes a request only with both.
             ctx.provider.coalesce_acks(qp);
         }
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        // The client takes the sum of both for the size of a chunk.
+        // The client computes the chunk size as the sum of both.
         let max_io_size = (session.chunk_size - MAX_HEADER).min(MAX_IO);
         let response = ConnectResponse::Accepted {
             queue_depth: session.queue_depth,
@@ -385,7 +386,7 @@ impl Server {
         let accepted = prepared
             .and_then(|()| ctx.provider.accept(id, qp, &parameters, &response.emit(), ctx.now));
         if let Err(error) = accepted {
-            // A queue pair that was just made and is not connected can be destroyed.
+            // Cannot fail: the queue pair is new and not connected.
             let _ = ctx.provider.destroy_qp(qp);
             return Err(no_resources(error));
         }

@@ -1,7 +1,7 @@
-//! Sessions of the servers on all cores of a gateway. Each server has its sessions for itself; what has to be known of
-//! those of the others is here: whose a name is, which core has the paths of a session, and how much a host has.
+//! Directory of the sessions of all cores' servers. Each server has its own sessions. The directory has the facts that
+//! other servers need: the owner of a name, the core of a session, and the share of a host.
 //!
-//! It is looked into when a connection is asked for, a session is named or ends: never for a request.
+//! It is used when a connection is requested, and when a session is named or ends: never for a request.
 
 use crate::Name;
 use crate::wire::Uuid;
@@ -19,23 +19,23 @@ struct Claim {
     core: usize,
     uuid: Uuid,
     name: Name,
-    /// The host that made it.
+    /// The host that created it.
     host: IpAddr,
-    /// Where its paths come from.
+    /// Source addresses of its paths.
     from: Vec<IpAddr>,
     /// Bytes of its chunks.
     bytes: u64,
-    /// The name went to another core's session: this one has to end.
+    /// A session on another core has taken the name: this one must end.
     evicted: bool,
 }
 
-/// Has the loop of a core look what there is to do.
+/// Wakes the loop of a core.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// The sessions of all servers.
 pub struct Directory {
     claims: Mutex<Vec<Claim>>,
-    /// By core: sessions of it have to end, and how it is told.
+    /// By core: whether it has evicted sessions, and its wake-up.
     evictions: Vec<(AtomicBool, Wake)>,
 }
 
@@ -45,23 +45,23 @@ impl fmt::Debug for Directory {
     }
 }
 
-/// What other cores have of a host.
+/// Sessions and memory of a host on other cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Its sessions.
+    /// Number of sessions.
     pub sessions: usize,
     /// Bytes of their chunks.
     pub bytes: u64,
 }
 
 impl Directory {
-    /// For as many cores as can be told, in their order.
+    /// Creates a directory for cores with these wake-ups, in the order of the cores.
     pub fn new(cores: Vec<Wake>) -> Self {
         let evictions = cores.into_iter().map(|wake| (AtomicBool::default(), wake)).collect();
         Directory { claims: Mutex::default(), evictions }
     }
 
-    /// A session was made on a core; false if another core has it already.
+    /// Enters a new session of a core. Returns false if another core has the session.
     pub(super) fn enter(&self, core: usize, uuid: Uuid, host: IpAddr) -> bool {
         let mut claims = self.claims.lock();
         if claims.iter().any(|claim| claim.uuid == uuid && claim.core != core) {
@@ -72,12 +72,12 @@ impl Directory {
         true
     }
 
-    /// Whether another core has a session.
+    /// Whether another core has the session.
     pub(super) fn is_elsewhere(&self, core: usize, uuid: Uuid) -> bool {
         self.claims.lock().iter().any(|claim| claim.uuid == uuid && claim.core != core)
     }
 
-    /// What other cores than this one have of a host.
+    /// The share of a host on cores other than `core`.
     pub(super) fn share(&self, core: usize, host: IpAddr) -> Share {
         let owner = accountable(host);
         let claims = self.claims.lock();
@@ -88,7 +88,7 @@ impl Directory {
         })
     }
 
-    /// Takes note of what a session has by now.
+    /// Updates addresses and memory of a session.
     pub(super) fn note(&self, core: usize, uuid: Uuid, from: Vec<IpAddr>, bytes: u64) {
         let mut claims = self.claims.lock();
         if let Some(claim) = claims.iter_mut().find(|c| c.core == core && c.uuid == uuid) {
@@ -96,8 +96,8 @@ impl Directory {
         }
     }
 
-    /// Gives a session its name. If sessions of other cores have it, it must come from an address of one of theirs:
-    /// these end. False if it is another's.
+    /// Names a session. If sessions of other cores have the name, `from` must be an address of one of them, and they
+    /// are evicted. Returns false if the name belongs to another host.
     pub(super) fn name(&self, core: usize, uuid: Uuid, name: Name, from: IpAddr) -> bool {
         let mut claims = self.claims.lock();
         let theirs = |claim: &Claim| claim.core != core && claim.name == name && !claim.evicted;
@@ -118,7 +118,7 @@ impl Directory {
         true
     }
 
-    /// Sessions of a core that have to end, if there are any since it was asked last.
+    /// Evicted sessions of a core; None if there are no new ones since the last call.
     pub(super) fn evicted(&self, core: usize) -> Option<Vec<Uuid>> {
         let (flag, _) = self.evictions.get(core)?;
         if !flag.load(Ordering::Acquire) {
@@ -129,7 +129,7 @@ impl Directory {
         Some(claims.iter().filter(|c| c.core == core && c.evicted).map(|c| c.uuid).collect())
     }
 
-    /// A session is no more.
+    /// Removes a session.
     pub(super) fn leave(&self, core: usize, uuid: Uuid) {
         self.claims.lock().retain(|claim| claim.core != core || claim.uuid != uuid);
     }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_its_paths_on_one_core() {
+    fn session_is_limited_to_one_core() {
         let directory = directory(2);
         assert!(directory.enter(0, uuid(1), host(1)));
         assert!(!directory.enter(1, uuid(1), host(1)));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_counted_on_all_cores() {
+    fn share_of_a_host_covers_all_other_cores() {
         let directory = directory(3);
         for (core, session) in [(0, 1), (1, 2), (2, 3)] {
             assert!(directory.enter(core, uuid(session), host(7)));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_over_to_its_own_host_only() {
+    fn name_moves_only_to_a_session_of_the_same_host() {
         let directory = directory(2);
         let name = Name::new("db1").unwrap();
         for (core, session, from) in [(0, 1, 1), (1, 2, 2), (1, 3, 1)] {
@@ -183,16 +183,16 @@ mod tests {
         }
         directory.note(0, uuid(1), [host(1)].into(), 0);
         assert!(directory.name(0, uuid(1), name, host(1)));
-        assert!(!directory.name(1, uuid(2), name, host(2)), "it is host 1's");
+        assert!(!directory.name(1, uuid(2), name, host(2)), "the name belongs to host 1");
         assert_eq!(directory.evicted(0), None);
         assert!(directory.name(1, uuid(3), name, host(1)));
         assert_eq!(directory.evicted(0), Some([uuid(1)].into()));
         assert_eq!(directory.evicted(0), None);
-        assert!(directory.name(1, uuid(3), name, host(1)), "the evicted one has it no more");
+        assert!(directory.name(1, uuid(3), name, host(1)), "the evicted session has lost the name");
     }
 
     #[test]
-    fn a_name_is_that_of_one_session_of_its_core() {
+    fn name_belongs_to_one_session_of_its_core() {
         let directory = directory(2);
         let [a, b] = ["a", "b"].map(|name| Name::new(name).unwrap());
         for (core, session, from) in [(0, 1, 1), (0, 2, 2), (1, 3, 3)] {
@@ -201,9 +201,12 @@ mod tests {
         assert!(directory.name(0, uuid(1), a, host(1)));
         assert!(directory.name(0, uuid(2), b, host(2)));
         for taken in [a, b] {
-            assert!(!directory.name(1, uuid(3), taken, host(3)), "it is another host's");
+            assert!(
+                !directory.name(1, uuid(3), taken, host(3)),
+                "the name belongs to another host"
+            );
         }
-        // One of them leaves; the other one stays what it is.
+        // One session leaves; the other one is unaffected.
         directory.leave(0, uuid(1));
         directory.leave(1, uuid(2));
         assert!(directory.name(1, uuid(3), a, host(3)));

@@ -1,4 +1,4 @@
-//! Ends: of connections, paths and sessions.
+//! End of connections, paths and sessions, and release of their memory.
 
 use super::table::SlotState;
 use super::{
@@ -8,18 +8,18 @@ use core::time::Duration;
 use drivers::hal::Window;
 use verbs::{PdId, RdmaDevice, Status, VerbsError};
 
-/// How long the provider has to let go of what was given up, before it is asked again.
+/// Pause before the provider is asked again to release the resources of an ended session.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What is left of a session that is no more.
+/// Resources of an ended session that the provider still uses.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct RetiredSession {
     pd: PdId,
     chunks: Option<Window>,
 }
 
 impl Server {
-    /// Ends a path, as the operator wishes; false if there is none of that name.
+    /// Ends a path for the operator. Returns false if the path does not exist.
     pub fn disconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
@@ -32,8 +32,8 @@ impl Server {
         known
     }
 
-    /// Ends the paths of connections that have ended. What their completions said of the cause came first:
-    /// of these it is known only who ended them. It need not have been this one of a path's connections.
+    /// Ends the paths of connections that have ended. Their completions, which have the precise cause, were handled
+    /// before. What remains is which side ended them, which may show at another connection of the path.
     pub(super) fn close_ended<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         while let Some(id) = self.ended.pop_front() {
             let Some(connection) = self.by_id.get(&id).and_then(|&key| self.connections.get(key))
@@ -51,8 +51,8 @@ impl Server {
         }
     }
 
-    /// Ends a path: peers reach its memory no more, its connections are disconnected, answers
-    /// that wait are dropped. What is being worked on finishes.
+    /// Ends a path: revokes its keys, disconnects its connections, and drops waiting responses. Executing requests
+    /// finish.
     pub(super) fn close_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -62,7 +62,7 @@ impl Server {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::End) else { return };
         if reason == CloseReason::Transport(Status::Flushed) {
-            // Its queue pair has failed. Completions that nobody has looked at yet may say why.
+            // The queue pair has failed: pending completions may have the cause.
             let ended = path.connections.iter().flatten().map(|&key| self.connections[key].id);
             self.ended.extend(ended);
             return;
@@ -71,7 +71,7 @@ impl Server {
         self.set_timer(key, None);
         let path = &mut self.paths[key];
         if let Some(region) = path.region {
-            // Ours alone, so that it exists. Its memory stays until what is worked on is finished.
+            // Cannot fail: the region exists until here. Its memory remains until executing requests finish.
             let _ = ctx.provider.revoke_key(region);
         }
         let session = path.session;
@@ -90,7 +90,7 @@ impl Server {
         for connection in path.connections.drain(..).flatten() {
             let connection = self.connections.remove(connection);
             self.by_id.remove(&connection.id);
-            // Disconnects, too. Fails only if the provider has dropped the queue pair already.
+            // Also disconnects. Fails only if the provider has dropped the queue pair already.
             let _ = ctx.provider.destroy_qp(connection.qp);
         }
         self.counters.paths_closed += 1;
@@ -101,7 +101,7 @@ impl Server {
             reason,
         };
         self.notice(notice);
-        // It may have been the path whose turn it was to use a chunk.
+        // Requests of other paths may wait for chunks that this path used.
         for chunk in 0..depth {
             self.wake_chunk(session, chunk);
         }
@@ -109,7 +109,7 @@ impl Server {
         self.reap_path(key, ctx);
     }
 
-    /// Tells the user if no path of the session is left.
+    /// Reports `LinkDown` if no path of the session is connected.
     fn link_down(&mut self, key: usize) {
         let session = &mut self.sessions[key];
         let connected =
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Removes a path that has ended, if nothing is left to wait for.
+    /// Removes an ended path, once no request is executing.
     pub(super) fn reap_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -134,15 +134,15 @@ impl Server {
         let path = self.paths.remove(key);
         path.info.into_iter().for_each(|info| ctx.arena.free(info));
         if let Some(region) = path.region {
-            // As above.
+            // Cannot fail: the region exists until here.
             let _ = ctx.provider.deregister(region);
         }
         self.sessions[path.session].paths.retain(|&other| other != key);
-        self.note_session(path.session);
+        self.publish_session(path.session);
         self.reap_session(path.session, ctx);
     }
 
-    /// Removes a session that has no path.
+    /// Removes a session without paths.
     pub(super) fn reap_session<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -155,25 +155,25 @@ impl Server {
                 directory.leave(*core, session.uuid);
             }
             self.zeroing.retain(|&other| other != key);
-            self.left.push(Left { pd: session.pd, chunks: session.chunks });
-            self.free_left(ctx);
+            self.retired.push(RetiredSession { pd: session.pd, chunks: session.chunks });
+            self.free_retired(ctx);
         }
     }
 
-    /// Frees the memory of sessions that are no more, once nothing of theirs is left at the provider: hardware may
-    /// take a moment to let go of regions and queue pairs.
-    pub(super) fn free_left<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        self.left.retain(|left| {
-            if ctx.provider.dealloc_pd(left.pd) == Err(VerbsError::Busy) {
+    /// Frees the memory of ended sessions once the provider has released it: hardware may take a moment to release
+    /// regions and queue pairs.
+    pub(super) fn free_retired<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+        self.retired.retain(|retired| {
+            if ctx.provider.dealloc_pd(retired.pd) == Err(VerbsError::Busy) {
                 return true;
             }
-            if let Some(chunks) = left.chunks
+            if let Some(chunks) = retired.chunks
                 && !ctx.provider.take_back(chunks)
             {
                 ctx.arena.free(chunks);
             }
             false
         });
-        self.look_again = (!self.left.is_empty()).then(|| ctx.now + PAUSE);
+        self.retry_free_at = (!self.retired.is_empty()).then(|| ctx.now + PAUSE);
     }
 }

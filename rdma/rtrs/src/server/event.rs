@@ -1,4 +1,4 @@
-//! What the server tells its user.
+//! Events, requests and notices of the server for its user.
 
 use crate::{Errno, Name};
 use core::fmt;
@@ -6,18 +6,18 @@ use core::net::IpAddr;
 use drivers::hal::Window;
 use verbs::{Status, VerbsError};
 
-/// Name of a session. It is used again once the session is down.
+/// ID of a session. It is reused once the session is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u32);
 
 impl SessionId {
-    /// Place in tables that are kept by session.
+    /// Index in tables by session.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Name of a request that is being worked on.
+/// ID of an executing request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
     pub(super) path: u32,
@@ -25,116 +25,115 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// As a tag for volumes.
+    /// The tag for volumes.
     pub fn to_bits(self) -> u64 {
         u64::from(self.path) << 16 | u64::from(self.chunk)
     }
 
-    /// From such a tag.
+    /// Converts a tag.
     pub fn from_bits(bits: u64) -> Self {
         RequestId { path: (bits >> 16) as u32, chunk: bits as u16 }
     }
 }
 
-/// Which way the data of a request goes.
+/// Direction of a request's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// To the client: the answer may carry as much as `Request::data` holds.
+    /// To the client: up to the length of `Request::data`.
     Read,
-    /// From the client, or there is none.
+    /// From the client, or no data.
     Write,
 }
 
 /// A request. Answer it with [`super::Server::respond`].
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Its name.
+    /// Its ID.
     pub id: RequestId,
-    /// The session that it belongs to.
+    /// Its session.
     pub session: SessionId,
-    /// Which way its data goes.
+    /// Direction of its data.
     pub kind: RequestKind,
-    /// Data of a write; room to stage the answer of a read. Of a size of the client's choice.
+    /// Data of a write, or room to stage the data of a read. The client chooses its size.
     pub data: Window,
-    /// The client cannot change the data of a write any more, or may do so at any time.
+    /// The client cannot change the data of a write any more, or may always do so (without `always_invalidate`).
     pub settled: bool,
-    /// The user's header. Copy it out once: the client could change it.
+    /// The user's header. Copy it once, because the client may change it.
     pub user: Window,
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// The first path of a session came up.
     LinkUp(SessionId),
-    /// The last path of a session went down. Requests that are being worked on may be finished;
-    /// their answers go nowhere.
+    /// The last path of a session went down. Executing requests may finish, but their responses are dropped.
     LinkDown(SessionId),
-    /// A request arrived, which nobody has executed.
+    /// A request that its executor has deferred.
     Request(Request),
-    /// Who executes requests has been given one.
+    /// A request was passed to the executor.
     Executed,
 }
 
-/// Who executes requests ([`super::Server::serve`]).
+/// Executor of requests ([`super::Server::serve`]).
 pub trait Execute {
-    /// Executes a request, if it can.
+    /// Executes a request, if possible at once.
     fn execute(&mut self, request: &Request) -> Execution;
 }
 
-/// What came of a request that was given to who executes them.
+/// Result of [`Execute::execute`].
 #[derive(Clone, Copy, Debug)]
 pub enum Execution {
-    /// It is done, and this is its answer, as in [`super::Server::respond`].
+    /// The request is done, with this result as in [`super::Server::respond`].
     Done(Result<Window, Errno>),
-    /// It is worked on, and answered by [`super::Server::respond`].
+    /// The request is executing, and will be answered by [`super::Server::respond`].
     Pending,
-    /// It is to come as an event, and is answered by [`super::Server::respond`].
+    /// The request is to be returned as an event, and will be answered by [`super::Server::respond`].
     Deferred,
 }
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
-    /// Which way its data went.
+    /// Direction of its data.
     pub kind: RequestKind,
-    /// How much there was.
+    /// Bytes of data.
     pub bytes: u32,
-    /// Nanoseconds from its arrival to now.
+    /// Nanoseconds since its arrival.
     pub nanos: u64,
 }
 
-/// Why a path ended.
+/// Reason why a path ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// The peer disconnected, or vanished during connection establishment.
     Peer,
-    /// The operator asked for it.
+    /// The operator disconnected the path.
     Operator,
     /// The peer was silent for too long.
     Silence,
-    /// The path was not complete in time.
+    /// The path was not completed in time.
     Handshake,
-    /// The client came back under the same name.
+    /// The client reconnected under the same name.
     Replaced,
-    /// It had shown no sign of life, and another host wanted its place.
+    /// The session was half-open, and evicted for another one.
     Displaced,
-    /// A host of another address has a session of its name.
+    /// A host with another address has a session with this name.
     NameTaken,
-    /// There was no memory for its chunks.
+    /// No memory for its chunks.
     Memory,
-    /// The transport refused what the client sent, and ended the queue pair.
+    /// Our queue pair rejected a request of the client, and failed.
     Refused,
     /// A work request failed.
     Transport(Status),
-    /// The peer broke the protocol, as said here.
+    /// The peer violated the protocol, as described.
     Protocol(&'static str),
-    /// This side had no memory or keys left.
+    /// Out of memory or keys.
     Resources,
 }
 
 impl From<VerbsError> for CloseReason {
-    /// Why a verb was refused that this side always may call.
+    /// Reason of a failed verb that should succeed.
     fn from(error: VerbsError) -> Self {
         match error {
             // The queue pair failed, and its flushed work requests have not been polled yet.
@@ -152,7 +151,7 @@ impl fmt::Display for CloseReason {
             CloseReason::Silence => f.write_str("no heartbeat from the client"),
             CloseReason::Handshake => f.write_str("the client did not complete the path in time"),
             CloseReason::Replaced => f.write_str("the client reconnected"),
-            CloseReason::Displaced => f.write_str("half-open, and others wanted its place"),
+            CloseReason::Displaced => f.write_str("half-open session evicted for another client"),
             CloseReason::NameTaken => f.write_str("another host has a session of that name"),
             CloseReason::Memory => f.write_str("no memory for the session's chunks"),
             CloseReason::Refused => {
@@ -169,17 +168,17 @@ impl fmt::Display for CloseReason {
             }
             CloseReason::Transport(status) => write!(f, "our queue pair failed: {status:?}"),
             CloseReason::Protocol(what) => write!(f, "the client broke the protocol: {what}"),
-            CloseReason::Resources => f.write_str("no memory or keys left here"),
+            CloseReason::Resources => f.write_str("out of memory or keys"),
         }
     }
 }
 
-/// Something for the log.
+/// A notice for the log.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice {
     /// A path came up.
     PathUp {
-        /// Session that it belongs to.
+        /// Its session.
         session: Name,
         /// The client's address.
         from: IpAddr,
@@ -188,7 +187,7 @@ pub enum Notice {
     },
     /// A path went down.
     PathDown {
-        /// Session that it belongs to; empty if the client had not said.
+        /// Its session; empty before INFO_REQ.
         session: Name,
         /// The client's address.
         from: IpAddr,
@@ -200,7 +199,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Whether a path was lost that neither its client nor the operator has ended.
+    /// Whether a path went down without the client or the operator having ended it.
     pub fn is_loss(&self) -> bool {
         let wanted = |reason: &CloseReason| {
             matches!(reason, CloseReason::Peer | CloseReason::Operator | CloseReason::Replaced)

@@ -1,8 +1,8 @@
-//! The INFO exchange (rtrs-srv.c, `process_info_req`), which completes a path.
+//! The INFO exchange (rtrs-srv.c, `process_info_req`), the last step of a path's set-up.
 
 use super::connect::MAX_SENDS;
 use super::refuse::Refused;
-use super::table::{Chunks, Slot, WorkId};
+use super::table::{ChunkState, Slot, WorkId};
 use super::{
     CloseReason, Directory, EngineContext, Event, Input, Notice, PathState, Server, SessionId,
 };
@@ -21,7 +21,7 @@ const NAME_TAKEN: Refused = Refused {
 };
 
 impl Server {
-    /// Takes a SEND of the client's. There is only one that means anything.
+    /// Handles a SEND of the client. Only INFO_REQ is valid.
     pub(super) fn handle_message<P: RdmaDevice + ?Sized>(
         &mut self,
         connection: usize,
@@ -47,50 +47,50 @@ impl Server {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         let path = &self.paths[path_key];
-        if path.state.next(Input::InfoAccepted).is_none() || path.asked {
+        if path.state.next(Input::InfoAccepted).is_none() || path.info_requested {
             return Ok(());
         }
         if path.connections.iter().any(Option::is_none) {
-            return Err(CloseReason::Protocol("INFO_REQ before all connections stand"));
+            return Err(CloseReason::Protocol("INFO_REQ before all connections are established"));
         }
         let mut bytes = [0; InfoRequest::SIZE];
         let read = path.info.is_some_and(|info| info.read(0, &mut bytes).is_ok());
         if length as usize != bytes.len() || !read {
-            return Err(CloseReason::Protocol("INFO_REQ of another size"));
+            return Err(CloseReason::Protocol("INFO_REQ of wrong size"));
         }
         let request = InfoRequest::parse(&bytes)
-            .map_err(|_| CloseReason::Protocol("INFO_REQ with an impossible name or type"))?;
+            .map_err(|_| CloseReason::Protocol("INFO_REQ with an invalid name or type"))?;
         self.claim_name(path_key, request.name, ctx)?;
         let path = &mut self.paths[path_key];
-        path.asked = true;
+        path.info_requested = true;
         let (session, from) = (path.session, path.from);
         self.sessions[session].name = request.name;
-        self.sessions[session].heard = true;
-        if let Err(why) = self.take_memory(session, ctx) {
+        self.sessions[session].validated = true;
+        if let Err(why) = self.allocate_memory(session, ctx) {
             self.refuse(from, "session", request.name.as_str().into(), why);
             return Err(CloseReason::Memory);
         }
-        if self.sessions[session].standing == Chunks::Ready {
+        if self.sessions[session].chunk_state == ChunkState::Ready {
             self.complete_path(path_key, ctx)?;
         }
         Ok(())
     }
 
-    /// The memory of a session is ready: its paths that have asked are told where it is.
+    /// Answers INFO_REQ on all paths of a session whose memory is ready.
     pub(super) fn answer_info<P: RdmaDevice + ?Sized>(
         &mut self,
         session: usize,
         ctx: &mut EngineContext<'_, P>,
     ) {
         for path in self.sessions[session].paths.clone() {
-            let asked = self.paths.get(path).is_some_and(|path| path.asked);
-            if asked && let Err(reason) = self.complete_path(path, ctx) {
+            let info_requested = self.paths.get(path).is_some_and(|path| path.info_requested);
+            if info_requested && let Err(reason) = self.complete_path(path, ctx) {
                 self.close_path(path, reason, ctx);
             }
         }
     }
 
-    /// Tells the client where the chunks are: the path is connected.
+    /// Sends INFO_RSP with the chunks, and connects the path.
     fn complete_path<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
@@ -104,7 +104,7 @@ impl Server {
         let session = &mut self.sessions[path.session];
         path.requests = alloc::vec![Slot::IDLE; usize::from(session.queue_depth)];
         path.state = next;
-        path.heartbeat = Heartbeat::of_server(
+        path.heartbeat = Heartbeat::for_server(
             self.config.heartbeat_interval,
             self.config.heartbeat_misses,
             ctx.now,
@@ -128,7 +128,7 @@ impl Server {
         Ok(())
     }
 
-    /// The memory of INFO_RSP is given back once the client has it.
+    /// Frees the memory of INFO_RSP once the client has received it.
     pub(super) fn free_info<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
@@ -144,9 +144,9 @@ impl Server {
         }
     }
 
-    /// A name belongs to one session, and to the addresses that hold it until its paths are gone. A client
-    /// that was restarted comes with a new session under its old name and one of those addresses: its
-    /// old session ends, with all of its paths.
+    /// Claims a name for a session. A name belongs to one session, and to the addresses of its paths until they are
+    /// gone. A restarted client returns with a new session under its old name from one of those addresses: its old
+    /// session ends, with all its paths.
     fn claim_name<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
@@ -181,7 +181,7 @@ impl Server {
         Ok(())
     }
 
-    /// Registers the chunks for a path, and writes INFO_RSP, which takes the place of INFO_REQ.
+    /// Registers the chunks for a path, and writes INFO_RSP in place of INFO_REQ.
     fn register_chunks<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
@@ -225,8 +225,8 @@ impl Server {
         self.send_on(key, operation, ctx)
     }
 
-    /// Posts a send that nothing waits for, if there is room; else it is left out (a heartbeat is
-    /// asked for again, and the client's answers keep the path alive).
+    /// Posts a send without a waiter if there is room, otherwise drops it (heartbeats are repeated, and the client's
+    /// answers keep the path alive).
     pub(super) fn send_on<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,

@@ -1,6 +1,6 @@
-//! Requests and answers: the data path.
+//! Data path: requests and responses.
 
-use super::arrival::{Arrival, admit_arrival, found, handle_io, header};
+use super::arrival::{Arrival, admit_arrival, handle_io, header, written_contents};
 use super::table::{Connection, Contents, Session, Slot, SlotState, WorkId};
 use super::{
     CloseReason, EngineContext, Event, Execute, Execution, PathState, PathStats, Request,
@@ -13,10 +13,10 @@ use verbs::{
     MrId, Payload, RdmaDevice, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
 };
 
-/// Sends that an answer takes at most.
+/// Most sends of a response.
 pub(super) const ANSWER: u32 = 2;
 
-/// A WRITE of nothing, for its immediate.
+/// An empty WRITE with immediate.
 #[inline(always)]
 fn bare(immediate: Immediate) -> SendOperation<'static> {
     SendOperation::Write {
@@ -27,7 +27,7 @@ fn bare(immediate: Immediate) -> SendOperation<'static> {
 }
 
 impl Server {
-    /// Takes a WRITE with immediate of the client's: a request, or a heartbeat.
+    /// Handles a WRITE with immediate of the client: a request, or a heartbeat.
     #[inline(always)]
     pub(super) fn handle_immediate<P: RdmaDevice + ?Sized>(
         &mut self,
@@ -44,7 +44,7 @@ impl Server {
             self.close_path(path_key, early, ctx);
             return None;
         }
-        path.heartbeat.heard(ctx.now);
+        path.heartbeat.record_rx(ctx.now);
         connection.consumed += 1;
         if connection.consumed == connection.posted_at_once {
             let (id, count) =
@@ -60,14 +60,14 @@ impl Server {
                 let new_keys = self.config.always_invalidate;
                 let arrival =
                     handle_io(place, key, connection, path, session, new_keys, execute, ctx);
-                return self.go_on(path_key, arrival, ctx);
+                return self.finish_arrival(path_key, arrival, ctx);
             }
             Immediate::Heartbeat => self.send_on(key, bare(Immediate::HeartbeatAck), ctx),
             Immediate::HeartbeatAck => {
-                path.latency_nanos = path.heartbeat.answered(ctx.now).as_nanos() as u64;
+                path.latency_nanos = path.heartbeat.latency(ctx.now).as_nanos() as u64;
                 Ok(())
             }
-            // Linux ignores what it does not know, too.
+            // Ignored, as in Linux.
             Immediate::Response { .. } | Immediate::Unknown(_) => Ok(()),
         };
         if let Err(reason) = done {
@@ -76,7 +76,7 @@ impl Server {
         None
     }
 
-    /// The client has lost its key of a chunk: the request that waits for that is looked at.
+    /// Continues with a request whose chunk's old key is now revoked.
     #[cold]
     pub(super) fn handle_key<P: RdmaDevice + ?Sized>(
         &mut self,
@@ -93,21 +93,21 @@ impl Server {
         if slot.state != SlotState::AwaitsKey || slot.cid != connection.cid {
             return None;
         }
-        // It was an offset.
+        // In this state `address` is an offset.
         let (offset, arrived) = (slot.address as u32, slot.arrived);
         let found = path.region.ok_or(CloseReason::Resources).and_then(|region| {
-            let contents = found(session, region, chunk, ctx)?;
+            let contents = written_contents(session, region, chunk, ctx)?;
             Ok((contents, header(&contents, offset)?))
         });
         let arrival = found.and_then(|found| {
             admit_arrival(chunk, offset, found, rkey, arrived, connection, path, session)
         });
-        self.go_on(path_key, arrival, ctx)
+        self.finish_arrival(path_key, arrival, ctx)
     }
 
-    /// What follows from an arrival.
+    /// Completes the arrival of a request.
     #[inline(always)]
-    fn go_on<P: RdmaDevice + ?Sized>(
+    fn finish_arrival<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
         arrival: Result<Arrival, CloseReason>,
@@ -132,8 +132,8 @@ impl Server {
         self.send_service(path_key, bare(Immediate::Heartbeat), ctx)
     }
 
-    /// A request for whose answer there is room. None if it waits for something else, or was
-    /// answered with an error.
+    /// Starts a request with room for its response. Returns None if it waits for another condition, or was answered
+    /// with an error.
     fn admit<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -154,7 +154,7 @@ impl Server {
         self.start(id, ctx)
     }
 
-    /// Hands a request to the user, unless it has to wait for memory.
+    /// Starts a request for the user, unless it has to wait for memory.
     fn start<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -164,7 +164,7 @@ impl Server {
         let session = self.sessions.get_mut(path.session)?;
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
         *session.executing.get_mut(usize::from(id.chunk))? = true;
-        // With memory of its own the data is staged in the chunk.
+        // A session with its own memory stages the data in the chunk.
         if session.chunks.is_none()
             && slot.kind == RequestKind::Read
             && ctx.provider.back_chunk(path.region?, id.chunk).is_none()
@@ -182,8 +182,8 @@ impl Server {
         self.describe(id, &slot, ctx)
     }
 
-    /// The first request that waits for memory, if it gets it now.
-    pub(super) fn feed<P: RdmaDevice + ?Sized>(
+    /// Starts the first request that waits for memory, if memory is available.
+    pub(super) fn start_awaiting_buffer<P: RdmaDevice + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) -> Option<Request> {
@@ -192,8 +192,8 @@ impl Server {
         Some(request)
     }
 
-    /// A request that waited for room or for its chunk, if it can go on.
-    pub(super) fn release<P: RdmaDevice + ?Sized>(
+    /// Continues with a request that waited for room or for its chunk.
+    pub(super) fn resume<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
         ctx: &mut EngineContext<'_, P>,
@@ -210,15 +210,15 @@ impl Server {
         }
     }
 
-    /// Says whether the user copies what clients of a session write when it is handed out, whatever they ask for. Else it is
-    /// handed out once they cannot change it any more, if they have fresh keys.
+    /// Sets whether the user copies the data of a session's writes at once, for all its devices. Otherwise, with
+    /// `always_invalidate`, a write starts only after the client's key is revoked.
     pub fn copies_at_once(&mut self, id: SessionId, copies: bool) {
         if let Some(session) = self.sessions.get_mut(id.0 as usize) {
             session.copies_at_once = copies;
         }
     }
 
-    /// A request that is being worked on.
+    /// Describes an executing request.
     fn describe<P: RdmaDevice + ?Sized>(
         &self,
         id: RequestId,
@@ -227,7 +227,7 @@ impl Server {
     ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
         let (session, region) = (self.sessions.get(path.session)?, path.region?);
-        let settled = !session.was_promised
+        let settled = !session.has_unsettled
             || ctx.provider.chunk_key(region, id.chunk).is_ok_and(|key| key == slot.rkey);
         let contents = contents(session, region, id.chunk, ctx)?;
         describe(id, path.session, slot, &contents, settled)
@@ -238,8 +238,8 @@ impl Server {
         self.paths.get(id.path as usize).map(|path| path.from)
     }
 
-    /// A request that is being worked on once more, for users that could not do it at once. None
-    /// if its path is ending: then it has to be given back with an error.
+    /// Describes an executing request again, for users that could not complete it at once. Returns None if its path is
+    /// ending: then it must be answered with an error.
     pub fn request<P: RdmaDevice + ?Sized>(
         &self,
         id: RequestId,
@@ -253,9 +253,9 @@ impl Server {
         self.describe(id, slot, ctx)
     }
 
-    /// Has a request executed that had to wait.
+    /// Executes a request that had to wait.
     #[inline(never)]
-    pub(super) fn hand_out<P: RdmaDevice + ?Sized>(
+    pub(super) fn execute_delayed<P: RdmaDevice + ?Sized>(
         &mut self,
         request: Request,
         execute: &mut impl Execute,
@@ -271,9 +271,8 @@ impl Server {
         }
     }
 
-    /// Answers a request. `result` holds the data of a read, at most as much as was asked for, to
-    /// stay unchanged until it is sent (more is EIO); nothing of it is sent for writes. None if `id` names no request
-    /// that is being worked on.
+    /// Answers a request. `result`: the data of a read, at most as long as requested (otherwise EIO), which must remain
+    /// unchanged until it is sent; ignored for writes. Returns None if `id` is not an executing request.
     pub fn respond<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -287,7 +286,7 @@ impl Server {
         }
         slot.state = SlotState::Idle;
         let (slot, nanos) = (*slot, slot.age_nanos(ctx.now));
-        let result = fitting(&slot, result);
+        let result = check_length(&slot, result);
         let served = Served { kind: slot.kind, bytes: slot.data_len, nanos };
         count(&mut path.stats, &slot, &result, nanos);
         path.in_flight -= 1;
@@ -310,7 +309,7 @@ impl Server {
         Some(served)
     }
 
-    /// Answers the request that was in a slot, for whose answer room was reserved. Nothing, if its connection is gone.
+    /// Posts the response of a slot's request, for which room is reserved. Does nothing if its connection is gone.
     fn answer<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -329,7 +328,7 @@ impl Server {
         answer(id.chunk, slot, result, own, key, connection, new_keys, ctx)
     }
 
-    /// A chunk is free: the next path's request in it can start.
+    /// Marks the next path's request in a free chunk as ready.
     pub(super) fn wake_chunk(&mut self, session: usize, chunk: u16) {
         for &path in &self.sessions[session].paths {
             let slot = self.paths[path].requests.get(usize::from(chunk));
@@ -340,7 +339,7 @@ impl Server {
         }
     }
 
-    /// Answers a request that makes no sense, for whose answer there is room.
+    /// Answers a malformed request with an error; there is room for the response.
     #[cold]
     fn answer_malformed<P: RdmaDevice + ?Sized>(
         &mut self,
@@ -356,7 +355,7 @@ impl Server {
         }
     }
 
-    /// Sends of a connection are done: requests that waited for room go on.
+    /// Continues with requests that waited for room, after sends of a connection have completed.
     pub(super) fn make_room<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -380,7 +379,7 @@ impl Server {
     }
 }
 
-/// A request, as the user gets it.
+/// Builds the request for the user.
 #[inline(always)]
 pub(super) fn describe(
     id: RequestId,
@@ -396,7 +395,7 @@ pub(super) fn describe(
     Some(Request { id, session, kind: slot.kind, data, user, settled })
 }
 
-/// What is known of the bytes of a chunk that a path's client has written to.
+/// The contents of a chunk that a path's client has written.
 #[inline(always)]
 pub(super) fn contents<P: RdmaDevice + ?Sized>(
     session: &Session,
@@ -417,16 +416,16 @@ pub(super) fn contents<P: RdmaDevice + ?Sized>(
     }
 }
 
-/// What a request is answered with: of more than was asked for nothing has a place at the client.
+/// Turns a result that is longer than requested into EIO.
 #[inline(always)]
-pub(super) fn fitting(slot: &Slot, result: Result<Window, Errno>) -> Result<Window, Errno> {
+pub(super) fn check_length(slot: &Slot, result: Result<Window, Errno>) -> Result<Window, Errno> {
     match result {
         Ok(data) if data.len() > slot.data_len as usize => Err(Errno::EIO),
         result => result,
     }
 }
 
-/// Counts a request that was answered so many nanoseconds after it had arrived.
+/// Counts an answered request; `nanos`: time since its arrival.
 #[inline(always)]
 pub(super) fn count(
     stats: &mut PathStats,
@@ -450,9 +449,9 @@ pub(super) fn count(
     }
 }
 
-/// Posts the answer to the request in a chunk over the connection that it came by, for which there is room, in as few
-/// messages as the mode allows. `own` is the region whose chunks have memory on demand.
-#[expect(clippy::too_many_arguments, reason = "what an answer needs, each looked up once")]
+/// Posts the response to the request in a chunk on the connection of the request, which has room, with as few messages
+/// as the mode allows. `own`: the region whose chunks have memory on demand.
+#[expect(clippy::too_many_arguments, reason = "parts of a response, each looked up once")]
 #[inline(always)]
 pub(super) fn answer<P: RdmaDevice + ?Sized>(
     chunk: u16,
@@ -464,7 +463,7 @@ pub(super) fn answer<P: RdmaDevice + ?Sized>(
     new_keys: bool,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), VerbsError> {
-    // Only a read's answer has data.
+    // Only the response to a read has data.
     let data = result.ok().filter(|data| slot.kind == RequestKind::Read && !data.is_empty());
     let mut carries = None;
     if let Some(region) = own {
@@ -480,7 +479,7 @@ pub(super) fn answer<P: RdmaDevice + ?Sized>(
         result: result.map(|_| ()),
         invalidated: false,
     };
-    // Separate calls, inlined: the compiler knows the shape of each.
+    // Separate inlined calls, so that the compiler knows the shape of each.
     let to = RemoteAddress { address: slot.address, rkey: slot.key };
     match (data, new_keys) {
         (None, false) => return post(key, connection, bare(immediate), None, ctx),
@@ -501,7 +500,7 @@ pub(super) fn answer<P: RdmaDevice + ?Sized>(
     post(key, connection, operation, None, ctx)
 }
 
-/// Posts a part of an answer.
+/// Posts one send of a response.
 #[inline(always)]
 fn post<P: RdmaDevice + ?Sized>(
     key: usize,

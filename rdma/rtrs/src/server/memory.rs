@@ -1,9 +1,9 @@
-//! Memory of sessions: promised when their client has shown that it receives, and zeroed before it is shown
-//! to it, a piece at a time, so that no round takes long.
+//! Memory of sessions: allocated once the client has shown that it receives our messages, and zeroed before the client
+//! gets access, in pieces, so that no round takes long.
 
 use super::directory::Share;
 use super::refuse::Refused;
-use super::table::{Chunks, Session};
+use super::table::{ChunkState, Session};
 use super::{CloseReason, Directory, EngineContext, Server};
 use crate::Errno;
 use alloc::sync::Arc;
@@ -13,33 +13,33 @@ use drivers::hal::{Instant, Window};
 use net::hosts::accountable;
 use verbs::RdmaDevice;
 
-/// Bytes that are zeroed in a round.
+/// Bytes zeroed per round.
 const PIECE: usize = 128 << 10;
-/// The next piece is zeroed in another round.
+/// Pause until the next piece, so that it is zeroed in another round.
 const PAUSE: Duration = Duration::from_nanos(1);
 
 const NO_MEMORY: Refused = Refused {
     errno: Errno::ENOMEM,
     reason: "memory",
-    advice: "there is no memory for a session (show memory); end others, lower rnbd.queue_depth or \
-             rnbd.chunk_size, or give the machine more",
+    advice: "no memory for a session (show memory); end other sessions, lower rnbd.queue_depth or \
+             rnbd.chunk_size, or add memory",
 };
 const TOO_MUCH: Refused = Refused {
     errno: Errno::ENOMEM,
     reason: "memory_per_host",
-    advice: "its sessions have as much memory as limits.memory_per_host admits, which without it is three quarters of what \
-             there is; set or raise it, or end others",
+    advice: "the host's sessions use all memory that limits.memory_per_host allows (default: three quarters of the memory \
+             for sessions); raise it, or end sessions",
 };
 
 impl Server {
-    /// What servers on other cores have of a host.
+    /// The share of a host on other cores' servers.
     pub(super) fn share_elsewhere(&self, host: IpAddr) -> Share {
         let share = |(directory, core): &(Arc<Directory>, usize)| directory.share(*core, host);
         self.directory.as_ref().map_or(Share::default(), share)
     }
 
-    /// Tells servers on other cores what a session has by now.
-    pub(super) fn note_session(&self, key: usize) {
+    /// Updates a session in the directory for other cores' servers.
+    pub(super) fn publish_session(&self, key: usize) {
         if let (Some((directory, core)), Some(session)) = (&self.directory, self.sessions.get(key))
         {
             let from = session.paths.iter().filter_map(|&path| Some(self.paths.get(path)?.from));
@@ -47,7 +47,7 @@ impl Server {
         }
     }
 
-    /// Ends sessions whose names went to other cores' sessions of the same hosts.
+    /// Ends sessions whose names were taken by other cores' sessions of the same hosts.
     pub(super) fn end_evicted<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         let evicted = |(directory, core): &(Arc<Directory>, usize)| directory.evicted(*core);
         let Some(evicted) = self.directory.as_ref().and_then(evicted) else { return };
@@ -59,12 +59,12 @@ impl Server {
         }
     }
 
-    /// Bytes of the chunks of a session.
+    /// Bytes of one session's chunks.
     fn session_bytes(&self) -> u64 {
         u64::from(self.config.queue_depth) * u64::from(self.config.chunk_size)
     }
 
-    /// Whether a host may have the memory of a further session.
+    /// Checks whether a host may have the memory of another session.
     fn within_limit<P: RdmaDevice + ?Sized>(
         &self,
         host: IpAddr,
@@ -75,7 +75,7 @@ impl Server {
         let taken: u64 = of_host.map(|(_, session)| session.promise()).sum();
         let allowed = match self.config.memory_per_host {
             Some(limit) => taken + self.share_elsewhere(host).bytes + self.session_bytes() <= limit,
-            // Of this core's memory.
+            // A share of this core's memory.
             None => {
                 let free = || self.promised() + ctx.arena.available() as u64;
                 let all = self.shared.unwrap_or_else(free);
@@ -85,15 +85,15 @@ impl Server {
         if allowed { Ok(()) } else { Err(TOO_MUCH) }
     }
 
-    /// Whether a session has fallen silent on all its paths: its host may be back to replace it.
+    /// Whether a session is silent on all its paths, so that its host may have been restarted and may replace it.
     fn is_silent(&self, session: &Session, now: Instant) -> bool {
         session.promise() > 0
             && session.paths.iter().all(|&path| self.paths[path].heartbeat.is_silent(now))
     }
 
-    /// Whether there is memory for another session of a host, of which nothing is taken yet; or perhaps
-    /// there will be, because it takes the place of one of the host's that is silent.
-    pub(super) fn expect_memory<P: RdmaDevice + ?Sized>(
+    /// Checks whether memory for another session of a host is available, without allocating it. Succeeds also if the
+    /// host has a silent session that the new one may replace.
+    pub(super) fn check_memory<P: RdmaDevice + ?Sized>(
         &self,
         host: IpAddr,
         ctx: &mut EngineContext<'_, P>,
@@ -111,40 +111,40 @@ impl Server {
         if there { Ok(()) } else { Err(NO_MEMORY) }
     }
 
-    /// Takes the memory of a session, unless it has it.
-    pub(super) fn take_memory<P: RdmaDevice + ?Sized>(
+    /// Allocates the memory of a session, unless it has it.
+    pub(super) fn allocate_memory<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refused> {
         let session = &self.sessions[key];
-        if session.standing != Chunks::Wanting {
+        if session.chunk_state != ChunkState::Unrequested {
             return Ok(());
         }
         self.within_limit(session.host, ctx)?;
         let bytes = self.session_bytes();
         match self.shared {
             Some(shared) if self.promised() + bytes <= shared => {
-                // Chunks on demand are zeroed when they get their memory.
-                self.sessions[key].standing = Chunks::Ready;
+                // Chunks on demand are zeroed when they get memory.
+                self.sessions[key].chunk_state = ChunkState::Ready;
             }
             Some(_) => return Err(NO_MEMORY),
             None => {
                 let memory = self.own_memory(key, bytes as usize, ctx).ok_or(NO_MEMORY)?;
                 let session = &mut self.sessions[key];
                 session.chunks = Some(memory);
-                session.standing = Chunks::Zeroing(0);
+                session.chunk_state = ChunkState::Zeroing(0);
                 self.zeroing.push_back(key);
             }
         }
-        self.note_session(key);
+        self.publish_session(key);
         let session = &mut self.sessions[key];
         session.executing = alloc::vec![false; usize::from(session.queue_depth)];
         Ok(())
     }
 
-    /// Memory of a session alone. Where clients may change their chunks at any time, because keys are not revoked, it is
-    /// such as the device lends to its peer, if that has so much: then nobody copies what is written.
+    /// Allocates a session's own memory. Without `always_invalidate`, clients may change their chunks at any time
+    /// anyway: then memory that the device shares with its peer is preferred, which saves a copy of written data.
     fn own_memory<P: RdmaDevice + ?Sized>(
         &self,
         key: usize,
@@ -157,13 +157,12 @@ impl Server {
         lent.or_else(|| ctx.arena.alloc(bytes, 4096))
     }
 
-    /// When the next piece of memory is zeroed, if there is any.
+    /// When the next piece of memory is to be zeroed.
     pub(super) fn next_piece(&self) -> Option<Instant> {
         (!self.zeroing.is_empty()).then(|| self.zeroed_at.map_or(Instant::ZERO, |at| at + PAUSE))
     }
 
-    /// Zeroes a piece of the memory of the session that has waited longest: one in a round. True if a
-    /// session became ready.
+    /// Zeroes one piece per round, of the session that has waited longest. Returns true if a session became ready.
     pub(super) fn zero_piece<P: RdmaDevice + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
@@ -174,7 +173,8 @@ impl Server {
         let Some(&key) = self.zeroing.front() else { return false };
         self.zeroed_at = Some(ctx.now);
         let session = &mut self.sessions[key];
-        let (Chunks::Zeroing(from), Some(memory)) = (session.standing, session.chunks) else {
+        let (ChunkState::Zeroing(from), Some(memory)) = (session.chunk_state, session.chunks)
+        else {
             self.zeroing.pop_front();
             return false;
         };
@@ -183,10 +183,10 @@ impl Server {
             piece.fill(0);
         }
         if from + length < memory.len() {
-            session.standing = Chunks::Zeroing(from + length);
+            session.chunk_state = ChunkState::Zeroing(from + length);
             return false;
         }
-        session.standing = Chunks::Ready;
+        session.chunk_state = ChunkState::Ready;
         self.zeroing.pop_front();
         self.answer_info(key, ctx);
         true

@@ -1,20 +1,18 @@
-//! The RTRS server (Linux: rtrs-srv.c): owns the chunks that clients write their requests into,
-//! hands the requests to its user, and sends the answers.
+//! The RTRS server (Linux: rtrs-srv.c): owns the chunks that clients write their requests into, passes requests to its
+//! user, and sends responses.
 //!
-//! Over any verbs provider. It differs from Linux on purpose in these points: a chunk's next key
-//! is drawn anew for every I/O (all 32 bits); an answer is as few messages as the mode allows
-//! (SEND with invalidation is left out, clients then invalidate themselves); requests that Linux
-//! drops in silence get EINVAL; a client that comes back replaces its stale path at once; a
-//! request whose chunk is still worked on for another path of the session waits, so that a
-//! failover can neither mix up nor reorder writes.
+//! It runs over any verbs provider, and differs from Linux on purpose in these points: a chunk's next key is random for
+//! every I/O (all 32 bits); a response has as few messages as the mode allows (without SEND with invalidation: clients
+//! then invalidate themselves); requests that Linux drops silently get EINVAL; a reconnecting client replaces its stale
+//! path at once; a request waits while its chunk executes a request of another path of the session, so that a failover
+//! can neither mix up nor reorder writes.
 //!
-//! A session has memory from its first INFO_REQ on, which shows that the client receives what is sent
-//! to its address, and is told where its chunks are when they are zeroed (`memory`).
+//! A session gets memory at its first INFO_REQ, which proves that the client receives messages at its address. The
+//! client gets the chunks' location once they are zeroed (`memory`).
 //!
-//! A request starts only once there is room for its answer in the send queue, so that answers
-//! never wait. With `oversubscribe` sessions share the provider's memory on demand: a chunk has
-//! memory from the client's WRITE until the request in it is answered, and what a read returns
-//! keeps it until the client has acknowledged it.
+//! A request starts only with room for its response in the send queue, so that responses never wait. With
+//! `oversubscribe` sessions share the provider's memory on demand: a chunk has memory from the client's WRITE until its
+//! request is answered, and the data of a read keeps it until the client has acknowledged it.
 //!
 //! It does not interpret the user's headers (see `rnbd::server`).
 
@@ -52,20 +50,20 @@ use alloc::vec::Vec;
 use config::MIN_INLINE;
 use core::fmt;
 use drivers::hal::Instant;
-use end::Left;
+use end::RetiredSession;
 use net::refusal::Refusals;
 use slab::Slab;
 use table::{Connection, Path, Session, WorkId};
 use verbs::EngineContext;
 use verbs::{CompletedOperation, ConnectionId, CqId, RdmaDevice, Status, VerbsError};
 
-/// Notices kept until the loop fetches them; the oldest go first.
+/// Most notices queued for the loop; the oldest are dropped first.
 const MAX_NOTICES: usize = 64;
 
-/// Executes nothing at once.
-struct Later;
+/// An executor that defers all requests.
+struct DeferAll;
 
-impl Execute for Later {
+impl Execute for DeferAll {
     fn execute(&mut self, _: &Request) -> Execution {
         Execution::Deferred
     }
@@ -79,44 +77,47 @@ pub struct Server {
     sessions: Slab<Session>,
     paths: Slab<Path>,
     connections: Slab<Connection>,
-    /// Sessions by what their clients call them, connections by what the provider calls them.
+    /// Sessions by UUID.
     uuids: BTreeMap<Uuid, usize>,
+    /// Connections by the provider's ID.
     by_id: BTreeMap<ConnectionId, usize>,
     /// Sessions that came up or went down, not yet reported.
     links: VecDeque<Event>,
     /// Requests whose chunk has become free.
     ready: VecDeque<RequestId>,
     notices: VecDeque<Notice>,
-    /// What was refused, until the loop fetches it.
+    /// Refusals queued for the loop.
     refusals: Refusals,
-    /// Requests that wait for memory for what they read.
+    /// Reads that wait for memory.
     awaiting_buffer: VecDeque<RequestId>,
-    /// Connections that have ended, for a reason that their completions may yet tell.
+    /// Ended connections, whose cause may be in pending completions.
     ended: VecDeque<ConnectionId>,
-    /// When the timers of paths run.
+    /// Timers of paths.
     timers: BTreeSet<(Instant, usize)>,
-    /// Paths whose timers were looked at.
+    /// Number of examined path timers.
     #[cfg(any(test, feature = "testing"))]
     pub looked_at: u64,
-    /// Sessions whose memory is being zeroed, and when the last piece was.
+    /// Sessions whose memory is being zeroed.
     zeroing: VecDeque<usize>,
+    /// When the last piece was zeroed.
     zeroed_at: Option<Instant>,
-    /// Sessions that are no more, of which the provider has something still, and when it is asked again.
-    left: Vec<Left>,
-    look_again: Option<Instant>,
-    /// Bytes that may be promised, if sessions share the provider's memory.
+    /// Ended sessions whose resources the provider still uses.
+    retired: Vec<RetiredSession>,
+    /// When the provider is asked again.
+    retry_free_at: Option<Instant>,
+    /// Most bytes promised, if sessions share the provider's memory.
     shared: Option<u64>,
     counters: Counters,
-    /// Where servers on other cores find what they have to know of the sessions, and the number of this core.
+    /// The directory shared with other cores' servers, and the number of this core.
     directory: Option<(Arc<Directory>, usize)>,
 }
 
-/// Why a server could not start.
+/// Reason why a server could not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError {
-    /// The configuration is impossible.
+    /// The configuration is invalid.
     Config(BadConfig),
-    /// The provider cannot carry RTRS, or refused.
+    /// The provider does not support RTRS, or returned an error.
     Provider(VerbsError),
 }
 
@@ -124,7 +125,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Config(why) => {
-                write!(f, "the configuration of the storage server cannot be used: {why}")
+                write!(f, "invalid storage server configuration: {why}")
             }
             StartError::Provider(why) => why.fmt(f),
         }
@@ -146,12 +147,12 @@ impl Server {
         let shared = match (config.oversubscribe, provider.on_demand()) {
             (1, _) => None,
             (times, Some(memory)) => Some(memory.capacity as u64 * u64::from(times)),
-            // The owner has to give the provider memory before.
+            // The caller must have given memory to the provider before.
             (_, None) => return Err(StartError::Provider(VerbsError::Invalid)),
         };
         let cq = provider.create_cq(config.completions).map_err(StartError::Provider)?;
         if let Err(error) = provider.listen(config.port) {
-            // Nothing uses the queue yet, so that this cannot fail.
+            // Cannot fail: the queue is unused.
             let _ = provider.destroy_cq(cq);
             return Err(StartError::Provider(error));
         }
@@ -174,16 +175,15 @@ impl Server {
             looked_at: 0,
             zeroing: VecDeque::new(),
             zeroed_at: None,
-            left: Vec::new(),
-            look_again: None,
+            retired: Vec::new(),
+            retry_free_at: None,
             shared,
             counters: Counters::default(),
             directory: None,
         })
     }
 
-    /// Servers on other cores have sessions as well: what each has to know of the others' is in `directory`, where
-    /// this one is number `core`.
+    /// Shares sessions with servers on other cores through `directory`; `core`: the number of this core.
     pub fn share_sessions(&mut self, directory: Arc<Directory>, core: usize) {
         self.directory = Some((directory, core));
     }
@@ -193,16 +193,16 @@ impl Server {
         &self.config
     }
 
-    /// As [`Server::serve`] for who executes nothing at once: all requests come as events.
+    /// As [`Server::serve`] without an executor: all requests are returned as events.
     pub fn poll<P: RdmaDevice + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) -> Option<Event> {
-        self.serve(&mut Later, ctx)
+        self.serve(&mut DeferAll, ctx)
     }
 
-    /// The next event, if any: takes completions until one means something to the user. Requests are given to `execute`
-    /// first, and those that it does at once are answered where they were found.
+    /// The next event, if any: polls completions until one concerns the user. Requests are passed to `execute` first,
+    /// and those that it completes are answered at once.
     #[inline(always)]
     pub fn serve<P: RdmaDevice + ?Sized>(
         &mut self,
@@ -214,15 +214,15 @@ impl Server {
                 return Some(link);
             }
             if let Some(id) = self.ready.pop_front() {
-                if let Some(request) = self.release(id, ctx) {
-                    return Some(self.hand_out(request, execute, ctx));
+                if let Some(request) = self.resume(id, ctx) {
+                    return Some(self.execute_delayed(request, execute, ctx));
                 }
                 continue;
             }
             if !self.awaiting_buffer.is_empty()
-                && let Some(request) = self.feed(ctx)
+                && let Some(request) = self.start_awaiting_buffer(ctx)
             {
-                return Some(self.hand_out(request, execute, ctx));
+                return Some(self.execute_delayed(request, execute, ctx));
             }
             let Some(completion) = ctx.provider.poll_cq(self.cq) else {
                 if self.ended.is_empty() {
@@ -242,7 +242,7 @@ impl Server {
             self.paths[path].stats.completions += 1;
             match completion.status {
                 Status::Success => {}
-                // Something ended the queue pair, and does not say here what.
+                // The queue pair failed, but this completion does not have the cause.
                 Status::Flushed => {
                     self.ended.push_back(connection.id);
                     continue;
@@ -281,23 +281,23 @@ impl Server {
         !self.connections.is_empty()
     }
 
-    /// When `handle_timeout` wants to be called, if ever.
+    /// When `handle_timeout` is to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|&(at, _)| at);
-        Instant::first([timer, self.next_piece(), self.look_again])
+        Instant::first([timer, self.next_piece(), self.retry_free_at])
     }
 
-    /// What happened that an operator may want to know.
+    /// The next notice for the operator's log.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
 
-    /// Whether there is nothing that an operator may want to know.
+    /// Whether there are neither notices nor refusals.
     pub fn is_calm(&self) -> bool {
         self.notices.is_empty() && self.refusals.is_empty()
     }
 
-    /// What was refused, for whoever logs and counts it.
+    /// Refusals, to be logged and counted.
     pub fn refusals(&mut self) -> &mut Refusals {
         &mut self.refusals
     }

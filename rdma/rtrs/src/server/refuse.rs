@@ -1,4 +1,4 @@
-//! Who is refused, and why: for the client, the log and the counters.
+//! Refusals of connections and sessions: the error for the client, the reason for counters, and the advice for the log.
 
 use super::{Server, SessionId};
 use crate::Errno;
@@ -6,22 +6,22 @@ use alloc::string::String;
 use core::net::IpAddr;
 use net::refusal::Refusal;
 
-/// Why something is refused.
+/// A refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// For the client.
+    /// Error for the client.
     pub errno: Errno,
-    /// A label that names a counter.
+    /// Label of the counter.
     pub reason: &'static str,
-    /// For people: why, and what to do about it.
+    /// Cause and remedy, for the log.
     pub advice: &'static str,
 }
 
-/// The user's word on a host that wants a connection, of a session if it is known already.
+/// Admission check of the user for a host that requests a connection, with the session if it exists.
 pub type Door<'a> = &'a dyn Fn(IpAddr, Option<SessionId>) -> Result<(), Refused>;
 
 impl Server {
-    /// Notes that something was refused to a host.
+    /// Records a refusal.
     pub fn refuse(&mut self, who: IpAddr, what: &'static str, asked: String, why: Refused) {
         let Refused { reason, advice, .. } = why;
         let advice = advice.into();

@@ -1,31 +1,31 @@
-//! The life of a path as a table.
+//! State machine of a path.
 
 /// State of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {
-    /// Its connections are being made.
+    /// Connections are being established.
     Connecting,
-    /// It carries requests.
+    /// The path carries requests.
     Connected,
-    /// Its connections are gone, requests that are being worked on finish.
+    /// Connections are gone; executing requests finish.
     Closing,
-    /// Nothing is left of it.
+    /// The path can be removed.
     Closed,
 }
 
-/// What moves a path on.
+/// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// INFO_REQ was accepted.
     InfoAccepted,
-    /// Any end: disconnected by either side, a fault of the peer, silence.
+    /// The path ends: disconnected by either side, protocol violation, or silence.
     End,
-    /// No request is left.
+    /// No request is executing.
     Drained,
 }
 
 impl PathState {
-    /// The state after `input`; None where it changes nothing.
+    /// The state after `input`; None if the input has no effect.
     pub const fn next(self, input: Input) -> Option<PathState> {
         match (self, input) {
             (PathState::Connecting, Input::InfoAccepted) => Some(PathState::Connected),
@@ -35,7 +35,7 @@ impl PathState {
         }
     }
 
-    /// The word that the console shows.
+    /// The name on the console.
     pub const fn as_str(self) -> &'static str {
         match self {
             PathState::Connecting => "connecting",
@@ -53,7 +53,7 @@ mod tests {
     use std::string::String;
 
     #[test]
-    fn the_table() {
+    fn transition_table_is_as_expected() {
         let mut table = String::from("\n");
         for state in
             [PathState::Connecting, PathState::Connected, PathState::Closing, PathState::Closed]

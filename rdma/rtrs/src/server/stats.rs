@@ -1,8 +1,8 @@
-//! What the server counts.
+//! Statistics of the server and its paths.
 
 use core::time::Duration;
 
-/// Latencies by powers of two.
+/// Histogram of latencies in powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; Histogram::BUCKETS],
@@ -13,7 +13,7 @@ impl Histogram {
     /// Number of buckets.
     pub const BUCKETS: usize = 24;
 
-    /// Counts one, of so many nanoseconds.
+    /// Counts a latency in nanoseconds.
     #[inline]
     pub fn record(&mut self, nanos: u64) {
         let bucket = (nanos >> 10 | 1).ilog2() as usize;
@@ -21,19 +21,19 @@ impl Histogram {
         self.sum_nanos = self.sum_nanos.wrapping_add(nanos);
     }
 
-    /// Counts with the upper bound of each bucket (exclusive, 2048 ns and its doubles); the last
-    /// also holds everything above.
+    /// Upper bound (exclusive: 2048 ns, doubled for each bucket) and count of each bucket; the last also has all longer
+    /// latencies.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.buckets.iter().enumerate().map(|(i, &n)| (Duration::from_nanos(2048 << i), n))
     }
 
-    /// Counts what another has counted as well.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(to, from)| *to += from);
         self.sum_nanos = self.sum_nanos.wrapping_add(other.sum_nanos);
     }
 
-    /// How many were counted.
+    /// Number of latencies.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -44,49 +44,49 @@ impl Histogram {
     }
 }
 
-/// What a path counted.
+/// Statistics of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {
     /// Reads answered.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Writes (and everything else without answer data) answered.
+    /// Writes (and all other requests without response data) answered.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Completions taken from the provider.
+    /// Completions polled.
     pub completions: u64,
-    /// Requests that had to wait for room for their answer in the send queue.
+    /// Requests that waited for room for their response in the send queue.
     pub parked: u64,
-    /// Requests that had to wait for the same chunk's request of another path.
+    /// Requests that waited for another path's request in the same chunk.
     pub chunk_waits: u64,
-    /// Reads that had to wait for memory for their data.
+    /// Reads that waited for memory for their data.
     pub memory_waits: u64,
-    /// From the arrival of reads to their answer.
+    /// Time from the arrival of a read to its response.
     pub read_latency: Histogram,
-    /// From the arrival of writes to their answer.
+    /// Time from the arrival of a write to its response.
     pub write_latency: Histogram,
 }
 
-/// What the server counted.
+/// Counters of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Completions taken from the provider.
+    /// Completions polled.
     pub completions: u64,
     /// Connections accepted.
     pub accepted: u64,
     /// Connections refused.
     pub refused: u64,
-    /// Half-open sessions that made room for others.
+    /// Half-open sessions evicted for others.
     pub displaced: u64,
     /// Paths that came up.
     pub paths_up: u64,
     /// Paths that ended.
     pub paths_closed: u64,
-    /// Requests refused because the client broke the protocol.
+    /// Malformed requests, answered with EINVAL.
     pub malformed: u64,
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn every_latency_has_its_bucket() {
+    fn latencies_fall_into_their_buckets() {
         let mut histogram = Histogram::default();
         for nanos in [0, 1023, 2047, 2048, 4095, 4096, u64::MAX] {
             histogram.record(nanos);

@@ -1,28 +1,28 @@
-//! What the console and metrics see.
+//! Status of sessions and paths, for console and metrics.
 
 use super::{Counters, PathState, PathStats, Server, SessionId};
 use crate::Name;
 use core::net::IpAddr;
 use core::time::Duration;
 
-/// Name of a path. It is used again once the path is gone.
+/// ID of a path. It is reused once the path is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
 /// A session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionStatus {
-    /// Its name here.
+    /// Its ID.
     pub id: SessionId,
-    /// The name that the client gave it; empty before it did.
+    /// The client's name of the session; empty before INFO_REQ.
     pub name: Name,
-    /// Address of the host that made it.
+    /// Address of the host that created it.
     pub host: IpAddr,
-    /// Chunks.
+    /// Number of chunks.
     pub queue_depth: u16,
     /// Bytes of a chunk.
     pub chunk_size: u32,
-    /// Paths, also those that come up or end.
+    /// Paths, including those that come up or end.
     pub paths: usize,
     /// Whether a path is connected.
     pub up: bool,
@@ -31,9 +31,9 @@ pub struct SessionStatus {
 /// A path.
 #[derive(Clone, Copy, Debug)]
 pub struct PathStatus<'a> {
-    /// Its name here.
+    /// Its ID.
     pub id: PathId,
-    /// The session that it belongs to.
+    /// Its session.
     pub session: SessionId,
     /// The client's address.
     pub from: IpAddr,
@@ -41,13 +41,13 @@ pub struct PathStatus<'a> {
     pub to: IpAddr,
     /// State.
     pub state: PathState,
-    /// Connections that stand.
+    /// Established connections.
     pub connections: usize,
-    /// Requests that are being worked on.
+    /// Executing requests.
     pub in_flight: u32,
     /// Time from the last heartbeat to its answer.
     pub latency: Duration,
-    /// Counts.
+    /// Statistics.
     pub stats: &'a PathStats,
 }
 
@@ -75,7 +75,7 @@ impl Server {
         }
     }
 
-    /// Addresses of the hosts that have paths of a session.
+    /// Addresses of the hosts with paths of a session.
     pub fn hosts(&self, id: SessionId) -> impl Iterator<Item = IpAddr> + '_ {
         let paths = self.sessions.get(id.index()).map(|session| session.paths.as_slice());
         paths.unwrap_or_default().iter().map(|&path| self.paths[path].from)
@@ -104,13 +104,13 @@ impl Server {
         })
     }
 
-    /// Sets the counts of a path back; false if there is none of that name.
+    /// Resets the statistics of a path. Returns false if the path does not exist.
     pub fn reset_stats(&mut self, path: PathId) -> bool {
         let path = self.paths.get_mut(path.0 as usize);
         path.map(|path| path.stats = PathStats::default()).is_some()
     }
 
-    /// Sets back what Linux counts in `stats/rdma`, and nothing else; false if there is no such path.
+    /// Resets only the statistics that Linux has in `stats/rdma`. Returns false if the path does not exist.
     pub fn reset_rdma_stats(&mut self, path: PathId) -> bool {
         let Some(path) = self.paths.get_mut(path.0 as usize) else { return false };
         let none = PathStats::default();
@@ -119,17 +119,17 @@ impl Server {
         true
     }
 
-    /// Bytes that the sessions were promised: queue depth times chunk size.
+    /// Bytes promised to all sessions: queue depth times chunk size.
     pub fn promised(&self) -> u64 {
         self.sessions.iter().map(|(_, session)| session.promise()).sum()
     }
 
-    /// Bytes that may be promised, if sessions share memory; else each has its own.
+    /// Most bytes promised, if sessions share memory; None if each has its own.
     pub fn shared(&self) -> Option<u64> {
         self.shared
     }
 
-    /// What the server counted.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -1,4 +1,4 @@
-//! Sessions, paths, connections and request slots.
+//! Tables of the server: sessions, paths, connections and request slots.
 
 use super::{PathState, PathStats, RequestKind};
 use crate::wire::{Addressing, Uuid};
@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use verbs::{ConnectionId, MrId, PdId, QpId};
 
-/// The id of a work request: which connection, receive or send, and the send's number.
+/// ID of a work request: the connection, receive or send, and the number of the send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId(u64);
 
@@ -18,14 +18,14 @@ impl WorkId {
     pub fn receive(connection: usize) -> Self {
         WorkId((connection as u64) << 32)
     }
-    /// The receive that INFO_REQ goes into.
+    /// The receive for INFO_REQ.
     pub fn info(connection: usize) -> Self {
         WorkId(Self::INFO | (connection as u64) << 32)
     }
     pub fn send(connection: usize, sequence: u32) -> Self {
         WorkId((connection as u64) << 32 | u64::from(sequence))
     }
-    /// A change of the key of a chunk.
+    /// A key change of a chunk.
     pub fn key(connection: usize, chunk: u16) -> Self {
         WorkId((connection as u64) << 32 | u64::from(chunk))
     }
@@ -46,14 +46,14 @@ impl WorkId {
     }
 }
 
-/// How far a session's chunks are.
+/// State of a session's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunks {
-    /// Nobody has asked for them yet: they have no memory.
-    Wanting,
-    /// Their memory is zeroed up to here.
+pub(super) enum ChunkState {
+    /// Not requested yet, without memory.
+    Unrequested,
+    /// Zeroed up to here.
     Zeroing(usize),
-    /// They can be shown to the client.
+    /// Accessible to the client.
     Ready,
 }
 
@@ -61,42 +61,42 @@ pub(super) enum Chunks {
 #[derive(Debug)]
 pub(super) struct Session {
     pub uuid: Uuid,
-    /// Address of the host that made it.
+    /// Address of the host that created it.
     pub host: IpAddr,
-    /// Whether that host has shown that it receives what is sent to that address.
-    pub heard: bool,
+    /// Whether that host has shown that it receives messages at this address.
+    pub validated: bool,
     pub since: Instant,
     /// Empty until the first INFO_REQ.
     pub name: Name,
     pub pd: PdId,
-    /// Memory of the chunks; without it they have memory on demand, once they are ready.
+    /// Memory of the chunks; None for memory on demand, once they are ready.
     pub chunks: Option<Window>,
-    pub standing: Chunks,
+    pub chunk_state: ChunkState,
     pub chunk_size: u32,
     pub queue_depth: u16,
     pub addressing: Addressing,
     pub paths: Vec<usize>,
-    /// Whether the user knows of it.
+    /// Whether `LinkUp` was reported.
     pub up: bool,
-    /// Whether a chunk is being worked on, for whichever path.
+    /// Whether a chunk's request is executing, on any path.
     pub executing: Vec<bool>,
-    /// What the session's clients write is copied when it is handed out, see [`super::Server::copies_at_once`].
+    /// Written data is copied at once, see [`super::Server::copies_at_once`].
     pub copies_at_once: bool,
-    /// Some of that was handed out though the client could still change it.
-    pub was_promised: bool,
+    /// A write has started while the client could still change its data.
+    pub has_unsettled: bool,
 }
 
 impl Session {
-    /// Bytes that it was promised: none before it has asked for its chunks.
+    /// Bytes promised: none before its chunks are requested.
     pub fn promise(&self) -> u64 {
-        match self.standing {
-            Chunks::Wanting => 0,
+        match self.chunk_state {
+            ChunkState::Unrequested => 0,
             _ => u64::from(self.queue_depth) * u64::from(self.chunk_size),
         }
     }
 }
 
-/// What is known of a chunk's bytes: they lie in a window, from an offset in the chunk on.
+/// Written bytes of a chunk: a window that begins at an offset in the chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contents {
     pub start: usize,
@@ -104,7 +104,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// `length` bytes at `offset` in the chunk.
+    /// The `length` bytes at `offset` in the chunk.
     #[inline]
     pub fn part(&self, offset: usize, length: usize) -> Option<Window> {
         if length == 0 {
@@ -114,7 +114,7 @@ impl Contents {
     }
 }
 
-/// A path: its connections, and what is outstanding on them.
+/// A path: its connections and requests.
 #[derive(Debug)]
 pub(super) struct Path {
     pub session: usize,
@@ -124,66 +124,68 @@ pub(super) struct Path {
     pub recon_cnt: u16,
     pub state: PathState,
     pub connections: Vec<Option<usize>>,
-    /// The chunks as this path reaches them; none before INFO_REQ.
+    /// Registration of the chunks for this path; None before INFO_REQ.
     pub region: Option<MrId>,
     pub requests: Vec<Slot>,
-    /// Requests that are being worked on.
+    /// Executing requests.
     pub in_flight: u32,
-    /// Its INFO_REQ was accepted, and is answered once the chunks are ready.
-    pub asked: bool,
-    /// INFO_REQ, then INFO_RSP until the client has it.
+    /// INFO_REQ was accepted, and is answered once the chunks are ready.
+    pub info_requested: bool,
+    /// INFO_REQ, then INFO_RSP until the client has received it.
     pub info: Option<Window>,
-    /// Number of the send that carries INFO_RSP.
+    /// Number of the send of INFO_RSP.
     pub info_sent: u32,
     pub heartbeat: Heartbeat,
-    /// When its timer runs, if ever.
+    /// When its timer expires.
     pub timer: Option<Instant>,
-    /// Times that memory on demand was short until its last heartbeat.
+    /// The provider's shortage count at the last heartbeat.
     pub shortages: u64,
     /// Time from the last heartbeat to its answer, in nanoseconds.
     pub latency_nanos: u64,
     pub stats: PathStats,
 }
 
-/// A connection: a queue pair and its books.
+/// A connection: a queue pair, and counters of its work requests.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub path: usize,
     pub cid: u16,
     pub qp: QpId,
     pub id: ConnectionId,
-    /// Receives that were consumed and not posted again, and how many are at once.
+    /// Consumed receives that are not reposted yet.
     pub consumed: u32,
+    /// Number of receives that are reposted together.
     pub posted_at_once: u32,
     pub send_room: u32,
     pub signal_interval: u32,
-    /// Send work requests posted so far, and how many of them are known to be completed.
+    /// Number of the last posted send work request.
     pub posted: u32,
+    /// Number of the last completed send work request.
     pub completed: u32,
     pub signaled: u32,
-    /// Sends that are kept for the answers of requests that were started.
+    /// Sends reserved for the responses of started requests.
     pub reserved: u32,
-    /// Chunks whose request waits for room, linked through their slots.
+    /// First and last chunk whose request waits for room, linked through their slots.
     pub queued: Option<(u16, u16)>,
 }
 
 impl Connection {
-    /// Whether `n` more send work requests fit.
+    /// Whether there is room for `n` more send work requests.
     pub fn has_room(&self, n: u32) -> bool {
         self.posted.wrapping_sub(self.completed) + self.reserved + n <= self.send_room
     }
 
-    /// Whether so few send work requests are under way that nobody waits for the end of one.
+    /// Whether at most half of the send queue is in use, so that no request waits for a completion.
     pub fn is_roomy(&self) -> bool {
         2 * (self.posted.wrapping_sub(self.completed) + self.reserved) <= self.send_room
     }
 
-    /// The next send work request is to be signaled.
+    /// Makes the next send work request signaled.
     pub fn signal_next(&mut self) {
         self.signaled = self.posted.wrapping_sub(self.signal_interval);
     }
 
-    /// Numbers the next send work request; whether it has to be signaled.
+    /// Numbers the next send work request, and returns whether it must be signaled.
     pub fn number_send(&mut self) -> (u32, bool) {
         self.posted = self.posted.wrapping_add(1);
         let signaled = self.posted.wrapping_sub(self.signaled) >= self.signal_interval;
@@ -194,41 +196,41 @@ impl Connection {
     }
 }
 
-/// Where the request in a chunk stands, on one path.
+/// State of the request in a chunk, on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// There is none.
+    /// No request.
     Idle,
-    /// It is not looked at before the client has lost its key of the chunk. Its offset is in `address`.
+    /// Waits until the client's key of the chunk is revoked. The offset is in `address`.
     AwaitsKey,
-    /// It waits for room for its answer in the send queue.
+    /// Waits for room for its response in the send queue.
     AwaitsSendCredit,
-    /// So does its answer, that it makes no sense.
+    /// Malformed; waits for room for the error response.
     Malformed,
-    /// It waits for the chunk, which is worked on for another path.
+    /// Waits for the chunk, in which another path's request executes.
     AwaitsChunk,
-    /// It waits for memory for what it reads.
+    /// Waits for memory for the data of a read.
     AwaitsBuffer,
-    /// The user works on it.
+    /// Executing.
     Executing,
 }
 
-/// The request in a chunk, on one path. There is one for every chunk, so that they are small.
+/// The request in a chunk, on one path. Small, because each chunk has one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    /// Where the data of a read goes.
+    /// Destination address of a read.
     pub address: u64,
     pub key: u32,
     /// The chunk's next key.
     pub rkey: u32,
-    /// When it arrived, in ticks of 1024 ns, modulo 2^32.
+    /// Time of arrival, in ticks of 1024 ns, modulo 2^32.
     pub arrived: u32,
-    /// Bytes of data, which lie before the user's header.
+    /// Bytes of data before the user's header.
     pub data_len: u32,
     pub user_len: u16,
-    /// The queued request behind this one.
+    /// The next queued chunk.
     pub next: u16,
-    /// The connection that it came by.
+    /// The connection of the request.
     pub cid: u16,
     pub state: SlotState,
     pub kind: RequestKind,
@@ -248,7 +250,7 @@ impl Slot {
         kind: RequestKind::Write,
     };
 
-    /// The present, as slots keep it.
+    /// The current time in ticks.
     #[inline]
     pub fn tick(now: Instant) -> u32 {
         (now.as_nanos() >> 10) as u32
@@ -270,9 +272,9 @@ mod tests {
         assert_eq!(size_of::<Slot>(), 32);
     }
 
-    /// What is on its way and what is kept for answers count together; numbers of sends wrap.
+    /// Sends under way and reserved ones count together; send numbers wrap.
     #[test]
-    fn there_is_room_for_as_many_sends_as_the_queue_holds() {
+    fn send_queue_room_counts_reserved_sends() {
         for posted in [0u32, 20, u32::MAX - 2] {
             for (under_way, reserved, room, roomy) in [
                 (0, 0, 8, true),
@@ -290,9 +292,9 @@ mod tests {
         }
     }
 
-    /// Every second send is signaled here, and whichever is asked to be.
+    /// Every second send is signaled here, and any after `signal_next`.
     #[test]
-    fn sends_are_signaled_often_enough_to_make_room() {
+    fn sends_are_signaled_at_the_interval() {
         let mut connection = connection(8);
         connection.posted = u32::MAX - 1;
         connection.signaled = connection.posted;
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn work_ids_keep_what_they_are_made_of() {
+    fn work_ids_round_trip() {
         let id = WorkId::from_bits(WorkId::send(0x7fff_ffff, u32::MAX).to_bits());
         assert_eq!((id.connection(), id.sequence(), id.is_info()), (0x7fff_ffff, u32::MAX, false));
         let id = WorkId::from_bits(WorkId::info(5).to_bits());

@@ -1,4 +1,4 @@
-//! Heartbeats, and the end of patience. Every path has one timer; only those that are due are looked at.
+//! Timers of paths: heartbeats and timeouts. Every path has one timer; only expired ones are examined.
 
 use super::{CloseReason, EngineContext, PathState, Server};
 use crate::Tick;
@@ -6,28 +6,27 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use verbs::RdmaDevice;
 
-/// Heartbeats after which a chunk that a peer wrote to and never announced ends its path, if memory on
-/// demand is short.
-const UNANNOUNCED: u8 = 2;
+/// Age in heartbeats of a written but unannounced chunk at which its path is ended, if memory on demand is short.
+const MAX_UNANNOUNCED_AGE: u8 = 2;
 
-/// Heartbeats are looked at at so many moments in an interval, those of many paths together.
-const MOMENTS: u32 = 5;
+/// Points in time per heartbeat interval at which heartbeats are handled, those of many paths together.
+const TICKS_PER_INTERVAL: u32 = 5;
 
-/// The first of these moments that is not before `at`.
-fn together(at: Instant, interval: Duration) -> Instant {
-    let grid = (interval / MOMENTS).as_nanos().max(1) as u64;
+/// The first of these points at or after `at`.
+fn next_common_tick(at: Instant, interval: Duration) -> Instant {
+    let grid = (interval / TICKS_PER_INTERVAL).as_nanos().max(1) as u64;
     Instant::from_nanos(at.as_nanos().div_ceil(grid) * grid)
 }
 
 impl Server {
-    /// Has a path looked at when its heartbeat is due.
+    /// Arms the timer of a path for its heartbeat.
     pub(super) fn set_heartbeat_timer(&mut self, path: usize) {
         let Some(it) = self.paths.get(path) else { return };
-        let at = together(it.heartbeat.deadline(), self.config.heartbeat_interval);
+        let at = next_common_tick(it.heartbeat.deadline(), self.config.heartbeat_interval);
         self.set_timer(path, Some(at));
     }
 
-    /// Sets the timer of a path, in place of the one that it had.
+    /// Replaces the timer of a path.
     pub(super) fn set_timer(&mut self, path: usize, at: Option<Instant>) {
         let Some(it) = self.paths.get_mut(path) else { return };
         let before = core::mem::replace(&mut it.timer, at);
@@ -39,16 +38,15 @@ impl Server {
         }
     }
 
-    /// Runs the timers that have expired, and zeroes memory that somebody waits for; true if that left
-    /// anybody something to do.
+    /// Runs expired timers, and zeroes a piece of memory. Returns true if events may be pending.
     pub fn handle_timeout<P: RdmaDevice + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let mut moved = !self.zeroing.is_empty() && self.zero_piece(ctx);
         self.end_evicted(ctx);
-        if self.look_again.is_some_and(|at| at <= ctx.now) {
-            self.free_left(ctx);
+        if self.retry_free_at.is_some_and(|at| at <= ctx.now) {
+            self.free_retired(ctx);
         }
         while let Some(&(at, path)) = self.timers.first()
             && at <= ctx.now
@@ -76,7 +74,7 @@ impl Server {
                     Tick::Send => self.send_heartbeat(key, ctx),
                     Tick::Dead => Err(CloseReason::Silence),
                 };
-                if let Err(reason) = done.and_then(|()| self.look_for_hoards(key, ctx)) {
+                if let Err(reason) = done.and_then(|()| self.check_unannounced(key, ctx)) {
                     self.close_path(key, reason, ctx);
                 }
             }
@@ -84,9 +82,9 @@ impl Server {
         }
     }
 
-    /// Chunks on demand that were written and never announced hold memory. While others wait for it, a path
-    /// that goes on so is ended.
-    fn look_for_hoards<P: RdmaDevice + ?Sized>(
+    /// Ends a path with written but unannounced chunks, which hold memory on demand, while other requests wait for
+    /// memory.
+    fn check_unannounced<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         ctx: &mut EngineContext<'_, P>,
@@ -96,8 +94,8 @@ impl Server {
         };
         let age = path.region.map_or(0, |region| ctx.provider.age_chunks(region));
         let short = core::mem::replace(&mut path.shortages, memory.short) != memory.short;
-        if short && age > UNANNOUNCED {
-            return Err(CloseReason::Protocol("chunks that were written, and never announced"));
+        if short && age > MAX_UNANNOUNCED_AGE {
+            return Err(CloseReason::Protocol("chunks written but never announced"));
         }
         Ok(())
     }
@@ -111,9 +109,9 @@ mod tests {
     fn heartbeats_of_many_paths_are_due_together() {
         let interval = Duration::from_secs(5);
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);
-        let due = [5001, 5900, 6000, 6001].map(|millis| together(at(millis), interval));
+        let due = [5001, 5900, 6000, 6001].map(|millis| next_common_tick(at(millis), interval));
         assert_eq!(due, [6000, 6000, 6000, 7000].map(at));
-        // Those that follow are an interval apart.
-        assert_eq!(together(due[0] + interval, interval), due[0] + interval);
+        // The following ones are one interval apart.
+        assert_eq!(next_common_tick(due[0] + interval, interval), due[0] + interval);
     }
 }

@@ -46,12 +46,12 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// CON_REQ: which connection of which path of which session this is to be.
+/// CON_REQ: connection, path and session of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// Number of the connection in its path; 0 is the service connection.
     pub cid: u16,
-    /// Connections that the path will have.
+    /// Number of connections of the path.
     pub cid_num: u16,
     /// Grows with every (re)connect of the path.
     pub recon_cnt: u16,
@@ -59,16 +59,15 @@ pub struct ConnectRequest {
     pub path: Uuid,
     /// The session (`paths_uuid` in Linux).
     pub session: Uuid,
-    /// The session may be made.
+    /// The server may create the session (`first_conn` in Linux).
     pub first: bool,
 }
 
 impl ConnectRequest {
-    /// Size in bytes: all the room that the RDMA IP CM service leaves in a REQ.
+    /// Size in bytes: all the private data of a REQ with the RDMA IP CM service.
     pub const SIZE: usize = 56;
 
-    /// From private data (which may be longer). `cid` is less than `cid_num`, which is at most
-    /// [`MAX_CONNECTIONS`].
+    /// Parses private data (which may be longer). `cid` is less than `cid_num`, which is at most [`MAX_CONNECTIONS`].
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Self::SIZE }>(bytes)?;
         check(array(b, REQ_MAGIC), array(b, REQ_VERSION))?;
@@ -89,7 +88,7 @@ impl ConnectRequest {
         Ok(request)
     }
 
-    /// As private data.
+    /// Emits private data.
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
         put(&mut b, REQ_MAGIC, &MAGIC.to_le_bytes());
@@ -119,7 +118,7 @@ impl fmt::Display for ConnectRequest {
     }
 }
 
-/// CON_RSP: what the server offers, or why it refuses.
+/// CON_RSP: the server's parameters, or the error of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectResponse {
     /// In a REP.
@@ -130,9 +129,9 @@ pub enum ConnectResponse {
         max_io_size: u32,
         /// Bytes of a chunk beside its data.
         max_header: u32,
-        /// Every answer carries the chunk's next key (always_invalidate).
+        /// Every response has the chunk's next key (always_invalidate).
         new_rkey: bool,
-        /// Drawn anew each time that the server is started; 0 if it does not tell, as Linux's.
+        /// Random number of the server's boot; 0 if unknown, as from Linux.
         incarnation: u64,
     },
     /// In a REJ with reason 28.
@@ -143,7 +142,7 @@ impl ConnectResponse {
     /// Size in bytes.
     pub const SIZE: usize = 56;
 
-    /// From private data (which may be longer).
+    /// Parses private data (which may be longer).
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Self::SIZE }>(bytes)?;
         check(array(b, RSP_MAGIC), array(b, RSP_VERSION))?;
@@ -161,7 +160,7 @@ impl ConnectResponse {
         }
     }
 
-    /// As private data.
+    /// Emits private data.
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
         put(&mut b, RSP_MAGIC, &MAGIC.to_le_bytes());
@@ -222,7 +221,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn what_linux_sends() {
+    fn linux_messages_round_trip() {
         let bytes = vector("con_req");
         let request = ConnectRequest::parse(&bytes).unwrap();
         assert_eq!(
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn invalid_fields_are_refused() {
         let good = vector("con_req");
         let with = |at: usize, byte: u8| {
             let mut bad = good.clone();

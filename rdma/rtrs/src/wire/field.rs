@@ -1,11 +1,11 @@
-//! Fields of messages whose length was checked before. Offsets are constants of ours.
+//! Access to fields of messages whose length is checked. Offsets are constants.
 
 use core::ops::Range;
 
 /// The bytes of a field, as an array for `from_le_bytes`.
 ///
 /// # Panics
-/// If the message is shorter than that, or the field is not of `N` bytes.
+/// If the field is beyond the message or does not have `N` bytes.
 pub fn array<const N: usize>(message: &[u8], field: Range<usize>) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&message[field]);
@@ -15,7 +15,7 @@ pub fn array<const N: usize>(message: &[u8], field: Range<usize>) -> [u8; N] {
 /// Sets the bytes of a field.
 ///
 /// # Panics
-/// If the message is shorter than that, or the field is not as long as the bytes.
+/// If the field is beyond the message or differs from `bytes` in length.
 pub fn put(message: &mut [u8], field: Range<usize>, bytes: &[u8]) {
     message[field].copy_from_slice(bytes);
 }

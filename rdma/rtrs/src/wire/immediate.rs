@@ -14,33 +14,33 @@ const IO_RSP_W_INV: u32 = 2;
 const HB_MSG: u32 = 8;
 const HB_ACK: u32 = 9;
 
-/// What an immediate says.
+/// Content of an immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Immediate {
-    /// A request lies in a chunk: where, in [`Addressing`].
+    /// A request in a chunk; `place` as in [`Addressing`].
     Request {
         /// 28 bits.
         place: u32,
     },
-    /// The answer to the request in a chunk.
+    /// The response to the request in a chunk.
     Response {
         /// Number of the chunk (19 bits).
         message: u32,
-        /// How it ended.
+        /// Result of the request.
         result: Result<(), Errno>,
-        /// A SEND with invalidation of the client's key came before.
+        /// A SEND with invalidation of the client's key has preceded.
         invalidated: bool,
     },
-    /// Are you there?
+    /// A heartbeat.
     Heartbeat,
-    /// I am.
+    /// The answer to a heartbeat.
     HeartbeatAck,
-    /// Of a type that means nothing to us.
+    /// An immediate of unknown type.
     Unknown(u32),
 }
 
 impl Immediate {
-    /// From immediate data in CPU order.
+    /// Parses immediate data in CPU order.
     #[inline]
     pub fn parse(immediate: u32) -> Self {
         let payload = immediate & PAYLOAD;
@@ -57,7 +57,7 @@ impl Immediate {
         }
     }
 
-    /// As immediate data in CPU order.
+    /// Emits immediate data in CPU order.
     #[inline(always)]
     pub fn emit(self) -> u32 {
         match self {
@@ -92,7 +92,7 @@ impl fmt::Display for Immediate {
     }
 }
 
-/// How the 28 bits of a request are split into chunk and offset; depends on the queue depth.
+/// Split of the 28 bits of a request into chunk and offset, which depends on the queue depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addressing {
     offset_bits: u32,
@@ -105,7 +105,7 @@ impl Addressing {
         Addressing { offset_bits: PAYLOAD_BITS - bits(queue_depth as u32) }
     }
 
-    /// Whether every offset into a chunk of that size can be said.
+    /// Whether the bits suffice for every offset into a chunk of `chunk_size`.
     pub const fn reaches(&self, chunk_size: u32) -> bool {
         chunk_size >= 2 && bits(chunk_size) <= self.offset_bits
     }
@@ -123,7 +123,7 @@ impl Addressing {
     }
 }
 
-/// Bits that number `n` things (n at least 2).
+/// Bits needed to number `n` items (at least 2).
 const fn bits(n: u32) -> u32 {
     (n - 1).ilog2() + 1
 }
@@ -135,7 +135,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn what_linux_sends() {
+    fn linux_messages_round_trip() {
         let addressing = Addressing::new(512);
         assert_eq!(addressing.split(0x0018_1020), (3, 4128));
         assert_eq!(addressing.join(3, 4128), 0x0018_1020);
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_immediate_that_has_a_meaning_round_trips(bits: u32) {
+        fn known_immediates_round_trip(bits: u32) {
             let immediate = Immediate::parse(bits);
             let unused = matches!(immediate, Immediate::Heartbeat | Immediate::HeartbeatAck);
             if !unused {

@@ -1,4 +1,4 @@
-//! INFO_REQ and INFO_RSP: SENDs on the service connection, once all connections of a path stand.
+//! INFO_REQ and INFO_RSP: SENDs on the service connection, after all connections of a path are established.
 
 use super::{WireError, array, fixed, put};
 use crate::Name;
@@ -25,7 +25,7 @@ impl InfoRequest {
     /// Size in bytes.
     pub const SIZE: usize = 272;
 
-    /// From a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Self::SIZE }>(bytes)?;
         expect_type(array(b, TYPE), INFO_REQ)?;
@@ -36,7 +36,7 @@ impl InfoRequest {
         Ok(InfoRequest { name })
     }
 
-    /// As a message.
+    /// Emits the message.
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
         put(&mut b, TYPE, &INFO_REQ.to_le_bytes());
@@ -54,7 +54,7 @@ impl fmt::Display for InfoRequest {
 /// Memory that the receiver of the descriptor may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Address in the owner's numbering.
+    /// Address in the owner's address space.
     pub address: u64,
     /// The owner's key.
     pub key: u32,
@@ -66,7 +66,7 @@ impl Descriptor {
     /// Size in bytes.
     pub const SIZE: usize = 16;
 
-    /// From its bytes.
+    /// Parses a descriptor.
     #[inline]
     pub fn parse(b: &[u8; Self::SIZE]) -> Self {
         Descriptor {
@@ -76,7 +76,7 @@ impl Descriptor {
         }
     }
 
-    /// Its bytes.
+    /// Emits the descriptor.
     #[inline]
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
@@ -93,11 +93,11 @@ impl fmt::Display for Descriptor {
     }
 }
 
-/// INFO_RSP: the head of the message, which says how many descriptors follow it. The descriptors
-/// cover the session's chunks in order, each a whole number of them.
+/// INFO_RSP: the head of the message, with the number of descriptors behind it. The descriptors cover the session's
+/// chunks in order, each a whole number of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InfoResponse {
-    /// Descriptors.
+    /// Number of descriptors.
     pub count: u16,
 }
 
@@ -110,7 +110,7 @@ impl InfoResponse {
         Self::SIZE + count as usize * Descriptor::SIZE
     }
 
-    /// From a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Self::SIZE }>(bytes)?;
         expect_type(array(b, TYPE), INFO_RSP)?;
@@ -122,7 +122,7 @@ impl InfoResponse {
         Ok(InfoResponse { count })
     }
 
-    /// The head of the message.
+    /// Emits the head of the message.
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
         put(&mut b, TYPE, &INFO_RSP.to_le_bytes());
@@ -130,7 +130,7 @@ impl InfoResponse {
         b
     }
 
-    /// The descriptors of a message that was parsed.
+    /// The descriptors of a parsed message.
     pub fn descriptors(message: &[u8]) -> impl Iterator<Item = Descriptor> {
         let rest = message.get(Self::SIZE..).unwrap_or_default();
         rest.as_chunks::<{ Descriptor::SIZE }>().0.iter().map(Descriptor::parse)
@@ -158,7 +158,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn what_linux_sends() {
+    fn linux_messages_round_trip() {
         let bytes = vector("info_req");
         let request = InfoRequest::parse(&bytes).unwrap();
         assert_eq!(request.name.as_str(), "s1");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn invalid_fields_are_refused() {
         let mut bytes = vector("info_req");
         bytes[3] = b'/';
         assert_eq!(InfoRequest::parse(&bytes), Err(WireError::Field("name")));

@@ -1,4 +1,4 @@
-//! Headers of requests, which lie in the chunk behind the user's header, and the answer's new key.
+//! Headers of requests, which are in the chunk behind the user's header, and the response's new key.
 
 use super::{Descriptor, WireError, array, fixed, put};
 use core::{fmt, ops::Range};
@@ -20,18 +20,18 @@ const NEED_INVAL: u16 = 1;
 /// RTRS header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoHeader {
-    /// Data, if any, lies at the start of the chunk.
+    /// A write: data, if any, is at the start of the chunk.
     Write {
         /// Bytes of user header before this one.
         user_len: u16,
     },
-    /// Data is wanted.
+    /// A read.
     Read {
         /// Bytes of user header before this one.
         user_len: u16,
-        /// The client would like its key invalidated by the answer.
+        /// The client requests that the response invalidates its key.
         need_invalidate: bool,
-        /// Where the data goes.
+        /// Destination of the data.
         into: Option<Descriptor>,
     },
 }
@@ -40,7 +40,7 @@ impl IoHeader {
     /// Largest size in bytes.
     pub const MAX_SIZE: usize = 24;
 
-    /// From the bytes behind the user header (24, or as many as the chunk still has).
+    /// Parses the bytes behind the user header (24, or as many as the chunk still has).
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<4>(bytes)?;
@@ -61,7 +61,7 @@ impl IoHeader {
         }
     }
 
-    /// Its bytes, and how many of them count.
+    /// Emits the header, and its length.
     pub fn emit(&self) -> ([u8; Self::MAX_SIZE], usize) {
         let mut b = [0; Self::MAX_SIZE];
         let len = match *self {
@@ -103,12 +103,12 @@ impl fmt::Display for IoHeader {
     }
 }
 
-/// RKEY_RSP: the chunk's next key, in the SEND that carries the answer.
+/// RKEY_RSP: the chunk's next key, in the SEND of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RkeyResponse {
     /// The chunk.
     pub buffer: u16,
-    /// Its key from now on.
+    /// Its new key.
     pub rkey: u32,
 }
 
@@ -116,7 +116,7 @@ impl RkeyResponse {
     /// Size in bytes.
     pub const SIZE: usize = 8;
 
-    /// From a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Self::SIZE }>(bytes)?;
         match u16::from_le_bytes(array(b, TYPE)) {
@@ -128,7 +128,7 @@ impl RkeyResponse {
         }
     }
 
-    /// As a message.
+    /// Emits the message.
     #[inline]
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
@@ -152,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_linux_sends() {
+    fn linux_messages_round_trip() {
         let bytes = vector("io_100");
         let header = IoHeader::parse(&bytes[32..]).unwrap();
         assert_eq!(
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn invalid_fields_are_refused() {
         let mut bytes = vector("io_100").split_off(32);
         assert_eq!(IoHeader::parse(&bytes[..23]), Err(WireError::Short { need: 24, have: 23 }));
         bytes[6] = 2;

@@ -1,7 +1,6 @@
-//! RTRS on the wire (Linux 6.12, drivers/infiniband/ulp/rtrs/rtrs-pri.h): connection private data,
-//! the INFO exchange, immediates, and the headers that lie in the chunks. Everything is
-//! little-endian, but for immediates, which verbs give and take in CPU order. Reserved bytes are
-//! written as zero and never checked: Linux sends uninitialised padding.
+//! RTRS messages (Linux 6.12, drivers/infiniband/ulp/rtrs/rtrs-pri.h): connection private data, the INFO exchange,
+//! immediates, and the headers in the chunks. All fields are little-endian, except immediates, which verbs pass in CPU
+//! order. Reserved bytes are written as zero and never checked, because Linux sends uninitialised padding.
 
 mod connect;
 mod field;
@@ -21,10 +20,9 @@ use core::fmt;
 
 /// Identifies RTRS in connection private data.
 pub const MAGIC: u16 = 0x1bbd;
-/// TCP port number (in the RDMA CM's TCP port space) that servers listen on unless told otherwise (`RTRS_PORT` of
-/// Linux's rnbd-proto.h).
+/// Default TCP port number of servers, in the RDMA CM's TCP port space (`RTRS_PORT` of Linux's rnbd-proto.h).
 pub const PORT: u16 = 1234;
-/// Protocol version 2.0. Only the major number (the high byte) has to agree.
+/// Protocol version 2.0. Only the major number (the high byte) must match.
 pub const VERSION: u16 = 0x0200;
 /// Bytes of a chunk kept for headers (the page size of a Linux server on x86).
 pub const MAX_HEADER: u32 = 4096;
@@ -33,23 +31,23 @@ pub const MAX_PATHS: usize = 128;
 /// Most connections of a path.
 pub const MAX_CONNECTIONS: u16 = 4096;
 
-/// Why bytes are no message.
+/// Reason why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// Shorter than the message has to be.
+    /// The message is too short.
     Short {
         /// Bytes needed.
         need: usize,
-        /// Bytes there.
+        /// Actual bytes.
         have: usize,
     },
-    /// The magic is another.
+    /// Wrong magic.
     Magic(u16),
-    /// The major version is another.
+    /// Unsupported major version.
     Version(u16),
-    /// The message type is none that is expected here.
+    /// The message type is unexpected here.
     Type(u16),
-    /// A field, named here, holds what it must not.
+    /// The named field has an invalid value.
     Field(&'static str),
 }
 
@@ -60,7 +58,7 @@ impl fmt::Display for WireError {
             WireError::Magic(magic) => write!(f, "magic {magic:#06x}, not {MAGIC:#06x}"),
             WireError::Version(v) => write!(f, "version {}.{}, not 2.x", v >> 8, v & 0xff),
             WireError::Type(kind) => write!(f, "unexpected message type {kind}"),
-            WireError::Field(name) => write!(f, "impossible {name}"),
+            WireError::Field(name) => write!(f, "invalid {name}"),
         }
     }
 }

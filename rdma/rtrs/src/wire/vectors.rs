@@ -1,8 +1,8 @@
-//! Messages cut from captures of Linux peers, for tests.
+//! Test vectors: messages from captures of Linux peers.
 
 use std::vec::Vec;
 
-/// The message of that name.
+/// The message with a name.
 pub fn vector(name: &str) -> Vec<u8> {
     let text = include_str!("../testdata/linux-6.12.txt");
     let hex = text

@@ -1,5 +1,5 @@
-//! Connections whose handshake is under way: their bytes, which ones stall, and which one gives way. And TCP beside a
-//! connection whose handshake is over.
+//! Handshakes of connections: moves CLC bytes between TCP and engine, finds stalled handshakes, and selects one for
+//! eviction. Also watches the TCP connection of an established SMC-R connection.
 
 use super::{Connection, ConnectionId, Connections, State};
 use crate::engine::{Engine, SocketId};
@@ -14,14 +14,13 @@ use net::Interface;
 use net::tcp::Closed;
 use verbs::{EngineContext, Provider};
 
-/// Most that is read at a time of a handshake.
+/// Most bytes read at a time.
 const PIECE: usize = 512;
-/// Handshakes that are looked at when another needs a place.
+/// Most handshakes examined to select one for eviction.
 const EVICTION_SCAN: usize = 64;
 
 impl<T: Tcp> Connections<T> {
-    /// The handshakes that began before `before`: of the host that has the most, the oldest ones, `most` at
-    /// most.
+    /// Handshakes that began before `before`: the `most` oldest ones of the host that has the most.
     pub(crate) fn stalled(&self, before: Instant, most: usize) -> Vec<(IpAddr, SocketId)> {
         let handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
         let stalled = handshakes.take_while(|(connection, _)| connection.since <= before);
@@ -33,8 +32,8 @@ impl<T: Tcp> Connections<T> {
         stalled.into_iter().take(most).map(|(host, _, socket)| (host, socket)).collect()
     }
 
-    /// The handshake that gives way to a host that comes while there is no room: the oldest of the host that has
-    /// the most under way, if that one has two more than who comes. Only the oldest are looked at.
+    /// Selects a handshake to evict for a new connection of host `comes`: the oldest one of the host with the most
+    /// handshakes, if that host has at least two more than `comes`. Examines only the oldest handshakes.
     pub(crate) fn evicted_for(&self, comes: IpAddr) -> Option<(IpAddr, SocketId)> {
         let handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
         let oldest = handshakes.take(EVICTION_SCAN).map(|(c, socket)| (c.ends.1.ip(), socket));
@@ -47,18 +46,18 @@ impl<T: Tcp> Connections<T> {
         (count >= own + 2).then_some((host, socket))
     }
 
-    /// The connections whose handshake is under way.
-    pub(crate) fn shaking(&self) -> Vec<ConnectionId> {
+    /// Connections in a handshake.
+    pub(crate) fn handshaking(&self) -> Vec<ConnectionId> {
         self.handshakes.iter().copied().filter(|&id| self.handshake(id).is_some()).collect()
     }
 
-    /// When the first of the handshakes began that are under way.
+    /// Start of the oldest handshake.
     pub(crate) fn oldest_handshake(&self) -> Option<Instant> {
         let mut handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
         handshakes.next().map(|(connection, _)| connection.since)
     }
 
-    /// A connection whose handshake is under way, and its socket.
+    /// A connection in a handshake, and its socket.
     fn handshake(&self, id: ConnectionId) -> Option<(&Connection<T::Name>, SocketId)> {
         match self.get(id)? {
             connection @ &Connection { state: State::Handshake(socket), .. } => {
@@ -68,7 +67,8 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// A handshake has begun. Those that are over leave the list in front, or when half of it may be such.
+    /// Appends a new handshake. Removes finished ones from the front, and all of them when they may be half of the
+    /// list.
     pub(super) fn note_handshake(&mut self, id: ConnectionId) {
         let mut handshakes = core::mem::take(&mut self.handshakes);
         while handshakes.front().is_some_and(|&first| self.handshake(first).is_none()) {
@@ -81,13 +81,13 @@ impl<T: Tcp> Connections<T> {
         self.handshakes = handshakes;
     }
 
-    /// Whether a connection's user has given it up, and its handshake is finished.
+    /// Whether the user has closed the connection while its handshake is being finished.
     pub(super) fn is_given_up(&self, id: ConnectionId) -> bool {
         self.get(id).is_some_and(|connection| matches!(connection.state, State::GivenUp(_)))
     }
 
-    /// The handshake of a connection is over that its user has given up. A peer that is on SMC-R is told by an ABORT there,
-    /// and any other by a reset.
+    /// Ends a connection that its user has closed, once its handshake is over: sends ABORT over SMC-R if established,
+    /// and resets TCP otherwise.
     pub(super) fn end_given_up<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
@@ -105,9 +105,9 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Looks whether the TCP connection beside an SMC-R one is gone, and the peer with it. It carries
-    /// nothing any more.
-    pub(super) fn watch<P: Provider + ?Sized>(
+    /// Checks whether the TCP connection of an SMC-R connection was reset, which means that the peer may be gone. TCP
+    /// carries no data any more.
+    pub(super) fn watch_tcp<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
         socket: SocketId,
@@ -135,8 +135,8 @@ impl<T: Tcp> Connections<T> {
         engine.handle_tcp_gone(socket, ctx);
     }
 
-    /// Moves the bytes of a handshake, both ways.
-    pub(crate) fn shake<P: Provider + ?Sized>(
+    /// Moves CLC bytes between TCP and engine, in both directions.
+    pub(crate) fn pump_handshake<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
         socket: SocketId,
@@ -152,16 +152,16 @@ impl<T: Tcp> Connections<T> {
         let mut piece = [0; PIECE];
         loop {
             let mut moved = false;
-            if connection.rest.is_empty() {
+            if connection.unread.is_empty() {
                 match tcp.read(interface, connection.name, &mut piece) {
-                    Ok(count) => connection.rest.extend_from_slice(&piece[..count]),
-                    // What the peer sent before its end is still looked at.
+                    Ok(count) => connection.unread.extend_from_slice(&piece[..count]),
+                    // Bytes before the FIN are still processed.
                     Err(Closed::Finished) => {}
                     Err(Closed::Gone) => engine.handle_tcp_gone(socket, ctx),
                 }
             }
-            let taken = engine.handle_clc_bytes(socket, &connection.rest, ctx, interface);
-            connection.rest.drain(..taken);
+            let taken = engine.handle_clc_bytes(socket, &connection.unread, ctx, interface);
+            connection.unread.drain(..taken);
             moved |= taken > 0;
             loop {
                 let count = engine.poll_clc_bytes(socket, &mut piece);
@@ -169,7 +169,7 @@ impl<T: Tcp> Connections<T> {
                     break;
                 }
                 moved = true;
-                // A handshake's messages are shorter than the buffer, which was empty.
+                // CLC messages are shorter than the send buffer, which was empty.
                 if tcp.write(interface, connection.name, &piece[..count]) != Ok(count) {
                     engine.handle_tcp_gone(socket, ctx);
                     break;

@@ -1,11 +1,9 @@
-//! TCP connections and the sockets of the engine that grow out of them, under one name each:
-//! whatever carries a connection, its user reads and writes the same way. What listens
-//! ([`super::acceptor`]) and what connects ([`super::connector`]) share this.
+//! Connections that combine a TCP connection and an engine socket under one ID: users read and write the same way over
+//! SMC-R and TCP. Shared by [`super::acceptor`] and [`super::connector`].
 //!
-//! Nobody looks at all connections. TCP and the engine say of which there is something new, once for all
-//! that is new; so who hears of one does all that can be done for it: hands a handshake's bytes on until
-//! none move, or tells its user, who reads and writes until nothing moves, or remembers that it stopped
-//! before.
+//! No poll iterates over all connections. TCP and the engine report a connection once, for all its events since the
+//! last report. So the handler of a report must drain it: move handshake bytes until none move, or wake the user. The
+//! user then reads and writes until no byte moves, or remembers that it stopped before.
 
 mod handshakes;
 mod stream;
@@ -25,67 +23,67 @@ use slab::Slab;
 use verbs::EngineContext;
 use verbs::Provider;
 
-/// Connections whose news are looked at before others have their turn.
-pub(super) const NEWS: usize = 64;
+/// Most ready connections handled per poll.
+pub(super) const READY_BATCH: usize = 64;
 
-/// Name of a connection.
+/// ID of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     key: usize,
-    turn: u32,
+    generation: u32,
 }
 
 impl ConnectionId {
-    /// Its place among the connections that there are, which another one may have later.
+    /// Slot of the connection, which a later connection may reuse.
     pub fn place(self) -> usize {
         self.key
     }
 }
 
-/// What carries a connection.
+/// Transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// SMC-R.
     Smc,
-    /// TCP, by itself or after a fallback.
+    /// TCP, without SMC or after a fallback.
     Tcp,
 }
 
-/// What a connection's user should know.
+/// Event for the user of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It is open.
+    /// The connection is open.
     Opened(ConnectionId, Carrier),
-    /// It is worth to read or write again.
+    /// A read or write may succeed again.
     Ready(ConnectionId),
-    /// It was never opened, and is gone.
+    /// TCP could not be opened; the connection is removed.
     Failed(ConnectionId),
-    /// Its TCP connection was open, and the handshake of SMC broke off: it is gone. Without SMC it may be had.
+    /// TCP was open, but the SMC handshake failed; the connection is removed. A retry without SMC may succeed.
     Broken(ConnectionId),
 }
 
-/// A connection, as it is shown.
+/// Status of a connection, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
     /// Our end.
     pub local: SocketAddr,
-    /// The peer's.
+    /// The peer's end.
     pub remote: SocketAddr,
     /// The engine's socket, if there is one.
     pub socket: Option<SocketId>,
-    /// It is open.
+    /// The connection is open.
     pub open: bool,
 }
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// TCP is not open yet.
     Opening,
-    /// TCP is open, and there is no room for a handshake.
+    /// TCP is open, but the engine has no socket for a handshake.
     Refused,
     Handshake(SocketId),
-    /// Its user has given it up, and the handshake is finished all the same: the peer may be on SMC-R already.
+    /// The user has closed, but the handshake is finished first, because the peer may already use SMC-R.
     GivenUp(SocketId),
     Smc(SocketId),
     Tcp,
@@ -95,27 +93,27 @@ pub(super) enum State {
 pub(super) struct Connection<N> {
     pub name: N,
     pub state: State,
-    /// Since when.
+    /// When TCP was accepted or the connect began.
     since: Instant,
     /// Our end and the peer's.
     pub ends: (SocketAddr, SocketAddr),
-    turn: u32,
-    /// The TCP connection is there.
+    generation: u32,
+    /// The TCP connection exists.
     has_tcp: bool,
-    /// Read from TCP and not yet taken by the handshake, or by the user after a fallback.
-    rest: Vec<u8>,
-    /// Its user is to be told.
-    told: bool,
-    /// It has fallen back, and nothing was read since.
-    fresh: bool,
-    /// Bytes of its buffers, out of the engine's books.
+    /// Bytes read from TCP that neither the handshake nor, after a fallback, the user has taken.
+    unread: Vec<u8>,
+    /// An `Event::Ready` is queued.
+    ready_queued: bool,
+    /// The connection fell back, and the user has not read since.
+    awaits_first_read: bool,
+    /// Bytes charged in [`Engine::admission`].
     cost: u64,
 }
 
-/// Which connection a socket of the engine is of.
+/// Maps engine sockets to connections.
 #[derive(Debug, Default)]
 struct Sockets {
-    /// By the places of the sockets.
+    /// Indexed by [`SocketId::place`].
     all: Vec<Option<(SocketId, ConnectionId)>>,
 }
 
@@ -144,30 +142,31 @@ impl Sockets {
 #[derive(Debug)]
 pub struct Connections<T: Tcp> {
     pub(super) tcp: T,
-    /// How the engine's sockets say that they are of these: [`Engine::poll_event`].
+    /// Tag that the engine returns with socket events: [`Engine::poll_event`].
     owner: u32,
     connections: Slab<Connection<T::Name>>,
-    /// By the names that TCP and the engine have for them.
+    /// Connections by their TCP handles.
     names: BTreeMap<T::Name, ConnectionId>,
     sockets: Sockets,
-    /// Handshakes, the oldest first; some are over.
+    /// Handshakes in order of their start; may contain finished ones.
     handshakes: VecDeque<ConnectionId>,
     events: VecDeque<Event>,
-    /// Bytes of the buffers of the next; whether hosts are counted in the engine's books.
+    /// Bytes charged for each further connection.
     cost: u64,
-    guests: bool,
-    /// How many hosts have, by who is accountable.
+    /// Connections are incoming: hosts are accounted for in [`Engine::admission`].
+    incoming: bool,
+    /// Connections per host, by [`accountable`] address.
     of_hosts: BTreeMap<IpAddr, u32>,
-    turn: u32,
-    /// Connections that were looked at.
+    generation: u32,
+    /// Number of connection look-ups.
     #[cfg(any(test, feature = "testing"))]
     pub looked: u64,
 }
 
 impl<T: Tcp> Connections<T> {
-    /// `owner`: what the engine's sockets say whose they are; `cost`: bytes of the buffers of each
-    /// connection; `guests`: they are of hosts that were admitted.
-    pub(super) fn new(tcp: T, owner: u32, cost: u64, guests: bool) -> Self {
+    /// `owner`: tag of the engine's sockets. `cost`: bytes charged per connection. `incoming`: connections come from
+    /// admitted hosts.
+    pub(super) fn new(tcp: T, owner: u32, cost: u64, incoming: bool) -> Self {
         Connections {
             tcp,
             owner,
@@ -177,20 +176,20 @@ impl<T: Tcp> Connections<T> {
             handshakes: VecDeque::new(),
             events: VecDeque::new(),
             cost,
-            guests,
+            incoming,
             of_hosts: BTreeMap::new(),
-            turn: 0,
+            generation: 0,
             #[cfg(any(test, feature = "testing"))]
             looked: 0,
         }
     }
 
-    /// What the engine's sockets of these connections say whose they are.
+    /// Tag of these connections' engine sockets.
     pub fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Takes a TCP connection in.
+    /// Adds a TCP connection.
     pub(super) fn insert(
         &mut self,
         name: T::Name,
@@ -198,30 +197,30 @@ impl<T: Tcp> Connections<T> {
         state: State,
         since: Instant,
     ) -> ConnectionId {
-        self.turn = self.turn.wrapping_add(1);
-        let (turn, rest) = (self.turn, Vec::new());
+        self.generation = self.generation.wrapping_add(1);
+        let (generation, unread) = (self.generation, Vec::new());
         let connection = Connection {
             name,
             state,
             since,
             ends,
-            turn,
+            generation,
             has_tcp: true,
-            rest,
-            told: false,
-            fresh: false,
+            unread,
+            ready_queued: false,
+            awaits_first_read: false,
             cost: self.cost,
         };
-        if self.guests {
+        if self.incoming {
             *self.of_hosts.entry(accountable(ends.1.ip())).or_default() += 1;
         }
-        let id = ConnectionId { key: self.connections.insert(connection), turn };
+        let id = ConnectionId { key: self.connections.insert(connection), generation };
         self.names.insert(name, id);
         self.set_state(id, state);
         id
     }
 
-    /// Moves a connection on.
+    /// Changes the state of a connection.
     pub(super) fn set_state(&mut self, id: ConnectionId, state: State) {
         let Some(connection) = self.connections.get_mut(id.key) else { return };
         connection.state = state;
@@ -236,12 +235,12 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// The connection with a name.
+    /// Looks up a connection.
     pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection<T::Name>> {
-        self.connections.get(id.key).filter(|connection| connection.turn == id.turn)
+        self.connections.get(id.key).filter(|connection| connection.generation == id.generation)
     }
 
-    /// One that could not be opened.
+    /// Removes a connection that could not be opened, and reports it.
     pub(super) fn fail(
         &mut self,
         id: ConnectionId,
@@ -260,11 +259,11 @@ impl<T: Tcp> Connections<T> {
         });
     }
 
-    /// Takes a connection out, and what it had out of the books.
+    /// Removes a connection, and releases its charge in [`Engine::admission`].
     fn take_out(&mut self, id: ConnectionId, engine: &mut Engine) -> Connection<T::Name> {
         let connection = self.connections.remove(id.key);
         self.names.remove(&connection.name);
-        match self.guests {
+        match self.incoming {
             true => {
                 let host = connection.ends.1.ip();
                 engine.admission.leave(host, connection.cost);
@@ -280,22 +279,22 @@ impl<T: Tcp> Connections<T> {
         connection
     }
 
-    /// Bytes of the buffers of the next.
+    /// Bytes charged for each further connection.
     pub(super) fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// The buffers of the next connections have so many bytes.
+    /// Sets the bytes charged for each further connection.
     pub(super) fn set_cost(&mut self, cost: u64) {
         self.cost = cost;
     }
 
-    /// Connections that a host has.
+    /// Number of connections of a host.
     pub(super) fn of_host(&self, host: IpAddr) -> u32 {
         self.of_hosts.get(&accountable(host)).copied().unwrap_or(0)
     }
 
-    /// Connections that there are.
+    /// Number of connections.
     pub(super) fn len(&self) -> usize {
         self.connections.len()
     }
@@ -305,8 +304,8 @@ impl<T: Tcp> Connections<T> {
         self.get(id).is_some_and(|connection| connection.state == State::Opening)
     }
 
-    /// The next connection of which TCP has something new. One that is not known here was not accepted yet,
-    /// and is looked at when it is.
+    /// The next connection that TCP reports. Skips unknown handles: those are not accepted yet, and are handled when
+    /// they are.
     pub(super) fn next_news(&mut self, interface: &mut Interface) -> Option<ConnectionId> {
         loop {
             let name = self.tcp.next_news(interface)?;
@@ -316,8 +315,8 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// TCP has something new of a connection: moves the bytes of its handshake, or wakes its user.
-    pub(super) fn hear<P: Provider + ?Sized>(
+    /// Handles a TCP report: moves handshake bytes, or wakes the user.
+    pub(super) fn handle_tcp_ready<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
         interface: &mut Interface,
@@ -331,9 +330,9 @@ impl<T: Tcp> Connections<T> {
         match self.get(id).map(|connection| connection.state) {
             None | Some(State::Opening | State::Refused) => {}
             Some(State::Handshake(socket) | State::GivenUp(socket)) => {
-                self.shake(id, socket, interface, engine, ctx);
+                self.pump_handshake(id, socket, interface, engine, ctx);
             }
-            Some(State::Smc(socket)) => self.watch(id, socket, interface, engine, ctx),
+            Some(State::Smc(socket)) => self.watch_tcp(id, socket, interface, engine, ctx),
             Some(State::Tcp) => self.wake(id),
         }
     }
@@ -343,12 +342,12 @@ impl<T: Tcp> Connections<T> {
         if matches!(connection.state, State::GivenUp(_)) {
             return;
         }
-        if !core::mem::replace(&mut connection.told, true) {
+        if !core::mem::replace(&mut connection.ready_queued, true) {
             self.events.push_back(Event::Ready(id));
         }
     }
 
-    /// Takes an event of the engine; false if it is of no socket of these.
+    /// Handles an event of the engine. Returns false if the socket does not belong to these connections.
     pub fn handle_event<P: Provider + ?Sized>(
         &mut self,
         socket: SocketId,
@@ -358,7 +357,7 @@ impl<T: Tcp> Connections<T> {
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let Some(id) = self.sockets.get(socket) else { return false };
-        if Self::is_worth_a_look(ready) {
+        if Self::is_readiness_only(ready) {
             self.wake(id);
         } else {
             self.handle_change(id, socket, ready, interface, engine, ctx);
@@ -366,21 +365,21 @@ impl<T: Tcp> Connections<T> {
         true
     }
 
-    /// The connection of which an event of the engine says that it is worth to read or write again, and nothing else: for
-    /// who does so at once. Other events are for [`Connections::handle_event`].
+    /// The connection of an event that reports readiness and no state change, for callers that read and write at once.
+    /// Other events go to [`Connections::handle_event`].
     #[inline]
     pub fn ready(&self, socket: SocketId, ready: Ready) -> Option<ConnectionId> {
-        self.sockets.get(socket).filter(|_| Self::is_worth_a_look(ready))
+        self.sockets.get(socket).filter(|_| Self::is_readiness_only(ready))
     }
 
-    /// Whether an event says that and nothing else.
+    /// Whether an event reports readiness and no state change.
     #[inline]
-    fn is_worth_a_look(ready: Ready) -> bool {
+    fn is_readiness_only(ready: Ready) -> bool {
         let changes = Ready::FALLBACK.union(Ready::FAILED).union(Ready::ESTABLISHED);
         !ready.intersects(changes) && ready != Ready::CLC
     }
 
-    /// Takes an event of the engine that changes a connection.
+    /// Handles an event of the engine that changes the connection's state.
     fn handle_change<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
@@ -391,34 +390,34 @@ impl<T: Tcp> Connections<T> {
         ctx: &mut EngineContext<'_, P>,
     ) {
         if self.is_given_up(id) {
-            self.shake(id, socket, interface, engine, ctx);
+            self.pump_handshake(id, socket, interface, engine, ctx);
             if ready != Ready::CLC {
                 self.end_given_up(id, socket, interface, engine, ctx);
             }
         } else if ready.contains(Ready::FALLBACK) {
             // The Decline goes first.
-            self.shake(id, socket, interface, engine, ctx);
+            self.pump_handshake(id, socket, interface, engine, ctx);
             engine.close(socket, ctx);
             self.sockets.remove(socket);
             self.set_state(id, State::Tcp);
             if let Some(connection) = self.connections.get_mut(id.key) {
-                connection.fresh = true;
+                connection.awaits_first_read = true;
             }
         } else if ready.contains(Ready::FAILED) {
             engine.close(socket, ctx);
             self.sockets.remove(socket);
             self.fail(id, interface, engine, ctx.now);
         } else if ready.contains(Ready::ESTABLISHED) {
-            self.shake(id, socket, interface, engine, ctx);
+            self.pump_handshake(id, socket, interface, engine, ctx);
             self.set_state(id, State::Smc(socket));
-            // What TCP had to say may have come before.
-            self.watch(id, socket, interface, engine, ctx);
-            // The engine asks the peer by link tests, for all its connections at once, and TCP carries no data.
+            // TCP may have reported a reset or FIN before.
+            self.watch_tcp(id, socket, interface, engine, ctx);
+            // The engine probes the peer by TEST_LINK, for all its connections at once. TCP carries no data.
             if let Some(connection) = self.get(id) {
                 self.tcp.make_idle(interface, connection.name);
             }
         } else {
-            self.shake(id, socket, interface, engine, ctx);
+            self.pump_handshake(id, socket, interface, engine, ctx);
         }
     }
 
@@ -433,15 +432,15 @@ impl<T: Tcp> Connections<T> {
             let event = self.events.pop_front()?;
             let (Event::Opened(id, _) | Event::Ready(id)) = event else { return Some(event) };
             let connection = self.connections.get_mut(id.key);
-            if let Some(connection) = connection.filter(|c| c.turn == id.turn) {
-                connection.told = false;
+            if let Some(connection) = connection.filter(|c| c.generation == id.generation) {
+                connection.ready_queued = false;
                 return Some(event);
             }
         }
     }
 
-    /// Gives a connection up: in order, or with an abort. A handshake that has gone so far that the peer may be on
-    /// SMC-R is finished first, and then the peer is told.
+    /// Closes a connection, or aborts it. A handshake that has gone so far that the peer may already use SMC-R is
+    /// finished first; then the peer gets an ABORT.
     pub fn close<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
@@ -473,7 +472,7 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Ends all connections by an abort. Handshakes that are finished first are left: [`Connections::is_over`].
+    /// Aborts all connections. Handshakes that must be finished first remain: see [`Connections::is_over`].
     pub fn close_all<P: Provider + ?Sized>(
         &mut self,
         interface: &mut Interface,
@@ -481,18 +480,19 @@ impl<T: Tcp> Connections<T> {
         ctx: &mut EngineContext<'_, P>,
     ) {
         let ids = self.connections.iter();
-        let ids = ids.map(|(key, c)| ConnectionId { key, turn: c.turn }).collect::<Vec<_>>();
+        let ids =
+            ids.map(|(key, c)| ConnectionId { key, generation: c.generation }).collect::<Vec<_>>();
         for id in ids {
             self.close(id, true, interface, engine, ctx);
         }
     }
 
-    /// Whether there is no connection, and no handshake that is finished though its user has given it up.
+    /// Whether no connection remains, including closed ones whose handshake is being finished.
     pub fn is_over(&self) -> bool {
         self.connections.is_empty()
     }
 
-    /// Ends what connections came from, and those that are left at once.
+    /// Aborts all connections at once, and stops listener or connector.
     pub(super) fn stop<P: Provider + ?Sized>(
         mut self,
         interface: &mut Interface,
@@ -501,7 +501,9 @@ impl<T: Tcp> Connections<T> {
     ) {
         self.close_all(interface, engine, ctx);
         let given_up = self.connections.iter().filter_map(|(key, c)| match c.state {
-            State::GivenUp(socket) => Some((ConnectionId { key, turn: c.turn }, socket)),
+            State::GivenUp(socket) => {
+                Some((ConnectionId { key, generation: c.generation }, socket))
+            }
             _ => None,
         });
         for (id, socket) in given_up.collect::<Vec<_>>() {
@@ -510,12 +512,12 @@ impl<T: Tcp> Connections<T> {
         self.tcp.stop(interface);
     }
 
-    /// Both ends of a connection: ours, and the peer's.
+    /// Local and remote address of a connection.
     pub fn ends(&self, id: ConnectionId) -> Option<(SocketAddr, SocketAddr)> {
         self.get(id).map(|connection| connection.ends)
     }
 
-    /// The connections, as they are shown.
+    /// The connections, for reports.
     pub fn connected(&self) -> impl Iterator<Item = Connected> + '_ {
         self.connections.iter().map(|(_, c)| Connected {
             local: c.ends.0,

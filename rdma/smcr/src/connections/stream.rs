@@ -1,4 +1,4 @@
-//! What a connection's user does with it: reads, writes, and ends its side, whatever carries the bytes.
+//! Reads, writes and shutdown of connections, over SMC-R or TCP.
 
 use super::{ConnectionId, Connections, State};
 use crate::engine::{Engine, RecvError, SendError};
@@ -9,7 +9,7 @@ use net::tcp::Closed;
 use verbs::{EngineContext, Provider};
 
 impl<T: Tcp> Connections<T> {
-    /// Reads what has arrived; 0 if there is nothing at present.
+    /// Reads received bytes; 0 if there are none at present.
     pub fn read(
         &mut self,
         id: ConnectionId,
@@ -17,23 +17,23 @@ impl<T: Tcp> Connections<T> {
         interface: &mut Interface,
         engine: &mut Engine,
     ) -> Result<usize, Closed> {
-        let connection = self.connections.get_mut(id.key).filter(|c| c.turn == id.turn);
+        let connection = self.connections.get_mut(id.key).filter(|c| c.generation == id.generation);
         let connection = connection.ok_or(Closed::Gone)?;
         match connection.state {
             State::Opening | State::Refused | State::Handshake(_) | State::GivenUp(_) => Ok(0),
             State::Smc(socket) => engine.recv(socket, into).map_err(closed),
             State::Tcp => {
-                let count = if connection.rest.is_empty() {
+                let count = if connection.unread.is_empty() {
                     self.tcp.read(interface, connection.name, into)?
                 } else {
-                    let count = connection.rest.len().min(into.len());
-                    into[..count].copy_from_slice(&connection.rest[..count]);
-                    connection.rest.drain(..count);
+                    let count = connection.unread.len().min(into.len());
+                    into[..count].copy_from_slice(&connection.unread[..count]);
+                    connection.unread.drain(..count);
                     count
                 };
-                // Both have declined, and what the peer's user reads begins with our Decline.
-                let first = connection.fresh && count > 0;
-                connection.fresh &= !first;
+                // Both sides declined: the peer's application reads our Decline as data, as we would read the peer's.
+                let first = connection.awaits_first_read && count > 0;
+                connection.awaits_first_read &= !first;
                 if first && is_decline(&into[..count]) {
                     return Err(Closed::Gone);
                 }
@@ -42,8 +42,8 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Moves what has arrived over SMC-R back to where it came from, as far as there is room; an
-    /// `Event::Ready` follows where there is too little. None if the connection does not go over SMC-R.
+    /// Echoes bytes received over SMC-R to their sender, as far as there is room; otherwise an `Event::Ready` follows.
+    /// Returns None if the connection does not use SMC-R.
     pub fn turn_back<P: Provider + ?Sized>(
         &self,
         id: ConnectionId,
@@ -54,7 +54,7 @@ impl<T: Tcp> Connections<T> {
         Some(engine.turn_back(socket, ctx).map_err(closed))
     }
 
-    /// Bytes that a write would take now. If there are none, an `Event::Ready` follows.
+    /// Bytes that a write would accept now. If none, an `Event::Ready` follows.
     pub fn room(&self, id: ConnectionId, interface: &mut Interface, engine: &mut Engine) -> usize {
         let Some(connection) = self.get(id) else { return 0 };
         match connection.state {
@@ -64,7 +64,7 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Writes as much as there is room for, and returns how much that was.
+    /// Writes as many bytes as there is room for, and returns their number.
     pub fn write<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
@@ -84,7 +84,7 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Ends our side after what was written; reading goes on.
+    /// Ends our side behind the bytes written so far; reading remains possible.
     pub fn finish<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,

@@ -1,4 +1,4 @@
-//! What a user reads after a fallback.
+//! First read of a user after a fallback.
 
 use super::*;
 use crate::engine::Role;
@@ -7,7 +7,7 @@ use crate::wire::{Decline, Os, PeerId, Reason};
 use core::cell::RefCell;
 use net::tcp::Closed;
 
-/// One TCP connection; what has arrived on it.
+/// One TCP connection, and its received bytes.
 struct One(RefCell<VecDeque<u8>>);
 
 impl Tcp for One {
@@ -33,7 +33,7 @@ impl Tcp for One {
     fn stop(self, _: &mut Interface) {}
 }
 
-/// What a user reads first after a fallback, when this arrives.
+/// The first read after a fallback, when `arrives` was received.
 fn first_read(arrives: &[u8]) -> Result<Vec<u8>, Closed> {
     let mut interface = Interface::new([2; 6], 1500, [1; 32], Instant::ZERO);
     let mut w = World::new(1);
@@ -50,14 +50,14 @@ fn first_read(arrives: &[u8]) -> Result<Vec<u8>, Closed> {
     assert_eq!(connections.read(id, &mut read, &mut interface, engine), Ok(0));
     connections.tcp.0.borrow_mut().extend(arrives);
     let count = connections.read(id, &mut read, &mut interface, engine)?;
-    // Later it is anybody's data.
+    // Later the same bytes are application data.
     connections.tcp.0.borrow_mut().extend(arrives);
     assert!(connections.read(id, &mut read, &mut interface, engine).is_ok());
     Ok(read[..count].to_vec())
 }
 
 #[test]
-fn declines_that_cross_are_no_data() {
+fn crossing_declines_are_not_data() {
     let (peer_id, os) = (PeerId([7; 8]), Os::LINUX);
     for version in [1, 2] {
         let reason = Reason::TIMEOUT_CONFIRM_LINK;

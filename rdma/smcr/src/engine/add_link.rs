@@ -1,6 +1,6 @@
-//! Further links of a group: ADD_LINK, and what follows it (Linux 6.12, smc_llc.c). The server
-//! offers one where it has a second port; the client takes it where that makes another path. When
-//! one is lost, the server offers it anew and the client asks for it, until it is there again.
+//! Additional links of a group: ADD_LINK and the exchanges behind it (Linux 6.12, smc_llc.c). The server offers a link
+//! if it has a second port. The client accepts if the link is an alternate path. After a loss the server repeats the
+//! offer, and the client requests one, until the link is up again.
 
 use super::config::Device;
 use super::flow::Flow;
@@ -13,9 +13,9 @@ use core::net::Ipv6Addr;
 use drivers::hal::Instant;
 use verbs::Provider;
 
-/// Why a link is refused: there is no other path.
+/// Rejection reason: no alternate path.
 const NO_ALTERNATE_PATH: u8 = 1;
-/// Most ADD_LINK_CONT messages behind the first: who has 255 keys tells two in each.
+/// Most ADD_LINK_CONT messages after the first: each has two keys, and a peer at most 255.
 const MAX_MOVES: u8 = 127;
 
 impl Engine {
@@ -27,7 +27,7 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
     ) {
         let Some((free, device)) = self.place_for_link(group_key, at) else { return };
-        // The way to the peer's other port is told by its answer.
+        // The client's response has the MAC address of its other port.
         if self.make_link(group_key, free, device, [0; 6], ctx).is_err() {
             return;
         }
@@ -39,13 +39,13 @@ impl Engine {
             false => None,
         };
         if !body.is_some_and(|body| self.send_llc(group_key, at, false, body, ctx)) {
-            // Another long message is under way, or a device has no room for its buffers: later.
+            // Another long message is under way, or a device has no room for its buffers: retry later.
             self.groups[group_key].flow = None;
             self.remove_link(group_key, free, ctx);
-            self.link_missing(group_key, ctx.now);
+            self.schedule_link_attempt(group_key, ctx.now);
             return self.next_flow(group_key, ctx);
         }
-        // The client may hear of the link before it has read an Accept: it is told those keys again.
+        // The client may see the link before it reads an Accept: these keys are sent again.
         let members =
             self.groups[group_key].members.iter().filter_map(|&key| self.sockets.get(key));
         let accepted = members.filter(|socket| socket.phase() == Some(Phase::Confirm));
@@ -53,20 +53,20 @@ impl Engine {
         self.groups[group_key].late_keys.extend(accepted);
     }
 
-    /// A free place in a group, and a port that its link `at` does not use.
+    /// A free link slot of a group, and a port that its link `at` does not use.
     fn place_for_link(&self, group: usize, at: usize) -> Option<(usize, Device)> {
         let group = self.groups.get(group)?;
         let used = &group.links.get(at)?.as_ref()?.device;
         let free = group.links.iter().position(Option::is_none)?;
         let other = self.devices.iter().find(|device| device.joins(used));
-        // In version 1 nobody said how many links there will be: Linux waits for an offer, and refuses
-        // it if it has no other port itself.
+        // Version 1 does not negotiate the number of links: Linux waits for an offer, and rejects it if it has no other
+        // port itself.
         let alone = group.active_links() < 2;
         let same = group.version == 1 && group.role == Role::Server && alone;
         Some((free, *other.or(same.then_some(used))?))
     }
 
-    /// Our buffers of a group, with their keys on a link, and on a new one.
+    /// Our receive buffers of a group, with their keys on link `at` and on link `new`.
     fn key_moves(&self, group_key: usize, at: usize, new: usize) -> Vec<KeyMove> {
         let members = self.groups[group_key].members.iter();
         let keys = members.filter_map(|&key| {
@@ -76,7 +76,7 @@ impl Engine {
         keys.take(TOKENS).collect()
     }
 
-    /// A new link, as ADD_LINK tells it on link `at`.
+    /// The ADD_LINK message for a new link, to be sent on link `at`.
     fn describe_link(&self, group_key: usize, at: usize, new: usize) -> Option<Body> {
         let group = self.groups.get(group_key)?;
         let link = group.links.get(new)?.as_ref()?;
@@ -96,8 +96,8 @@ impl Engine {
         }))
     }
 
-    /// The client has answered our offer of the link at `new`.
-    pub(super) fn link_answered<P: Provider + ?Sized>(
+    /// Handles the client's response to our offer of the link at `new`.
+    pub(super) fn handle_add_link_response<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
@@ -114,12 +114,12 @@ impl Engine {
             self.confirm_link(group_key, new, ctx);
         } else {
             self.groups[group_key].moves = self.key_moves(group_key, at, new);
-            self.move_keys(group_key, at, new, MAX_MOVES, ctx);
+            self.continue_key_exchange(group_key, at, new, MAX_MOVES, ctx);
         }
     }
 
-    /// As server in version 1: tells the next of our keys on a new link.
-    fn move_keys<P: Provider + ?Sized>(
+    /// As server in version 1: sends the next keys for a new link.
+    fn continue_key_exchange<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
@@ -130,11 +130,11 @@ impl Engine {
         let deadline = ctx.now + self.config.llc_wait;
         self.groups[group_key].flow = Some((Flow::MoveKeys { link, more }, deadline));
         self.arm_group(group_key, deadline);
-        self.tell_moves(group_key, at, link, false, ctx);
+        self.send_add_link_continue(group_key, at, link, false, ctx);
     }
 
-    /// Says ADD_LINK_CONT.
-    fn tell_moves<P: Provider + ?Sized>(
+    /// Sends ADD_LINK_CONT.
+    fn send_add_link_continue<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
@@ -150,8 +150,8 @@ impl Engine {
         self.send_llc(group_key, at, response, body, ctx);
     }
 
-    /// As client in version 1: the server tells its keys on a new link, and hears ours.
-    pub(super) fn handle_moved_keys<P: Provider + ?Sized>(
+    /// As client in version 1: stores the server's keys on a new link, and responds with ours.
+    pub(super) fn handle_add_link_continue<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
@@ -167,11 +167,12 @@ impl Engine {
             && let Some(new) = group.links.iter().position(making)
         {
             group.buffers.learn_moves(at, new, keys);
-            self.tell_moves(group_key, at, new, true, ctx);
+            self.send_add_link_continue(group_key, at, new, true, ctx);
         }
     }
 
-    /// As server in version 1: the client has answered with some of its keys, of which `left` were left.
+    /// As server in version 1: handles the client's response with keys; `left`: the client's remaining keys, including
+    /// these.
     pub(super) fn keys_moved<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -189,7 +190,7 @@ impl Engine {
         if group.moves.is_empty() && usize::from(left) <= keys.len() {
             self.confirm_link(group_key, link, ctx);
         } else if more > 0 {
-            self.move_keys(group_key, at, link, more - 1, ctx);
+            self.continue_key_exchange(group_key, at, link, more - 1, ctx);
         } else {
             self.link_failed(group_key, link, ctx);
         }
@@ -200,8 +201,8 @@ impl Engine {
         self.groups[group_key].links.each_ref().map(|link| link.as_ref().map(|link| link.number))
     }
 
-    /// A group has lost a link, or its second one did not come about: another attempt is due.
-    pub(super) fn link_missing(&mut self, group_key: usize, now: Instant) {
+    /// Schedules the next attempt to add a link, after a loss or a failed attempt.
+    pub(super) fn schedule_link_attempt(&mut self, group_key: usize, now: Instant) {
         let first = self.config.remake.0;
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.max_links < 2 || group.state != GroupState::Active {
@@ -213,7 +214,7 @@ impl Engine {
         self.arm_group(group_key, at);
     }
 
-    /// Tries to make a link that is missing, if that is due.
+    /// Tries to re-establish a missing link, if an attempt is due.
     pub(super) fn remake_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -226,17 +227,17 @@ impl Engine {
         }
         if group.active_links() > 1 {
             group.remake = None;
-            return self.want_link(group_key, ctx);
+            return self.request_link(group_key, ctx);
         }
         if let Some((_, pause)) = &mut group.remake {
             *pause = (2 * *pause).min(self.config.remake.1);
         }
-        self.link_missing(group_key, ctx.now);
-        self.want_link(group_key, ctx);
+        self.schedule_link_attempt(group_key, ctx.now);
+        self.request_link(group_key, ctx);
     }
 
-    /// The peer says that there can be another link: now, or once an attempt under way has failed.
-    pub(super) fn invited<P: Provider + ?Sized>(
+    /// The peer requests another link: starts an attempt now, or once the one under way has failed.
+    pub(super) fn handle_link_request<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         ctx: &mut EngineContext<'_, P>,
@@ -244,13 +245,13 @@ impl Engine {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.role == Role::Server && (group.active_links() < 2 || group.lacks_link()) {
             group.remake = None;
-            self.link_missing(group_key, ctx.now);
-            self.want_link(group_key, ctx);
+            self.schedule_link_attempt(group_key, ctx.now);
+            self.request_link(group_key, ctx);
         }
     }
 
-    /// Has a second link made: by an offer of the server's, for which a client asks.
-    pub(super) fn want_link<P: Provider + ?Sized>(
+    /// Starts adding a second link: the server offers one, the client requests one.
+    pub(super) fn request_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         ctx: &mut EngineContext<'_, P>,
@@ -270,11 +271,11 @@ impl Engine {
         let other = other.map(|(_, device)| (device.gid(version), device.mac));
         let (gid, mac) = other.unwrap_or(used);
         let body = if version == 1 {
-            // An offer of nothing but a port.
+            // ADD_LINK with a port, but without a queue pair.
             let (end, link, path_mtu, psn) = (LinkEnd { mac, gid, qpn: 0 }, 0, 0, 0);
             Body::AddLink(AddLink { end, link, path_mtu, psn, rejected: None, v2: None })
         } else {
-            // The server looks for a way to the first.
+            // The server resolves the first GID.
             let mut gids = alloc::vec![gid];
             if other.is_some() {
                 gids.push(used.0);
@@ -284,7 +285,7 @@ impl Engine {
         self.send_llc(group_key, at, false, body, ctx);
     }
 
-    /// Connects a new link with the end that the peer tells, and learns its keys there.
+    /// Connects a new link to the peer's end, and stores the peer's keys on it.
     fn connect_further<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -306,7 +307,7 @@ impl Engine {
         Some(())
     }
 
-    /// The server offers a link.
+    /// Handles ADD_LINK.
     pub(super) fn handle_add_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -315,10 +316,10 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
     ) {
         if self.groups[group_key].role == Role::Server {
-            // A client whose port is back says so in this way.
-            return self.invited(group_key, ctx);
+            // A client requests a link in this way when its port is up again.
+            return self.handle_link_request(group_key, ctx);
         }
-        let body = match self.take_link(group_key, at, &add, ctx) {
+        let body = match self.accept_link(group_key, at, &add, ctx) {
             Some(body) => body,
             None => Body::AddLink(AddLink { rejected: Some(NO_ALTERNATE_PATH), v2: None, ..add }),
         };
@@ -326,8 +327,8 @@ impl Engine {
         self.next_flow(group_key, ctx);
     }
 
-    /// Makes our end of a link that the server offers; None if that is no other path.
-    fn take_link<P: Provider + ?Sized>(
+    /// Creates our end of an offered link. Returns None if the link is no alternate path.
+    fn accept_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
@@ -343,11 +344,11 @@ impl Engine {
         let (device, free) = (present.device, group.links.iter().position(Option::is_none)?);
         let (new, device) = match self.place_for_link(group_key, at) {
             Some(place) => place,
-            // The same port here, but another there.
+            // The same local port, but another port of the peer.
             None if elsewhere => (free, device),
             None => return None,
         };
-        // In the place of a link that shares a port: one that shares none with the other.
+        // Replaces a link that shares a port with another: the new one must share none with the remaining one.
         let there = add.end.gid;
         let mut links = group.links.iter().flatten();
         if links.clone().count() > 1 && !links.any(|link| link.is_apart(device.ip, there)) {
@@ -362,8 +363,8 @@ impl Engine {
             || !self.register_further(group_key, at, new, ctx)
         {
             self.remove_link(group_key, new, ctx);
-            // A device that has no room for our buffers now may have later.
-            self.link_missing(group_key, ctx.now);
+            // The device may have room for our buffers later.
+            self.schedule_link_attempt(group_key, ctx.now);
             return None;
         }
         if self.groups[group_key].version == 1 {
@@ -372,7 +373,7 @@ impl Engine {
         self.describe_link(group_key, at, new)
     }
 
-    /// The server says CONFIRM_LINK on a further link.
+    /// Handles the server's CONFIRM_LINK on an additional link.
     pub(super) fn further_link_confirmed<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -390,7 +391,7 @@ impl Engine {
         }
     }
 
-    /// A further link stands: keys of those who came meanwhile are told on it.
+    /// An additional link is up: sends the keys of sockets that joined meanwhile.
     pub(super) fn further_link_up<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -402,8 +403,8 @@ impl Engine {
         group.remake = None;
         group.new_keys.extend(group.late_keys.drain(..));
         if group.role == Role::Client {
-            // A server makes no link before it is done with those that went.
-            group.farewells = [None; LINKS];
+            // A server adds no link before it has finished its deletions.
+            group.pending_deletes = [None; LINKS];
         }
         if group.role == Role::Server
             && let Some(old) = group.superfluous_link()
@@ -412,18 +413,23 @@ impl Engine {
             link.state = LinkState::Leaving;
             let number = link.number;
             self.move_connections(group_key, old, at, ctx);
-            self.say_farewell(group_key, number, DeleteReason::ASYMMETRIC, ctx);
+            self.begin_delete_link(group_key, number, DeleteReason::ASYMMETRIC, ctx);
         }
         self.next_flow(group_key, ctx);
     }
 
-    /// Keys of sockets on other links than `at`, by the numbers of those links.
-    pub(super) fn others_of(&self, group: usize, at: usize, socket: usize) -> Vec<(u8, Token)> {
+    /// Keys of a socket on the links other than `at`, by link number.
+    pub(super) fn keys_on_other_links(
+        &self,
+        group: usize,
+        at: usize,
+        socket: usize,
+    ) -> Vec<(u8, Token)> {
         let Some(found) = self.groups.get(group) else { return Vec::new() };
         let others = found.links.iter().enumerate().filter(|&(n, _)| n != at);
-        let told = others.filter_map(|(n, link)| {
+        let tokens = others.filter_map(|(n, link)| {
             Some((link.as_ref()?.number, self.token_on(socket, group, n)?))
         });
-        told.collect()
+        tokens.collect()
     }
 }

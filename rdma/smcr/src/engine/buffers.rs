@@ -1,5 +1,5 @@
-//! Receive buffers: memory that comes with the first byte of the peer, and goes again when nothing
-//! has come for a while. Providers that cannot do this have it from the beginning.
+//! Receive buffers that get their memory on the peer's first WRITE, and lose it after an idle time. With providers that
+//! cannot do this, they have memory from the beginning.
 
 use super::table::Socket;
 use super::{BATCH, Engine, EngineContext};
@@ -8,10 +8,11 @@ use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use verbs::{Access, PdId, Provider, Region};
 
-/// Bytes in stock for peers that begin to write, and the fewest and most buffers that these are.
+/// Bytes in the pool for first WRITEs.
 const STOCK: usize = 1 << 20;
+/// Fewest and most buffers in the pool.
 const STOCKED: (usize, usize) = (4, 16);
-/// How long a buffer out of which everything was read is kept, at least; at most twice as long.
+/// How long a completely read buffer keeps its memory, at least; at most twice as long.
 const IDLE: Duration = Duration::from_secs(2);
 
 impl Engine {
@@ -28,19 +29,19 @@ impl Engine {
             return Some(region);
         }
         let memory = ctx.arena.alloc(size, 4096)?;
-        // A peer that claims to have written what it has not must not be shown what others wrote.
+        // Zeroed, so that a peer that claims more bytes than it wrote cannot reveal the data of other peers.
         memory.fill(0);
         let region = ctx.provider.register(pd, memory, Access::REMOTE_WRITE, ctx.rng);
         region.inspect_err(|_| ctx.arena.free(memory)).ok()
     }
 
-    /// Bytes of memory that are kept for the next who needs a buffer.
+    /// Bytes of spare send buffers and of pooled receive buffers.
     pub fn kept<P: Provider + ?Sized>(&self, provider: &P) -> u64 {
         let send = self.spare.len() as u64 * u64::from(self.config.send_buffer);
         send + provider.odp_pool() as u64 * u64::from(rmbe_bytes(self.config.rmb_size))
     }
 
-    /// Has buffers ready for peers that begin to write.
+    /// Fills the pool for first WRITEs of peers.
     pub(super) fn fill_stock<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         let size = rmbe_bytes(self.config.rmb_size) as usize;
         while ctx.provider.odp_pool() < stock(size) {
@@ -50,7 +51,8 @@ impl Engine {
         }
     }
 
-    /// The peer has said that there is data; whether there can be.
+    /// Finds the memory of a socket's receive buffer when the peer has announced data. Returns false if the peer has
+    /// written nothing.
     pub(super) fn find_buffer<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -67,7 +69,7 @@ impl Engine {
         true
     }
 
-    /// Has the buffer of a socket taken away once nobody uses it.
+    /// Schedules the search for idle buffers, and includes this socket.
     pub(super) fn sweep_soon(&mut self, key: usize, now: Instant) {
         let socket = &mut self.sockets[key];
         if !core::mem::replace(&mut socket.filled, true) {
@@ -76,8 +78,8 @@ impl Engine {
         self.sweep.get_or_insert(now + IDLE);
     }
 
-    /// Takes the buffers of those away that have been silent since the last time; looks at some of them, and
-    /// at the others in the next rounds.
+    /// Frees the memory of buffers that were idle since the last search. Examines a bounded number, and the others in
+    /// the next rounds.
     pub(super) fn sweep_buffers<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         let Engine { filled, sockets, swept, .. } = self;
         for _ in 0..BATCH {
@@ -98,29 +100,30 @@ impl Engine {
     }
 }
 
-/// Takes the buffer of a socket away if it has been silent since the last time; whether it still has one.
+/// Frees the memory of a socket's buffer if it was idle since the last search. Returns whether the buffer still has
+/// memory.
 fn keeps_buffer<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut EngineContext<'_, P>) -> bool {
     let produced = socket.produced;
     let mut silent = core::mem::replace(&mut socket.swept, produced) == produced;
     let written = socket.rmb.and_then(|rmb| Some(ctx.provider.on_demand_memory(rmb.id)?.1));
     if let Some(written) = written {
         let before = core::mem::replace(&mut socket.swept_written, written);
-        // What a peer has written and not told of yet is not lost.
+        // Bytes that the peer has written but not yet announced must not be lost.
         silent &= written == produced || socket.rewritten && written == before;
     }
     if silent {
-        empty(socket, ctx);
+        free_if_read(socket, ctx);
     }
     socket.filled = socket.rmb.is_some_and(|rmb| ctx.provider.on_demand_memory(rmb.id).is_some());
     socket.filled
 }
 
-/// How many buffers of that size are in stock.
+/// Number of buffers of `size` in the pool.
 fn stock(size: usize) -> usize {
     (STOCK / size).clamp(STOCKED.0, STOCKED.1)
 }
 
-/// Puts a zeroed buffer in stock, or gives it back.
+/// Returns a zeroed buffer to the pool, or frees it if the pool is full.
 pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut EngineContext<'_, P>) {
     if ctx.provider.odp_pool() < stock(memory.len()) {
         ctx.provider.add_to_odp_pool(memory);
@@ -129,8 +132,8 @@ pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut EngineCon
     }
 }
 
-/// Takes the buffer of a silent socket away if all that was told of was read.
-fn empty<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut EngineContext<'_, P>) {
+/// Frees the memory of an idle socket's buffer if all announced bytes were read.
+fn free_if_read<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut EngineContext<'_, P>) {
     let Some(rmb) = socket.rmb.as_mut().filter(|_| socket.consumed == socket.produced) else {
         return;
     };

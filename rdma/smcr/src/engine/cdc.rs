@@ -1,4 +1,4 @@
-//! CDC: what peers say of their cursors, and their ends (Linux 6.12, smc_cdc.c).
+//! Receives CDC messages: the peer's cursors and end flags (Linux 6.12, smc_cdc.c).
 
 use super::ids::SocketId;
 use super::{Engine, EngineContext, Input, Ready, State};
@@ -6,7 +6,7 @@ use crate::wire::cdc::{Cdc, End, LEN, Producer};
 use verbs::Provider;
 
 impl Engine {
-    /// A CDC message has arrived by a link of a group.
+    /// Handles a CDC message received on a link of a group.
     #[inline]
     pub(super) fn handle_cdc_message<P: Provider + ?Sized>(
         &mut self,
@@ -29,7 +29,7 @@ impl Engine {
     ) {
         let id = SocketId(cdc.token);
         let Some(socket) = self.socket_mut(id).filter(|socket| socket.group == Some(group)) else {
-            // Late words about a socket that is gone.
+            // A late message for a removed socket.
             self.counters.cdc_strays += 1;
             return self.handle_late_cdc(group, cdc, ctx);
         };
@@ -42,7 +42,7 @@ impl Engine {
             self.counters.malformed += 1;
             return;
         }
-        // Both cursors are checked before either is taken; one that goes back is of an older message.
+        // Both cursors are checked before either is used. A cursor that goes back belongs to an older message.
         let room = u64::from(socket.rmb_size) - (socket.produced - socket.consumed);
         let produced = match cdc.produced.ahead_of(socket.produced, socket.rmb_size) {
             Some(ahead) if ahead <= room as i64 => ahead.max(0) as u64,
@@ -50,11 +50,11 @@ impl Engine {
         };
         if produced > 0 && !self.find_buffer(key, ctx) {
             if self.sockets[key].rewritten {
-                // It has told of it so late that the buffer was taken for one that nobody uses.
+                // The peer announced the data so late that the buffer was freed as idle.
                 self.abort_socket(key, ctx);
                 return self.announce(key, Ready::ABORTED);
             }
-            // Who has written nothing has nothing to tell of.
+            // The peer announces data without having written any.
             return self.violation(group, ctx);
         }
         let Engine { sockets, dirty, announced, counters, .. } = self;
@@ -62,7 +62,7 @@ impl Engine {
         let unconsumed = socket.furthest - socket.peer_consumed;
         let consumed = match cdc.consumed.ahead_of(socket.peer_consumed, socket.peer.size) {
             Some(ahead) if ahead <= unconsumed as i64 => ahead.max(0) as u64,
-            // The Confirm, which says how large its buffer is, is still on its way.
+            // The Confirm with the size of the peer's buffer is still under way.
             None if socket.peer.size == 0 && cdc.consumed.count == 0 => 0,
             _ => return self.violation(group, ctx),
         };
@@ -70,18 +70,19 @@ impl Engine {
         socket.produced += produced;
         socket.peer_consumed += consumed;
         if socket.sent < socket.peer_consumed {
-            // It had arrived over the link that is gone. Once this was said it counts as completed.
+            // These bytes had arrived over the lost link. A CDC message with the new cursor is due before they count as
+            // completed.
             socket.sent = socket.peer_consumed.min(socket.accepted);
-            socket.speak = true;
+            socket.cdc_due = true;
         }
         socket.rx_producer = cdc.producer;
         if cdc.producer.contains(Producer::URGENT_PRESENT) && produced > 0 {
             socket.rx_urgent = Some(socket.produced);
         }
         let asked = Producer::UPDATE_REQUESTED.union(Producer::URGENT_PENDING);
-        socket.speak |= cdc.producer.intersects(asked);
+        socket.cdc_due |= cdc.producer.intersects(asked);
         let more = consumed > 0 && socket.accepted > socket.sent;
-        if socket.speak || more {
+        if socket.cdc_due || more {
             socket.touch(dirty);
         }
         counters.bytes_received += produced;
@@ -96,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// The peer has ended its side, in part or in whole; what that means for our user.
+    /// Applies end flags of the peer. Returns the events for the user.
     pub(super) fn handle_end(&mut self, key: usize, news: End) -> Ready {
         let mut ready = Ready::READABLE;
         self.sockets[key].rx_end |= news;
@@ -116,7 +117,7 @@ impl Engine {
         ready
     }
 
-    /// A CDC message of a socket has arrived, and the data before it.
+    /// The peer has acknowledged a CDC message of a socket, and the data before it.
     pub(super) fn cdc_arrived<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -146,8 +147,8 @@ impl Engine {
         }
     }
 
-    /// The peer goes on over another link, and tells how far we must have heard it. Which link we
-    /// send on is our own matter.
+    /// The peer has failed over to another link, and sends the sequence number up to which we must have received its
+    /// messages. We choose our own link for sending independently.
     fn handle_failover<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -157,7 +158,7 @@ impl Engine {
         self.sockets[key].rewritten = true;
         self.sweep_soon(key, ctx.now);
         if (self.sockets[key].rx_seqno.wrapping_sub(seqno) as i16) < 0 {
-            // Something that the peer believes to have arrived has not.
+            // A message that the peer counts as received is missing.
             self.abort_socket(key, ctx);
             self.announce(key, Ready::ABORTED);
         }

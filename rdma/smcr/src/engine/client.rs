@@ -1,7 +1,7 @@
-//! The client's side of a handshake: a Proposal goes out, an Accept comes in, a Confirm goes out
-//! (Linux 6.12, af_smc.c, `smc_connect_rdma`).
+//! Client side of a handshake: sends the Proposal, handles the Accept, sends the Confirm (Linux 6.12, af_smc.c,
+//! `smc_connect_rdma`).
 
-use super::config::LEAST_CONNECTIONS;
+use super::config::MIN_CONNECTIONS;
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{Group, GroupState, Link, LinkState, Phase};
@@ -15,7 +15,7 @@ use net::Neighbours;
 use verbs::Provider;
 
 impl Engine {
-    /// Makes a Proposal.
+    /// Queues a Proposal.
     pub(super) fn propose(&mut self, key: usize) {
         let (local, remote) = (self.sockets[key].local, self.sockets[key].remote);
         let device = self.device_for(local);
@@ -24,7 +24,7 @@ impl Engine {
             version: 2,
             v1_type: PathType::None,
             v2_type: PathType::R,
-            // New at every boot: Linux would otherwise take up the link group of the last one.
+            // New at every boot: Linux would otherwise reuse the link group of the last boot.
             peer_id: self.peer_id,
             gid: Ipv6Addr::UNSPECIFIED,
             mac: [0; 6],
@@ -44,7 +44,7 @@ impl Engine {
             proposal.mac = device.mac;
             proposal.prefixes = Some(prefixes);
             if self.config.eids.is_empty() {
-                // Version 2 needs an enterprise.
+                // Version 2 needs an EID.
                 proposal.v2_type = PathType::None;
                 proposal.v2 = None;
             }
@@ -86,8 +86,10 @@ impl Engine {
             if !self.is_peer(&new) {
                 return Err(Refusal::Decline(Reason::NO_SMCR_DEVICE));
             }
-            let Some(mac) = self.find_way(&new, ctx, neighbours)? else { return Ok(Taken::Hold) };
-            self.doubt_groups_with(&new, ctx);
+            let Some(mac) = self.resolve_peer(&new, ctx, neighbours)? else {
+                return Ok(Taken::Hold);
+            };
+            self.test_groups_with(&new, ctx);
             (self.make_group(&new, mac, ctx)?, 0)
         } else {
             match self.group_of_accept(&accept, remote) {
@@ -95,9 +97,11 @@ impl Engine {
                     return Err(Refusal::Decline(Reason::MAX_CONNECTIONS));
                 }
                 Some(found) => found,
-                // The server is ahead of us: another handshake makes the group.
-                None if self.makes_group_with(accept.peer_id, remote) => return Ok(Taken::Hold),
-                // The link is lost, not the group: a server that hears that we are out of sync ends it.
+                // The server is ahead of us: another handshake is still creating the group.
+                None if self.is_creating_group_with(accept.peer_id, remote) => {
+                    return Ok(Taken::Hold);
+                }
+                // Only the link is lost: an out-of-sync Decline would make the server end the group.
                 None if self.has_group_with(accept.peer_id, remote) => {
                     return Err(Refusal::Decline(Reason::NO_ACTIVE_LINK));
                 }
@@ -112,11 +116,11 @@ impl Engine {
         }
         let confirm = self.describe(key, MessageType::Confirm).ok_or(Refusal::Broken)?;
         let next = if accept.first_contact { Phase::Link } else { Phase::Done };
-        self.say_when_told(key, confirm, next, ctx);
+        self.send_when_key_known(key, confirm, next, ctx);
         Ok(Taken::Yes)
     }
 
-    /// What a server of version 2 wants for a new group.
+    /// Checks and applies the negotiated values of a version 2 Accept for a new group.
     fn take_negotiated(&self, new: &mut NewGroup, v2: &Negotiated) -> Result<(), Reason> {
         let contact = v2.first_contact.ok_or(Reason::INTERNAL)?;
         if !contact.direct {
@@ -124,7 +128,7 @@ impl Engine {
         }
         new.max_links = 1;
         if let (1.., Some((conns, links, _))) = (contact.release, contact.limits) {
-            if conns < LEAST_CONNECTIONS {
+            if conns < MIN_CONNECTIONS {
                 return Err(Reason::MAX_CONNECTIONS);
             }
             if !(1..=2).contains(&links) {
@@ -137,7 +141,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The group and link that a server means which wants to use them again.
+    /// The group and link that an Accept without first contact refers to.
     fn group_of_accept(&self, accept: &AcceptConfirm, remote: IpAddr) -> Option<(usize, usize)> {
         self.groups_with(remote).find_map(|(key, group)| {
             let fits = group.role == Role::Client
@@ -147,13 +151,13 @@ impl Engine {
             let link = group
                 .links
                 .iter()
-                .position(|link| link.as_ref().is_some_and(|link| is_meant(link, accept)));
+                .position(|link| link.as_ref().is_some_and(|link| is_link_of_accept(link, accept)));
             fits.then_some((key, link?))
         })
     }
 
-    /// A server that wants a new group though there is one may have forgotten that.
-    fn doubt_groups_with<P: Provider + ?Sized>(
+    /// Tests the groups with a server that requests a new one: the server may have lost them.
+    fn test_groups_with<P: Provider + ?Sized>(
         &mut self,
         new: &NewGroup,
         ctx: &mut EngineContext<'_, P>,
@@ -161,14 +165,14 @@ impl Engine {
         let remote = self.sockets[new.socket].remote;
         let same = |group: &Group| group.role == Role::Client && group.peer_gid == new.peer_gid;
         let same = self.groups_with(remote).filter(|(_, group)| same(group));
-        let doubted: Vec<_> =
+        let suspects: Vec<_> =
             same.filter_map(|(key, group)| Some((key, group.active_link()?))).collect();
-        for (key, link) in doubted {
+        for (key, link) in suspects {
             self.test_link(key, link, ctx);
         }
     }
 
-    /// Whether there is a group in which a link of the server's has been lost.
+    /// Whether there is an active group with the server that may have lost one of its links.
     fn has_group_with(&self, peer: PeerId, remote: IpAddr) -> bool {
         self.groups_with(remote).any(|(_, group)| {
             group.role == Role::Client
@@ -178,7 +182,7 @@ impl Engine {
         })
     }
 
-    fn makes_group_with(&self, peer: PeerId, remote: IpAddr) -> bool {
+    fn is_creating_group_with(&self, peer: PeerId, remote: IpAddr) -> bool {
         self.groups_with(remote).any(|(_, group)| {
             group.role == Role::Client
                 && group.peer_name == peer
@@ -187,9 +191,9 @@ impl Engine {
     }
 }
 
-/// Whether it is this link that a server wants to use again. Version 1 looks at the MAC address, too.
+/// Whether an Accept refers to this link. Version 1 also compares the MAC address.
 #[inline(never)]
-fn is_meant(link: &Link, accept: &AcceptConfirm) -> bool {
+fn is_link_of_accept(link: &Link, accept: &AcceptConfirm) -> bool {
     link.state == LinkState::Active
         && link.peer.qpn == accept.qpn
         && link.peer.gid == accept.gid

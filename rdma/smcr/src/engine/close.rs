@@ -1,12 +1,12 @@
-//! Ends of sockets: what users want, what the table says, and when all is given back.
+//! Shutdown, close and abort of sockets, and removal of closed ones.
 
-use super::{Engine, EngineContext, Input, Ready, Role, Said, Say, SocketId, State};
+use super::{CloseStatus, Engine, EngineContext, Flag, Input, Ready, Role, SocketId, State};
 use crate::wire::cdc::End;
 use crate::wire::llc::DeleteReason;
 use verbs::Provider;
 
 impl Engine {
-    /// Ends our side once everything is sent; reading goes on.
+    /// Ends our side once all data is sent; reading remains possible.
     pub fn shutdown<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
         let linger = ctx.now + self.config.linger;
         let Some(socket) = self.socket_mut(id) else { return };
@@ -19,8 +19,8 @@ impl Engine {
         self.touch(id.key());
     }
 
-    /// Gives a socket up: what was taken is still sent, the rest goes by itself. Data that was not
-    /// read makes it an abort. Nothing is heard of the socket any more.
+    /// Closes a socket: accepted data is still sent, then the socket is removed. With unread data the close becomes an
+    /// abort. The user gets no more events.
     pub fn close<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
         let linger = ctx.now + self.config.linger;
         let Some(socket) = self.socket_mut(id) else { return };
@@ -44,7 +44,7 @@ impl Engine {
         self.pin(id);
     }
 
-    /// Counts a socket that its user has given up against the share of its host: how long it stays is the peer's word.
+    /// Charges a closed socket to the share of its host, because the peer determines how long it remains.
     fn pin(&mut self, id: SocketId) {
         let Some(socket) = self.socket_mut(id).filter(|socket| socket.role == Role::Server) else {
             return;
@@ -55,8 +55,7 @@ impl Engine {
         }
     }
 
-    /// Ends all link groups, says so to their peers (DELETE_LINK), and takes no socket any more: the machine is
-    /// about to end.
+    /// Ends all link groups with DELETE_LINK, and refuses new sockets: the machine is about to shut down.
     pub fn shut_down<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         self.closing = true;
         for key in 0..self.groups.capacity() {
@@ -66,13 +65,12 @@ impl Engine {
         }
     }
 
-    /// Whether the peers of all link groups have been told that they are over. An answer to that is their word
-    /// as well, and is waited for as long as a group that has ended is kept.
+    /// Whether all link groups are removed. Ended groups remain for a short time, to acknowledge the peers' responses.
     pub fn is_shut_down(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// Gives a socket up, and what was not sent with it.
+    /// Aborts a socket, and discards unsent data.
     pub fn abort<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
         let Some(socket) = self.socket_mut(id) else { return };
         if socket.established {
@@ -90,7 +88,7 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
     ) {
         let socket = &mut self.sockets[key];
-        // What was not sent never will be.
+        // Discards unsent data.
         socket.accepted = socket.sent;
         socket.wants_close = true;
         socket.aborts = true;
@@ -98,7 +96,7 @@ impl Engine {
         self.reap(key, ctx);
     }
 
-    /// What a socket's user wanted is done, now that everything is sent.
+    /// Performs the pending close or shutdown of a socket whose data is sent.
     pub(super) fn settle(&mut self, key: usize) {
         let socket = &mut self.sockets[key];
         if socket.wants_close {
@@ -112,28 +110,28 @@ impl Engine {
         }
     }
 
-    /// Moves a socket on by the table.
+    /// Applies an input to a socket's state, and queues the resulting end flag.
     pub(super) fn apply(&mut self, key: usize, input: Input) {
         let socket = &mut self.sockets[key];
-        let said = Said {
+        let status = CloseStatus {
             closed_here: socket.tx_end.is_closed(),
             closed_there: socket.rx_end.is_closed(),
         };
-        let (next, say) = socket.state.next(input, said);
+        let (next, flag) = socket.state.next(input, status);
         socket.state = next;
         let unread = socket.produced > socket.consumed;
-        let end = match say {
+        let end = match flag {
             None => return,
-            Some(Say::Done) => End::SENDING_DONE,
-            Some(Say::Closed) if !unread && !socket.aborts => End::CLOSED,
-            Some(Say::Closed | Say::Abort) => End::ABORT,
+            Some(Flag::Done) => End::SENDING_DONE,
+            Some(Flag::Closed) if !unread && !socket.aborts => End::CLOSED,
+            Some(Flag::Closed | Flag::Abort) => End::ABORT,
         };
         socket.tx_end |= end;
-        socket.speak = true;
+        socket.cdc_due = true;
         self.touch(key);
     }
 
-    /// Takes a socket away if both sides have closed, everything is said, and its user knows.
+    /// Removes a socket if both sides have closed, all messages are sent, and its user has closed.
     #[inline]
     pub(super) fn reap<P: Provider + ?Sized>(
         &mut self,
@@ -150,7 +148,7 @@ impl Engine {
         if socket.in_flight > 0 {
             return;
         }
-        if socket.speak && socket.group.is_some() && socket.established {
+        if socket.cdc_due && socket.group.is_some() && socket.established {
             return;
         }
         let released = socket.released;
@@ -161,8 +159,8 @@ impl Engine {
             if socket.pinned {
                 self.admission.unpin(socket.remote);
             }
-        } else if !self.sockets[key].told_closed {
-            self.sockets[key].told_closed = true;
+        } else if !self.sockets[key].close_reported {
+            self.sockets[key].close_reported = true;
             self.announce(key, Ready::CLOSED);
         }
     }

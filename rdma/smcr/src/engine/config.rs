@@ -1,4 +1,4 @@
-//! Settings of the engine, and what it knows of the host.
+//! Settings of the engine, and its ports.
 
 use crate::wire::{Eid, MAX_EIDS};
 use alloc::vec::Vec;
@@ -9,11 +9,11 @@ use core::time::Duration;
 use verbs::PathMtu;
 
 /// Fewest connections of a link group that may be negotiated.
-pub(super) const LEAST_CONNECTIONS: u8 = 16;
-/// Most sockets: their place and generation make up a token.
+pub(super) const MIN_CONNECTIONS: u8 = 16;
+/// Most sockets: slot and generation make up a token.
 const MAX_SOCKETS: usize = 0xfffe;
 
-/// Name of a physical network (PNET ID): ports that have the same reach the same peers.
+/// Name of a physical network (PNET ID). Ports with the same PNET ID reach the same peers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PnetId([u8; PnetId::LEN]);
 
@@ -31,7 +31,7 @@ impl FromStr for PnetId {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let good = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
         if name.is_empty() || name.len() > Self::LEN || !name.bytes().all(good) {
-            return Err("no name of a physical network");
+            return Err("not a PNET ID");
         }
         let mut id = [b' '; Self::LEN];
         id[..name.len()].copy_from_slice(name.as_bytes());
@@ -56,24 +56,24 @@ impl fmt::Debug for PnetId {
 pub struct Device {
     /// Its IPv4 address, which is its GID in version 2.
     pub ip: Ipv4Addr,
-    /// The address by which the provider knows its device ([`verbs::Provider::pd_on`]).
+    /// Address that identifies the device to the provider ([`verbs::Provider::pd_on`]).
     pub address: IpAddr,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Its path MTU.
     pub path_mtu: PathMtu,
-    /// The network that it is on. Without one, no other port takes its place.
+    /// The port's network. A port without one has no alternate port.
     pub pnet: Option<PnetId>,
 }
 
 impl Device {
-    /// Whether it is a port of the network, whose provider knows it by its own address; else what it
-    /// reaches is one machine behind a bridge, and only TCP over the same way is sure to be that.
+    /// Whether this is a port of the network, which the provider identifies by the port's own address. Otherwise it is
+    /// a bridge, which reaches one machine: only TCP over the same bridge is certain to lead to that machine.
     pub fn is_port(&self) -> bool {
         self.address == IpAddr::V4(self.ip)
     }
 
-    /// Its GID: in version 1 that of its MAC address, of type RoCEv1 (annex A16).
+    /// The GID: in version 1 derived from the MAC address, of type RoCEv1 (annex A16).
     #[inline(never)]
     pub(super) fn gid(&self, version: u8) -> Ipv6Addr {
         match version {
@@ -82,13 +82,13 @@ impl Device {
         }
     }
 
-    /// Whether links of a group may be over both: they are two ports on one network.
+    /// Whether links of a group may use both ports: they are two ports of one network.
     pub(super) fn joins(&self, other: &Device) -> bool {
         self.ip != other.ip && self.pnet.is_some() && self.pnet == other.pnet
     }
 }
 
-/// The address that a GID is.
+/// The IP address of a GID.
 #[inline(never)]
 pub(super) fn address_of(gid: Ipv6Addr) -> IpAddr {
     gid.to_canonical()
@@ -97,15 +97,15 @@ pub(super) fn address_of(gid: Ipv6Addr) -> IpAddr {
 /// Settings of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Enterprises that we belong to; in version 2 peers must share one. At most eight.
+    /// Our EIDs; in version 2 peers must share one. At most eight.
     pub eids: Vec<Eid>,
-    /// Name that peers are told, blank padded.
+    /// Host name that peers receive, blank padded.
     pub hostname: [u8; 32],
     /// Code of the size of receive buffers (16 KiB << code), 0 to 15.
     pub rmb_size: u8,
     /// Bytes of a send buffer, a power of two.
     pub send_buffer: u32,
-    /// Send buffers that are kept for the next who needs one.
+    /// Most spare send buffers kept for reuse.
     pub spare_buffers: usize,
     /// Most sockets.
     pub max_sockets: usize,
@@ -113,50 +113,48 @@ pub struct Config {
     pub max_groups: usize,
     /// Most link groups with one host.
     pub groups_per_host: usize,
-    /// Bytes of the receive buffers that one host may have, by its TCP address. Who has more goes back to TCP.
+    /// Most bytes of receive buffers of one host, by its TCP address. Further connections fall back to TCP.
     pub memory_per_host: u64,
     /// Most connections of a link group, 16 to 255.
     pub max_conns: u8,
     /// Most links of a link group, 1 or 2.
     pub max_links: u8,
-    /// How long a peer may take for its next CLC message.
+    /// Timeout for the peer's next CLC message.
     pub clc_wait: Duration,
-    /// How long a server may take for its Accept (Linux as client: 6 s), and how long where there is more
-    /// between us: Linux as server makes one handshake after another, and each of them waits while a link
-    /// is lost.
+    /// Timeout for a server's Accept (Linux as client: 6 s), without and with a link group between the hosts: Linux as
+    /// server processes handshakes one after another, and each of them waits while a link is lost.
     pub accept_wait: (Duration, Duration),
-    /// How long a Proposal or an Accept is held, for a neighbour's address or for a group that is being
-    /// made: its sender waits 6 s, and has to hear of the Decline before.
+    /// How long a Proposal or an Accept is held, for a neighbour's address or for a group that is being created. Its
+    /// sender waits 6 s, and must receive the Decline before.
     pub hold_wait: Duration,
-    /// How long a client may take for the Confirm where there is a link group: Linux tells of one buffer
-    /// after the other on the links first, and waits 20 s for its turn. Who is given up writes all the same,
-    /// to a buffer that is gone, and loses its links by that.
+    /// Timeout for the Confirm on an existing link group: Linux first announces one buffer after another on the links,
+    /// and waits 20 s for its turn. A client that is given up still writes to its released buffer, and loses its links
+    /// by that.
     pub late_confirm_wait: Duration,
-    /// How long a peer may take to be told of a buffer, before the Accept or Confirm for which it waits 6 s.
+    /// Timeout for CONFIRM_RKEY before an Accept or Confirm, for which the peer waits 6 s.
     pub key_wait: Duration,
-    /// How long a server waits for CONFIRM_LINK, and how long a client does. The server has to give up first:
-    /// its Decline and the client's, if they cross, are data to the other side. Linux as server waits for 2 s,
-    /// looks for a Decline for 1 s, and waits for 2 s more if none of its packets was acknowledged: its
-    /// Decline comes after 3 or 5.2 s. As client it declines after 5 s, and for 3 s after its own answer it
-    /// still looks for a Decline.
+    /// Timeout for CONFIRM_LINK, as server and as client. The server has to give up first: if its Decline and the
+    /// client's cross, each is data to the other side. Linux as server waits 2 s, looks for a Decline for 1 s, and
+    /// waits 2 s more if none of its packets was acknowledged: its Decline comes after 3 or 5.2 s. As client it
+    /// declines after 5 s, and still looks for a Decline for 3 s after its own response.
     pub confirm_wait: (Duration, Duration),
-    /// As client: how long our answer to CONFIRM_LINK may go without an acknowledgement, and without the
-    /// Decline of a server which has not got it.
+    /// As client: how long our response to CONFIRM_LINK may remain unacknowledged, without a Decline of a server that
+    /// has missed it.
     pub answer_wait: Duration,
-    /// How long any other LLC response may take.
+    /// Timeout for all other LLC responses.
     pub llc_wait: Duration,
-    /// How long after its loss a link is made anew, and how long at most between two attempts.
+    /// Pause between the loss of a link and the first attempt to re-establish it, and longest pause between attempts.
     pub remake: (Duration, Duration),
     /// How long a link may be silent before it is tested.
     pub test_link: Duration,
     /// How long a link group without connections is kept, as server and as client.
     pub keep: (Duration, Duration),
-    /// How long the sending of the rest may take when a socket is closed; then it is aborted.
+    /// How long sending the remaining data may take after a close; then the socket is aborted.
     pub linger: Duration,
-    /// How long after the end of the TCP connection the peer's word on the end of the socket is waited for.
+    /// Timeout for the peer's CLOSED or ABORT after its FIN on TCP.
     pub end_wait: Duration,
-    /// ACK timeout of queue pairs (4.096 us << code) where there is another link to go on over, and where there is
-    /// none: a busy Linux may answer nothing for seconds, and itself never gives up.
+    /// ACK timeout of queue pairs (4.096 us << code) with and without another link to fail over to: a busy Linux may
+    /// not answer for seconds, and itself never gives up.
     pub ack_timeout: (u8, u8),
     /// Retries of queue pairs.
     pub retry_count: u8,
@@ -198,7 +196,7 @@ impl Default for Config {
     }
 }
 
-/// A setting that cannot be, and what is accepted.
+/// An invalid setting, and the accepted values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadConfig(&'static str);
 
@@ -209,7 +207,7 @@ impl fmt::Display for BadConfig {
 }
 
 impl Config {
-    /// Whether the settings are possible.
+    /// Checks the settings.
     pub fn check(&self) -> Result<(), BadConfig> {
         let complaint = if self.eids.len() > MAX_EIDS {
             "eids: at most eight"
@@ -221,7 +219,7 @@ impl Config {
             "max_sockets: 1 to 65534"
         } else if self.max_groups.min(self.groups_per_host) == 0 || self.completions == 0 {
             "max_groups, groups_per_host, completions: at least 1"
-        } else if self.max_conns < LEAST_CONNECTIONS {
+        } else if self.max_conns < MIN_CONNECTIONS {
             "max_conns: 16 to 255"
         } else if !(1..=2).contains(&self.max_links) {
             "max_links: 1 or 2"
@@ -238,7 +236,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn names_of_networks_are_those_of_linux() {
+    fn pnet_id_accepts_the_names_of_linux() {
         for name in ["A", "LAB", "NET1", "0", "SIXTEENCHARACTER"] {
             let id: PnetId = name.parse().unwrap();
             assert_eq!((id.as_str(), id.to_string().as_str()), (name, name));
@@ -257,12 +255,12 @@ mod tests {
         };
         let lab = device(1, Some("LAB"));
         assert!(lab.joins(&device(2, Some("LAB"))));
-        assert!(!lab.joins(&device(1, Some("LAB"))), "the same");
+        assert!(!lab.joins(&device(1, Some("LAB"))), "the same address");
         assert!(!lab.joins(&device(2, Some("LAB2"))) && !lab.joins(&device(2, None)));
-        assert!(!device(1, None).joins(&device(2, None)), "nobody knows");
+        assert!(!device(1, None).joins(&device(2, None)), "unknown networks");
         let behind = Device { address: [10, 0, 0, 9].into(), ..lab };
         let at_port = Device { address: IpAddr::V4(lab.ip), ..lab };
-        assert!(at_port.is_port() && !behind.is_port(), "what is behind a bridge is one machine");
+        assert!(at_port.is_port() && !behind.is_port(), "a bridge reaches one machine");
     }
 
     #[test]

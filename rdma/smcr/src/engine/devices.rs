@@ -1,36 +1,36 @@
-//! Receive buffers at several devices. The links of a group may be over two cards, each of which has a key of its own for a
-//! buffer, and its own address: peers are told the ones of the link that they are to use them on.
+//! Registrations of receive buffers at several devices. The links of a group may use two cards, each of which has its
+//! own key and address for a buffer. A peer gets the key and address that belong to each link.
 
 use super::table::Socket;
 use super::{Engine, EngineContext};
 use crate::wire::llc::Token;
 use verbs::{Access, PdId, Provider, Region};
 
-/// A receive buffer as another device has it than that of the link which its connection began on.
+/// Registration of a receive buffer at a device other than that of the connection's first link.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Elsewhere {
+pub(super) struct SecondaryRegion {
     pub pd: PdId,
     pub region: Region,
 }
 
 impl Socket {
-    /// The receive buffer as the device of a domain has it.
+    /// The registration of the receive buffer in a protection domain.
     pub(super) fn rmb_on(&self, pd: PdId) -> Option<Region> {
         let first = self.rmb.filter(|_| self.rmb_pd == pd);
-        let found = || self.elsewhere.iter().find(|one| one.pd == pd);
+        let found = || self.secondary_regions.iter().find(|one| one.pd == pd);
         first.or_else(|| found().map(|one| one.region))
     }
 
-    /// All keys of its receive buffer, with the domains of the devices.
+    /// All keys of the receive buffer, with the protection domains of the devices.
     pub(super) fn rmb_keys(&self) -> impl Iterator<Item = (PdId, u32)> + '_ {
         let first = self.rmb.iter().map(|region| (self.rmb_pd, region.rkey));
-        first.chain(self.elsewhere.iter().map(|one| (one.pd, one.region.rkey)))
+        first.chain(self.secondary_regions.iter().map(|one| (one.pd, one.region.rkey)))
     }
 }
 
 impl Engine {
-    /// Registers the receive buffers of a group at the device of its link `new`, if that of `at` is another one. False if
-    /// that cannot be done.
+    /// Registers the receive buffers of a group at the device of its link `new`, if that is not the device of link
+    /// `at`. Returns false on failure.
     pub(super) fn register_further<P: Provider + ?Sized>(
         &mut self,
         group: usize,
@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// Registers the receive buffer of a socket at the devices of all links of its group. False if that cannot be done.
+    /// Registers the receive buffer of a socket at the devices of all links of its group. Returns false on failure.
     pub(super) fn register_on_links<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -62,7 +62,8 @@ impl Engine {
         others.into_iter().all(|pd| self.register_one_further(key, pd, ctx))
     }
 
-    /// With a fresh key, if the device has it already: it may have lost all keys meanwhile.
+    /// Registers the receive buffer of a socket in a domain. Rotates the key if it is registered there already, because
+    /// the device may have lost all keys meanwhile.
     fn register_one_further<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -71,18 +72,18 @@ impl Engine {
     ) -> bool {
         let Some(socket) = self.sockets.get_mut(key) else { return true };
         let Some(rmb) = &mut socket.rmb else { return true };
-        let found = socket.elsewhere.iter_mut().find(|one| one.pd == pd);
+        let found = socket.secondary_regions.iter_mut().find(|one| one.pd == pd);
         let region = match found {
             _ if socket.rmb_pd == pd => rmb,
             Some(one) => &mut one.region,
             None => {
-                // What has memory only when it is written to has it at one device.
+                // Memory on demand exists at one device only.
                 if rmb.memory.is_empty() || ctx.provider.on_demand_memory(rmb.id).is_some() {
                     return false;
                 }
                 let made = ctx.provider.register(pd, rmb.memory, Access::REMOTE_WRITE, ctx.rng);
                 let Ok(region) = made else { return false };
-                socket.elsewhere.push(Elsewhere { pd, region });
+                socket.secondary_regions.push(SecondaryRegion { pd, region });
                 return true;
             }
         };
@@ -95,14 +96,14 @@ impl Engine {
         }
     }
 
-    /// The domain of the device of a link.
+    /// The protection domain of a link's device.
     pub(super) fn pd_of(&self, group: usize, link: usize) -> Option<PdId> {
         Some(self.groups.get(group)?.links.get(link)?.as_ref()?.pd)
     }
 
-    /// The receive buffer of a socket as peers name it on a link of its group.
+    /// Key and address of a socket's receive buffer on a link of its group.
     pub(super) fn token_on(&self, key: usize, group: usize, link: usize) -> Option<Token> {
-        // Nobody is told of another host's buffer.
+        // Only sockets of this group: a peer must not get the key of another host's buffer.
         let socket = self.sockets.get(key).filter(|socket| socket.group == Some(group))?;
         let region = socket.rmb_on(self.pd_of(group, link)?)?;
         Some(Token { rkey: region.rkey, address: region.address })

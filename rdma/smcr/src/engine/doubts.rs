@@ -1,29 +1,27 @@
-//! Servers with which SMC-R comes to nothing: its handshake goes through TCP, and what it waits for over RoCE
-//! never comes (a firewall that drops UDP port 4791, say). Linux waits for seconds at each connection; here
-//! SMC-R is not offered for a while after some such handshakes in a row, so that further connections go over
-//! TCP at once.
+//! Blocklist of servers whose RoCE path timed out: the handshake passes over TCP, but nothing arrives over RoCE
+//! (because a firewall drops UDP port 4791, for example). Linux waits for seconds at each connection. Here SMC-R is not
+//! offered for a while after several such handshakes in a row, so that further connections use TCP at once.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Handshakes in a row that have waited in vain. One alone may be a packet that was lost.
+/// Timeouts in a row that block a server. A single one may be a lost packet.
 const IN_A_ROW: u32 = 3;
-/// How long a server is in doubt after the last.
+/// How long a server is blocked after the last timeout.
 const TIME: Duration = Duration::from_secs(30);
-/// Servers that are remembered.
+/// Most servers in the list.
 const SERVERS: usize = 64;
 
-/// What is known of servers, as far as it is bad.
+/// Servers with timeouts: the number in a row, and the time of the last.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(BTreeMap<IpAddr, (u32, Instant)>);
+pub(super) struct Blocklist(BTreeMap<IpAddr, (u32, Instant)>);
 
-impl Doubts {
-    /// A handshake with a server has waited in vain for what comes over RoCE; for how long the server is in
-    /// doubt, if that is news.
-    pub fn waited_in_vain(&mut self, server: IpAddr, now: Instant) -> Option<Duration> {
-        let known = self.concern(server, now);
+impl Blocklist {
+    /// Records a timeout on a server's RoCE path. Returns the blocking time if the server becomes blocked.
+    pub fn record_timeout(&mut self, server: IpAddr, now: Instant) -> Option<Duration> {
+        let known = self.blocks(server, now);
         if self.0.len() >= SERVERS && !self.0.contains_key(&server) {
             let oldest = self.0.iter().min_by_key(|(_, (_, last))| *last).map(|(ip, _)| *ip);
             oldest.map(|ip| self.0.remove(&ip));
@@ -34,15 +32,15 @@ impl Doubts {
         (!known && *count >= IN_A_ROW).then_some(TIME)
     }
 
-    /// SMC-R works with a server.
-    pub fn works(&mut self, server: IpAddr) {
+    /// Records a successful handshake with a server.
+    pub fn record_success(&mut self, server: IpAddr) {
         if !self.0.is_empty() {
             self.0.remove(&server);
         }
     }
 
-    /// Whether a server is in doubt. When that is over one more handshake is tried.
-    pub fn concern(&self, server: IpAddr, now: Instant) -> bool {
+    /// Whether a server is blocked. Afterwards one more handshake is tried.
+    pub fn blocks(&self, server: IpAddr, now: Instant) -> bool {
         let known = self.0.get(&server);
         known.is_some_and(|&(count, last)| count >= IN_A_ROW && now < last + TIME)
     }
@@ -57,28 +55,28 @@ mod tests {
     }
 
     #[test]
-    fn several_in_a_row_are_one_reason_and_time_or_success_ends_it() {
-        let (mut doubts, server) = (Doubts::default(), IpAddr::from([10, 0, 0, 1]));
+    fn server_is_blocked_after_timeouts_in_a_row_until_time_or_success() {
+        let (mut blocklist, server) = (Blocklist::default(), IpAddr::from([10, 0, 0, 1]));
         for n in 0..2 {
-            assert_eq!(doubts.waited_in_vain(server, at(n)), None);
-            assert!(!doubts.concern(server, at(n)));
+            assert_eq!(blocklist.record_timeout(server, at(n)), None);
+            assert!(!blocklist.blocks(server, at(n)));
         }
-        assert_eq!(doubts.waited_in_vain(server, at(2)), Some(TIME));
-        assert_eq!(doubts.waited_in_vain(server, at(2)), None, "no news");
-        assert!(doubts.concern(server, at(31)) && !doubts.concern(server, at(32)));
-        doubts.waited_in_vain(server, at(40));
-        assert!(doubts.concern(server, at(41)), "the next one in vain is enough");
-        assert!(!doubts.concern(IpAddr::from([10, 0, 0, 2]), at(41)));
-        doubts.works(server);
-        assert!(!doubts.concern(server, at(41)));
+        assert_eq!(blocklist.record_timeout(server, at(2)), Some(TIME));
+        assert_eq!(blocklist.record_timeout(server, at(2)), None, "blocked already");
+        assert!(blocklist.blocks(server, at(31)) && !blocklist.blocks(server, at(32)));
+        blocklist.record_timeout(server, at(40));
+        assert!(blocklist.blocks(server, at(41)), "one more timeout is enough");
+        assert!(!blocklist.blocks(IpAddr::from([10, 0, 0, 2]), at(41)));
+        blocklist.record_success(server);
+        assert!(!blocklist.blocks(server, at(41)));
     }
 
     #[test]
-    fn they_are_bounded() {
-        let mut doubts = Doubts::default();
+    fn blocklist_is_bounded() {
+        let mut blocklist = Blocklist::default();
         for n in 0..1000u64 {
-            doubts.waited_in_vain(IpAddr::from((n as u32).to_be_bytes()), at(n));
+            blocklist.record_timeout(IpAddr::from((n as u32).to_be_bytes()), at(n));
         }
-        assert_eq!(doubts.0.len(), SERVERS);
+        assert_eq!(blocklist.0.len(), SERVERS);
     }
 }

@@ -1,13 +1,13 @@
-//! LLC exchanges that we begin, one at a time in a group.
+//! LLC exchanges that we start, one at a time in a group.
 
 use super::ids::SocketId;
 
-/// An LLC exchange that we began and whose answer we wait for.
+/// An LLC exchange of ours that waits for the peer's response.
 #[derive(Clone, Debug)]
 pub(super) enum Flow {
-    /// ADD_LINK, as server, for this place.
+    /// ADD_LINK, as server, for this link slot.
     AddLink { link: usize },
-    /// Version 1: ADD_LINK_CONT, as server; so many more may follow.
+    /// Version 1: ADD_LINK_CONT, as server; `more`: further messages allowed.
     MoveKeys { link: usize, more: u8 },
     /// CONFIRM_LINK, as server.
     ConfirmLink { link: usize },
@@ -18,7 +18,7 @@ pub(super) enum Flow {
 }
 
 impl Flow {
-    /// The further link that it makes.
+    /// The additional link that the exchange sets up.
     pub fn link(&self) -> Option<usize> {
         match *self {
             Flow::AddLink { link } | Flow::MoveKeys { link, .. } | Flow::ConfirmLink { link } => {

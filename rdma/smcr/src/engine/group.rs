@@ -1,4 +1,4 @@
-//! Link groups: how they are made, joined by sockets, left, and ended.
+//! Link groups: creation, membership of sockets, and end.
 
 use super::config::{Device, address_of};
 use super::flow::Flow;
@@ -17,12 +17,12 @@ use net::Neighbours;
 use net::Resolution;
 use verbs::Provider;
 
-/// How long the queue pairs of a group stay after its end was said.
-const FAREWELL: Duration = Duration::from_millis(250);
-/// How long a first contact may take before it makes room for others: some ten round trips, on a busy host.
+/// How long the queue pairs of a group remain after DELETE_LINK for all links was sent.
+const ENDING_TIME: Duration = Duration::from_millis(250);
+/// Age after which a first contact may be evicted: some ten round trips, on a busy host.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// What a group is made of.
+/// Parameters of a new group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewGroup {
     pub role: Role,
@@ -40,14 +40,14 @@ pub(super) struct NewGroup {
 }
 
 impl Engine {
-    /// The MAC address of the peer of a new group. None while it is asked for.
-    pub(super) fn find_way<P: Provider + ?Sized>(
+    /// Resolves the MAC address of the peer of a new group. Returns None while resolution is pending.
+    pub(super) fn resolve_peer<P: Provider + ?Sized>(
         &self,
         new: &NewGroup,
         ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<[u8; 6]>, Refusal> {
-        // In version 1 the peer says a MAC address besides: that of its GID, or the one that the table has for it.
+        // In version 1 the peer also sends its MAC address. It must match that of its GID, or the neighbour table.
         let is_said = |mac: [u8; 6]| new.version > 1 || mac == new.peer_mac;
         if let Some(mac) = net::mac_of_link_local(new.peer_gid).filter(|_| new.version == 1) {
             let found = Some(mac).filter(|mac| is_said(*mac));
@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Makes a group with one link, which is not connected yet.
+    /// Creates a group with one link, which is not connected yet.
     pub(super) fn make_group<P: Provider + ?Sized>(
         &mut self,
         new: &NewGroup,
@@ -107,7 +107,7 @@ impl Engine {
             flow: None,
             wants_link: false,
             moves: Vec::new(),
-            farewells: [None; LINKS],
+            pending_deletes: [None; LINKS],
             remake: None,
             dead_keys: Vec::new(),
             new_keys: VecDeque::new(),
@@ -124,8 +124,8 @@ impl Engine {
         Ok(key)
     }
 
-    /// Ends the group that has been idle for longest, at once; else gives up the handshake that has been
-    /// making one for longest, if that is long. Whether there was one.
+    /// Evicts the group that has been idle longest; without one, the oldest first contact, if it is stalled. Returns
+    /// whether a group was evicted.
     fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
         let ending = |group: &Group| matches!(group.state, GroupState::Ending(_));
         let idle = |(key, group): (usize, &Group)| {
@@ -146,7 +146,7 @@ impl Engine {
         true
     }
 
-    /// Gives a socket its place in a group, and its receive buffer.
+    /// Adds a socket to a group, and registers its receive buffer.
     pub(super) fn join<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -183,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Takes the peer's side of a connection from its Accept or Confirm.
+    /// Stores the peer's token and receive buffer from its Accept or Confirm.
     pub(super) fn learn_peer(&mut self, key: usize, of: &AcceptConfirm) -> Result<(), Refusal> {
         let size = rmbe_bytes(of.rmbe_size);
         let offset = u64::from(of.rmbe_index - 1) * u64::from(size);
@@ -212,11 +212,11 @@ impl Engine {
         self.arm_socket(key, deadline);
     }
 
-    /// Says an Accept or Confirm: at once, or if there are several links when the peer has been
-    /// told the buffer's keys on all of them. A link that is being made is waited for, as in Linux: who does
-    /// not know a buffer's key on the link that is left writes anywhere (Linux: to key 0), and loses that, too.
-    /// In version 1 the peer is always told: RFC 7609 wants that, though Linux does without.
-    pub(super) fn say_when_told<P: Provider + ?Sized>(
+    /// Sends an Accept or Confirm: at once on a group with one link, otherwise when the peer knows the buffer's keys on
+    /// all links. Waits for a link that is being added, as Linux does: a peer without the buffer's key on the remaining
+    /// link writes to a wrong address (Linux: key 0), and loses that link, too. In version 1 the key is always sent
+    /// first: RFC 7609 requires that, though Linux does without.
+    pub(super) fn send_when_key_known<P: Provider + ?Sized>(
         &mut self,
         key: usize,
         message: AcceptConfirm,
@@ -246,23 +246,23 @@ impl Engine {
         }
         handshake.output.extend(message);
         self.announce(key, Ready::CLC);
-        self.said(key, next, ctx);
+        self.clc_sent(key, next, ctx);
     }
 
-    /// An Accept or Confirm has been said.
-    pub(super) fn said<P: Provider + ?Sized>(
+    /// Enters the phase behind an Accept or Confirm.
+    pub(super) fn clc_sent<P: Provider + ?Sized>(
         &mut self,
         key: usize,
         next: Phase,
         ctx: &mut EngineContext<'_, P>,
     ) {
         let first = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.first_contact);
-        let patience = match next {
+        let timeout = match next {
             Phase::Link => self.config.confirm_wait.1,
             Phase::Confirm if !first => self.config.late_confirm_wait,
             _ => self.config.clc_wait,
         };
-        self.set_phase(key, next, ctx.now + patience);
+        self.set_phase(key, next, ctx.now + timeout);
         if next == Phase::Done {
             self.establish(key, ctx.now);
         }
@@ -272,7 +272,7 @@ impl Engine {
     pub(super) fn group_up(&mut self, key: usize, now: Instant) {
         let group = &mut self.groups[key];
         group.state = GroupState::Active;
-        // Who is promised a second link waits for it.
+        // Linux waits for a second link that was negotiated.
         group.wants_link = group.role == Role::Server && group.max_links > 1;
         let (role, peer, peer_id) = (group.role, group.peer(), group.peer_name);
         let remote = group.remote;
@@ -281,7 +281,7 @@ impl Engine {
         self.wake_held(remote, now);
     }
 
-    /// A peer has lied: its group ends.
+    /// Ends a group because the peer violated the protocol.
     pub(super) fn violation<P: Provider + ?Sized>(
         &mut self,
         group: usize,
@@ -291,7 +291,7 @@ impl Engine {
         self.end_group(group, DeleteReason::VIOLATION, false, ctx);
     }
 
-    /// Ends a group and all its connections, and says so. `by_peer` is for the log.
+    /// Ends a group and all its connections, and sends DELETE_LINK for all links. `by_peer` is for the log.
     pub(super) fn end_group<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -305,7 +305,7 @@ impl Engine {
         }
         let was_up = group.state == GroupState::Active;
         let orderly = group.members.is_empty() && reason == DeleteReason::PROGRAM;
-        let until = ctx.now + FAREWELL;
+        let until = ctx.now + ENDING_TIME;
         group.state = GroupState::Ending(until);
         group.flow = None;
         let (role, peer) = (group.role, group.peer());
@@ -324,7 +324,7 @@ impl Engine {
         self.arm_group(key, until);
     }
 
-    /// Every socket of a group loses it.
+    /// Removes all sockets from a group.
     fn leave_all<P: Provider + ?Sized>(&mut self, group: usize, ctx: &mut EngineContext<'_, P>) {
         for key in self.members(group) {
             let Some(socket) = self.sockets.get_mut(key) else { continue };
@@ -335,7 +335,7 @@ impl Engine {
                 self.lose(key, ctx);
             } else {
                 let role = socket.role;
-                // The group goes anyway.
+                // The caller removes the group.
                 let mut answered = false;
                 if let Some(handshake) = &mut socket.handshake {
                     handshake.first_contact = false;
@@ -351,7 +351,7 @@ impl Engine {
         }
     }
 
-    /// A socket has lost its last link.
+    /// Ends a socket that has lost its last link.
     pub(super) fn lose<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -365,7 +365,7 @@ impl Engine {
         self.reap(key, ctx);
     }
 
-    /// Takes a group away, with all that belongs to it.
+    /// Removes a group, and frees its queue pairs and memory.
     pub(super) fn drop_group<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -380,16 +380,16 @@ impl Engine {
         self.forget_group(group.remote, key);
         self.wake_held(group.remote, ctx.now);
         for link in group.links.iter_mut().filter_map(Option::take) {
-            // It exists until here, and no connection manager knows it.
+            // Cannot fail: the queue pair exists until here, and has no connection manager.
             let _ = ctx.provider.destroy_qp(link.qp);
             ctx.arena.free(link.memory);
         }
         self.release_retained(&group.retained, ctx);
-        // Neither a region nor a queue pair of it is left.
+        // Cannot fail: the domain has no region and no queue pair any more.
         let _ = ctx.provider.dealloc_pd(group.pd);
     }
 
-    /// Whether a flow waits for an answer of the kind that `is` tells; it is over then.
+    /// Ends the flow of a group and returns it, if it matches `is`.
     pub(super) fn take_flow(&mut self, group: usize, is: impl Fn(&Flow) -> bool) -> Option<Flow> {
         let group = self.groups.get_mut(group)?;
         match &group.flow {
@@ -399,7 +399,7 @@ impl Engine {
     }
 }
 
-/// Keeps a send buffer for the next who needs one, or gives it back.
+/// Keeps a send buffer for reuse, or frees it.
 #[inline]
 pub(super) fn recycle<P: ?Sized>(
     spare: &mut Vec<drivers::hal::Window>,

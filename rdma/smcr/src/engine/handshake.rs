@@ -1,4 +1,4 @@
-//! What handshakes of both roles share: bytes in and out, Decline, fallback.
+//! Common code of client and server handshakes: CLC bytes in and out, Decline, fallback.
 
 use super::table::{Handshake, LINKS, Phase};
 use super::{Engine, EngineContext, Notice, Ready, Role, Socket, SocketId, State};
@@ -12,27 +12,27 @@ use drivers::hal::Instant;
 use net::Neighbours;
 use verbs::Provider;
 
-/// How soon a held message is looked at again, and how soon after that at the latest; what waits for a
-/// group is woken when that is made.
+/// First and longest pause before a held message is retried. A message held for a group is also retried when the group
+/// is up.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
 
-/// How a message was taken.
+/// Result of handling a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It is done with.
+    /// Handled.
     Yes,
-    /// It has to wait for somebody else, and is looked at again.
+    /// Held until a neighbour or a link group is available; retried later.
     Hold,
 }
 
 /// Why a message ends a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Back to TCP, with a word to the peer.
+    /// Falls back to TCP with a Decline.
     Decline(Reason),
-    /// Likewise; and the link group that the peer meant is none of ours.
+    /// Falls back with a Decline that is marked out of sync: the peer named an unknown link group.
     OutOfSync(Reason),
-    /// The peer does not keep to the protocol.
+    /// The peer violates the protocol.
     Broken,
 }
 
@@ -43,9 +43,9 @@ impl From<WireError> for Refusal {
 }
 
 impl Engine {
-    /// A socket for a TCP connection on which both sides offer SMC: as server it waits for a
-    /// Proposal, as client it makes one. `owner` is said with its events ([`Engine::poll_event`]). None if there is no
-    /// room for it.
+    /// Opens a socket for a TCP connection on which both sides offer SMC. A server socket waits for a Proposal, a
+    /// client socket sends one. `owner`: tag returned with its events ([`Engine::poll_event`]). Returns None if the
+    /// socket table is full.
     pub fn open<P: Provider + ?Sized>(
         &mut self,
         role: Role,
@@ -57,7 +57,7 @@ impl Engine {
             return None;
         }
         let place = self.sockets.vacant_entry().key();
-        // What is kept of a socket that is gone has its name to itself.
+        // A retained buffer keeps its socket's ID.
         let id = loop {
             self.generation = self.generation.wrapping_add(1);
             let id = SocketId::new(place, self.generation);
@@ -65,11 +65,11 @@ impl Engine {
                 break id;
             }
         };
-        let (phase, patience) = match role {
+        let (phase, timeout) = match role {
             Role::Server => (Phase::Proposal, self.config.clc_wait),
             Role::Client => (Phase::Accept, self.config.accept_wait.0),
         };
-        let deadline = ctx.now + patience;
+        let deadline = ctx.now + timeout;
         let entry = self.sockets.vacant_entry();
         let key = entry.key();
         let handshake = Handshake {
@@ -85,7 +85,7 @@ impl Engine {
             held_back: Vec::new(),
             answered: false,
             offered: false,
-            told_key: false,
+            key_announced: false,
             link_lost: false,
         };
         entry.insert(Socket::new(id, role, [local, remote], owner, handshake));
@@ -96,8 +96,8 @@ impl Engine {
         Some(id)
     }
 
-    /// Gives a socket bytes of its TCP connection; how many it took. What it leaves is the
-    /// application's if the socket has fallen back, and to be offered again if it has not.
+    /// Passes TCP bytes to a socket, and returns the number of bytes taken. The rest belongs to the application after a
+    /// fallback; otherwise it is to be offered again.
     pub fn handle_clc_bytes<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -111,7 +111,7 @@ impl Engine {
             && !matches!(handshake.phase, Phase::Done | Phase::Fallback(_) | Phase::Failed)
             && handshake.retry.is_none()
         {
-            // Never more than a message: what follows a Decline is not ours.
+            // At most one message: bytes behind a Decline belong to the application.
             let want = match frame_length(&handshake.input) {
                 Ok(length) => length.unwrap_or(8),
                 Err(_) => {
@@ -132,7 +132,7 @@ impl Engine {
         taken
     }
 
-    /// What a socket has to say on its TCP connection; how much was put into `into`.
+    /// Copies CLC bytes that are to be sent over TCP to `into`, and returns their number.
     pub fn poll_clc_bytes(&mut self, id: SocketId, into: &mut [u8]) -> usize {
         let Some(socket) = self.socket_mut(id) else { return 0 };
         let Some(handshake) = &mut socket.handshake else { return 0 };
@@ -142,14 +142,14 @@ impl Engine {
         let phase = handshake.phase;
         handshake.offered |=
             count > 0 && matches!(phase, Phase::Confirm | Phase::Link | Phase::Done);
-        handshake.told_key |= handshake.offered;
+        handshake.key_announced |= handshake.offered;
         if socket.established && handshake.output.is_empty() {
             socket.handshake = None;
         }
         count
     }
 
-    /// The TCP connection is gone. An established socket has its link tested.
+    /// The TCP connection was reset. The handshake fails; an established socket has its link tested.
     pub fn handle_tcp_gone<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -164,9 +164,9 @@ impl Engine {
         }
     }
 
-    /// The peer has ended its side of the TCP connection. Linux does that right behind its last word about a
-    /// socket (`smc_close_active`, `smc_shutdown`), or in place of it: a process that is killed sends none
-    /// while all send buffers of its link are in use (`smc_wr_tx_get_free_slot`).
+    /// The peer has sent a FIN on the TCP connection. Linux does that right after its last CDC message for a socket
+    /// (`smc_close_active`, `smc_shutdown`), or instead of it: a killed process sends none while all send buffers of
+    /// its link are in use (`smc_wr_tx_get_free_slot`).
     pub fn handle_tcp_finished(&mut self, id: SocketId, now: Instant) {
         let until = now + self.config.end_wait;
         let Some(socket) = self.socket_mut(id) else { return };
@@ -176,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the message that is in a handshake's input.
+    /// Handles the message in a handshake's input.
     pub(super) fn advance<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -230,13 +230,13 @@ impl Engine {
     ) {
         if self.sockets[key].role == Role::Client && decline.reason == Reason::TIMEOUT_CONFIRM_LINK
         {
-            self.waited_in_vain(self.sockets[key].remote, ctx.now);
+            self.note_roce_timeout(self.sockets[key].remote, ctx.now);
         }
         let group = self.sockets[key].group.filter(|_| decline.out_of_sync);
         let mut lost = false;
         if let Some(handshake) = &mut self.sockets[key].handshake {
             lost = handshake.link_lost;
-            // It has no use for our buffer.
+            // The peer does not use our buffer.
             handshake.offered = false;
         }
         self.fall_back(key, decline.reason, true, ctx);
@@ -246,13 +246,14 @@ impl Engine {
             self.end_group(group_key, DeleteReason::PROGRAM, true, ctx);
             return;
         }
-        // Linux says the same of a group of which it has only lost the link that was named.
+        // Linux also sends this when it has lost only the link that the Accept named.
         for at in 0..LINKS {
             self.test_link(group_key, at, ctx);
         }
     }
 
-    /// A server declines whose client is done: it is not on SMC-R, though its client is. The connection is lost.
+    /// Handles a Decline of the server after the client was established. The server does not use SMC-R, so the
+    /// connection is lost.
     pub fn handle_late_decline<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -267,10 +268,10 @@ impl Engine {
         self.reap(id.key(), ctx);
     }
 
-    /// A handshake as client has waited in vain for what comes over RoCE.
-    pub(super) fn waited_in_vain(&mut self, server: IpAddr, now: Instant) {
-        if let Some(time) = self.doubts.waited_in_vain(server, now) {
-            self.notice(Notice::Doubted { server, time });
+    /// Records that a client handshake timed out on the RoCE path.
+    pub(super) fn note_roce_timeout(&mut self, server: IpAddr, now: Instant) {
+        if let Some(time) = self.blocklist.record_timeout(server, now) {
+            self.notice(Notice::ServerBlocked { server, time });
         }
     }
 
@@ -300,7 +301,7 @@ impl Engine {
             let version = handshake.version;
             let decline = Decline { version, out_of_sync, peer_id, reason, os: Os::LINUX };
             if matches!(handshake.phase, Phase::Confirm | Phase::Link) && !handshake.offered {
-                // The Accept or Confirm has not gone out, and does not any more.
+                // Discards the Accept or Confirm, which is not sent yet.
                 handshake.output.clear();
             }
             handshake.output.extend(decline.emit());
@@ -320,7 +321,7 @@ impl Engine {
     ) {
         self.counters.count_fallback(reason);
         let peer = self.sockets[key].remote;
-        // Whom we decline as a server is among what was refused.
+        // A server's own Declines are reported as refusals instead.
         if by_peer || self.sockets[key].role == Role::Client {
             self.notice(Notice::Fallback { peer, reason, by_peer });
         }
@@ -328,7 +329,7 @@ impl Engine {
         self.announce(key, Ready::FALLBACK);
     }
 
-    /// Breaks a handshake off.
+    /// Fails a handshake without a fallback.
     pub(super) fn fail<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -377,12 +378,12 @@ impl Engine {
         match socket.role {
             Role::Client => {
                 self.counters.client += 1;
-                self.doubts.works(socket.remote);
+                self.blocklist.record_success(socket.remote);
             }
             Role::Server => self.counters.server += 1,
         }
         self.counters.first_contacts += u64::from(first_contact);
-        // Data may have come before the last word of the handshake.
+        // Data may have arrived before the handshake was complete.
         let socket = &self.sockets[key];
         let mut ready = Ready::ESTABLISHED;
         if socket.produced > 0 || !socket.rx_end.is_empty() {
@@ -395,7 +396,7 @@ impl Engine {
         self.touch(key);
     }
 
-    /// The enterprise that we share with a peer: the first of its own that is ours too.
+    /// The first EID of the peer that is also ours.
     pub(super) fn common_eid(&self, theirs: &[Eid]) -> Option<Eid> {
         theirs.iter().copied().find(|eid| self.config.eids.contains(eid))
     }

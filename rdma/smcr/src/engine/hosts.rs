@@ -1,5 +1,5 @@
-//! What there is with one host, by its TCP address: so that a handshake looks at its own host's link groups
-//! and no others.
+//! Link groups, receive buffers and held handshakes per host, by TCP address, so that a handshake examines only the
+//! link groups of its own host.
 
 use super::ids::SocketId;
 use super::table::Group;
@@ -9,38 +9,38 @@ use alloc::vec::Vec;
 use drivers::hal::Instant;
 use verbs::Provider;
 
-/// What there is with a host.
+/// State of one host.
 #[derive(Debug, Default)]
 pub(super) struct Host {
-    /// Link groups with it.
+    /// Link groups with the host.
     pub groups: Vec<usize>,
-    /// Receive buffers that it was offered.
+    /// Number of receive buffers offered to the host.
     pub buffers: u64,
-    /// Sockets whose handshake holds a message, perhaps for one of these.
+    /// Sockets with a held message, which may wait for one of the groups.
     held: BTreeSet<SocketId>,
 }
 
 impl Host {
-    /// Whether there is nothing any more.
+    /// Whether the entry is empty.
     fn is_forgotten(&self) -> bool {
         self.groups.is_empty() && self.held.is_empty() && self.buffers == 0
     }
 }
 
 impl Engine {
-    /// Whether a host may have another receive buffer of so many bytes. It may have one in any case.
+    /// Whether a host may have another receive buffer of `size` bytes. The first one is always allowed.
     pub(super) fn may_have_buffer(&self, host: IpAddr, size: u64) -> bool {
         let has = self.hosts.get(&host).map_or(0, |host| host.buffers);
         has == 0 || (has + 1).saturating_mul(size) <= self.config.memory_per_host
     }
 
-    /// A host was given a receive buffer.
+    /// Counts a receive buffer of a host.
     pub(super) fn note_buffer(&mut self, host: IpAddr) {
         self.hosts.entry(host).or_default().buffers += 1;
         self.buffers += 1;
     }
 
-    /// A receive buffer of a host is gone.
+    /// Discounts a receive buffer of a host.
     pub(super) fn forget_buffer(&mut self, host: IpAddr) {
         if let Some(host) = self.hosts.get_mut(&host) {
             host.buffers = host.buffers.saturating_sub(1);
@@ -49,7 +49,7 @@ impl Engine {
         self.forget_host(host);
     }
 
-    /// Whether there may be another link group with a host: one that has its share gives an idle one up.
+    /// Whether another link group with a host is allowed. If the host has its share, drops its longest idle group.
     pub(super) fn may_have_group<P: Provider + ?Sized>(
         &mut self,
         host: IpAddr,
@@ -75,7 +75,7 @@ impl Engine {
         self.groups.get(group).map_or(Vec::new(), |group| group.members.clone())
     }
 
-    /// The socket of a group whose receive buffer has a key.
+    /// The socket of a group whose receive buffer has `rkey`.
     pub(super) fn member_with_key(&self, group: usize, rkey: u32) -> Option<SocketId> {
         let mut members = self.groups.get(group)?.members.iter();
         members.find_map(|&key| {
@@ -84,7 +84,7 @@ impl Engine {
         })
     }
 
-    /// A link group with a host is gone.
+    /// Removes a link group from its host.
     pub(super) fn forget_group(&mut self, host: IpAddr, group: usize) {
         if let Some(host) = self.hosts.get_mut(&host) {
             host.groups.retain(|&other| other != group);
@@ -98,13 +98,13 @@ impl Engine {
         }
     }
 
-    /// A handshake with a host holds a message.
+    /// Adds a socket with a held message to its host.
     pub(super) fn note_held(&mut self, key: usize) {
         let (id, remote) = (self.sockets[key].id, self.sockets[key].remote);
         self.hosts.entry(remote).or_default().held.insert(id);
     }
 
-    /// A handshake with a host holds nothing any more.
+    /// Removes a socket without a held message from its host.
     pub(super) fn release_held(&mut self, key: usize) {
         let (id, remote) = (self.sockets[key].id, self.sockets[key].remote);
         if let Some(host) = self.hosts.get_mut(&remote) {
@@ -113,7 +113,7 @@ impl Engine {
         self.forget_host(remote);
     }
 
-    /// Has held messages of a host looked at: a link group with it is made, or will not be.
+    /// Retries held messages of a host at once: a link group with it is up, or has failed.
     pub(super) fn wake_held(&mut self, host: IpAddr, now: Instant) {
         let held = self.hosts.get_mut(&host).map(|host| core::mem::take(&mut host.held));
         for id in held.into_iter().flatten() {

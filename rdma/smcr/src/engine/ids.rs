@@ -1,6 +1,6 @@
-//! Names: of sockets, and of work requests.
+//! IDs of sockets and of work requests.
 
-/// Name of a socket: its token in CDC messages of the peer.
+/// ID of a socket: its token in CDC messages of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId(pub(super) u32);
 
@@ -9,12 +9,12 @@ impl SocketId {
         SocketId(u32::from(generation) << 16 | (key as u32 + 1))
     }
 
-    /// As it is in CDC messages.
+    /// The token in CDC messages.
     pub fn token(self) -> u32 {
         self.0
     }
 
-    /// Its place among the sockets that there are, which another one may have later.
+    /// Slot of the socket, which a later socket may reuse.
     pub fn place(self) -> usize {
         self.key()
     }
@@ -24,7 +24,7 @@ impl SocketId {
     }
 }
 
-/// The id of a work request: whose it is, and which receive.
+/// ID of a work request: group, link, and number of the receive or SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId(u64);
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_keep_what_they_are_made_of() {
+    fn ids_round_trip() {
         let id = WorkId::from_bits(WorkId::new(70_000, 2, 63).to_bits());
         assert_eq!((id.group(), id.link(), id.receive()), (70_000, 2, 63));
         assert_eq!(SocketId::new(0, 0).0, 1, "a token is not 0");

@@ -1,4 +1,4 @@
-//! Links: a queue pair with a peer, from Init to its failure (Linux 6.12, smc_ib.c for attributes).
+//! Links: life cycle of a queue pair to a peer, from Init to failure (Linux 6.12, smc_ib.c for attributes).
 
 use super::config::{Device, address_of};
 use super::handshake::Refusal;
@@ -18,11 +18,11 @@ use verbs::{
 
 /// Work requests of a message: two WRITEs at most, and the SEND.
 const PER_MESSAGE: u32 = 3;
-/// Code of the pause that RNR NAKs ask for.
+/// Timer code in our RNR NAKs.
 const MIN_RNR_TIMER: u8 = 5;
 
 impl Engine {
-    /// Makes a link at a free place of a group: a queue pair that waits for its peer.
+    /// Creates a link in a free slot of a group, with a queue pair in Init.
     pub(super) fn make_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -51,7 +51,7 @@ impl Engine {
             .and_then(|qp| ctx.provider.qp_number(qp).map(|qpn| (qp, qpn)));
         let (qp, qpn) = made.inspect_err(|_| ctx.arena.free(memory))?;
         ctx.provider.coalesce_acks(qp);
-        // Each WRITE has its CDC message.
+        // Each WRITE is followed by its CDC message.
         ctx.provider.writes_precede_send(qp);
         let number = group.next_link;
         group.next_link = group.next_link.wrapping_add(1).max(1);
@@ -73,20 +73,20 @@ impl Engine {
             cdc_under_way: 0,
             long_under_way: false,
             waiting: VecDeque::new(),
-            heard: ctx.now,
+            last_rx: ctx.now,
             test: None,
         };
         for n in 0..RECEIVES {
             let id = WorkId::new(group_key, at, n).to_bits();
             let into = link.receive(n);
-            // The queue is that deep.
+            // Cannot fail: the queue has this depth.
             let _ = ctx.provider.post_recv(qp, &RecvRequest { id, into: &into });
         }
         group.links[at] = Some(link);
         Ok(())
     }
 
-    /// The peer of a first link is known by its Accept or Confirm.
+    /// Connects the first link of a group, with the peer's Accept or Confirm.
     pub(super) fn ready_to_receive<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -94,14 +94,14 @@ impl Engine {
         peer: &AcceptConfirm,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refusal> {
-        // Linux, too, goes by the GID of the Proposal.
+        // As Linux does, uses the GID of the Proposal.
         let gid = self.groups[group_key].peer_gid;
         let end = PeerEnd { gid, qpn: peer.qpn };
         let connected = self.connect_link(group_key, at, end, peer.psn, peer.path_mtu, ctx);
         connected.map_err(|()| Refusal::Decline(Reason::READY_LINK))
     }
 
-    /// Init to ready-to-receive.
+    /// Moves a queue pair from Init to ready-to-receive.
     pub(super) fn connect_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -136,7 +136,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ready-to-receive to ready-to-send.
+    /// Moves a queue pair from ready-to-receive to ready-to-send.
     pub(super) fn ready_to_send<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -146,7 +146,7 @@ impl Engine {
         let group = &mut self.groups[group_key];
         let (two, one) = self.config.ack_timeout;
         let link = group.links[at].as_mut().ok_or(Reason::READY_LINK)?;
-        // Version 1 may have two links without a second port of ours.
+        // Version 1 may negotiate two links although we have no second port.
         let joins = || self.devices.iter().any(|other| other.joins(&link.device));
         let ack_timeout =
             if group.max_links > 1 && (group.version > 1 || joins()) { two } else { one };
@@ -158,11 +158,11 @@ impl Engine {
             rnr_retry: 7,
         };
         ctx.provider.ready_to_send(link.qp, &to).map_err(|_| Reason::READY_LINK)?;
-        link.heard = ctx.now;
+        link.last_rx = ctx.now;
         Ok(())
     }
 
-    /// Takes a link away; its number.
+    /// Removes a link, and returns its number.
     pub(super) fn remove_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -171,15 +171,15 @@ impl Engine {
     ) -> Option<u8> {
         let group = self.groups.get_mut(group_key)?;
         let link = group.links.get_mut(at)?.take()?;
-        // They wait for it no longer.
+        // These sockets waited for this link.
         group.new_keys.extend(group.late_keys.drain(..));
-        // It exists until here; what it had under way is not heard of again.
+        // Cannot fail: the queue pair exists until here. Its requests under way get no completions.
         let _ = ctx.provider.destroy_qp(link.qp);
         ctx.arena.free(link.memory);
         Some(link.number)
     }
 
-    /// A link is lost: its queue pair failed, or the peer is silent.
+    /// Handles the loss of a link: its queue pair failed, or the peer is silent.
     pub(super) fn link_failed<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -189,7 +189,7 @@ impl Engine {
         let state = self.groups.get(group_key).and_then(|g| Some(g.links.get(at)?.as_ref()?.state));
         let Some(number) = self.remove_link(group_key, at, ctx) else { return };
         let group = &mut self.groups[group_key];
-        // A further link that did not come about is no loss.
+        // An additional link that was never up does not count as lost.
         let lost = state == Some(LinkState::Active) || group.state != GroupState::Active;
         self.counters.links_failed += u64::from(lost);
         if matches!(group.state, GroupState::Ending(_)) {

@@ -1,6 +1,6 @@
-//! LLC: what comes in, what answers it, and the exchanges that we begin (Linux 6.12, smc_llc.c).
+//! LLC messages: receives and answers the peer's, and runs our own exchanges (Linux 6.12, smc_llc.c).
 //!
-//! We begin one exchange at a time, as Linux does. What the peer begins is answered at once.
+//! A group has one exchange of ours under way at a time, as with Linux. Requests of the peer are answered at once.
 
 use super::flow::Flow;
 use super::ids::{SocketId, WorkId};
@@ -13,7 +13,7 @@ use drivers::hal::Instant;
 use verbs::{Payload, Provider, SendOperation, SendRequest, SendWith};
 
 impl Engine {
-    /// A SEND has arrived in a receive of a link, and is no CDC message.
+    /// Handles a received SEND that is not a CDC message.
     pub(super) fn handle_message<P: Provider + ?Sized>(
         &mut self,
         group: usize,
@@ -37,7 +37,7 @@ impl Engine {
             let tail = link.tail();
             let mut all = alloc::vec![0; length.min(LEN + tail.len())];
             all[..LEN].copy_from_slice(&head);
-            // Never longer than the tail.
+            // Cannot fail: the length is capped to the tail.
             let _ = tail.read(0, &mut all[LEN..]);
             Llc::parse(&all)
         };
@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// Sends a message on a link; false if there is no room for it, or no way.
+    /// Sends a message on a link. Returns false if the link has no room or does not exist.
     pub(super) fn send_llc<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -95,7 +95,7 @@ impl Engine {
         true
     }
 
-    /// SENDs of a link have arrived, up to the one with this number.
+    /// Handles the completion of a link's SENDs, up to the one with this number.
     pub(super) fn handle_sent<P: Provider + ?Sized>(
         &mut self,
         group: usize,
@@ -143,11 +143,11 @@ impl Engine {
         }
         group.order = message.order;
         #[cfg(test)]
-        if self.deaf && matches!(message.body, Body::DeleteLink { .. }) {
+        if self.ignore_delete_link && matches!(message.body, Body::DeleteLink { .. }) {
             return;
         }
         #[cfg(test)]
-        if self.deaf_to_offers && matches!(message.body, Body::AddLink(_)) {
+        if self.ignore_add_link && matches!(message.body, Body::AddLink(_)) {
             return;
         }
         if message.response {
@@ -155,7 +155,7 @@ impl Engine {
             return;
         }
         if !matches!(message.body, Body::ConfirmLink { .. }) {
-            self.heard_after_confirmation(group_key, at, ctx.now);
+            self.infer_confirmation_arrived(group_key, at, ctx.now);
         }
         match message.body {
             Body::ConfirmLink { link, no_eyecatcher, .. } => {
@@ -176,19 +176,19 @@ impl Engine {
                 self.send_llc(group_key, at, true, Body::TestLink { data }, ctx);
             }
             body @ Body::RequestAddLink { .. } => {
-                self.invited(group_key, ctx);
-                // The offer is the answer.
+                self.handle_link_request(group_key, ctx);
+                // An offer under way is the answer.
                 if !matches!(self.groups[group_key].flow, Some((Flow::AddLink { .. }, _))) {
                     self.send_llc(group_key, at, true, body, ctx);
                 }
             }
             Body::AddLinkContinue { link, keys, .. } => {
-                self.handle_moved_keys(group_key, at, link, &keys, ctx);
+                self.handle_add_link_continue(group_key, at, link, &keys, ctx);
             }
         }
     }
 
-    /// A server's CONFIRM_LINK: the handshake of the client ends.
+    /// Handles the server's CONFIRM_LINK, the last step of a client's handshake.
     fn handle_confirm_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -227,13 +227,13 @@ impl Engine {
         if let Some(handshake) = &mut self.sockets[key].handshake {
             handshake.answered = true;
         }
-        // A server that does not get it declines, and that is heard, too.
+        // A server that misses the response declines, and its Decline is still handled.
         let deadline = ctx.now + self.config.answer_wait;
         self.set_phase(key, Phase::Link, deadline);
     }
 
-    /// As client: our answer to the first CONFIRM_LINK has arrived. Not before that is the server sure to go
-    /// on over SMC-R: where packets to it are lost it declines.
+    /// As client: our response to the first CONFIRM_LINK is acknowledged. Only now is it certain that the server uses
+    /// SMC-R: a server that misses the response declines.
     fn confirmation_arrived(&mut self, group_key: usize, at: usize, now: Instant) {
         let group = &self.groups[group_key];
         let (GroupState::Making(key), Role::Client) = (group.state, group.role) else { return };
@@ -243,9 +243,9 @@ impl Engine {
         }
     }
 
-    /// What a server says behind its CONFIRM_LINK tells that our answer has arrived, too, and may come before
-    /// the acknowledgement.
-    pub(super) fn heard_after_confirmation(&mut self, group_key: usize, at: usize, now: Instant) {
+    /// As client: a message of the server after its CONFIRM_LINK also proves that our response has arrived, and may
+    /// precede the acknowledgement.
+    pub(super) fn infer_confirmation_arrived(&mut self, group_key: usize, at: usize, now: Instant) {
         let Some(group) = self.groups.get(group_key) else { return };
         if matches!(group.state, GroupState::Making(_))
             && group.links[at].as_ref().is_some_and(Link::answers_confirm)
@@ -260,7 +260,7 @@ impl Engine {
         }
     }
 
-    /// Asks the client whether its queue pair works.
+    /// As server: sends CONFIRM_LINK and waits for the response.
     pub(super) fn confirm_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -318,38 +318,38 @@ impl Engine {
             }
             Body::ConfirmKey { token, negative, .. } => {
                 let ours = |flow: &Flow| matches!(flow, Flow::ConfirmKey { rkey, .. } if *rkey == token.rkey);
-                let told = match self.take_flow(group_key, ours) {
+                let confirmed = match self.take_flow(group_key, ours) {
                     Some(Flow::ConfirmKey { socket, .. }) => Some(socket),
-                    // On a link that is busy it may come when the next is being told already.
+                    // On a busy link the response may arrive when the next key is already being announced.
                     _ => self.member_with_key(group_key, token.rkey),
                 };
-                if let Some(socket) = told {
-                    self.key_told(socket, !negative, ctx);
+                if let Some(socket) = confirmed {
+                    self.handle_key_response(socket, !negative, ctx);
                 }
             }
             Body::DeleteKey { .. } => {
                 self.take_flow(group_key, |flow| matches!(flow, Flow::DeleteKey));
             }
             Body::AddLink(add) => {
-                // Not a late answer to an earlier offer, which was of another queue pair.
+                // Ignores a late response to an earlier offer of another queue pair.
                 let numbers = self.numbers(group_key);
                 let ours = |flow: &Flow| matches!(flow, &Flow::AddLink { link } if numbers[link] == Some(add.link));
                 if let Some(Flow::AddLink { link }) = self.take_flow(group_key, ours) {
-                    self.link_answered(group_key, at, link, &add, ctx);
+                    self.handle_add_link_response(group_key, at, link, &add, ctx);
                 }
             }
             Body::AddLinkContinue { link, left, keys } => {
                 self.keys_moved(group_key, at, link, left, &keys, ctx);
             }
-            Body::DeleteLink { link, .. } => self.farewell_answered(group_key, link, ctx),
-            // That something was heard is all there is to an answered test.
+            Body::DeleteLink { link, .. } => self.finish_delete_link(group_key, link, ctx),
+            // Any received message completes a TEST_LINK.
             _ => {}
         }
         self.next_flow(group_key, ctx);
     }
 
-    /// The peer has been told a socket's key, or did not take it.
-    pub(super) fn key_told<P: Provider + ?Sized>(
+    /// Handles the peer's CONFIRM_RKEY response for a socket's buffer.
+    pub(super) fn handle_key_response<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
         taken: bool,
@@ -369,10 +369,10 @@ impl Engine {
         handshake.output.extend(message);
         self.announce(id.key(), Ready::CLC);
         let next = if role == Role::Server { Phase::Confirm } else { Phase::Done };
-        self.said(id.key(), next, ctx);
+        self.clc_sent(id.key(), next, ctx);
     }
 
-    /// Forgets buffers of the peer; the answer.
+    /// Removes buffers of the peer, and returns the response.
     fn forget_keys(&mut self, group_key: usize, at: usize, mut keys: Vec<u32>) -> Body {
         let group = &mut self.groups[group_key];
         let (mut unknown, mut place) = (0u8, 0x80);
@@ -383,7 +383,7 @@ impl Engine {
             }
             place >>= 1;
             if group.version > 1 {
-                // As Linux answers.
+                // As in Linux's response.
                 *key = 0;
             }
         }
@@ -404,7 +404,7 @@ impl Engine {
         }
     }
 
-    /// Asks whether a link is alive, unless that was asked already.
+    /// Sends TEST_LINK, unless a test is under way.
     pub(super) fn test_link<P: Provider + ?Sized>(
         &mut self,
         group: usize,
@@ -415,13 +415,13 @@ impl Engine {
         let link = self.groups.get_mut(group).and_then(|g| g.links.get_mut(at)?.as_mut());
         let Some(link) = link.filter(|link| link.test.is_none()) else { return };
         link.test = Some(deadline);
-        // What is heard from now on counts.
-        link.heard = ctx.now;
+        // Only messages received from now on count.
+        link.last_rx = ctx.now;
         self.send_llc(group, at, false, Body::TestLink { data: [0; 16] }, ctx);
         self.arm_group(group, deadline);
     }
 
-    /// Begins the next exchange of a group, if none is under way.
+    /// Starts the next exchange of a group, if none is under way.
     pub(super) fn next_flow<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
@@ -433,26 +433,28 @@ impl Engine {
         }
         let deadline = ctx.now + self.config.llc_wait;
         let Some(at) = group.active_link() else { return };
-        if group.farewells.iter().all(Option::is_none) && core::mem::take(&mut group.wants_link) {
+        if group.pending_deletes.iter().all(Option::is_none)
+            && core::mem::take(&mut group.wants_link)
+        {
             return self.offer_link(group_key, at, ctx);
         }
         if let Some(socket) = group.new_keys.pop_front() {
-            // One that is gone may have left its place to another host's.
+            // The slot of a removed socket may belong to another host's socket.
             let link = self.socket(socket).map(|socket| socket.link);
             let token = link.and_then(|link| self.token_on(socket.key(), group_key, link));
             let (Some(link), Some(token)) = (link, token) else {
                 return self.next_flow(group_key, ctx);
             };
-            let others = self.others_of(group_key, link, socket.key());
+            let others = self.keys_on_other_links(group_key, link, socket.key());
             let body = Body::ConfirmKey { token, others, negative: false, retry: false };
             self.groups[group_key].flow =
                 Some((Flow::ConfirmKey { rkey: token.rkey, socket }, deadline));
             self.send_llc(group_key, link, false, body, ctx);
             if let Some(handshake) = self.socket_mut(socket).and_then(|it| it.handshake.as_mut()) {
-                handshake.told_key = true;
+                handshake.key_announced = true;
             }
         } else if !group.dead_keys.is_empty() {
-            // By one of a buffer's keys the peer finds the others.
+            // The peer finds all keys of a buffer by one of them.
             let pd = group.links[at].as_ref().map(|link| link.pd);
             group.dead_keys.retain(|(of, _)| Some(*of) == pd);
             let count = group.dead_keys.len().min(V1_KEYS);

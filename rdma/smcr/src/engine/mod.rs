@@ -1,21 +1,19 @@
 //! The SMC-R engine, both roles, over any verbs provider.
 //!
-//! A user has a TCP connection on which both sides offered SMC (the option of its SYNs), gives its
-//! bytes to a socket of the engine ([`Engine::handle_clc_bytes`]) and sends what that has to say
-//! ([`Engine::poll_clc_bytes`]), until the socket is established, or falls back: then the TCP
-//! connection carries the application's bytes. An established socket has `send`, `recv`,
-//! `shutdown`, `close` and `abort`; what happens to it is told by [`Engine::poll_event`].
+//! A user has a TCP connection on which both sides offered SMC (an option of the SYN segments). It passes received
+//! bytes to an engine socket ([`Engine::handle_clc_bytes`]) and sends the socket's bytes ([`Engine::poll_clc_bytes`]),
+//! until the socket is established or falls back. After a fallback TCP carries the application's bytes. An established
+//! socket has `send`, `recv`, `shutdown`, `close` and `abort`. [`Engine::poll_event`] reports its events.
 //!
-//! Underneath are link groups: per peer and role, with queue pairs of their own (made without the
-//! connection manager), reused by later connections, and kept for a while without any. A peer that
-//! lies about cursors loses its link group.
+//! Sockets use link groups: one per peer and role, with their own queue pairs (created without the connection manager),
+//! reused by later connections, and kept for a while without connections. A peer with impossible cursors loses its link
+//! group.
 //!
-//! Where both hosts have two ports on a network, or only the server has, a group has two links, and
-//! connections go on over the other when one is lost. A link that was lost is made anew, in ever
-//! longer pauses while that fails.
+//! If both hosts, or only the server, have two ports on a network, a group has two links, and connections fail over
+//! when one is lost. The engine re-establishes a lost link, with increasing pauses between attempts.
 //!
-//! Version 2 is spoken with who shares an enterprise, else version 1 with who is in our subnet. Not
-//! done: SMC-D, routed peers.
+//! Peers with a common enterprise ID use version 2, peers in a common subnet version 1. Not implemented: SMC-D, routed
+//! peers.
 
 mod add_link;
 mod buffers;
@@ -46,7 +44,7 @@ mod timer;
 
 pub use config::{BadConfig, Config, Device, PnetId};
 pub use ids::SocketId;
-pub use state::{Input, Said, Say, State};
+pub use state::{CloseStatus, Flag, Input, State};
 pub use stats::{Counters, Notice};
 pub use status::{GroupStatus, LinkStatus, SocketStatus};
 pub use stream::{RecvError, SendError};
@@ -59,7 +57,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
-use doubts::Doubts;
+use doubts::Blocklist;
 use drivers::hal::{Instant, Window};
 use hosts::Host;
 use ids::WorkId;
@@ -70,15 +68,15 @@ use timer::Timers;
 use verbs::EngineContext;
 use verbs::{CompletedOperation, CqId, Provider, Status, VerbsError};
 
-/// Completions, and timers, that are dealt with before others have their turn.
+/// Most completions, and most timers, handled per call.
 pub const BATCH: usize = 64;
-/// Notices kept until the loop fetches them; the oldest go first.
+/// Most notices queued for the loop; the oldest are dropped first.
 const MAX_NOTICES: usize = 64;
 
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
-    /// The books of those who listen and connect; they all have the engine.
+    /// Accounts of all listeners and connectors, which all have access to the engine.
     pub admission: Admission,
     config: Config,
     peer_id: PeerId,
@@ -87,37 +85,40 @@ pub struct Engine {
     cq: CqId,
     sockets: Slab<Socket>,
     groups: Slab<Group>,
-    /// What is left of sockets whose peers have not let go of their receive buffers.
+    /// Receive buffers of removed sockets, whose peers may still write to them.
     retained: BTreeMap<SocketId, Retained>,
-    /// By their TCP addresses.
+    /// Hosts by TCP address.
     hosts: BTreeMap<IpAddr, Host>,
-    /// Receive buffers that are registered, and whether they have memory only when they are written to.
+    /// Registered receive buffers.
     buffers: usize,
+    /// Receive buffers get their memory on the peer's first WRITE.
     on_demand: bool,
-    /// Servers with which SMC-R comes to nothing.
-    doubts: Doubts,
+    /// Servers whose RoCE path timed out.
+    blocklist: Blocklist,
     generation: u16,
     next_group: u32,
-    /// Sockets that may have something to send.
+    /// Sockets to be examined by the next flush.
     dirty: VecDeque<usize>,
-    /// Sockets whose user has something to hear.
+    /// Sockets with pending events.
     announced: VecDeque<usize>,
     spare: Vec<Window>,
     notices: VecDeque<Notice>,
-    /// Sockets whose buffer may have memory, when those of silent ones are looked for, and how far that is.
+    /// Sockets whose receive buffer may have memory.
     filled: Vec<SocketId>,
+    /// When idle receive buffers are searched next.
     sweep: Option<Instant>,
+    /// Progress of the search in `filled`.
     swept: usize,
     timers: Timers,
-    /// It takes no sockets any more.
+    /// The engine is shutting down and opens no sockets.
     closing: bool,
     counters: Counters,
-    /// It hears no DELETE_LINK, as one whose exchanges are busy.
+    /// Drops received DELETE_LINK messages, like a peer whose exchanges are busy.
     #[cfg(test)]
-    pub(crate) deaf: bool,
-    /// It hears no ADD_LINK.
+    pub(crate) ignore_delete_link: bool,
+    /// Drops received ADD_LINK messages.
     #[cfg(test)]
-    pub(crate) deaf_to_offers: bool,
+    pub(crate) ignore_add_link: bool,
 }
 
 /// Why an engine could not start.
@@ -125,7 +126,7 @@ pub struct Engine {
 pub enum StartError {
     /// The configuration is impossible.
     Config(BadConfig),
-    /// The provider refused.
+    /// The provider returned an error.
     Provider(VerbsError),
 }
 
@@ -133,7 +134,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Config(why) => {
-                write!(f, "the configuration of SMC-R cannot be used: {why}")
+                write!(f, "invalid SMC-R configuration: {why}")
             }
             StartError::Provider(why) => why.fmt(f),
         }
@@ -143,7 +144,7 @@ impl fmt::Display for StartError {
 impl core::error::Error for StartError {}
 
 impl Engine {
-    /// An engine on `devices`, of which the first names us.
+    /// Creates an engine on `devices`. The MAC address of the first is part of our peer ID.
     pub fn new<P: Provider + ?Sized>(
         config: Config,
         devices: Vec<Device>,
@@ -164,7 +165,7 @@ impl Engine {
             hosts: BTreeMap::new(),
             buffers: 0,
             on_demand: false,
-            doubts: Doubts::default(),
+            blocklist: Blocklist::default(),
             generation: ctx.rng.next_u32() as u16,
             next_group: 1,
             dirty: VecDeque::with_capacity(config.max_sockets),
@@ -178,9 +179,9 @@ impl Engine {
             closing: false,
             counters: Counters::default(),
             #[cfg(test)]
-            deaf: false,
+            ignore_delete_link: false,
             #[cfg(test)]
-            deaf_to_offers: false,
+            ignore_add_link: false,
             config,
         })
     }
@@ -190,11 +191,11 @@ impl Engine {
         &self.config
     }
 
-    /// Takes what has completed, at most [`BATCH`]; how much that was. Then [`Engine::poll_event`] and, once the user
-    /// has answered, [`Engine::flush`].
+    /// Handles at most [`BATCH`] completions and returns their number. Then call [`Engine::poll_event`] and, once the
+    /// user has answered, [`Engine::flush`].
     pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
         if self.buffers > 0 && self.on_demand && ctx.provider.odp_pool() == 0 {
-            // Peers that write and do not tell have taken all.
+            // Peers that write without sending CDC messages have used up the pool.
             self.fill_stock(ctx);
         }
         for handled in 0..BATCH {
@@ -211,13 +212,13 @@ impl Engine {
             }
             match completion.operation {
                 CompletedOperation::Recv { length, .. } => {
-                    known.heard = ctx.now;
+                    known.last_rx = ctx.now;
                     let (receive, length) = (work.receive(), length as usize);
                     match known.head(receive) {
                         Some(head) if head[0] == cdc_wire::TYPE && length >= cdc_wire::LEN => {
                             known.repost(completion.id, receive, ctx.provider);
                             if is_new {
-                                self.heard_after_confirmation(group, link, ctx.now);
+                                self.infer_confirmation_arrived(group, link, ctx.now);
                             }
                             self.handle_cdc_message(group, &head, ctx);
                         }
@@ -228,17 +229,17 @@ impl Engine {
                     self.handle_sent(group, link, work.receive() as u16, ctx);
                 }
                 CompletedOperation::RecvWriteImmediate { .. } => {
-                    // No SMC peer writes with immediate.
+                    // SMC peers do not use WRITE with immediate.
                     self.violation(group, ctx);
                 }
-                // Nobody here asks for that.
+                // The engine requests no key changes.
                 CompletedOperation::KeyChanged { .. } => {}
             }
         }
         BATCH
     }
 
-    /// The next socket to which something happened, all that happened to it, and whose it is.
+    /// The next socket with pending events, its events, and its owner tag.
     pub fn poll_event(&mut self) -> Option<(SocketId, Ready, u32)> {
         while let Some(key) = self.announced.pop_front() {
             let Some(socket) = self.sockets.get_mut(key) else { continue };
@@ -253,7 +254,7 @@ impl Engine {
         None
     }
 
-    /// Sends what sockets have to send.
+    /// Sends pending data and CDC messages of sockets.
     pub fn flush<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         for _ in 0..self.dirty.len() {
             let Some(key) = self.dirty.pop_front() else { break };
@@ -264,13 +265,13 @@ impl Engine {
         }
     }
 
-    /// Whether SMC-R is not worth to be offered to a server: several handshakes in a row have waited for it
-    /// in vain, the last a short while ago.
+    /// Whether SMC-R should not be offered to a server: several handshakes in a row timed out on its RoCE path, the
+    /// last one recently.
     pub fn doubts(&self, server: IpAddr, now: Instant) -> bool {
-        self.doubts.concern(server, now)
+        self.blocklist.blocks(server, now)
     }
 
-    /// Why a socket fell back to TCP.
+    /// The reason why a socket fell back to TCP.
     pub fn fallback(&self, id: SocketId) -> Option<Reason> {
         match self.socket(id)?.phase()? {
             Phase::Fallback(reason) => Some(reason),
@@ -278,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// What happened that an operator may want to know.
+    /// The next notice for the operator's log.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
@@ -298,13 +299,13 @@ impl Engine {
         self.sockets.get_mut(id.key()).filter(|socket| socket.id == id)
     }
 
-    /// Has a socket's user told.
+    /// Queues events for a socket's user.
     fn announce(&mut self, key: usize, ready: Ready) {
         let Engine { sockets, announced, .. } = self;
         sockets[key].announce(ready, announced);
     }
 
-    /// Has a socket looked at by the next flush.
+    /// Marks a socket for the next flush.
     fn touch(&mut self, key: usize) {
         let Engine { sockets, dirty, .. } = self;
         sockets[key].touch(dirty);
@@ -313,17 +314,17 @@ impl Engine {
 
 #[cfg(test)]
 impl Engine {
-    /// Whose a socket is: what was said when it was opened.
+    /// The owner tag that was given when the socket was opened.
     pub(crate) fn owner(&self, id: SocketId) -> Option<u32> {
         self.socket(id).map(|socket| socket.owner)
     }
 
-    /// The queue pair of a group's link, for tests that lie in its name.
+    /// The queue pair of a group's link, for tests that forge messages.
     pub(crate) fn queue_pair(&self, group: usize, link: usize) -> Option<verbs::QpId> {
         Some(self.groups.get(group)?.links.get(link)?.as_ref()?.qp)
     }
 
-    /// A server's socket as it is after its first contact, whatever the peer has said.
+    /// Completes the first contact of a server's socket, without the peer.
     pub(crate) fn forge_first_contact(&mut self, id: SocketId, now: Instant) {
         if let Some(group) = self.socket(id).and_then(|socket| socket.group) {
             self.link_up(group, 0);
@@ -331,22 +332,22 @@ impl Engine {
         }
     }
 
-    /// Forgets where the buffers of a group's peer are.
+    /// Discards the stored keys of a group's peer.
     pub(crate) fn forget_peer(&mut self, group: usize) {
         self.groups[group].buffers.clear();
     }
 
-    /// How many hosts something is known of.
+    /// Number of host entries.
     pub(crate) fn hosts_known(&self) -> usize {
         self.hosts.len()
     }
 
-    /// How many buffers of a group's peer are known.
+    /// Number of stored buffers of a group's peer.
     pub(crate) fn keys_of_peer(&self, group: usize) -> usize {
         self.groups.get(group).map_or(0, |group| group.buffers.len())
     }
 
-    /// The peer's name of a socket, and where its buffer is.
+    /// The peer's token of a socket, and the key and address of its buffer.
     pub(crate) fn peer_of(&self, id: SocketId) -> (u32, verbs::RemoteAddress) {
         let peer = self.socket(id).expect("the socket is there").peer;
         let address = verbs::RemoteAddress { address: peer.address, rkey: peer.rkey };

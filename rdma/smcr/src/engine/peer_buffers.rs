@@ -1,24 +1,23 @@
-//! Where the buffers of a group's peer are: a key and an address on each link. One is found by its key on a link
-//! without looking at the others.
+//! Receive buffers of a group's peer: key and address of each on each link, with an index by link and key.
 
 use super::table::{LINKS, TOKENS};
 use crate::wire::llc::{KeyMove, Token};
 use alloc::collections::BTreeMap;
 use slab::Slab;
 
-/// A buffer, by the group's links.
+/// Key and address of a buffer on each link of the group.
 type OnLinks = [Option<Token>; LINKS];
 
-/// A key and an address on a link, in the order of links and keys.
+/// Link, key and address of a buffer; ordered by link, then key.
 type Name = (usize, u32, u64);
 
-/// All that a peer has told of.
+/// The buffers that a peer has announced.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct PeerBuffers {
     buffers: Slab<OnLinks>,
-    /// Their places.
+    /// Index: slots of the buffers.
     by_token: BTreeMap<Name, usize>,
-    /// The place of the one that gives way next, if there are too many.
+    /// Slot of the buffer that is evicted next.
     next: usize,
 }
 
@@ -27,13 +26,13 @@ fn name(link: usize, token: Token) -> Name {
 }
 
 impl PeerBuffers {
-    /// How many are known.
+    /// Number of stored buffers.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.buffers.len()
     }
 
-    /// Remembers a buffer by where it is on a link; its place. Of more than [`TOKENS`] one gives way.
+    /// Stores a buffer by its key and address on a link, and returns its slot. Evicts one beyond [`TOKENS`].
     pub fn remember(&mut self, link: usize, token: Token) -> usize {
         if let Some(place) = self.by_token.get(&name(link, token)) {
             return *place;
@@ -47,7 +46,7 @@ impl PeerBuffers {
         place
     }
 
-    /// Says where a buffer is on a link. Nothing happens if there is no such place.
+    /// Sets key and address of a buffer on a link. Ignores unknown slots.
     pub fn set(&mut self, place: usize, link: usize, token: Option<Token>) {
         let Some(on) = self.buffers.get_mut(place).and_then(|on| on.get_mut(link)) else { return };
         let before = core::mem::replace(on, token);
@@ -57,12 +56,12 @@ impl PeerBuffers {
             self.by_token.remove(&name(link, before));
         }
         if let Some(token) = token {
-            // If a peer says the same of two of them, the first is it.
+            // If a peer announces the same key for two buffers, the first one is found.
             self.by_token.entry(name(link, token)).or_insert(place);
         }
     }
 
-    /// Learns where buffers are on link `new`, by their keys on link `at`.
+    /// Adds keys of buffers on link `new`; the buffers are found by their keys on link `at`.
     pub fn learn_moves(&mut self, at: usize, new: usize, keys: &[KeyMove]) {
         for key in keys {
             if let Some(place) = self.place_of(at, key.known) {
@@ -71,31 +70,31 @@ impl PeerBuffers {
         }
     }
 
-    /// Forgets a buffer by its key on a link; whether it was known.
+    /// Removes a buffer by its key on a link. Returns whether it was known.
     pub fn forget(&mut self, link: usize, rkey: u32) -> bool {
         let place = self.place_of(link, rkey);
         place.is_some_and(|place| self.remove(place))
     }
 
-    /// Forgets where all of them are on a link.
+    /// Removes the keys of all buffers on a link.
     pub fn forget_link(&mut self, link: usize) {
         self.buffers.iter_mut().for_each(|(_, on)| on[link] = None);
         self.by_token.retain(|(of, ..), _| *of != link);
     }
 
-    /// Where a buffer is on link `to` that is here on link `at`.
+    /// Key and address on link `to` of the buffer that has `token` on link `at`.
     pub fn moved(&self, at: usize, token: Token, to: usize) -> Option<Token> {
         let place = self.by_token.get(&name(at, token))?;
         *self.buffers.get(*place)?.get(to)?
     }
 
-    /// The buffer at an address on a link. Looks at all of them: for a Confirm whose link is gone, and nothing else.
+    /// Finds a buffer by its address on a link. Searches all buffers; used only for a Confirm whose link is lost.
     pub fn at_address(&self, link: usize, address: u64) -> Option<Token> {
         let mut there = self.buffers.iter().filter_map(|(_, on)| *on.get(link)?);
         there.find(|token| token.address == address)
     }
 
-    /// Forgets all.
+    /// Removes all buffers.
     #[cfg(test)]
     pub fn clear(&mut self) {
         *self = PeerBuffers::default();
@@ -106,7 +105,7 @@ impl PeerBuffers {
         Some(*place)
     }
 
-    /// Whether there was one.
+    /// Returns whether the slot was in use.
     fn remove(&mut self, place: usize) -> bool {
         for link in 0..LINKS {
             self.set(place, link, None);
@@ -148,7 +147,7 @@ mod tests {
         let moves = moves.map(|(known, to)| KeyMove { known: token(known).rkey, token: token(to) });
         buffers.learn_moves(0, 2, &moves);
         assert_eq!(buffers.moved(0, token(2), 2), Some(token(12)));
-        // Its key on a link is another from now on.
+        // The peer replaces the key on link 2.
         buffers.learn_moves(0, 2, &[KeyMove { known: token(2).rkey, token: token(22) }]);
         assert_eq!(buffers.moved(2, token(12), 0), None);
         assert_eq!(buffers.moved(2, token(22), 0), Some(token(2)));
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_one_gives_way() {
+    fn buffers_beyond_the_limit_are_evicted() {
         let mut buffers = PeerBuffers::default();
         for n in 0..3 * TOKENS as u32 {
             buffers.remember(0, token(n));

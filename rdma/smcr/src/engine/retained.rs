@@ -1,13 +1,13 @@
-//! Receive buffers that outlive their socket. A peer that has our Accept or Confirm writes when it likes, and a WRITE to a
-//! key that is gone takes its queue pair down, and with that every connection of the link group. So a buffer that was
-//! offered stays registered, under its own key, until the peer has let go of it: it has said CLOSED or ABORT of the
-//! connection, it has declined, or the queue pairs of the group are gone. Linux keeps buffers for as long as the group.
+//! Receive buffers that outlive their socket. A peer with our Accept or Confirm may write at any time. A WRITE with a
+//! revoked key fails its queue pair, and with it every connection of the link group. So an offered buffer stays
+//! registered under its key until the peer releases it: the peer sends CLOSED or ABORT for the connection, declines, or
+//! the group's queue pairs are destroyed. Linux keeps buffers as long as the group.
 //!
-//! What a peer holds this way is bounded: it counts as a connection of the link group and of the host
-//! ([`crate::admission::Admission`]). A group that keeps such buffers and has no connections ends soon.
+//! Retained buffers are bounded: each counts as a connection of the link group and of the host
+//! ([`crate::admission::Admission`]). A group with retained buffers but without connections ends soon.
 
 use super::buffers::put_back;
-use super::devices::Elsewhere;
+use super::devices::SecondaryRegion;
 use super::group::recycle;
 use super::ids::SocketId;
 use super::table::{GroupState, Socket, TOKENS};
@@ -18,44 +18,45 @@ use core::time::Duration;
 use drivers::hal::Window;
 use verbs::{PdId, Provider, Region};
 
-/// How long a group without connections is kept that has such buffers.
+/// How long a group with retained buffers is kept without connections.
 const KEEP: Duration = Duration::from_secs(30);
-/// Such buffers after which a group takes no more connections: a peer that leaves that many behind may have lost track.
-const MANY: usize = 32;
+/// Number of retained buffers at which a group accepts no more connections: a peer that leaves that many behind may
+/// have lost track of them.
+const MAX_RETAINED: usize = 32;
 
-/// A receive buffer, as all devices have it.
+/// A receive buffer with its registrations at all devices.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
-    /// Whose peer has it, unless there is none.
+    /// The host that the buffer was offered to, if it is registered.
     host: Option<IpAddr>,
     first: Option<(PdId, Region)>,
-    elsewhere: alloc::vec::Vec<Elsewhere>,
+    secondary_regions: alloc::vec::Vec<SecondaryRegion>,
 }
 
 impl Buffer {
-    /// Takes it from a socket.
+    /// Moves the buffer out of a socket.
     pub fn take_from(socket: &mut Socket) -> Buffer {
         let pd = socket.rmb_pd;
         let first = socket.rmb.take().map(|region| (pd, region));
         let host = first.map(|_| socket.remote);
-        Buffer { host, first, elsewhere: core::mem::take(&mut socket.elsewhere) }
+        Buffer { host, first, secondary_regions: core::mem::take(&mut socket.secondary_regions) }
     }
 
-    /// Its keys, with the domains of the devices.
+    /// Its keys, with the protection domains of the devices.
     pub fn keys(&self) -> impl Iterator<Item = (PdId, u32)> + '_ {
         let first = self.first.iter().map(|(pd, region)| (*pd, region.rkey));
-        first.chain(self.elsewhere.iter().map(|one| (one.pd, one.region.rkey)))
+        first.chain(self.secondary_regions.iter().map(|one| (one.pd, one.region.rkey)))
     }
 
-    /// Revokes its keys, then gives its memory back.
+    /// Revokes the keys, then frees the memory.
     fn release<P: Provider + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
-        for one in self.elsewhere {
+        for one in self.secondary_regions {
             let _ = ctx.provider.deregister(one.region.id);
         }
         let Some((_, region)) = self.first else { return };
-        // What the peer has written and not told of lies in memory, too.
+        // The provider also holds memory of bytes that the peer has written but not announced.
         let lazy = ctx.provider.take_on_demand_memory(region.id);
-        // It is registered as long as somebody has it.
+        // Cannot fail: the region is registered until here.
         let _ = ctx.provider.deregister(region.id);
         match lazy {
             Some(memory) => put_back(memory, ctx),
@@ -65,20 +66,20 @@ impl Buffer {
     }
 }
 
-/// What is left of a socket.
+/// Buffers of a removed socket.
 #[derive(Debug)]
 pub(super) struct Retained {
     group: usize,
     buffer: Buffer,
-    /// Its send buffer, out of which WRITEs may still be repeated.
+    /// Send buffer, because WRITEs may be retransmitted from it.
     sends: Option<Window>,
-    /// The host whose share it counts against.
+    /// The host whose share of connections includes this one.
     counted: Option<IpAddr>,
 }
 
 impl Engine {
-    /// Whether the handshake of a socket has gone so far that the peer may be on SMC-R, or be about to: it is to be
-    /// finished, and not broken off.
+    /// Whether the handshake of a socket has gone so far that the peer may use SMC-R, or be about to. Such a handshake
+    /// must be finished, not aborted.
     pub fn is_committed(&self, id: SocketId) -> bool {
         self.socket(id).is_some_and(|socket| {
             !socket.established
@@ -87,12 +88,12 @@ impl Engine {
         })
     }
 
-    /// Receive buffers that are kept though their sockets are gone.
+    /// Number of retained receive buffers.
     pub fn retained(&self) -> usize {
         self.retained.len()
     }
 
-    /// Takes a socket's memory and its place in its group.
+    /// Releases a socket's memory and its membership in the group, or retains its buffers.
     pub(super) fn give_back<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -101,8 +102,9 @@ impl Engine {
         let Engine { sockets, groups, spare, config, .. } = self;
         let socket = &mut sockets[key];
         let offered = socket.established || socket.handshake.as_ref().is_some_and(|hs| hs.offered);
-        let let_go = !offered || socket.rx_end.is_closed() && !socket.end_missed;
-        let told = socket.peer.size > 0 || socket.handshake.as_ref().is_some_and(|hs| hs.told_key);
+        let peer_released = !offered || socket.rx_end.is_closed() && !socket.end_missed;
+        let key_known =
+            socket.peer.size > 0 || socket.handshake.as_ref().is_some_and(|hs| hs.key_announced);
         let mut sends = socket.buffer.take();
         if socket.in_flight == 0
             && let Some(buffer) = sends.take()
@@ -114,7 +116,7 @@ impl Engine {
         let group_key = socket.group.take();
         let Some((group_key, group)) = group_key.and_then(|at| Some((at, groups.get_mut(at)?)))
         else {
-            // Neither its links nor their queue pairs are there.
+            // The group is gone, and its queue pairs with it.
             if let Some(sends) = sends {
                 ctx.arena.free(sends);
             }
@@ -124,8 +126,8 @@ impl Engine {
         if let Some(&moved) = group.members.get(member) {
             sockets[moved].member = member;
         }
-        if let_go && sends.is_none() {
-            if told {
+        if peer_released && sends.is_none() {
+            if key_known {
                 group.dead_keys.extend(buffer.keys());
             }
             self.release(buffer, ctx);
@@ -139,7 +141,7 @@ impl Engine {
         self.has_left(group_key, ctx);
     }
 
-    /// A socket, or the last that was kept of one, has left a group.
+    /// Continues after a socket, or a retained buffer, has left a group.
     fn has_left<P: Provider + ?Sized>(&mut self, group_key: usize, ctx: &mut EngineContext<'_, P>) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.members.is_empty() {
@@ -149,9 +151,9 @@ impl Engine {
         self.next_flow(group_key, ctx);
     }
 
-    /// A CDC message about a socket that is gone: if a buffer of it is kept, and the peer says that it is done with that,
-    /// it goes. A peer that is not believes that its connection lives, and learns otherwise at the end of the group, which
-    /// therefore takes no more connections.
+    /// Handles a CDC message for a removed socket. If the peer sends CLOSED or ABORT, a retained buffer is released. A
+    /// peer that sends anything else believes that its connection lives. It learns otherwise when the group ends, so
+    /// the group accepts no more connections.
     pub(super) fn handle_late_cdc<P: Provider + ?Sized>(
         &mut self,
         group: usize,
@@ -178,7 +180,7 @@ impl Engine {
         self.has_left(group, ctx);
     }
 
-    /// Gives all back that was kept for a group. Its queue pairs are gone.
+    /// Releases all retained buffers of a group whose queue pairs are destroyed.
     pub(super) fn release_retained<P: Provider + ?Sized>(
         &mut self,
         ids: &[SocketId],
@@ -212,18 +214,20 @@ impl Engine {
 }
 
 impl super::table::Group {
-    /// Whether it takes another connection. What is kept of those that are gone counts, too.
+    /// Whether the group accepts another connection. Retained buffers count as connections.
     pub fn has_place(&self) -> bool {
         let taken = self.members.len() + self.retained.len();
-        !self.is_retiring && self.retained.len() < MANY && taken < usize::from(self.max_conns)
+        !self.is_retiring
+            && self.retained.len() < MAX_RETAINED
+            && taken < usize::from(self.max_conns)
     }
 
-    /// Whether so much is kept of connections that are gone that a server is to make another one.
+    /// Whether the group has so many retained buffers that the server should create another group.
     pub fn is_clogged(&self) -> bool {
         self.retained.len() >= TOKENS
     }
 
-    /// How long it is kept without connections, if others are kept for so long.
+    /// How long the group is kept without connections; `others`: the time for groups without retained buffers.
     pub fn keeps(&self, others: Duration) -> Duration {
         match self.is_retiring {
             true => Duration::ZERO,

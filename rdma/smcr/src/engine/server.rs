@@ -1,7 +1,7 @@
-//! The server's side of a handshake: Proposal and Confirm come in, an Accept goes out (Linux 6.12,
-//! af_smc.c, `smc_listen_work`).
+//! Server side of a handshake: handles the Proposal, sends the Accept, handles the Confirm (Linux 6.12, af_smc.c,
+//! `smc_listen_work`).
 
-use super::config::{Device, LEAST_CONNECTIONS, address_of};
+use super::config::{Device, MIN_CONNECTIONS, address_of};
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{GroupState, LinkState, Phase};
@@ -14,7 +14,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use net::Neighbours;
 use verbs::Provider;
 
-/// Releases that we speak, at most.
+/// Highest supported release.
 const RELEASE: u8 = 1;
 
 impl Engine {
@@ -29,32 +29,32 @@ impl Engine {
         if let Some(handshake) = &mut self.sockets[key].handshake {
             handshake.version = proposal.version.min(2);
         }
-        let mut new = self.weigh(key, &proposal).map_err(Refusal::Decline)?;
+        let mut new = self.evaluate(key, &proposal).map_err(Refusal::Decline)?;
         let (group, link, first_contact) = loop {
             match self.group_for(&new) {
                 Ok(Some((group, link))) => break (group, link, false),
                 Ok(None) => {}
                 Err(()) => return Ok(Taken::Hold),
             }
-            match self.find_way(&new, ctx, neighbours) {
+            match self.resolve_peer(&new, ctx, neighbours) {
                 Ok(None) => return Ok(Taken::Hold),
                 Ok(Some(mac)) => break (self.make_group(&new, mac, ctx)?, 0, true),
                 Err(refusal) if new.version == 1 => return Err(refusal),
                 Err(_) => {
-                    let other = self.weigh_v1(key, &proposal, Reason::NO_ROUTE);
+                    let other = self.evaluate_v1(key, &proposal, Reason::NO_ROUTE);
                     new = other.map_err(Refusal::Decline)?;
                 }
             }
         };
         self.join(key, group, link, first_contact, ctx)?;
         let accept = self.describe(key, MessageType::Accept).ok_or(Refusal::Broken)?;
-        self.say_when_told(key, accept, Phase::Confirm, ctx);
+        self.send_when_key_known(key, accept, Phase::Confirm, ctx);
         Ok(Taken::Yes)
     }
 
-    /// The group and link that a client can use again. An error if it has to wait: a group that is
-    /// being made with this host is waited for, whoever it says it is, so that it cannot have many at
-    /// once; Linux makes one after another.
+    /// The group and link that a client can reuse. Returns an error if the client has to wait for a group that is being
+    /// created with the same host, under any peer ID. So a host cannot create many groups at once; Linux creates one
+    /// after another.
     fn group_for(&self, new: &NewGroup) -> Result<Option<(usize, usize)>, ()> {
         let remote = self.sockets[new.socket].remote;
         let mut reuse = None;
@@ -75,22 +75,21 @@ impl Engine {
         Ok(reuse)
     }
 
-    /// Whether, and how, a Proposal can be taken. Linux looks at it in this order: version 2, then
-    /// version 1.
-    fn weigh(&self, key: usize, proposal: &Proposal) -> Result<NewGroup, Reason> {
-        self.weigh_v2(key, proposal).or_else(|reason| match reason {
+    /// Evaluates a Proposal, in Linux's order: version 2, then version 1.
+    fn evaluate(&self, key: usize, proposal: &Proposal) -> Result<NewGroup, Reason> {
+        self.evaluate_v2(key, proposal).or_else(|reason| match reason {
             Reason::MAX_CONNECTIONS | Reason::MAX_LINKS => Err(reason),
-            _ => self.weigh_v1(key, proposal, reason),
+            _ => self.evaluate_v1(key, proposal, reason),
         })
     }
 
-    fn weigh_v2(&self, key: usize, proposal: &Proposal) -> Result<NewGroup, Reason> {
+    fn evaluate_v2(&self, key: usize, proposal: &Proposal) -> Result<NewGroup, Reason> {
         let v2 = proposal.v2.as_ref().filter(|_| proposal.v2_type.has_r());
         let v2 = v2.ok_or(Reason::NO_DEVICE)?;
         let release = v2.release.min(RELEASE);
         let (mut max_conns, mut max_links) = (self.config.max_conns, 1);
         if release > 0 {
-            if v2.max_conns < LEAST_CONNECTIONS {
+            if v2.max_conns < MIN_CONNECTIONS {
                 return Err(Reason::MAX_CONNECTIONS);
             }
             if v2.max_links == 0 {
@@ -111,9 +110,10 @@ impl Engine {
         if self.is_peer(&new) { Ok(new) } else { Err(Reason::NO_SMCR_DEVICE) }
     }
 
-    /// Likewise in version 1. `reason`: why version 2 cannot be, for who does not offer both.
+    /// Evaluates the version 1 part of a Proposal. `reason`: why version 2 is impossible, returned if the client does
+    /// not offer version 1.
     #[inline(never)]
-    fn weigh_v1(
+    fn evaluate_v1(
         &self,
         key: usize,
         proposal: &Proposal,
@@ -127,8 +127,7 @@ impl Engine {
         if self.is_peer(&new) { Ok(new) } else { Err(Reason::NO_SMCR_DEVICE) }
     }
 
-    /// What a group with a peer (its id, GID and MAC address) is made of; in version 1 nothing is
-    /// negotiated.
+    /// Parameters of a group with a peer (peer ID, GID and MAC address). Version 1 negotiates nothing.
     #[inline(never)]
     pub(super) fn group_with(
         &self,
@@ -152,16 +151,16 @@ impl Engine {
         }
     }
 
-    /// Whether who a group would be made with can be another host.
+    /// Whether the addresses of a new group's peer can be those of another host.
     #[inline(never)]
     pub(super) fn is_peer(&self, new: &NewGroup) -> bool {
         let own = |device: &Device| device.gid(2) == new.peer_gid || device.mac == new.peer_mac;
-        // In version 1 it has a MAC address of its own, and of one station.
+        // In version 1 the peer has a unicast MAC address.
         let station = new.version > 1 || new.peer_mac[0] & 1 == 0 && new.peer_mac != [0; 6];
         station && is_host_gid(new.version, new.peer_gid) && !self.devices.iter().any(own)
     }
 
-    /// The port for a connection: the one that TCP uses, else the first of the network.
+    /// The port for a connection: the one of the TCP connection, else the first port of the network.
     pub(super) fn device_for(&self, local: IpAddr) -> Option<Device> {
         let same = self.devices.iter().find(|device| IpAddr::V4(device.ip) == local);
         same.or(self.devices.iter().find(|device| device.is_port())).copied()
@@ -203,7 +202,7 @@ impl Engine {
             }
         }
         if socket.handshake.as_ref().is_some_and(|hs| hs.link_lost) {
-            self.confirmed_late(key, &confirm)?;
+            self.learn_peer_on_other_link(key, &confirm)?;
         } else {
             self.learn_peer(key, &confirm)?;
         }
@@ -220,7 +219,7 @@ impl Engine {
         Ok(Taken::Yes)
     }
 
-    /// Our side of a connection, as Accept or Confirm.
+    /// The Accept or Confirm for a connection.
     pub(super) fn describe(&self, key: usize, kind: MessageType) -> Option<AcceptConfirm> {
         let socket = self.sockets.get(key)?;
         let group = self.groups.get(socket.group?)?;
@@ -258,7 +257,7 @@ impl Engine {
             token: socket.id.0,
             rmbe_size: self.config.rmb_size,
             path_mtu: match (kind, link.state) {
-                // What both can do is known by then.
+                // The path MTU of both sides is known by then.
                 (MessageType::Confirm, _) | (_, LinkState::Active) => link.path_mtu as u8,
                 _ => link.device.path_mtu as u8,
             },
@@ -273,7 +272,7 @@ impl Engine {
     }
 }
 
-/// Whether a GID can be that of a host: in version 2 it is an IPv4 address.
+/// Whether a GID can be that of a host. In version 2 it must be an IPv4 address.
 pub(super) fn is_host_gid(version: u8, gid: Ipv6Addr) -> bool {
     let ip = address_of(gid);
     net::is_host(ip) && (version == 1 || ip.is_ipv4())

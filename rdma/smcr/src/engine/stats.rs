@@ -1,4 +1,4 @@
-//! What the engine counts and tells.
+//! Counters of the engine, and its notices for the operator's log.
 
 use super::Role;
 use crate::wire::llc::DeleteReason;
@@ -8,45 +8,45 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
-/// What the engine counted.
+/// Counters of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Connections established as client.
     pub client: u64,
     /// Connections established as server.
     pub server: u64,
-    /// Of both, those that made a link group.
+    /// Of both, first contacts: connections that created a link group.
     pub first_contacts: u64,
-    /// Connections that went back to TCP, by reason: ours, or that of the peer (which is counted
-    /// under [`Reason::PEER_DECLINED`] if it is none we know).
+    /// Connections that fell back to TCP, by our or the peer's reason. Unknown reasons of peers are counted under
+    /// [`Reason::PEER_DECLINED`].
     pub fallbacks: BTreeMap<Reason, u64>,
-    /// Handshakes that broke off.
+    /// Handshakes that failed without a fallback.
     pub failed: u64,
-    /// Connections lost by an abort of the peer or with their last link.
+    /// Connections lost because the peer aborted or the last link failed.
     pub aborted: u64,
-    /// CDC messages sent and received.
+    /// CDC messages sent.
     pub cdc_sent: u64,
     /// CDC messages received.
     pub cdc_received: u64,
-    /// Of these, those of no connection.
+    /// Of these, messages for unknown connections.
     pub cdc_strays: u64,
-    /// Messages of which only a window update was told.
+    /// CDC messages sent without data.
     pub updates_sent: u64,
     /// LLC messages sent.
     pub llc_sent: u64,
     /// LLC messages received.
     pub llc_received: u64,
-    /// Messages that made no sense, and were dropped.
+    /// Malformed messages, which were dropped.
     pub malformed: u64,
-    /// Peers that lied, and lost their link group.
+    /// Protocol violations, each of which ended a link group.
     pub violations: u64,
     /// Links that failed.
     pub links_failed: u64,
-    /// Connections that went to another link.
+    /// Connections moved to another link.
     pub failovers: u64,
-    /// Bytes received, and read by our users.
+    /// Bytes received.
     pub bytes_received: u64,
-    /// Bytes taken from our users.
+    /// Bytes accepted from users.
     pub bytes_sent: u64,
 }
 
@@ -57,44 +57,44 @@ impl Counters {
     }
 }
 
-/// What an operator may want to know.
+/// A notice for the operator's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A link group stands.
+    /// A link group is up.
     GroupUp {
-        /// Our side.
+        /// Our role.
         role: Role,
         /// The peer.
         peer: IpAddr,
-        /// Its name of itself.
+        /// The peer's ID.
         peer_id: PeerId,
     },
     /// A link group ended.
     GroupDown {
-        /// Our side.
+        /// Our role.
         role: Role,
         /// The peer.
         peer: IpAddr,
         /// Why.
         reason: DeleteReason,
-        /// The peer wanted it.
+        /// The peer ended the group.
         by_peer: bool,
     },
-    /// A link failed; the group lives on.
+    /// A link failed; the group continues.
     LinkDown {
         /// The peer.
         peer: IpAddr,
         /// Number of the link.
         link: u8,
     },
-    /// A server is not offered SMC-R for a while: handshakes with it wait in vain for what comes over RoCE.
-    Doubted {
+    /// A server is not offered SMC-R for a while: handshakes timed out on its RoCE path.
+    ServerBlocked {
         /// The server.
         server: IpAddr,
-        /// How long.
+        /// Duration.
         time: Duration,
     },
-    /// A connection went back to TCP.
+    /// A connection fell back to TCP.
     Fallback {
         /// The other end.
         peer: IpAddr,
@@ -110,19 +110,19 @@ impl fmt::Display for Notice {
         let who = |by_peer| if by_peer { "by the peer" } else { "by us" };
         match *self {
             Notice::GroupUp { role, peer, peer_id } => {
-                write!(f, "SMC-R link group with {peer} ({peer_id}) is up, we are its {role:?}")
+                write!(f, "SMC-R link group with {peer} ({peer_id}) is up (we are {role:?})")
             }
             Notice::GroupDown { role, peer, reason, by_peer } => {
                 let (who, reason) = (who(by_peer), reason.0);
                 write!(f, "SMC-R link group with {peer} ended {who} ({role:?}, {reason:#010x})")
             }
             Notice::LinkDown { peer, link } => write!(f, "SMC-R link {link} to {peer} failed"),
-            Notice::Doubted { server, time } => {
+            Notice::ServerBlocked { server, time } => {
                 let seconds = time.as_secs();
                 write!(
                     f,
-                    "SMC-R is not offered to {server} for {seconds} s: it answers over TCP, and nothing of \
-                     it comes over RoCE (is UDP port 4791 open both ways?)"
+                    "SMC-R to {server} is disabled for {seconds} s: the server answers over TCP, but not over \
+                     RoCE (is UDP port 4791 open both ways?)"
                 )
             }
             Notice::Fallback { peer, reason, by_peer } => {

@@ -1,4 +1,4 @@
-//! What the engine shows of itself: the columns of `smcss` and `smcr`.
+//! Status reports of the engine: the columns of `smcss` and `smcr`.
 
 use super::table::LinkState;
 use super::{Engine, Role, SocketId, State};
@@ -10,9 +10,9 @@ use drivers::hal::Instant;
 /// A socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketStatus {
-    /// Its name.
+    /// Its ID.
     pub id: SocketId,
-    /// Our side.
+    /// Our role.
     pub role: Role,
     /// State.
     pub state: State,
@@ -24,11 +24,11 @@ pub struct SocketStatus {
     pub established: bool,
     /// Number of its link group.
     pub group: Option<u32>,
-    /// Bytes of its receive buffer, and of the peer's.
+    /// Size of its receive buffer, and of the peer's.
     pub buffers: (u32, u32),
     /// Bytes received and sent.
     pub bytes: (u64, u64),
-    /// Bytes received that were not read, and taken that were not sent.
+    /// Bytes received but not read, and accepted but not sent.
     pub queued: (u64, u64),
 }
 
@@ -37,15 +37,15 @@ pub struct SocketStatus {
 pub struct GroupStatus {
     /// Its number.
     pub id: u32,
-    /// Our side.
+    /// Our role.
     pub role: Role,
     /// The peer.
     pub peer: IpAddr,
-    /// What it calls itself.
+    /// The peer's ID.
     pub peer_id: PeerId,
     /// 1 or 2.
     pub version: u8,
-    /// The enterprise that both belong to (blank in version 1).
+    /// The common EID (blank in version 1).
     pub eid: Eid,
     /// Release of version 2.
     pub release: u8,
@@ -57,7 +57,7 @@ pub struct GroupStatus {
     pub max_links: u8,
     /// Links.
     pub links: usize,
-    /// Connections may be added.
+    /// Whether connections may be added.
     pub active: bool,
 }
 
@@ -66,9 +66,9 @@ pub struct GroupStatus {
 pub struct LinkStatus {
     /// Number of its group.
     pub group: u32,
-    /// Our side there.
+    /// Our role.
     pub role: Role,
-    /// Links of its group.
+    /// Number of links of its group.
     pub of: usize,
     /// Its number.
     pub number: u8,
@@ -82,17 +82,17 @@ pub struct LinkStatus {
     pub path_mtu: usize,
     /// Whether it carries connections.
     pub active: bool,
-    /// How many.
+    /// Number of connections.
     pub connections: usize,
 }
 
 impl Engine {
-    /// What we call ourselves.
+    /// Our peer ID.
     pub fn peer_id(&self) -> PeerId {
         self.peer_id
     }
 
-    /// How many sockets, link groups and links there are.
+    /// Numbers of sockets, link groups and links.
     pub fn counts(&self) -> [usize; 3] {
         let links = self.groups.iter().map(|(_, group)| group.links.iter().flatten().count());
         [self.sockets.len(), self.groups.len(), links.sum()]
@@ -103,7 +103,7 @@ impl Engine {
         self.sockets.iter().map(|(_, socket)| self.status_of(socket))
     }
 
-    /// A socket, if it is there.
+    /// A socket, if it exists.
     pub fn socket_status(&self, id: SocketId) -> Option<SocketStatus> {
         self.socket(id).map(|socket| self.status_of(socket))
     }
@@ -172,13 +172,13 @@ impl Engine {
         &self.devices
     }
 
-    /// Takes other ports from here on; links that there are stay. Without any before, we are named
-    /// by the first of them.
+    /// Replaces the ports; present links stay. If there were none before, the MAC address of the first becomes part of
+    /// our peer ID.
     pub fn set_devices(&mut self, devices: Vec<super::Device>) {
         if let ([], Some(first)) = (&self.devices[..], devices.first()) {
             self.peer_id = self.peer_id.with_mac(first.mac);
         }
-        // One that is back is a port for links that are missing.
+        // A new port may carry missing links.
         let more = devices.iter().any(|device| !self.devices.contains(device));
         self.devices = devices;
         let first = self.config.remake.0;
@@ -192,12 +192,12 @@ impl Engine {
         }
     }
 
-    /// Takes other subnets of the ports. Version 1 is spoken with who is in one of them.
+    /// Replaces the subnets of the ports. Version 1 is possible with peers in one of them.
     pub fn set_subnets(&mut self, subnets: Vec<super::Subnet>) {
         self.subnets = subnets;
     }
 
-    /// What was counted so far.
+    /// The counters.
     pub fn counters(&self) -> &super::Counters {
         &self.counters
     }

@@ -1,5 +1,5 @@
-//! The stream of a socket: what users read and write, and the WRITEs and CDC messages that carry
-//! it (Linux 6.12, smc_tx.c, smc_rx.c).
+//! The stream of a socket: user reads and writes, and the WRITEs and CDC messages that carry them (Linux 6.12,
+//! smc_tx.c, smc_rx.c).
 
 use super::ids::WorkId;
 use super::table::{CDC_SLOTS, Link, LinkState, Pending, Socket};
@@ -10,22 +10,22 @@ use core::fmt;
 use drivers::hal::Window;
 use verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
 
-/// Consumed bytes that are not worth a message of their own, however small the buffer.
-const LEAST_UPDATE: u64 = 2304;
-/// Data behind which a CDC message goes at the latest, so that the peer can begin to read.
+/// Consumed bytes up to which no window update is sent, however small the buffer.
+const MIN_UPDATE: u64 = 2304;
+/// Most data before a CDC message, so that the peer can begin to read.
 const MAX_WRITE: u64 = 32 << 10;
 
-/// CDC messages of a link behind which one asks for an ACK, however little their senders wait for it.
-const UNHURRIED: usize = CDC_SLOTS / 2;
+/// CDC messages of a link after which one requests an ACK, even if no socket waits for it.
+const LAZY_ACKS: usize = CDC_SLOTS / 2;
 
-/// Why nothing can be written.
+/// Why a write fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// The socket is not established, or its user has ended this side.
     Closed,
-    /// The connection is lost, or the peer does not read any more.
+    /// The connection is lost, or the peer has stopped reading.
     Aborted,
-    /// There is no memory for a send buffer.
+    /// No memory for a send buffer.
     NoMemory,
 }
 
@@ -34,24 +34,26 @@ impl fmt::Display for SendError {
         f.write_str(match self {
             SendError::Closed => "the socket is not open for writing",
             SendError::Aborted => "the connection is lost, or the peer has stopped reading",
-            SendError::NoMemory => "there is no memory for a send buffer: give the machine more, or lower the number of connections",
+            SendError::NoMemory => {
+                "no memory for a send buffer: add memory, or reduce the number of connections"
+            }
         })
     }
 }
 
 impl core::error::Error for SendError {}
 
-/// Why nothing can be read.
+/// Why a read fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
-    /// The peer has said everything, and all of it was read.
+    /// The peer has ended its side, and all data was read.
     Finished,
     /// The connection is lost.
     Aborted,
 }
 
 impl RecvError {
-    /// Why nothing is read where nothing can be written.
+    /// Maps a write error to a read error.
     fn of(error: SendError) -> RecvError {
         match error {
             SendError::Closed => RecvError::Finished,
@@ -72,8 +74,8 @@ impl fmt::Display for RecvError {
 impl core::error::Error for RecvError {}
 
 impl Engine {
-    /// Takes as much of `bytes` as there is room for; how much that was. If not all, a `WRITABLE`
-    /// follows. It is sent by the next [`Engine::flush`].
+    /// Accepts as many of `bytes` as there is room for, and returns their number. If not all, a `WRITABLE` follows. The
+    /// next [`Engine::flush`] sends them.
     pub fn send<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -83,7 +85,7 @@ impl Engine {
         self.take(id, bytes, false, ctx)
     }
 
-    /// As [`Engine::send`]; if all is taken, its last byte is urgent.
+    /// As [`Engine::send`]; if all bytes are accepted, the last one is urgent.
     pub fn send_urgent<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -112,7 +114,7 @@ impl Engine {
         Ok(count)
     }
 
-    /// Where the next `wanted` bytes to be sent belong, as far as there is room: they count as written.
+    /// Reserves send buffer space for up to `wanted` bytes, which count as written.
     fn reserve<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -131,7 +133,7 @@ impl Engine {
         Ok(parts)
     }
 
-    /// Reads what has arrived into `into`; 0 if there is nothing at present.
+    /// Reads received bytes into `into`; 0 if there are none at present.
     pub fn recv(&mut self, id: SocketId, into: &mut [u8]) -> Result<usize, RecvError> {
         let [start, wrapped] = self.arrived(id, into.len())?;
         let (first, count) = (start.len(), start.len() + wrapped.len());
@@ -143,8 +145,8 @@ impl Engine {
         Ok(count)
     }
 
-    /// Moves what has arrived on to `to`, as far as that has room: a `WRITABLE` of it follows if there is too
-    /// little. Finished too when `to` has ended.
+    /// Forwards received bytes to the socket `to`, as far as it has room; otherwise a `WRITABLE` of `to` follows.
+    /// Returns `Finished` also when `to` has ended.
     pub fn forward<P: Provider + ?Sized>(
         &mut self,
         from: SocketId,
@@ -152,7 +154,7 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), RecvError> {
         loop {
-            // What wraps is in the second part, which is the first the next time.
+            // Wrapped bytes are in the second part, which becomes the first one in the next turn.
             let [piece, _] = self.arrived(from, usize::MAX)?;
             if piece.is_empty() {
                 return Ok(());
@@ -166,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Moves what has arrived back to where it came from: [`Engine::forward`] to itself.
+    /// Echoes received bytes to their sender: [`Engine::forward`] from a socket to itself.
     pub fn turn_back<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
@@ -194,13 +196,12 @@ impl Engine {
         }
     }
 
-    /// Where the bytes are that can be read, `limit` of them at most.
+    /// Memory of the readable bytes, `limit` at most.
     fn arrived(&self, id: SocketId, limit: usize) -> Result<[Window; 2], RecvError> {
         arrived(self.socket(id).ok_or(RecvError::Aborted)?, limit)
     }
 
-    /// Bytes before the end of the peer's urgent byte, which is the last of them; None if there is
-    /// none to be read.
+    /// Number of unread bytes up to and including the peer's urgent byte. None if there is none to be read.
     pub fn urgent_mark(&self, id: SocketId) -> Option<u64> {
         let socket = self.socket(id)?;
         socket.rx_urgent.map(|at| at - socket.consumed)
@@ -226,7 +227,7 @@ impl Engine {
         self.socket(id).map_or(0, |socket| size - (socket.accepted - socket.completed))
     }
 
-    /// Counts bytes as read, and has the peer told if that is worth a message.
+    /// Counts bytes as read, and sends a window update if one is due.
     fn consume(&mut self, id: SocketId, count: u64) {
         let Engine { sockets, dirty, .. } = self;
         let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id && count > 0);
@@ -237,7 +238,7 @@ impl Engine {
         }
     }
 
-    /// Sends what a socket has to send: data, cursors, its end.
+    /// Sends a socket's pending data, cursors and end flags.
     pub(super) fn push<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -261,7 +262,7 @@ impl Engine {
             let window = socket.window();
             let mut length = unsent.min(window).min(MAX_WRITE);
             if let Some(urgent) = socket.tx_urgent {
-                // The cursor has to stop behind the urgent byte once.
+                // One CDC message must have its cursor directly behind the urgent byte.
                 length = length.min(urgent - socket.sent);
             }
             if length == unsent && (socket.wants_close || socket.wants_shutdown) {
@@ -269,7 +270,7 @@ impl Engine {
                 let Some(settled) = self.sockets.get_mut(key) else { return };
                 socket = settled;
             }
-            if length == 0 && !socket.speak && !socket.validate {
+            if length == 0 && !socket.cdc_due && !socket.validate {
                 break;
             }
             let link = self.groups.get_mut(group_key).and_then(|g| g.links.get_mut(at)?.as_mut());
@@ -283,7 +284,7 @@ impl Engine {
             }
             let id = WorkId::new(group_key, at, link.next_send().into()).to_bits();
             let Ok(last) = write(socket, link.qp, id, length, ctx) else {
-                // The queue pair has failed; its completions say so.
+                // The queue pair has failed: its completions report that.
                 return;
             };
             let cdc = compose(socket, length, unsent >= window && unsent > 0);
@@ -301,7 +302,7 @@ impl Engine {
     }
 }
 
-/// Where the next `wanted` bytes to be sent belong, as far as there is room: they count as written.
+/// Reserves send buffer space for up to `wanted` bytes, which count as written.
 #[inline]
 fn reserve<P: Provider + ?Sized>(
     socket: &mut Socket,
@@ -324,7 +325,7 @@ fn reserve<P: Provider + ?Sized>(
             *socket.buffer.insert(fresh.ok_or(SendError::NoMemory)?)
         }
     };
-    // Up to the oldest byte that may have to be sent again.
+    // Up to the oldest byte that may have to be retransmitted.
     let room = buffer.len() as u64 - (socket.accepted - socket.completed);
     let count = room.min(wanted as u64);
     let parts = ring(&buffer, socket.accepted, count);
@@ -333,7 +334,7 @@ fn reserve<P: Provider + ?Sized>(
     Ok(parts)
 }
 
-/// Where the bytes are that can be read, `limit` of them at most.
+/// Memory of the readable bytes, `limit` at most.
 #[inline]
 fn arrived(socket: &Socket, limit: usize) -> Result<[Window; 2], RecvError> {
     if socket.rx_end.contains(End::ABORT) {
@@ -353,7 +354,7 @@ fn arrived(socket: &Socket, limit: usize) -> Result<[Window; 2], RecvError> {
     Ok(ring(&rmb.memory, socket.consumed, there.min(limit as u64)))
 }
 
-/// Counts bytes as read; whether the peer is to be told of it.
+/// Counts bytes as read. Returns whether a window update is due.
 #[inline]
 fn consume(socket: &mut Socket, count: u64) -> bool {
     socket.consumed += count;
@@ -367,16 +368,16 @@ fn consume(socket: &mut Socket, count: u64) -> bool {
     }
     let size = u64::from(socket.rmb_size);
     let unconfirmed = socket.consumed - socket.confirmed;
-    if unconfirmed > (size / 10).max(LEAST_UPDATE) {
+    if unconfirmed > (size / 10).max(MIN_UPDATE) {
         let senders = size - (socket.produced - socket.confirmed);
         let blocked = socket.rx_producer.contains(Producer::WRITE_BLOCKED);
         wanted |= senders <= size / 2 || blocked;
     }
-    socket.speak |= wanted;
+    socket.cdc_due |= wanted;
     wanted
 }
 
-/// Copies the beginning of a piece into two parts; how much.
+/// Copies the beginning of a piece into two parts, and returns the number of bytes.
 #[inline]
 fn copy(piece: &Window, [start, wrapped]: [Window; 2]) -> usize {
     let put = |into: Window, at| {
@@ -397,8 +398,8 @@ struct Announced {
     to: RemoteAddress,
 }
 
-/// The WRITEs for the next `length` bytes: the last one, behind which the CDC message goes, and where the peer's buffer
-/// wraps one more, which is posted here.
+/// Prepares the WRITEs for the next `length` bytes. Returns the last one, to be posted together with the CDC message.
+/// If the peer's buffer wraps, posts the one before it here.
 #[inline]
 fn write<P: Provider + ?Sized>(
     socket: &Socket,
@@ -423,7 +424,7 @@ fn write<P: Provider + ?Sized>(
     Ok(Some(Announced { parts, to: to(0) }))
 }
 
-/// A WRITE.
+/// Builds a WRITE request.
 #[inline(always)]
 fn write_request(id: u64, parts: &[Window], to: RemoteAddress) -> SendRequest<'_> {
     SendRequest {
@@ -437,18 +438,17 @@ fn write_request(id: u64, parts: &[Window], to: RemoteAddress) -> SendRequest<'_
     }
 }
 
-/// Whether nobody waits to hear that a CDC message has arrived: its socket goes on with what room there is,
-/// in its own buffer and on the link.
+/// Whether the ACK of a CDC message may be late: the socket has enough room to continue, in its buffer and on the link.
 fn may_ack_lazily(socket: &Socket, link: &Link, cdc: &Cdc) -> bool {
     let size = socket.buffer.map_or(0, |buffer| buffer.len() as u64);
-    !(link.cdc_under_way + 1).is_multiple_of(UNHURRIED)
+    !(link.cdc_under_way + 1).is_multiple_of(LAZY_ACKS)
         && 2 * (socket.accepted - socket.completed) <= size
         && !socket.wants_room
         && cdc.end.is_empty()
         && !cdc.producer.contains(Producer::FAILOVER)
 }
 
-/// Sends a CDC message, behind what it announces.
+/// Posts a CDC message behind the WRITE that it announces.
 fn post_cdc<P: Provider + ?Sized>(
     socket: &mut Socket,
     link: &mut Link,
@@ -467,7 +467,7 @@ fn post_cdc<P: Provider + ?Sized>(
         carries: None,
         ack_lazily: may_ack_lazily(socket, link, cdc),
     };
-    // Separate calls, inlined: the compiler knows the shape of the usual one.
+    // Separate inlined calls, so that the compiler knows the shape of the common request.
     let posted = match announced {
         Some(Announced { parts: [all, rest], to }) if rest.is_empty() => {
             ctx.provider.post_announced(link.qp, &write_request(id, &[all], to), &request)
@@ -485,7 +485,7 @@ fn post_cdc<P: Provider + ?Sized>(
     Ok(())
 }
 
-/// The message that goes first after a failover.
+/// The failover validation message, the first one on the new link.
 fn validation(socket: &Socket) -> Cdc {
     Cdc {
         seqno: socket.completed_seqno,
@@ -509,17 +509,17 @@ fn ring(buffer: &Window, position: u64, count: u64) -> [Window; 2] {
     [part(at, first), part(0, count as usize - first)]
 }
 
-/// The CDC message behind `length` bytes, which count as sent from here on.
+/// Builds the CDC message behind `length` bytes, which count as sent from here on.
 #[inline]
 fn compose(socket: &mut Socket, length: u64, blocked: bool) -> Cdc {
     socket.sent += length;
     socket.furthest = socket.furthest.max(socket.sent);
     socket.confirmed = socket.consumed;
     socket.tx_seqno = socket.tx_seqno.wrapping_add(1);
-    socket.speak = false;
+    socket.cdc_due = false;
     let mut producer = Producer::empty();
     producer.set(Producer::WRITE_BLOCKED, blocked);
-    producer.set(Producer::UPDATE_REQUESTED, core::mem::take(&mut socket.asks));
+    producer.set(Producer::UPDATE_REQUESTED, core::mem::take(&mut socket.requests_update));
     if let Some(urgent) = socket.tx_urgent {
         producer |= Producer::URGENT_PENDING;
         if socket.sent == urgent {

@@ -1,4 +1,4 @@
-//! The subnets of the ports: version 1 is spoken with who is in one of them (Linux 6.12, smc_clc.c,
+//! Subnets of the ports. Version 1 requires that the peer is in one of them (Linux 6.12, smc_clc.c,
 //! `smc_clc_prfx_match`).
 
 use super::Engine;
@@ -7,32 +7,32 @@ use crate::wire::Prefixes;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bits before an IPv4 address that is mapped into IPv6.
+/// Prefix length of IPv4-mapped IPv6 addresses.
 const IPV4: u8 = 96;
 
-/// An IP address of a device, and its subnet: who is in it may be spoken to in version 1.
+/// An IP address of a device, with its subnet. Version 1 is possible with peers in the subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
     /// [`Device::ip`] of the device.
     device: Ipv4Addr,
-    /// IPv4 addresses are mapped ones.
+    /// IPv4 addresses in mapped form.
     address: Ipv6Addr,
     prefix: u8,
 }
 
 impl Subnet {
-    /// Of an address of the device with [`Device::ip`] `device`, with a prefix of so many bits.
+    /// The subnet of an address of the device with [`Device::ip`] `device`; `prefix` in bits.
     pub fn new(device: Ipv4Addr, address: IpAddr, prefix: u8) -> Self {
         let (address, before) = mapped(address);
         Subnet { device, address, prefix: before.saturating_add(prefix) }
     }
 
-    /// Whether an address is in it.
+    /// Whether an address is in the subnet.
     pub fn contains(&self, other: IpAddr) -> bool {
         self.base_of(mapped(other).0) == self.base_of(self.address)
     }
 
-    /// The first address of the subnet that an address would be in.
+    /// The address with its host bits cleared.
     #[inline(never)]
     fn base_of(&self, address: Ipv6Addr) -> Ipv6Addr {
         let rest = 128u32.saturating_sub(self.prefix.into());
@@ -41,7 +41,7 @@ impl Subnet {
     }
 }
 
-/// An address as one of IPv6, and how many bits then come before it.
+/// An address in IPv6 form, and the bits that precede it there.
 #[inline(never)]
 fn mapped(address: IpAddr) -> (Ipv6Addr, u8) {
     match address {
@@ -51,8 +51,8 @@ fn mapped(address: IpAddr) -> (Ipv6Addr, u8) {
 }
 
 impl Engine {
-    /// As server in version 1: the port that TCP uses, if it is in one of the client's subnets. An error
-    /// if version 1 is not spoken there.
+    /// As server in version 1: the port of the TCP connection, if it is in one of the client's subnets. Returns an
+    /// error if the port does not support version 1.
     pub(super) fn v1_device_among(
         &self,
         local: IpAddr,
@@ -71,8 +71,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// As client: the port that TCP uses, if the server is in one of its subnets, and what the server
-    /// compares: the IPv4 subnet, or all of IPv6.
+    /// As client: the port of the TCP connection, if the server is in one of its subnets, and the prefixes that the
+    /// server compares: the IPv4 subnet, or all IPv6 subnets.
     #[inline(never)]
     pub(super) fn v1_device_towards(
         &self,

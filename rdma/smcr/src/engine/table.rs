@@ -1,8 +1,8 @@
-//! Sockets, link groups and links.
+//! Tables of the engine: sockets, link groups and links.
 
 use super::State;
 use super::config::{Device, address_of};
-use super::devices::Elsewhere;
+use super::devices::SecondaryRegion;
 use super::flow::Flow;
 use super::ids::SocketId;
 use super::peer_buffers::PeerBuffers;
@@ -19,18 +19,18 @@ use verbs::{PathMtu, PdId, Provider, QpId, RecvRequest, Region};
 
 /// Links of a group: two, and a third while one replaces another.
 pub(super) const LINKS: usize = 3;
-/// CDC messages that a link may have under way: a third of the receives that Linux posts.
+/// Most CDC messages of a link under way: a third of the receives that Linux posts.
 pub(super) const CDC_SLOTS: usize = 16;
-/// LLC messages likewise.
+/// Most LLC messages of a link under way.
 pub(super) const LLC_SLOTS: usize = 16;
-/// Receives that a link has posted.
+/// Receives that a link posts.
 pub(super) const RECEIVES: usize = 64;
 /// Bytes between receives, of which a message fills 44.
 pub(super) const RECEIVE_STRIDE: usize = 64;
-/// Peers' buffers that a group remembers; Linux has as many.
+/// Most buffers of the peer that a group stores, as with Linux.
 pub(super) const TOKENS: usize = 255;
 
-/// Who listened.
+/// Our role in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// We proposed.
@@ -40,30 +40,30 @@ pub enum Role {
 }
 
 bitflags::bitflags! {
-    /// What has happened to a socket.
+    /// Events of a socket.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Ready: u8 {
-        /// It may send and receive.
+        /// The socket may send and receive.
         const ESTABLISHED = 1;
-        /// There is something to read, or the end.
+        /// Data or the end of the stream can be read.
         const READABLE = 2;
         /// There is room to write again.
         const WRITABLE = 4;
-        /// TCP carries the bytes from here on, see [`super::Engine::fallback`]: what CLC still has to
-        /// say goes first, then the socket is closed.
+        /// The handshake fell back: TCP carries the bytes from here on ([`super::Engine::fallback`]). The user sends
+        /// the remaining CLC bytes first, then closes the socket.
         const FALLBACK = 8;
-        /// The handshake broke off: the TCP connection is useless.
+        /// The handshake failed: the TCP connection is unusable.
         const FAILED = 16;
-        /// The connection is lost: aborted by the peer, or with its last link.
+        /// The connection is lost: the peer aborted, or the last link failed.
         const ABORTED = 32;
         /// Both sides have closed.
         const CLOSED = 64;
-        /// The handshake has something to say on TCP, or takes bytes again.
+        /// The handshake has bytes to send on TCP, or accepts bytes again.
         const CLC = 128;
     }
 }
 
-/// Where a handshake stands.
+/// Phase of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Server: waits for a Proposal, or holds one.
@@ -74,60 +74,61 @@ pub(super) enum Phase {
     Accept,
     /// Waits for CONFIRM_LINK.
     Link,
-    /// Waits for the answer to CONFIRM_RKEY; then comes the Accept or Confirm, which is ready.
+    /// Waits for the response to CONFIRM_RKEY, before it sends the prepared Accept or Confirm.
     Key,
-    /// Nothing is left to wait for.
+    /// Complete.
     Done,
-    /// Back to TCP.
+    /// Fell back to TCP.
     Fallback(Reason),
-    /// Broken off.
+    /// Failed.
     Failed,
 }
 
-/// A handshake: the CLC side of a socket.
+/// CLC state of a socket.
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub phase: Phase,
-    /// A message that is not complete, or held.
+    /// An incomplete or held message.
     pub input: Vec<u8>,
-    /// What TCP has not taken yet.
+    /// CLC bytes still to be sent over TCP.
     pub output: Vec<u8>,
-    /// Since when.
+    /// Start of the handshake.
     pub opened: Instant,
-    /// When patience ends.
+    /// When the current phase times out.
     pub deadline: Instant,
-    /// When a held message is looked at again, and the pause before that.
+    /// When a held message is retried.
     pub retry: Option<Instant>,
+    /// Pause before the next retry.
     pub pause: Duration,
-    /// We make the link group.
+    /// This handshake creates the link group.
     pub first_contact: bool,
-    /// The version that the peer knows (client: 2 until its Accept): a Decline of a later one is none
-    /// to it.
+    /// The version that the peer understands (client: 2 until its Accept): it would ignore a Decline of a later
+    /// version.
     pub version: u8,
-    /// What the answer to CONFIRM_RKEY lets out.
+    /// Accept or Confirm to send after the CONFIRM_RKEY response.
     pub held_back: Vec<u8>,
-    /// As client: CONFIRM_LINK was answered, and whether the server has that is not known: it may be on SMC-R.
+    /// As client: the response to CONFIRM_LINK is sent but not acknowledged, so the server may use SMC-R.
     pub answered: bool,
-    /// Our Accept or Confirm has gone out: the peer may write to our receive buffer.
+    /// Our Accept or Confirm is sent: the peer may write to our receive buffer.
     pub offered: bool,
-    /// The peer was told the buffer's key.
-    pub told_key: bool,
-    /// As server: the link that our Accept named is gone. What the peer makes of that is its word: a Decline
-    /// of ours could meet its own, and be taken for data.
+    /// The buffer's key was sent to the peer.
+    pub key_announced: bool,
+    /// As server: the link of our Accept is lost. The client decides what follows: our Decline could cross its own, and
+    /// be read as data.
     pub link_lost: bool,
 }
 
-/// Where a peer's buffer is, and how large.
+/// Location and size of a peer's receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PeerBuffer {
-    /// 0 while it is not known.
+    /// 0 until known.
     pub size: u32,
     pub rkey: u32,
-    /// Of the connection's element.
+    /// Address of the connection's element (RMBE).
     pub address: u64,
-    /// Where the element lies in the buffer.
+    /// Offset of the element in the buffer (RMB).
     pub offset: u64,
-    /// The peer's name of the connection.
+    /// The peer's token of the connection.
     pub token: u32,
 }
 
@@ -138,96 +139,102 @@ pub(super) struct Socket {
     pub role: Role,
     pub local: IpAddr,
     pub remote: IpAddr,
-    /// Whose it is, in the words of who opened it.
+    /// The caller's tag, from [`super::Engine::open`].
     pub owner: u32,
     pub handshake: Option<Box<Handshake>>,
     pub group: Option<usize>,
-    /// Its place among the members of its group.
+    /// Index in `Group::members`.
     pub member: usize,
-    /// The link that it uses.
+    /// Slot of the link in use.
     pub link: usize,
     pub state: State,
     pub established: bool,
-    /// Our user has closed: it hears nothing more.
+    /// Our user has closed, and gets no more events.
     pub released: bool,
-    /// It is, and counts against the share of its host until it is gone.
+    /// Charged to the share of its host until it is removed, after our user has closed.
     pub pinned: bool,
 
-    /// As the device has it of the link on which the connection began, in this domain; and others of the group's.
+    /// Receive buffer at the device of the connection's first link.
     pub rmb: Option<Region>,
+    /// Protection domain of `rmb`.
     pub rmb_pd: PdId,
-    pub elsewhere: Vec<Elsewhere>,
+    /// Registrations at the devices of the group's other links.
+    pub secondary_regions: Vec<SecondaryRegion>,
     pub rmb_size: u32,
-    /// It stands in the list of those whose buffer may have memory.
+    /// Listed in `Engine::filled`.
     pub filled: bool,
-    /// `produced`, and what was written, when buffers of silent connections were looked for.
+    /// `produced` at the last search for idle buffers.
     pub swept: u64,
+    /// Bytes written to the buffer at the last search for idle buffers.
     pub swept_written: u64,
-    /// The peer has gone on over another link, and written again what it did not know to have arrived: more
-    /// was written than was told of, and always will be.
+    /// The peer has failed over, and has repeated WRITEs whose arrival it did not know of. So more bytes were written
+    /// than announced, permanently.
     pub rewritten: bool,
-    /// Written by the peer, read by our user, and told so to the peer.
+    /// Announced by the peer.
     pub produced: u64,
+    /// Read by our user.
     pub consumed: u64,
+    /// Consumed as last sent to the peer.
     pub confirmed: u64,
     pub rx_seqno: u16,
     pub rx_producer: Producer,
     pub rx_end: End,
-    /// Its end is not the peer's word: that was missed.
+    /// `rx_end` was set by a timeout, not by the peer.
     pub end_missed: bool,
-    /// Position behind the peer's urgent byte that was not read yet.
+    /// Position behind the peer's unread urgent byte.
     pub rx_urgent: Option<u64>,
 
     pub buffer: Option<Window>,
     pub peer: PeerBuffer,
-    /// Taken from our user, sent, known to have arrived, and consumed by the peer's user.
+    /// Accepted from our user.
     pub accepted: u64,
     pub sent: u64,
+    /// Acknowledged by the peer's queue pair.
     pub completed: u64,
+    /// Consumed by the peer's user.
     pub peer_consumed: u64,
-    /// The most that was ever sent: over a link that is gone, more may have arrived than `sent` says.
+    /// Maximum of `sent`: more bytes may have arrived over a lost link than `sent` has after a failover.
     pub furthest: u64,
     pub tx_seqno: u16,
-    /// The last message that is known to have arrived.
+    /// Sequence number of the last acknowledged message.
     pub completed_seqno: u16,
     pub tx_end: End,
-    /// Position behind our urgent byte that is not sent yet.
+    /// Position behind our unsent urgent byte.
     pub tx_urgent: Option<u64>,
     /// CDC messages under way.
     pub in_flight: u16,
 
-    /// After a failover: the peer is to be told how far it must have heard us.
+    /// A failover validation message is due.
     pub validate: bool,
-    /// A CDC message is to be sent even without data.
-    pub speak: bool,
-    /// It asks the peer to say something.
-    pub asks: bool,
-    /// After a failover: when the peer is asked for what it holds back.
+    /// A CDC message is due, even without data.
+    pub cdc_due: bool,
+    /// The next CDC message requests an update.
+    pub requests_update: bool,
+    /// After a failover: when the peer is nudged.
     pub nudge: Option<Nudge>,
-    /// It stands in the list of those that may have something to send.
+    /// Listed in `Engine::dirty`.
     pub dirty: bool,
-    /// It waits for room on its link.
+    /// Listed in `Link::waiting`, for room on the link.
     pub waiting: bool,
-    /// Our user was told that there is no room.
+    /// Our user found no room: a `WRITABLE` is due.
     pub wants_room: bool,
     pub wants_shutdown: bool,
     pub wants_close: bool,
-    /// It ends by an abort.
+    /// The close is an abort.
     pub aborts: bool,
-    /// Our user was told that both sides have closed.
-    pub told_closed: bool,
-    /// When the sending of the rest ends in an abort.
+    /// `CLOSED` was reported to our user.
+    pub close_reported: bool,
+    /// When an unfinished close becomes an abort.
     pub linger: Option<Instant>,
-    /// The peer has ended the TCP connection: when its word on the end of this one is missed, and the last
-    /// message from it until then.
+    /// The peer has sent a FIN on TCP: when its CLOSED or ABORT times out, and its last CDC sequence number at the FIN.
     pub tcp_finished: Option<(Instant, u16)>,
     pub ready: Ready,
-    /// It stands in the list of those whose user has something to hear.
+    /// Listed in `Engine::announced`.
     pub announced: bool,
 }
 
 impl Socket {
-    /// Has its user told.
+    /// Queues events for the user.
     #[inline]
     pub fn announce(&mut self, ready: Ready, announced: &mut VecDeque<usize>) {
         self.ready |= ready;
@@ -237,7 +244,7 @@ impl Socket {
         }
     }
 
-    /// Has it looked at by the next flush.
+    /// Marks the socket for the next flush.
     #[inline]
     pub fn touch(&mut self, dirty: &mut VecDeque<usize>) {
         if !core::mem::replace(&mut self.dirty, true) {
@@ -263,7 +270,7 @@ impl Socket {
             pinned: false,
             rmb: None,
             rmb_pd: PdId(0),
-            elsewhere: Vec::new(),
+            secondary_regions: Vec::new(),
             rmb_size: 0,
             filled: false,
             swept: 0,
@@ -290,8 +297,8 @@ impl Socket {
             tx_urgent: None,
             in_flight: 0,
             validate: false,
-            speak: false,
-            asks: false,
+            cdc_due: false,
+            requests_update: false,
             nudge: None,
             dirty: false,
             waiting: false,
@@ -299,7 +306,7 @@ impl Socket {
             wants_shutdown: false,
             wants_close: false,
             aborts: false,
-            told_closed: false,
+            close_reported: false,
             linger: None,
             tcp_finished: None,
             ready: Ready::empty(),
@@ -317,55 +324,56 @@ impl Socket {
     }
 }
 
-/// Where a link group stands.
+/// State of a link group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupState {
-    /// At its first contact, by this socket.
+    /// In first contact, by this socket.
     Making(usize),
-    /// It takes connections.
+    /// Accepts connections.
     Active,
-    /// Its end was said; its queue pairs stay until then, to acknowledge that.
+    /// Ended; its queue pairs remain until this time, to acknowledge the peer's messages.
     Ending(Instant),
 }
 
-/// When a peer is asked for what it holds back.
+/// Schedule of update requests to a peer that holds data back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nudge {
     pub at: Instant,
-    /// How long nothing had moved then.
+    /// Pause before `at`.
     pub pause: Duration,
-    /// Bytes in both directions when that was last looked at.
+    /// Bytes moved in both directions at the last nudge.
     pub moved: u64,
 }
 
 /// A DELETE_LINK that waits for its answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Farewell {
-    /// The number of the link that goes.
+pub(super) struct PendingDelete {
+    /// Number of the deleted link.
     pub number: u8,
     pub reason: DeleteReason,
-    /// When it is said again, and how often it may be.
-    pub again: Instant,
-    pub left: u8,
+    /// When it is sent again.
+    pub resend_at: Instant,
+    /// Attempts left.
+    pub attempts_left: u8,
 }
 
-/// A link group: the links with a peer, and what is known of the peer's buffers.
+/// A link group: the links to a peer, and the peer's receive buffers.
 #[derive(Debug)]
 pub(super) struct Group {
     pub id: u32,
     pub role: Role,
     pub state: GroupState,
-    /// What the peer's Proposals call it (Linux: nothing), by which a server knows it again.
+    /// Peer ID in the peer's Proposals (Linux: zero), by which a server finds the group.
     pub peer_id: PeerId,
-    /// What its Accept or Confirm called it.
+    /// Peer ID in its Accept or Confirm.
     pub peer_name: PeerId,
     /// The peer's GID at first contact.
     pub peer_gid: Ipv6Addr,
-    /// Version 1: its MAC address then.
+    /// Version 1: the peer's MAC address at first contact.
     pub peer_mac: [u8; 6],
-    /// The peer's TCP address then: nobody else joins the group in its name.
+    /// The peer's TCP address at first contact: no other address joins the group.
     pub remote: IpAddr,
-    /// 1 or 2. Version 1 has no enterprises and releases.
+    /// 1 or 2. Version 1 has no EIDs and releases.
     pub version: u8,
     pub eid: Eid,
     pub release: u8,
@@ -376,45 +384,45 @@ pub(super) struct Group {
     pub pd: PdId,
     pub links: [Option<Link>; LINKS],
     pub next_link: u8,
-    /// Sockets that use it.
+    /// Sockets of the group.
     pub members: Vec<usize>,
-    /// Since when there are none.
+    /// Since when the group has no members.
     pub idle: Option<Instant>,
-    /// Sockets that are gone, and whose receive buffers the peer has not let go of.
+    /// Removed sockets whose receive buffers the peer has not released.
     pub retained: Vec<SocketId>,
-    /// It takes no more connections.
+    /// The group accepts no more connections.
     pub is_retiring: bool,
-    /// The peer's buffers: where each is, on each link.
+    /// The peer's receive buffers.
     pub buffers: PeerBuffers,
     pub flow: Option<(Flow, Instant)>,
-    /// A second link is to be offered.
+    /// An offer of a second link is due.
     pub wants_link: bool,
-    /// Version 1: our keys on a new link, as far as the peer was not told them yet.
+    /// Version 1: our keys on a new link that are still to be sent.
     pub moves: Vec<KeyMove>,
-    /// Links whose end the peer was told, and has not answered.
-    pub farewells: [Option<Farewell>; LINKS],
-    /// A link is missing: when it is tried again to make it, and how long to wait after that.
+    /// DELETE_LINK messages without a response.
+    pub pending_deletes: [Option<PendingDelete>; LINKS],
+    /// A link is missing: time of the next attempt, and the pause after it.
     pub remake: Option<(Instant, Duration)>,
-    /// Keys whose end the peer is to be told, each as one device or another has it.
+    /// Revoked keys to be sent in DELETE_RKEY, with their protection domains.
     pub dead_keys: Vec<(PdId, u32)>,
-    /// Sockets whose key the peer is to be told.
+    /// Sockets whose key is to be sent in CONFIRM_RKEY.
     pub new_keys: VecDeque<SocketId>,
-    /// Likewise, once the link stands that was being made when they came.
+    /// Sockets whose key is to be sent in CONFIRM_RKEY once the link that is being added is up.
     pub late_keys: Vec<SocketId>,
 }
 
-/// Where a link stands.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
-    /// Its queue pair is not confirmed yet.
+    /// Queue pair not confirmed yet.
     Making,
-    /// It carries connections.
+    /// Carries connections.
     Active,
-    /// It goes: what the peer sends on it is still heard, until it has answered.
+    /// Being deleted: messages of the peer are still received, until it has answered.
     Leaving,
 }
 
-/// What a SEND under way was.
+/// A SEND under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pending {
     Cdc {
@@ -423,9 +431,9 @@ pub(super) enum Pending {
         seqno: u16,
     },
     Llc,
-    /// As client: the answer to the first CONFIRM_LINK.
+    /// As client: the response to the first CONFIRM_LINK.
     Confirmation,
-    /// One that lies in the buffer for long messages.
+    /// An LLC message in the buffer for long messages.
     LongLlc,
 }
 
@@ -436,14 +444,14 @@ pub(super) struct PeerEnd {
     pub qpn: u32,
 }
 
-/// A link: a queue pair, and what is under way on it.
+/// A link: a queue pair, and the messages under way on it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub state: LinkState,
     /// Its number in LLC messages.
     pub number: u8,
     pub device: Device,
-    /// The group's domain at the device.
+    /// The group's protection domain at the device.
     pub pd: PdId,
     /// Our GID.
     pub gid: Ipv6Addr,
@@ -454,24 +462,26 @@ pub(super) struct Link {
     pub psn: u32,
     pub peer: PeerEnd,
     pub path_mtu: PathMtu,
-    /// Receives, a tail for long messages that they share, and one long message to be sent.
+    /// Receive slots, their common tail for long messages, and one long message to be sent.
     pub memory: Window,
-    /// SENDs that are not known to have arrived, and how many are, modulo 2^16.
+    /// Unacknowledged SENDs.
     pub pending: VecDeque<Pending>,
+    /// Number of acknowledged SENDs, modulo 2^16.
     pub arrived: u16,
     pub cdc_under_way: usize,
     pub long_under_way: bool,
-    /// Sockets that wait for room.
+    /// Sockets that wait for a CDC slot.
     pub waiting: VecDeque<usize>,
-    pub heard: Instant,
-    /// A test is under way; when patience with it ends.
+    pub last_rx: Instant,
+    /// Deadline of a TEST_LINK under way.
     pub test: Option<Instant>,
 }
 
 /// Bytes of a long message behind the first 44.
 pub(super) const TAIL: usize = crate::wire::llc::MAX_LEN - crate::wire::llc::LEN;
-/// Where the tail and the long message to be sent lie in a link's memory.
+/// Offset of the tail in a link's memory.
 const TAIL_AT: usize = RECEIVES * RECEIVE_STRIDE;
+/// Offset of the long message to be sent.
 const LONG_AT: usize = TAIL_AT + crate::wire::llc::MAX_LEN;
 /// Bytes of a link's memory.
 pub(super) const LINK_MEMORY: usize = LONG_AT + crate::wire::llc::MAX_LEN;
@@ -483,7 +493,7 @@ impl Link {
         self.arrived.wrapping_add(self.pending.len() as u16)
     }
 
-    /// The oldest SEND that was not known to have arrived, up to this one, which has.
+    /// Takes the oldest unacknowledged SEND, up to `send`.
     #[inline]
     pub fn take_arrived(&mut self, send: u16) -> Option<Pending> {
         if usize::from(send.wrapping_sub(self.arrived)) >= self.pending.len() {
@@ -493,20 +503,21 @@ impl Link {
         self.pending.pop_front()
     }
 
-    /// What a message in receive `n` begins with, which is all of most.
+    /// The first 44 bytes of receive `n`, which is all of most messages.
     #[inline]
     pub fn head(&self, n: usize) -> Option<[u8; crate::wire::llc::LEN]> {
         self.memory.read_array(n * RECEIVE_STRIDE).ok()
     }
 
-    /// Where receive `n` puts a message.
+    /// Memory of receive `n`.
     #[inline]
     pub fn receive(&self, n: usize) -> [Window; 2] {
         let head = self.memory.slice(n * RECEIVE_STRIDE, crate::wire::llc::LEN);
         [head.unwrap_or(Window::empty()), self.tail()]
     }
 
-    /// Posts a receive again, which was just taken: there is room for it. In the error state its flush will be heard of.
+    /// Posts a consumed receive again. Cannot fail for lack of room; in the error state its flush is reported as a
+    /// completion.
     #[inline]
     pub fn repost<P: Provider + ?Sized>(&self, id: u64, n: usize, provider: &mut P) {
         if !provider.repost_recv(self.qp, id) {
@@ -518,24 +529,24 @@ impl Link {
         self.memory.slice(TAIL_AT, TAIL).unwrap_or(Window::empty())
     }
 
-    /// As client: whether our answer to the first CONFIRM_LINK is under way.
+    /// As client: whether our response to the first CONFIRM_LINK is under way.
     pub fn answers_confirm(&self) -> bool {
         self.pending.iter().any(|pending| matches!(pending, Pending::Confirmation))
     }
 
-    /// Whether it uses neither port: not this one here, and not that one there.
+    /// Whether the link uses neither the local port `here` nor the peer's port `there`.
     pub fn is_apart(&self, here: Ipv4Addr, there: Ipv6Addr) -> bool {
         self.device.ip != here && self.peer.gid != there
     }
 
-    /// Where a long message of `len` bytes is sent from.
+    /// Memory for sending a long message of `len` bytes.
     pub fn long(&self, len: usize) -> Option<Window> {
         self.memory.slice(LONG_AT, len)
     }
 }
 
 impl Group {
-    /// The peer, as people call it.
+    /// The peer's address in reports.
     #[inline(never)]
     pub fn peer(&self) -> IpAddr {
         if self.version == 1 { self.remote } else { address_of(self.peer_gid) }
@@ -553,7 +564,7 @@ impl Group {
         self.links.iter().flatten().filter(|link| link.state == LinkState::Active).count()
     }
 
-    /// Whether one more link would make it safer: there is one, or there are two that share a port.
+    /// Whether another link would add redundancy: there is only one link, or two that share a port.
     #[inline(never)]
     pub fn lacks_link(&self) -> bool {
         let mut links = self.links.iter().flatten();
@@ -567,7 +578,7 @@ impl Group {
         }
     }
 
-    /// The asymmetric link, once two others share no port: it shares one with each of them.
+    /// The asymmetric link, if the two others share no port: it shares one with each of them.
     pub fn superfluous_link(&self) -> Option<usize> {
         if self.active_links() < LINKS {
             return None;

@@ -1,5 +1,5 @@
-//! Timers: handshakes, LLC answers, silent links, idle groups, slow closes. A socket or group has one, for the
-//! earliest of its times, so that nobody looks at those whose time has not come.
+//! Timers: handshakes, LLC responses, silent links, idle groups, slow closes. A socket or group has one timer, for the
+//! earliest of its deadlines, so that only expired ones are examined.
 
 use super::table::{GroupState, LinkState, Phase};
 use super::{BATCH, Engine, EngineContext, Ready, Role};
@@ -11,7 +11,7 @@ use net::Neighbours;
 use softverbs::timers;
 use verbs::Provider;
 
-/// When whose timers run.
+/// Timers of sockets and of groups.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     pub sockets: timers::Timers,
@@ -19,7 +19,7 @@ pub(super) struct Timers {
 }
 
 impl Engine {
-    /// Has the timers of a socket run at `at`, if not earlier.
+    /// Arms the timer of a socket for `at`, if it is not due earlier.
     pub(super) fn arm_socket(&mut self, key: usize, at: Instant) {
         if self.sockets.contains(key) {
             self.timers.sockets.make_room(key);
@@ -27,7 +27,7 @@ impl Engine {
         }
     }
 
-    /// Has the timers of a group run at `at`, if not earlier.
+    /// Arms the timer of a group for `at`, if it is not due earlier.
     pub(super) fn arm_group(&mut self, key: usize, at: Instant) {
         if self.groups.contains(key) {
             self.timers.groups.make_room(key);
@@ -35,20 +35,20 @@ impl Engine {
         }
     }
 
-    /// When `handle_timeout` wants to be called, if ever.
+    /// When `handle_timeout` is to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let Timers { sockets, groups } = &self.timers;
         Instant::first([sockets.first(), groups.first(), self.sweep])
     }
 
-    /// Runs the timers that have expired, some at a time; false if there are none.
+    /// Runs expired timers, a bounded number per call. Returns false if there were none.
     pub fn handle_timeout<P: Provider + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> bool {
         let mut ran = false;
-        // Those that they set anew are for the next time.
+        // Timers that are armed meanwhile run in the next call.
         for _ in 0..self.timers.sockets.len().min(BATCH) {
             let Some(key) = self.timers.sockets.take_due(ctx.now) else { break };
             ran = true;
@@ -73,13 +73,13 @@ impl Engine {
         neighbours: &mut dyn Neighbours,
     ) {
         self.nudge(key, ctx.now);
-        if self.misses_end(key, ctx) {
+        if self.abort_if_end_missing(key, ctx) {
             return;
         }
         let socket = &self.sockets[key];
         if let Some(linger) = socket.linger {
             if !linger.standstill(ctx.now).is_zero() {
-                // The peer may take the rest yet.
+                // The machine was paused: the peer may still take the rest.
                 let linger = ctx.now + self.config.linger;
                 self.sockets[key].linger = Some(linger);
                 self.arm_socket(key, linger);
@@ -103,17 +103,17 @@ impl Engine {
             let late = handshake.opened + self.config.accept_wait.1;
             let answered = handshake.answered;
             if phase == Phase::Accept && retry.is_none() && deadline < late {
-                // A server that has other handshakes with us may come to this one yet.
+                // A server with other handshakes of ours may still answer this one.
                 if self.groups_with(remote).any(|(_, group)| group.role == Role::Client) {
                     return self.set_phase(key, phase, late);
                 }
             }
             if role == Role::Client {
-                self.waited_in_vain(remote, ctx.now);
+                self.note_roce_timeout(remote, ctx.now);
             }
             match phase {
                 Phase::Link if answered => self.fail(key, ctx),
-                // Whatever Linux waits for on TCP, it waits for in vain only once.
+                // Linux waits only once for the next message on TCP.
                 Phase::Link => self.decline(key, Reason::TIMEOUT_CONFIRM_LINK, false, ctx),
                 Phase::Key => self.decline(key, Reason::REGISTER_BUFFER, false, ctx),
                 _ if retry.is_some() => self.decline(key, Reason::NO_ROUTE, false, ctx),
@@ -132,22 +132,22 @@ impl Engine {
         }
     }
 
-    /// Ends a socket whose peer has ended the TCP connection and says nothing of the socket; true if it did.
-    fn misses_end<P: Provider + ?Sized>(
+    /// Aborts a socket whose peer has sent a FIN on TCP and then no CLOSED or ABORT in time. Returns true if it did.
+    fn abort_if_end_missing<P: Provider + ?Sized>(
         &mut self,
         key: usize,
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let wait = self.config.end_wait;
         let socket = &mut self.sockets[key];
-        let Some((until, heard)) = socket.tcp_finished else { return false };
+        let Some((until, last_seqno)) = socket.tcp_finished else { return false };
         if socket.rx_end.is_closed() {
             socket.tcp_finished = None;
             return false;
         }
-        // After SENDING_DONE it may still read, as long as there may be something.
+        // After SENDING_DONE the peer may read on as long as we have not closed.
         let reads = socket.rx_end.contains(End::SENDING_DONE) && !socket.tx_end.is_closed();
-        if until <= ctx.now && !reads && socket.rx_seqno == heard {
+        if until <= ctx.now && !reads && socket.rx_seqno == last_seqno {
             socket.tcp_finished = None;
             socket.end_missed = true;
             let ready = self.handle_end(key, End::ABORT);
@@ -156,8 +156,8 @@ impl Engine {
             return true;
         }
         let next = if until <= ctx.now { ctx.now + wait } else { until };
-        let heard = if until <= ctx.now { socket.rx_seqno } else { heard };
-        socket.tcp_finished = Some((next, heard));
+        let last_seqno = if until <= ctx.now { socket.rx_seqno } else { last_seqno };
+        socket.tcp_finished = Some((next, last_seqno));
         self.arm_socket(key, next);
         false
     }
@@ -167,7 +167,7 @@ impl Engine {
         match group.state {
             GroupState::Ending(until) if until <= ctx.now => return self.drop_group(key, ctx),
             GroupState::Ending(until) => return self.arm_group(key, until),
-            // The handshake has its own timers.
+            // The handshake has its own timer.
             GroupState::Making(_) => return,
             GroupState::Active => {}
         }
@@ -176,9 +176,9 @@ impl Engine {
             if deadline <= ctx.now {
                 let link = flow.link();
                 group.flow = None;
-                // Who waits for a key's answer has a timer of its own.
+                // A socket that waits for CONFIRM_RKEY has its own timer.
                 if let Some(link) = link {
-                    // The further link came to nothing, which the client may not have noticed.
+                    // The additional link failed. The client may not have noticed.
                     self.link_failed(key, link, ctx);
                 }
                 self.next_flow(key, ctx);
@@ -186,7 +186,7 @@ impl Engine {
                 self.arm_group(key, deadline);
             }
         }
-        self.say_farewells(key, ctx);
+        self.send_due_deletes(key, ctx);
         let Some(group) = self.groups.get(key) else { return };
         if let Some(idle) = group.idle {
             let keep =
@@ -209,14 +209,14 @@ impl Engine {
         at: usize,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        let (test_link, patience) = (self.config.test_link, self.config.confirm_wait.1);
+        let (test_link, timeout) = (self.config.test_link, self.config.confirm_wait.1);
         let Some(link) = self.groups.get_mut(group).and_then(|g| g.links[at].as_mut()) else {
             return;
         };
         match link.test {
-            // A further one: the server has its flow, the client waits for CONFIRM_LINK.
+            // An additional link: the server has its flow, the client waits for CONFIRM_LINK.
             _ if link.state == LinkState::Making => {
-                let deadline = link.heard + patience;
+                let deadline = link.last_rx + timeout;
                 if deadline <= ctx.now {
                     return self.link_failed(group, at, ctx);
                 }
@@ -226,19 +226,19 @@ impl Engine {
             Some(deadline) if deadline > ctx.now => self.arm_group(group, deadline),
             Some(deadline) => {
                 link.test = None;
-                if link.heard + self.config.llc_wait <= deadline {
-                    // Where the machine stood still meanwhile, the answer may be lost: it is asked again.
+                if link.last_rx + self.config.llc_wait <= deadline {
+                    // If the machine was paused meanwhile, the answer may be lost: test again.
                     return match deadline.standstill(ctx.now).is_zero() {
                         true => self.link_failed(group, at, ctx),
                         false => self.test_link(group, at, ctx),
                     };
                 }
-                let next = link.heard + test_link;
+                let next = link.last_rx + test_link;
                 self.arm_group(group, next);
             }
-            None if link.heard + test_link <= ctx.now => self.test_link(group, at, ctx),
+            None if link.last_rx + test_link <= ctx.now => self.test_link(group, at, ctx),
             None => {
-                let next = link.heard + test_link;
+                let next = link.last_rx + test_link;
                 self.arm_group(group, next);
             }
         }

@@ -1,5 +1,5 @@
-//! What tests do in the place of a host or of the network: CLC messages are carried by hand, and LLC messages forged, or
-//! read off the wire.
+//! Manual steps of tests in place of a host or of the network: carrying CLC messages, forging LLC messages, and reading
+//! recorded ones.
 
 use super::World;
 use crate::engine::SocketId;
@@ -10,41 +10,41 @@ use std::vec::Vec;
 use verbs::{Payload, Provider, SendOperation, SendRequest, SendWith};
 
 impl World {
-    /// Opens a TCP connection on which nobody carries anything; its sockets, by host.
+    /// Opens a TCP connection that the test carries. Returns its sockets, by host.
     pub fn by_hand(&mut self, client: usize) -> [SocketId; 2] {
         let at = self.connect_from(client);
         self.tcp.remove(at).ends.map(Option::unwrap)
     }
 
-    /// What a socket of host `n` has to say on its TCP connection.
-    pub fn say(&mut self, n: usize, id: SocketId) -> Vec<u8> {
+    /// Takes the CLC bytes that a socket of host `n` sends.
+    pub fn take_clc(&mut self, n: usize, id: SocketId) -> Vec<u8> {
         let mut bytes = [0; 1024];
         let count = self.hosts[n].engine.poll_clc_bytes(id, &mut bytes);
         bytes[..count].to_vec()
     }
 
-    /// Gives a socket of host `n` bytes of its TCP connection, again as long as it does not take all; a quarter of a
-    /// second passes.
-    pub fn hear(&mut self, n: usize, id: SocketId, bytes: &[u8]) {
+    /// Passes CLC bytes to a socket of host `n`, repeatedly until it has taken all. A quarter of a second passes.
+    pub fn feed_clc(&mut self, n: usize, id: SocketId, bytes: &[u8]) {
         let mut taken = 0;
         for _ in 0..5 {
             let rest = &bytes[taken..];
-            taken +=
-                self.with_engine(n, |engine, ctx, way| engine.handle_clc_bytes(id, rest, ctx, way));
+            taken += self.with_engine(n, |engine, ctx, neighbours| {
+                engine.handle_clc_bytes(id, rest, ctx, neighbours)
+            });
             self.wait(Duration::from_millis(50));
         }
     }
 
-    /// A handshake by hand, as far as to its Accept: that of host `1 - client`.
+    /// Carries a handshake up to the Accept of host `1 - client`.
     pub fn accept_by_hand(&mut self, client: usize) -> ([SocketId; 2], Vec<u8>) {
         let ids = self.by_hand(client);
-        let proposal = self.say(client, ids[client]);
-        self.hear(1 - client, ids[1 - client], &proposal);
-        let accept = self.say(1 - client, ids[1 - client]);
+        let proposal = self.take_clc(client, ids[client]);
+        self.feed_clc(1 - client, ids[1 - client], &proposal);
+        let accept = self.take_clc(1 - client, ids[1 - client]);
         (ids, accept)
     }
 
-    /// Host `n` sends an LLC message on a link of one of its groups.
+    /// Sends an LLC message from host `n` on a link of one of its groups.
     pub fn forge_llc(
         &mut self,
         n: usize,
@@ -69,30 +69,30 @@ impl World {
         self.wait(Duration::from_millis(1));
     }
 
-    /// From here on frames are kept for [`World::llc_heard`].
-    pub fn listen(&mut self) {
+    /// Starts recording frames for [`World::recorded_llc`].
+    pub fn record_frames(&mut self) {
         self.network.record = Some(Vec::new());
     }
 
-    /// The LLC messages that went over the wire, in order, and who sent each.
-    pub fn llc_heard(&mut self) -> Vec<(usize, Llc)> {
-        let heard = self.heard();
+    /// The recorded LLC messages in order, with their senders.
+    pub fn recorded_llc(&mut self) -> Vec<(usize, Llc)> {
+        let recorded_sends = self.recorded_sends();
         let parsed = |(n, bytes): &(usize, Vec<u8>)| {
             let llc = Llc::parse(bytes.get(..LEN)?).or_else(|_| Llc::parse(bytes)).ok()?;
             (bytes[0] != cdc::TYPE).then_some((*n, llc))
         };
-        heard.iter().filter_map(parsed).collect()
+        recorded_sends.iter().filter_map(parsed).collect()
     }
 
-    /// Likewise, the CDC messages that host `n` sent.
-    pub fn cdc_heard(&mut self, n: usize) -> Vec<Cdc> {
-        let heard = self.heard();
-        let sent = heard.iter().filter(|(from, _)| *from == n);
+    /// The recorded CDC messages of host `n`.
+    pub fn recorded_cdc(&mut self, n: usize) -> Vec<Cdc> {
+        let recorded_sends = self.recorded_sends();
+        let sent = recorded_sends.iter().filter(|(from, _)| *from == n);
         sent.filter_map(|(_, bytes)| Cdc::parse(bytes.get(..LEN)?.try_into().ok()?)).collect()
     }
 
-    /// What SENDs carried.
-    fn heard(&mut self) -> Vec<(usize, Vec<u8>)> {
+    /// The recorded SENDs, with their senders.
+    fn recorded_sends(&mut self) -> Vec<(usize, Vec<u8>)> {
         let frames = self.network.record.replace(Vec::new()).unwrap_or_default();
         let messages = frames.iter().filter_map(|(n, frame)| {
             // Before the BTH: a GRH (RoCEv1), or IPv4 and UDP.
@@ -104,7 +104,7 @@ impl World {
         messages.collect()
     }
 
-    /// Bytes of a host's memory that are free, or in stock for receive buffers.
+    /// Bytes of a host's memory that are free, or in the receive buffer pool.
     pub fn free(&self, n: usize) -> usize {
         let size = 16 << 10 << self.hosts[n].engine.config().rmb_size;
         self.hosts[n].arena.available() + self.hosts[n].roce.odp_pool() * size

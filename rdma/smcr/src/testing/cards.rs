@@ -1,5 +1,5 @@
-//! The device of a host: RoCE over its ports, or as if each port was a card of its own, which has a domain, keys and queue
-//! pairs of its own. RoCE checks that nobody uses a key of one card at the other.
+//! Device of a test host: software RoCE over all its ports, or one card per port with its own protection domain, keys
+//! and queue pairs. RoCE checks that a key of one card is not used at the other.
 
 use core::net::IpAddr;
 use core::ops::{Deref, DerefMut};
@@ -9,14 +9,14 @@ use roce::Roce;
 use std::collections::HashMap;
 use verbs::*;
 
-/// What the ports of a host are.
+/// Kind of a host's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One device, which gives buffers their memory when they are written to.
+    /// One device with receive buffers on demand.
     OneDevice,
-    /// Cards, where buffers have memory from the beginning.
+    /// Cards without receive buffers on demand.
     Cards,
-    /// Cards, of which the first gives buffers their memory when they are written to.
+    /// Cards, the first of which has receive buffers on demand.
     CardsOnDemand,
 }
 
@@ -25,12 +25,13 @@ pub enum Kind {
 pub struct Cards {
     roce: Roce,
     kind: Kind,
-    /// The address of the second card, and its domain beside each of the first.
+    /// Address of the second card.
     second: IpAddr,
+    /// Protection domains of the second card, by those of the first.
     beside: HashMap<u32, PdId>,
-    /// The registration behind so many is refused.
+    /// Number of registrations before one fails.
     pub refuse: Option<usize>,
-    /// Registrations that there are.
+    /// Current registrations.
     pub regions: usize,
 }
 
@@ -57,7 +58,7 @@ impl DerefMut for Cards {
     }
 }
 
-/// Verbs that are RoCE's.
+/// Forwards verbs to RoCE.
 macro_rules! of_roce {
     (
         reads { $(fn $r:ident($($ra:ident: $rt:ty),*) -> $rr:ty;)* }

@@ -1,4 +1,4 @@
-//! Accepts that a client gets: which group and link a server may mean, and what is said of one that there is not.
+//! Accepts received by a client: which group and link a server may name, and the Decline for others.
 
 use crate::engine::{Config, Ready};
 use crate::testing::{World, config};
@@ -9,18 +9,18 @@ use core::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 in_both_versions! {
-    an_accept_names_a_link_that_there_is
-    of_a_lost_link_the_group_is_kept
-    a_group_that_ends_is_used_no_more
-    a_server_that_makes_another_group_has_the_first_tested
-    an_accept_is_no_confirm
-    a_group_that_is_being_made_is_waited_for
+    accept_for_unknown_link_is_declined_out_of_sync
+    accept_for_lost_link_keeps_the_group
+    ending_group_is_not_reused
+    group_is_tested_when_its_server_requests_another
+    confirm_in_place_of_accept_fails_the_handshake
+    accept_is_held_while_its_group_is_created
 }
 
-/// What a client says to an Accept: a Confirm, or why not, and whether it is out of sync.
-type Said = Result<(), (Reason, bool)>;
+/// A client's answer to an Accept: a Confirm, or the reason of a Decline and whether it is out of sync.
+type Answer = Result<(), (Reason, bool)>;
 
-const OUT_OF_SYNC: Said = Err((Reason::SYNC, true));
+const OUT_OF_SYNC: Answer = Err((Reason::SYNC, true));
 
 fn world(version: u8, seed: u64, max_links: u8) -> World {
     let settings = || Config { max_links, ..config() };
@@ -31,37 +31,37 @@ fn world(version: u8, seed: u64, max_links: u8) -> World {
     w
 }
 
-/// What host 1 says to an Accept that was changed on its way.
-fn answer(w: &mut World, change: impl FnOnce(&mut AcceptConfirm)) -> Said {
+/// The answer of host 1 to a modified Accept.
+fn answer(w: &mut World, change: impl FnOnce(&mut AcceptConfirm)) -> Answer {
     let (ids, accept) = w.accept_by_hand(1);
     let mut accept = AcceptConfirm::parse(&accept).expect("an Accept");
     assert!(!accept.first_contact);
     change(&mut accept);
-    w.hear(1, ids[1], &accept.emit());
-    let said = w.say(1, ids[1]);
-    match Decline::parse(&said) {
+    w.feed_clc(1, ids[1], &accept.emit());
+    let reply = w.take_clc(1, ids[1]);
+    match Decline::parse(&reply) {
         Ok(decline) => {
-            // Who proposes refuses nobody.
+            // A client's Decline is not recorded as a refusal.
             assert!(w.hosts[1].engine.admission.refusals.pop().is_none());
             Err((decline.reason, decline.out_of_sync))
         }
         Err(_) => {
-            let confirm = AcceptConfirm::parse(&said).expect("a Confirm");
+            let confirm = AcceptConfirm::parse(&reply).expect("a Confirm");
             assert_eq!(confirm.kind, MessageType::Confirm);
             Ok(())
         }
     }
 }
 
-fn an_accept_names_a_link_that_there_is(version: u8) {
+fn accept_for_unknown_link_is_declined_out_of_sync(version: u8) {
     let mut w = world(version, 41, 1);
-    // A group in which host 1 is the server: whoever it is, it is not meant.
+    // A group in which host 1 is the server: an Accept must not match it.
     let at = w.connect_from(0);
     let client = w.tcp[at].ends[0].unwrap();
-    assert!(w.run(SECOND, |w| w.was_told(0, client, Ready::ESTABLISHED)));
+    assert!(w.run(SECOND, |w| w.has_event(0, client, Ready::ESTABLISHED)));
     let groups = w.hosts[0].engine.links().collect::<std::vec::Vec<_>>();
     let other = groups.iter().find(|link| link.role == crate::engine::Role::Client).unwrap().qpns.0;
-    let cases: [(&str, fn(&mut AcceptConfirm, u32), Said); 6] = [
+    let cases: [(&str, fn(&mut AcceptConfirm, u32), Answer); 6] = [
         ("as it is", |_, _| (), Ok(())),
         ("of another peer", |accept, _| accept.peer_id = PeerId([7; 8]), OUT_OF_SYNC),
         ("of another queue pair", |accept, _| accept.qpn += 1, OUT_OF_SYNC),
@@ -74,7 +74,7 @@ fn an_accept_names_a_link_that_there_is(version: u8) {
         (
             "of another MAC address",
             |accept, _| accept.mac[5] ^= 1,
-            // Only version 1 looks at it.
+            // Only version 1 compares it.
             if version == 1 { OUT_OF_SYNC } else { Ok(()) },
         ),
     ];
@@ -83,9 +83,9 @@ fn an_accept_names_a_link_that_there_is(version: u8) {
     }
 }
 
-/// A server that heard that we are out of sync would end a group whose other link stands.
-fn of_a_lost_link_the_group_is_kept(version: u8) {
-    let cases: [(&str, fn(&mut AcceptConfirm), Said); 3] = [
+/// A server that receives an out-of-sync Decline would end a group whose other link is up.
+fn accept_for_lost_link_keeps_the_group(version: u8) {
+    let cases: [(&str, fn(&mut AcceptConfirm), Answer); 3] = [
         ("as it is", |_| (), Ok(())),
         ("of a link that is gone", |accept| accept.qpn += 1, Err((Reason::NO_ACTIVE_LINK, false))),
         (
@@ -100,7 +100,7 @@ fn of_a_lost_link_the_group_is_kept(version: u8) {
     }
 }
 
-fn a_group_that_ends_is_used_no_more(version: u8) {
+fn ending_group_is_not_reused(version: u8) {
     for max_links in [1, 2] {
         netsim::label!(version, max_links);
         let mut w = world(version, 43, max_links);
@@ -109,30 +109,30 @@ fn a_group_that_ends_is_used_no_more(version: u8) {
         let body = Body::DeleteLink { link: 0, all: true, orderly: false, reason };
         w.forge_llc(0, (0, 0), false, body);
         assert_eq!(w.hosts[1].engine.groups().next().map(|group| group.active), Some(false));
-        w.hear(1, ids[1], &accept);
-        let said = Decline::parse(&w.say(1, ids[1])).unwrap();
-        assert_eq!((said.reason, said.out_of_sync), (Reason::SYNC, true));
+        w.feed_clc(1, ids[1], &accept);
+        let reply = Decline::parse(&w.take_clc(1, ids[1])).unwrap();
+        assert_eq!((reply.reason, reply.out_of_sync), (Reason::SYNC, true));
     }
 }
 
-/// One in which the roles are the other way round has nothing to do with it.
-fn a_server_that_makes_another_group_has_the_first_tested(version: u8) {
+/// A group with reversed roles is not tested.
+fn group_is_tested_when_its_server_requests_another(version: u8) {
     for of_client in [true, false] {
         netsim::label!(version, of_client);
         let mut w = World::of_version(version, 44, [config(), config()], [1, 1]);
         if of_client {
             w.established();
-            // The server forgets it: it wants another group.
+            // The server loses the group, and requests another one.
             w.reboot(0);
         } else {
             let at = w.connect_from(0);
             let client = w.tcp[at].ends[0].unwrap();
-            assert!(w.run(SECOND, |w| w.was_told(0, client, Ready::ESTABLISHED)));
+            assert!(w.run(SECOND, |w| w.has_event(0, client, Ready::ESTABLISHED)));
         }
         w.wait(SECOND);
-        w.listen();
+        w.record_frames();
         w.established();
-        let tests = w.llc_heard();
+        let tests = w.recorded_llc();
         let tests = tests.iter().filter(|(n, llc)| {
             *n == 1 && !llc.response && matches!(llc.body, Body::TestLink { .. })
         });
@@ -140,24 +140,24 @@ fn a_server_that_makes_another_group_has_the_first_tested(version: u8) {
     }
 }
 
-fn an_accept_is_no_confirm(version: u8) {
+fn confirm_in_place_of_accept_fails_the_handshake(version: u8) {
     let mut w = world(version, 45, 1);
     let (ids, accept) = w.accept_by_hand(1);
     let mut accept = AcceptConfirm::parse(&accept).unwrap();
     accept.kind = MessageType::Confirm;
-    w.hear(1, ids[1], &accept.emit());
-    assert!(w.was_told(1, ids[1], Ready::FAILED));
+    w.feed_clc(1, ids[1], &accept.emit());
+    assert!(w.has_event(1, ids[1], Ready::FAILED));
     assert_eq!(w.hosts[1].engine.counters().failed, 1);
 }
 
-/// By the one of its server, and by no other.
-fn a_group_that_is_being_made_is_waited_for(version: u8) {
+/// Only Accepts of the same server are held.
+fn accept_is_held_while_its_group_is_created(version: u8) {
     for (stranger, expected) in [(false, None), (true, Some((Reason::SYNC, true)))] {
         netsim::label!(version, stranger);
         let mut w = World::of_version(version, 46, [config(), config()], [1, 1]);
         let (first, accept) = w.accept_by_hand(1);
-        w.hear(1, first[1], &accept);
-        let confirm = w.say(1, first[1]);
+        w.feed_clc(1, first[1], &accept);
+        let confirm = w.take_clc(1, first[1]);
         let mut accept = AcceptConfirm::parse(&accept).unwrap();
         accept.first_contact = false;
         if let Some(v2) = &mut accept.v2 {
@@ -167,16 +167,16 @@ fn a_group_that_is_being_made_is_waited_for(version: u8) {
             accept.peer_id = PeerId([7; 8]);
         }
         let second = w.by_hand(1);
-        w.say(1, second[1]);
-        w.hear(1, second[1], &accept.emit());
-        let said = Decline::parse(&w.say(1, second[1])).ok();
-        assert_eq!(said.map(|decline| (decline.reason, decline.out_of_sync)), expected);
-        // When it is made the other one goes on.
-        w.hear(0, first[0], &confirm);
-        assert!(w.was_told(1, first[1], Ready::ESTABLISHED));
+        w.take_clc(1, second[1]);
+        w.feed_clc(1, second[1], &accept.emit());
+        let reply = Decline::parse(&w.take_clc(1, second[1])).ok();
+        assert_eq!(reply.map(|decline| (decline.reason, decline.out_of_sync)), expected);
+        // The held handshake continues when the group is up.
+        w.feed_clc(0, first[0], &confirm);
+        assert!(w.has_event(1, first[1], Ready::ESTABLISHED));
         w.wait(SECOND / 10);
-        assert_eq!(w.was_told(1, second[1], Ready::FALLBACK), stranger);
-        let said = w.say(1, second[1]);
-        assert_eq!(AcceptConfirm::parse(&said).is_ok(), !stranger);
+        assert_eq!(w.has_event(1, second[1], Ready::FALLBACK), stranger);
+        let reply = w.take_clc(1, second[1]);
+        assert_eq!(AcceptConfirm::parse(&reply).is_ok(), !stranger);
     }
 }

@@ -1,4 +1,4 @@
-//! Connections of two engines: first contact, reuse, streams, ends.
+//! Basic connections of two engines: first contact, reuse, streams, ends.
 
 use crate::engine::{Config, Ready, RecvError, Role, SendError, SocketId, State};
 use crate::testing::{World, config, device, ip, pattern};
@@ -20,7 +20,11 @@ fn first_contact_and_an_echo() {
     w.wait(SECOND / 1000);
     assert_eq!(w.recv(1, client), b"world");
     assert_eq!(w.hosts[0].engine.groups().count(), 1);
-    assert_eq!(w.hosts[0].engine.counters().cdc_sent, 1, "the cursor rides along");
+    assert_eq!(
+        w.hosts[0].engine.counters().cdc_sent,
+        1,
+        "the answer's message has the consumer cursor"
+    );
     assert_eq!(w.hosts[0].engine.counters().first_contacts, 1);
 }
 
@@ -30,7 +34,7 @@ fn later_connections_share_the_group_and_many_at_once_make_one() {
     let all: Vec<_> = (0..8).map(|_| w.connect_from(1)).collect();
     let up = |w: &World| {
         all.iter().all(|&at| {
-            (0..2).all(|n| w.was_told(n, w.tcp[at].ends[n].unwrap(), Ready::ESTABLISHED))
+            (0..2).all(|n| w.has_event(n, w.tcp[at].ends[n].unwrap(), Ready::ESTABLISHED))
         })
     };
     assert!(w.run(SECOND, |w| up(w)));
@@ -39,9 +43,9 @@ fn later_connections_share_the_group_and_many_at_once_make_one() {
         assert_eq!(groups.len(), 1);
         assert_eq!(groups[0].connections, 8);
     }
-    // The other way round it is another group.
+    // Connections in the other direction use another group.
     let at = w.connect_from(0);
-    assert!(w.run(SECOND, |w| w.was_told(0, w.tcp[at].ends[0].unwrap(), Ready::ESTABLISHED)));
+    assert!(w.run(SECOND, |w| w.has_event(0, w.tcp[at].ends[0].unwrap(), Ready::ESTABLISHED)));
     assert_eq!(w.hosts[0].engine.groups().count(), 2);
 }
 
@@ -53,22 +57,22 @@ fn a_megabyte_each_way_wraps_cursors_and_fills_windows() {
     w.transfer(0, ids, &pattern(1 << 20, 2), 1000);
 }
 
-/// Who waits for data is told when some has come, and not when the peer only says that it has read.
+/// READABLE is reported for data, not for a window update.
 #[test]
-fn data_that_has_come_is_told() {
+fn readable_is_reported_for_data_only() {
     let mut w = World::new(13);
     let ids = w.established();
-    w.hear_nothing();
+    w.clear_events();
     w.send(1, ids[1], b"news");
     w.wait(SECOND / 1000);
-    assert!(w.was_told(0, ids[0], Ready::READABLE));
-    w.hear_nothing();
+    assert!(w.has_event(0, ids[0], Ready::READABLE));
+    w.clear_events();
     assert_eq!(w.recv(0, ids[0]), b"news");
     w.wait(SECOND);
-    assert!((0..2).all(|n| !w.was_told(n, ids[n], Ready::READABLE)));
+    assert!((0..2).all(|n| !w.has_event(n, ids[n], Ready::READABLE)));
 }
 
-/// The client's Confirm of a first contact lists the GIDs of its ports, for more links; later ones do not.
+/// The client's Confirm of a first contact lists the GIDs of its ports, for more links; later Confirms do not.
 #[test]
 fn a_first_confirm_lists_the_ports() {
     let mut w = World::with_ports(14, [config(), config()], [2, 2]);
@@ -78,10 +82,10 @@ fn a_first_confirm_lists_the_ports() {
         let carry = |w: &mut World, [from, to]: [(usize, SocketId); 2]| {
             let mut bytes = [0; 512];
             let count = w.hosts[from.0].engine.poll_clc_bytes(from.1, &mut bytes);
-            w.with_engine(to.0, |engine, ctx, way| {
-                engine.handle_clc_bytes(to.1, &bytes[..count], ctx, way)
+            w.with_engine(to.0, |engine, ctx, neighbours| {
+                engine.handle_clc_bytes(to.1, &bytes[..count], ctx, neighbours)
             });
-            // It may wait for the peer's MAC address, or for an answer over the link.
+            // The handshake may wait for the peer's MAC address, or for an LLC response.
             w.wait(SECOND / 4);
             bytes[..count].to_vec()
         };
@@ -96,11 +100,11 @@ fn a_first_confirm_lists_the_ports() {
             .gids;
         let ports = (0..2).map(|port| device(1, port).ip.to_ipv6_mapped());
         assert_eq!(gids, if first { ports.collect() } else { Vec::new() });
-        assert!(w.run(SECOND, |w| w.was_told(0, server.1, Ready::ESTABLISHED)));
+        assert!(w.run(SECOND, |w| w.has_event(0, server.1, Ready::ESTABLISHED)));
     }
 }
 
-/// What a group may have is settled by the server's Accept: a Confirm that says otherwise is declined.
+/// The server's Accept determines the limits of a group: a Confirm with other limits is declined.
 #[test]
 fn a_confirm_of_other_limits_is_declined() {
     for (connections, links, expected) in
@@ -109,17 +113,19 @@ fn a_confirm_of_other_limits_is_declined() {
         let mut w = World::new(15);
         let at = w.connect_from(1);
         let [server, client] = w.tcp.remove(at).ends.map(Option::unwrap);
-        let mut said = [0; 512];
+        let mut buffer = [0; 512];
         let hand = |w: &mut World, n: usize, id, bytes: &[u8]| {
-            w.with_engine(n, |engine, ctx, way| engine.handle_clc_bytes(id, bytes, ctx, way));
+            w.with_engine(n, |engine, ctx, neighbours| {
+                engine.handle_clc_bytes(id, bytes, ctx, neighbours)
+            });
             w.wait(SECOND / 4);
         };
-        let count = w.hosts[1].engine.poll_clc_bytes(client, &mut said);
-        hand(&mut w, 0, server, &said[..count]);
-        let count = w.hosts[0].engine.poll_clc_bytes(server, &mut said);
-        hand(&mut w, 1, client, &said[..count]);
-        let count = w.hosts[1].engine.poll_clc_bytes(client, &mut said);
-        let mut confirm = AcceptConfirm::parse(&said[..count]).unwrap();
+        let count = w.hosts[1].engine.poll_clc_bytes(client, &mut buffer);
+        hand(&mut w, 0, server, &buffer[..count]);
+        let count = w.hosts[0].engine.poll_clc_bytes(server, &mut buffer);
+        hand(&mut w, 1, client, &buffer[..count]);
+        let count = w.hosts[1].engine.poll_clc_bytes(client, &mut buffer);
+        let mut confirm = AcceptConfirm::parse(&buffer[..count]).unwrap();
         let contact = confirm.v2.as_mut().and_then(|v2| v2.first_contact.as_mut()).unwrap();
         let limits = contact.limits.as_mut().unwrap();
         (limits.0, limits.1) = (limits.0 ^ connections, limits.1 ^ links);
@@ -129,35 +135,36 @@ fn a_confirm_of_other_limits_is_declined() {
     }
 }
 
-/// A client tells of its buffers on busy links, one after the other, before it says Confirm. It believes in
-/// the connection from then on, and so do we.
+/// A client announces its buffers on busy links one after another before it sends the Confirm. From then on the
+/// connection is established for the client, so the server must accept a late Confirm.
 #[test]
-fn a_confirm_may_be_late() {
+fn late_confirm_is_accepted() {
     let mut w = World::new(12);
     let good = w.established();
     let at = w.connect_from(1);
     let ids = w.tcp.remove(at).ends.map(Option::unwrap);
-    let say = |w: &mut World, from: usize| {
+    let take = |w: &mut World, from: usize| {
         let mut bytes = [0; 512];
         let count = w.hosts[from].engine.poll_clc_bytes(ids[from], &mut bytes);
         bytes[..count].to_vec()
     };
-    let hear = |w: &mut World, n: usize, bytes: &[u8]| {
-        let taken =
-            w.with_engine(n, |engine, ctx, way| engine.handle_clc_bytes(ids[n], bytes, ctx, way));
+    let feed = |w: &mut World, n: usize, bytes: &[u8]| {
+        let taken = w.with_engine(n, |engine, ctx, neighbours| {
+            engine.handle_clc_bytes(ids[n], bytes, ctx, neighbours)
+        });
         assert_eq!(taken, bytes.len());
     };
-    let proposal = say(&mut w, 1);
-    hear(&mut w, 0, &proposal);
-    let accept = say(&mut w, 0);
-    hear(&mut w, 1, &accept);
-    let confirm = say(&mut w, 1);
+    let proposal = take(&mut w, 1);
+    feed(&mut w, 0, &proposal);
+    let accept = take(&mut w, 0);
+    feed(&mut w, 1, &accept);
+    let confirm = take(&mut w, 1);
     w.wait(23 * SECOND);
     w.send(1, ids[1], b"it is up");
     w.wait(SECOND);
-    hear(&mut w, 0, &confirm);
+    feed(&mut w, 0, &confirm);
     w.wait(SECOND);
-    assert!(w.was_told(0, ids[0], Ready::ESTABLISHED));
+    assert!(w.has_event(0, ids[0], Ready::ESTABLISHED));
     assert_eq!(w.recv(0, ids[0]), b"it is up");
     w.transfer(1, good, &pattern(1000, 1), 1000);
     for host in &w.hosts {
@@ -177,14 +184,14 @@ fn a_full_window_blocks_and_opens_again() {
     });
     assert_eq!(sent, 32 << 10, "a send buffer, and a receive buffer");
     assert_eq!(w.hosts[0].engine.readable(server), 16 << 10);
-    w.hear_nothing();
+    w.clear_events();
     assert_eq!(w.recv(0, server), &bytes[..16 << 10]);
     w.wait(SECOND);
-    assert!(w.was_told(1, client, Ready::WRITABLE));
+    assert!(w.has_event(1, client, Ready::WRITABLE));
     assert_eq!(w.recv(0, server), &bytes[16 << 10..32 << 10]);
 }
 
-/// Everything that a connection had is free again.
+/// Checks that all resources of connections are freed.
 fn nothing_is_left(w: &mut World) {
     w.wait(SECOND);
     for n in 0..2 {
@@ -235,14 +242,14 @@ fn unread_data_makes_a_close_an_abort() {
     w.wait(SECOND);
     w.close(0, server);
     w.wait(SECOND);
-    assert!(w.was_told(1, client, Ready::ABORTED));
+    assert!(w.has_event(1, client, Ready::ABORTED));
     assert_eq!(w.hosts[1].engine.recv(client, &mut [0; 9]), Err(RecvError::Aborted));
     w.close(1, client);
     nothing_is_left(&mut w);
 }
 
 #[test]
-fn what_cannot_be_sent_in_time_is_aborted() {
+fn close_becomes_an_abort_after_the_linger_time() {
     let mut w = World::new(8);
     let [server, client] = w.established();
     let bytes = pattern(100_000, 9);
@@ -253,15 +260,15 @@ fn what_cannot_be_sent_in_time_is_aborted() {
     });
     w.close(1, client);
     w.wait(SECOND);
-    assert!(!w.was_told(0, server, Ready::ABORTED));
+    assert!(!w.has_event(0, server, Ready::ABORTED));
     w.wait(2 * SECOND);
-    assert!(w.was_told(0, server, Ready::ABORTED));
+    assert!(w.has_event(0, server, Ready::ABORTED));
     w.close(0, server);
     nothing_is_left(&mut w);
 }
 
 #[test]
-fn both_close_at_once() {
+fn simultaneous_close_frees_both_sockets() {
     let mut w = World::new(9);
     let [server, client] = w.established();
     w.close(0, server);
@@ -283,7 +290,7 @@ fn urgent_data_keeps_its_place() {
 }
 
 #[test]
-fn without_a_common_enterprise_tcp_goes_on() {
+fn handshake_without_common_eid_falls_back() {
     let other = Config { eids: std::vec![Eid::new("OTHER").unwrap()], ..config() };
     let mut w = World::with(11, [config(), other]);
     let at = w.connect_from(1);
@@ -291,7 +298,7 @@ fn without_a_common_enterprise_tcp_goes_on() {
     for n in 0..2 {
         let id = w.tcp[at].ends[n].unwrap();
         assert_eq!(w.hosts[n].engine.fallback(id), Some(Reason::NO_DEVICE), "node {n}");
-        assert!(w.was_told(n, id, Ready::FALLBACK));
+        assert!(w.has_event(n, id, Ready::FALLBACK));
         assert_eq!(w.hosts[n].engine.counters().fallbacks[&Reason::NO_DEVICE], 1);
         w.close(n, id);
     }
@@ -299,9 +306,9 @@ fn without_a_common_enterprise_tcp_goes_on() {
 }
 
 #[test]
-fn without_a_way_tcp_goes_on() {
+fn handshake_without_route_falls_back() {
     let mut w = World::new(12);
-    w.hosts[0].way.none = true;
+    w.hosts[0].neighbours.none = true;
     let at = w.connect_from(1);
     w.wait(SECOND);
     let id = w.tcp[at].ends[1].unwrap();
@@ -310,7 +317,7 @@ fn without_a_way_tcp_goes_on() {
 }
 
 #[test]
-fn a_dead_fabric_ends_in_tcp() {
+fn handshake_over_dead_fabric_falls_back() {
     let mut w = World::new(13);
     w.mute(true);
     let at = w.connect_from(1);
@@ -318,7 +325,7 @@ fn a_dead_fabric_ends_in_tcp() {
     for n in 0..2 {
         let id = w.tcp[at].ends[n].unwrap();
         let reason = w.hosts[n].engine.fallback(id);
-        // The queue pair may notice before the handshake does.
+        // The queue pair may time out before the handshake does.
         let known = [Reason::TIMEOUT_CONFIRM_LINK, Reason::NO_ACTIVE_LINK];
         assert!(known.contains(&reason.unwrap()), "{reason:?}");
         assert!(w.tcp[at].bytes[n].is_empty(), "one Decline, not two that cross");
@@ -328,13 +335,13 @@ fn a_dead_fabric_ends_in_tcp() {
 }
 
 #[test]
-fn silence_breaks_a_handshake_off() {
+fn silent_server_fails_the_handshake() {
     let mut w = World::new(14);
     let at = w.connect_from(1);
     w.tcp[at].ends[0] = None;
     let client = w.tcp[at].ends[1].unwrap();
     w.wait(21 * SECOND);
-    assert!(w.was_told(1, client, Ready::FAILED));
+    assert!(w.has_event(1, client, Ready::FAILED));
 }
 
 #[test]
@@ -343,10 +350,10 @@ fn a_silent_link_is_tested_and_a_dead_one_ends_its_connections() {
     let [server, client] = w.established();
     w.wait(100 * SECOND);
     assert!(w.hosts[0].engine.counters().llc_sent >= 3);
-    assert!(!w.was_told(1, client, Ready::ABORTED));
+    assert!(!w.has_event(1, client, Ready::ABORTED));
     w.mute(true);
     w.wait(40 * SECOND);
-    assert!(w.was_told(0, server, Ready::ABORTED) && w.was_told(1, client, Ready::ABORTED));
+    assert!(w.has_event(0, server, Ready::ABORTED) && w.has_event(1, client, Ready::ABORTED));
     let late = w.with_engine(1, |engine, ctx, _| engine.send(client, b"x", ctx));
     assert_eq!(late, Err(SendError::Aborted));
     w.close(0, server);
@@ -365,12 +372,12 @@ fn an_idle_group_is_kept_for_ten_minutes() {
     assert!(w.hosts.iter().all(|host| host.engine.groups().count() == 1));
     w.wait(12 * SECOND);
     assert!(w.hosts.iter().all(|host| host.engine.groups().count() == 0));
-    // And then it begins anew.
+    // The next connection creates a new group.
     w.established();
 }
 
 #[test]
-fn a_hundred_times_and_memory_is_back() {
+fn hundred_connections_leak_no_memory() {
     let mut w = World::new(17);
     let [server, client] = w.established();
     let mut before = None;
@@ -395,7 +402,7 @@ fn an_idle_connection_has_no_receive_buffer() {
     let free = |w: &World, host: usize| {
         w.hosts[host].arena.available() + w.hosts[host].roce.odp_pool() * (16 << 10)
     };
-    // Send buffers are kept from here on.
+    // Warms up: spare send buffers are kept from here on.
     w.transfer(1, ids, b"first", 100);
     w.wait(10 * SECOND);
     let before = [free(&w, 0), free(&w, 1)];
@@ -414,43 +421,43 @@ fn a_client_that_rebooted_gets_a_new_group() {
     let mut w = World::new(18);
     let [server, _] = w.established();
     w.reboot(1);
-    w.hear_nothing();
+    w.clear_events();
     let ids = w.established();
     w.transfer(1, ids, &pattern(5000, 1), 4096);
     assert_eq!(w.hosts[0].engine.groups().count(), 2, "until the old link is tested");
     w.wait(40 * SECOND);
     assert_eq!(w.hosts[0].engine.groups().count(), 1);
-    assert!(w.was_told(0, server, Ready::ABORTED));
+    assert!(w.has_event(0, server, Ready::ABORTED));
 }
 
 #[test]
-fn a_server_that_rebooted_is_a_new_one() {
+fn rebooted_server_gets_a_new_group() {
     let mut w = World::new(19);
     let [_, client] = w.established();
     w.reboot(0);
-    w.hear_nothing();
+    w.clear_events();
     let ids = w.established();
     w.transfer(0, ids, &pattern(5000, 1), 4096);
     w.wait(40 * SECOND);
-    assert!(w.was_told(1, client, Ready::ABORTED));
+    assert!(w.has_event(1, client, Ready::ABORTED));
 }
 
-/// The client does not wait for the next test of the link to its old life: it tests it as soon as the server
-/// wants another group.
+/// The client tests the link of the old group as soon as the server requests another group, not only at the next
+/// periodic test.
 #[test]
-fn a_group_that_its_server_has_forgotten_ends_soon_after_the_next_is_made() {
+fn group_forgotten_by_its_server_ends_soon_after_the_next_first_contact() {
     let mut w = World::new(23);
     let [_, client] = w.established();
     w.reboot(0);
-    w.hear_nothing();
+    w.clear_events();
     let ids = w.established();
     w.wait(5 * SECOND);
-    assert!(w.was_told(1, client, Ready::ABORTED), "links are tested every 30 s otherwise");
+    assert!(w.has_event(1, client, Ready::ABORTED), "links are tested every 30 s otherwise");
     assert_eq!(w.hosts[1].engine.groups().count(), 1);
     w.transfer(0, ids, &pattern(5000, 1), 4096);
 }
 
-/// A server wants another group when the one that there is has no room, too: both go on.
+/// A server requests another group also when the present one is full: both continue.
 #[test]
 fn a_group_that_is_full_stays_beside_the_next() {
     let sixteen = || Config { max_conns: 16, ..config() };
@@ -469,9 +476,9 @@ fn a_group_that_is_full_stays_beside_the_next() {
     assert!(w.hosts.iter().all(|host| host.engine.counters().links_failed == 0));
 }
 
-/// What one side wants to know of the room that there is follows from what the other one has taken.
+/// `room` follows from sent and acknowledged bytes.
 #[test]
-fn room_is_what_has_not_been_sent() {
+fn room_is_the_buffer_less_unacknowledged_bytes() {
     let mut w = World::new(26);
     let [server, client] = w.established();
     let all = 16 << 10;
@@ -489,19 +496,19 @@ fn room_is_what_has_not_been_sent() {
         false
     });
     assert_eq!((w.hosts[1].engine.room(client), w.hosts[1].engine.writable(client)), (0, 0));
-    w.hear_nothing();
+    w.clear_events();
     assert_eq!(w.recv(0, server).len(), 16 << 10, "a buffer full, the first thousand in it");
     w.wait(SECOND);
-    assert!(w.was_told(1, client, Ready::WRITABLE), "who found no room is told");
+    assert!(w.has_event(1, client, Ready::WRITABLE), "WRITABLE follows a send without room");
     assert!(w.hosts[1].engine.room(client) > 0);
 }
 
-/// Handshakes that wait for a group that another one makes go on when it is there, and not at their next look.
+/// Handshakes held for a group continue as soon as it is up, not at their next retry.
 #[test]
-fn who_waits_for_a_group_goes_on_when_it_is_made() {
+fn held_handshakes_continue_when_the_group_is_up() {
     let mut w = World::new(27);
     let all: Vec<_> = (0..8).map(|_| w.connect_from(1)).collect();
-    let up = |w: &World, at: usize| w.was_told(1, w.tcp[at].ends[1].unwrap(), Ready::ESTABLISHED);
+    let up = |w: &World, at: usize| w.has_event(1, w.tcp[at].ends[1].unwrap(), Ready::ESTABLISHED);
     assert!(w.run(SECOND, |w| all.iter().any(|&at| up(w, at))));
     let first = w.network.now;
     assert!(w.run(SECOND, |w| all.iter().all(|&at| up(w, at))));
@@ -510,7 +517,7 @@ fn who_waits_for_a_group_goes_on_when_it_is_made() {
 }
 
 #[test]
-fn the_state_is_told_by_its_name() {
+fn shutdown_shows_the_states_of_linux() {
     let mut w = World::new(20);
     let [server, _] = w.established();
     w.with_engine(0, |engine, ctx, _| engine.shutdown(server, ctx));
@@ -520,24 +527,24 @@ fn the_state_is_told_by_its_name() {
 }
 
 #[test]
-fn before_the_machine_ends_peers_are_told() {
+fn shut_down_notifies_peers() {
     let mut w = World::new(21);
     let ids = w.established();
     let busy = pattern(16_000, 3);
     w.send(0, ids[0], &busy);
     w.with_engine(0, |engine, ctx, _| engine.shut_down(ctx));
     assert!(w.run(Duration::from_millis(400), |w| w.hosts[0].engine.is_shut_down()));
-    assert!(w.was_told(1, ids[1], Ready::ABORTED), "at once, not when its patience ends");
+    assert!(w.has_event(1, ids[1], Ready::ABORTED), "at once, not after a timeout");
     assert_eq!(w.hosts[1].engine.groups().filter(|group| group.active).count(), 0);
     let opened =
         w.with_engine(0, |engine, ctx, _| engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx));
     assert_eq!(opened, None);
 }
 
-/// A client that is killed while the send buffers of its link are all in use ends TCP and says nothing else
-/// (Linux, `smc_close_active`). Its connection does not stay for ever.
+/// A client that is killed while all send buffers of its link are in use sends only a FIN on TCP (Linux,
+/// `smc_close_active`). Its connection must not remain for ever.
 #[test]
-fn a_peer_that_ends_tcp_and_says_no_more_has_aborted() {
+fn peer_silent_after_tcp_fin_counts_as_aborted() {
     for ours in [false, true] {
         let mut w = World::new(21);
         let [server, client] = w.established();
@@ -545,7 +552,7 @@ fn a_peer_that_ends_tcp_and_says_no_more_has_aborted() {
             w.with_engine(0, |engine, ctx, _| engine.handle_tcp_finished(server, ctx.now));
         };
         finished(&mut w);
-        // What it still says puts that off.
+        // Further messages extend the timeout.
         for _ in 0..3 {
             w.wait(6 * SECOND);
             w.send(1, client, b"x");
@@ -553,14 +560,14 @@ fn a_peer_that_ends_tcp_and_says_no_more_has_aborted() {
         }
         w.wait(SECOND);
         assert_eq!(w.recv(0, server), b"xxx");
-        assert!(!w.was_told(0, server, Ready::ABORTED));
+        assert!(!w.has_event(0, server, Ready::ABORTED));
         if ours {
             w.close(0, server);
         }
-        // The process is gone: nobody closes the client's socket.
+        // The client's process is gone: its socket is never closed.
         w.wait(21 * SECOND);
         if !ours {
-            assert!(w.was_told(0, server, Ready::ABORTED));
+            assert!(w.has_event(0, server, Ready::ABORTED));
             w.close(0, server);
             w.wait(SECOND);
         }
@@ -568,16 +575,16 @@ fn a_peer_that_ends_tcp_and_says_no_more_has_aborted() {
     }
 }
 
-/// Linux ends TCP as well when a program only stops sending; it may read on for as long as it likes.
+/// Linux also sends a FIN on TCP when a program only stops sending; the program may read on indefinitely.
 #[test]
-fn a_peer_that_ends_tcp_after_it_has_stopped_sending_may_read_on() {
+fn peer_that_stopped_sending_may_read_on_after_tcp_fin() {
     let mut w = World::new(22);
     let [server, client] = w.established();
     w.with_engine(1, |engine, ctx, _| engine.shutdown(client, ctx));
     w.wait(SECOND);
     w.with_engine(0, |engine, ctx, _| engine.handle_tcp_finished(server, ctx.now));
     w.wait(60 * SECOND);
-    assert!(!w.was_told(0, server, Ready::ABORTED));
+    assert!(!w.has_event(0, server, Ready::ABORTED));
     w.send(0, server, b"late");
     w.wait(SECOND);
     assert_eq!(w.recv(1, client), b"late");

@@ -1,4 +1,4 @@
-//! Groups over two cards, each of which has keys of its own for a buffer.
+//! Groups over two cards, each with its own keys for a buffer.
 
 use crate::engine::{Config, Ready};
 use crate::testing::{Kind, World, config, pattern};
@@ -8,12 +8,12 @@ use netsim::Place;
 const SECOND: Duration = Duration::from_secs(1);
 
 in_both_versions! {
-    streams_go_on_over_the_other_card
-    a_link_over_a_card_is_made_anew
-    connections_that_come_have_keys_at_both
-    what_is_over_leaves_nothing
-    a_buffer_without_memory_is_at_one_card
-    a_card_that_has_no_room_makes_no_link
+    streams_continue_over_the_other_card
+    lost_card_gets_its_link_again
+    new_connections_have_keys_at_both_cards
+    closed_connections_leave_no_registrations
+    on_demand_buffer_stays_at_one_card
+    full_card_delays_the_second_link
 }
 
 fn world(version: u8, kind: Kind, seed: u64, ports: [usize; 2]) -> World {
@@ -30,13 +30,13 @@ fn set_up(w: &mut World, port: usize, up: bool) {
     w.network.set_up(Place { node: 0, port }, up);
 }
 
-fn streams_go_on_over_the_other_card(version: u8) {
+fn streams_continue_over_the_other_card(version: u8) {
     for ports in [[2, 2], [2, 1]] {
         netsim::label!(version, ports);
         let mut w = world(version, Kind::Cards, 61, ports);
         let first = w.established();
         assert!(w.run(SECOND, |w| links(w) == [2, 2]));
-        // Its keys are told when both links stand.
+        // Its keys are announced when both links are up.
         let second = w.established();
         for ids in [first, second] {
             w.transfer(0, ids, &pattern(20_000, 1), 5000);
@@ -52,8 +52,8 @@ fn streams_go_on_over_the_other_card(version: u8) {
     }
 }
 
-/// The keys at the card are others then.
-fn a_link_over_a_card_is_made_anew(version: u8) {
+/// The card has new keys afterwards.
+fn lost_card_gets_its_link_again(version: u8) {
     for lost in [0, 1] {
         netsim::label!(version, lost);
         let mut w = world(version, Kind::Cards, 62, [2, 2]);
@@ -64,7 +64,7 @@ fn a_link_over_a_card_is_made_anew(version: u8) {
             w.transfer(1, ids, &pattern(20_000, at), 5000);
             w.transfer(0, ids, &pattern(20_000, at), 5000);
             assert!(w.run(60 * SECOND, |w| links(w) == [1, 1]), "{at}");
-            // One that comes when its card is the only one.
+            // A connection that starts while only the other card has a link.
             let later = w.established();
             set_up(&mut w, n, true);
             assert!(w.run(130 * SECOND, |w| links(w) == [2, 2]), "{at}");
@@ -82,8 +82,8 @@ fn a_link_over_a_card_is_made_anew(version: u8) {
     }
 }
 
-/// Those that began over the second card have their first key there.
-fn connections_that_come_have_keys_at_both(version: u8) {
+/// Connections that started over the second card have their first key there.
+fn new_connections_have_keys_at_both_cards(version: u8) {
     let mut w = world(version, Kind::Cards, 63, [2, 2]);
     w.established();
     assert!(w.run(SECOND, |w| links(w) == [2, 2]));
@@ -101,7 +101,7 @@ fn connections_that_come_have_keys_at_both(version: u8) {
     assert!(w.hosts.iter().all(|host| host.engine.counters().aborted == 0));
 }
 
-fn what_is_over_leaves_nothing(version: u8) {
+fn closed_connections_leave_no_registrations(version: u8) {
     let mut w = world(version, Kind::Cards, 64, [2, 2]);
     let before = [0, 1].map(|n| w.free(n));
     let first = w.established();
@@ -115,7 +115,7 @@ fn what_is_over_leaves_nothing(version: u8) {
         (0..2).for_each(|n| w.close(n, ids[n]));
         w.wait(SECOND / 4);
         assert_eq!([0, 1].map(|n| w.free(n)), one, "{at}");
-        // The peer forgets its buffers by the key of the link that carries the message.
+        // The peer finds a buffer by the key on the link that carries the message.
         assert_eq!([0, 1].map(|n| w.hosts[n].engine.keys_of_peer(0)), [1, 1], "{at}");
     }
     (0..2).for_each(|n| w.close(n, first[n]));
@@ -126,8 +126,8 @@ fn what_is_over_leaves_nothing(version: u8) {
     assert_eq!([0, 1].map(|n| w.free(n) + spare[n]), before);
 }
 
-/// Peers would be told a key at the other card that is of no memory.
-fn a_buffer_without_memory_is_at_one_card(version: u8) {
+/// A key at the other card would have no memory behind it.
+fn on_demand_buffer_stays_at_one_card(version: u8) {
     let mut w = world(version, Kind::CardsOnDemand, 65, [2, 2]);
     let ids = w.established();
     w.wait(5 * SECOND);
@@ -137,19 +137,19 @@ fn a_buffer_without_memory_is_at_one_card(version: u8) {
     w.transfer(1, ids, &pattern(50_000, 2), 5000);
     set_up(&mut w, 0, false);
     w.wait(80 * SECOND);
-    assert!((0..2).all(|n| w.was_told(n, ids[n], Ready::ABORTED)), "it was the only link");
+    assert!((0..2).all(|n| w.has_event(n, ids[n], Ready::ABORTED)), "it was the only link");
 }
 
-/// The group goes on with the link that it has, and the other one is made when there is room.
-fn a_card_that_has_no_room_makes_no_link(version: u8) {
+/// The group continues with its one link; the other is added when the card has room.
+fn full_card_delays_the_second_link(version: u8) {
     for n in 0..2 {
         netsim::label!(version, n);
         let mut w = world(version, Kind::Cards, 66, [2, 2]);
-        // There is room for the buffer at the first card.
+        // The first card has room for the buffer.
         w.hosts[n].roce.refuse = Some(1);
         let ids = w.established();
         w.wait(SECOND / 2);
-        assert_eq!(w.hosts[n].roce.refuse, None, "it was asked for room");
+        assert_eq!(w.hosts[n].roce.refuse, None, "it tried to register");
         assert_eq!(links(&w), [1, 1]);
         w.transfer(0, ids, &pattern(20_000, 1), 5000);
         assert!(w.run(130 * SECOND, |w| links(w) == [2, 2]));

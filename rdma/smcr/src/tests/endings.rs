@@ -1,4 +1,4 @@
-//! Ends of connections: what may still be said and read, and what the other side is told.
+//! Ends of connections: allowed reads and writes, and events at the other side.
 
 use super::hostile::{cdc, forge};
 use crate::engine::{Ready, RecvError, Role, SendError, State};
@@ -12,9 +12,9 @@ fn state(w: &World, n: usize) -> Option<State> {
     w.hosts[n].engine.sockets().next().map(|status| status.state)
 }
 
-/// What was taken before goes first; nothing is taken behind it.
+/// Bytes accepted before the end are sent; later writes are refused.
 #[test]
-fn who_has_ended_its_side_writes_no_more() {
+fn write_after_shutdown_or_close_is_refused() {
     for close in [false, true] {
         netsim::label!(close);
         let mut w = World::new(91);
@@ -25,7 +25,7 @@ fn who_has_ended_its_side_writes_no_more() {
                 true => engine.close(client, ctx),
                 false => engine.shutdown(client, ctx),
             }
-            // Before anything of that is said.
+            // Before the end flag is sent.
             engine.send(client, b"and more", ctx)
         });
         assert_eq!(late, Err(SendError::Closed));
@@ -39,9 +39,9 @@ fn who_has_ended_its_side_writes_no_more() {
     }
 }
 
-/// A peer that has closed takes nothing; one that has only stopped sending does.
+/// A closed peer accepts no data; a peer that has only stopped sending does.
 #[test]
-fn to_whom_has_closed_nothing_is_sent() {
+fn write_to_closed_peer_is_refused() {
     for close in [false, true] {
         netsim::label!(close);
         let mut w = World::new(92);
@@ -53,30 +53,30 @@ fn to_whom_has_closed_nothing_is_sent() {
         w.wait(SECOND);
         let sent = w.with_engine(0, |engine, ctx, _| engine.send(server, b"x", ctx));
         assert_eq!(sent, if close { Err(SendError::Aborted) } else { Ok(1) });
-        let told = |what| w.was_told(0, server, what);
+        let told = |what| w.has_event(0, server, what);
         assert!(told(Ready::READABLE) && !told(Ready::ABORTED) && !told(Ready::CLOSED));
     }
 }
 
-/// Both users hear once that both sides have closed, unless they have given the socket up.
+/// CLOSED is not reported for sockets that their user has closed.
 #[test]
-fn the_end_of_both_sides_is_told() {
+fn sockets_are_freed_when_both_sides_have_ended() {
     let mut w = World::new(93);
     let [server, client] = w.established();
     w.with_engine(0, |engine, ctx, _| engine.shutdown(server, ctx));
     w.wait(SECOND);
     w.close(1, client);
     w.wait(SECOND);
-    assert!(!w.was_told(0, server, Ready::CLOSED), "it may read yet");
+    assert!(!w.has_event(0, server, Ready::CLOSED), "it may still read");
     assert_eq!(state(&w, 0), Some(State::AppFinCloseWait));
     w.close(0, server);
     w.wait(SECOND);
     assert_eq!(w.hosts.each_ref().map(|host| host.engine.sockets().count()), [0, 0]);
-    // One that was aborted by the peer, and is closed by its user then.
+    // The peer aborts, then the user closes.
     let [server, client] = w.established();
     w.with_engine(1, |engine, ctx, _| engine.abort(client, ctx));
     w.wait(SECOND);
-    assert!(w.was_told(0, server, Ready::ABORTED));
+    assert!(w.has_event(0, server, Ready::ABORTED));
     assert_eq!(state(&w, 0), Some(State::ProcessAbort));
     assert_eq!(w.hosts[0].engine.counters().aborted, 1);
     w.close(0, server);
@@ -84,9 +84,9 @@ fn the_end_of_both_sides_is_told() {
     assert_eq!(w.hosts.each_ref().map(|host| host.engine.sockets().count()), [0, 0]);
 }
 
-/// Not even what was taken before it.
+/// Bytes accepted before an abort are discarded.
 #[test]
-fn an_abort_waits_for_nothing() {
+fn abort_discards_unsent_data() {
     let mut w = World::new(94);
     let [server, client] = w.established();
     let bytes = pattern(100_000, 9);
@@ -97,9 +97,9 @@ fn an_abort_waits_for_nothing() {
     });
     w.with_engine(1, |engine, ctx, _| engine.abort(client, ctx));
     w.wait(SECOND / 100);
-    assert!(w.was_told(0, server, Ready::ABORTED));
+    assert!(w.has_event(0, server, Ready::ABORTED));
     assert_eq!(w.hosts[0].engine.recv(server, &mut [0; 9]), Err(RecvError::Aborted));
-    // A handshake is broken off.
+    // An abort fails a handshake.
     let id = w.with_engine(1, |engine, ctx, _| {
         let id = engine.open(Role::Client, [ip(1, 0), ip(0, 0)], 0, ctx).unwrap();
         engine.abort(id, ctx);
@@ -109,9 +109,9 @@ fn an_abort_waits_for_nothing() {
     assert_eq!(w.hosts[1].engine.counters().failed, 1);
 }
 
-/// A user who only stops sending waits as long for what it has said as one who closes.
+/// A shutdown has the same linger time as a close.
 #[test]
-fn what_cannot_be_sent_before_the_end_is_aborted() {
+fn shutdown_or_close_aborts_after_the_linger_time() {
     for close in [false, true] {
         netsim::label!(close);
         let mut w = World::new(95);
@@ -127,11 +127,11 @@ fn what_cannot_be_sent_before_the_end_is_aborted() {
             false => engine.shutdown(client, ctx),
         });
         let begun = w.network.now;
-        assert!(w.run(10 * SECOND, |w| w.was_told(0, server, Ready::ABORTED)));
+        assert!(w.run(10 * SECOND, |w| w.has_event(0, server, Ready::ABORTED)));
         let took = w.network.now.since(begun);
         assert!((2 * SECOND..2 * SECOND + SECOND / 100).contains(&took), "{took:?}");
     }
-    // What is sent in time is all that there is to it.
+    // A connection whose data is sent in time is not aborted.
     let mut w = World::new(96);
     let [server, client] = w.established();
     w.transfer(1, [server, client], &pattern(5000, 1), 1000);
@@ -141,16 +141,16 @@ fn what_cannot_be_sent_before_the_end_is_aborted() {
     assert!((0..2).all(|n| w.hosts[n].engine.counters().aborted == 0));
 }
 
-/// Data that came before the last word of a handshake can be read when that has come.
+/// Data that arrived before the Confirm can be read once the Confirm has arrived.
 #[test]
-fn what_came_before_a_confirm_is_told_with_it() {
+fn data_before_the_confirm_is_reported_with_it() {
     for (data, end) in [(true, false), (false, true), (false, false)] {
         netsim::label!(data, end);
         let mut w = World::new(97);
         w.established();
         let (ids, accept) = w.accept_by_hand(1);
-        w.hear(1, ids[1], &accept);
-        let confirm = w.say(1, ids[1]);
+        w.feed_clc(1, ids[1], &accept);
+        let confirm = w.take_clc(1, ids[1]);
         if data {
             assert_eq!(w.send(1, ids[1], b"early"), 5);
         }
@@ -159,10 +159,10 @@ fn what_came_before_a_confirm_is_told_with_it() {
         }
         w.wait(SECOND);
         assert_eq!(w.recv(0, ids[0]), b"", "it is not established");
-        w.hear_nothing();
-        w.hear(0, ids[0], &confirm);
-        assert!(w.was_told(0, ids[0], Ready::ESTABLISHED));
-        assert_eq!(w.was_told(0, ids[0], Ready::READABLE), data || end);
+        w.clear_events();
+        w.feed_clc(0, ids[0], &confirm);
+        assert!(w.has_event(0, ids[0], Ready::ESTABLISHED));
+        assert_eq!(w.has_event(0, ids[0], Ready::READABLE), data || end);
         match end {
             true => {
                 let read = w.hosts[0].engine.recv(ids[0], &mut [0; 9]);
@@ -177,34 +177,34 @@ fn what_came_before_a_confirm_is_told_with_it() {
     }
 }
 
-/// TCP that ends before a handshake is over breaks it off; later the link is tested, and the connection goes on.
+/// A TCP reset during a handshake fails it. Later it triggers a test of the link, and the connection continues.
 #[test]
-fn tcp_that_is_gone_is_no_end_of_a_connection() {
+fn tcp_reset_triggers_a_link_test() {
     let mut w = World::new(98);
     let ids = w.established();
     w.wait(SECOND);
-    w.listen();
+    w.record_frames();
     w.with_engine(0, |engine, ctx, _| engine.handle_tcp_gone(ids[0], ctx));
     w.wait(SECOND);
-    assert_eq!(w.llc_heard().len(), 2, "a test, and its answer");
+    assert_eq!(w.recorded_llc().len(), 2, "a test, and its answer");
     w.transfer(0, ids, &pattern(5000, 1), 1000);
     let early = w.by_hand(1);
     w.with_engine(0, |engine, ctx, _| engine.handle_tcp_gone(early[0], ctx));
     w.wait(SECOND / 100);
-    assert!(w.was_told(0, early[0], Ready::FAILED));
+    assert!(w.has_event(0, early[0], Ready::FAILED));
     w.wait(3 * SECOND);
-    // Of one that is gone meanwhile it finds out at once, and not after 30 s.
+    // The loss of a rebooted peer is noticed at once, not after 30 s.
     w.reboot(1);
     let begun = w.network.now;
     w.with_engine(0, |engine, ctx, _| engine.handle_tcp_gone(ids[0], ctx));
-    assert!(w.run(20 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
+    assert!(w.run(20 * SECOND, |w| w.has_event(0, ids[0], Ready::ABORTED)));
     let took = w.network.now.since(begun);
     assert!((2 * SECOND..3 * SECOND).contains(&took), "{took:?}");
 }
 
-/// Only the peer's word about the socket ends it in order; the end of TCP is waited after.
+/// The peer must send CLOSED or ABORT within 10 s after its FIN on TCP.
 #[test]
-fn a_word_is_missed_so_long_after_the_end_of_tcp() {
+fn missing_close_after_tcp_fin_times_out() {
     for (says, within) in [(false, Some(10)), (true, None)] {
         netsim::label!(says);
         let mut w = World::new(99);
@@ -215,7 +215,7 @@ fn a_word_is_missed_so_long_after_the_end_of_tcp() {
             w.wait(SECOND);
             w.close(1, client);
         }
-        let aborted = w.run(60 * SECOND, |w| w.was_told(0, server, Ready::ABORTED));
+        let aborted = w.run(60 * SECOND, |w| w.has_event(0, server, Ready::ABORTED));
         assert_eq!(aborted, within.is_some());
         if let Some(seconds) = within {
             let (took, expected) = (w.network.now.since(begun), Duration::from_secs(seconds));
@@ -224,9 +224,9 @@ fn a_word_is_missed_so_long_after_the_end_of_tcp() {
     }
 }
 
-/// A peer that asks is answered, and who only tells of what it has read is not.
+/// A request for an update is answered; other messages are not.
 #[test]
-fn a_question_is_answered() {
+fn update_request_is_answered() {
     let mut w = World::new(100);
     let [_, client] = w.established();
     let of = cdc(&w, client, 0);
@@ -242,14 +242,14 @@ fn a_question_is_answered() {
         forge(&mut w, &ask(producer));
         assert_eq!(sent(&w) - before, answers, "{producer:?}");
     }
-    // The end is told once, however often it is said.
-    w.hear_nothing();
+    // A repeated end flag is reported once.
+    w.clear_events();
     let done = Cdc { end: End::SENDING_DONE, ..of }.emit();
     forge(&mut w, &done);
     let server = w.hosts[0].engine.sockets().next().unwrap().id;
-    assert!(w.was_told(0, server, Ready::READABLE));
-    w.hear_nothing();
+    assert!(w.has_event(0, server, Ready::READABLE));
+    w.clear_events();
     forge(&mut w, &done);
-    assert!(!w.was_told(0, server, Ready::READABLE));
+    assert!(!w.has_event(0, server, Ready::READABLE));
     assert_eq!(state(&w, 0), Some(State::AppCloseWait1));
 }

@@ -1,4 +1,4 @@
-//! Two links in a group, and what happens when one is lost.
+//! Failover in groups with two links.
 
 use crate::engine::{Config, LinkStatus, Ready, SocketId};
 use crate::testing::{World, config, device, ip, ip_of, pattern};
@@ -14,23 +14,23 @@ const SECOND: Duration = Duration::from_secs(1);
 in_both_versions! {
     two_ports_make_two_links
     one_port_at_the_client_makes_two_links_as_well
-    streams_go_on_over_the_other_link
-    what_must_have_arrived_is_said_first
-    the_unused_link_may_go
-    with_the_last_link_everything_ends
+    streams_continue_over_the_other_link
+    failover_validation_is_sent_first
+    loss_of_the_unused_link_moves_nothing
+    loss_of_the_last_link_ends_the_group
     a_close_while_the_link_is_lost_still_ends
-    a_link_that_was_lost_is_made_anew
+    lost_link_is_reestablished
     ports_of_different_networks_make_one_link
-    what_had_arrived_over_the_lost_link_may_be_consumed
-    an_idle_buffer_goes_after_a_failover_too
-    an_asymmetric_link_gives_way
-    a_port_that_is_back_is_used_at_once
+    data_delivered_over_the_lost_link_may_be_consumed
+    idle_buffer_is_freed_after_a_failover
+    asymmetric_link_is_replaced
+    restored_port_is_used_at_once
     a_delete_link_is_repeated_until_it_is_answered
-    a_client_that_never_answers_keeps_no_link
-    who_cannot_go_on_says_so
+    delete_link_without_response_is_given_up
+    connection_without_peer_key_is_aborted
 }
 
-/// Hosts with so many ports each, and a connection.
+/// A world with `ports` per host, and a connection.
 pub(super) fn world(version: u8, seed: u64, ports: [usize; 2]) -> (World, [SocketId; 2]) {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::of_version(version, seed, [two(), two()], ports);
@@ -82,10 +82,10 @@ fn one_port_at_the_server_makes_one_link() {
     }
 }
 
-fn streams_go_on_over_the_other_link(version: u8) {
+fn streams_continue_over_the_other_link(version: u8) {
     for (node, port) in [(0, 0), (1, 0)] {
         let (mut w, ids) = world(version, 4, [2, 2]);
-        // One that is made when both links stand, so that its key is told on both.
+        // A connection that starts with both links up, so that its key is announced on both.
         let later = w.established();
         w.transfer(1, ids, &pattern(50_000, 1), 5000);
         cut(&mut w, node, port);
@@ -99,24 +99,24 @@ fn streams_go_on_over_the_other_link(version: u8) {
             assert_eq!(host.engine.counters().aborted, 0);
             assert_eq!(host.engine.links().filter(|link| link.active).count(), 1);
         }
-        // The group takes connections as before.
+        // The group accepts connections as before.
         let ids = w.established();
         w.transfer(1, ids, &pattern(5000, 9), 5000);
         assert_eq!(w.hosts[0].engine.groups().count(), 1);
     }
 }
 
-/// Before anything else on the other link it is said how far the peer must have heard.
-fn what_must_have_arrived_is_said_first(version: u8) {
+/// The first message on the other link has the last sequence number that the peer must have received.
+fn failover_validation_is_sent_first(version: u8) {
     let (mut w, ids) = world(version, 41, [2, 2]);
     w.transfer(1, ids, &pattern(1000, 1), 1000);
     w.transfer(0, ids, &pattern(1000, 1), 1000);
     w.wait(SECOND);
     cut(&mut w, 0, 0);
-    w.listen();
+    w.record_frames();
     w.transfer(1, ids, &pattern(1000, 2), 1000);
-    // What is lost is sent several times.
-    let mut said = w.cdc_heard(1);
+    // Lost messages are retransmitted.
+    let mut said = w.recorded_cdc(1);
     said.dedup();
     let said: Vec<_> = said.iter().map(|cdc| (cdc.seqno, cdc.producer)).collect();
     let none = Producer::empty();
@@ -124,7 +124,7 @@ fn what_must_have_arrived_is_said_first(version: u8) {
     assert!(said[3..].iter().all(|(_, producer)| !producer.contains(Producer::FAILOVER)));
 }
 
-fn the_unused_link_may_go(version: u8) {
+fn loss_of_the_unused_link_moves_nothing(version: u8) {
     let (mut w, ids) = world(version, 5, [2, 2]);
     cut(&mut w, 0, 1);
     w.transfer(1, ids, &pattern(50_000, 1), 5000);
@@ -136,13 +136,13 @@ fn the_unused_link_may_go(version: u8) {
     w.transfer(0, ids, &pattern(50_000, 1), 5000);
 }
 
-fn with_the_last_link_everything_ends(version: u8) {
+fn loss_of_the_last_link_ends_the_group(version: u8) {
     let (mut w, ids) = world(version, 6, [2, 2]);
     cut(&mut w, 0, 0);
     cut(&mut w, 1, 1);
     w.wait(80 * SECOND);
     for (n, &id) in ids.iter().enumerate() {
-        assert!(w.was_told(n, id, Ready::ABORTED));
+        assert!(w.has_event(n, id, Ready::ABORTED));
         assert_eq!(w.hosts[n].engine.groups().count(), 0);
         w.close(n, id);
         assert_eq!(w.hosts[n].engine.sockets().count(), 0);
@@ -154,7 +154,7 @@ fn a_close_while_the_link_is_lost_still_ends(version: u8) {
     w.send(1, ids[1], b"the last words");
     cut(&mut w, 0, 0);
     w.close(1, ids[1]);
-    let heard = w.run(40 * SECOND, |w| w.was_told(0, ids[0], Ready::READABLE));
+    let heard = w.run(40 * SECOND, |w| w.has_event(0, ids[0], Ready::READABLE));
     assert!(heard);
     assert_eq!(w.recv(0, ids[0]), b"the last words");
     w.close(0, ids[0]);
@@ -168,7 +168,7 @@ fn mend(w: &mut World, node: usize, port: usize) {
     w.network.set_up(Place { node, port }, true);
 }
 
-fn a_link_that_was_lost_is_made_anew(version: u8) {
+fn lost_link_is_reestablished(version: u8) {
     for (node, port) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let (mut w, ids) = world(version, 8, [2, 2]);
         w.transfer(1, ids, &pattern(50_000, 1), 5000);
@@ -176,7 +176,7 @@ fn a_link_that_was_lost_is_made_anew(version: u8) {
         w.transfer(1, ids, &pattern(50_000, 2), 5000);
         w.wait(40 * SECOND);
         assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
-        // Attempts that fail are in nobody's way.
+        // Failed attempts do not disturb other connections.
         for n in 0..20 {
             let ids = w.established();
             w.transfer(0, ids, &pattern(500, n), 5000);
@@ -189,7 +189,7 @@ fn a_link_that_was_lost_is_made_anew(version: u8) {
             w.hosts.iter().all(|host| host.engine.links().filter(|link| link.active).count() == 2)
         };
         assert!(w.run(130 * SECOND, both), "{node} {port}: no second link");
-        // And it carries the connection when the other goes.
+        // The new link carries the connections when the other is lost.
         let later = w.established();
         cut(&mut w, 1 - node, 1 - port);
         for ids in [ids, later] {
@@ -207,13 +207,13 @@ fn a_link_that_was_lost_is_made_anew(version: u8) {
 
 fn ports_of_different_networks_make_one_link(version: u8) {
     let (mut w, ids) = world(version, 9, [2, 2]);
-    // What ports are there may change while the engine runs.
+    // Ports may change while the engine runs.
     let mut devices = w.hosts[0].engine.devices().to_vec();
     devices[1].pnet = None;
     w.hosts[0].engine.set_devices(devices);
     let one = w.connect_from(0);
     w.wait(SECOND);
-    assert!(w.tcp[one].ends[0].is_some_and(|id| w.was_told(0, id, Ready::ESTABLISHED)));
+    assert!(w.tcp[one].ends[0].is_some_and(|id| w.has_event(0, id, Ready::ESTABLISHED)));
     cut(&mut w, 1, 0);
     w.wait(40 * SECOND);
     w.transfer(0, ids, b"over the first group's other link", 100);
@@ -268,10 +268,10 @@ fn conversation(
     }
 }
 
-/// Linux as server holds small writes back after a failover, until it is asked for something: a client asks about
-/// once a second, as long as a connection lasts that had to move.
+/// Linux as server holds small writes back after a failover until it is asked for an update. A client asks about once a
+/// second, as long as a moved connection lasts.
 #[test]
-fn a_connection_that_moved_is_asked_for_what_is_held_back() {
+fn moved_connection_requests_updates() {
     for moves in [false, true] {
         let (mut w, ids) = world(2, 31, [2, 2]);
         w.transfer(1, ids, &pattern(1000, 1), 1000);
@@ -293,11 +293,11 @@ fn a_connection_that_moved_is_asked_for_what_is_held_back() {
         w.wait(SECOND);
         let before = sent(&w);
         w.wait(10 * SECOND);
-        assert_eq!(sent(&w), before, "nothing is asked of a connection that is over");
+        assert_eq!(sent(&w), before, "closed connections send no requests");
     }
 }
 
-fn what_had_arrived_over_the_lost_link_may_be_consumed(version: u8) {
+fn data_delivered_over_the_lost_link_may_be_consumed(version: u8) {
     conversation(version, 821, 1, 61, 0, true, 100);
 }
 
@@ -314,11 +314,11 @@ proptest! {
     }
 }
 
-/// What was written twice is counted twice, and is no reason to keep an idle buffer.
-fn an_idle_buffer_goes_after_a_failover_too(version: u8) {
+/// Repeated WRITEs count twice, but must not keep an idle buffer.
+fn idle_buffer_is_freed_after_a_failover(version: u8) {
     let (mut w, ids) = world(version, 12, [2, 2]);
     let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
-    // Everything arrives, and nobody hears of it.
+    // All packets of host 1 arrive, but no ACK returns.
     let (from, to) = (Place { node: 0, port: 0 }, Place { node: 1, port: 0 });
     w.network.link_mut(from, to).cut = true;
     w.transfer(1, ids, &pattern(12_000, 5), 5000);
@@ -328,11 +328,11 @@ fn an_idle_buffer_goes_after_a_failover_too(version: u8) {
     w.wait(10 * SECOND);
     let idle = free(&w);
     w.transfer(1, ids, &pattern(50_000, 8), 5000);
-    assert_eq!(free(&w), idle - (16 << 10), "there was none");
+    assert_eq!(free(&w), idle - (16 << 10), "there was no memory before");
     assert_eq!(w.hosts[0].engine.counters().aborted, 0);
 }
 
-/// The pairs of addresses of a host's links.
+/// Local and remote addresses of a host's links.
 fn pairs(w: &World, n: usize) -> Vec<(core::net::IpAddr, core::net::IpAddr)> {
     let ends = |link: LinkStatus| (ip_of(link.gids.0), ip_of(link.gids.1));
     let mut pairs: Vec<_> = w.hosts[n].engine.links().map(ends).collect();
@@ -344,8 +344,8 @@ fn get_port_back(w: &mut World, n: usize) {
     w.hosts[n].engine.set_devices((0..2).map(|port| device(n, port)).collect());
 }
 
-/// Linux: smc_llc_delete_asym_link. The asymmetric link makes room for one over the client's second port.
-fn an_asymmetric_link_gives_way(version: u8) {
+/// A link over the client's second port replaces the asymmetric one, as in Linux (smc_llc_delete_asym_link).
+fn asymmetric_link_is_replaced(version: u8) {
     let (mut w, ids) = world(version, 13, [2, 1]);
     let later = w.established();
     assert_eq!(pairs(&w, 1), [(ip(1, 0), ip(0, 0)), (ip(1, 0), ip(0, 1))]);
@@ -360,29 +360,29 @@ fn an_asymmetric_link_gives_way(version: u8) {
         assert_eq!(w.hosts[n].engine.counters().links_failed, 0);
         assert_eq!(w.hosts[n].engine.counters().aborted, 0);
     }
-    // The new one carries all of them when the other goes.
+    // The new link carries all connections when the other is lost.
     cut(&mut w, 0, 0);
     for ids in [ids, later] {
         w.transfer(0, ids, &pattern(50_000, 3), 5000);
         w.transfer(1, ids, &pattern(50_000, 4), 5000);
     }
-    // Nothing more is made of a port that comes and goes.
+    // A port that is set again triggers no messages.
     let sent = w.hosts[1].engine.counters().llc_sent;
     get_port_back(&mut w, 1);
     w.wait(SECOND / 10);
     assert_eq!(w.hosts[1].engine.counters().llc_sent, sent);
 }
 
-/// Who has its port back does not wait for the next attempt.
-fn a_port_that_is_back_is_used_at_once(version: u8) {
+/// A host whose port is up again does not wait for the next attempt.
+fn restored_port_is_used_at_once(version: u8) {
     for n in 0..2 {
         let (mut w, ids) = world(version, 14, [2, 2]);
         let one = std::vec![device(n, 0)];
         w.hosts[n].engine.set_devices(one);
         cut(&mut w, n, 1);
         w.wait(100 * SECOND);
-        // The server's other port goes with the client's only one; in version 1 it offers the only one
-        // that it has as well.
+        // A link joins the server's other port and the client's only one. In version 1 a server also offers its only
+        // port.
         assert_eq!(links(&w, n).len(), if version > 1 { 1 + n } else { 2 });
         mend(&mut w, n, 1);
         get_port_back(&mut w, n);
@@ -393,24 +393,24 @@ fn a_port_that_is_back_is_used_at_once(version: u8) {
     }
 }
 
-/// Who does not hear that a link goes is told again, and asked for what it holds back.
+/// A peer that does not answer DELETE_LINK gets it again, and is nudged for held-back data.
 fn a_delete_link_is_repeated_until_it_is_answered(version: u8) {
     let hasty = || Config { max_links: 2, llc_wait: SECOND / 4, ..config() };
     let mut w = World::of_version(version, 15, [hasty(), hasty()], [2, 2]);
     let ids = w.established();
     w.wait(SECOND / 10);
-    w.hosts[0].engine.deaf = true;
+    w.hosts[0].engine.ignore_delete_link = true;
     cut(&mut w, 1, 0);
-    // Nothing of the server's is under way over the link: it sees no loss.
+    // The server has no packets under way on the link, so it does not notice the loss.
     w.transfer(1, ids, &pattern(5000, 1), 5000);
     let said = |w: &World| w.hosts[1].engine.counters().llc_sent;
     let heard = |w: &World| w.hosts[0].engine.counters().cdc_received;
     let before = (said(&w), heard(&w));
     w.wait(9 * SECOND / 10);
-    assert_eq!(said(&w), before.0 + 2, "told three times");
+    assert_eq!(said(&w), before.0 + 2, "sent three times");
     let asked = heard(&w) - before.1;
     assert!((6..=10).contains(&asked), "{asked}: asked after 10, 20, 40 ms and so on");
-    // It finds out itself, and says so.
+    // The server notices the loss itself, and sends DELETE_LINK.
     w.wait(40 * SECOND);
     let before = heard(&w);
     w.wait(10 * SECOND);
@@ -418,10 +418,10 @@ fn a_delete_link_is_repeated_until_it_is_answered(version: u8) {
     w.transfer(0, ids, &pattern(5000, 1), 5000);
 }
 
-/// A server gives up telling.
-fn a_client_that_never_answers_keeps_no_link(version: u8) {
+/// The server gives up after some DELETE_LINK messages.
+fn delete_link_without_response_is_given_up(version: u8) {
     let (mut w, ids) = world(version, 16, [2, 1]);
-    w.hosts[1].engine.deaf = true;
+    w.hosts[1].engine.ignore_delete_link = true;
     get_port_back(&mut w, 1);
     w.wait(20 * SECOND);
     assert_eq!(w.hosts[0].engine.links().count(), 3);
@@ -431,17 +431,17 @@ fn a_client_that_never_answers_keeps_no_link(version: u8) {
     w.transfer(1, ids, &pattern(5000, 1), 5000);
 }
 
-/// Where the peer's buffer is on the other link was never told: the connection ends, on both sides.
-fn who_cannot_go_on_says_so(version: u8) {
+/// The peer's key on the other link is unknown: the connection ends on both sides.
+fn connection_without_peer_key_is_aborted(version: u8) {
     let (mut w, ids) = world(version, 17, [2, 2]);
     w.hosts[0].engine.forget_peer(0);
-    // The other host hears of nothing but the abort.
-    w.hosts[1].engine.deaf = true;
+    // The other host gets only the abort.
+    w.hosts[1].engine.ignore_delete_link = true;
     cut(&mut w, 0, 0);
     w.send(0, ids[0], b"not to arrive");
     w.wait(10 * SECOND);
     for (n, id) in ids.into_iter().enumerate() {
-        assert!(w.was_told(n, id, Ready::ABORTED), "{n}");
+        assert!(w.has_event(n, id, Ready::ABORTED), "{n}");
         assert_eq!(w.hosts[n].engine.groups().count(), 1);
         w.close(n, id);
     }
@@ -455,9 +455,9 @@ fn who_cannot_go_on_says_so(version: u8) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The second port is there at any moment of a conversation.
+    /// The second port appears at any moment of a conversation.
     #[test]
-    fn no_byte_is_lost_when_a_link_gives_way(
+    fn no_byte_is_lost_when_the_asymmetric_link_is_replaced(
         version in 1u8..=2, seed in 0u64..1000, loss in 0u32..10, back in 0usize..100_000, cut_then: bool, piece in 100usize..9000,
     ) {
         let (mut w, ids) = world(version, seed, [2, 1]);

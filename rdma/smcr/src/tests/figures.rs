@@ -1,4 +1,4 @@
-//! What the engine says of itself: sockets, groups, links, counters, notices.
+//! Status of the engine: sockets, groups, links, counters, notices.
 
 use super::hostile::{cdc, forge};
 use crate::engine::{Config, Counters, GroupStatus, LinkStatus, Notice, Ready, Role, State};
@@ -15,12 +15,12 @@ const SECOND: Duration = Duration::from_secs(1);
 
 in_both_versions! {
     connections_are_shown_on_their_links
-    a_group_is_described
+    group_status_and_notices_are_complete
     messages_are_counted
     a_lost_link_is_counted_once
 }
 
-/// What is on its way to whom: unread, and taken but not sent.
+/// Bytes received but unread, and accepted but unsent.
 #[test]
 fn bytes_of_a_socket_are_shown() {
     let mut w = World::new(81);
@@ -89,7 +89,7 @@ fn connections_are_shown_on_their_links(version: u8) {
     }
 }
 
-fn a_group_is_described(version: u8) {
+fn group_status_and_notices_are_complete(version: u8) {
     let settings = |max_conns| Config { max_conns, ..config() };
     let mut w = World::of_version(version, 83, [settings(40), settings(30)], [1, 1]);
     let at = w.connect_from(1);
@@ -108,7 +108,7 @@ fn a_group_is_described(version: u8) {
             eid,
             release: version - 1,
             connections: 1,
-            // The lower is settled; in version 1 nothing is.
+            // The lower limit is negotiated; version 1 negotiates nothing.
             max_conns: if version == 1 { [40, 30][n] } else { 30 },
             max_links: 1,
             links: 1,
@@ -116,7 +116,7 @@ fn a_group_is_described(version: u8) {
         };
         assert_eq!(group, expected);
     }
-    // What became of it is told.
+    // Notices report the group's creation and end.
     let next = |w: &mut World, n: usize| w.hosts[n].engine.poll_notice();
     for (n, role) in [(0, Role::Server), (1, Role::Client)] {
         let (peer, peer_id) = (ip(1 - n, 0), ids_of[1 - n]);
@@ -133,7 +133,7 @@ fn a_group_is_described(version: u8) {
         assert_eq!(next(&mut w, n), None);
         let group = w.hosts[n].engine.groups().next().unwrap();
         assert_eq!((group.active, group.connections), (false, 0));
-        assert!(w.was_told(n, ids[n], Ready::ABORTED) && w.was_told(n, ids[n], Ready::CLOSED));
+        assert!(w.has_event(n, ids[n], Ready::ABORTED) && w.has_event(n, ids[n], Ready::CLOSED));
         assert_eq!(w.hosts[n].engine.counters().aborted, 1);
     }
 }
@@ -165,7 +165,7 @@ fn messages_are_counted(version: u8) {
     let [server, client] = expected;
     let expected = [moved(server, 8, 9), moved(client, 9, 8)];
     assert_eq!(counters(&w), expected);
-    // Version 1 tells of keys on one link, too: each side, and is answered.
+    // Version 1 announces keys on one link, too: one request and one response per side.
     let later = w.established();
     w.wait(SECOND / 10);
     let keys = if version == 1 { 2 } else { 0 };
@@ -175,7 +175,7 @@ fn messages_are_counted(version: u8) {
         (of.llc_sent, of.llc_received) = (of.llc_sent + keys, of.llc_received + keys);
     }
     assert_eq!(counters(&w), [server.clone(), client.clone()]);
-    // Each says that it is closed, and that its key is no more, which is answered.
+    // Each side sends CLOSED, and DELETE_RKEY with a response.
     (0..2).for_each(|n| w.close(n, later[n]));
     w.wait(SECOND);
     for of in [&mut server, &mut client] {
@@ -187,7 +187,7 @@ fn messages_are_counted(version: u8) {
     assert_eq!([0, 1].map(|n| w.hosts[n].engine.keys_of_peer(0)), [1, 1], "those of the first");
 }
 
-/// A link that is lost, of two; one that does not come about is none.
+/// One of two links is lost. Failed attempts to re-establish it do not count.
 fn a_lost_link_is_counted_once(version: u8) {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::of_version(version, 85, [two(), two()], [2, 2]);
@@ -204,9 +204,9 @@ fn a_lost_link_is_counted_once(version: u8) {
     assert_eq!((counters.links_failed, counters.failovers), (1, 1));
 }
 
-/// What makes no sense is counted, each under what it is.
+/// Each kind of malformed message has its counter.
 #[test]
-fn what_makes_no_sense_is_counted() {
+fn malformed_messages_are_counted() {
     let mut w = World::new(86);
     let ids = w.established();
     let of = cdc(&w, ids[1], 0);
@@ -224,12 +224,12 @@ fn what_makes_no_sense_is_counted() {
         ("one of another version", &[0x07; 44], [3, 0, 0, 0, 3]),
         ("CDC of a wrong length", &short, [4, 0, 0, 1, 3]),
         ("an old one", &Cdc { seqno: 0x9001, ..of }.emit(), [5, 0, 0, 2, 3]),
-        ("of nobody", &Cdc { token: 0xdead_beef, ..of }.emit(), [5, 1, 0, 3, 3]),
-        ("of nobody again", &Cdc { token: 0, ..of }.emit(), [5, 2, 0, 4, 3]),
-        ("as good as nothing", &of.emit(), [5, 2, 0, 5, 3]),
+        ("of an unknown socket", &Cdc { token: 0xdead_beef, ..of }.emit(), [5, 1, 0, 3, 3]),
+        ("of token 0", &Cdc { token: 0, ..of }.emit(), [5, 2, 0, 4, 3]),
+        ("one without any change", &of.emit(), [5, 2, 0, 5, 3]),
         (
-            // The end of the group is answered.
-            "a lie",
+            // The peer answers DELETE_LINK.
+            "an impossible cursor",
             &Cdc { produced: Cursor { wrap: 0x7000, count: 0 }, ..of }.emit(),
             [5, 2, 1, 6, 4],
         ),
@@ -239,7 +239,7 @@ fn what_makes_no_sense_is_counted() {
     }
 }
 
-/// The oldest notices give way, and a server says nothing of whom it declined.
+/// The oldest notices are dropped. A server records its Declines as refusals, not as notices.
 #[test]
 fn notices_are_bounded() {
     let other = Config { eids: std::vec![Eid::new("OTHER").unwrap()], ..config() };
@@ -254,7 +254,7 @@ fn notices_are_bounded() {
         }
     }
     let now = w.network.now;
-    assert!(!w.hosts[1].engine.doubts(ip(0, 0), now), "it has answered each time");
+    assert!(!w.hosts[1].engine.doubts(ip(0, 0), now), "the server answered each time");
     assert_eq!(w.hosts[0].engine.poll_notice(), None);
     let refused = w.hosts[0].engine.admission.refusals.pop();
     assert_eq!(refused.map(|one| (one.who, one.reason)), Some((Some(ip(1, 0)), "declined")));
@@ -263,15 +263,15 @@ fn notices_are_bounded() {
     assert!(notices.all(|notice| notice == Notice::Fallback { peer, reason, by_peer }));
 }
 
-/// A name of a link that no other of ours has, and that of a further link.
+/// Each link has a unique link user ID.
 #[test]
-fn links_have_names_of_their_own() {
+fn links_have_unique_ids() {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::with_ports(88, [two(), two()], [2, 2]);
-    w.listen();
+    w.record_frames();
     w.established();
     w.wait(SECOND);
-    let heard = w.llc_heard();
+    let heard = w.recorded_llc();
     let named: Vec<_> = heard
         .iter()
         .filter_map(|(n, llc)| match llc.body {

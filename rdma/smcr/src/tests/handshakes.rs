@@ -1,4 +1,4 @@
-//! Handshakes while a link is lost, or a second one made.
+//! Handshakes while a link is lost or added.
 
 use super::failover::{cut, links, world};
 use crate::engine::{Config, Ready, SocketId};
@@ -12,31 +12,31 @@ use verbs::Provider;
 const SECOND: Duration = Duration::from_secs(1);
 
 in_both_versions! {
-    many_that_come_at_once_go_on_over_the_other_link
-    a_client_that_loses_its_link_says_so
+    concurrent_connections_continue_over_the_other_link
+    client_declines_when_its_link_is_lost
 }
 
-/// It has told of its buffer's key, and waits for the answer: the Confirm would name a link that is gone.
-fn a_client_that_loses_its_link_says_so(version: u8) {
+/// The client waits for a CONFIRM_RKEY response, and its Confirm would name a lost link.
+fn client_declines_when_its_link_is_lost(version: u8) {
     let (mut w, good) = world(version, 34, [2, 2]);
     let (ids, accept) = w.accept_by_hand(1);
     w.network.mute(0, true);
-    w.hear(1, ids[1], &accept);
-    assert_eq!(w.say(1, ids[1]), [], "it waits");
+    w.feed_clc(1, ids[1], &accept);
+    assert_eq!(w.take_clc(1, ids[1]), [], "it waits");
     let qp = w.hosts[1].engine.queue_pair(0, 0).unwrap();
     w.hosts[1].roce.fail_qp(qp).unwrap();
     w.wait(SECOND / 100);
-    let decline = Decline::parse(&w.say(1, ids[1])).unwrap();
+    let decline = Decline::parse(&w.take_clc(1, ids[1])).unwrap();
     assert_eq!((decline.reason, decline.out_of_sync), (Reason::NO_ACTIVE_LINK, false));
     assert_eq!(w.hosts[1].engine.fallback(ids[1]), Some(Reason::NO_ACTIVE_LINK));
     w.network.heal();
-    w.hear(0, ids[0], &decline.emit());
+    w.feed_clc(0, ids[0], &decline.emit());
     w.transfer(0, good, &pattern(5000, 1), 1000);
     w.transfer(1, good, &pattern(5000, 2), 1000);
 }
 
-/// Those who come while a link is being made have their keys told on it afterwards.
-fn many_that_come_at_once_go_on_over_the_other_link(version: u8) {
+/// Handshakes during the set-up of a link have their keys announced on it afterwards.
+fn concurrent_connections_continue_over_the_other_link(version: u8) {
     for (ports, client) in [([2, 2], 1), ([2, 2], 0), ([2, 1], 1), ([1, 1], 1)] {
         let two = || Config { max_links: 2, ..config() };
         let mut w = World::of_version(version, 11, [two(), two()], ports);
@@ -44,7 +44,7 @@ fn many_that_come_at_once_go_on_over_the_other_link(version: u8) {
         let all: Vec<[SocketId; 2]> =
             all.into_iter().map(|at| w.tcp[at].ends.map(Option::unwrap)).collect();
         let up = |w: &mut World| {
-            all.iter().all(|ids| (0..2).all(|n| w.was_told(n, ids[n], Ready::ESTABLISHED)))
+            all.iter().all(|ids| (0..2).all(|n| w.has_event(n, ids[n], Ready::ESTABLISHED)))
         };
         assert!(w.run(10 * SECOND, up), "{ports:?}");
         w.wait(SECOND);
@@ -65,10 +65,10 @@ fn many_that_come_at_once_go_on_over_the_other_link(version: u8) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A link is lost at any moment of many handshakes: each ends on both sides or on neither, none of its
-    /// words is left to be taken for data, and those that stand go on over the other link.
+    /// A link is lost at any moment of many handshakes: each ends the same way on both sides, no CLC bytes are left to
+    /// be read as data, and established connections continue over the other link.
     #[test]
-    fn a_link_goes_while_many_come(
+    fn link_loss_during_handshakes_ends_the_same_on_both_sides(
         seed in 0u64..1000, micros in 0u64..30_000, node in 0usize..2, port in 0usize..2, client in 0usize..2,
     ) {
         let two = || Config { max_links: 2, ..config() };
@@ -79,12 +79,12 @@ proptest! {
         w.wait(60 * SECOND);
         for at in all {
             let ids = w.tcp[at].ends.map(Option::unwrap);
-            let stand = [0, 1].map(|n| w.was_told(n, ids[n], Ready::ESTABLISHED));
-            let failed = [0, 1].map(|n| w.was_told(n, ids[n], Ready::FAILED));
-            // Who fails resets the TCP connection.
+            let stand = [0, 1].map(|n| w.has_event(n, ids[n], Ready::ESTABLISHED));
+            let failed = [0, 1].map(|n| w.has_event(n, ids[n], Ready::FAILED));
+            // A failed handshake resets the TCP connection.
             let words = failed == [false; 2] && !w.tcp[at].bytes.concat().is_empty();
             prop_assert!(!words, "{:?} {:?}", stand, w.tcp[at]);
-            if stand == [true; 2] && (0..2).all(|n| !w.was_told(n, ids[n], Ready::ABORTED)) {
+            if stand == [true; 2] && (0..2).all(|n| !w.has_event(n, ids[n], Ready::ABORTED)) {
                 w.transfer(0, ids, &pattern(3000, 1), 1000);
                 w.transfer(1, ids, &pattern(3000, 2), 1000);
             }
@@ -96,24 +96,24 @@ proptest! {
     }
 }
 
-/// Nobody sends before the peer knows its buffer on both links: it could be lost with the first.
+/// No side sends before the peer knows its buffer on both links: the connection could be lost with the first link.
 #[test]
-fn who_comes_while_a_link_is_made_waits_for_it() {
+fn handshake_waits_for_the_link_being_added() {
     for client in [0, 1] {
         let two = || Config { max_links: 2, ..config() };
         let mut w = World::with_ports(18, [two(), two()], [2, 2]);
         let all: Vec<usize> = (0..20).map(|_| w.connect_from(client)).collect();
         let all: Vec<_> = all.into_iter().map(|at| w.tcp[at].ends.map(Option::unwrap)).collect();
         let up = |w: &World, n: usize| {
-            all.iter().filter(|ids| w.was_told(n, ids[n], Ready::ESTABLISHED)).count()
+            all.iter().filter(|ids| w.has_event(n, ids[n], Ready::ESTABLISHED)).count()
         };
         assert!(w.run(SECOND, |w| up(w, client) > 1));
         assert_eq!(links(&w, client).len(), 2);
         let mut moved = Vec::new();
         cut(&mut w, 0, 0);
         w.wait(30 * SECOND);
-        for &ids in all.iter().filter(|ids| w.was_told(client, ids[client], Ready::ESTABLISHED)) {
-            assert!(w.was_told(1 - client, ids[1 - client], Ready::ESTABLISHED));
+        for &ids in all.iter().filter(|ids| w.has_event(client, ids[client], Ready::ESTABLISHED)) {
+            assert!(w.has_event(1 - client, ids[1 - client], Ready::ESTABLISHED));
             moved.push(ids);
         }
         for ids in moved {
@@ -123,14 +123,14 @@ fn who_comes_while_a_link_is_made_waits_for_it() {
     }
 }
 
-/// A Decline could meet the client's own, and be taken for data.
+/// The server's Decline could cross the client's own, and be read as data.
 #[test]
-fn an_accept_is_not_taken_back() {
+fn sent_accept_is_not_withdrawn() {
     let (mut w, ids) = world(2, 19, [2, 2]);
     let at = w.connect_from(1);
     let [server, client] = w.tcp[at].ends.map(Option::unwrap);
     w.round();
-    // The client hears nothing more on TCP.
+    // The client receives nothing more on TCP.
     w.tcp[at].ends[1] = None;
     w.wait(SECOND);
     let accept = w.tcp[at].bytes[1].clone();
@@ -139,41 +139,41 @@ fn an_accept_is_not_taken_back() {
     w.transfer(0, ids, &pattern(5000, 1), 5000);
     assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
     assert_eq!(w.tcp[at].bytes[1], accept);
-    // It declines what names a link that is gone.
+    // The client declines an Accept for a lost link.
     w.tcp[at].ends[1] = Some(client);
     w.wait(SECOND);
     for (n, id) in [server, client].into_iter().enumerate() {
-        assert!(w.was_told(n, id, Ready::FALLBACK), "{n}");
+        assert!(w.has_event(n, id, Ready::FALLBACK), "{n}");
         assert_eq!(w.tcp[at].bytes[n], []);
     }
     w.transfer(1, ids, &pattern(5000, 1), 5000);
 }
 
-/// The client has said Confirm, and is done, when the link that the Accept named is lost: the connection goes on
-/// over the other one, where the client has told of its buffer before.
+/// The client has sent its Confirm and is established when the link of the Accept is lost: the connection continues
+/// over the other link, where the client has announced its buffer before.
 #[test]
-fn a_confirm_may_come_when_its_link_is_gone() {
+fn confirm_after_loss_of_its_link_is_accepted() {
     let (mut w, ids) = world(2, 33, [2, 2]);
     let at = w.connect_from(1);
     let (what, late) = (Fate::Late(10 * SECOND), Vec::new());
     w.tcp[at].valve = Some(Valve { to: 0, at: 1, what, seen: 0, late });
     let [server, client] = w.tcp[at].ends.map(Option::unwrap);
     w.wait(SECOND);
-    assert!(w.was_told(1, client, Ready::ESTABLISHED));
+    assert!(w.has_event(1, client, Ready::ESTABLISHED));
     cut(&mut w, 0, 0);
     w.transfer(0, ids, &pattern(5000, 1), 5000);
     assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
-    assert!(!w.was_told(0, server, Ready::ESTABLISHED));
+    assert!(!w.has_event(0, server, Ready::ESTABLISHED));
     w.wait(10 * SECOND);
-    assert!(w.was_told(0, server, Ready::ESTABLISHED));
+    assert!(w.has_event(0, server, Ready::ESTABLISHED));
     w.transfer(0, [server, client], &pattern(5000, 2), 1000);
     w.transfer(1, [server, client], &pattern(5000, 3), 1000);
     w.transfer(1, ids, &pattern(5000, 4), 1000);
 }
 
-/// Linux says that it is out of sync when it has lost the link that an Accept names, before it says so.
+/// Linux sends an out-of-sync Decline when it has lost the link of an Accept, before it sends DELETE_LINK.
 #[test]
-fn a_client_out_of_sync_may_have_lost_a_link_only() {
+fn out_of_sync_decline_triggers_link_tests() {
     for gone in [false, true] {
         let (mut w, ids) = world(2, 21, [2, 2]);
         let at = w.connect_from(1);
@@ -189,7 +189,7 @@ fn a_client_out_of_sync_may_have_lost_a_link_only() {
             w.mute(true);
         }
         w.round();
-        assert!(w.was_told(0, server, Ready::FALLBACK));
+        assert!(w.has_event(0, server, Ready::FALLBACK));
         assert_eq!(w.hosts[0].engine.groups().count(), 1);
         w.wait(3 * SECOND);
         if gone {
@@ -200,9 +200,9 @@ fn a_client_out_of_sync_may_have_lost_a_link_only() {
     }
 }
 
-/// An Accept that waits while its link is lost names the other one.
+/// An Accept that is held back while its link is lost names the other link.
 #[test]
-fn an_accept_that_is_not_said_yet_moves_too() {
+fn unsent_accept_moves_to_the_other_link() {
     let (mut w, ids) = world(2, 20, [2, 2]);
     cut(&mut w, 0, 0);
     w.send(0, ids[0], b"finds out");

@@ -1,4 +1,4 @@
-//! Peers that lie: in CLC, LLC and CDC.
+//! Malicious peers: forged CLC, LLC and CDC messages.
 
 use crate::engine::{Config, Ready, Role, SocketId};
 use crate::testing::{World, config, ip, pattern};
@@ -14,13 +14,13 @@ use verbs::{Payload, Provider, QpState, RemoteAddress, SendOperation, SendReques
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Host 1 sends this in the name of its link.
+/// Sends `bytes` from host 1 on its link.
 pub(super) fn forge(w: &mut World, bytes: &[u8]) {
     post(w, SendOperation::Send { payload: Payload::Inline(bytes), with: SendWith::Nothing });
     w.wait(SECOND / 1000);
 }
 
-/// The same, if the link still stands.
+/// Sends `bytes` from host 1 if its link is still up.
 pub(super) fn forge_if_alive(w: &mut World, bytes: &[u8]) {
     let host = &w.hosts[1];
     let qp = host.engine.queue_pair(0, 0);
@@ -43,7 +43,7 @@ fn post(w: &mut World, operation: SendOperation<'_>) {
     w.hosts[1].roce.post_send(qp, &request).unwrap();
 }
 
-/// Host 1 writes to the beginning of the peer's buffer of a socket, and says nothing of it.
+/// Writes from host 1 to the beginning of the peer's buffer of a socket, without a CDC message.
 pub(super) fn write(w: &mut World, client: SocketId, bytes: &[u8]) {
     let (_, to) = w.hosts[1].engine.peer_of(client);
     post(w, SendOperation::Write { payload: Payload::Inline(bytes), to, immediate: None });
@@ -64,7 +64,7 @@ pub(super) fn cdc(w: &World, client: SocketId, seqno: u16) -> Cdc {
 }
 
 #[test]
-fn lies_about_cursors_cost_the_link_group() {
+fn impossible_cursors_end_the_link_group() {
     let cursor = |wrap, count| Cursor { wrap, count };
     for (produced, consumed) in [
         (cursor(0, 16 << 10), cursor(0, 0)), // outside of the ring
@@ -78,38 +78,38 @@ fn lies_about_cursors_cost_the_link_group() {
         let lie = Cdc { produced, consumed, ..cdc(&w, client, 1) };
         forge(&mut w, &lie.emit());
         assert_eq!(w.hosts[0].engine.counters().violations, 1, "{lie}");
-        assert!(w.was_told(0, server, Ready::ABORTED), "{lie}");
+        assert!(w.has_event(0, server, Ready::ABORTED), "{lie}");
         w.wait(SECOND);
         assert_eq!(w.hosts[0].engine.groups().count(), 0);
-        // And then it is welcome again.
+        // The peer may connect again.
         w.established();
     }
 }
 
 #[test]
-fn what_was_never_written_is_zero() {
+fn unwritten_bytes_read_as_zero() {
     let mut w = World::new(2);
     let [server, client] = w.established();
     let (_, to) = w.hosts[1].engine.peer_of(client);
     post(&mut w, SendOperation::Write { payload: Payload::Inline(b"!"), to, immediate: None });
     let lie = Cdc { produced: Cursor { wrap: 0, count: 100 }, ..cdc(&w, client, 1) };
     forge(&mut w, &lie.emit());
-    let heard = w.recv(0, server);
-    assert_eq!((heard[0], &heard[1..]), (b'!', &[0; 99][..]));
+    let received = w.recv(0, server);
+    assert_eq!((received[0], &received[1..]), (b'!', &[0; 99][..]));
 }
 
 #[test]
-fn who_has_written_nothing_has_nothing_to_tell_of() {
+fn cursor_without_any_write_ends_the_group() {
     let mut w = World::new(2);
     let [server, client] = w.established();
     let lie = Cdc { produced: Cursor { wrap: 0, count: 1 }, ..cdc(&w, client, 1) };
     forge(&mut w, &lie.emit());
     assert_eq!(w.hosts[0].engine.counters().violations, 1);
-    assert!(w.was_told(0, server, Ready::ABORTED));
+    assert!(w.has_event(0, server, Ready::ABORTED));
 }
 
 #[test]
-fn old_strange_and_stray_messages_change_nothing() {
+fn stale_malformed_and_stray_messages_are_ignored() {
     let mut w = World::new(3);
     let ids = w.established();
     let back = Cursor { wrap: 0xffff, count: 0x3000 };
@@ -120,7 +120,7 @@ fn old_strange_and_stray_messages_change_nothing() {
         Cdc { produced: back, ..of }.emit(),
         Cdc { token: 0xdead_beef, ..of }.emit(),
         Cdc { token: 0, ..of }.emit(),
-        // Half of all numbers are old ones.
+        // Half of all sequence numbers are old.
         Cdc { seqno: 0x9001, produced: Cursor { wrap: 0, count: 5 }, ..of }.emit(),
         short,
         [0x2f; 44],
@@ -133,13 +133,13 @@ fn old_strange_and_stray_messages_change_nothing() {
     let long = [0x22; 90];
     forge(&mut w, &long);
     assert_eq!(w.hosts[0].engine.counters().violations, 0);
-    // Its own numbers have not moved meanwhile.
+    // The real sequence numbers have not changed meanwhile.
     let bytes = pattern(5000, 1);
     w.transfer(0, ids, &bytes, 100);
 }
 
 #[test]
-fn a_write_beyond_the_buffer_or_with_a_dead_key_ends_the_group_and_not_more() {
+fn write_out_of_bounds_or_with_stale_key_ends_only_the_group() {
     for stale in [false, true] {
         let mut w = World::new(4);
         let ids = w.established();
@@ -160,9 +160,9 @@ fn a_write_beyond_the_buffer_or_with_a_dead_key_ends_the_group_and_not_more() {
     }
 }
 
-/// On its second link the peer says that its buffer begins where it cannot end.
+/// The peer announces an address on its second link from which the buffer would exceed the address space.
 #[test]
-fn a_buffer_that_reaches_beyond_all_addresses_is_not_written_to() {
+fn buffer_beyond_the_address_space_is_not_written_to() {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::with_ports(14, [two(), two()], [2, 2]);
     let ids = w.established();
@@ -176,11 +176,11 @@ fn a_buffer_that_reaches_beyond_all_addresses_is_not_written_to() {
     forge(&mut w, &Llc { version: 2, response: false, order: Order::Big, body }.emit());
     w.network.set_up(netsim::Place { node: 0, port: 0 }, false);
     w.send(0, ids[0], &pattern(4000, 1));
-    assert!(w.run(40 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
+    assert!(w.run(40 * SECOND, |w| w.has_event(0, ids[0], Ready::ABORTED)));
 }
 
 #[test]
-fn a_flood_of_llc_requests_is_answered_as_far_as_there_is_room() {
+fn llc_flood_does_not_stop_the_link() {
     let mut w = World::new(5);
     let ids = w.established();
     let test = |n: u8| {
@@ -201,9 +201,9 @@ fn a_flood_of_llc_requests_is_answered_as_far_as_there_is_room() {
     assert_eq!((counters.violations, counters.links_failed), (0, 0));
 }
 
-/// A client asks for a second link where there is no second port: the answer is its own message, and no offer.
+/// A client requests a second link without a second port: the response is its own message, and no offer.
 #[test]
-fn who_asks_for_a_link_that_cannot_be_is_answered() {
+fn request_for_impossible_link_is_answered() {
     let mut w = World::new(16);
     w.established();
     w.wait(SECOND / 10);
@@ -216,7 +216,7 @@ fn who_asks_for_a_link_that_cannot_be_is_answered() {
 }
 
 #[test]
-fn a_late_answer_is_not_taken_for_that_to_another_offer() {
+fn late_add_link_response_is_ignored() {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::with_ports(13, [two(), two()], [2, 2]);
     w.connect_from(1);
@@ -234,7 +234,7 @@ fn a_late_answer_is_not_taken_for_that_to_another_offer() {
 }
 
 #[test]
-fn keys_are_bounded() {
+fn stored_peer_keys_are_bounded() {
     let mut w = World::new(6);
     let ids = w.established();
     for n in 0..600u32 {
@@ -243,25 +243,25 @@ fn keys_are_bounded() {
         let bytes = Llc { version: 2, response: false, order: Order::Big, body }.emit();
         forge(&mut w, &bytes);
     }
-    assert_eq!(w.hosts[0].engine.keys_of_peer(0), 255, "the oldest have given way");
+    assert_eq!(w.hosts[0].engine.keys_of_peer(0), 255, "the oldest are evicted");
     w.transfer(0, ids, b"still here", 100);
 }
 
 #[test]
-fn delete_link_of_a_client_ends_everything_in_order() {
+fn delete_link_for_all_links_by_client_ends_the_group() {
     let mut w = World::new(7);
     let [server, _] = w.established();
     let reason = DeleteReason::OPERATOR;
     let body = Body::DeleteLink { link: 0, all: true, orderly: false, reason };
     forge(&mut w, &Llc { version: 2, response: false, order: Order::Big, body }.emit());
-    assert!(w.was_told(0, server, Ready::ABORTED));
+    assert!(w.has_event(0, server, Ready::ABORTED));
     w.wait(SECOND);
     for host in &w.hosts {
         assert_eq!(host.engine.groups().count(), 0);
     }
 }
 
-/// A server socket that is given these bytes, in pieces of that size.
+/// A server socket that receives these pieces of CLC bytes.
 pub(super) fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
     let id = w.with_engine(0, |engine, ctx, _| {
         engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx).unwrap()
@@ -269,8 +269,8 @@ pub(super) fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
     for piece in pieces {
         let mut given = 0;
         for _ in 0..10 {
-            given += w.with_engine(0, |engine, ctx, way| {
-                engine.handle_clc_bytes(id, &piece[given..], ctx, way)
+            given += w.with_engine(0, |engine, ctx, neighbours| {
+                engine.handle_clc_bytes(id, &piece[given..], ctx, neighbours)
             });
             w.wait(SECOND / 100);
         }
@@ -278,7 +278,7 @@ pub(super) fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
     id
 }
 
-/// What Linux proposes, from host 1.
+/// The Proposal of a Linux client, with the address of host 1.
 pub(super) fn proposal() -> Vec<u8> {
     let mut bytes = vector("proposal");
     bytes[0x64..0x68].copy_from_slice(&[10, 0, 0, 2]);
@@ -288,7 +288,7 @@ pub(super) fn proposal() -> Vec<u8> {
 #[test]
 fn half_handshakes_time_out_and_leave_nothing() {
     let mut w = World::new(8);
-    // Receive buffers in stock are as good as free.
+    // Receive buffers in the pool count as free.
     let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
     let before = free(&w);
     let proposal = proposal();
@@ -298,27 +298,27 @@ fn half_handshakes_time_out_and_leave_nothing() {
         server_given(&mut w, &[&proposal]),
     ];
     assert_eq!(w.hosts[0].engine.groups().count(), 1);
-    // The one that is behind is held meanwhile.
+    // The second Proposal is held meanwhile.
     let held = server_given(&mut w, &[&proposal]);
     w.wait(20 * SECOND);
     for id in ids {
-        assert!(w.was_told(0, id, Ready::FAILED), "{id:?}");
+        assert!(w.has_event(0, id, Ready::FAILED), "{id:?}");
         w.close(0, id);
     }
-    assert!(w.was_told(0, held, Ready::FALLBACK), "before its client's patience ends");
+    assert!(w.has_event(0, held, Ready::FALLBACK), "before its client times out");
     w.close(0, held);
     assert_eq!(w.hosts[0].engine.groups().count(), 0);
     assert_eq!(free(&w), before);
 }
 
 #[test]
-fn a_peer_of_version_1_is_declined_in_its_own_words() {
+fn version_1_peer_gets_a_version_1_decline() {
     let mut w = World::new(12);
     let id = server_given(&mut w, &[&vector("proposal_v1")]);
     assert_eq!(w.hosts[0].engine.fallback(id), Some(Reason::NO_DEVICE));
-    let mut said = [0; 100];
-    let count = w.hosts[0].engine.poll_clc_bytes(id, &mut said);
-    let decline = Decline::parse(&said[..count]).unwrap();
+    let mut buffer = [0; 100];
+    let count = w.hosts[0].engine.poll_clc_bytes(id, &mut buffer);
+    let decline = Decline::parse(&buffer[..count]).unwrap();
     assert_eq!((count, decline.version, decline.reason), (28, 1, Reason::NO_DEVICE));
 }
 
@@ -327,7 +327,7 @@ fn a_peer_id_from_another_address_gets_a_group_of_its_own() {
     let mut w = World::new(11);
     let [server, client] = w.established();
     let group = w.hosts[0].engine.groups().next().unwrap();
-    // The same Proposal as that of host 1, from another address.
+    // The Proposal of host 1, but from another address.
     let mut bytes = proposal();
     bytes[8..16].copy_from_slice(&group.peer_id.0);
     let id = w.with_engine(0, |engine, ctx, _| {
@@ -337,7 +337,9 @@ fn a_peer_id_from_another_address_gets_a_group_of_its_own() {
     let mut given = 0;
     for _ in 0..3 {
         let rest = &bytes[given..];
-        given += w.with_engine(0, |engine, ctx, way| engine.handle_clc_bytes(id, rest, ctx, way));
+        given += w.with_engine(0, |engine, ctx, neighbours| {
+            engine.handle_clc_bytes(id, rest, ctx, neighbours)
+        });
         w.wait(SECOND / 100);
     }
     assert_eq!(w.hosts[0].engine.groups().count(), 2, "one of its own");
@@ -346,13 +348,13 @@ fn a_peer_id_from_another_address_gets_a_group_of_its_own() {
 }
 
 #[test]
-fn what_is_no_clc_breaks_off_at_once() {
+fn bytes_of_another_protocol_fail_the_handshake_at_once() {
     let mut w = World::new(9);
     for bytes in
         [&b"GET / HTTP/1.1\r\n"[..], &[0xe2, 0xd4, 0xc3, 0xd9, 9, 0, 28, 0x20], b"\xe2\xd4X"]
     {
         let id = server_given(&mut w, &[bytes]);
-        assert!(w.was_told(0, id, Ready::FAILED), "{bytes:?}");
+        assert!(w.has_event(0, id, Ready::FAILED), "{bytes:?}");
         w.close(0, id);
     }
     assert_eq!(w.hosts[0].engine.sockets().count(), 0);
@@ -382,9 +384,9 @@ proptest! {
             let _ = w.recv(0, ids[0]);
         }
         w.wait(3 * SECOND);
-        // Whatever came of that, the host takes the next connection.
+        // The host accepts the next connection in any case.
         w.reboot(1);
-        w.hear_nothing();
+        w.clear_events();
         w.established();
     }
 

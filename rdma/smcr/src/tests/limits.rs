@@ -1,4 +1,4 @@
-//! How much there may be: sockets, link groups, buffers in stock; and who makes room for whom.
+//! Limits of sockets, link groups and pooled buffers, and evictions.
 
 use super::hostile::{proposal, write};
 use crate::engine::{Config, Ready, Role, SocketId};
@@ -12,7 +12,7 @@ use verbs::Provider;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn no_more_sockets_than_are_allowed() {
+fn socket_limit_is_enforced() {
     let two = || Config { max_sockets: 2, ..config() };
     let mut w = World::with(51, [two(), two()]);
     let ends = [ip(0, 0), ip(1, 0)];
@@ -23,27 +23,27 @@ fn no_more_sockets_than_are_allowed() {
     assert_eq!(open(&mut w, 72), None);
     assert_eq!(ids.map(|id| w.hosts[0].engine.owner(id)), [Some(70), Some(71)]);
     w.close(0, ids[0]);
-    let next = open(&mut w, 73).expect("one has made room");
-    assert_ne!(next, ids[0], "the place is the same, the name another");
+    let next = open(&mut w, 73).expect("a slot is free");
+    assert_ne!(next, ids[0], "same slot, another ID");
     assert_eq!(w.hosts[0].engine.owner(ids[0]), None);
     assert_eq!(w.hosts[0].engine.socket_status(ids[0]), None);
     assert_eq!(w.hosts[0].engine.socket_status(next).map(|status| status.id), Some(next));
 }
 
-/// A Proposal comes from a host that has no other connection.
+/// Sends a Proposal from a host without other connections.
 fn stranger(w: &mut World, last: u8) -> SocketId {
     let ends = [ip(0, 0), Ipv4Addr::new(10, 0, 0, last).into()];
     let id = w.with_engine(0, |engine, ctx, _| engine.open(Role::Server, ends, 0, ctx)).unwrap();
-    w.hear(0, id, &proposal());
+    w.feed_clc(0, id, &proposal());
     id
 }
 
 fn declined(w: &mut World, id: SocketId) -> Option<Reason> {
-    Decline::parse(&w.say(0, id)).ok().map(|decline| decline.reason)
+    Decline::parse(&w.take_clc(0, id)).ok().map(|decline| decline.reason)
 }
 
 #[test]
-fn a_group_that_is_used_makes_no_room() {
+fn group_in_use_is_not_evicted() {
     let one = || Config { max_groups: 1, ..config() };
     let mut w = World::with(52, [one(), one()]);
     let ids = w.established();
@@ -54,14 +54,14 @@ fn a_group_that_is_used_makes_no_room() {
 }
 
 #[test]
-fn the_group_that_was_idle_for_longest_makes_room() {
+fn longest_idle_group_is_evicted() {
     let two = || Config { max_groups: 2, ..config() };
     let mut w = World::with(53, [two(), two()]);
     let ids = w.established();
     let at = w.connect_from(0);
     w.wait(SECOND);
     let others = w.tcp[at].ends.map(Option::unwrap);
-    // The first one ends last.
+    // The first connection is closed last.
     for ids in [others, ids] {
         (0..2).for_each(|n| w.close(n, ids[n]));
         w.wait(SECOND);
@@ -72,15 +72,15 @@ fn the_group_that_was_idle_for_longest_makes_room() {
     let groups: Vec<_> = w.hosts[0].engine.groups().map(|group| (group.role, group.id)).collect();
     assert_eq!(groups.len(), 2);
     assert!(groups.contains(&(Role::Server, 1)), "{groups:?}");
-    // Its peer finds out.
+    // The client of the evicted group notices.
     w.hosts[0].engine.counters();
     let ids = w.established();
     w.transfer(1, ids, &pattern(5000, 1), 1000);
 }
 
-/// Whoever proposes and says no more keeps others out for a second.
+/// A client that sends only a Proposal blocks other hosts for a second at most.
 #[test]
-fn a_first_contact_that_does_not_go_on_makes_room() {
+fn stalled_first_contact_is_evicted() {
     for (pause, makes_room) in [(SECOND / 2, false), (SECOND, true)] {
         netsim::label!(pause);
         let one = || Config { max_groups: 1, ..config() };
@@ -96,15 +96,15 @@ fn a_first_contact_that_does_not_go_on_makes_room() {
     }
 }
 
-/// A host with which there is nothing any more is forgotten, and a group has its place to itself.
+/// The entry of a host without state is removed.
 #[test]
-fn nothing_is_kept_of_hosts_that_are_gone() {
+fn departed_hosts_leave_no_state() {
     let mut w = World::new(55);
     let ids = w.established();
     assert_eq!(w.hosts.each_ref().map(|host| host.engine.hosts_known()), [1, 1]);
     for last in 90..99 {
         let id = stranger(&mut w, last);
-        // It is held behind the first.
+        // This Proposal is held behind the first.
         let held = stranger(&mut w, last);
         assert_eq!(w.hosts[0].engine.hosts_known(), 2, "{last}");
         w.close(0, id);
@@ -117,9 +117,9 @@ fn nothing_is_kept_of_hosts_that_are_gone() {
     assert_eq!(w.hosts.each_ref().map(|host| host.engine.hosts_known()), [0, 0]);
 }
 
-/// The stock is a mebibyte, at least 4 and at most 16 buffers; what is given back beyond that is free for others.
+/// The pool has 1 MiB, with at least 4 and at most 16 buffers; further ones are freed.
 #[test]
-fn receive_buffers_are_in_stock() {
+fn receive_buffer_pool_has_its_size() {
     for (rmb_size, stock) in [(0, 16), (2, 16), (3, 8), (4, 4), (6, 4)] {
         netsim::label!(rmb_size);
         let sized = || Config { rmb_size, ..config() };
@@ -129,15 +129,15 @@ fn receive_buffers_are_in_stock() {
         let ids = w.established();
         assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
         w.transfer(1, ids, b"takes one", 100);
-        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock, "another in its place");
+        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock, "another one replaces it");
         assert_eq!(w.hosts[0].engine.kept(&w.hosts[0].roce), stock * size);
         w.wait(SECOND / 10);
-        // The client has a send buffer to spare.
+        // The client also keeps a spare send buffer.
         let kept = w.hosts[1].engine.kept(&w.hosts[1].roce);
         assert_eq!(kept, stock * size + (16 << 10));
         w.wait(10 * SECOND);
         assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
-        // One that is in use when its connection ends.
+        // A buffer in use when its connection ends.
         w.transfer(1, ids, b"takes one", 100);
         (0..2).for_each(|n| w.close(n, ids[n]));
         w.wait(SECOND);
@@ -148,7 +148,7 @@ fn receive_buffers_are_in_stock() {
 }
 
 #[test]
-fn so_many_send_buffers_are_kept() {
+fn spare_send_buffers_are_bounded() {
     for most in [0, 1, 2] {
         let settings = || Config { spare_buffers: most, ..config() };
         let mut w = World::with(57, [settings(), settings()]);
@@ -161,9 +161,9 @@ fn so_many_send_buffers_are_kept() {
     }
 }
 
-/// Buffers out of which everything was read go, however many others are in the list before them.
+/// Completely read buffers are freed even behind many others in the list.
 #[test]
-fn buffers_of_silent_connections_go_behind_many_that_do_not() {
+fn idle_buffers_behind_many_busy_ones_are_freed() {
     let mut w = World::new(58);
     let all: Vec<_> = (0..70).map(|_| w.established()).collect();
     for ids in &all {
@@ -181,27 +181,27 @@ fn buffers_of_silent_connections_go_behind_many_that_do_not() {
     }
     w.wait(10 * SECOND);
     assert_eq!(w.free(0), free + 70 * (16 << 10));
-    assert!(w.hosts[0].engine.poll_timeout() > Some(w.network.now), "nobody looks for more");
-    // They come back when they are needed.
+    assert!(w.hosts[0].engine.poll_timeout() > Some(w.network.now), "no further search is due");
+    // They get memory again when needed.
     for &ids in &all {
         w.transfer(1, ids, b"and again", 100);
     }
 }
 
-/// What a peer has written and not told of yet is not lost, however long that takes.
+/// Bytes written but not announced are kept for any time.
 #[test]
-fn a_buffer_that_was_written_to_stays() {
+fn written_buffer_keeps_its_memory() {
     let mut w = World::new(59);
     let [server, client] = w.established();
     w.transfer(1, [server, client], b"first", 100);
     let free = w.free(0);
     super::hostile::write(&mut w, client, b"second");
     w.wait(10 * SECOND);
-    assert_eq!(w.free(0), free, "it stays");
-    assert!(!w.was_told(0, server, Ready::ABORTED));
+    assert_eq!(w.free(0), free, "it is kept");
+    assert!(!w.has_event(0, server, Ready::ABORTED));
 }
 
-/// With what is shipped: a host under many names has its share of link groups, and another finds places.
+/// With the default limits, a host with many peer IDs has its share of link groups, and another host finds room.
 #[test]
 fn greedy_host_leaves_link_groups_to_others() {
     let shipped = || Config { eids: config().eids, rmb_size: 0, ..Config::default() };
@@ -213,11 +213,11 @@ fn greedy_host_leaves_link_groups_to_others() {
             .with_engine(0, |engine, ctx, _| engine.open(Role::Server, [ip(0, 0), greedy], 0, ctx))
             .unwrap();
         let mut proposal = proposal();
-        // Another instance of the peer, as it says.
+        // The peer ID of another instance.
         proposal[8] = n;
-        w.hear(0, id, &proposal);
+        w.feed_clc(0, id, &proposal);
         w.with_engine(0, |engine, ctx, _| {
-            // Its group stays, as one that is in use.
+            // Completes the first contact, so that the group is in use.
             engine.forge_first_contact(id, ctx.now);
         });
         taken += usize::from(declined(&mut w, id).is_none());
@@ -227,7 +227,7 @@ fn greedy_host_leaves_link_groups_to_others() {
     w.transfer(1, ids, &pattern(5000, 1), 1000);
 }
 
-/// A host that has its share of memory for receive buffers goes on over TCP; others have SMC-R.
+/// A host that has used its share of receive buffer memory falls back to TCP; other hosts use SMC-R.
 #[test]
 fn greedy_host_leaves_memory_for_buffers_to_others() {
     let size = 16u64 << 10;
@@ -238,27 +238,27 @@ fn greedy_host_leaves_memory_for_buffers_to_others() {
     let [server, client] = w.tcp[at].ends.map(Option::unwrap);
     w.wait(SECOND);
     for (n, id) in [server, client].into_iter().enumerate() {
-        assert!(w.was_told(n, id, Ready::FALLBACK));
+        assert!(w.has_event(n, id, Ready::FALLBACK));
         assert_eq!(w.hosts[n].engine.fallback(id), Some(Reason::MEMORY));
     }
     let other = stranger(&mut w, 99);
     assert_eq!(declined(&mut w, other), None, "an Accept");
     w.transfer(1, all[0], &pattern(5000, 1), 1000);
-    // What is given back is there for the next.
+    // Freed memory is available to the next connection.
     (0..2).for_each(|n| w.close(n, all[1][n]));
     w.wait(SECOND);
     let ids = w.established();
     w.transfer(1, ids, &pattern(5000, 1), 1000);
 }
 
-/// A peer that writes on many connections, and tells of nothing, takes what is in stock; others are served.
+/// A peer that writes on many connections without CDC messages empties the pool; other connections continue.
 #[test]
-fn peer_that_tells_nothing_leaves_others_memory() {
+fn peer_without_cdc_messages_leaves_memory_to_others() {
     let mut w = World::new(61);
     let good = w.established();
     let silent: Vec<_> = (0..40).map(|_| w.established()).collect();
     for ids in &silent {
-        write(&mut w, ids[1], b"not told of");
+        write(&mut w, ids[1], b"unannounced");
     }
     let begun = w.network.now;
     w.transfer(1, good, &pattern(5000, 1), 1000);

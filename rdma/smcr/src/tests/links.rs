@@ -1,4 +1,4 @@
-//! Links, and what peers say of them in LLC messages: what is answered, what is refused, and what becomes of connections.
+//! Links and LLC messages: responses, rejections, and the effect on connections.
 
 use crate::engine::{Config, Ready};
 use crate::testing::{Fate, Valve, World, config, device, pattern};
@@ -14,14 +14,14 @@ const SECOND: Duration = Duration::from_secs(1);
 in_both_versions! {
     a_client_may_end_one_link
     a_server_ends_one_link
-    a_link_that_there_is_not_is_no_link
-    a_group_of_one_link_gets_no_other
-    links_that_share_no_port_are_enough
+    delete_link_for_unknown_link_is_answered
+    group_limited_to_one_link_gets_no_second
+    links_without_common_port_get_no_third
     only_a_server_confirms_links
-    requests_are_answered
+    llc_requests_are_answered
     a_queue_pair_that_fails_ends_a_handshake
     the_smaller_path_mtu_is_used
-    attempts_become_rare
+    failed_link_attempts_back_off
 }
 
 fn world(version: u8, links: [u8; 2], ports: [usize; 2]) -> World {
@@ -36,10 +36,10 @@ fn links(w: &World) -> [usize; 2] {
     w.hosts.each_ref().map(|host| host.engine.links().filter(|link| link.active).count())
 }
 
-/// What was said by whom, without CONFIRM_RKEY and the like, each once.
+/// The recorded LLC messages with their senders, without repetitions.
 fn said(w: &mut World) -> Vec<(usize, bool, Body)> {
     let mut said = Vec::new();
-    for (n, Llc { response, body, .. }) in w.llc_heard() {
+    for (n, Llc { response, body, .. }) in w.recorded_llc() {
         let one = (n, response, body);
         if !said.contains(&one) {
             said.push(one);
@@ -52,14 +52,14 @@ fn delete(link: u8, reason: DeleteReason) -> Body {
     Body::DeleteLink { link, all: false, orderly: false, reason }
 }
 
-/// It only asks; the server says so.
+/// The client requests the deletion; the server performs it.
 fn a_client_may_end_one_link(version: u8) {
     for (gone, moves) in [(1, 1), (2, 0)] {
         netsim::label!(version, gone);
         let mut w = world(version, [2, 2], [2, 2]);
         let ids = w.established();
         w.wait(SECOND);
-        w.listen();
+        w.record_frames();
         let other = usize::from(2 - gone);
         w.forge_llc(1, (0, other), false, delete(gone, DeleteReason::OPERATOR));
         w.wait(SECOND / 100);
@@ -71,7 +71,7 @@ fn a_client_may_end_one_link(version: u8) {
         assert_eq!(failovers, [2 * moves, 2 * moves]);
         w.transfer(0, ids, &pattern(20_000, 1), 5000);
         w.transfer(1, ids, &pattern(20_000, 2), 5000);
-        // It is no loss, and the link is made anew.
+        // It does not count as a loss, and the link is re-established.
         assert!(w.run(5 * SECOND, |w| links(w) == [2, 2]));
         for host in &w.hosts {
             let counters = host.engine.counters();
@@ -84,7 +84,7 @@ fn a_server_ends_one_link(version: u8) {
     let mut w = world(version, [2, 2], [2, 2]);
     let ids = w.established();
     w.wait(SECOND);
-    w.listen();
+    w.record_frames();
     let body = delete(1, DeleteReason::OPERATOR);
     w.forge_llc(0, (0, 1), false, body.clone());
     w.wait(SECOND / 100);
@@ -96,11 +96,11 @@ fn a_server_ends_one_link(version: u8) {
     assert!((0..2).all(|n| w.hosts[n].engine.counters().aborted == 0));
 }
 
-fn a_link_that_there_is_not_is_no_link(version: u8) {
+fn delete_link_for_unknown_link_is_answered(version: u8) {
     for n in 0..2 {
         netsim::label!(version, n);
         let mut w = world(version, [2, 2], [2, 2]);
-        w.listen();
+        w.record_frames();
         w.forge_llc(n, (0, 0), false, delete(77, DeleteReason::OPERATOR));
         w.wait(SECOND / 100);
         let answer = (1 - n, true, delete(77, DeleteReason::NO_SUCH_LINK));
@@ -109,8 +109,8 @@ fn a_link_that_there_is_not_is_no_link(version: u8) {
     }
 }
 
-/// Whatever ports there are, and whoever asks.
-fn a_group_of_one_link_gets_no_other(version: u8) {
+/// Regardless of the ports, and of which side requests a link.
+fn group_limited_to_one_link_gets_no_second(version: u8) {
     for max_links in [[1, 1], [1, 2], [2, 1]] {
         netsim::label!(version, max_links);
         let mut w = world(version, max_links, [2, 2]);
@@ -131,9 +131,9 @@ fn a_group_of_one_link_gets_no_other(version: u8) {
     }
 }
 
-fn links_that_share_no_port_are_enough(version: u8) {
+fn links_without_common_port_get_no_third(version: u8) {
     let mut w = world(version, [2, 2], [2, 2]);
-    w.listen();
+    w.record_frames();
     let (mac, gid) = (device(1, 1).mac, device(1, 1).ip.to_ipv6_mapped());
     let ask = match version {
         1 => {
@@ -153,12 +153,12 @@ fn links_that_share_no_port_are_enough(version: u8) {
     assert_eq!(links(&w), [2, 2]);
 }
 
-/// What confirms a link that stands, or comes from a client, is not answered.
+/// A CONFIRM_LINK for an active link, or of a client, is not answered.
 fn only_a_server_confirms_links(version: u8) {
     for n in 0..2 {
         netsim::label!(version, n);
         let mut w = world(version, [1, 1], [1, 1]);
-        w.listen();
+        w.record_frames();
         let body = Body::ConfirmLink {
             end: LinkEnd { mac: [2; 6], gid: device(n, 0).ip.to_ipv6_mapped(), qpn: 1 },
             link: 1,
@@ -174,7 +174,7 @@ fn only_a_server_confirms_links(version: u8) {
     }
 }
 
-fn requests_are_answered(version: u8) {
+fn llc_requests_are_answered(version: u8) {
     for n in 0..2 {
         netsim::label!(version, n);
         let mut w = world(version, [1, 1], [1, 1]);
@@ -185,7 +185,7 @@ fn requests_are_answered(version: u8) {
             let keys = keys.to_vec();
             Body::DeleteKey { keys, unknown, negative }
         };
-        // Version 1 has a mask of what was unknown, version 2 a number, and no keys in the answer.
+        // The response has a mask of unknown keys in version 1, and their number without keys in version 2.
         let [forgotten, twice] = match version {
             1 => [gone([0x77, 0x99], 0x40, true), gone([0x77, 0x99], 0xc0, true)],
             _ => [gone([0, 0], 1, true), gone([0, 0], 2, true)],
@@ -193,10 +193,10 @@ fn requests_are_answered(version: u8) {
         for (what, body, answer) in [
             ("a test", Body::TestLink { data: [9; 16] }, Body::TestLink { data: [9; 16] }),
             ("a key", confirm.clone(), confirm),
-            ("one key that there is", gone([0x77, 0x99], 0, false), forgotten),
-            ("none", gone([0x77, 0x99], 0, false), twice),
+            ("one known key", gone([0x77, 0x99], 0, false), forgotten),
+            ("no known key", gone([0x77, 0x99], 0, false), twice),
         ] {
-            w.listen();
+            w.record_frames();
             w.forge_llc(n, (0, 0), false, body.clone());
             w.wait(SECOND / 100);
             assert_eq!(said(&mut w), [(n, false, body), (1 - n, true, answer)], "{what}");
@@ -204,7 +204,7 @@ fn requests_are_answered(version: u8) {
     }
 }
 
-/// A client that has answered CONFIRM_LINK cannot know what the server makes of that.
+/// A client that has answered CONFIRM_LINK cannot know whether the server uses SMC-R, so it resets TCP.
 fn a_queue_pair_that_fails_ends_a_handshake(version: u8) {
     for (what, n, answered, expected) in [
         ("the client's, before CONFIRM_LINK", 1, false, Some(Reason::READY_LINK)),
@@ -223,15 +223,15 @@ fn a_queue_pair_that_fails_ends_a_handshake(version: u8) {
         w.hosts[n].roce.fail_qp(qp).unwrap();
         w.wait(SECOND / 10);
         assert_eq!(w.hosts[n].engine.fallback(id), expected);
-        assert_eq!(w.was_told(n, id, Ready::FALLBACK), expected.is_some());
-        assert_eq!(w.was_told(n, id, Ready::FAILED), expected.is_none());
+        assert_eq!(w.has_event(n, id, Ready::FALLBACK), expected.is_some());
+        assert_eq!(w.has_event(n, id, Ready::FAILED), expected.is_none());
         assert_eq!(w.hosts[n].engine.counters().links_failed, 1);
         w.wait(SECOND);
         assert_eq!(w.hosts[n].engine.groups().count(), 0);
     }
 }
 
-/// Of the ports' own an Accept tells first; what both can do is known from the Confirm on.
+/// The first Accept has the port's own path MTU; from the Confirm on the common one is known.
 fn the_smaller_path_mtu_is_used(version: u8) {
     for small in 0..2 {
         netsim::label!(version, small);
@@ -242,11 +242,11 @@ fn the_smaller_path_mtu_is_used(version: u8) {
         let (ids, accept) = w.accept_by_hand(1);
         let told = |bytes: &[u8]| AcceptConfirm::parse(bytes).unwrap().path_mtu;
         assert_eq!(told(&accept), if small == 0 { 2 } else { 3 });
-        w.hear(1, ids[1], &accept);
-        let confirm = w.say(1, ids[1]);
+        w.feed_clc(1, ids[1], &accept);
+        let confirm = w.take_clc(1, ids[1]);
         assert_eq!(told(&confirm), 2);
-        w.hear(0, ids[0], &confirm);
-        assert!(w.was_told(0, ids[0], Ready::ESTABLISHED));
+        w.feed_clc(0, ids[0], &confirm);
+        assert!(w.has_event(0, ids[0], Ready::ESTABLISHED));
         for host in &w.hosts {
             assert_eq!(host.engine.links().map(|link| link.path_mtu).collect::<Vec<_>>(), [512]);
         }
@@ -257,56 +257,56 @@ fn the_smaller_path_mtu_is_used(version: u8) {
     }
 }
 
-/// A link that cannot be made is tried again in ever longer pauses, a minute at most.
-fn attempts_become_rare(version: u8) {
+/// Attempts for a missing link are repeated with increasing pauses, up to about a minute.
+fn failed_link_attempts_back_off(version: u8) {
     let mut w = world(version, [2, 2], [2, 2]);
     w.network.set_up(Place { node: 0, port: 1 }, false);
     assert!(w.run(60 * SECOND, |w| links(w) == [1, 1]));
     let mut offers = Vec::new();
     for _ in 0..6 {
-        w.listen();
+        w.record_frames();
         w.wait(100 * SECOND);
         let is = |one: &&(usize, Llc)| one.0 == 0 && matches!(one.1.body, Body::AddLink(_));
-        let heard = w.llc_heard();
+        let heard = w.recorded_llc();
         offers.push(heard.iter().filter(is).filter(|one| !one.1.response).count());
     }
-    // The client asks for one, too, each time.
+    // The client requests a link each time, too.
     assert!((8..=14).contains(&offers[0]), "{offers:?}");
     assert!(offers[1..].iter().all(|count| (1..=7).contains(count)), "{offers:?}");
 }
 
-/// The client does not take a key: whoever has it is declined.
+/// The client rejects a key: the handshake of its socket is declined.
 #[test]
-fn a_key_that_is_refused_ends_a_handshake() {
+fn rejected_key_declines_the_handshake() {
     for negative in [true, false] {
         netsim::label!(negative);
         let mut w = world(1, [1, 1], [1, 1]);
-        // The client does not hear of it.
+        // The client does not receive the key.
         w.network.mute(0, true);
-        w.listen();
+        w.record_frames();
         let ids = w.by_hand(1);
-        let proposal = w.say(1, ids[1]);
-        w.hear(0, ids[0], &proposal);
+        let proposal = w.take_clc(1, ids[1]);
+        w.feed_clc(0, ids[0], &proposal);
         let told = said(&mut w).into_iter().find_map(|one| match one {
             (0, false, Body::ConfirmKey { token, .. }) => Some(token),
             _ => None,
         });
-        let (token, others) = (told.expect("it is told of a key"), Vec::new());
+        let (token, others) = (told.expect("a key is announced"), Vec::new());
         let body = Body::ConfirmKey { token, others, negative, retry: false };
         w.forge_llc(1, (0, 0), true, body);
-        let answer = w.say(0, ids[0]);
+        let answer = w.take_clc(0, ids[0]);
         let declined = Decline::parse(&answer).ok().map(|decline| decline.reason);
         assert_eq!(declined, negative.then_some(Reason::REGISTER_BUFFER));
         assert_eq!(AcceptConfirm::parse(&answer).is_ok(), !negative);
     }
 }
 
-/// The port of the sender is of those that nobody has for himself, and is the queue pair's own.
+/// The UDP source port is in the dynamic range, and derived from the queue pair number.
 #[test]
 fn packets_come_from_a_port_of_their_queue_pair() {
     let mut w = world(2, [2, 2], [2, 2]);
     let ids = w.established();
-    w.listen();
+    w.record_frames();
     w.transfer(1, ids, &pattern(1000, 1), 100);
     let frames = w.network.record.take().unwrap();
     let qpn = w.hosts[1].engine.links().next().unwrap().qpns.0;

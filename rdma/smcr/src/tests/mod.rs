@@ -1,4 +1,4 @@
-/// Makes tests of functions of the version, which run in both versions.
+/// Makes a test for each version of functions that take the version.
 macro_rules! in_both_versions {
     ($($name:ident)*) => {
         mod version_1 {

@@ -1,5 +1,5 @@
-//! What may happen at any moment, tried at every one: a frame is lost, a link is cut, both hosts are
-//! started anew, one side closes or aborts while the other does.
+//! Faults injected at every frame of a conversation: a lost frame, a cut link, a reboot of both hosts, a close or abort
+//! of one side while the other side does the same.
 
 use crate::engine::{Config, Ready, RecvError, SocketId};
 use crate::testing::{World, config, pattern};
@@ -14,8 +14,8 @@ const BYTES: usize = 20_000;
 in_both_versions! {
     any_frame_may_be_lost
     a_link_may_be_cut_at_any_moment
-    both_hosts_may_start_anew_at_any_moment
-    both_sides_may_end_at_any_moment
+    both_hosts_may_reboot_at_any_moment
+    both_sides_may_close_or_abort_at_any_moment
 }
 
 /// A conversation: a question, a half-close, an answer, the ends.
@@ -42,10 +42,10 @@ impl Talk {
     }
 
     fn established(&self, n: usize) -> bool {
-        self.id(n).is_some_and(|id| self.w.was_told(n, id, Ready::ESTABLISHED))
+        self.id(n).is_some_and(|id| self.w.has_event(n, id, Ready::ESTABLISHED))
     }
 
-    /// What the user of host `n` can do now; the server answers when it has heard everything.
+    /// Lets the user of host `n` read, write and close; the server answers after the client's shutdown.
     fn act(&mut self, n: usize) {
         let Some(id) = self.id(n).filter(|_| self.established(n)) else { return };
         let mut buffer = std::vec![0; BYTES];
@@ -81,7 +81,7 @@ impl Talk {
         self.closed == [true; 2] && self.w.hosts.iter().all(|h| h.engine.sockets().count() == 0)
     }
 
-    /// Goes on until `done`, at most for so long; whether it was.
+    /// Runs until `done` or for `limit`. Returns whether it was done.
     fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Talk) -> bool) -> bool {
         let end = self.w.network.now + limit;
         loop {
@@ -101,7 +101,7 @@ impl Talk {
         (0..2).all(|n: usize| self.got[n] == pattern(BYTES, 1 - n as u8))
     }
 
-    /// Sockets are given up that have no good end, as their users would; nothing stays.
+    /// Closes all sockets, and checks that no state remains.
     fn ends(&mut self, what: &str) {
         for n in 0..2 {
             self.close(n);
@@ -114,7 +114,7 @@ impl Talk {
     }
 }
 
-/// Frames of a conversation that nothing disturbs.
+/// Number of frames of an undisturbed conversation.
 fn frames(version: u8) -> u64 {
     let mut talk = Talk::new(version);
     assert!(talk.run(10 * SECOND, |talk| talk.over()));
@@ -122,7 +122,7 @@ fn frames(version: u8) -> u64 {
     talk.w.network.sent()
 }
 
-/// A conversation that has come to frame `n`.
+/// A conversation that has reached frame `n`.
 fn at_frame(version: u8, n: u64) -> Talk {
     let mut talk = Talk::new(version);
     talk.run(10 * SECOND, |talk| talk.w.network.sent() >= n);
@@ -144,7 +144,7 @@ fn a_link_may_be_cut_at_any_moment(version: u8) {
         netsim::label!(version, n);
         for port in 0..2 {
             let mut talk = at_frame(version, n);
-            // Before the second link stands there is nowhere to go.
+            // Before the second link is up, there is no failover.
             let two = talk.w.hosts.iter().all(|host| {
                 host.engine.links().filter(|link| link.active).count() == 2
                     && host.engine.groups().all(|group| group.connections > 0)
@@ -160,16 +160,16 @@ fn a_link_may_be_cut_at_any_moment(version: u8) {
             talk.ends(&std::format!("frame {n}, port {port}"));
         }
     }
-    assert!(exact > 15, "two links were there {exact} times");
+    assert!(exact > 15, "two links were up only {exact} times");
 }
 
-fn both_hosts_may_start_anew_at_any_moment(version: u8) {
+fn both_hosts_may_reboot_at_any_moment(version: u8) {
     for n in 0..frames(version) {
         let mut talk = at_frame(version, n);
         talk.w.reboot(0);
         talk.w.reboot(1);
         talk.w.tcp.clear();
-        talk.w.hear_nothing();
+        talk.w.clear_events();
         let ids = talk.w.established();
         talk.w.transfer(1, ids, &pattern(BYTES, 3), 5000);
         talk.w.transfer(0, ids, &pattern(BYTES, 4), 5000);
@@ -180,7 +180,7 @@ fn both_hosts_may_start_anew_at_any_moment(version: u8) {
     }
 }
 
-fn both_sides_may_end_at_any_moment(version: u8) {
+fn both_sides_may_close_or_abort_at_any_moment(version: u8) {
     for n in 0..frames(version) {
         for (first, second) in [(false, false), (false, true), (true, false), (true, true)] {
             netsim::label!(version, n, first, second);
@@ -195,7 +195,7 @@ fn both_sides_may_end_at_any_moment(version: u8) {
             }
             talk.ends(&std::format!("frame {n}, aborts {first} {second}"));
             let ids = talk.w.established();
-            talk.w.transfer(0, ids, b"as if nothing had been", 100);
+            talk.w.transfer(0, ids, b"fresh connection", 100);
         }
     }
 }

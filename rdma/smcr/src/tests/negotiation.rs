@@ -1,5 +1,4 @@
-//! What a link group is to be like, and what each side declines: Proposals and Accepts of version 2 that were changed on
-//! their way.
+//! Negotiation of link group parameters, and reasons to decline: modified version 2 Proposals and Accepts.
 
 use crate::engine::{Config, GroupStatus, Ready};
 use crate::testing::{World, config, device, ip, mac};
@@ -9,27 +8,27 @@ use core::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Servers with two ports, and room for 100 connections in a group.
+/// Hosts with two ports, and up to 100 connections in a group.
 fn world() -> World {
     let settings = || Config { max_links: 2, max_conns: 100, ..config() };
     World::with_ports(121, [settings(), settings()], [2, 2])
 }
 
-/// The group that a server makes of a client's Proposal, or why it declines.
+/// The group that a server creates for a modified Proposal, or the reason of its Decline.
 fn proposed(w: &mut World, change: impl FnOnce(&mut ProposalV2)) -> Result<GroupStatus, Reason> {
     let ids = w.by_hand(1);
-    let mut proposal = Proposal::parse(&w.say(1, ids[1])).unwrap();
+    let mut proposal = Proposal::parse(&w.take_clc(1, ids[1])).unwrap();
     change(proposal.v2.as_mut().unwrap());
-    w.hear(0, ids[0], &proposal.emit());
-    match Decline::parse(&w.say(0, ids[0])) {
+    w.feed_clc(0, ids[0], &proposal.emit());
+    match Decline::parse(&w.take_clc(0, ids[0])) {
         Ok(decline) => Err(decline.reason),
         Err(_) => Ok(w.hosts[0].engine.groups().next().unwrap()),
     }
 }
 
-/// Of what both can do the less, from 16 connections and one link on; release 0 settles nothing.
+/// The lower limit of both sides, with at least 16 connections and one link; release 0 negotiates nothing.
 #[test]
-fn a_server_settles_limits() {
+fn server_negotiates_limits() {
     for ((release, conns, links), expected) in [
         ((1, 255, 2), Ok((1, 100, 2))),
         ((1, 99, 1), Ok((1, 99, 1))),
@@ -48,9 +47,9 @@ fn a_server_settles_limits() {
     }
 }
 
-/// In version 2 its GID is an IPv4 address, and none of ours.
+/// In version 2 the client's GID must be an IPv4 address of another host.
 #[test]
-fn a_server_declines_who_is_no_other_host() {
+fn server_declines_gid_of_no_other_host() {
     for (gid, good) in [
         ("::ffff:10.0.0.2", true),
         ("::ffff:10.0.0.1", false),
@@ -69,7 +68,7 @@ fn a_server_declines_who_is_no_other_host() {
     }
 }
 
-/// What a client says to the Accept of a first contact: the group, or why not.
+/// A client's answer to a modified Accept of a first contact: the group, or the reason of its Decline.
 fn accepted(
     w: &mut World,
     change: impl FnOnce(&mut AcceptConfirm),
@@ -77,11 +76,11 @@ fn accepted(
     let (ids, accept) = w.accept_by_hand(1);
     let mut accept = AcceptConfirm::parse(&accept).unwrap();
     change(&mut accept);
-    w.hear(1, ids[1], &accept.emit());
-    if w.was_told(1, ids[1], Ready::FAILED) {
+    w.feed_clc(1, ids[1], &accept.emit());
+    if w.has_event(1, ids[1], Ready::FAILED) {
         return Err(None);
     }
-    match Decline::parse(&w.say(1, ids[1])) {
+    match Decline::parse(&w.take_clc(1, ids[1])) {
         Ok(decline) => Err(Some(decline.reason)),
         Err(_) => Ok(w.hosts[1].engine.groups().next().unwrap()),
     }
@@ -92,7 +91,7 @@ fn contact(accept: &mut AcceptConfirm) -> &mut FirstContact {
 }
 
 #[test]
-fn a_client_takes_what_can_be() {
+fn client_checks_negotiated_limits() {
     for ((release, conns, links), expected) in [
         ((1, 16, 1), Ok((1, 16, 1))),
         ((1, 255, 2), Ok((1, 255, 2))),
@@ -116,22 +115,22 @@ fn a_client_takes_what_can_be() {
     assert_eq!(nobody.err(), Some(Some(Reason::NO_SMCR_DEVICE)));
 }
 
-/// A Confirm that speaks another release than was settled.
+/// The Confirm has another release than the Accept.
 #[test]
-fn a_server_holds_a_client_to_what_was_settled() {
+fn confirm_of_other_release_is_declined() {
     for (release, expected) in [(1, None), (0, Some(Reason::RELEASE)), (2, Some(Reason::RELEASE))] {
         let mut w = world();
         let (ids, accept) = w.accept_by_hand(1);
-        w.hear(1, ids[1], &accept);
-        let mut confirm = AcceptConfirm::parse(&w.say(1, ids[1])).unwrap();
+        w.feed_clc(1, ids[1], &accept);
+        let mut confirm = AcceptConfirm::parse(&w.take_clc(1, ids[1])).unwrap();
         contact(&mut confirm).release = release;
-        w.hear(0, ids[0], &confirm.emit());
+        w.feed_clc(0, ids[0], &confirm.emit());
         assert_eq!(w.hosts[0].engine.fallback(ids[0]), expected, "{release}");
-        assert_eq!(w.was_told(0, ids[0], Ready::ESTABLISHED), expected.is_none());
+        assert_eq!(w.has_event(0, ids[0], Ready::ESTABLISHED), expected.is_none());
     }
 }
 
-/// The port that TCP uses, else the first one.
+/// The port of the TCP connection, else the first one.
 #[test]
 fn a_group_begins_at_the_port_of_its_connection() {
     let other = |n: u8| IpAddr::from(Ipv4Addr::new(192, 0, 2, n));
@@ -150,9 +149,9 @@ fn a_group_begins_at_the_port_of_its_connection() {
     }
 }
 
-/// A client that calls itself otherwise, or has another address on the network, is another one.
+/// A client with another peer ID or GID is a different client.
 #[test]
-fn a_group_is_used_again_by_who_made_it() {
+fn group_is_reused_only_by_the_same_client() {
     let cases: [(&str, fn(&mut Proposal), usize); 3] = [
         ("the same", |_| (), 1),
         ("another name", |proposal| proposal.peer_id = PeerId::new(9, mac(1, 0)), 2),
@@ -169,10 +168,10 @@ fn a_group_is_used_again_by_who_made_it() {
         w.established();
         w.wait(SECOND);
         let ids = w.by_hand(1);
-        let mut proposal = Proposal::parse(&w.say(1, ids[1])).unwrap();
+        let mut proposal = Proposal::parse(&w.take_clc(1, ids[1])).unwrap();
         change(&mut proposal);
-        w.hear(0, ids[0], &proposal.emit());
-        let accept = AcceptConfirm::parse(&w.say(0, ids[0])).unwrap();
+        w.feed_clc(0, ids[0], &proposal.emit());
+        let accept = AcceptConfirm::parse(&w.take_clc(0, ids[0])).unwrap();
         assert_eq!(accept.first_contact, groups == 2, "{what}");
         assert_eq!(w.hosts[0].engine.groups().count(), groups, "{what}");
     }

@@ -1,5 +1,4 @@
-//! How long each side waits for what, to the moment: a handshake's messages, answers over RoCE, silent links, groups
-//! without connections.
+//! Timeouts: CLC messages, responses over RoCE, silent links, groups without connections.
 
 use crate::engine::{Config, Ready, SocketId};
 use crate::testing::{Fate, Valve, World, config, pattern};
@@ -11,28 +10,28 @@ use std::vec::Vec;
 const SECOND: Duration = Duration::from_secs(1);
 
 in_both_versions! {
-    a_message_that_does_not_come_is_waited_for
-    a_busy_server_is_waited_for
-    a_key_that_is_not_answered_is_no_key
-    an_answer_that_is_late_is_one
-    a_mute_link_is_waited_for
+    missing_clc_message_times_out
+    accept_timeout_is_longer_with_a_group
+    unanswered_key_declines_the_handshake
+    late_key_response_is_accepted
+    mute_link_times_out
     a_silent_link_is_tested
     standstill_ends_no_link_with_a_peer_that_answers
-    an_unused_group_ends_in_order
-    a_link_that_is_not_confirmed_is_given_up
-    the_end_of_a_machine_is_no_order
+    idle_group_ends_orderly
+    unconfirmed_link_is_removed
+    shut_down_is_not_orderly
 }
 
-/// When the first of these is told to a socket, and which; None if none is within a minute and a half.
-fn told(w: &mut World, n: usize, id: SocketId) -> Option<(Duration, Ready)> {
+/// Runs until FAILED or FALLBACK is reported for a socket. Returns the time and the event; None after 90 s.
+fn first_end_event(w: &mut World, n: usize, id: SocketId) -> Option<(Duration, Ready)> {
     let begun = w.network.now;
     let ends = Ready::FAILED | Ready::FALLBACK;
-    let is = |w: &World| w.hosts[n].told.get(&id).map_or(Ready::empty(), |told| *told & ends);
+    let is = |w: &World| w.hosts[n].events.get(&id).map_or(Ready::empty(), |ready| *ready & ends);
     let came = w.run(90 * SECOND, |w| !is(w).is_empty());
     came.then(|| (w.network.now.since(begun), is(w)))
 }
 
-/// A world of one link, with a group if `again`, in which nobody's connections are left.
+/// A world with one link, without connections; `again`: with an existing group.
 fn world(version: u8, again: bool) -> World {
     let mut w = World::of_version(version, 71, [config(), config()], [1, 1]);
     if again {
@@ -44,12 +43,12 @@ fn world(version: u8, again: bool) -> World {
     w
 }
 
-fn a_message_that_does_not_come_is_waited_for(version: u8) {
+fn missing_clc_message_times_out(version: u8) {
     for (what, again, seconds) in [
         ("Proposal", false, 6),
         ("Accept", false, 7),
         ("Confirm", false, 6),
-        // Linux waits for its turn to tell of its buffer before.
+        // Linux first waits for its turn to announce its buffer.
         ("Confirm", true, 25),
     ] {
         netsim::label!(version, what, again);
@@ -60,56 +59,56 @@ fn a_message_that_does_not_come_is_waited_for(version: u8) {
             "Accept" => (1, w.by_hand(1)[1]),
             _ => {
                 let ids = w.by_hand(1);
-                let proposal = w.say(1, ids[1]);
-                w.hear(0, ids[0], &proposal[..]);
+                let proposal = w.take_clc(1, ids[1]);
+                w.feed_clc(0, ids[0], &proposal[..]);
                 (0, ids[0])
             }
         };
-        let (took, how) = told(&mut w, n, id).unwrap();
+        let (took, how) = first_end_event(&mut w, n, id).unwrap();
         assert_eq!(how, Ready::FAILED);
         let expected = Duration::from_secs(seconds);
-        // A quarter of a second goes by while it hears.
+        // A quarter of a second passes while it receives.
         let early = if what == "Confirm" { SECOND / 4 } else { Duration::ZERO };
         assert!((expected - early..=expected + SECOND / 50).contains(&took), "{took:?}");
         assert_eq!(w.hosts[n].engine.counters().failed, failed[n] + 1);
     }
 }
 
-/// Linux as server makes one handshake after another: who has a group with it may have to wait.
-fn a_busy_server_is_waited_for(version: u8) {
+/// Linux as server processes handshakes one after another: a client with a group may have to wait.
+fn accept_timeout_is_longer_with_a_group(version: u8) {
     let mut w = world(version, true);
     let id = w.by_hand(1)[1];
-    assert_eq!(told(&mut w, 1, id), Some((20 * SECOND, Ready::FAILED)));
-    // In the group the other way round it is the client.
+    assert_eq!(first_end_event(&mut w, 1, id), Some((20 * SECOND, Ready::FAILED)));
+    // Host 0 is a client without a group of its own.
     let id = w.by_hand(0)[0];
-    assert_eq!(told(&mut w, 0, id), Some((7 * SECOND, Ready::FAILED)));
+    assert_eq!(first_end_event(&mut w, 0, id), Some((7 * SECOND, Ready::FAILED)));
 }
 
-/// A server whose client does not answer that it knows a buffer's key does not say Accept.
-fn a_key_that_is_not_answered_is_no_key(version: u8) {
+/// A server without a CONFIRM_RKEY response sends no Accept.
+fn unanswered_key_declines_the_handshake(version: u8) {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::of_version(version, 72, [two(), two()], [2, 2]);
     let first = w.established();
     w.wait(SECOND);
     w.mute(true);
     let ids = w.by_hand(1);
-    let proposal = w.say(1, ids[1]);
+    let proposal = w.take_clc(1, ids[1]);
     let begun = w.network.now;
-    w.hear(0, ids[0], &proposal);
-    // Meanwhile the links are lost, too, which takes as long at least.
-    let (took, how) = told(&mut w, 0, ids[0]).unwrap();
+    w.feed_clc(0, ids[0], &proposal);
+    // Meanwhile the links are lost, too, which takes at least as long.
+    let (took, how) = first_end_event(&mut w, 0, ids[0]).unwrap();
     let took = took + (w.network.now.since(begun) - took);
     assert_eq!(how, Ready::FALLBACK);
     assert!((4 * SECOND..5 * SECOND).contains(&took), "{took:?}");
-    let decline = Decline::parse(&w.say(0, ids[0])).unwrap();
+    let decline = Decline::parse(&w.take_clc(0, ids[0])).unwrap();
     assert!([Reason::REGISTER_BUFFER, Reason::NO_ACTIVE_LINK].contains(&decline.reason));
-    assert!(!w.was_told(0, first[0], Ready::FALLBACK));
+    assert!(!w.has_event(0, first[0], Ready::FALLBACK));
 }
 
-/// The answer to one key comes when the next is being told already.
-fn an_answer_that_is_late_is_one(version: u8) {
+/// The response for one key arrives while the next is being announced.
+fn late_key_response_is_accepted(version: u8) {
     if version > 1 {
-        // Keys are told where there are two links, which would be lost.
+        // Version 2 announces keys only with two links, which would be lost here.
         return;
     }
     let mut w = world(1, false);
@@ -120,19 +119,19 @@ fn an_answer_that_is_late_is_one(version: u8) {
     w.wait(5 * SECOND / 2);
     w.network.heal();
     let up = |w: &World, at: usize| {
-        (0..2).all(|n| w.was_told(n, w.tcp[at].ends[n].unwrap(), Ready::ESTABLISHED))
+        (0..2).all(|n| w.has_event(n, w.tcp[at].ends[n].unwrap(), Ready::ESTABLISHED))
     };
     assert!(w.run(3 * SECOND / 2, |w| all.iter().all(|&at| up(w, at))));
     assert!(w.hosts.iter().all(|host| host.engine.counters().fallbacks.is_empty()));
 }
 
-/// From the first packet over RoCE on nothing is heard, by one side or by both.
-fn a_mute_link_is_waited_for(version: u8) {
+/// All RoCE packets to one side or both are lost from the start.
+fn mute_link_times_out(version: u8) {
     let second = |millis| Duration::from_millis(millis);
     for (what, mute, lost, n, expected, how) in [
-        ("the server's patience", [true, true], false, 0, second(2500), Ready::FALLBACK),
-        ("the client hears of it", [true, true], false, 1, second(2500), Ready::FALLBACK),
-        ("the client's patience", [true, true], true, 1, second(8000), Ready::FALLBACK),
+        ("the server times out", [true, true], false, 0, second(2500), Ready::FALLBACK),
+        ("the client gets the Decline", [true, true], false, 1, second(2500), Ready::FALLBACK),
+        ("the client times out", [true, true], true, 1, second(8000), Ready::FALLBACK),
         ("the client has answered", [false, true], true, 1, second(7000), Ready::FAILED),
     ] {
         netsim::label!(version, what);
@@ -140,14 +139,14 @@ fn a_mute_link_is_waited_for(version: u8) {
         (0..2).filter(|&n| mute[n]).for_each(|n| w.network.mute(n, true));
         let at = w.connect_from(1);
         if lost {
-            // All that the server says behind its Accept.
+            // Drops all CLC messages of the server after its Accept.
             let (what, late) = (Fate::Lost, Vec::new());
             w.tcp[at].valve = Some(Valve { to: 1, at: 1, what, seen: 0, late });
         }
         let id = w.tcp[at].ends[n].unwrap();
-        let (took, came) = told(&mut w, n, id).unwrap();
+        let (took, came) = first_end_event(&mut w, n, id).unwrap();
         assert_eq!(came, how);
-        // The way to the peer is asked for first.
+        // The neighbour is resolved first.
         assert!((expected..expected + SECOND / 20).contains(&took), "{took:?}");
         let reason = (how == Ready::FALLBACK).then_some(Reason::TIMEOUT_CONFIRM_LINK);
         assert_eq!(w.hosts[n].engine.fallback(id), reason);
@@ -156,15 +155,15 @@ fn a_mute_link_is_waited_for(version: u8) {
     }
 }
 
-/// After 30 s without a word; it is lost if nothing is heard within 2 s.
+/// A link is tested after 30 s of silence, and lost after 2 s without any message.
 fn a_silent_link_is_tested(version: u8) {
     let mut w = world(version, false);
     let ids = w.established();
     let begun = w.network.now;
-    w.listen();
+    w.record_frames();
     w.wait(95 * SECOND);
     let tests = |w: &mut World| {
-        let heard = w.llc_heard();
+        let heard = w.recorded_llc();
         let test = |n, answer| {
             let is = |llc: &crate::wire::llc::Llc| matches!(llc.body, Body::TestLink { .. });
             heard
@@ -174,13 +173,13 @@ fn a_silent_link_is_tested(version: u8) {
         };
         [0, 1].map(|n| (test(n, false), test(1 - n, true)))
     };
-    let told = tests(&mut w);
-    for (asked, answered) in told {
+    let counts = tests(&mut w);
+    for (asked, answered) in counts {
         assert_eq!(asked, answered);
     }
-    let asked = told[0].0 + told[1].0;
-    assert!((3..=6).contains(&asked), "{told:?}");
-    // Who is heard is not asked.
+    let asked = counts[0].0 + counts[1].0;
+    assert!((3..=6).contains(&asked), "{counts:?}");
+    // A link with traffic is not tested.
     for n in 0..10 {
         w.wait(10 * SECOND);
         w.transfer(1, ids, &pattern(100, n), 100);
@@ -190,20 +189,20 @@ fn a_silent_link_is_tested(version: u8) {
     w.wait(SECOND);
     w.mute(true);
     let muted = w.network.now;
-    assert!(w.run(60 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
+    assert!(w.run(60 * SECOND, |w| w.has_event(0, ids[0], Ready::ABORTED)));
     let took = w.network.now.since(muted);
     assert!((30 * SECOND..33 * SECOND).contains(&took), "{took:?} {:?}", muted.since(begun));
 }
 
-/// The machine stands still when it has just asked, and the answer is lost.
+/// The machine pauses right after a TEST_LINK, and the response is lost.
 fn standstill_ends_no_link_with_a_peer_that_answers(version: u8) {
     for seconds in [10, 75, 7200] {
         netsim::label!(version, seconds);
         let mut w = world(version, false);
         let ids = w.established();
-        w.listen();
+        w.record_frames();
         let asks = |w: &mut World| {
-            let heard = w.llc_heard();
+            let heard = w.recorded_llc();
             heard.iter().any(|(_, llc)| !llc.response && matches!(llc.body, Body::TestLink { .. }))
         };
         assert!(w.run(60 * SECOND, asks));
@@ -212,14 +211,14 @@ fn standstill_ends_no_link_with_a_peer_that_answers(version: u8) {
         w.mute(false);
         w.network.now = w.network.now + Duration::from_secs(seconds);
         w.wait(10 * SECOND);
-        assert!((0..2).all(|n| !w.was_told(n, ids[n], Ready::ABORTED)));
+        assert!((0..2).all(|n| !w.has_event(n, ids[n], Ready::ABORTED)));
         w.transfer(1, ids, &pattern(100, 1), 100);
         w.transfer(0, ids, &pattern(100, 2), 100);
     }
 }
 
 fn ended(w: &mut World) -> Vec<(usize, bool, DeleteReason)> {
-    let heard = w.llc_heard().into_iter();
+    let heard = w.recorded_llc().into_iter();
     let ended = heard.filter_map(|(n, llc)| match llc.body {
         Body::DeleteLink { all: true, orderly, reason, .. } => Some((n, orderly, reason)),
         _ => None,
@@ -227,8 +226,8 @@ fn ended(w: &mut World) -> Vec<(usize, bool, DeleteReason)> {
     ended.collect()
 }
 
-/// As server after 600 s, as client after 610 s; the other side is told that nothing is lost.
-fn an_unused_group_ends_in_order(version: u8) {
+/// After 600 s as server and 610 s as client; DELETE_LINK is marked orderly.
+fn idle_group_ends_orderly(version: u8) {
     for (server, client, n, after) in
         [(600, 610, 0, 600), (700, 610, 1, 610), (3, 610, 0, 3), (700, 3, 1, 3)]
     {
@@ -240,13 +239,13 @@ fn an_unused_group_ends_in_order(version: u8) {
         w.wait(SECOND);
         (0..2).for_each(|n| w.close(n, ids[n]));
         let begun = w.network.now;
-        w.listen();
+        w.record_frames();
         let active = |w: &World, n: usize| w.hosts[n].engine.groups().any(|group| group.active);
         assert!(w.run(800 * SECOND, |w| !active(w, n)));
         let took = w.network.now.since(begun);
         let expected = Duration::from_secs(after);
         assert!((expected..expected + SECOND / 100).contains(&took), "{took:?}");
-        // It acknowledges what the peer says for a quarter of a second.
+        // It acknowledges the peer's messages for a quarter of a second.
         w.wait(SECOND / 5);
         assert_eq!(w.hosts.each_ref().map(|host| host.engine.groups().count()), [1, 1]);
         w.wait(SECOND / 10);
@@ -255,45 +254,45 @@ fn an_unused_group_ends_in_order(version: u8) {
     }
 }
 
-fn the_end_of_a_machine_is_no_order(version: u8) {
+fn shut_down_is_not_orderly(version: u8) {
     for used in [true, false] {
         netsim::label!(version, used);
         let mut w = world(version, !used);
         if used {
             w.established();
         }
-        w.listen();
+        w.record_frames();
         w.with_engine(0, |engine, ctx, _| engine.shut_down(ctx));
         w.wait(SECOND);
         assert_eq!(ended(&mut w)[0], (0, false, DeleteReason::OPERATOR));
     }
 }
 
-/// A neighbour's address is asked for in ever longer pauses, and given up before the other side's patience ends.
+/// Resolution is retried with increasing pauses, and given up before the other side times out.
 #[test]
-fn a_neighbour_that_does_not_answer_is_no_way() {
+fn unresolved_neighbour_causes_fallback() {
     for n in 0..2 {
         netsim::label!(n);
         let mut w = world(2, false);
-        w.hosts[n].way.silent = true;
+        w.hosts[n].neighbours.silent = true;
         let at = w.connect_from(1);
         let id = w.tcp[at].ends[n].unwrap();
-        // The client holds its message once the server has found its way.
+        // The client's hold begins when the server has resolved its neighbour.
         let expected = 5 * SECOND + n as u32 * SECOND / 200;
-        assert_eq!(told(&mut w, n, id), Some((expected, Ready::FALLBACK)));
+        assert_eq!(first_end_event(&mut w, n, id), Some((expected, Ready::FALLBACK)));
         assert_eq!(w.hosts[n].engine.fallback(id), Some(Reason::NO_ROUTE));
-        let asked = w.hosts[n].way.asked;
+        let asked = w.hosts[n].neighbours.asked;
         assert!((30..=45).contains(&asked), "{asked} times");
         w.wait(SECOND);
         assert_eq!(w.hosts[n].engine.groups().count(), 0);
     }
 }
 
-/// A client that has taken a server's offer, and hears no more of it.
-fn a_link_that_is_not_confirmed_is_given_up(version: u8) {
+/// The client accepts an offer, but gets no CONFIRM_LINK.
+fn unconfirmed_link_is_removed(version: u8) {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::of_version(version, 75, [two(), two()], [2, 2]);
-    w.hosts[1].engine.deaf = true;
+    w.hosts[1].engine.ignore_delete_link = true;
     w.network.set_up(netsim::Place { node: 0, port: 1 }, false);
     let ids = w.established();
     let links = |w: &World| w.hosts[1].engine.links().count();
@@ -302,6 +301,6 @@ fn a_link_that_is_not_confirmed_is_given_up(version: u8) {
     assert!(w.run(20 * SECOND, |w| links(w) == 1));
     let took = w.network.now.since(begun);
     assert!((8 * SECOND..8 * SECOND + SECOND / 10).contains(&took), "{took:?}");
-    assert_eq!(w.hosts[1].engine.counters().links_failed, 0, "it has never been one");
+    assert_eq!(w.hosts[1].engine.counters().links_failed, 0, "it was never up");
     w.transfer(1, ids, &pattern(5000, 1), 1000);
 }

@@ -1,6 +1,6 @@
-//! Peers that are silent, late, or decline, at every step of a handshake: what Linux makes of it is what
-//! becomes of the connection here. It works, both sides go back to TCP, or it is reset; never does one side
-//! go on over SMC-R and the other over TCP, and nobody waits for ever.
+//! Lost, late and declined messages at every step of a handshake. The outcome must match Linux's: both sides use SMC-R,
+//! both fall back to TCP, or the connection is reset. One side must never use SMC-R while the other uses TCP, and no
+//! side may wait for ever.
 
 use crate::engine::{Config, Ready};
 use crate::testing::{Fate, Valve, World, config, pattern};
@@ -18,7 +18,7 @@ in_both_versions! {
     packets_may_be_late
 }
 
-/// What became of a side.
+/// Outcome of a handshake at one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Smc,
@@ -27,7 +27,7 @@ enum End {
     Waits,
 }
 
-/// A connection from host 1 to host 0; `again`: there is a link group already.
+/// Opens a connection from host 1 to host 0; `again`: with an existing link group.
 fn begin(version: u8, links: u8, again: bool) -> (World, usize) {
     let settings = || Config { max_links: links, ..config() };
     let ports = usize::from(links);
@@ -37,7 +37,7 @@ fn begin(version: u8, links: u8, again: bool) -> (World, usize) {
         w.wait(SECOND);
         HOSTS.iter().for_each(|&n| w.close(n, ids[n]));
         w.wait(SECOND);
-        w.hear_nothing();
+        w.clear_events();
     }
     let at = w.connect_from(1);
     (w, at)
@@ -45,19 +45,19 @@ fn begin(version: u8, links: u8, again: bool) -> (World, usize) {
 
 fn end_of(w: &World, at: usize, n: usize) -> End {
     let id = w.tcp[at].ends[n].unwrap();
-    if w.was_told(n, id, Ready::FAILED) {
+    if w.has_event(n, id, Ready::FAILED) {
         End::Reset
-    } else if w.was_told(n, id, Ready::FALLBACK) {
+    } else if w.has_event(n, id, Ready::FALLBACK) {
         End::Tcp
-    } else if w.was_told(n, id, Ready::ESTABLISHED) {
+    } else if w.has_event(n, id, Ready::ESTABLISHED) {
         End::Smc
     } else {
         End::Waits
     }
 }
 
-/// Goes on until both sides know how it ends, at most for so long; how long it took. A reset reaches the
-/// other side, and a fallback's bytes are the application's.
+/// Runs until both sides have an outcome, at most for `limit`. Returns outcomes and time. A reset reaches the other
+/// side; bytes after a fallback belong to the application.
 fn ends(w: &mut World, at: usize, limit: Duration) -> ([End; 2], Duration) {
     let begun = w.network.now;
     w.run(limit, |w| {
@@ -65,7 +65,7 @@ fn ends(w: &mut World, at: usize, limit: Duration) -> ([End; 2], Duration) {
             if end_of(w, at, n) == End::Reset && end_of(w, at, 1 - n) == End::Waits {
                 let id = w.tcp[at].ends[1 - n].unwrap();
                 w.with_engine(1 - n, |engine, ctx, _| engine.handle_tcp_gone(id, ctx));
-                // It is told at once, and not when the next timer runs.
+                // Reports the failure at once, not when the next timer runs.
                 w.round();
             }
         }
@@ -74,7 +74,7 @@ fn ends(w: &mut World, at: usize, limit: Duration) -> ([End; 2], Duration) {
     (HOSTS.map(|n| end_of(w, at, n)), w.network.now.since(begun))
 }
 
-/// Whether both sides agree, and if on SMC-R, whether it carries bytes once nothing disturbs it.
+/// Checks that both sides agree, and if on SMC-R, that it carries data once the fault is over.
 fn holds(w: &mut World, at: usize, ends: [End; 2], what: &str) {
     match ends {
         [End::Smc, End::Smc] => {
@@ -87,13 +87,13 @@ fn holds(w: &mut World, at: usize, ends: [End; 2], what: &str) {
             w.wait(SECOND);
             assert_eq!(w.tcp[at].bytes, [[]; 2], "{what}: CLC is left in the stream");
         }
-        // Who is reset has no bytes any more.
+        // A reset connection has no bytes left.
         [End::Reset, End::Reset | End::Tcp | End::Smc] | [End::Tcp | End::Smc, End::Reset] => {}
         _ => panic!("{what}: {ends:?}"),
     }
 }
 
-/// Steps: Proposal, Accept, Confirm; who gets each, and which it is of those that side gets.
+/// Messages of a handshake: name, receiving host, and number among the messages that it receives.
 const MESSAGES: [(&str, usize, usize); 3] =
     [("Proposal", 0, 0), ("Accept", 1, 0), ("Confirm", 0, 1)];
 
@@ -105,7 +105,7 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
             for (fate, expected) in [
                 (late(500), End::Smc),
                 (late(3000), End::Smc),
-                // Linux waits for 6 s for any of them.
+                // Linux waits 6 s for each.
                 (late(5000), End::Smc),
                 (late(30_000), End::Reset),
                 (Fate::Lost, End::Reset),
@@ -118,13 +118,13 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
                 w.tcp[at].valve = Some(valve);
                 let (ends, time) = ends(&mut w, at, 40 * SECOND);
                 match (message, fate) {
-                    // The server gives the Confirm up after 6 s.
+                    // The server's timeout for the Confirm is 6 s.
                     ("Confirm", Fate::Late(by)) if by >= 5 * SECOND && !again => {
                         holds(&mut w, at, ends, &what);
                         assert!(time <= 9 * SECOND, "{what}: {time:?}");
                         continue;
                     }
-                    // A client that uses a group again is done when it has said Confirm.
+                    // A client that reuses a group is established when it has sent the Confirm.
                     ("Confirm", _) if again && expected != End::Smc => {
                         assert_eq!(ends[1], End::Smc, "{what}");
                         continue;
@@ -137,7 +137,7 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
                     _ => {}
                 }
                 assert_eq!(ends[to], expected, "{what}: {ends:?} after {time:?}");
-                // With a group that there is, Linux may be busy with other handshakes.
+                // With an existing group, Linux may be busy with other handshakes.
                 let patience = if again { 26 * SECOND } else { 9 * SECOND };
                 assert!(time <= patience, "{what}: {time:?}");
                 if fate != declined {
@@ -148,10 +148,10 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
     }
 }
 
-/// Which way nothing comes.
+/// Hosts whose packets are lost.
 const WAYS: [&[usize]; 3] = [&[0], &[1], &[0, 1]];
 
-/// From some packet on everything is lost that some side sends, or both, for so long.
+/// Drops all packets of one side or both from some packet on, for `time` or for good.
 fn with_packets_lost(version: u8, time: Option<Duration>, mut judge: impl FnMut([End; 2], &str)) {
     for links in [1, 2] {
         let frames = {
@@ -181,11 +181,11 @@ fn with_packets_lost(version: u8, time: Option<Duration>, mut judge: impl FnMut(
             if time.is_none_or(|time| time < 2 * SECOND) || all != [End::Smc; 2] {
                 holds(&mut w, at, all, &what);
             }
-            // A link that was mute for long may be lost. Nothing of it is in the way of the next.
+            // A link that was silent for long may be lost. That must not affect the next connection.
             w.network.heal();
             w.reboot(0);
             w.wait(40 * SECOND);
-            w.hear_nothing();
+            w.clear_events();
             let id = w.tcp[at].ends[1].unwrap();
             w.close(1, id);
             w.established();
@@ -204,22 +204,22 @@ fn packets_may_be_lost_from_any_on(version: u8) {
 }
 
 fn packets_may_be_late(version: u8) {
-    // Linux's server waits for 2 s.
+    // Linux's server waits 2 s.
     with_packets_lost(version, Some(3 * SECOND / 2), |ends, what| {
         assert_eq!(ends, [End::Smc; 2], "{what}");
     });
     with_packets_lost(version, Some(5 * SECOND), |_, _| {});
 }
 
-/// After some handshakes in vain the next connections need not wait; one that works ends the doubt.
+/// After some timeouts the next connections need not wait; a successful one unblocks the server.
 #[test]
-fn a_server_that_is_mute_over_roce_is_in_doubt_for_a_while() {
+fn server_silent_over_roce_is_blocked_for_a_while() {
     let mut w = World::new(9);
     w.network.mute(0, true);
     let server = w.addresses[0];
     for n in 0..3 {
         let now = w.network.now;
-        assert!(!w.hosts[1].engine.doubts(server, now), "{n} may be bad luck");
+        assert!(!w.hosts[1].engine.doubts(server, now), "blocked after {n} timeouts");
         let at = w.connect_from(1);
         let (all, _) = ends(&mut w, at, 10 * SECOND);
         assert_eq!(all, [End::Tcp; 2]);
@@ -228,7 +228,7 @@ fn a_server_that_is_mute_over_roce_is_in_doubt_for_a_while() {
     }
     let now = w.network.now;
     assert!(w.hosts[1].engine.doubts(server, now));
-    assert!(!w.hosts[0].engine.doubts(w.addresses[1], now), "a server has nothing to doubt");
+    assert!(!w.hosts[0].engine.doubts(w.addresses[1], now), "only clients block");
     w.network.heal();
     w.wait(31 * SECOND);
     assert!(!w.hosts[1].engine.doubts(server, w.network.now));

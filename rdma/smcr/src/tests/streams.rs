@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a user does.
+/// An action of a user.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send(usize),
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_read_is_what_was_written(
+    fn streams_are_exact_under_loss(
         seed in 0u64..1000, sizes in [0u8..3, 0u8..3], loss in 0u32..20, steps in steps(false),
     ) {
         let mut talk = Talk::new(seed, sizes);
@@ -105,9 +105,9 @@ proptest! {
         }
     }
 
-    /// Host 0 sends back what it gets, in either way; host 1 is slow to take it.
+    /// Host 0 echoes its data by either function; host 1 reads slowly.
     #[test]
-    fn what_is_forwarded_is_what_was_written(
+    fn forwarded_streams_are_exact_under_loss(
         seed in 0u64..1000, sizes in [0u8..3, 0u8..3], loss in 0u32..20, steps in steps(false),
         at_once in any::<bool>(),
     ) {
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn however_it_ends_it_ends(
+    fn sockets_are_freed_after_any_sequence_of_ends(
         seed in 0u64..1000, loss in 0u32..20, steps in steps(true),
     ) {
         let mut talk = Talk::new(seed, [0, 0]);
@@ -154,7 +154,7 @@ proptest! {
         for host in &talk.w.hosts {
             prop_assert_eq!(host.engine.sockets().count(), 0);
             prop_assert_eq!(host.engine.counters().violations, 0);
-            prop_assert_eq!(host.engine.counters().links_failed, 0, "a key died too early");
+            prop_assert_eq!(host.engine.counters().links_failed, 0, "a key was revoked too early");
             prop_assert!(host.engine.groups().all(|group| group.connections == 0));
         }
     }
@@ -162,7 +162,7 @@ proptest! {
 
 #[test]
 fn messages_wrap_at_every_place() {
-    // 97 and the size of the ring have nothing in common.
+    // 97 and the size of the ring are coprime.
     const MESSAGE: usize = 97;
     let mut w = World::new(31);
     let ids = w.established();
@@ -198,8 +198,9 @@ fn many_connections_at_once_are_all_exact() {
         .into_iter()
         .map(|at| w.tcp[at].ends.map(Option::unwrap))
         .collect();
-    let up =
-        |w: &World| all.iter().all(|ids| (0..2).all(|n| w.was_told(n, ids[n], Ready::ESTABLISHED)));
+    let up = |w: &World| {
+        all.iter().all(|ids| (0..2).all(|n| w.has_event(n, ids[n], Ready::ESTABLISHED)))
+    };
     assert!(w.run(10 * SECOND, |w| up(w)));
     let bytes: Vec<Vec<u8>> = (0..40).map(|n| pattern(30_000, n)).collect();
     let (mut sent, mut got) = (std::vec![0; 40], std::vec![Vec::new(); 40]);
@@ -219,7 +220,7 @@ fn many_connections_at_once_are_all_exact() {
 }
 
 #[test]
-fn requests_and_answers_share_acks_and_all_of_them_come() {
+fn requests_and_answers_share_acks_and_all_are_acknowledged() {
     let mut w = World::new(21);
     let [server, client] = w.established();
     let acks = |w: &World| w.hosts[0].roce.counters().received.acknowledges;
@@ -234,7 +235,7 @@ fn requests_and_answers_share_acks_and_all_of_them_come() {
     }
     let shared = acks(&w) - before;
     assert!(shared <= 7, "{shared} ACKs for 20 answers");
-    // Nothing follows: the last ones are asked for.
+    // No traffic follows: the last messages request ACKs.
     w.wait(20 * millisecond);
     for (n, id) in [server, client].into_iter().enumerate() {
         let whole = u64::from(w.hosts[n].engine.config().send_buffer);

@@ -1,5 +1,5 @@
-//! Version 1: who speaks it with whom, what goes over the wire, and peers of it that lie. What streams
-//! and links go through in it is tested beside version 2.
+//! Version 1: selection of the version, messages on the wire, and malicious peers. Tests of streams and links run in
+//! both versions, and are in other files.
 
 use super::hostile::{forge, forge_if_alive, server_given};
 use crate::engine::{Config, Ready, SocketId, Subnet};
@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Bytes before the payload of a SEND of RoCEv1: Ethernet, GRH, BTH.
 const SEND: usize = 14 + 40 + 12;
 
-/// Hosts that speak version 1 alone.
+/// Hosts with version 1 only.
 fn world(seed: u64) -> World {
     World::of_version(1, seed, [config(), config()], [1, 1])
 }
@@ -27,12 +27,12 @@ fn of_others() -> Config {
     Config { eids: std::vec![Eid::new("OTHER").unwrap()], ..config() }
 }
 
-/// What became of a connection from host 1: the version of its group, or why the sides fell back.
+/// Result of a connection from host 1: the version of its group, or the fallback reasons.
 fn outcome(w: &mut World) -> Result<u8, [Option<Reason>; 2]> {
     let at = w.connect_from(1);
     let ids = w.tcp[at].ends.map(Option::unwrap);
-    w.run(10 * SECOND, |w| (0..2).all(|n| w.hosts[n].told.contains_key(&ids[n])));
-    if (0..2).all(|n| w.was_told(n, ids[n], Ready::ESTABLISHED)) {
+    w.run(10 * SECOND, |w| (0..2).all(|n| w.hosts[n].events.contains_key(&ids[n])));
+    if (0..2).all(|n| w.has_event(n, ids[n], Ready::ESTABLISHED)) {
         w.transfer(0, ids, &pattern(40_000, 1), 3000);
         w.transfer(1, ids, &pattern(40_000, 2), 3000);
         return Ok(w.hosts[0].engine.groups().next().unwrap().version);
@@ -40,9 +40,8 @@ fn outcome(w: &mut World) -> Result<u8, [Option<Reason>; 2]> {
     Err([0, 1].map(|n| w.hosts[n].engine.fallback(ids[n])))
 }
 
-/// The LLC messages that went over the wire, in order: who sent each, on which link (if the other end
-/// knows it), and what.
-fn llc_heard(w: &mut World) -> Vec<(usize, Llc)> {
+/// The recorded LLC messages in order, with their senders.
+fn recorded_llc(w: &mut World) -> Vec<(usize, Llc)> {
     let frames = w.network.record.take().unwrap();
     let messages = frames.iter().filter_map(|(_, frame)| {
         let sender = (0..2).find(|&n| (0..2).any(|port| frame[6..12] == mac(n, port)))?;
@@ -63,13 +62,13 @@ fn v1(response: bool, body: Body) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_and_its_reuse() {
+fn group_is_reused_then_expires() {
     let mut w = world(1);
     let first = w.established();
     for n in 0..2 {
         let group = w.hosts[n].engine.groups().next().unwrap();
         assert_eq!((group.version, group.release, group.eid.as_str()), (1, 0, ""));
-        assert_eq!(group.peer, ip(1 - n, 0), "as people call it");
+        assert_eq!(group.peer, ip(1 - n, 0), "the TCP address");
         let link = w.hosts[n].engine.links().next().unwrap();
         assert_eq!(link.gids, (net::link_local(mac(n, 0)), net::link_local(mac(1 - n, 0))));
     }
@@ -78,9 +77,9 @@ fn a_connection_and_its_reuse() {
     w.network.record = Some(Vec::new());
     let second = w.established();
     w.wait(SECOND);
-    let heard: Vec<_> = llc_heard(&mut w).iter().map(|(n, m)| (*n, name(m))).collect();
+    let recorded: Vec<_> = recorded_llc(&mut w).iter().map(|(n, m)| (*n, name(m))).collect();
     let expected = [(0, ""), (1, " answered"), (1, ""), (0, " answered")];
-    assert_eq!(heard, expected.map(|(n, what)| (n, std::format!("ConfirmKey{what}"))));
+    assert_eq!(recorded, expected.map(|(n, what)| (n, std::format!("ConfirmKey{what}"))));
     w.network.record = Some(Vec::new());
     for ids in [first, second] {
         w.transfer(0, ids, &pattern(100_000, 2), 5000);
@@ -88,11 +87,11 @@ fn a_connection_and_its_reuse() {
         w.close(1, ids[1]);
     }
     w.wait(SECOND);
-    for (_, message) in llc_heard(&mut w) {
+    for (_, message) in recorded_llc(&mut w) {
         let Body::DeleteKey { keys, unknown: 0, negative: false } = &message.body else {
             panic!("{message:?}")
         };
-        assert!(keys.iter().all(|&key| key != 0), "they come back: {message:?}");
+        assert!(keys.iter().all(|&key| key != 0), "the response returns the keys: {message:?}");
     }
     for host in &w.hosts {
         assert_eq!(host.engine.sockets().count(), 0);
@@ -104,7 +103,7 @@ fn a_connection_and_its_reuse() {
 }
 
 #[test]
-fn everything_goes_over_rocev1() {
+fn version_1_uses_rocev1_only() {
     let mut w = world(2);
     w.network.record = Some(Vec::new());
     let ids = w.established();
@@ -120,9 +119,9 @@ fn everything_goes_over_rocev1() {
     }
 }
 
-/// Enterprises of server and client, and whether each speaks version 1.
+/// EIDs of server and client, and whether each has version 1 enabled.
 #[test]
-fn version_2_goes_first() {
+fn version_2_is_preferred() {
     let none = || Config { eids: Vec::new(), ..config() };
     let declined = Err([Some(Reason::NO_DEVICE); 2]);
     for (configs, v1, expected) in [
@@ -139,31 +138,31 @@ fn version_2_goes_first() {
         ([none(), none()], [true, false], declined),
     ] {
         let mut w = World::with(3, configs.clone());
-        (0..2).filter(|&n| v1[n]).for_each(|n| w.speak_v1(n));
+        (0..2).filter(|&n| v1[n]).for_each(|n| w.enable_v1(n));
         assert_eq!(outcome(&mut w), expected, "{:?} {v1:?}", configs.map(|c| c.eids));
     }
 }
 
-/// Where version 2 finds no way, version 1 needs none: the peer says where it is.
+/// Version 1 needs no neighbour table, because the peer sends its MAC address.
 #[test]
-fn without_a_route_there_is_version_1() {
+fn version_2_without_route_falls_back_to_version_1() {
     for (speaks, expected) in [(true, Ok(1)), (false, Err([Some(Reason::NO_ROUTE); 2]))] {
         let mut w = World::new(4);
-        (0..2).filter(|_| speaks).for_each(|n| w.speak_v1(n));
-        w.hosts[0].way.none = true;
+        (0..2).filter(|_| speaks).for_each(|n| w.enable_v1(n));
+        w.hosts[0].neighbours.none = true;
         assert_eq!(outcome(&mut w), expected);
     }
 }
 
 #[test]
-fn subnets_have_to_be_the_same() {
+fn different_subnets_are_declined() {
     let differ = Err([Some(Reason::PREFIX); 2]);
     for (lengths, expected) in [
         ([24, 24], Ok(1)),
         ([30, 30], Ok(1)),
         ([24, 25], differ),
         ([16, 24], differ),
-        // The client sees that the server is elsewhere.
+        // The client finds the server outside of its subnet.
         ([24, 32], Err([Some(Reason::NO_DEVICE); 2])),
     ] {
         let mut w = world(5);
@@ -175,9 +174,9 @@ fn subnets_have_to_be_the_same() {
     }
 }
 
-/// Over IPv6 one common prefix is enough.
+/// One common IPv6 prefix is sufficient.
 #[test]
-fn one_prefix_of_ipv6_has_to_be_the_same() {
+fn one_common_ipv6_prefix_is_sufficient() {
     let differ = Err([Some(Reason::PREFIX); 2]);
     for (lengths, besides, expected) in [
         ([64, 64], false, Ok(1)),
@@ -201,13 +200,13 @@ fn one_prefix_of_ipv6_has_to_be_the_same() {
     }
 }
 
-/// The exchange of keys for a second link: two in a message, until both sides have told all.
+/// The key exchange for a second link: two keys per message, until both sides have sent all.
 #[test]
-fn keys_are_told_on_a_second_link() {
+fn keys_are_exchanged_for_a_second_link() {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::of_version(1, 7, [two(), two()], [1, 1]);
     let all: Vec<_> = (0..5).map(|_| w.established()).collect();
-    // Each has another port from here on, and hears of it.
+    // Each host gets a second port.
     for n in 0..2 {
         w.hosts[n].engine.set_devices((0..2).map(|port| device(n, port)).collect());
     }
@@ -216,9 +215,9 @@ fn keys_are_told_on_a_second_link() {
         w.hosts.iter().all(|h| h.engine.links().filter(|link| link.active).count() == 2)
     };
     assert!(w.run(2 * SECOND, both));
-    let heard = llc_heard(&mut w).into_iter().map(|(n, message)| (n, name(&message)));
-    // The client says that it has a port, too.
-    let exchange: Vec<_> = heard.filter(|one| *one != (1, "AddLink".into())).take(10).collect();
+    let recorded = recorded_llc(&mut w).into_iter().map(|(n, message)| (n, name(&message)));
+    // The client also requests a link by ADD_LINK.
+    let exchange: Vec<_> = recorded.filter(|one| *one != (1, "AddLink".into())).take(10).collect();
     let keys = ["AddLinkContinue", "AddLinkContinue answered"];
     let expected = [
         "AddLink",
@@ -243,17 +242,17 @@ fn keys_are_told_on_a_second_link() {
     }
 }
 
-/// A server with one port offers a link over it, as Linux waits for one; without another port the
-/// client refuses, in the words of version 1.
+/// A server with one port offers a link over it, because Linux waits for an offer. A client without another port
+/// rejects it, with the version 1 reason.
 #[test]
-fn an_offer_that_is_no_other_path_is_refused() {
+fn offer_without_alternate_path_is_rejected() {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::of_version(1, 8, [two(), two()], [1, 1]);
     w.network.record = Some(Vec::new());
     w.established();
     w.wait(SECOND);
-    let heard = llc_heard(&mut w);
-    let (n, last) = heard.last().unwrap();
+    let recorded = recorded_llc(&mut w);
+    let (n, last) = recorded.last().unwrap();
     let Body::AddLink(add) = &last.body else { panic!("{last:?}") };
     assert_eq!((*n, last.response, add.rejected), (1, true, Some(1)));
     for host in &w.hosts {
@@ -261,7 +260,7 @@ fn an_offer_that_is_no_other_path_is_refused() {
     }
 }
 
-/// What a client of version 1 proposes to host 0.
+/// The Proposal of a version 1 client to host 0.
 fn proposal() -> Proposal {
     Proposal {
         version: 1,
@@ -276,14 +275,14 @@ fn proposal() -> Proposal {
 }
 
 #[test]
-fn who_is_no_other_host_is_declined() {
+fn proposal_of_no_other_host_is_declined() {
     let gid = |text: &str| text.parse::<Ipv6Addr>().unwrap();
     let bad = Some(Reason::NO_SMCR_DEVICE);
     for (gid, mac, expected) in [
         (proposal().gid, mac(1, 0), None),
-        // RoCEv1 has addresses of IPv4 as well.
+        // RoCEv1 GIDs may be IPv4 addresses, too.
         (gid("::ffff:10.0.0.2"), mac(1, 0), None),
-        // The MAC address is that of the GID, or of its address in the neighbour table.
+        // The MAC address must be that of the GID, or of its address in the neighbour table.
         (proposal().gid, mac(1, 1), Some(Reason::NO_ROUTE)),
         (gid("::ffff:10.0.0.2"), mac(1, 1), Some(Reason::NO_ROUTE)),
         (gid("::"), mac(1, 0), bad),
@@ -302,17 +301,17 @@ fn who_is_no_other_host_is_declined() {
     }
 }
 
-/// The Accept of host 0 to that Proposal.
+/// The Accept of host 0 to [`proposal`].
 fn accepted(w: &mut World) -> (SocketId, AcceptConfirm) {
     let id = server_given(w, &[&proposal().emit()]);
-    let mut said = [0; 100];
-    let count = w.hosts[0].engine.poll_clc_bytes(id, &mut said);
+    let mut buffer = [0; 100];
+    let count = w.hosts[0].engine.poll_clc_bytes(id, &mut buffer);
     assert_eq!(count, 68);
-    (id, AcceptConfirm::parse(&said[..68]).unwrap())
+    (id, AcceptConfirm::parse(&buffer[..68]).unwrap())
 }
 
 #[test]
-fn a_confirm_has_to_be_of_the_same_version_and_length() {
+fn confirm_of_other_version_or_length_is_refused() {
     let mut w = world(10);
     let (id, accept) = accepted(&mut w);
     assert!(accept.first_contact);
@@ -323,7 +322,9 @@ fn a_confirm_has_to_be_of_the_same_version_and_length() {
     let confirm = AcceptConfirm { kind: MessageType::Confirm, mac: mac(1, 0), ..accept };
     let blank = Negotiated { eid: Eid::BLANK, first_contact: None, gids: Vec::new() };
     let v2 = AcceptConfirm { version: 2, v2: Some(blank), ..confirm.clone() };
-    w.with_engine(0, |engine, ctx, way| engine.handle_clc_bytes(id, &v2.emit(), ctx, way));
+    w.with_engine(0, |engine, ctx, neighbours| {
+        engine.handle_clc_bytes(id, &v2.emit(), ctx, neighbours)
+    });
     assert_eq!(w.hosts[0].engine.fallback(id), Some(Reason::VERSION));
     for wrong in [67, 69] {
         let mut w = world(10);
@@ -333,33 +334,37 @@ fn a_confirm_has_to_be_of_the_same_version_and_length() {
         bytes.resize(wrong - 4, 0);
         bytes.extend(trailer);
         bytes[6] = wrong as u8;
-        w.with_engine(0, |engine, ctx, way| engine.handle_clc_bytes(id, &bytes, ctx, way));
-        assert!(w.run(SECOND, |w| w.was_told(0, id, Ready::FAILED)), "{wrong}");
+        w.with_engine(0, |engine, ctx, neighbours| {
+            engine.handle_clc_bytes(id, &bytes, ctx, neighbours)
+        });
+        assert!(w.run(SECOND, |w| w.has_event(0, id, Ready::FAILED)), "{wrong}");
         assert_eq!(w.hosts[0].engine.groups().count(), 0);
     }
 }
 
 #[test]
-fn an_accept_of_what_was_not_proposed_is_declined() {
+fn accept_of_version_not_proposed_is_declined() {
     for speaks in [false, true] {
         let mut w = World::new(11);
-        w.speak_v1(0);
+        w.enable_v1(0);
         let (_, accept) = accepted(&mut w);
         if speaks {
-            w.speak_v1(1);
+            w.enable_v1(1);
         }
         let at = w.connect_from(1);
         let id = w.tcp.remove(at).ends[1].unwrap();
-        w.with_engine(1, |engine, ctx, way| engine.handle_clc_bytes(id, &accept.emit(), ctx, way));
+        w.with_engine(1, |engine, ctx, neighbours| {
+            engine.handle_clc_bytes(id, &accept.emit(), ctx, neighbours)
+        });
         let declined = (!speaks).then_some(Reason::MODE);
         assert_eq!(w.hosts[1].engine.fallback(id), declined);
         assert_eq!(w.hosts[1].engine.groups().count(), usize::from(speaks));
     }
 }
 
-/// Messages of version 2, and answers to what nobody asked, change nothing.
+/// Version 2 messages and unsolicited responses change nothing.
 #[test]
-fn llc_of_another_version_and_unasked_answers_are_dropped() {
+fn llc_of_other_version_and_unsolicited_responses_are_dropped() {
     let mut w = world(12);
     let ids = w.established();
     let key = KeyMove { known: 1, token: Token { rkey: 2, address: 3 } };
@@ -379,32 +384,33 @@ fn llc_of_another_version_and_unasked_answers_are_dropped() {
     w.transfer(0, ids, &pattern(5000, 1), 100);
 }
 
-/// Unknown keys are told by their places.
+/// The response marks unknown keys by their positions.
 #[test]
 fn unknown_keys_come_back_as_a_mask() {
     let mut w = world(13);
     w.established();
     let known = Token { rkey: 77, address: 1 << 20 };
-    let told = Body::ConfirmKey { token: known, others: Vec::new(), negative: false, retry: false };
-    forge(&mut w, &v1(false, told));
+    let confirm =
+        Body::ConfirmKey { token: known, others: Vec::new(), negative: false, retry: false };
+    forge(&mut w, &v1(false, confirm));
     w.network.record = Some(Vec::new());
     let keys = std::vec![5, 77, 6];
     let body = Body::DeleteKey { keys: keys.clone(), unknown: 0, negative: false };
     forge(&mut w, &v1(false, body));
-    let heard = llc_heard(&mut w);
+    let recorded = recorded_llc(&mut w);
     let answer = Body::DeleteKey { keys, unknown: 0b1010_0000, negative: true };
-    assert_eq!(heard.last().unwrap().1.body, answer);
+    assert_eq!(recorded.last().unwrap().1.body, answer);
 }
 
-/// A client that never comes to an end with its keys gets no second link, and loses nothing else.
+/// A client that continues the key exchange endlessly gets no second link, but keeps its connections.
 #[test]
-fn keys_without_end_make_no_link() {
+fn endless_key_exchange_adds_no_link() {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::of_version(1, 14, [two(), two()], [1, 1]);
     let ids = w.established();
     w.wait(SECOND);
     w.hosts[0].engine.set_devices((0..2).map(|port| device(0, port)).collect());
-    w.hosts[1].engine.deaf_to_offers = true;
+    w.hosts[1].engine.ignore_add_link = true;
     w.network.record = Some(Vec::new());
     assert!(w.run(SECOND, |w| w.hosts[0].engine.links().count() == 2));
     let end = LinkEnd { mac: mac(1, 1), gid: net::link_local(mac(1, 1)), qpn: 99 };
@@ -455,14 +461,14 @@ proptest! {
         }
         w.wait(3 * SECOND);
         w.reboot(1);
-        w.hear_nothing();
+        w.clear_events();
         w.established();
     }
 }
 
-/// Whether addresses are told from others by the bits of the prefix alone.
+/// Only the prefix bits are compared.
 #[test]
-fn subnets_hold_addresses_by_their_prefix() {
+fn subnet_contains_addresses_of_its_prefix() {
     let of = |address: &str, prefix| {
         Subnet::new(Ipv4Addr::UNSPECIFIED, address.parse().unwrap(), prefix)
     };

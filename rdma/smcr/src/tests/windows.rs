@@ -1,5 +1,4 @@
-//! Windows and cursors: when a peer is told what was read, that somebody waits for room, where urgent data is, and what
-//! it may say of its own.
+//! Windows and cursors: window updates, blocked writers, urgent data, and checks of the peer's cursors.
 
 use super::hostile::{cdc, forge};
 use crate::engine::{Config, Ready, SocketId};
@@ -12,7 +11,7 @@ use std::vec::Vec;
 const SECOND: Duration = Duration::from_secs(1);
 const SIZE: u64 = 16 << 10;
 
-/// A connection between hosts with receive buffers of 16 KiB times two to the power of that.
+/// A connection between hosts with receive buffers of 16 KiB << `rmb_size`.
 fn world(rmb_size: u8) -> (World, [SocketId; 2]) {
     let settings = || Config { rmb_size, send_buffer: 128 << 10, ..config() };
     let mut w = World::with(111, [settings(), settings()]);
@@ -21,15 +20,15 @@ fn world(rmb_size: u8) -> (World, [SocketId; 2]) {
     (w, ids)
 }
 
-/// Host 1 sends so much.
+/// Sends `count` bytes from host 1.
 fn send(w: &mut World, id: SocketId, count: usize) {
     assert_eq!(w.send(1, id, &pattern(count, 1)), count);
     w.wait(SECOND / 10);
 }
 
-/// Where what was read goes beyond a tenth of the buffer, and the peer has no more than half of it left.
+/// An update is sent if more than a tenth of the buffer was read, and the peer's window is half of it at most.
 #[test]
-fn what_was_read_is_told_when_that_is_worth_a_message() {
+fn window_update_is_sent_past_the_threshold() {
     for (what, rmb_size, sent, read, told) in [
         ("no more than is worth it", 0, 10_000, 2304, 0),
         ("a byte more", 0, 10_000, 2305, 1),
@@ -41,11 +40,11 @@ fn what_was_read_is_told_when_that_is_worth_a_message() {
     ] {
         let (mut w, [server, client]) = world(rmb_size);
         send(&mut w, client, sent);
-        w.listen();
+        w.record_frames();
         let mut buffer = std::vec![0; read];
         assert_eq!(w.hosts[0].engine.recv(server, &mut buffer), Ok(read), "{what}");
         w.wait(SECOND / 10);
-        let said = w.cdc_heard(0);
+        let said = w.recorded_cdc(0);
         let size = 16 << 10 << rmb_size;
         let expected = std::vec![Cursor::at(read as u64, size); told];
         assert_eq!(said.iter().map(|cdc| cdc.consumed).collect::<Vec<_>>(), expected, "{what}");
@@ -53,9 +52,9 @@ fn what_was_read_is_told_when_that_is_worth_a_message() {
     }
 }
 
-/// One that waits for room is told earlier.
+/// A blocked writer gets an update earlier.
 #[test]
-fn who_waits_for_room_is_told_what_was_read() {
+fn blocked_writer_gets_an_early_window_update() {
     for (blocked, told) in [(false, 0), (true, 1)] {
         netsim::label!(blocked);
         let (mut w, [server, client]) = world(0);
@@ -64,25 +63,25 @@ fn who_waits_for_room_is_told_what_was_read() {
         says.produced = Cursor::at(4000, 16 << 10);
         says.producer.set(Producer::WRITE_BLOCKED, blocked);
         forge(&mut w, &says.emit());
-        w.listen();
+        w.record_frames();
         assert_eq!(w.hosts[0].engine.recv(server, &mut [0; 2305]), Ok(2305));
         w.wait(SECOND / 10);
-        assert_eq!(w.cdc_heard(0).len(), told);
+        assert_eq!(w.recorded_cdc(0).len(), told);
     }
-    // Who has closed does not care.
+    // A closed peer gets no update.
     let (mut w, [server, client]) = world(0);
     send(&mut w, client, 16_000);
     w.close(1, client);
     w.wait(SECOND / 10);
-    w.listen();
+    w.record_frames();
     assert_eq!(w.recv(0, server).len(), 16_000);
     w.wait(SECOND / 10);
-    assert_eq!(w.cdc_heard(0), []);
+    assert_eq!(w.recorded_cdc(0), []);
 }
 
-/// As many messages as the data is worth, and whether there would be more.
+/// Number of CDC messages for some data, and their WRITE_BLOCKED flags.
 #[test]
-fn a_full_window_is_told() {
+fn full_window_sets_write_blocked() {
     let blocked = Producer::WRITE_BLOCKED;
     let none = Producer::empty();
     for (what, rmb_size, count, said) in [
@@ -93,33 +92,34 @@ fn a_full_window_is_told() {
         ("two messages, and more", 2, 70_000, &[(32 << 10, blocked), (64 << 10, blocked)]),
     ] {
         let (mut w, ids) = world(rmb_size);
-        w.listen();
+        w.record_frames();
         send(&mut w, ids[1], count as usize);
         let size = 16 << 10 << rmb_size;
-        let heard: Vec<_> = w.cdc_heard(1).iter().map(|cdc| (cdc.produced, cdc.producer)).collect();
+        let heard: Vec<_> =
+            w.recorded_cdc(1).iter().map(|cdc| (cdc.produced, cdc.producer)).collect();
         let expected: Vec<_> =
             said.iter().map(|(sent, producer)| (Cursor::at(*sent, size), *producer)).collect();
         assert_eq!(heard, expected, "{what}");
-        // Who has nothing more to send does not wait, full as the window may be.
+        // A sender without more data is not blocked, even with a full window.
         if count == SIZE {
             w.send(0, ids[0], b"a word");
             w.wait(SECOND / 10);
-            w.listen();
-            w.hear_nothing();
+            w.record_frames();
+            w.clear_events();
             assert_eq!(w.recv(1, ids[1]), b"a word");
             w.with_engine(1, |engine, ctx, _| engine.shutdown(ids[1], ctx));
             w.wait(SECOND / 10);
-            assert_eq!(w.cdc_heard(1)[0].producer, none);
+            assert_eq!(w.recorded_cdc(1)[0].producer, none);
         }
     }
 }
 
-/// It is announced as soon as it is known, which is answered, and the cursor stops behind it.
+/// URGENT_PENDING is sent at once and answered, and a cursor stops behind the urgent byte.
 #[test]
 fn urgent_data_is_announced() {
     let (mut w, [server, client]) = world(0);
     let bytes = pattern(20_000, 4);
-    w.listen();
+    w.record_frames();
     let sent = w.with_engine(1, |engine, ctx, _| engine.send_urgent(client, &bytes, ctx));
     assert_eq!(sent, Ok(20_000));
     w.send(1, client, b"behind it");
@@ -132,7 +132,7 @@ fn urgent_data_is_announced() {
     assert_eq!(w.hosts[0].engine.urgent_mark(server), Some(20_000 - SIZE));
     assert_eq!(w.hosts[0].engine.recv(server, &mut [0; 100]), Ok(100));
     assert_eq!(w.hosts[0].engine.urgent_mark(server), Some(20_000 - SIZE - 100));
-    let heard = w.cdc_heard(1);
+    let heard = w.recorded_cdc(1);
     let heard: Vec<_> = heard.iter().map(|cdc| (cdc.produced, cdc.producer)).collect();
     let at = |sent| Cursor::at(sent, SIZE as u32);
     let expected = [
@@ -141,21 +141,21 @@ fn urgent_data_is_announced() {
         (at(20_009), Producer::empty()),
     ];
     assert_eq!(heard, expected);
-    // Once it is read that is told.
-    w.listen();
+    // Reading the urgent byte triggers an update.
+    w.record_frames();
     let rest = w.recv(0, server);
     assert_eq!(rest[rest.len() - 9..], *b"behind it");
     w.wait(SECOND / 10);
-    assert_eq!(w.cdc_heard(0).len(), 1);
-    // Once is enough, if it is worth a message besides.
+    assert_eq!(w.recorded_cdc(0).len(), 1);
+    // One update is sent, even if another reason for one exists.
     let sent = w.with_engine(1, |engine, ctx, _| engine.send_urgent(client, &bytes[..12_000], ctx));
     assert_eq!(sent, Ok(12_000));
     w.wait(SECOND / 10);
-    w.listen();
+    w.record_frames();
     assert_eq!(w.recv(0, server).len(), 12_000);
     w.wait(SECOND / 10);
-    assert_eq!(w.cdc_heard(0).len(), 1);
-    // What is announced without data is nowhere.
+    assert_eq!(w.recorded_cdc(0).len(), 1);
+    // URGENT_PRESENT without new data is ignored.
     let says = Cdc {
         produced: at(32_009),
         producer: Producer::URGENT_PRESENT,
@@ -166,12 +166,12 @@ fn urgent_data_is_announced() {
     assert_eq!(w.hosts[0].engine.urgent_mark(server), None);
 }
 
-/// To the byte: what there is room for, and what was sent.
+/// Cursors are accepted up to the window, and up to the bytes sent.
 #[test]
-fn cursors_are_believed_as_far_as_they_can_be_true() {
+fn cursors_are_checked_to_the_byte() {
     let size = SIZE as u32;
     for (what, produced, consumed, lies) in [
-        ("what was said before", 10_000, 0, false),
+        ("as before", 10_000, 0, false),
         ("all that there is room for", SIZE, 0, false),
         ("a byte more", SIZE + 1, 0, true),
         ("all was read", 10_000, 1000, false),
@@ -188,14 +188,14 @@ fn cursors_are_believed_as_far_as_they_can_be_true() {
         if !lies && consumed.count > 0 {
             let more = Cursor::at(1001, size);
             forge(&mut w, &Cdc { consumed: more, seqno: 3, ..says }.emit());
-            assert_eq!(w.hosts[0].engine.counters().violations, 1, "of nothing that is left");
+            assert_eq!(w.hosts[0].engine.counters().violations, 1, "more than was sent");
         }
     }
 }
 
-/// Who asked for room and found none is told, and nobody else.
+/// WRITABLE is reported only after a send or `room` found no room.
 #[test]
-fn room_is_told_to_who_has_asked() {
+fn writable_is_reported_only_after_lack_of_room() {
     for (asks, told) in [(false, false), (true, true)] {
         netsim::label!(asks);
         let mut w = World::new(112);
@@ -208,60 +208,60 @@ fn room_is_told_to_who_has_asked() {
         if asks {
             assert_eq!(w.hosts[1].engine.room(client), 0);
         }
-        w.hear_nothing();
+        w.clear_events();
         assert_eq!(w.recv(0, server).len(), SIZE as usize);
         w.wait(SECOND / 10);
-        assert_eq!(w.was_told(1, client, Ready::WRITABLE), told);
+        assert_eq!(w.has_event(1, client, Ready::WRITABLE), told);
         assert_eq!(w.hosts[1].engine.room(client), SIZE as usize);
     }
 }
 
-/// A peer's buffer may be one of several in a region: the first begins where that does.
+/// A peer's buffer may be one of several elements of a region.
 #[test]
-fn the_place_in_a_region_is_that_of_the_element() {
+fn element_offset_in_a_region_is_used() {
     for index in 1..=3 {
         let mut w = World::new(113);
         let (ids, accept) = w.accept_by_hand(1);
-        w.hear(1, ids[1], &accept);
-        let mut confirm = AcceptConfirm::parse(&w.say(1, ids[1])).unwrap();
+        w.feed_clc(1, ids[1], &accept);
+        let mut confirm = AcceptConfirm::parse(&w.take_clc(1, ids[1])).unwrap();
         confirm.rmbe_index = index;
         confirm.address -= u64::from(index - 1) * SIZE;
-        w.hear(0, ids[0], &confirm.emit());
-        assert!(w.was_told(0, ids[0], Ready::ESTABLISHED), "{index}");
+        w.feed_clc(0, ids[0], &confirm.emit());
+        assert!(w.has_event(0, ids[0], Ready::ESTABLISHED), "{index}");
         w.transfer(0, ids, &pattern(50_000, 1), 5000);
         w.transfer(1, ids, &pattern(50_000, 1), 5000);
     }
-    // One that reaches beyond all addresses is none.
+    // A buffer beyond the address space is refused.
     for (address, index, good) in
         [(u64::MAX - SIZE, 1, true), (u64::MAX - SIZE + 1, 1, false), (u64::MAX - SIZE, 2, false)]
     {
         netsim::label!(address, index);
         let mut w = World::new(114);
         let (ids, accept) = w.accept_by_hand(1);
-        w.hear(1, ids[1], &accept);
-        let mut confirm = AcceptConfirm::parse(&w.say(1, ids[1])).unwrap();
+        w.feed_clc(1, ids[1], &accept);
+        let mut confirm = AcceptConfirm::parse(&w.take_clc(1, ids[1])).unwrap();
         (confirm.address, confirm.rmbe_index) = (address, index);
-        w.hear(0, ids[0], &confirm.emit());
-        assert_eq!(w.was_told(0, ids[0], Ready::ESTABLISHED), good);
-        assert_eq!(w.was_told(0, ids[0], Ready::FAILED), !good);
+        w.feed_clc(0, ids[0], &confirm.emit());
+        assert_eq!(w.has_event(0, ids[0], Ready::ESTABLISHED), good);
+        assert_eq!(w.has_event(0, ids[0], Ready::FAILED), !good);
     }
 }
 
-/// After a failover, too: the region is another one there, and the element lies in it where it did.
+/// After a failover the region has another address, and the element the same offset.
 #[test]
-fn the_place_in_a_region_is_the_same_on_another_link() {
+fn element_offset_is_kept_on_another_link() {
     let two = || Config { max_links: 2, ..config() };
     let mut w = World::with_ports(115, [two(), two()], [2, 2]);
     let (ids, accept) = w.accept_by_hand(1);
-    w.hear(1, ids[1], &accept);
-    let mut confirm = AcceptConfirm::parse(&w.say(1, ids[1])).unwrap();
+    w.feed_clc(1, ids[1], &accept);
+    let mut confirm = AcceptConfirm::parse(&w.take_clc(1, ids[1])).unwrap();
     let there = confirm.address;
     confirm.rmbe_index = 3;
     confirm.address -= 2 * SIZE;
-    w.hear(0, ids[0], &confirm.emit());
+    w.feed_clc(0, ids[0], &confirm.emit());
     assert!(w.run(SECOND, |w| w.hosts[0].engine.links().filter(|link| link.active).count() == 2));
     assert_eq!(w.hosts[0].engine.peer_of(ids[0]).1.address, there);
-    // On the second link the client has told of a region that begins there.
+    // The client has announced a region at this address on the second link.
     w.network.set_up(netsim::Place { node: 0, port: 0 }, false);
     w.send(0, ids[0], b"moves");
     assert!(w.run(40 * SECOND, |w| w.hosts[0].engine.counters().failovers == 1));

@@ -1,4 +1,4 @@
-//! CLC Accept and Confirm, which have the same form.
+//! CLC Accept and Confirm, which have the same format.
 
 use super::clc::{Eid, FLAG, Header, MessageType, PeerId, TRAILER, seal};
 use super::{WireError, byte, bytes24, field, field24};
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
 const V1: usize = 68;
-/// Where the parts of version 2 lie.
+/// Offsets and lengths of the version 2 parts.
 const EID: usize = 64;
 const V2_FIXED: usize = 104;
 const FIRST_CONTACT: usize = 36;
@@ -14,7 +14,7 @@ const LIMITS: usize = 16;
 const HOSTNAME: usize = 32;
 const MAX_GIDS: usize = 8;
 
-/// A system, as peers tell it: 1 z/OS, 2 Linux, 3 AIX.
+/// Operating system of a peer: 1 z/OS, 2 Linux, 3 AIX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Os(pub u8);
 
@@ -25,10 +25,10 @@ impl Os {
     pub const LINUX: Os = Os(2);
 }
 
-/// What version 2 adds.
+/// Fields added by version 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The enterprise that both belong to.
+    /// The common EID.
     pub eid: Eid,
     /// Only at first contact.
     pub first_contact: Option<FirstContact>,
@@ -41,13 +41,13 @@ pub struct Negotiated {
 pub struct FirstContact {
     /// The peers reach each other without a router.
     pub direct: bool,
-    /// The sender's system.
+    /// The sender's operating system.
     pub os: Os,
-    /// Release that both speak.
+    /// Negotiated release.
     pub release: u8,
     /// Name of the host, padded with blanks.
     pub hostname: [u8; HOSTNAME],
-    /// Most connections and links of the link group, and features; release 0 may leave them out.
+    /// Most connections and links of the link group, and features; may be absent in release 0.
     pub limits: Option<(u8, u8, u16)>,
 }
 
@@ -58,9 +58,9 @@ pub struct AcceptConfirm {
     pub kind: MessageType,
     /// Version.
     pub version: u8,
-    /// A new link group is made.
+    /// First contact: a new link group is created.
     pub first_contact: bool,
-    /// Who sends it.
+    /// The sender's peer ID.
     pub peer_id: PeerId,
     /// GID of the chosen link.
     pub gid: Ipv6Addr,
@@ -72,7 +72,7 @@ pub struct AcceptConfirm {
     pub rkey: u32,
     /// The connection's element in the RMB, counted from 1.
     pub rmbe_index: u8,
-    /// Names the connection in CDC messages to the sender.
+    /// Token of the connection in CDC messages to the sender.
     pub token: u32,
     /// Size of the element, see [`super::rmbe_bytes`].
     pub rmbe_size: u8,
@@ -82,12 +82,12 @@ pub struct AcceptConfirm {
     pub address: u64,
     /// PSN of the sender's first packet.
     pub psn: u32,
-    /// What version 2 adds.
+    /// Fields added by version 2.
     pub v2: Option<Negotiated>,
 }
 
 impl AcceptConfirm {
-    /// From a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let header = Header::of_message(bytes)?;
         let kind = header.kind;
@@ -130,7 +130,7 @@ impl AcceptConfirm {
         })
     }
 
-    /// As a message.
+    /// Emits the message.
     pub fn emit(&self) -> Vec<u8> {
         let mut b = alloc::vec![0; V1 - TRAILER];
         b[8..16].copy_from_slice(&self.peer_id.0);
@@ -153,12 +153,12 @@ impl AcceptConfirm {
 }
 
 impl Negotiated {
-    /// From a message without its trailer.
+    /// Parses a message without its trailer.
     fn parse(bytes: &[u8], kind: MessageType, first_contact: bool) -> Result<Self, WireError> {
         let eid = Eid::from_wire(field(bytes, EID..EID + Eid::LEN)?);
         let rest = bytes.get(V2_FIXED..).ok_or(WireError::Length { have: bytes.len() })?;
         let mut v2 = Negotiated { eid, first_contact: None, gids: Vec::new() };
-        // Linux takes a first contact without the extension.
+        // Linux accepts a first contact without the extension.
         if !first_contact || rest.len() < FIRST_CONTACT {
             return Ok(v2);
         }
@@ -226,7 +226,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn linux_accepts() {
+    fn linux_accept_round_trips() {
         let bytes = vector("accept");
         let accept = AcceptConfirm::parse(&bytes).unwrap();
         assert!(accept.first_contact && accept.kind == MessageType::Accept);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_confirms() {
+    fn linux_confirm_round_trips() {
         let bytes = vector("confirm");
         let confirm = AcceptConfirm::parse(&bytes).unwrap();
         let v2 = confirm.v2.as_ref().unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn inconsistent_fields_are_refused() {
         let mut bytes = vector("accept_reuse");
         bytes[45] = 0;
         assert_eq!(AcceptConfirm::parse(&bytes), Err(WireError::Field("RMBE index")));
@@ -266,7 +266,7 @@ mod tests {
         assert!(AcceptConfirm::parse(&bytes).is_err(), "too long for version 1");
         seal(&mut bytes, MessageType::Accept, 2, 8);
         assert!(AcceptConfirm::parse(&bytes).is_err(), "too short for version 2");
-        // Linux lets the extension be missing.
+        // Linux accepts a first contact without the extension.
         let mut bytes = vector("accept_reuse");
         bytes[7] |= FLAG;
         let accept = AcceptConfirm::parse(&bytes).unwrap();
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_behind_a_good_header(
+        fn parse_of_any_body_does_not_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..300), bits in 0x10u8..0x30, accept: bool,
         ) {
             let mut message = std::vec![0; 8];

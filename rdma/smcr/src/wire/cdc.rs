@@ -1,4 +1,4 @@
-//! CDC: the message that follows the data, with cursors and flags (RFC 7609, appendix A.4).
+//! CDC messages, which follow the data with cursors and flags (RFC 7609, appendix A.4).
 
 use core::fmt;
 
@@ -8,27 +8,28 @@ pub const TYPE: u8 = 0xfe;
 pub const LEN: usize = 44;
 
 bitflags::bitflags! {
-    /// What a producer says.
+    /// Flags of the producer.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Producer: u8 {
-        /// It has more to send than there is room.
+        /// The producer has more data than the window has room.
         const WRITE_BLOCKED = 0x80;
-        /// Urgent data will come.
+        /// Urgent data will follow.
         const URGENT_PENDING = 0x40;
         /// The byte before the cursor is urgent.
         const URGENT_PRESENT = 0x20;
-        /// It wants to know what was consumed.
+        /// The producer requests the consumer cursor.
         const UPDATE_REQUESTED = 0x10;
-        /// After a failover: the sequence number up to which the receiver must have seen messages.
+        /// Failover validation: the message has the sequence number up to which the receiver must have received
+        /// messages.
         const FAILOVER = 0x08;
     }
 }
 
 bitflags::bitflags! {
-    /// How far a connection's end is. Once set, a bit stays.
+    /// Flags of the end of a connection. A bit stays set.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct End: u8 {
-        /// Nothing more will be sent.
+        /// The sender will send no more data.
         const SENDING_DONE = 0x80;
         /// The socket is closed.
         const CLOSED = 0x40;
@@ -38,16 +39,16 @@ bitflags::bitflags! {
 }
 
 impl End {
-    /// Whether the socket is closed in either way.
+    /// Whether the socket is closed, with or without loss of data.
     pub const fn is_closed(self) -> bool {
         self.intersects(End::CLOSED.union(End::ABORT))
     }
 }
 
-/// A place in a ring: the offset, and how often the ring was gone round.
+/// A position in a ring buffer: offset and number of wraps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Rounds, modulo 2^16.
+    /// Number of wraps, modulo 2^16.
     pub wrap: u16,
     /// Offset in bytes, less than the size of the ring.
     pub count: u32,
@@ -67,7 +68,7 @@ impl Cursor {
         if self.count >= size {
             return None;
         }
-        // All there is of a position: that within 2^16 rounds.
+        // A cursor has the position modulo 2^16 rounds.
         let bits = 16 + size.trailing_zeros();
         let mine = (self.wrap as u64) * size as u64 + self.count as u64;
         let difference = mine.wrapping_sub(position) << (64 - bits);
@@ -88,7 +89,7 @@ impl Cursor {
 /// A CDC message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cdc {
-    /// Number of the message on its connection.
+    /// Sequence number of the message on its connection.
     pub seqno: u16,
     /// The receiver's token of the connection.
     pub token: u32,
@@ -103,7 +104,7 @@ pub struct Cdc {
 }
 
 impl Cdc {
-    /// From a message; None if it is of another type or length.
+    /// Parses a message. Returns None for another type or length.
     #[inline]
     pub fn parse(b: &[u8; LEN]) -> Option<Self> {
         if b[0] != TYPE || usize::from(b[1]) != LEN {
@@ -119,7 +120,7 @@ impl Cdc {
         })
     }
 
-    /// As a message.
+    /// Emits the message.
     #[inline]
     pub fn emit(&self) -> [u8; LEN] {
         let mut b = [0; LEN];
@@ -151,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_linux_sends() {
+    fn linux_messages_round_trip() {
         let all = vectors("cdc");
         assert_eq!(all.len(), 6);
         for bytes in &all {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_none() {
+    fn parse_rejects_other_types_and_lengths() {
         let mut bytes: [u8; LEN] = *vector("cdc").first_chunk().unwrap();
         bytes[1] = 45;
         assert_eq!(Cdc::parse(&bytes), None);
@@ -177,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cursors_tell_distances(
+        fn cursor_distance_is_exact(
             code in 0u8..16, position: u32, rounds: u16, step in -(1i64 << 27)..(1i64 << 27),
         ) {
             let size = super::super::rmbe_bytes(code);

@@ -1,17 +1,17 @@
-//! What all CLC messages share: header, trailer, identifiers (RFC 7609, appendix A.2).
+//! Common parts of CLC messages: header, trailer, identifiers (RFC 7609, appendix A.2).
 
 use super::{WireError, byte, field};
 use core::fmt;
 
-/// The header.
+/// Length of the header.
 pub(super) const HEADER: usize = 8;
-/// The eyecatcher again, at the end.
+/// Length of the trailer, which repeats the eyecatcher.
 pub(super) const TRAILER: usize = 4;
 /// "SMCR" in EBCDIC: begins and ends every message.
 pub(super) const EYECATCHER: [u8; 4] = [0xe2, 0xd4, 0xc3, 0xd9];
 /// "SMCD", of SMC-D.
 const EYECATCHER_D: [u8; 4] = [0xe2, 0xd4, 0xc3, 0xc4];
-/// No message is longer: a Proposal with eight of everything.
+/// Longest message: a Proposal with eight of every list.
 pub const MAX_MESSAGE: usize = 1024;
 
 /// Kind of a message.
@@ -22,13 +22,13 @@ pub enum MessageType {
     Proposal = 1,
     /// The server's answer.
     Accept = 2,
-    /// The client's answer to that.
+    /// The client's answer to an Accept.
     Confirm = 3,
-    /// Either side goes back to TCP.
+    /// Either side falls back to TCP.
     Decline = 4,
 }
 
-/// What a sender offers, of one version.
+/// Path types that a sender offers in one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PathType {
@@ -77,12 +77,11 @@ pub struct Header {
     pub bits: u8,
 }
 
-/// Bit of an Accept or Confirm: a new link group is made. Of a Decline: the link group is not the
-/// one that the sender knows.
+/// In an Accept or Confirm: first contact. In a Decline: out of sync, the sender does not know the link group.
 pub(super) const FLAG: u8 = 0x08;
 
 impl Header {
-    /// The header of the message that `bytes` begin with.
+    /// Parses the header at the beginning of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let eyecatcher: [u8; 4] = field(bytes, 0..4)?;
         if eyecatcher != EYECATCHER && eyecatcher != EYECATCHER_D {
@@ -106,8 +105,7 @@ impl Header {
         Ok(Header { kind, length, version: last >> 4, bits: last & 15 })
     }
 
-    /// The header of exactly the message `bytes`, whose trailer is checked (but that of a Decline,
-    /// as Linux does it).
+    /// Parses the header of the complete message `bytes`, and checks the trailer (except of a Decline, as in Linux).
     pub(super) fn of_message(bytes: &[u8]) -> Result<Self, WireError> {
         let header = Header::parse(bytes)?;
         if bytes.len() != usize::from(header.length) {
@@ -127,9 +125,9 @@ impl Header {
     }
 }
 
-/// Length of the message that `bytes` begin with; None while its header is not complete.
+/// Length of the message at the beginning of `bytes`; None while its header is incomplete.
 pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, WireError> {
-    // Bytes of another protocol are told from ours as early as possible.
+    // Rejects bytes of another protocol as early as possible.
     let seen = bytes.len().min(3);
     if bytes[..seen] != EYECATCHER[..seen] {
         return Err(WireError::Eyecatcher);
@@ -140,12 +138,12 @@ pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, WireError> {
     Header::parse(bytes).map(|header| Some(header.length.into()))
 }
 
-/// Who a host is, for its peers: unique, and new at every boot.
+/// Peer ID: identifies a host to its peers; unique, and new at every boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PeerId(pub [u8; 8]);
 
 impl PeerId {
-    /// From a random instance and a MAC address.
+    /// Creates an ID from a random instance and a MAC address.
     pub const fn new(instance: u16, mac: [u8; 6]) -> Self {
         let [a, b, c, d, e, f] = mac;
         let [i, j] = instance.to_be_bytes();
@@ -166,18 +164,18 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// An enterprise identifier: who shares one may speak SMC-Rv2 with each other.
+/// An enterprise ID: hosts that share one may use SMC-Rv2 with each other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Eid([u8; Eid::LEN]);
 
 impl Eid {
     /// Length, padded with blanks.
     pub const LEN: usize = 32;
-    /// No name.
+    /// The blank EID.
     pub const BLANK: Eid = Eid([b' '; Eid::LEN]);
 
-    /// From a name of 1 to 32 characters A-Z, 0-9, `.` and `-`, the first a letter or digit; no
-    /// two dots in a row.
+    /// Creates an EID from a name of 1 to 32 characters A-Z, 0-9, `.` and `-`; the first is a letter or digit, and two
+    /// dots do not follow each other.
     pub fn new(name: &str) -> Option<Self> {
         let bytes = name.as_bytes();
         let good = |&b: &u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'.' || b == b'-';
@@ -190,17 +188,17 @@ impl Eid {
         Some(Eid(eid))
     }
 
-    /// What a peer sent, whatever it is.
+    /// An EID of a peer, unchecked.
     pub const fn from_wire(bytes: [u8; Self::LEN]) -> Self {
         Eid(bytes)
     }
 
-    /// As it is sent.
+    /// The bytes on the wire.
     pub const fn bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// The name; what is no text shows as `?`.
+    /// The name; `?` if it is not UTF-8.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.0).map_or("?", |text| text.trim_end())
     }
@@ -212,7 +210,7 @@ impl fmt::Debug for Eid {
     }
 }
 
-/// Completes a message in `bytes`: header and trailer.
+/// Fills in header and trailer of the message in `bytes`.
 pub(super) fn seal(bytes: &mut [u8], kind: MessageType, version: u8, bits: u8) {
     let len = bytes.len();
     bytes[..4].copy_from_slice(&EYECATCHER);
@@ -227,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_enterprises() {
+    fn eid_accepts_only_valid_names() {
         assert_eq!(Eid::new("LAB.SMC.EID").unwrap().as_str(), "LAB.SMC.EID");
         for bad in ["", "lab", ".A", "-A", "A..B", "A B", "A_B", &"A".repeat(33)] {
             assert_eq!(Eid::new(bad), None, "{bad:?}");
@@ -236,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_known_after_eight_bytes_and_strangers_at_once() {
+    fn frame_length_needs_eight_bytes_and_rejects_other_protocols_at_once() {
         let good = [0xe2, 0xd4, 0xc3, 0xd9, 4, 0, 28, 0x10];
         assert_eq!(frame_length(&good), Ok(Some(28)));
         assert_eq!(frame_length(&good[..7]), Ok(None));

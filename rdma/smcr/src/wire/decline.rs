@@ -7,23 +7,23 @@ use alloc::vec::Vec;
 const V1: usize = 28;
 const V2: usize = 44;
 
-/// A Decline: TCP carries the application's bytes from here on.
+/// A Decline: the sender falls back to TCP, which carries the application's bytes from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decline {
     /// Version.
     pub version: u8,
-    /// The sender does not know the link group that the receiver meant; the receiver ends it.
+    /// The sender does not know the link group of the Accept or Confirm. The receiver ends that group.
     pub out_of_sync: bool,
-    /// Who sends it.
+    /// The sender's peer ID.
     pub peer_id: PeerId,
-    /// Why.
+    /// Diagnosis code.
     pub reason: Reason,
-    /// Version 2: the sender's system.
+    /// Version 2: the sender's operating system.
     pub os: Os,
 }
 
 impl Decline {
-    /// From a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let header = Header::of_message(bytes)?;
         if header.kind != MessageType::Decline {
@@ -42,7 +42,7 @@ impl Decline {
         })
     }
 
-    /// As a message.
+    /// Emits the message.
     pub fn emit(&self) -> Vec<u8> {
         let mut b = alloc::vec![0; if self.version == 1 { V1 } else { V2 }];
         b[8..16].copy_from_slice(&self.peer_id.0);
@@ -54,7 +54,7 @@ impl Decline {
     }
 }
 
-/// Whether bytes begin with a Decline.
+/// Whether `bytes` begin with a Decline.
 pub fn is_decline(bytes: &[u8]) -> bool {
     let message = || bytes.get(..crate::wire::frame_length(bytes).ok()??);
     message().is_some_and(|message| Decline::parse(message).is_ok())
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_goes_round() {
+    fn version_2_round_trips() {
         let decline = Decline {
             version: 2,
             out_of_sync: true,

@@ -1,13 +1,13 @@
-//! LLC messages: what keeps a link group going (RFC 7609, appendix A.3; version 2 adds 0x20 to the
-//! type, and messages that are longer than 44 bytes).
+//! LLC messages, which maintain link groups (RFC 7609, appendix A.3; version 2 adds 0x20 to the type, and messages
+//! longer than 44 bytes).
 
 use super::{WireError, byte, bytes24, field, field24};
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
-/// Length of most messages, and the least of all.
+/// Shortest and most common length of a message.
 pub const LEN: usize = 44;
-/// No message is longer.
+/// Longest message.
 pub const MAX_LEN: usize = 8192;
 /// Most keys in one message of version 1.
 pub const V1_KEYS: usize = 8;
@@ -29,15 +29,15 @@ const ORDERLY: u8 = 0x20;
 const NEGATIVE: u8 = 0x20;
 const RETRY: u8 = 0x10;
 const NO_EYECATCHER: u8 = 0x03;
-/// Where ADD_LINK keeps its keys in version 2.
+/// Offset of the keys in a version 2 ADD_LINK.
 const ADD_LINK_V2: usize = 72;
 const KEY_MOVE: usize = 16;
 
-/// Order of the bytes of two fields of version 2 (the length, and the number of keys in ADD_LINK):
-/// meant to be big-endian, and in the order of the CPU with Linux.
+/// Byte order of two version 2 fields (length, and number of keys in ADD_LINK): meant to be big-endian, but in CPU
+/// order with Linux.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// As everything else.
+    /// As in all other fields.
     #[default]
     Big,
     /// A little-endian Linux.
@@ -59,8 +59,8 @@ impl Order {
         }
     }
 
-    /// The order in which `bytes` are the length of a message that has `len` bytes. A length that
-    /// is wrong in both is taken in the order in which it is possible at all.
+    /// The order in which `bytes` are the length `len`. If the length is wrong in both orders, the one in which it is a
+    /// possible length.
     fn of_length(bytes: [u8; 2], len: usize) -> Self {
         let is = |order: Self| usize::from(order.value(bytes)) == len;
         let possible = (LEN..=MAX_LEN).contains(&usize::from(u16::from_be_bytes(bytes)));
@@ -72,7 +72,7 @@ impl Order {
     }
 }
 
-/// A key and an address: where a peer's buffer is, on one link.
+/// Key and address of a buffer on one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     /// Key.
@@ -81,12 +81,12 @@ pub struct Token {
     pub address: u64,
 }
 
-/// A buffer that is known by a key on one link, and its key on another.
+/// The key of a buffer on one link, and key and address on another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyMove {
     /// Key on the link that carries the message.
     pub known: u32,
-    /// Where it is on the other link.
+    /// Key and address on the other link.
     pub token: Token,
 }
 
@@ -101,12 +101,12 @@ pub struct LinkEnd {
     pub qpn: u32,
 }
 
-/// What ADD_LINK of version 2 has besides.
+/// Fields added by version 2 to ADD_LINK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddLinkV2 {
     /// The peers reach each other without a router.
     pub direct: bool,
-    /// The GID of the receiver that is meant.
+    /// Target GID of the receiver.
     pub target: Ipv6Addr,
     /// The sender's buffers.
     pub keys: Vec<KeyMove>,
@@ -123,22 +123,22 @@ pub struct AddLink {
     pub path_mtu: u8,
     /// PSN of the sender's first packet.
     pub psn: u32,
-    /// A response: it is refused, with this reason (four bits).
+    /// In a response: rejected, with this reason (four bits).
     pub rejected: Option<u8>,
-    /// Version 2; Linux leaves it away from what it rejects.
+    /// Version 2; Linux omits it in rejections.
     pub v2: Option<AddLinkV2>,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// The queue pairs of a link reach each other.
+    /// CONFIRM_LINK: the queue pairs of a link reach each other.
     ConfirmLink {
         /// The sender's end.
         end: LinkEnd,
         /// Number of the link, given by the server.
         link: u8,
-        /// The sender's name of the link.
+        /// The sender's ID of the link.
         uid: u32,
         /// Most links.
         max_links: u8,
@@ -147,76 +147,76 @@ pub enum Body {
         /// The sender's buffers have no eyecatchers.
         no_eyecatcher: bool,
     },
-    /// A further link.
+    /// An additional link.
     AddLink(AddLink),
-    /// Version 1: keys of the sender's buffers on the new link.
+    /// ADD_LINK_CONT, version 1: keys of the sender's buffers on the new link.
     AddLinkContinue {
         /// Number of the link.
         link: u8,
-        /// Keys that are left, those in this message among them.
+        /// Remaining keys, including those in this message.
         left: u8,
-        /// Up to two of them.
+        /// Up to two keys.
         keys: Vec<KeyMove>,
     },
-    /// A link, or all of them, ends.
+    /// DELETE_LINK: a link, or all links, end.
     DeleteLink {
         /// Number of the link.
         link: u8,
         /// All links.
         all: bool,
-        /// Nothing is lost by it.
+        /// No data is lost.
         orderly: bool,
-        /// Why.
+        /// Reason code.
         reason: DeleteReason,
     },
-    /// Version 2: the client asks the server for a further link.
+    /// REQUEST_ADD_LINK, version 2: the client requests an additional link from the server.
     RequestAddLink {
         /// GIDs of the client.
         gids: Vec<Ipv6Addr>,
     },
-    /// A new buffer of the sender.
+    /// CONFIRM_RKEY: a new buffer of the sender.
     ConfirmKey {
-        /// On the link that carries the message.
+        /// Key and address on the link that carries the message.
         token: Token,
-        /// On others, named by their number; at most two.
+        /// Keys and addresses on other links, by link number; at most two.
         others: Vec<(u8, Token)>,
-        /// A response: refused.
+        /// In a response: rejected.
         negative: bool,
-        /// A response: refused for now.
+        /// In a response: rejected for now.
         retry: bool,
     },
-    /// Buffers of the sender that are gone, by their keys on the link that carries the message.
+    /// DELETE_RKEY: released buffers of the sender, by their keys on the link that carries the message.
     DeleteKey {
         /// The keys; at most eight in version 1.
         keys: Vec<u32>,
-        /// A response: how many were unknown (a mask of them in version 1).
+        /// In a response: number of unknown keys (version 1: a mask of them).
         unknown: u8,
-        /// A response: some were.
+        /// In a response: some keys were unknown.
         negative: bool,
     },
-    /// Is the link alive?
+    /// TEST_LINK.
     TestLink {
-        /// Comes back.
+        /// Data that the response returns.
         data: [u8; 16],
     },
 }
 
-/// Why a link ends; the number is that on the wire.
+/// Reason code of DELETE_LINK, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeleteReason(pub u32);
 
 impl DeleteReason {
     /// The path is lost.
     pub const LOST_PATH: Self = DeleteReason(0x0001_0000);
-    /// An operator wants it.
+    /// On behalf of an operator.
     pub const OPERATOR: Self = DeleteReason(0x0002_0000);
-    /// The program wants it.
+    /// On behalf of the program.
     pub const PROGRAM: Self = DeleteReason(0x0003_0000);
     /// The peer violated the protocol.
     pub const VIOLATION: Self = DeleteReason(0x0004_0000);
     /// The asymmetric link is not needed any more.
     pub const ASYMMETRIC: Self = DeleteReason(0x0005_0000);
-    /// A response: there is no such link.
+    /// In a response: there is no such link.
     pub const NO_SUCH_LINK: Self = DeleteReason(0x0010_0000);
 }
 
@@ -225,17 +225,16 @@ impl DeleteReason {
 pub struct Llc {
     /// Version 1 or 2.
     pub version: u8,
-    /// It answers one of ours.
+    /// The message is a response.
     pub response: bool,
-    /// Version 2: how the sender orders bytes.
+    /// Version 2: byte order of the sender.
     pub order: Order,
-    /// What it says.
+    /// Content.
     pub body: Body,
 }
 
 impl Llc {
-    /// From a message. Its length is that of the SEND; what it says of it is only looked at to
-    /// learn the order of bytes.
+    /// Parses a message. The length of the SEND counts; the length field only determines the byte order.
     pub fn parse(b: &[u8]) -> Result<Self, WireError> {
         let flags = byte(b, 3)?;
         if b.len() < LEN || b.len() > MAX_LEN {
@@ -312,7 +311,7 @@ impl Llc {
         Ok(Llc { version, response: flags & RESPONSE != 0, order, body })
     }
 
-    /// As a message: 44 bytes, or more where version 2 needs them.
+    /// Emits the message: 44 bytes, or more if version 2 needs them.
     pub fn emit(&self) -> Vec<u8> {
         let mut b = alloc::vec![0; LEN];
         let (kind, mut flags) = match &self.body {
@@ -441,7 +440,7 @@ impl LinkEnd {
 impl AddLink {
     fn parse(b: &[u8], flags: u8, version: u8, order: Order) -> Result<Self, WireError> {
         let v2 = if version == 2 && b.len() >= ADD_LINK_V2 {
-            // Linux keeps the low byte of the number of keys alone.
+            // Linux uses only the low byte of the number of keys.
             let count = usize::from(order.value(field(b, 70..72)?));
             if count > (b.len() - ADD_LINK_V2) / KEY_MOVE {
                 return Err(WireError::Field("number of keys"));
@@ -503,7 +502,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_linux_sends() {
+    fn linux_messages_round_trip() {
         for name in NAMES {
             for bytes in vectors(name) {
                 let message = Llc::parse(&bytes).unwrap();
@@ -524,7 +523,7 @@ mod tests {
         assert_eq!(add.rejected, Some(0));
     }
 
-    /// As the structures of Linux's smc_llc.h and smc_llc.c lay them out.
+    /// Layouts of the structures in Linux's smc_llc.h and smc_llc.c.
     #[test]
     fn version_1() {
         let mac = [0x52, 0x54, 0, 0x77, 0, 1];
@@ -596,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn inconsistent_fields_are_refused() {
         let with = |name, at: usize, value| {
             let mut bytes = vector(name);
             bytes[at] = value;

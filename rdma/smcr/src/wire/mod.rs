@@ -1,7 +1,6 @@
-//! SMC-R on the wire: CLC messages on the TCP connection, LLC and CDC messages in SENDs of the
-//! queue pairs (RFC 7609, appendix A; for version 2, Linux 6.12 net/smc/smc_clc.h, smc_llc.c,
-//! smc_cdc.h). Everything is big-endian but for two fields of version 2 LLC messages, which Linux
-//! writes in the order of its CPU ([`llc::Order`]). SMC-D is told apart, and not spoken.
+//! SMC-R messages: CLC on the TCP connection, LLC and CDC in SENDs of the queue pairs (RFC 7609, appendix A; for
+//! version 2, Linux 6.12 net/smc/smc_clc.h, smc_llc.c, smc_cdc.h). All fields are big-endian, except two of version 2
+//! LLC messages, which Linux writes in CPU order ([`llc::Order`]). SMC-D is recognised but not supported.
 
 mod accept;
 pub mod cdc;
@@ -22,19 +21,19 @@ pub use reason::Reason;
 use core::fmt;
 use core::ops::Range;
 
-/// Why bytes are no message.
+/// Reason why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// Neither SMC-R nor SMC-D begins or ends like that.
+    /// Begin or end of the message is neither that of SMC-R nor of SMC-D.
     Eyecatcher,
-    /// Shorter than the message has to be, or not of the length that its parts add up to.
+    /// The message is too short, or its length is not the sum of its parts.
     Length {
-        /// Bytes there.
+        /// Actual length in bytes.
         have: usize,
     },
-    /// The message type is unknown, or not expected here.
+    /// The message type is unknown, or unexpected here.
     Type(u8),
-    /// A field, named here, holds what it must not.
+    /// The named field has an invalid value.
     Field(&'static str),
 }
 
@@ -49,30 +48,30 @@ impl fmt::Display for WireError {
     }
 }
 
-/// The bytes of a field, if the message is that long.
+/// Reads a field; fails if the message is too short.
 fn field<const N: usize>(message: &[u8], range: Range<usize>) -> Result<[u8; N], WireError> {
     let bytes = message.get(range).and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or(WireError::Length { have: message.len() })
 }
 
-/// A field of 24 bits.
+/// Reads a field of 24 bits.
 fn field24(message: &[u8], at: usize) -> Result<u32, WireError> {
     let [a, b, c] = field(message, at..at + 3)?;
     Ok(u32::from_be_bytes([0, a, b, c]))
 }
 
-/// The 24 low bits as they are sent.
+/// The 24 low bits in wire order.
 fn bytes24(value: u32) -> [u8; 3] {
     let [_, a, b, c] = value.to_be_bytes();
     [a, b, c]
 }
 
-/// A byte, if the message is that long.
+/// Reads a byte; fails if the message is too short.
 fn byte(message: &[u8], at: usize) -> Result<u8, WireError> {
     message.get(at).copied().ok_or(WireError::Length { have: message.len() })
 }
 
-/// Bytes of a receive buffer (RMBE) of a compressed size (0 to 15).
+/// Size in bytes of a receive buffer (RMBE) with a compressed size code (0 to 15).
 pub const fn rmbe_bytes(code: u8) -> u32 {
     (16 << 10) << (code & 15)
 }

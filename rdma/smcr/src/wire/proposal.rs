@@ -11,10 +11,11 @@ pub const MAX_EIDS: usize = 8;
 pub const MAX_V6_PREFIXES: usize = 8;
 
 const FIXED: usize = 40;
-/// The area for SMC-D, which version 2 always has.
+/// Length of the SMC-D area, which version 2 always has.
 const SMCD_AREA: usize = 40;
-/// Where the offset of the version 2 extension lies, and what it counts from.
+/// Position of the version 2 extension's offset field.
 const V2_OFFSET: usize = 50;
+/// Position that the offset counts from.
 const V2_BASE: usize = 52;
 const PREFIX: usize = 8;
 const V6_PREFIX: usize = 17;
@@ -32,10 +33,10 @@ pub struct Prefixes {
     pub v6: Vec<(Ipv6Addr, u8)>,
 }
 
-/// What version 2 adds.
+/// Fields added by version 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProposalV2 {
-    /// Enterprises that the sender belongs to.
+    /// The sender's EIDs.
     pub eids: Vec<Eid>,
     /// Release: 0 for version 2.0, 1 for 2.1.
     pub release: u8,
@@ -49,16 +50,16 @@ pub struct ProposalV2 {
     pub features: u16,
 }
 
-/// A Proposal. What it says of SMC-D is checked for its length alone.
+/// A Proposal. Of the SMC-D parts only the length is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     /// Version.
     pub version: u8,
-    /// What is offered in version 1.
+    /// Path types offered in version 1.
     pub v1_type: PathType,
-    /// What is offered in version 2.
+    /// Path types offered in version 2.
     pub v2_type: PathType,
-    /// Who sends it; Linux sends zero unless it offers version 1.
+    /// The sender's peer ID; Linux sends zero unless it offers version 1.
     pub peer_id: PeerId,
     /// GID for version 1.
     pub gid: Ipv6Addr,
@@ -66,12 +67,12 @@ pub struct Proposal {
     pub mac: [u8; 6],
     /// Networks for version 1.
     pub prefixes: Option<Prefixes>,
-    /// What is there if version 2 is offered.
+    /// Present if version 2 is offered.
     pub v2: Option<ProposalV2>,
 }
 
 impl Proposal {
-    /// From a message. The length has to be exactly what the parts add up to, as Linux wants it.
+    /// Parses a message. The length must be exactly the sum of the parts, as in Linux.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let header = Header::of_message(bytes)?;
         if header.kind != MessageType::Proposal {
@@ -129,7 +130,7 @@ impl Proposal {
         })
     }
 
-    /// As a message, which says nothing of SMC-D. Lists are cut to what a message may hold.
+    /// Emits the message, without SMC-D. Lists are cut to the most that a message may have.
     pub fn emit(&self) -> Vec<u8> {
         let mut b = alloc::vec![0; FIXED];
         b[8..16].copy_from_slice(&self.peer_id.0);
@@ -221,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_linux_proposes() {
+    fn linux_proposal_round_trips() {
         let bytes = vector("proposal");
         let proposal = Proposal::parse(&bytes).unwrap();
         assert_eq!((proposal.v1_type, proposal.v2_type), (PathType::None, PathType::R));
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn inconsistent_fields_are_refused() {
         let with = |changes: &[(usize, u8)]| {
             let mut bytes = vector("proposal");
             for &(at, value) in changes {
@@ -297,7 +298,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_behind_a_good_header(
+        fn parse_of_any_body_does_not_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..400), bits in 0x10u8..0x30,
         ) {
             let mut message = std::vec![0; HEADER];

@@ -1,8 +1,8 @@
-//! Why a peer goes back to TCP: diagnosis codes of CLC Decline (Linux 6.12, net/smc/smc_clc.h).
+//! Diagnosis codes of CLC Decline, the reasons to fall back to TCP (Linux 6.12, net/smc/smc_clc.h).
 
 use core::fmt;
 
-/// A diagnosis code; the number is that on the wire.
+/// A diagnosis code, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason(pub u32);
 
@@ -11,10 +11,10 @@ macro_rules! reasons {
         impl Reason {
             $(#[doc = $text] pub const $name: Reason = Reason($code);)*
 
-            /// All that are known.
+            /// All known codes.
             pub const ALL: &[Reason] = &[$(Reason::$name),*];
 
-            /// What it means.
+            /// Description of the code.
             pub const fn as_str(self) -> &'static str {
                 match self.0 {
                     $($code => $text,)*

@@ -3,23 +3,23 @@
 use alloc::vec::Vec;
 use rand_core::RngCore;
 
-/// What a key grants: a chunk of the region at a place of the table.
+/// A key, and the chunk of a region that it grants. The region is given by its place in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// 0: none.
+    /// 0 for a free entry.
     pub(super) key: u32,
     pub(super) region: u16,
     pub(super) chunk: u16,
 }
 
-/// What each key grants: open addressing with linear probing, at most half full. Keys are drawn at
-/// random by us, so they are their own hash and nobody can choose colliding ones.
+/// A hash table of keys: open addressing with linear probing, at most half full. We draw keys at random, so a key is
+/// its own hash, and peers cannot choose colliding ones.
 #[derive(Debug)]
 pub(super) struct Keys {
     entries: Vec<Entry>,
     mask: usize,
     used: usize,
-    /// Keys that were removed so far.
+    /// Number of keys removed so far.
     removed: u64,
 }
 
@@ -29,12 +29,12 @@ impl Keys {
         Keys { entries: alloc::vec![Entry::default(); size], mask: size - 1, used: 0, removed: 0 }
     }
 
-    /// Nothing that a key granted is granted still.
+    /// Invalidates all grants.
     pub(super) fn revoke_grants(&mut self) {
         self.removed += 1;
     }
 
-    /// How many keys were removed so far: while it stays the same, what a key granted is granted still.
+    /// Number of keys removed so far. While it is unchanged, grants stay valid.
     #[inline]
     pub(super) fn removed(&self) -> u64 {
         self.removed
@@ -44,7 +44,7 @@ impl Keys {
         self.used + keys <= self.entries.len() / 2
     }
 
-    /// Where `key` is, or else the free entry where it would be.
+    /// Index of `key`, or else of the free entry for it.
     #[inline]
     fn probe(&self, key: u32) -> usize {
         let mut at = key as usize & self.mask;
@@ -62,7 +62,7 @@ impl Keys {
         self.entries.get(self.probe(key)).filter(|entry| entry.key != 0).copied()
     }
 
-    /// Draws a key that is not in use and not zero, and enters it.
+    /// Draws a random key that is neither in use nor zero, and enters it.
     pub(super) fn draw(&mut self, region: u16, chunk: u16, rng: &mut dyn RngCore) -> u32 {
         loop {
             let key = rng.next_u32();
@@ -78,7 +78,7 @@ impl Keys {
         }
     }
 
-    /// Removes a key; those that stood behind it because of it move up.
+    /// Removes a key. Later entries of its probe sequence move up.
     pub(super) fn remove(&mut self, key: u32) {
         let mut hole = self.probe(key);
         let Some(entry) = self.entries.get_mut(hole) else { return };
@@ -92,7 +92,7 @@ impl Keys {
             at = (at + 1) & self.mask;
             let Some(other) = self.entries.get(at).filter(|other| other.key != 0) else { return };
             let home = other.key as usize & self.mask;
-            // It may move if its home is not between the hole and where it is.
+            // An entry may move unless its home is between the hole and its place.
             if at.wrapping_sub(home) & self.mask >= at.wrapping_sub(hole) & self.mask {
                 self.entries.swap(hole, at);
                 hole = at;

@@ -1,10 +1,9 @@
-//! Protection domains, memory regions and their keys (vol. 1, 10.6). `check` and `write` are the only
-//! functions that make bytes of a region out of what a peer alleges.
+//! Protection domains, memory regions and their keys (vol. 1, 10.6). Only `check` and `write` turn the remote address
+//! that a peer claims into bytes of a region.
 //!
-//! A region is one chunk, or many of one size with a key each. Chunks on demand have memory only
-//! from the WRITE that brings their bytes until their owner has done with them; which peer's bytes
-//! lay there before cannot be seen, because only what was written since is ever handed out, and what
-//! lies before it is zeroed when its owner asks for it.
+//! A region is one chunk, or many of one size with a key each. A chunk on demand has memory from the WRITE that brings
+//! its bytes until its owner releases it. Bytes of another peer that were there before cannot be read: the owner gets
+//! only bytes written since, and the bytes before them are zeroed when it asks for them.
 
 mod keys;
 mod on_demand;
@@ -22,7 +21,7 @@ use rand_core::RngCore;
 use region::{Arrival, Backing, ChunkKeys, Registration};
 use verbs::{Access, ChunkedRegion, MrId, PdId, Region, RemoteAddress, VerbsError};
 
-/// Why what a peer alleged is not granted.
+/// Why a peer's request for memory is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No region has this key (any more).
@@ -33,21 +32,21 @@ pub enum Refusal {
     Access,
     /// Not all of the bytes lie in the region.
     Range,
-    /// There is no memory for them now.
+    /// No memory is free for them now.
     NoMemory,
 }
 
-/// Where a WRITE goes, as it was found granted when it began. Holds until any key is removed.
+/// Checked destination of a WRITE, from its first packet on. It is valid until any key is removed.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
-    /// All of it; empty if it has to be looked for with each piece.
+    /// All of the destination; empty if each packet has to be checked again.
     window: Window,
-    /// Keys that were removed until then.
+    /// Number of keys removed until then.
     removed: u64,
 }
 
 impl Grant {
-    /// Of nothing: each piece is looked for.
+    /// No destination: each packet is checked again.
     pub const NONE: Grant = Grant { window: Window::empty(), removed: 0 };
 }
 
@@ -62,16 +61,16 @@ pub struct Memory {
     pub pool: Pool,
     /// Memory for on-demand regions: zeroed, each as long as all of them.
     odp_pool: Vec<Window>,
-    /// Ports that send from where the memory lies: 0 if what is sent is copied at once.
+    /// Number of ports that read payload in place when they send; 0 if payload is copied at once.
     ports: usize,
-    /// What peers wrote may be sent on to others.
+    /// Whether bytes that peers wrote may be forwarded to other peers.
     is_passed_on: bool,
-    /// Memory that the peer reaches by itself, and at which address regions in it begin.
+    /// Memory that the peer reaches by itself, and the remote address of its first byte.
     lent: Option<(Window, u64)>,
 }
 
 impl Memory {
-    /// For so many domains, regions (at most 65536) and keys.
+    /// For the given numbers of domains, regions (at most 65536) and keys.
     pub fn new(max_pds: usize, max_regions: usize, max_keys: usize) -> Self {
         Memory {
             domains: HandleTable::new(max_pds),
@@ -85,13 +84,13 @@ impl Memory {
         }
     }
 
-    /// Regions in `memory` are addressed by where in it they lie, from `address` on, so that the peer, which reaches it
-    /// by itself, knows. No other region is addressed above 2^47.
+    /// Lends `memory` to the peer: the address of a region in it is `address` plus its offset, because the peer reaches
+    /// it by itself. All other regions have addresses below 2^47.
     pub fn lend(&mut self, memory: Window, address: u64) {
         self.lent = Some((memory, address));
     }
 
-    /// Where peers address `memory`: from a random page on, so that they learn nothing of where it lies, unless it is lent.
+    /// Remote address of `memory`: in a random page, so that peers learn nothing of its bus address, unless it is lent.
     fn address_of(&self, memory: &Window, rng: &mut dyn RngCore) -> u64 {
         match &self.lent {
             Some((lent, address)) if lent.contains(memory) => {
@@ -101,7 +100,7 @@ impl Memory {
         }
     }
 
-    /// From now on memory on demand is used for something else only when `ports` ports have sent what they have of it
+    /// From now on memory on demand is reused only when `ports` ports have finished sending from it
     /// ([`Pool::note_progress`]).
     pub fn wait_for_ports(&mut self, ports: usize) {
         if self.ports != ports {
@@ -110,12 +109,12 @@ impl Memory {
         }
     }
 
-    /// How many ports memory on demand waits for.
+    /// Number of ports that memory on demand waits for.
     pub fn ports(&self) -> usize {
         self.ports
     }
 
-    /// Says that what peers write may be sent on to others.
+    /// Declares that bytes written by peers may be forwarded to other peers.
     pub fn passes_on(&mut self) {
         self.is_passed_on = true;
     }
@@ -125,7 +124,7 @@ impl Memory {
         self.domains.insert(|_| 0).map(PdId).ok_or(VerbsError::NoRoom)
     }
 
-    /// Destroys a protection domain that nothing uses.
+    /// Destroys a protection domain without users.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
         match self.domains.get(pd.0) {
             None => Err(VerbsError::NoSuchObject),
@@ -143,15 +142,15 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes a user of a domain back.
+    /// Releases a user of a domain.
     pub fn release_pd(&mut self, pd: PdId) {
         if let Some(users) = self.domains.get_mut(pd.0) {
             *users -= 1;
         }
     }
 
-    /// Registers `memory` under a fresh key. Peers address it from a random page on, so that
-    /// they learn nothing of where it lies.
+    /// Registers `memory` under a fresh key. Its remote address is in a random page, so that peers learn nothing of its
+    /// bus address.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -167,8 +166,7 @@ impl Memory {
         Ok(Region { id, rkey, address, memory })
     }
 
-    /// Registers `count` chunks of `size` bytes, for RDMA WRITE, each under a key of its own: those
-    /// of `memory`, or on demand.
+    /// Registers `count` chunks of `size` bytes for RDMA WRITE, each under its own key: in `memory`, or on demand.
     pub fn register_chunks(
         &mut self,
         pd: PdId,
@@ -233,7 +231,7 @@ impl Memory {
         Ok(*place)
     }
 
-    /// Points a region at other memory, under a fresh key.
+    /// Maps a region to other memory, under a fresh key.
     pub fn remap(
         &mut self,
         id: MrId,
@@ -287,7 +285,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The region and chunk that a peer means.
+    /// The region and chunk of a peer's key.
     #[inline]
     fn find(&self, pd: PdId, access: Access, key: u32) -> Result<(&Registration, u16), Refusal> {
         let entry = self.keys.find(key).ok_or(Refusal::UnknownKey)?;
@@ -301,7 +299,7 @@ impl Memory {
         Ok((region, entry.chunk))
     }
 
-    /// Turns what a peer alleges into the window of `length` bytes, or refuses.
+    /// Turns a peer's claim into the window of `length` bytes, or refuses it.
     #[inline]
     pub fn check(
         &self,
@@ -315,7 +313,7 @@ impl Memory {
         region.fixed(chunk, offset, length)
     }
 
-    /// Revokes a key because a peer in domain `pd` says so (SEND with invalidate).
+    /// Revokes a key because a peer in domain `pd` requested it (SEND with invalidate).
     pub fn invalidate(&mut self, pd: PdId, key: u32) -> Result<(), Refusal> {
         let entry = self.keys.find(key).ok_or(Refusal::UnknownKey)?;
         match self.regions.at_mut(usize::from(entry.region)) {

@@ -1,4 +1,4 @@
-//! Chunks on demand: memory from the WRITE that brings a chunk's bytes until its owner has done with them.
+//! Chunks on demand: a chunk has memory from the WRITE that brings its bytes until its owner releases it.
 
 use super::region::{Arrival, Backing};
 use super::{Grant, Memory, Refusal};
@@ -7,7 +7,7 @@ use drivers::hal::{Through, Window};
 use verbs::{Access, MrId, OnDemandStatus, PdId, RemoteAddress, VerbsError};
 
 impl Memory {
-    /// Gives chunks on demand their memory, once, for pieces of up to `largest` bytes.
+    /// Provides the memory for chunks on demand, once, for WRITEs of up to `largest` bytes.
     pub fn give(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
         if self.pool.capacity() > 0 {
             return Err(VerbsError::Invalid);
@@ -17,7 +17,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What there is of it; None if it was given none.
+    /// Use of that memory; None if there is none.
     pub fn on_demand(&self) -> Option<OnDemandStatus> {
         let pool = &self.pool;
         (pool.capacity() > 0).then(|| OnDemandStatus {
@@ -28,7 +28,7 @@ impl Memory {
         })
     }
 
-    /// A WRITE of `length` bytes begins: checks all of it. A chunk on demand gets memory for it.
+    /// Begins a WRITE of `length` bytes: checks all of it. A chunk on demand gets memory for it.
     #[inline]
     pub fn begin_write(
         &mut self,
@@ -45,7 +45,7 @@ impl Memory {
         self.begin_on_demand(alleged.rkey, chunk, offset, length)
     }
 
-    /// A WRITE begins in a chunk on demand, or in an on-demand region, of which `key` is.
+    /// Begins a WRITE in the chunk on demand, or on-demand region, of `key`.
     #[inline(never)]
     fn begin_on_demand(
         &mut self,
@@ -68,14 +68,14 @@ impl Memory {
             self.pool.counters.short += 1;
             return Err(Refusal::NoMemory);
         };
-        // That it is written anew makes what waits no younger.
+        // A new WRITE to a chunk does not reset its age.
         let age = arrival.age;
         *arrival =
             Arrival { block: Some(block), start: offset as u32, written: 0, taken: false, age };
         Ok(Grant::NONE)
     }
 
-    /// Where the next `length` bytes of a WRITE go, `done` bytes behind where it began with `grant`.
+    /// Destination of the next `length` bytes of a WRITE, `done` bytes behind its beginning with `grant`.
     #[inline(always)]
     pub fn go_on(
         &mut self,
@@ -91,7 +91,7 @@ impl Memory {
         }
     }
 
-    /// Where the next `length` bytes of a WRITE go.
+    /// Destination of the next `length` bytes of a WRITE.
     #[inline]
     pub fn write(
         &mut self,
@@ -107,7 +107,7 @@ impl Memory {
         self.write_on_demand(alleged.rkey, chunk, offset, length)
     }
 
-    /// Where the next `length` bytes of a WRITE go, in a chunk on demand or an on-demand region, of which `key` is.
+    /// Destination of the next `length` bytes of a WRITE, in the chunk on demand or on-demand region of `key`.
     #[inline(never)]
     fn write_on_demand(
         &mut self,
@@ -123,7 +123,7 @@ impl Memory {
         }
         let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
         let block = arrival.block.ok_or(Refusal::Range)?;
-        // In order and without gaps, so that all of what counts as written was.
+        // In order and without gaps, so that all bytes counted as written were written.
         if offset != (arrival.start + arrival.written) as usize {
             return Err(Refusal::Range);
         }
@@ -132,8 +132,8 @@ impl Memory {
         window.ok_or(Refusal::Range)
     }
 
-    /// Takes what a peer wrote to a chunk on demand: where in the chunk it begins, and where it
-    /// lies. Until `release_chunk` peers do not write there. None if there is nothing.
+    /// Takes the bytes that a peer wrote to a chunk on demand: their offset in the chunk, and their memory. Peers
+    /// cannot write there until `release_chunk`. None if the chunk is empty.
     #[inline]
     pub fn take_chunk(&mut self, id: MrId, chunk: u16) -> Option<(usize, Window)> {
         let arrival = self.regions.get_mut(id.0)?.arrival(chunk)?;
@@ -142,8 +142,8 @@ impl Memory {
         Some((arrival.start as usize, window.slice(0, arrival.written as usize)?))
     }
 
-    /// Gives a chunk that was taken memory from its first byte on; None if there is none now. Where no
-    /// peer wrote it is zeroed: what others left there is not this chunk's.
+    /// Extends the memory of a taken chunk down to its first byte; None if no memory is free. The bytes that the peer
+    /// did not write are zeroed, because other chunks left their contents there.
     pub fn back_chunk(&mut self, id: MrId, chunk: u16) -> Option<Window> {
         let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
         let (old, start) = (arrival.block?, arrival.start as usize);
@@ -152,7 +152,7 @@ impl Memory {
             let written = self.pool.window(old).slice(0, arrival.written as usize)?;
             let block = self.pool.alloc(length)?;
             let window = self.pool.window(block);
-            // Large enough: it was just asked for.
+            // It fits: the block was allocated for this length.
             let _ = window.write_window(start, &written);
             window.slice(0, start)?.fill(0);
             self.pool.free(old);
@@ -162,8 +162,8 @@ impl Memory {
         self.pool.window(arrival.block?).slice(0, length)
     }
 
-    /// Counts on for the chunks of a region that a peer wrote to and nobody took; the oldest's count, 0 if
-    /// there is none.
+    /// Increments the age of each chunk of a region that a peer wrote and the owner has not taken. Returns the highest
+    /// age; 0 if there is none.
     pub fn age_chunks(&mut self, id: MrId) -> u8 {
         let Some(Backing::OnDemand(arrivals)) = self.regions.get_mut(id.0).map(|r| &mut r.backing)
         else {
@@ -177,14 +177,14 @@ impl Memory {
         aged.max().unwrap_or(0)
     }
 
-    /// Takes the block out of a chunk that was taken.
+    /// Detaches the block of a taken chunk.
     pub fn detach_chunk(&mut self, id: MrId, chunk: u16) -> Option<Block> {
         let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
         core::mem::take(arrival).block
     }
 
-    /// Gives the memory of a chunk that was taken back to the pool. Where queue pairs of our own ask peers for
-    /// something, as those to other servers do, one of them may have sent it.
+    /// Returns the memory of a taken chunk to the pool. Where our own queue pairs send requests, as those to other
+    /// servers do, a port may still be sending from it.
     pub fn release_chunk(&mut self, id: MrId, chunk: u16) {
         if let Some(block) = self.detach_chunk(id, chunk) {
             match self.is_passed_on {

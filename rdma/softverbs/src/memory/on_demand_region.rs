@@ -1,4 +1,4 @@
-//! Regions that have memory only from a peer's first byte on, out of a pool.
+//! Regions that get memory from a pool with the first byte that a peer writes.
 
 use super::region::{Backing, ChunkKeys, Registration};
 use super::{Memory, Refusal, random_page};
@@ -7,18 +7,18 @@ use drivers::hal::Window;
 use rand_core::RngCore;
 use verbs::{Access, MrId, PdId, Region, VerbsError};
 
-/// Memory that comes out of the pool with a peer's first byte.
+/// Memory that the pool provides with a peer's first byte.
 #[derive(Debug, Default)]
 pub(super) struct OnDemandRegion {
     pub(super) memory: Option<Window>,
-    /// Bytes that peers wrote so far, or were granted to write.
+    /// Number of bytes that peers wrote so far, or were granted to write.
     pub(super) written: u64,
-    /// Behind the last byte that was ever written to this memory.
+    /// End of the bytes ever written to this memory.
     pub(super) top: usize,
 }
 
 impl OnDemandRegion {
-    /// Where a peer writes `length` bytes to, in memory from the pool if it has none.
+    /// Destination of a peer's `length` bytes; takes memory from the pool if the region has none.
     pub(super) fn write(
         &mut self,
         offset: usize,
@@ -35,7 +35,7 @@ impl OnDemandRegion {
         Ok(window)
     }
 
-    /// Its memory, zeroed, from which the region is parted.
+    /// Detaches its memory, zeroed.
     pub(super) fn take(&mut self) -> Option<Window> {
         let memory = self.memory.take()?;
         if let Some(written) = memory.slice(0, core::mem::take(&mut self.top)) {
@@ -69,12 +69,12 @@ impl Memory {
         Ok(Region { id, rkey, address, memory: Window::empty() })
     }
 
-    /// Puts memory into the pool of on-demand regions.
+    /// Adds memory to the pool of on-demand regions.
     pub fn add_to_odp_pool(&mut self, memory: Window) {
         self.odp_pool.push(memory);
     }
 
-    /// How many regions the pool is good for.
+    /// Number of regions that the pool can still provide with memory.
     pub fn odp_pool(&self) -> usize {
         self.odp_pool.len()
     }
@@ -89,11 +89,11 @@ impl Memory {
         }
     }
 
-    /// Takes the memory of an on-demand region away, zeroed, until a peer writes again.
+    /// Detaches the memory of an on-demand region, zeroed, until a peer writes again.
     pub fn take_on_demand_memory(&mut self, id: MrId) -> Option<Window> {
         match &mut self.regions.get_mut(id.0)?.backing {
             Backing::OnDemandRegion(lazy) => {
-                // Also that of a message that is under way.
+                // Includes the grant of a message that is still arriving.
                 self.keys.revoke_grants();
                 lazy.take()
             }

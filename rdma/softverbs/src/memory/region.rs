@@ -7,17 +7,17 @@ use alloc::vec::Vec;
 use drivers::hal::Window;
 use verbs::{Access, PdId};
 
-/// What a chunk on demand holds.
+/// Contents of a chunk on demand.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrival {
     pub(super) block: Option<Block>,
-    /// Place in the chunk of the block's first byte.
+    /// Offset in the chunk of the block's first byte.
     pub(super) start: u32,
-    /// Bytes written from there on.
+    /// Number of bytes written from `start` on.
     pub(super) written: u32,
-    /// Its owner works on it; peers do not write.
+    /// Whether the owner has taken it: peers cannot write.
     pub(super) taken: bool,
-    /// How often somebody counted on since a peer first wrote to it, and nobody took it.
+    /// Number of `age_chunks` calls since a peer first wrote to it while its owner has not taken it.
     pub(super) age: u8,
 }
 
@@ -25,12 +25,12 @@ pub(super) struct Arrival {
 #[derive(Debug)]
 pub(super) enum Backing {
     Fixed(Window),
-    /// By chunk.
+    /// Indexed by chunk.
     OnDemand(Vec<Arrival>),
     OnDemandRegion(OnDemandRegion),
 }
 
-/// The keys of a region, by chunk; 0 where there is none.
+/// The keys of a region, indexed by chunk; 0 for a revoked key.
 #[derive(Debug)]
 pub(super) enum ChunkKeys {
     One(u32),
@@ -58,7 +58,7 @@ pub(super) struct Registration {
     pub(super) pd: PdId,
     pub(super) backing: Backing,
     pub(super) access: Access,
-    /// Address that peers give for the first byte.
+    /// Remote address of the first byte.
     pub(super) address: u64,
     /// Bytes of a chunk.
     pub(super) chunk: usize,
@@ -66,7 +66,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Where in a chunk the alleged bytes lie.
+    /// Offset in a chunk of the claimed bytes.
     #[inline]
     pub(super) fn offset(&self, chunk: u16, alleged: u64, length: u32) -> Result<usize, Refusal> {
         let start = self.address.wrapping_add(usize::from(chunk) as u64 * self.chunk as u64);

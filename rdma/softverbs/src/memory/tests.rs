@@ -7,7 +7,7 @@ use std::vec::Vec;
 const WRITE: Access = Access::REMOTE_WRITE;
 
 #[test]
-fn only_what_is_granted_is_reached() {
+fn peers_reach_only_granted_bytes() {
     let mut arena = Arena::on_heap(1 << 16);
     let mut rng = Rng::new(1);
     let mut memory = Memory::new(4, 4, 4);
@@ -36,7 +36,7 @@ fn only_what_is_granted_is_reached() {
 }
 
 #[test]
-fn a_lazy_region_has_memory_from_the_first_byte_on() {
+fn on_demand_region_gets_memory_with_the_first_write() {
     let mut arena = Arena::on_heap(1 << 16);
     let mut rng = Rng::new(3);
     let mut memory = Memory::new(4, 4, 4);
@@ -63,14 +63,14 @@ fn a_lazy_region_has_memory_from_the_first_byte_on() {
     assert_eq!(taken.bus_address(), window.bus_address());
     let mut bytes = [1; 1096];
     window.read(0, &mut bytes).unwrap();
-    assert_eq!(bytes, [0; 1096], "the next peer sees nothing of it");
+    assert_eq!(bytes, [0; 1096], "the next peer must not see its bytes");
     assert_eq!(memory.write(pd, at(0), 10).unwrap_err(), Refusal::NoMemory);
     memory.add_to_odp_pool(window);
     let grant = memory.begin_write(pd, at(0), 2000).unwrap();
     assert_eq!(memory.go_on(&grant, 1000, pd, at(1000), 1000).unwrap().len(), 1000);
     memory.take_on_demand_memory(region.id).unwrap();
     let refused = memory.go_on(&grant, 1000, pd, at(1000), 1000).unwrap_err();
-    assert_eq!(refused, Refusal::NoMemory, "its memory may be another's now");
+    assert_eq!(refused, Refusal::NoMemory, "another region may have its memory now");
     memory.add_to_odp_pool(window);
     memory.write(pd, at(0), 10).unwrap();
     memory.deregister(region.id).unwrap();
@@ -79,12 +79,12 @@ fn a_lazy_region_has_memory_from_the_first_byte_on() {
 }
 
 #[test]
-fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
+fn chunk_on_demand_exposes_only_written_bytes() {
     let mut arena = Arena::on_heap(1 << 16);
     let mut rng = Rng::new(2);
     let mut memory = Memory::new(4, 4, 16);
     let pool = arena.alloc(32 << 10, 4096).unwrap();
-    // Others were here before.
+    // Contents of earlier users.
     pool.fill(0x5c);
     memory.pool = Pool::new(pool, 8192);
     let pd = memory.alloc_pd().unwrap();
@@ -97,11 +97,19 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
 
     memory.begin_write(pd, at(4096), 600).unwrap();
     memory.write(pd, at(4096), 100).unwrap().fill(1);
-    assert_eq!(memory.write(pd, at(4096), 100).unwrap_err(), Refusal::Range, "in order only");
-    assert_eq!(memory.write(pd, at(4200), 100).unwrap_err(), Refusal::Range, "without gaps");
+    assert_eq!(
+        memory.write(pd, at(4096), 100).unwrap_err(),
+        Refusal::Range,
+        "WRITEs must be in order"
+    );
+    assert_eq!(
+        memory.write(pd, at(4200), 100).unwrap_err(),
+        Refusal::Range,
+        "WRITEs must have no gaps"
+    );
     let (start, window) = memory.take_chunk(region.id, 1).unwrap();
     assert_eq!((start, window.len()), (4096, 100), "the rest was never written");
-    assert_eq!(memory.write(pd, at(4196), 100).unwrap_err(), Refusal::Range, "it is taken");
+    assert_eq!(memory.write(pd, at(4196), 100).unwrap_err(), Refusal::Range, "the chunk is taken");
     assert_eq!(memory.begin_write(pd, at(0), 1).unwrap_err(), Refusal::Range);
 
     let window = memory.back_chunk(region.id, 1).unwrap();
@@ -111,7 +119,7 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     assert_eq!(byte, [1]);
     let mut before = [1; 4096];
     window.read(0, &mut before).unwrap();
-    assert_eq!(before, [0; 4096], "what others left before it is not shown");
+    assert_eq!(before, [0; 4096], "earlier contents must be zeroed");
     let block = memory.detach_chunk(region.id, 1).unwrap();
     assert!(memory.take_chunk(region.id, 1).is_none());
     memory.pool.free(block);
@@ -129,7 +137,7 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     assert_eq!(
         memory.begin_write(pd, second, 1).unwrap_err(),
         Refusal::NoMemory,
-        "one is kept back"
+        "one block stays reserved"
     );
     assert_eq!(memory.pool.counters.short, short + 1);
     memory.deregister(region.id).unwrap();
@@ -139,7 +147,7 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
 }
 
 #[test]
-fn what_was_granted_is_granted_until_a_key_is_gone() {
+fn grant_is_valid_until_its_key_is_revoked() {
     let mut arena = Arena::on_heap(1 << 16);
     let mut rng = Rng::new(4);
     let mut memory = Memory::new(4, 4, 16);
@@ -152,7 +160,7 @@ fn what_was_granted_is_granted_until_a_key_is_gone() {
     let bus = window.bus_address() + 4096 + 96;
     let next = memory.go_on(&grant, 1000, pd, at(1096), 1000).unwrap();
     assert_eq!((next.bus_address(), next.len()), (bus + 1000, 1000));
-    assert!(memory.go_on(&grant, 3000, pd, at(3096), 1001).is_err(), "beyond what was granted");
+    assert!(memory.go_on(&grant, 3000, pd, at(3096), 1001).is_err(), "beyond the grant");
     memory.rotate_key(region.id, 0, &mut rng).unwrap();
     let next = memory.go_on(&grant, 2000, pd, at(2096), 1000).unwrap();
     assert_eq!(next.bus_address(), bus + 2000, "another chunk's key does not matter");
@@ -161,7 +169,7 @@ fn what_was_granted_is_granted_until_a_key_is_gone() {
     assert_eq!(refused, Refusal::UnknownKey);
 }
 
-/// Chunks lie in memory that is large enough for all of them, and under keys that there are.
+/// Chunks need memory that is large enough for all of them, and a free key each.
 #[test]
 fn chunks_need_their_memory_and_their_keys() {
     let mut arena = Arena::on_heap(1 << 16);
@@ -182,18 +190,18 @@ fn chunks_need_their_memory_and_their_keys() {
     keys.extend((0..3).map(|n| memory.key(three.id, n).unwrap()));
     keys.sort_unstable();
     keys.dedup();
-    assert_eq!(keys.len(), 8, "each has its own");
+    assert_eq!(keys.len(), 8, "each chunk has its own key");
     assert_eq!(memory.key(three.id, 3), Err(VerbsError::Invalid));
     memory.deregister(five.id).unwrap();
     assert_eq!(memory.key(five.id, 0), Err(VerbsError::NoSuchObject));
     memory.deregister(three.id).unwrap();
-    // What was refused has left nothing.
+    // Refused registrations left no user of the domain.
     assert_eq!(memory.dealloc_pd(pd), Ok(()));
     assert_eq!(memory.dealloc_pd(pd), Err(VerbsError::NoSuchObject));
 }
 
 #[test]
-fn a_region_that_finds_no_room_leaves_its_domain_as_it_was() {
+fn refused_registration_does_not_hold_its_domain() {
     let mut rng = Rng::new(6);
     let mut memory = Memory::new(1, 2, 16);
     let pd = memory.alloc_pd().unwrap();
@@ -211,9 +219,9 @@ fn a_region_that_finds_no_room_leaves_its_domain_as_it_was() {
     assert_eq!(memory.dealloc_pd(pd), Ok(()));
 }
 
-/// Of an address peers learn the place in its page, and nothing else.
+/// An address reveals to peers the offset in its page, and nothing else.
 #[test]
-fn addresses_say_nothing_of_where_memory_lies() {
+fn region_addresses_do_not_reveal_bus_addresses() {
     let mut arena = Arena::on_heap(1 << 16);
     let mut rng = Rng::new(7);
     let mut memory = Memory::new(1, 64, 64);
@@ -224,16 +232,20 @@ fn addresses_say_nothing_of_where_memory_lies() {
     let page = |address: &u64| address & !0xfff;
     for address in &addresses {
         assert_eq!(address & 0xfff, window.bus_address() & 0xfff);
-        assert_eq!(address >> 47, 0, "a program of the peer may take it for an address of its own");
+        assert_eq!(address >> 47, 0, "the address must be valid in user space of the peer");
         assert_ne!(page(address), page(&window.bus_address()));
     }
     let all = addresses.iter().fold(0, |all, address| all | address);
     let common = addresses.iter().fold(u64::MAX, |common, address| common & address);
-    assert_eq!((page(&all), page(&common)), (0x7fff_ffff_f000, 0), "all of them are drawn");
+    assert_eq!(
+        (page(&all), page(&common)),
+        (0x7fff_ffff_f000, 0),
+        "all bits of the page must be random"
+    );
 }
 
 #[test]
-fn a_region_that_lies_elsewhere_now_is_reached_there_alone() {
+fn remapped_region_is_reached_only_at_its_new_memory() {
     let mut arena = Arena::on_heap(1 << 16);
     let mut rng = Rng::new(8);
     let mut memory = Memory::new(1, 4, 16);
@@ -251,14 +263,14 @@ fn a_region_that_lies_elsewhere_now_is_reached_there_alone() {
     assert_eq!(memory.check(pd, WRITE, at(&new, 1), 1000).unwrap_err(), Refusal::Range);
     let chunks = memory.register_chunks(pd, 2, 512, Some(first), &mut rng).unwrap();
     let refused = memory.remap(chunks.id, second, &mut rng).unwrap_err();
-    assert_eq!(refused, VerbsError::Invalid, "chunks stay where they are");
+    assert_eq!(refused, VerbsError::Invalid, "chunks cannot be remapped");
 }
 
-/// Memory on demand of 16 KiB for chunks of 4 KiB, and where two of them lie.
+/// Memory on demand of 16 KiB for chunks of 4 KiB, and the remote addresses of two of them.
 fn on_demand(rng: &mut Rng) -> (Memory, PdId, MrId, [RemoteAddress; 2]) {
     let mut arena = Arena::on_heap(1 << 16);
     let mut memory = Memory::new(1, 4, 16);
-    assert_eq!(memory.on_demand(), None, "it was given none");
+    assert_eq!(memory.on_demand(), None, "no memory yet");
     memory.give(arena.alloc(16 << 10, 4096).unwrap(), 4096).unwrap();
     let pd = memory.alloc_pd().unwrap();
     let region = memory.register_chunks(pd, 2, 4096, None, rng).unwrap();
@@ -280,7 +292,7 @@ fn memory_on_demand_is_given_once_and_counted() {
     memory.begin_write(pd, at[0], 4096).unwrap();
     memory.begin_write(pd, at[1], 4096).unwrap();
     assert_eq!(status(&memory).available, 8 << 10);
-    // Its peer begins anew: the memory that it had is free.
+    // A new WRITE to the chunk frees its former memory.
     memory.begin_write(pd, at[0], 512).unwrap();
     assert_eq!(status(&memory).available, (16 << 10) - 4096 - 512);
     memory.write(pd, at[0], 512).unwrap();
@@ -290,31 +302,31 @@ fn memory_on_demand_is_given_once_and_counted() {
     assert_eq!((status(&memory).lowest, status(&memory).short), (8 << 10, 0));
 }
 
-/// Who looks after chunks that nobody takes sees how long the oldest has waited.
+/// `age_chunks` returns how long the oldest untaken chunk has waited.
 #[test]
-fn chunks_that_nobody_takes_grow_old() {
+fn untaken_chunks_age() {
     let mut rng = Rng::new(10);
     let (mut memory, pd, region, at) = on_demand(&mut rng);
-    assert_eq!(memory.age_chunks(region), 0, "nobody has written");
+    assert_eq!(memory.age_chunks(region), 0, "no chunk was written");
     memory.begin_write(pd, at[0], 512).unwrap();
     assert_eq!(memory.age_chunks(region), 1);
     memory.begin_write(pd, at[1], 512).unwrap();
-    assert_eq!(memory.age_chunks(region), 2, "the older one");
+    assert_eq!(memory.age_chunks(region), 2, "the older chunk counts");
     memory.begin_write(pd, at[0], 512).unwrap();
-    assert_eq!(memory.age_chunks(region), 3, "written anew it is no younger");
+    assert_eq!(memory.age_chunks(region), 3, "a new WRITE does not reset the age");
     memory.take_chunk(region, 0).unwrap();
-    assert_eq!(memory.age_chunks(region), 3, "the other one");
+    assert_eq!(memory.age_chunks(region), 3, "the age of the other chunk");
     memory.release_chunk(region, 0);
     memory.begin_write(pd, at[0], 512).unwrap();
     memory.take_chunk(region, 1).unwrap();
-    assert_eq!(memory.age_chunks(region), 1, "its next life");
+    assert_eq!(memory.age_chunks(region), 1, "the age begins anew after the release");
     (0..300).for_each(|_| _ = memory.age_chunks(region));
     assert_eq!(memory.age_chunks(region), u8::MAX);
 }
 
-/// Only what was taken is worked on, and given back.
+/// `back_chunk` and `release_chunk` ignore a chunk that was not taken.
 #[test]
-fn a_chunk_that_was_not_taken_is_its_peers() {
+fn untaken_chunk_is_neither_backed_nor_released() {
     let mut rng = Rng::new(11);
     let (mut memory, pd, region, at) = on_demand(&mut rng);
     memory.begin_write(pd, at[0], 512).unwrap();
@@ -328,9 +340,9 @@ fn a_chunk_that_was_not_taken_is_its_peers() {
     assert_eq!(memory.back_chunk(region, 0).unwrap().bus_address(), window.bus_address());
 }
 
-/// What peers wrote and was sent on to others is used for something else when every port has sent it.
+/// Bytes that peers wrote and that were forwarded are freed when every port has sent them.
 #[test]
-fn what_is_passed_on_waits_for_every_port() {
+fn forwarded_memory_waits_for_every_port() {
     for passes_on in [false, true] {
         let mut rng = Rng::new(12);
         let (mut memory, pd, region, at) = on_demand(&mut rng);

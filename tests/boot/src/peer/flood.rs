@@ -1,4 +1,4 @@
-//! SYNs of hosts that there are not, at a steady rate, while the peer does something else.
+//! SYNs from non-existent hosts at a steady rate, in a thread beside the peer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixDatagram;
@@ -17,12 +17,12 @@ use smoltcp::wire::{
 
 use super::Peer;
 
-/// How often those that are due are sent.
+/// Interval at which due SYNs are sent.
 const TICK: Duration = Duration::from_millis(2);
 
-/// A flood under way.
+/// A running flood.
 pub struct Flood {
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<f64>>,
 }
 
@@ -31,14 +31,14 @@ impl Flood {
     pub fn start(peer: &Peer, server: SocketAddr, mac: [u8; 6], rate: f64) -> Result<Flood> {
         let wire: PathBuf = peer.wire.appliance.clone();
         let socket = UnixDatagram::unbound()?;
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             let (start, mut sent) = (Instant::now(), 0u32);
-            while !seen.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 while f64::from(sent) < start.elapsed().as_secs_f64() * rate {
                     let frame = syn(sent, server, mac);
-                    // This waits for room: a machine that is too slow for the rate is seen in what is returned.
+                    // Waits for room, so the returned rate shows a machine that is too slow.
                     socket.send_to(&frame, &wire).context("the wire takes no frame")?;
                     sent += 1;
                 }
@@ -46,12 +46,12 @@ impl Flood {
             }
             Ok(f64::from(sent) / start.elapsed().as_secs_f64())
         });
-        Ok(Flood { over, thread })
+        Ok(Flood { stop, thread })
     }
 
-    /// Ends it; how many there were a second.
+    /// Ends the flood, and returns the number of SYNs per second.
     pub fn end(self) -> Result<f64> {
-        self.over.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the flood has panicked"))?
     }
 }
@@ -67,7 +67,7 @@ fn syn(n: u32, server: SocketAddr, mac: [u8; 6]) -> Vec<u8> {
     syn_of(n, (SocketAddr::new(from, n as u16 | 1), [2, 0, 0, 0, 2, 0]), (server, mac))
 }
 
-/// The frame of a SYN with this sequence number, from an address and a MAC address to others.
+/// The frame of a SYN with this sequence number, between these IP and MAC addresses.
 pub fn syn_of(n: u32, from: (SocketAddr, [u8; 6]), to: (SocketAddr, [u8; 6])) -> Vec<u8> {
     let ((client, own), (server, mac)) = (from, to);
     let tcp = TcpRepr {

@@ -1,4 +1,4 @@
-//! TCP of the peer's: clients that say something and wait for the answer, and servers that send back what they hear.
+//! TCP of the peer: clients that send a request and wait for the reply, and echo servers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use super::Peer;
 
 const BUFFER: usize = 4096;
 
-/// Servers at work.
+/// Running echo servers.
 pub struct Workers {
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Workers {
-    /// Ends them; whether they came through.
+    /// Stops the servers, and returns their result.
     pub fn end(self) -> Result<()> {
-        self.over.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the servers have panicked"))?
     }
 }
 
-/// Where the ports of a host's clients begin; they end with the last there is.
+/// First client port; the last is 65535.
 pub(super) const FIRST_CLIENT_PORT: u16 = 50_000;
 
 struct Client {
     socket: SocketHandle,
-    asked: bool,
+    sent: bool,
     answer: Vec<u8>,
 }
 
 impl Peer {
-    /// Sends back what comes to a TCP port, on as many connections at a time as there are `places`; while it makes calls.
+    /// Serves TCP echo on a port, on up to `places` connections at once. The servers run during requests and in `work`.
     pub fn serve_echo(&mut self, port: u16, places: usize) -> Result<()> {
         for _ in 0..places {
             let mut socket = socket();
@@ -48,15 +48,15 @@ impl Peer {
         Ok(())
     }
 
-    /// The next of a client's ports, round and round: a connection is ended by a reset, so its port is free at once.
+    /// The next client port, in a cycle. Clients end connections by a reset, so a port is free at once.
     fn next_port(&mut self) -> u16 {
         self.last_port = self.last_port.checked_add(1).unwrap_or(FIRST_CLIENT_PORT);
         self.last_port
     }
 
-    /// Has `count` clients of this host call at once and say `request`; how long it takes until each has an answer that
-    /// contains `wanted`.
-    pub fn call(
+    /// Lets `count` clients of this host connect at once and send `request`. Returns the time until each has received a
+    /// reply that contains `wanted`.
+    pub fn request(
         &mut self,
         count: usize,
         server: SocketAddr,
@@ -70,19 +70,22 @@ impl Peer {
             let port = self.next_port();
             socket.connect(self.interface.context(), server, port)?;
             let socket = self.sockets.add(socket);
-            clients.push(Client { socket, asked: false, answer: Vec::new() });
+            clients.push(Client { socket, sent: false, answer: Vec::new() });
         }
         let has = |client: &Client| client.answer.windows(wanted.len()).any(|part| part == wanted);
         while !clients.iter().all(has) {
             let late = clients.iter().filter(|client| !has(client)).count();
-            ensure!(start.elapsed() < Duration::from_secs(30), "{server}: {late} have no answer");
+            ensure!(
+                start.elapsed() < Duration::from_secs(30),
+                "{server}: {late} clients have no reply"
+            );
             self.poll(Duration::from_millis(1));
             self.echo_tcp()?;
             for client in &mut clients {
                 let socket = self.sockets.get_mut::<tcp::Socket>(client.socket);
                 ensure!(socket.is_open(), "{server}: a client was refused");
-                if !client.asked && socket.can_send() {
-                    client.asked = socket.send_slice(request)? == request.len();
+                if !client.sent && socket.can_send() {
+                    client.sent = socket.send_slice(request)? == request.len();
                 }
                 while socket.can_recv() {
                     socket.recv(|bytes| (bytes.len(), client.answer.extend_from_slice(bytes)))?;
@@ -100,21 +103,21 @@ impl Peer {
         Ok(took)
     }
 
-    /// Has the servers work by themselves.
+    /// Runs the echo servers in a thread.
     pub fn work(mut self) -> Result<Workers> {
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            while !seen.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 self.poll(Duration::from_millis(1));
                 self.echo_tcp()?;
             }
             Ok(())
         });
-        Ok(Workers { over, thread })
+        Ok(Workers { stop, thread })
     }
 
-    /// What the servers have to do.
+    /// Advances the echo servers.
     fn echo_tcp(&mut self) -> Result<()> {
         for &(handle, port) in &self.servers {
             let socket = self.sockets.get_mut::<tcp::Socket>(handle);
@@ -126,7 +129,7 @@ impl Peer {
             }
             match socket.state() {
                 tcp::State::CloseWait => socket.close(),
-                // The next one need not wait.
+                // The next connection need not wait.
                 tcp::State::TimeWait => socket.abort(),
                 tcp::State::Closed => socket.listen(port)?,
                 _ => (),

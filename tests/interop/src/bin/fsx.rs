@@ -1,8 +1,8 @@
-//! `fsx FILE OPERATIONS SEED`: uses a file in every way at random, and compares with what it remembers.
+//! `fsx FILE OPERATIONS SEED`: runs random file operations, and compares the file with a model in memory.
 //!
-//! After the tool of that name, which every Unix kernel's file systems were tried with (and which Debian does
-//! not ship): reads, writes, mapped reads and writes, truncation, holes, with the cache written back, thrown
-//! away, and the file opened anew in between. Runs in a Linux guest, on a file system on a mapped volume.
+//! Modelled on the fsx that Unix kernels test their file systems with, which Debian does not ship: reads, writes,
+//! mapped reads and writes, truncation and holes, with cache write-back, cache drops and reopening in between. Runs in
+//! a Linux guest, on a file system on a mapped volume.
 #![allow(clippy::print_stdout)]
 
 use std::fs::File;
@@ -16,11 +16,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// Longest file, and longest single operation, in bytes; as in the original.
-const LONGEST: usize = 256 << 10;
-const MOST: usize = 64 << 10;
+/// Longest file in bytes, as in the original.
+const MAX_FILE: usize = 256 << 10;
+/// Longest single operation in bytes, as in the original.
+const MAX_OPERATION: usize = 64 << 10;
 
-/// What is done, and how often of 100 times.
+/// Operations and their weights, in percent.
 const OPERATIONS: [(&str, u32); 9] = [
     ("read", 20),
     ("write", 25),
@@ -30,13 +31,13 @@ const OPERATIONS: [(&str, u32); 9] = [
     ("punch", 5),
     ("sync", 5),
     ("reopen", 3),
-    ("forget", 2),
+    ("dropcache", 2),
 ];
 
 struct Fsx<'a> {
     path: &'a Path,
     file: File,
-    /// What the file has to hold.
+    /// Expected content of the file.
     model: Vec<u8>,
     rng: StdRng,
 }
@@ -47,7 +48,7 @@ impl Fsx<'_> {
         file.with_context(|| format!("could not open {}", path.display()))
     }
 
-    /// One operation; what it was.
+    /// Runs one random operation, and returns its description.
     fn step(&mut self) -> Result<String> {
         let mut dice = self.rng.random_range(0..100);
         let mut name = "read";
@@ -58,17 +59,17 @@ impl Fsx<'_> {
             }
             dice -= weight;
         }
-        let at = self.rng.random_range(0..LONGEST);
-        let len = self.rng.random_range(1..=MOST.min(LONGEST - at));
+        let at = self.rng.random_range(0..MAX_FILE);
+        let len = self.rng.random_range(1..=MAX_OPERATION.min(MAX_FILE - at));
         let what = format!("{name} {at:#x}..{:#x} of {:#x}", at + len, self.model.len());
         self.operate(name, at, len).with_context(|| what.clone())?;
         let size = self.file.metadata()?.len();
-        ensure!(size == self.model.len() as u64, "{what}: the file has {size:#x} bytes then");
+        ensure!(size == self.model.len() as u64, "{what}: the file has {size:#x} bytes afterwards");
         Ok(what)
     }
 
     fn operate(&mut self, name: &str, at: usize, len: usize) -> Result<()> {
-        // What is read, mapped or punched lies in the file.
+        // Reads, mapped reads and holes stay within the file.
         let end = (at + len).min(self.model.len());
         let inside = at.min(end)..end;
         match name {
@@ -82,7 +83,7 @@ impl Fsx<'_> {
                 let bytes = self.bytes(len);
                 self.grow(at + len);
                 self.file.set_len(self.model.len() as u64)?;
-                // SAFETY: nobody else has the file; it does not shrink while it is mapped.
+                // SAFETY: no other process has the file; it does not shrink while it is mapped.
                 let mut map = unsafe { MmapMut::map_mut(&self.file)? };
                 map[at..at + len].copy_from_slice(&bytes);
                 if self.rng.random_ratio(1, 4) {
@@ -96,7 +97,7 @@ impl Fsx<'_> {
             }
             "sync" => self.file.sync_all()?,
             "reopen" => self.file = Self::open(self.path)?,
-            "forget" => {
+            "dropcache" => {
                 self.file.sync_all()?;
                 std::fs::write("/proc/sys/vm/drop_caches", "3")?;
             }
@@ -136,7 +137,7 @@ impl Fsx<'_> {
             None => Ok(()),
             Some(n) => {
                 let (have, want) = (bytes[n], self.model[at + n]);
-                anyhow::bail!("at {:#x} there is {have:#04x}, not {want:#04x}", at + n)
+                anyhow::bail!("at {:#x}: found {have:#04x}, expected {want:#04x}", at + n)
             }
         }
     }
@@ -157,7 +158,7 @@ fn run(path: &Path, operations: u64, seed: u64) -> Result<()> {
             }
         }
     }
-    fsx.operate("forget", 0, 0)?;
+    fsx.operate("dropcache", 0, 0)?;
     let all = std::fs::read(path)?;
     fsx.compare(&all, 0)?;
     ensure!(all.len() == fsx.model.len(), "the file ends at {:#x}", all.len());
@@ -176,7 +177,7 @@ fn main() -> ExitCode {
     };
     match run(Path::new(path), operations, seed) {
         Ok(()) => {
-            println!("{operations} operations, seed {seed}: all as it was");
+            println!("{operations} operations, seed {seed}: no mismatch");
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -1,5 +1,5 @@
-//! A client of a model's server, as QEMU is one: vfio-user (QEMU, docs/interop/vfio-user.rst). Each message waits for its
-//! answer, so that nobody keeps the server from its other clients.
+//! A vfio-user client of a model server, as QEMU is (QEMU, docs/interop/vfio-user.rst). Each request waits for its
+//! reply, so that this client does not keep the server from its other clients.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -17,47 +17,48 @@ const DMA_MAP: u16 = 2;
 const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
 const DEVICE_RESET: u16 = 13;
-/// The region that is configuration space.
+/// Number of the configuration space region.
 const CONFIG: u32 = 7;
-/// Bytes of a message's header, and where in it the size and the error flag are.
+/// Bytes of a message header.
 const HEADER: usize = 16;
+/// Error bit of the flags.
 const ERROR: u32 = 1 << 5;
-/// DMA may read and write.
+/// Access flags of `DMA_MAP`: the function's DMA may read and write.
 const READ_WRITE: u32 = 3;
-/// Most bytes of an access.
-const LONGEST: usize = 1 << 20;
-/// How long the server may take to let us in, after who was there before.
+/// Maximum bytes of one access.
+const MAX_ACCESS: usize = 1 << 20;
+/// How long the server may take to accept this client after its previous one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection with the function of a server.
+/// A connection to a server's function.
 pub struct Client {
     stream: UnixStream,
     number: u16,
 }
 
 impl Client {
-    /// Takes the place of the function's driver.
+    /// Connects as the function's only client.
     pub fn connect(socket: &Path) -> Result<Client> {
         let deadline = Instant::now() + PATIENCE;
         let stream = loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => break stream,
                 Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-                Err(error) => return Err(error).context("the model does not listen"),
+                Err(error) => return Err(error).context("the model server does not listen"),
             }
         };
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut client = Client { stream, number: 0 };
         let version = [&[0, 0, 1, 0][..], b"{\"capabilities\":{}}\0"].concat();
-        client.ask(VERSION, &version, None).context("the server does not greet")?;
+        client.request(VERSION, &version, None).context("no VERSION reply from the model server")?;
         Ok(client)
     }
 
-    /// The function reaches `size` bytes of the file at the bus address.
+    /// Lets the function access `size` bytes of the file at the bus address.
     pub fn map(&mut self, address: u64, size: u64, memory: BorrowedFd<'_>) -> Result<()> {
         let mut body = [32, READ_WRITE].map(u32::to_le_bytes).concat();
         body.extend([0, address, size].map(u64::to_le_bytes).concat());
-        self.ask(DMA_MAP, &body, Some(memory)).map(drop)
+        self.request(DMA_MAP, &body, Some(memory)).map(drop)
     }
 
     /// Reads from a BAR.
@@ -71,8 +72,8 @@ impl Client {
     }
 
     fn read_region(&mut self, region: u32, offset: u64, into: &mut [u8]) -> Result<()> {
-        let answer = self.ask(REGION_READ, &access(region, offset, into.len()), None)?;
-        let bytes = answer.get(16..16 + into.len()).context("an answer that is too short")?;
+        let answer = self.request(REGION_READ, &access(region, offset, into.len()), None)?;
+        let bytes = answer.get(16..16 + into.len()).context("a reply that is too short")?;
         into.copy_from_slice(bytes);
         Ok(())
     }
@@ -88,26 +89,26 @@ impl Client {
     }
 
     fn write_region(&mut self, region: u32, offset: u64, bytes: &[u8]) -> Result<()> {
-        for (n, part) in bytes.chunks(LONGEST).enumerate() {
-            let head = access(region, offset + (n * LONGEST) as u64, part.len());
-            self.ask(REGION_WRITE, &[&head[..], part].concat(), None)?;
+        for (n, part) in bytes.chunks(MAX_ACCESS).enumerate() {
+            let head = access(region, offset + (n * MAX_ACCESS) as u64, part.len());
+            self.request(REGION_WRITE, &[&head[..], part].concat(), None)?;
         }
         Ok(())
     }
 
-    /// Lets the next one in, whoever still has this.
+    /// Closes the connection, so that the server accepts its next client even while this object lives.
     pub fn close(&mut self) {
-        // What is closed already is closed.
+        // Fails only if it is closed already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
-    /// The function is as after power-on.
+    /// Resets the function to its power-on state.
     pub fn reset(&mut self) -> Result<()> {
-        self.ask(DEVICE_RESET, &[], None).map(drop)
+        self.request(DEVICE_RESET, &[], None).map(drop)
     }
 
-    /// Sends a message; the body of its answer.
-    fn ask(&mut self, command: u16, body: &[u8], file: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
+    /// Sends a request, and returns the body of the reply.
+    fn request(&mut self, command: u16, body: &[u8], file: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
         self.number = self.number.wrapping_add(1);
         let mut message = [self.number, command].map(u16::to_le_bytes).concat();
         message.extend([(HEADER + body.len()) as u32, 0, 0].map(u32::to_le_bytes).concat());
@@ -121,13 +122,13 @@ impl Client {
         let sent = sendmsg(self.stream.as_fd(), &all, &mut files, SendFlags::NOSIGNAL)?;
         self.stream.write_all(&message[sent..])?;
         let mut header = [0; HEADER];
-        self.stream.read_exact(&mut header).context("the server does not answer")?;
+        self.stream.read_exact(&mut header).context("no reply from the model server")?;
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
         let size = word(4) as usize;
-        ensure!((HEADER..=2 * LONGEST).contains(&size), "an answer of {size} bytes");
+        ensure!((HEADER..=2 * MAX_ACCESS).contains(&size), "a reply of {size} bytes");
         let mut answer = vec![0; size - HEADER];
         self.stream.read_exact(&mut answer)?;
-        ensure!(word(8) & ERROR == 0, "command {command} is refused: error {}", word(12));
+        ensure!(word(8) & ERROR == 0, "the model server refuses command {command}: error {}", word(12));
         Ok(answer)
     }
 }

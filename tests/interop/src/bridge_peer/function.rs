@@ -1,4 +1,4 @@
-//! The function of a model that is in another process, as a machine of this one has it.
+//! A PCI function whose model runs in another process, as a device of a machine in this process.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,23 +9,27 @@ use rustix::fd::BorrowedFd;
 
 use super::client::Client;
 
-/// Bytes of configuration space that have to do with what is done here, and of those that drivers write.
+/// Bytes of configuration space that are copied from the server.
 const CONFIG: usize = 1024;
+/// Bytes at its start whose writes are forwarded to the server.
 const WRITTEN: usize = 256;
-/// How old what is known of configuration space may be.
-const OLD: Duration = Duration::from_millis(2);
+/// Age at which the copy of configuration space is refreshed.
+const MAX_AGE: Duration = Duration::from_millis(2);
 
-/// The function. What cannot be carried out, because the server is gone, is not: reads give ones.
+/// The function. Once the server is gone, writes are dropped and reads return all ones.
 pub struct Remote {
     client: Client,
-    /// One of the same shape, for its configuration space: what was written there last, and when it was compared.
+    /// A local model of the same shape, whose configuration space mirrors the server's.
     twin: Box<dyn Function + Send>,
+    /// Start of configuration space at the last synchronisation.
     written: [u8; WRITTEN],
-    compared: Option<Instant>,
+    /// Time of the last synchronisation.
+    synchronised: Option<Instant>,
 }
 
 impl Remote {
-    /// The function behind `socket`, of a machine with that memory at the bus address; `twin` is one of the same shape.
+    /// Connects to the function behind `socket`. Its DMA reaches `memory` at the bus address; `twin` is a local model
+    /// of the same shape.
     pub fn connect(
         socket: &Path,
         twin: Box<dyn Function + Send>,
@@ -35,33 +39,33 @@ impl Remote {
     ) -> Result<Remote> {
         let mut client = Client::connect(socket)?;
         client.map(address, size, memory)?;
-        let mut remote = Remote { client, twin, written: [0; WRITTEN], compared: None };
-        remote.compare().map_err(|why| anyhow!("configuration space: {why}"))?;
+        let mut remote = Remote { client, twin, written: [0; WRITTEN], synchronised: None };
+        remote.synchronise().map_err(|why| anyhow!("configuration space: {why}"))?;
         Ok(remote)
     }
 
-    /// The connection, for whoever is no driver.
+    /// The connection, for accesses that bypass the driver.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Has both configuration spaces say the same.
-    fn compare(&mut self) -> Result<()> {
+    /// Forwards changes of the local configuration space to the server, and refreshes the local copy.
+    fn synchronise(&mut self) -> Result<()> {
         let mut now = [0; WRITTEN];
         self.twin.config().read(0, &mut now);
-        if self.compared.is_some() {
+        if self.synchronised.is_some() {
             for at in
                 (0..WRITTEN).step_by(4).filter(|&at| now[at..at + 4] != self.written[at..at + 4])
             {
                 self.client.write_config(at as u64, &now[at..at + 4])?;
             }
         }
-        if now != self.written || self.compared.is_none_or(|then| then.elapsed() > OLD) {
+        if now != self.written || self.synchronised.is_none_or(|then| then.elapsed() > MAX_AGE) {
             let mut there = [0; CONFIG];
             self.client.read_config(0, &mut there)?;
             self.twin.config().put(0, &there);
             self.written.copy_from_slice(&there[..WRITTEN]);
-            self.compared = Some(Instant::now());
+            self.synchronised = Some(Instant::now());
         }
         Ok(())
     }
@@ -69,8 +73,8 @@ impl Remote {
 
 impl Function for Remote {
     fn config(&mut self) -> &mut ConfigSpace {
-        // Of a server that is gone the last state is shown.
-        let _ = self.compare();
+        // Without a server the last state remains.
+        let _ = self.synchronise();
         self.twin.config()
     }
 
@@ -83,13 +87,13 @@ impl Function for Remote {
     }
 
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
-        if self.compare().and_then(|()| self.client.read(bar, offset, into)).is_err() {
+        if self.synchronise().and_then(|()| self.client.read(bar, offset, into)).is_err() {
             into.fill(0xff);
         }
     }
 
     fn write(&mut self, bar: u8, offset: u64, bytes: &[u8], _: Nanoseconds, _: &mut dyn Machine) {
-        let _ = self.compare().and_then(|()| self.client.write(bar, offset, bytes));
+        let _ = self.synchronise().and_then(|()| self.client.write(bar, offset, bytes));
     }
 
     fn poll(&mut self, _: Nanoseconds, _: &mut dyn Machine) -> Option<Nanoseconds> {

@@ -1,4 +1,5 @@
-//! A bridge whose machine lies: what passes through it is changed, torn, left out, or rung too often.
+//! An NTB whose host is malicious: writes through it are altered, torn, dropped or misplaced, and doorbells are rung in
+//! bursts.
 
 use drivers::dma::{Dma, Progress, Ticket};
 use drivers::hal::{Instant, Window};
@@ -6,32 +7,32 @@ use drivers::ntb::{Ntb, NtbDevice};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// The bridge.
+/// Wraps a bridge, and corrupts writes at random.
 pub struct Liar {
-    /// The bridge beneath.
+    /// The wrapped bridge.
     pub inner: Box<dyn NtbDevice>,
-    /// Of so many things that are written one is a lie; 0: none is.
+    /// One of this many writes is corrupted; 0: none.
     pub one_in: u32,
-    /// Lies so far.
-    pub told: u64,
+    /// Corrupted writes so far.
+    pub corrupted: u64,
     rng: StdRng,
 }
 
 impl Liar {
-    /// One that is honest so far.
+    /// Corrupts nothing until `one_in` is set.
     pub fn new(inner: Box<dyn NtbDevice>, seed: u64) -> Liar {
-        Liar { inner, one_in: 0, told: 0, rng: StdRng::seed_from_u64(seed) }
+        Liar { inner, one_in: 0, corrupted: 0, rng: StdRng::seed_from_u64(seed) }
     }
 
-    fn lies(&mut self) -> bool {
-        let lies = self.one_in > 0 && self.rng.random_range(0..self.one_in) == 0;
-        self.told += u64::from(lies);
-        lies
+    fn decides_to_corrupt(&mut self) -> bool {
+        let corrupts = self.one_in > 0 && self.rng.random_range(0..self.one_in) == 0;
+        self.corrupted += u64::from(corrupts);
+        corrupts
     }
 }
 
-/// Noise, a small number, a large one, or a little more than the truth, so that much of it almost makes sense.
-pub fn lie(rng: &mut StdRng, truth: u32) -> u32 {
+/// Returns a random number, a small one, a large one, or one close to `truth`, so that many are nearly plausible.
+pub fn corrupt(rng: &mut StdRng, truth: u32) -> u32 {
     match rng.random_range(0..5) {
         0 => rng.random(),
         1 => rng.random_range(0..20),
@@ -71,7 +72,7 @@ impl Ntb for Liar {
     }
 
     fn set_peer_scratchpad(&mut self, n: usize, value: u32) {
-        let value = if self.lies() { lie(&mut self.rng, value) } else { value };
+        let value = if self.decides_to_corrupt() { corrupt(&mut self.rng, value) } else { value };
         self.inner.set_peer_scratchpad(n, value);
     }
 
@@ -79,9 +80,9 @@ impl Ntb for Liar {
         self.inner.renew();
     }
 
-    /// Rung far too often.
+    /// Rings once, or in a burst.
     fn ring(&mut self) {
-        let times = if self.lies() { 32 } else { 1 };
+        let times = if self.decides_to_corrupt() { 32 } else { 1 };
         (0..times).for_each(|_| self.inner.ring());
     }
 
@@ -91,9 +92,9 @@ impl Ntb for Liar {
 }
 
 impl Dma for Liar {
-    /// Of a copy the end, or everything, does not come; or it comes to another place.
+    /// Drops a copy, truncates it, or writes it to another place.
     fn submit(&mut self, to: &Window, from: &Window) {
-        if !self.lies() {
+        if !self.decides_to_corrupt() {
             return self.inner.submit(to, from);
         }
         let length = to.len().min(from.len());
@@ -123,9 +124,9 @@ impl Dma for Liar {
         self.inner.submitted()
     }
 
-    /// A field of an entry, a command, the introduction or an answer says something else; or half of it is missing.
+    /// Alters one 32-bit field of an entry, command, introduction or answer, or drops half of the words.
     fn put(&mut self, to: &Window, words: &[u64]) {
-        if !self.lies() || words.is_empty() {
+        if !self.decides_to_corrupt() || words.is_empty() {
             return self.inner.put(to, words);
         }
         if self.rng.random_range(0..8) == 0 {
@@ -135,20 +136,20 @@ impl Dma for Liar {
         let word = self.rng.random_range(0..words.len());
         let shift = 32 * self.rng.random_range(0..2u32);
         let truth = (words[word] >> shift) as u32;
-        let other = u64::from(lie(&mut self.rng, truth));
+        let other = u64::from(corrupt(&mut self.rng, truth));
         words[word] = words[word] & !(u64::from(u32::MAX) << shift) | other << shift;
         self.inner.put(to, &words);
     }
 
-    /// A bell.
+    /// Alters a doorbell value.
     fn put32(&mut self, to: &Window, value: u32) {
-        let value = if self.lies() { lie(&mut self.rng, value) } else { value };
+        let value = if self.decides_to_corrupt() { corrupt(&mut self.rng, value) } else { value };
         self.inner.put32(to, value);
     }
 
-    /// What it announces may come behind it.
+    /// Omits a barrier, so that an announcement may overtake its data.
     fn order(&mut self) {
-        if !self.lies() {
+        if !self.decides_to_corrupt() {
             self.inner.order();
         }
     }

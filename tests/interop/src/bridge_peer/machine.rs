@@ -1,5 +1,5 @@
-//! The machine: our drivers on the model's function, an I/OAT engine of its own beside it, NTRDMA, and a client that
-//! reads from a volume of the image.
+//! The peer machine: the project's drivers on the model's function, a private I/OAT engine, NTRDMA, and an RNBD client
+//! that reads from a volume of the image.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -26,27 +26,28 @@ use storage::volume::{Operation, Request, Volume};
 use verbs::{ConnectionManager, Provider};
 
 use super::function::Remote;
-use super::liar::{Liar, lie};
-use super::{Kind, Moves};
+use super::liar::{Liar, corrupt};
+use super::{Attacks, Kind};
 
-/// Bytes of memory; nearly all of it is never touched.
+/// Bytes of memory; most of it is never touched.
 const BYTES: u64 = 192 << 20;
-/// Reads at once, and bytes of each.
+/// Reads in flight.
 const DEPTH: usize = 4;
+/// Bytes of a read.
 const READ: usize = 16 << 10;
-/// Where in what the image exposes most of what matters is.
+/// End of the control structures in the memory that the image exposes.
 const CONTROL: u64 = 0x4000;
-/// A page of Switchtec's, which is behind the first window by lookup.
+/// Bytes of a Switchtec page, the range of its first lookup-table window.
 const PAGE: u64 = 4096;
 
-/// The machine at the image's other side.
+/// The peer machine of the image.
 pub struct Machine {
     kind: Kind,
     memory: OwnedFd,
     metal: Metal<Remote>,
     engine: Metal<Ioat>,
     liar: Liar,
-    /// Where in its BAR the window begins.
+    /// Offset of the window in its BAR.
     window_at: u64,
     ntrdma: Ntrdma,
     arena: Arena,
@@ -61,14 +62,14 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Takes the place at the bridge's second side.
+    /// Connects to the second side of the bridge.
     pub fn start(kind: Kind, socket: &Path, seed: u64) -> Result<Machine> {
         let memory = memfd_create("isthmus-bridge-peer", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, BYTES)?;
-        // SAFETY: the file is this machine's and its function's, and never gets shorter.
+        // SAFETY: only this machine and its function have the file, and it never shrinks.
         let mapped = unsafe { MmapMut::map_mut(&memory)? };
         let start = NonNull::from(Box::leak(Box::new(mapped)).as_mut()).cast();
-        // SAFETY: leaked, so mapped for ever, and nothing borrows it.
+        // SAFETY: leaked, so it stays mapped for ever, and nothing borrows it.
         let all = unsafe { Window::from_raw(start, MEMORY, BYTES as usize) };
         let twin = kind.twin();
         let bars = twin.bars().to_vec();
@@ -76,7 +77,7 @@ impl Machine {
         let remote = Remote::connect(socket, twin, memory.as_fd(), MEMORY, BYTES)?;
         let mut metal = Metal::with_memory(remote, all);
         metal.interrupts = 0;
-        // The engine writes to the window; the processor never does.
+        // Only the engine writes to the window, never the processor.
         let nowhere = metal.arena().alloc(bar as usize, 4096).context("no memory")?;
         metal.put_behind(2, nowhere);
         let device = metal.find().take(Class::Bridge).remove(0);
@@ -122,14 +123,14 @@ impl Machine {
         [2, 1].map(|n| Ipv4Addr::new(10, 9, 0, n).into())
     }
 
-    /// Lies so far.
-    pub fn told(&self) -> u64 {
-        self.liar.told
+    /// Corrupted writes so far.
+    pub fn corrupted(&self) -> u64 {
+        self.liar.corrupted
     }
 
-    /// Asks for a volume, to read it.
+    /// Maps a volume read-only.
     pub fn map(&mut self, volume: &str) -> Result<()> {
-        let name = |text| Name::new(text).map_err(|why| anyhow!("{text:?} is no name: {why:?}"));
+        let name = |text| Name::new(text).map_err(|why| anyhow!("{text:?} is not a valid name: {why:?}"));
         let (session, volume) = (name("liar")?, name(volume)?);
         let Machine { ntrdma, arena, rng, now, .. } = self;
         let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now: *now, rng };
@@ -148,21 +149,21 @@ impl Machine {
         Ok(())
     }
 
-    /// One turn of its loop, with what `moves` says of lies and attacks.
-    pub fn turn(&mut self, moves: &Moves) {
+    /// Runs one turn of the loop, with these attacks.
+    pub fn turn(&mut self, attacks: &Attacks) {
         let passed = self.last.elapsed();
         self.last += passed;
         self.engine.pass(passed);
         self.now = self.metal.pass(passed);
         self.engine.run();
         self.metal.run();
-        self.liar.one_in = moves.lies;
+        self.liar.one_in = attacks.corrupt_one_in;
         self.work();
         self.engine.run();
-        if moves.scribbles {
+        if attacks.scribbles {
             (0..4).for_each(|_| self.scribble());
         }
-        if moves.signals {
+        if attacks.signals {
             self.signal();
         }
     }
@@ -199,8 +200,8 @@ impl Machine {
         ntrdma.poll(liar, now);
     }
 
-    /// Writes over something that the image exposes, most often where bells and commands are; now and then over a whole
-    /// page.
+    /// Overwrites a word of the memory that the image exposes, most often among doorbells and commands, and now and
+    /// then a whole page.
     fn scribble(&mut self) {
         let Machine { metal, rng, .. } = self;
         let bytes = self.liar.window().len() as u64;
@@ -219,9 +220,9 @@ impl Machine {
         metal.model(|remote| {
             let mut there = [0; 4];
             let client = remote.client();
-            // What cannot be written is not there to be written to.
+            // Errors are ignored: the place may not be accessible at the moment.
             let _ = client.read(2, from, &mut there);
-            let value = lie(rng, u32::from_le_bytes(there));
+            let value = corrupt(rng, u32::from_le_bytes(there));
             let _ = client.write(2, at, &value.to_le_bytes());
             if let Some((at, noise)) = page {
                 let _ = client.write(2, at, &noise);
@@ -229,11 +230,11 @@ impl Machine {
         });
     }
 
-    /// Scratchpads, messages, bells without end, and the link off and on.
+    /// Writes a scratchpad, rings doorbells in bursts, and toggles the link.
     fn signal(&mut self) {
         let count = self.liar.scratchpads();
         let n = self.rng.random_range(0..count);
-        let value = lie(&mut self.rng, self.liar.scratchpad(n));
+        let value = corrupt(&mut self.rng, self.liar.scratchpad(n));
         self.liar.inner.set_peer_scratchpad(n, value);
         let times = if self.rng.random_range(0..16) == 0 { 64 } else { 1 };
         (0..times).for_each(|_| self.liar.inner.ring());
@@ -247,19 +248,19 @@ impl Machine {
         }
     }
 
-    /// The function is reset under its driver.
+    /// Resets the function under its driver.
     pub fn reset_function(&mut self) {
         self.metal.model(Function::reset);
     }
 
-    /// The state of its own affairs, for a test that fails.
+    /// Describes the machine's state, for a failing test.
     pub fn describe(&self) -> String {
         format!(
-            "link {:?} (bridge {}), {} reads, {} lies, {:?}",
+            "link {:?} (bridge {}), {} reads, {} corrupted writes, {:?}",
             self.ntrdma.link(),
             self.liar.link(),
             self.reads,
-            self.liar.told,
+            self.liar.corrupted,
             self.ntrdma.counters()
         )
     }
@@ -267,9 +268,9 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // What was found on the bus keeps the function for ever.
+        // The bus scan leaks the function, so dropping it does not close the connection.
         self.metal.model(|remote| remote.client().close());
-        // The address range stays, since windows are for ever; what was in it goes.
+        // Windows live for ever, so the address range stays mapped; only its pages are freed.
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = fallocate(&self.memory, flags, 0, BYTES);
     }

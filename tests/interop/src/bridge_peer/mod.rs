@@ -1,5 +1,6 @@
-//! Whoever is at the other side of a bridge's model: a machine of this process, with our drivers and NTRDMA on the model's
-//! function, which it has over vfio-user as QEMU has the image's. It is honest, and lies when it is told to.
+//! The peer machine at the other side of a bridge model. It runs in this process, with the project's drivers and NTRDMA
+//! on the model's function, which it reaches over vfio-user as QEMU does for the image. It follows the protocol until a
+//! test switches attacks on.
 
 mod client;
 mod function;
@@ -22,24 +23,24 @@ use rand::rngs::StdRng;
 
 use machine::Machine;
 
-/// How long the machine may take to come to what is waited for.
+/// How long the machine may take to reach an awaited state.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Whose bridge it is.
+/// Make of the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Intel's third generation.
+    /// Intel, third generation.
     Gen3,
-    /// Intel's fourth.
+    /// Intel, fourth generation.
     Gen4,
-    /// AMD's.
+    /// AMD.
     Amd,
-    /// Switchtec's.
+    /// Switchtec.
     Switchtec,
 }
 
 impl Kind {
-    /// A function of the same shape as that of the suite's model.
+    /// A local function of the same shape as that of the suite's model.
     fn twin(self) -> Box<dyn Function + Send> {
         let intel = |device| {
             let [_, second] = IntelNtb::pair(intel::Config::new(device, 1 << 24));
@@ -61,20 +62,20 @@ impl Kind {
         }
     }
 
-    /// Writes to registers that have the image see the link down and up, or something else than it expects.
+    /// Register writes that make the image see the link go down and up, or an unexpected state.
     fn link_writes(self, rng: &mut StdRng) -> Vec<(u64, Vec<u8>)> {
         match self {
-            // NTBCNTL: off, and on with snooping.
+            // NTBCNTL: disable, then enable with snooping.
             Kind::Gen3 => vec![(0, vec![2, 0, 0, 0]), (0, vec![0x54, 1, 0, 0])],
-            // Link control, and the training of PPD0.
+            // Link control, and link training in PPD0.
             Kind::Gen4 => {
                 vec![(0xb050, vec![0x10, 0]), (0xb050, vec![0, 0]), (0xb0d4, vec![8, 0, 0, 0])]
             }
-            // The bell by which a driver says that it goes; ready, or not.
+            // The doorbell by which a driver reports that it unloads; then ready, and not ready.
             Kind::Amd => {
                 vec![(0x454, vec![0, 0x80]), (0x408, vec![1, 0, 0, 0]), (0x408, vec![3, 0, 0, 0])]
             }
-            // A message of the second partition: the known ones, and others.
+            // A message of the second partition, known or unknown.
             Kind::Switchtec => {
                 let message: u32 = rng.random_range(0..8);
                 vec![(0x7_4000 + 0x4000 + 0x1068, message.to_le_bytes().to_vec())]
@@ -83,86 +84,86 @@ impl Kind {
     }
 }
 
-/// What the machine does that no honest one would.
+/// Protocol violations by the machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moves {
-    /// Of so many things that it writes one is a lie, or torn, or left out; 0: none is.
-    pub lies: u32,
-    /// It writes anything anywhere into what the image exposes.
+pub struct Attacks {
+    /// One of this many writes is altered, torn or dropped; 0: none.
+    pub corrupt_one_in: u32,
+    /// Writes random values anywhere into the memory that the image exposes.
     pub scribbles: bool,
-    /// It writes scratchpads and messages, rings without end, and has the link go off and on.
+    /// Writes scratchpads and messages, rings doorbells in bursts, and toggles the link.
     pub signals: bool,
-    /// Its function is reset under it; and it goes and comes back.
+    /// In turn: resets the function under its driver, or vanishes; then starts again.
     pub resets: bool,
 }
 
 enum Order {
-    Moves(Moves),
+    Attacks(Attacks),
     End,
 }
 
-/// What is known of the machine.
+/// State of the machine, published by its thread.
 #[derive(Debug, Default)]
-struct Seen {
+struct Status {
     reads: u64,
-    lies: u64,
-    told: String,
+    corrupted: u64,
+    description: String,
     error: Option<String>,
 }
 
-/// The machine, in a thread of its own. It goes when this is dropped.
+/// The machine, in a thread of its own, which ends when this is dropped.
 pub struct BridgePeer {
     orders: Sender<Order>,
-    seen: Arc<Mutex<Seen>>,
+    status: Arc<Mutex<Status>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl BridgePeer {
-    /// An honest machine at the side of a bridge that is behind `socket`, 10.9.0.2 to the image's 10.9.0.1, which maps a
-    /// volume of the image and reads from it all the time.
+    /// Starts a machine at the side of a bridge that is behind `socket`: 10.9.0.2, where the image is 10.9.0.1. It maps
+    /// a volume of the image and reads from it continuously, without attacks at first.
     pub fn start(kind: Kind, socket: &Path, volume: &str, seed: u64) -> BridgePeer {
         let (orders, received) = channel();
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let (board, socket, volume) = (seen.clone(), socket.to_path_buf(), volume.to_string());
+        let status = Arc::new(Mutex::new(Status::default()));
+        let (board, socket, volume) = (status.clone(), socket.to_path_buf(), volume.to_string());
         let thread = std::thread::spawn(move || {
             if let Err(why) = run(kind, &socket, &volume, seed, &received, &board) {
                 lock(&board).error = Some(format!("{why:#}"));
             }
         });
-        BridgePeer { orders, seen, thread: Some(thread) }
+        BridgePeer { orders, status, thread: Some(thread) }
     }
 
-    /// What it does from now on.
-    pub fn moves(&self, moves: Moves) {
-        // A thread that has ended tells why when it is waited for.
-        let _ = self.orders.send(Order::Moves(moves));
+    /// Sets the attacks from now on.
+    pub fn set_attacks(&self, attacks: Attacks) {
+        // If the thread has ended, `wait` reports its error.
+        let _ = self.orders.send(Order::Attacks(attacks));
     }
 
-    /// Lies so far.
-    pub fn lies(&self) -> u64 {
-        lock(&self.seen).lies
+    /// Corrupted writes so far.
+    pub fn corrupted(&self) -> u64 {
+        lock(&self.status).corrupted
     }
 
-    /// Waits until so many more reads have come back.
+    /// Waits for this many more reads to complete.
     pub fn wait_reads(&self, more: u64) -> Result<()> {
-        let before = lock(&self.seen).reads;
-        self.wait(&format!("{more} reads"), |seen| seen.reads >= before + more)
+        let before = lock(&self.status).reads;
+        self.wait(&format!("{more} reads"), |status| status.reads >= before + more)
     }
 
-    fn wait(&self, what: &str, done: impl Fn(&Seen) -> bool) -> Result<()> {
+    fn wait(&self, what: &str, done: impl Fn(&Status) -> bool) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let seen = lock(&self.seen);
-            if let Some(why) = &seen.error {
-                bail!("the machine at the other side: {why}");
+            let status = lock(&self.status);
+            if let Some(why) = &status.error {
+                bail!("the peer machine failed: {why}");
             }
-            if done(&seen) {
+            if done(&status) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(anyhow!("{what}, which the machine waits for: {}", seen.told));
+                return Err(anyhow!("the peer machine timed out waiting for {what}: {}", status.description));
             }
-            drop(seen);
+            drop(status);
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -175,14 +176,15 @@ impl Drop for BridgePeer {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(status: &Mutex<Status>) -> std::sync::MutexGuard<'_, Status> {
+    status.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Turns of its loop between two looks at what it is told, and how long it rests then.
+/// Turns of the loop between two checks for orders.
 const TURNS: usize = 8;
+/// Sleep after each check.
 const REST: Duration = Duration::from_micros(200);
-/// How long it is there between two of its ends.
+/// How long the machine runs between two resets.
 const LIFE: Duration = Duration::from_millis(300);
 
 fn run(
@@ -191,36 +193,37 @@ fn run(
     volume: &str,
     seed: u64,
     orders: &Receiver<Order>,
-    board: &Mutex<Seen>,
+    board: &Mutex<Status>,
 ) -> Result<()> {
-    let mut moves = Moves::default();
-    let (mut reads, mut lies) = (0, 0);
+    let mut attacks = Attacks::default();
+    let (mut reads, mut corrupted) = (0, 0);
     for life in 0.. {
         let mut machine = Machine::start(kind, socket, seed.wrapping_add(life))?;
         machine.map(volume)?;
         let born = Instant::now();
         loop {
             match orders.try_recv() {
-                Ok(Order::Moves(new)) => moves = new,
+                Ok(Order::Attacks(new)) => attacks = new,
                 Ok(Order::End) | Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => {}
             }
-            if moves.resets && born.elapsed() > LIFE {
+            if attacks.resets && born.elapsed() > LIFE {
                 break;
             }
-            (0..TURNS).for_each(|_| machine.turn(&moves));
-            let mut seen = lock(board);
-            (seen.reads, seen.lies) = (reads + machine.reads, lies + machine.told());
-            seen.told = machine.describe();
-            drop(seen);
+            (0..TURNS).for_each(|_| machine.turn(&attacks));
+            let mut status = lock(board);
+            status.reads = reads + machine.reads;
+            status.corrupted = corrupted + machine.corrupted();
+            status.description = machine.describe();
+            drop(status);
             std::thread::sleep(REST);
         }
-        // In turn: it is reset under its driver, which goes on for a moment; or it is simply gone.
+        // In turn: a reset under the driver, which keeps running for a moment; or the machine just vanishes.
         if life % 2 == 0 {
             machine.reset_function();
-            (0..TURNS).for_each(|_| machine.turn(&moves));
+            (0..TURNS).for_each(|_| machine.turn(&attacks));
         }
-        (reads, lies) = (reads + machine.reads, lies + machine.told());
+        (reads, corrupted) = (reads + machine.reads, corrupted + machine.corrupted());
     }
     Ok(())
 }

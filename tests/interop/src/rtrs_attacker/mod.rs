@@ -1,6 +1,5 @@
-//! A client that keeps to no protocol: the project's own RoCE engine in this process, on a network of its
-//! own with the appliance, and above it connection requests and RTRS requests of any content. What an
-//! honest client would look at is handed to the test as it came.
+//! A malicious RTRS client: the project's RoCE engine in this process, on a network of its own with the appliance, with
+//! connection requests and RTRS requests of any content above it. Replies are handed to the test unchecked.
 
 mod session;
 
@@ -19,18 +18,20 @@ use verbs::{
     QpType, RecvRequest, RejectReason, SendOperation, SendRequest,
 };
 
-use crate::host::{Host, MTU, Resident};
+use crate::host::{Host, HostLoop, MTU};
 use crate::port::DgramPort;
 pub use session::{Fate, Request, Session};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// Receives of a connection, and bytes of the first and of the others.
+/// Receives of a connection.
 const RECEIVES: usize = 32;
+/// Bytes of the first receive, which takes the INFO_RSP.
 const INFO: usize = InfoResponse::message_size(2048);
+/// Bytes of each other receive.
 const SMALL: usize = 64;
-/// The id of everything that is sent.
+/// Work request id of all sends.
 const SEND: u64 = u64::MAX;
-/// Connection requests that one engine makes: beyond that it is made anew, as if it had been started anew.
+/// Connection requests after which the engine is replaced, as if the client had restarted.
 const REQUESTS: usize = 250;
 
 const PARAMETERS: ConnectionParameters = ConnectionParameters {
@@ -41,43 +42,43 @@ const PARAMETERS: ConnectionParameters = ConnectionParameters {
     min_rnr_timer: 12,
 };
 
-/// The stranger, 10.0.N.2 on network N.
+/// The client, 10.0.N.2 on network N.
 pub struct Stranger {
     host: Host,
     mac: Option<[u8; 6]>,
     events: VecDeque<ConnectionEvent>,
-    /// What the server said when it last let a connection in.
+    /// The server's reply to the last accepted connection.
     offer: Option<ConnectResponse>,
     directory: TempDir,
 }
 
 /// How a connection request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knock {
-    /// Let in.
+pub enum ConnectOutcome {
+    /// Accepted.
     Accepted,
-    /// Refused by the RTRS server.
+    /// Refused by the RTRS server, with an error number.
     Refused(Errno),
-    /// Refused for another reason.
+    /// Rejected for another reason.
     Rejected(RejectReason),
 }
 
-/// A connection that stands.
-pub struct Line {
+/// An established connection.
+pub struct Connection {
     id: ConnectionId,
     qp: QpId,
     receives: Window,
 }
 
-impl Line {
-    /// Where the receive with that number puts its message: number 0 has room for an INFO_RSP.
-    fn receive(&self, n: u64) -> Result<Window> {
+impl Connection {
+    /// The buffer of a receive. Number 0 has room for an INFO_RSP.
+    fn receive_buffer(&self, n: u64) -> Result<Window> {
         let (at, len) = if n == 0 { (0, INFO) } else { (INFO + (n as usize - 1) * SMALL, SMALL) };
         self.receives.slice(at, len).context("a receive")
     }
 }
 
-impl Resident for Stranger {
+impl HostLoop for Stranger {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn host(&mut self) -> &mut Host {
@@ -93,7 +94,7 @@ impl Resident for Stranger {
 }
 
 impl Stranger {
-    /// On network N; its engine has not said a word yet.
+    /// A client on network N, whose engine has not sent anything yet.
     pub fn new(network: usize) -> Result<Stranger> {
         let directory = tempfile::Builder::new().prefix("isthmus-stranger-").tempdir()?;
         let ours = directory.path().join("stranger");
@@ -102,14 +103,14 @@ impl Stranger {
         Ok(Stranger { host, mac: None, events: VecDeque::new(), offer: None, directory })
     }
 
-    /// The interface of the appliance at the other end.
+    /// The appliance's interface at the other end.
     pub fn nic(&self) -> Nic {
         let path = |name| self.directory.path().join(name);
         Nic::Dgram { ours: path("appliance"), peer: path("stranger") }
     }
 
-    /// Asks who has the appliance's address.
-    fn meet(&mut self) -> Result<()> {
+    /// Resolves the appliance's MAC address, and pins it in the engine.
+    fn resolve_server(&mut self) -> Result<()> {
         let mac = match self.mac {
             Some(mac) => mac,
             None => self.find_server()?,
@@ -135,67 +136,71 @@ impl Stranger {
         qp.map_err(|error| anyhow!("no queue pair: {error:?}"))
     }
 
-    fn ask(&mut self, qp: QpId, port: u16, private_data: &[u8]) -> Result<ConnectionId> {
+    fn send_request(&mut self, qp: QpId, port: u16, private_data: &[u8]) -> Result<ConnectionId> {
         let (from, to, now) = (self.host.address.into(), self.host.service(port), self.host.now());
         let Host { roce, rng, .. } = &mut self.host;
-        let asked = roce.connect(qp, from, to, &PARAMETERS, private_data, now, rng);
-        asked.map_err(|error| anyhow!("no connection request: {error:?}"))
+        let sent = roce.connect(qp, from, to, &PARAMETERS, private_data, now, rng);
+        sent.map_err(|error| anyhow!("no connection request: {error:?}"))
     }
 
-    /// Asks for a connection with these private data; what the answer is, and the connection.
-    pub fn knock(&mut self, port: u16, private_data: &[u8]) -> Result<(Knock, Option<Line>)> {
-        self.meet()?;
+    /// Requests a connection with these private data.
+    pub fn connect(
+        &mut self,
+        port: u16,
+        private_data: &[u8],
+    ) -> Result<(ConnectOutcome, Option<Connection>)> {
+        self.resolve_server()?;
         let qp = self.make_qp()?;
         let receives = INFO + (RECEIVES - 1) * SMALL;
         let receives = self.host.arena.alloc(receives, 64).context("memory")?;
-        let id = self.ask(qp, port, private_data)?;
-        let line = Line { id, qp, receives };
+        let id = self.send_request(qp, port, private_data)?;
+        let connection = Connection { id, qp, receives };
         for n in 0..RECEIVES as u64 {
-            self.post_receive(&line, n)?;
+            self.post_receive(&connection, n)?;
         }
         let mut accepted = None;
-        let knock =
+        let outcome =
             self.until("a connection request", |stranger| match stranger.events.pop_front()? {
                 ConnectionEvent::Established { connection, private_data } if connection == id => {
                     accepted = ConnectResponse::parse(private_data.as_slice()).ok();
-                    Some(Knock::Accepted)
+                    Some(ConnectOutcome::Accepted)
                 }
                 ConnectionEvent::Rejected { connection, reason, private_data }
                     if connection == id =>
                 {
                     match ConnectResponse::parse(private_data.as_slice()) {
                         Ok(ConnectResponse::Refused(errno)) if reason == RejectReason::CONSUMER => {
-                            Some(Knock::Refused(errno))
+                            Some(ConnectOutcome::Refused(errno))
                         }
-                        _ => Some(Knock::Rejected(reason)),
+                        _ => Some(ConnectOutcome::Rejected(reason)),
                     }
                 }
                 _ => None,
             })?;
         self.offer = accepted;
-        if knock == Knock::Accepted {
-            return Ok((knock, Some(line)));
+        if outcome == ConnectOutcome::Accepted {
+            return Ok((outcome, Some(connection)));
         }
-        self.hang_up(line);
-        Ok((knock, None))
+        self.disconnect(connection);
+        Ok((outcome, None))
     }
 
-    /// Ends a connection in order.
-    pub fn hang_up(&mut self, line: Line) {
-        // It may be gone already: then it is as it shall be.
-        let _ = self.host.roce.destroy_qp(line.qp);
-        self.host.arena.free(line.receives);
+    /// Destroys a connection's queue pair, and frees its buffers.
+    pub fn disconnect(&mut self, connection: Connection) {
+        // Fails if the queue pair is gone already, which is fine.
+        let _ = self.host.roce.destroy_qp(connection.qp);
+        self.host.arena.free(connection.receives);
     }
 
-    fn post_receive(&mut self, line: &Line, n: u64) -> Result<()> {
-        let request = RecvRequest { id: n, into: &[line.receive(n)?] };
+    fn post_receive(&mut self, connection: &Connection, n: u64) -> Result<()> {
+        let request = RecvRequest { id: n, into: &[connection.receive_buffer(n)?] };
         self.host
             .roce
-            .post_recv(line.qp, &request)
+            .post_recv(connection.qp, &request)
             .map_err(|error| anyhow!("no receive: {error:?}"))
     }
 
-    fn post(&mut self, line: &Line, operation: SendOperation<'_>) -> Result<()> {
+    fn post(&mut self, connection: &Connection, operation: SendOperation<'_>) -> Result<()> {
         let request = SendRequest {
             id: SEND,
             operation,
@@ -205,16 +210,16 @@ impl Stranger {
             carries: None,
             ack_lazily: false,
         };
-        self.host.roce.post_send(line.qp, &request).map_err(|error| anyhow!("no send: {error:?}"))
+        self.host.roce.post_send(connection.qp, &request).map_err(|error| anyhow!("no send: {error:?}"))
     }
 
-    /// Asks for so many connections of sessions that do not exist, and never hears the answers; each
-    /// engine that asks is gone soon.
+    /// Leaves this many connection requests half open: they are for sessions that do not exist, and the client drops
+    /// the replies. The engine is replaced after every `REQUESTS` of them.
     pub fn half_open(&mut self, count: usize) -> Result<()> {
         for n in 0..count {
             if n % REQUESTS == 0 {
-                self.host.forget()?;
-                self.meet()?;
+                self.host.restart_engine()?;
+                self.resolve_server()?;
             }
             let request = ConnectRequest {
                 cid: 0,
@@ -225,12 +230,12 @@ impl Stranger {
                 first: true,
             };
             let qp = self.make_qp()?;
-            self.ask(qp, 1234, &request.emit())?;
+            self.send_request(qp, 1234, &request.emit())?;
             self.host.deaf = true;
             self.round();
             self.host.deaf = false;
         }
-        self.host.forget()?;
+        self.host.restart_engine()?;
         self.events.clear();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a stranger does once it is let in: sessions, and requests of any content in them.
+//! The attacker's RTRS sessions, and requests of any content in them.
 
 use anyhow::{Context, Result, anyhow, bail};
 use drivers::hal::Window;
@@ -13,46 +13,46 @@ use verbs::{
     SendOperation, SendWith, Status,
 };
 
-use super::{Line, Stranger};
-use crate::host::Resident;
+use super::{Connection, Stranger};
+use crate::host::HostLoop;
 
-/// Bytes that reads can bring.
+/// Bytes of the buffer for reads.
 const DATA: usize = 64 << 10;
 
 /// A session whose INFO exchange is done: a service connection, and one for I/O.
 pub struct Session {
-    lines: Vec<Line>,
-    /// The chunks, with their keys of the moment.
+    connections: Vec<Connection>,
+    /// The server's chunks, with their current keys.
     pub chunks: Vec<Descriptor>,
-    /// Where reads go, and how the server names it.
+    /// The buffer for reads, and its descriptor for the server.
     pub data: (Window, Descriptor),
     places: Places,
     staging: Window,
 }
 
-/// A request as it goes onto the wire. [`Session::write`] and [`Session::read`] make honest ones.
+/// A request as it is sent. [`Session::write`] and [`Session::read`] make valid ones.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The chunk that the immediate names.
+    /// The chunk in the immediate.
     pub chunk: u16,
-    /// The place in it that the immediate names.
+    /// The offset in the immediate.
     pub offset: u32,
-    /// Where the bytes are written, …
+    /// Remote address of the RDMA WRITE.
     pub address: u64,
-    /// … under which key, …
+    /// Remote key of the RDMA WRITE.
     pub key: u32,
-    /// … and what they are.
+    /// Payload of the RDMA WRITE.
     pub bytes: Vec<u8>,
 }
 
 impl Session {
-    /// A request that brings `data`.
+    /// A request to write `data`.
     pub fn write(&self, chunk: u16, user: &[u8], data: &[u8]) -> Request {
         let header = IoHeader::Write { user_len: user.len() as u16 };
         self.request(chunk, data.len(), &[data, user], header, 0)
     }
 
-    /// A request for `length` bytes.
+    /// A request to read `length` bytes.
     pub fn read(&self, chunk: u16, user: &[u8], length: u32) -> Request {
         let into = Some(Descriptor { length, ..self.data.1 });
         let user_len = user.len() as u16;
@@ -60,7 +60,7 @@ impl Session {
         self.request(chunk, length as usize, &[user], header, length)
     }
 
-    /// The same with another header.
+    /// A request with any header. The first `skipped` bytes of the chunk are not written.
     pub fn request(
         &self,
         chunk: u16,
@@ -79,20 +79,20 @@ impl Session {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Answered.
     Answered(Result<(), Errno>),
-    /// The transport refused it.
+    /// The transport reported an error.
     Nak(Status),
     /// The server ended the path without an answer.
     Closed,
 }
 
 impl Stranger {
-    /// A session with these bytes as its name, made as an honest client does; none if the server ends it
-    /// at its name.
+    /// Opens a session as a stock client does, with these bytes as its name. Returns None if the server rejects the
+    /// name.
     pub fn session(&mut self, name: &[u8]) -> Result<Option<Session>> {
         let mut request = ConnectRequest {
             cid: 0,
@@ -102,11 +102,11 @@ impl Stranger {
             session: Uuid(self.host.rng.random()),
             first: true,
         };
-        let mut lines = Vec::new();
+        let mut connections = Vec::new();
         for cid in 0..2 {
             request.cid = cid;
-            let (knock, line) = self.knock(1234, &request.emit())?;
-            lines.push(line.with_context(|| format!("connection {cid}: {knock:?}"))?);
+            let (outcome, connection) = self.connect(1234, &request.emit())?;
+            connections.push(connection.with_context(|| format!("connection {cid}: {outcome:?}"))?);
         }
         let Some(ConnectResponse::Accepted { queue_depth, max_io_size, max_header, .. }) =
             self.offer
@@ -121,7 +121,7 @@ impl Stranger {
         let region = region.map_err(|error| anyhow!("no region: {error:?}"))?;
         let into = Descriptor { address: region.address, key: region.rkey, length: DATA as u32 };
         let mut session = Session {
-            lines,
+            connections,
             chunks: Vec::new(),
             data: (data, into),
             places: Places::new(queue_depth),
@@ -132,10 +132,10 @@ impl Stranger {
         let message = session.staging.slice(0, bytes.len()).context("staging")?;
         message.write(0, &bytes).map_err(|_| anyhow!("staging"))?;
         let payload = Payload::Windows(&[message]);
-        self.post(&session.lines[0], SendOperation::Send { payload, with: SendWith::Nothing })?;
-        let info = self.until("INFO", |stranger| match stranger.look(&session) {
-            Some(Look::Message { line: 0, length, .. }) => Some(Some(length as usize)),
-            Some(Look::Failed(_) | Look::Closed) => Some(None),
+        self.post(&session.connections[0], SendOperation::Send { payload, with: SendWith::Nothing })?;
+        let info = self.until("INFO", |stranger| match stranger.poll_session(&session) {
+            Some(SessionEvent::Message { connection: 0, length, .. }) => Some(Some(length as usize)),
+            Some(SessionEvent::Failed(_) | SessionEvent::Closed) => Some(None),
             _ => None,
         })?;
         let Some(length) = info else {
@@ -143,7 +143,7 @@ impl Stranger {
             return Ok(None);
         };
         let mut message = vec![0; length];
-        let read = session.lines[0].receive(0)?.read(0, &mut message);
+        let read = session.connections[0].receive_buffer(0)?.read(0, &mut message);
         read.map_err(|_| anyhow!("INFO_RSP is too long"))?;
         InfoResponse::parse(&message).map_err(|error| anyhow!("INFO_RSP: {error}"))?;
         for all in InfoResponse::descriptors(&message) {
@@ -155,16 +155,16 @@ impl Stranger {
         Ok(Some(session))
     }
 
-    /// Ends a session in order.
+    /// Closes a session.
     pub fn leave(&mut self, session: Session) {
-        for line in session.lines {
-            self.hang_up(line);
+        for connection in session.connections {
+            self.disconnect(connection);
         }
         self.host.arena.free(session.staging);
-        // The region goes with the engine; its memory stays until then.
+        // The region stays registered until the engine is dropped, so its memory is not freed.
     }
 
-    /// Sends a request on the I/O connection and waits for what becomes of it.
+    /// Sends a request on the I/O connection, and waits for its outcome.
     pub fn send(&mut self, session: &mut Session, request: &Request) -> Result<Fate> {
         let payload = session.staging.slice(0, request.bytes.len()).context("staging")?;
         payload.write(0, &request.bytes).map_err(|_| anyhow!("staging"))?;
@@ -174,11 +174,11 @@ impl Stranger {
             to: RemoteAddress { address: request.address, rkey: request.key },
             immediate: Some(Immediate::Request { place }.emit()),
         };
-        self.post(&session.lines[1], operation)?;
-        self.until("a request", |stranger| match stranger.look(session)? {
-            Look::Failed(status) => Some(Fate::Nak(status)),
-            Look::Closed => Some(Fate::Closed),
-            Look::Message { immediate: Some(immediate), key, .. } => {
+        self.post(&session.connections[1], operation)?;
+        self.until("a request", |stranger| match stranger.poll_session(session)? {
+            SessionEvent::Failed(status) => Some(Fate::Nak(status)),
+            SessionEvent::Closed => Some(Fate::Closed),
+            SessionEvent::Message { immediate: Some(immediate), key, .. } => {
                 let Immediate::Response { message, result, .. } = Immediate::parse(immediate)
                 else {
                     return None;
@@ -188,30 +188,37 @@ impl Stranger {
                 }
                 (message == u32::from(request.chunk)).then_some(Fate::Answered(result))
             }
-            Look::Message { .. } => None,
+            SessionEvent::Message { .. } => None,
         })
     }
 
-    /// What has happened to a session.
-    fn look(&mut self, session: &Session) -> Option<Look> {
+    /// Takes the next event of a session.
+    fn poll_session(&mut self, session: &Session) -> Option<SessionEvent> {
         while let Some(completion) = self.host.roce.poll_cq(self.host.cq) {
-            let found = session.lines.iter().position(|line| line.qp == completion.qp);
-            let Some(line) = found else { continue };
-            if let Some(look) = self.look_at(&session.lines[line], line, &completion) {
-                return Some(look);
+            let found =
+                session.connections.iter().position(|connection| connection.qp == completion.qp);
+            let Some(number) = found else { continue };
+            let connection = &session.connections[number];
+            if let Some(event) = self.session_event(connection, number, &completion) {
+                return Some(event);
             }
         }
         while let Some(event) = self.events.pop_front() {
             if let ConnectionEvent::Disconnected { connection } = event
-                && session.lines.iter().any(|line| line.id == connection)
+                && session.connections.iter().any(|one| one.id == connection)
             {
-                return Some(Look::Closed);
+                return Some(SessionEvent::Closed);
             }
         }
         None
     }
 
-    fn look_at(&mut self, line: &Line, number: usize, completion: &Completion) -> Option<Look> {
+    fn session_event(
+        &mut self,
+        connection: &Connection,
+        number: usize,
+        completion: &Completion,
+    ) -> Option<SessionEvent> {
         match (completion.status, completion.operation) {
             (Status::Flushed, _) => None,
             (Status::Success, CompletedOperation::Send) => None,
@@ -229,27 +236,27 @@ impl Stranger {
                     }
                 };
                 let mut bytes = [0; RkeyResponse::SIZE];
-                let into = line.receive(completion.id).ok()?;
+                let into = connection.receive_buffer(completion.id).ok()?;
                 let read = length as usize == bytes.len() && into.read(0, &mut bytes).is_ok();
                 let key = RkeyResponse::parse(&bytes).ok().filter(|_| read).map(|r| r.rkey);
-                // INFO_RSP stays where it is.
+                // INFO_RSP stays in its buffer, which is not posted again.
                 if completion.id != 0 {
-                    // Fails only when the connection has ended, of which there is an event.
-                    let _ = self.post_receive(line, completion.id);
+                    // Fails only after a disconnect, which has an event of its own.
+                    let _ = self.post_receive(connection, completion.id);
                 }
-                Some(Look::Message { line: number, length, immediate, key })
+                Some(SessionEvent::Message { connection: number, length, immediate, key })
             }
-            (status, _) => Some(Look::Failed(status)),
+            (status, _) => Some(SessionEvent::Failed(status)),
         }
     }
 }
 
-/// What a look at a session shows.
-enum Look {
-    /// A message on a line, with its immediate and the next key of a chunk, if it has them.
-    Message { line: usize, length: u32, immediate: Option<u32>, key: Option<u32> },
-    /// A request of ours failed.
+/// An event of a session.
+enum SessionEvent {
+    /// A message on a connection, with its immediate and the next key of a chunk, if present.
+    Message { connection: usize, length: u32, immediate: Option<u32>, key: Option<u32> },
+    /// A send request failed.
     Failed(Status),
-    /// A connection ended.
+    /// The server disconnected.
     Closed,
 }

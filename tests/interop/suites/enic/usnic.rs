@@ -1,4 +1,5 @@
-//! usNIC over the interface: the image on the model, and the stock `btl/usnic` of Open MPI at the other end of its wire.
+//! usNIC over the interface: the image on the model, and the stock `btl/usnic` of Open MPI at the other end of its
+//! wire.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -21,10 +22,10 @@ fn ask(stock: &mut Stock, order: &str, answer: &str) -> Result<String> {
     line.with_context(|| format!("after {order:?}"))
 }
 
-/// Messages of one packet and of many come back, PUTs arrive; what comes for the two ports of usNIC has the second
-/// queue, by filters.
+/// Messages of one and of many packets are echoed, and PUTs arrive. Filters steer the two UDP ports of usNIC to the
+/// second queue.
 #[test]
-fn the_stock_btl_and_the_image() -> Result<()> {
+fn stock_btl_exchanges_messages_with_the_image() -> Result<()> {
     for mtu in [1500u16, 9000] {
         let wire = Wire::new()?;
         let Nic::Dgram { ours, peer } = wire.nic() else { anyhow::bail!("no datagrams") };
@@ -45,8 +46,8 @@ fn the_stock_btl_and_the_image() -> Result<()> {
         vm.wait_ready()?;
         vm.run("show devices")?.contains("enic")?.contains("link up")?;
         vm.run("show log")?.contains(&format!("UDP port {data} (usnic) has a receive queue"))?;
-        let told = vm.run("show usnic")?;
-        let line = told.text.lines().find_map(|line| line.split_once("modex ").map(|(_, hex)| hex));
+        let reply = vm.run("show usnic")?;
+        let line = reply.text.lines().find_map(|line| line.split_once("modex ").map(|(_, hex)| hex));
         let modex: Modex = line.context("`show usnic` has no modex")?.trim().parse()?;
         ask(&mut stock, &format!("peer {} 1 0", wire.translated(&modex)), "peer ok")?;
         vm.run("usnic ping node-1")?.contains("large PING answered")?;
@@ -65,7 +66,7 @@ fn the_stock_btl_and_the_image() -> Result<()> {
         drop(vm);
         let counters = vic.counters()?;
         ensure!(counter(&counters, "function0.complaints")? == 0, "{counters}");
-        // But for PINGs, and what is not usNIC's.
+        // The other frames are PINGs and non-usNIC traffic.
         let [received, steered] =
             ["received", "steered"].map(|name| counter(&counters, &format!("function0.{name}")));
         let (received, steered) = (received?, steered?);

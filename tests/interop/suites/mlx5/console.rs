@@ -1,23 +1,23 @@
-//! The console while stock Linux keeps a card of the image busy, and its loop halts between requests.
+//! Console latency while stock Linux keeps a card of the image busy, and the image's loop halts between requests.
 
 use super::*;
 
 const COMMANDS: usize = 100;
-/// A host that does something else makes commands late, too.
+/// Attempts, because other load on the host delays commands as well.
 const TRIES: usize = 3;
-/// What is typed just when the card has completed something shall not wait until the console is looked at in any case: one
-/// command in twenty may take longer than so many times the usual.
+/// Limit of the 95th percentile of command latency, as a multiple of the median. Input that arrives together with a
+/// completion of the card must not wait until the console's next periodic poll.
 const LATE: u32 = 5;
 
-/// Rounds of the image's loop that dealt with nothing but the card.
+/// Rounds of the image's loop that served only the card.
 fn brief_rounds(linux: &mut Linux) -> Result<u64> {
-    let said = linux.sh(&format!(
+    let count = linux.sh(&format!(
         "wget -q -O - http://{THERE}/metrics | sed -n 's/^isthmus_loop_brief_rounds_total{{.*}} //p'"
     ))?;
-    said.trim().parse().with_context(|| said)
+    count.trim().parse().with_context(|| count)
 }
 
-/// What commands take, the fastest first.
+/// Latencies of commands, sorted.
 fn commands(vm: &mut Vm) -> Result<Vec<Duration>> {
     let mut all = Vec::with_capacity(COMMANDS);
     for _ in 0..COMMANDS {

@@ -1,5 +1,5 @@
-//! The image's card on another core than the first, which does RoCE there; and a card that two cores share, on which RoCE is
-//! software's.
+//! A card of the image on a core other than the first, with RoCE in hardware; and a card that two cores share, with
+//! RoCE in software.
 
 use super::*;
 use serde_json::json;
@@ -8,7 +8,8 @@ const VOLUME: &str = "isthmus.volume.0.size=32MiB";
 /// Further addresses of the guest.
 const HOSTS: std::ops::Range<u32> = 10..42;
 
-/// Of a card of core 1: who says something to it first is found by the control plane, which is core 0's.
+/// A card of core 1. The control plane on core 0 resolves the address of a host that sends its first packet to the
+/// card.
 #[test]
 fn a_card_of_another_core_serves_a_volume_in_hardware() -> Result<()> {
     let words = format!("{VOLUME} isthmus.net.0.core=1 isthmus.roce.services=true");
@@ -19,9 +20,9 @@ fn a_card_of_another_core_serves_a_volume_in_hardware() -> Result<()> {
     cards.linux.sh(&format!("timeout 60 rping -c -a {THERE} -C 10 -S 4096 -V -v"))?;
     maps_and_verifies(&mut cards.linux)?;
     let page = cards.linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
-    for told in ["isthmus_roce_card_mads_total{port=\"net0\"} ", "isthmus_roce_card_up{port"] {
-        let line = page.lines().find_map(|line| line.split_once(told)).map(|(_, value)| value);
-        ensure!(line.is_some_and(|value| value != "0"), "{told}:\n{page}");
+    for metric in ["isthmus_roce_card_mads_total{port=\"net0\"} ", "isthmus_roce_card_up{port"] {
+        let line = page.lines().find_map(|line| line.split_once(metric)).map(|(_, value)| value);
+        ensure!(line.is_some_and(|value| value != "0"), "{metric}:\n{page}");
     }
     cards.end()
 }
@@ -31,8 +32,8 @@ fn a_card_of_another_core_that_reads_all_ones_under_load_is_reset() -> Result<()
     faults::a_card_is_reset(2, "isthmus.net.0.core=1", "all-ones", "does not answer")
 }
 
-/// A function for each of two cores: RoCE in hardware on both, for one client, who reads over either what it wrote over the
-/// other.
+/// A function for each of two cores, with RoCE in hardware on both. One client maps a volume over both, and reads over
+/// each the data that it wrote over the other.
 #[test]
 fn two_cores_have_a_function_each() -> Result<()> {
     let model = model(3, &[])?;
@@ -52,7 +53,7 @@ fn two_cores_have_a_function_each() -> Result<()> {
         let path = format!("ip:10.{}.0.1@ip:10.{}.0.2", n + 1, n + 1);
         let mode = if n == 0 { "" } else { "access_mode=migration" };
         if let Err(why) = map(&mut linux.guest, &format!("s{n}"), &path, "ram0", mode) {
-            return linux.fail(&format!("core {n}: it was not mapped: {why:#}"));
+            return linux.fail(&format!("core {n}: the volume was not mapped: {why:#}"));
         }
     }
     linux.sh("set -e
@@ -68,8 +69,8 @@ fn two_cores_have_a_function_each() -> Result<()> {
     vm.run("show log")?.lacks("ERROR")?;
     drop(vm);
     let counters = linux.end()?;
-    are_none(&counters, &["function1", "function2"], &["complaints"])?;
-    have_spoken(&counters, &["function1", "function2"], 20)
+    are_zero(&counters, &["function1", "function2"], &["complaints"])?;
+    have_sent_roce(&counters, &["function1", "function2"], 20)
 }
 
 /// Frames that each core has received.
@@ -83,14 +84,14 @@ fn received(linux: &mut Linux) -> Result<[u64; 2]> {
     Ok([of(0)?, of(1)?])
 }
 
-/// Pings of each of many hosts, which have to be answered.
+/// A shell command that pings the image from each host, and fails without an answer.
 fn pings(options: &str) -> String {
     let hosts: Vec<String> = HOSTS.map(|host| host.to_string()).collect();
     let ping = format!("ping {options} -I 10.1.0.$host {THERE} >/tmp/ping");
     format!("for host in {}; do {ping} || {{ cat /tmp/ping; exit 1; }}; done", hosts.join(" "))
 }
 
-/// Each of the hosts reaches the image, and each core has some of them.
+/// Checks that each host reaches the image, and that each core serves some of them.
 fn hosts_are_spread(linux: &mut Linux) -> Result<()> {
     let before = received(linux)?;
     linux.sh(&pings("-c 2 -i 0.1 -W 5"))?;
@@ -110,7 +111,7 @@ fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
     ensure!(interfaces[0]["loop"] == json!([0, 1]), "{interfaces}");
     ensure!(interfaces[0]["roce"] == "software", "{interfaces}");
     vm.run("show log")?
-        .contains("net0: RoCE in software: in hardware it is for ports of one core")?;
+        .contains("net0: RoCE in software: hardware RoCE needs a port of one core")?;
     let hosts = HOSTS.map(|host| format!("ip addr add 10.1.0.{host}/24 dev eth0"));
     linux.sh(&hosts.collect::<Vec<_>>().join("\n"))?;
     hosts_are_spread(&mut linux)?;
@@ -125,6 +126,6 @@ fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
     vm.run("show log")?.contains("works again")?.lacks("ERROR")?;
     drop(vm);
     let counters = linux.end()?;
-    are_none(&counters, &["function1"], &RULES)?;
+    are_zero(&counters, &["function1"], &RULES)?;
     Ok(())
 }

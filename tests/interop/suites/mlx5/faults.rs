@@ -1,15 +1,15 @@
-//! The image's card fails while stock Linux has a volume of the image mapped. What a card does when it fails is the
-//! model's opinion.
+//! Failures of the image's card while stock Linux has a volume of the image mapped. The model's behaviour on failures
+//! is an assumption.
 
 use super::*;
 
 const VOLUME: &str = "isthmus.volume.0.size=32MiB";
-/// The path is connected, and the device reads.
+/// A shell command that succeeds if the path is connected and the device is readable.
 const BACK: &str = "[ $(cat /sys/class/rtrs-client/s1/paths/*/state) = connected ] && \
     dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
 
-/// Maps the volume, writes to one part of it what is compared later, and has something written to another part on and on,
-/// whether it succeeds or not.
+/// Maps the volume, writes reference data to one part, and starts writing to another part continuously, ignoring
+/// errors.
 fn load(linux: &mut Linux) -> Result<()> {
     linux.sh("modprobe rnbd-client")?;
     map(&mut linux.guest, "s1", &format!("ip:{HERE}@ip:{THERE}"), "ram0", "")?;
@@ -22,13 +22,13 @@ fn load(linux: &mut Linux) -> Result<()> {
     Ok(())
 }
 
-/// The client connects again by itself, and finds what it wrote; and the volume is as good as before.
-fn is_back(cards: &mut Cards) -> Result<()> {
+/// Checks that the client reconnects by itself, that its data are intact, and that the volume works.
+fn recovers(cards: &mut Cards) -> Result<()> {
     let back = cards.linux.guest.wait_until(BACK, Duration::from_secs(150));
     if back.is_err() {
         let log = cards.vm.run("show log")?.text;
-        let said = cards.linux.sh("dmesg | grep -E 'rnbd|rtrs' | tail -20")?;
-        return cards.linux.fail(&format!("the client does not come back:\n{log}\n{said}"));
+        let messages = cards.linux.sh("dmesg | grep -E 'rnbd|rtrs' | tail -20")?;
+        return cards.linux.fail(&format!("the client does not reconnect:\n{log}\n{messages}"));
     }
     cards.linux.sh("touch /tmp/stop; until [ -e /tmp/stopped ]; do sleep 0.1; done
          dd if=/dev/rnbd0 of=/tmp/b bs=64k count=64 iflag=direct 2>/dev/null
@@ -37,28 +37,29 @@ fn is_back(cards: &mut Cards) -> Result<()> {
     unmap(&mut cards.linux.guest, 0)
 }
 
-/// Waits until the image says so of its first port. A line of the log may stand in what it says: then it is asked again.
+/// Waits until `is_so` accepts the state of the image's first port. A log line may be mixed into the reply, which is
+/// then requested again.
 pub fn until(vm: &mut Vm, is_so: impl Fn(&serde_json::Value) -> bool) -> Result<()> {
     let end = Instant::now() + LIMIT;
     loop {
-        let said = vm.run("show interfaces --json")?;
-        if said.json().is_ok_and(|interfaces| is_so(&interfaces[0])) {
+        let reply = vm.run("show interfaces --json")?;
+        if reply.json().is_ok_and(|interfaces| is_so(&interfaces[0])) {
             return Ok(());
         }
-        ensure!(Instant::now() < end, "{}", said.text);
+        ensure!(Instant::now() < end, "{}", reply.text);
         std::thread::sleep(Duration::from_millis(200));
     }
 }
 
-/// The image's card does something wrong under load, for which it is reset.
-pub fn a_card_is_reset(cpus: u32, words: &str, fault: &str, says: &str) -> Result<()> {
+/// The image resets its card after a fault under load, and logs `reason`.
+pub fn a_card_is_reset(cpus: u32, words: &str, fault: &str, reason: &str) -> Result<()> {
     let mut cards = Cards::boot_on(cpus, &[], &format!("{VOLUME} {words}"))?;
     load(&mut cards.linux)?;
     cards.linux.sh("sleep 1")?;
     cards.linux.model.order(1, fault)?;
     until(&mut cards.vm, |port| port["resets"] != 0)?;
-    cards.vm.run("show log")?.contains(says)?;
-    is_back(&mut cards)?;
+    cards.vm.run("show log")?.contains(reason)?;
+    recovers(&mut cards)?;
     let interfaces = cards.vm.run("show interfaces --json")?.json()?;
     ensure!(interfaces[0]["roce"] == "hardware", "{interfaces}");
     drop(cards.vm);
@@ -78,8 +79,8 @@ fn a_card_whose_firmware_fails_under_load_is_reset() -> Result<()> {
     a_card_is_reset(1, "", "fatal", "firmware")
 }
 
-/// Every register reads as all ones, and no reset helps: a card that was pulled out. (The model's process is not killed,
-/// because QEMU ends with it.)
+/// A card that was pulled out: all registers read as all ones, and no reset helps. The model's process keeps running,
+/// because QEMU would end with it.
 #[test]
 fn a_card_that_is_gone_leaves_the_rest_of_the_image_alone() -> Result<()> {
     let mut cards = Cards::boot(&[], VOLUME)?;

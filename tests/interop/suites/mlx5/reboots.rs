@@ -1,9 +1,9 @@
-//! The image and stock Linux, each with a function of a card, are booted anew in turns. The volume lies in the image's memory,
-//! so that Linux fills it again.
+//! Reboots of the image and of stock Linux in turn, each with a function of a card. The volume is in the image's
+//! memory, so Linux fills it again after each reboot.
 
 use super::*;
 
-/// So many rounds.
+/// Number of rounds.
 fn rounds() -> u32 {
     if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { 2 }
 }
@@ -20,7 +20,7 @@ fn either_side_is_booted_anew_and_the_volume_is_mapped_again() -> Result<()> {
     linux.sh("modprobe -a mlx5_ib rnbd-client && sleep 1")?;
     for round in 0..rounds() {
         cycle(&mut linux, round)?;
-        // In the middle of things, once in order and once without a word.
+        // Under load: an orderly reboot and a reset, in turn.
         map(&mut linux.guest, "s1", &format!("ip:{HERE}@ip:{THERE}"), "ram0", "")?;
         linux.sh("(dd if=/dev/zero of=/dev/rnbd0 bs=16k count=4096 oflag=direct 2>/dev/null
               touch /tmp/ended) >/dev/null 2>&1 </dev/null & sleep 0.3")?;
@@ -34,10 +34,10 @@ fn either_side_is_booted_anew_and_the_volume_is_mapped_again() -> Result<()> {
         }
         linux.sh("until [ -e /tmp/ended ]; do sleep 0.1; done; rm /tmp/ended")?;
         let back = "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
-        linux.guest.wait_until(back, LIMIT).context("after the image's end")?;
+        linux.guest.wait_until(back, LIMIT).context("after the image's reboot")?;
         unmap(&mut linux.guest, 0)?;
         cycle(&mut linux, round)?;
-        linux = boot_anew(linux)?;
+        linux = reboot(linux)?;
         vm.run("show log")?.lacks("ERROR")?;
     }
     cycle(&mut linux, 0)?;
@@ -46,11 +46,11 @@ fn either_side_is_booted_anew_and_the_volume_is_mapped_again() -> Result<()> {
     Ok(())
 }
 
-/// Maps the volume, writes, reads, and lets it go.
+/// Maps the volume, writes, reads, and unmaps it.
 fn cycle(linux: &mut Linux, round: u32) -> Result<()> {
     linux.sh(&format!("ping -c 1 -W 5 {THERE} || ping -c 3 -W 5 {THERE}"))?;
     if let Err(why) = map(&mut linux.guest, "s1", &format!("ip:{HERE}@ip:{THERE}"), "ram0", "") {
-        return linux.fail(&format!("round {round}: it was not mapped: {why:#}"));
+        return linux.fail(&format!("round {round}: the volume was not mapped: {why:#}"));
     }
     linux.sh("dd if=/dev/urandom of=/tmp/a bs=64k count=64 2>/dev/null
          dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null
@@ -59,8 +59,8 @@ fn cycle(linux: &mut Linux, round: u32) -> Result<()> {
     unmap(&mut linux.guest, 0)
 }
 
-/// Linux is switched off without a word, with the volume mapped, and comes back.
-fn boot_anew(mut linux: Linux) -> Result<Linux> {
+/// Kills Linux while it has the volume mapped, and boots it again.
+fn reboot(mut linux: Linux) -> Result<Linux> {
     map(&mut linux.guest, "s1", &format!("ip:{HERE}@ip:{THERE}"), "ram0", "")?;
     let Linux { model, mut guest } = linux;
     guest.vm.kill();

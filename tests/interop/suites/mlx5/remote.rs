@@ -1,17 +1,17 @@
-//! The image is a client of a stock Linux server, over cards that do RoCE, and exports again what it has of it.
+//! The image as a client of a stock Linux server over cards that do RoCE; it exports the server's volume again.
 
 use interop_tests::remote::{serve, wait_for};
 
 use super::faults::until;
 use super::*;
 
-/// The image maps the guest's disk.
+/// Settings with which the image maps the guest's disk.
 const FAR: &str = "isthmus.volume=[] isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
     isthmus.remote.0.device_path=/dev/ram0 isthmus.remote.0.path=ip:10.1.0.2@ip:10.1.0.1";
 const OPEN: &str = "/dev/ram0,open,";
 
-/// Stock Linux serves with this parameter of `rtrs-server`, and maps what the image makes of it; and again when the image's
-/// card was reset.
+/// Stock Linux serves with this parameter of `rtrs-server`, and maps the volume that the image exports again; and once
+/// more after a reset of the image's card.
 fn a_volume_of_linux_is_exported_again(parameter: &str) -> Result<()> {
     let mut cards = Cards::boot(&[], FAR)?;
     serve(&mut cards.linux.guest, parameter)?;
@@ -21,7 +21,7 @@ fn a_volume_of_linux_is_exported_again(parameter: &str) -> Result<()> {
     storage::flushes_and_discards(&mut cards.linux.guest)?;
     cards.linux.sh("cmp /dev/rnbd0 /dev/ram0")?;
     let counters = cards.linux.model.counters_so_far()?;
-    are_none(&counters, &BOTH, &["roce_dropped"])?;
+    are_zero(&counters, &BOTH, &["roce_dropped"])?;
     unmap(&mut cards.linux.guest, 0)?;
 
     let reads = "remote read far count=2000 size=4KiB depth=32";
@@ -41,8 +41,8 @@ fn a_volume_of_linux_is_exported_again(parameter: &str) -> Result<()> {
     unmap(&mut cards.linux.guest, 0)?;
     drop(cards.vm);
     let counters = cards.linux.end()?;
-    are_none(&counters, &BOTH, &RULES)?;
-    have_spoken(&counters, &BOTH, 10_000)
+    are_zero(&counters, &BOTH, &RULES)?;
+    have_sent_roce(&counters, &BOTH, 10_000)
 }
 
 #[test]

@@ -1,32 +1,33 @@
-//! SMC-R between the image and stock Linux, each at functions of models that do RoCE: one card, and two that stand in for
-//! each other.
+//! SMC-R between the image and stock Linux, each at functions of models that do RoCE: over one card, and over two with
+//! failover.
 
 use interop_tests::smc::{prepare, serve};
 
 use super::*;
 
-/// The image is the server of port 7, and behind 7001 the client of a server in the guest.
+/// The image is the server of port 7, and relays port 7001 to a server in the guest.
 const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.rule.0.name=smc isthmus.rule.0.listen=7001 isthmus.rule.0.backend=10.1.0.1:7777 \
     isthmus.rule.0.backend_smc=true isthmus.rule.0.connect_timeout_ms=20000";
 const PORTS: [u16; 2] = [7, 7001];
-/// Sockets of the guest for a connection through each of them.
+/// SMC-R sockets of the guest for one connection to each of the ports.
 const SOCKETS: [usize; 2] = [1, 2];
 const GONE: &str = "killall smc; n=0; rmmod smc_diag
     until rmmod smc 2>/dev/null; do sleep 0.5; n=$((n+1)); [ $n -lt 60 ] || exit 1; done";
-/// Packets that the image may send to queue pairs that are gone: `rmmod smc` sends DELETE_LINK for each of the two link
-/// groups, and destroys its queue pair without waiting for the DELETE_LINK that answers it (`smc_lgr_cleanup`). The image
-/// keeps its own for 250 ms, less than their timeout: it does not send it again.
+/// Packets that the image may send to destroyed queue pairs: `rmmod smc` sends DELETE_LINK for each of the two link
+/// groups, and destroys its queue pair without waiting for the DELETE_LINK response (`smc_lgr_cleanup`). The image
+/// keeps its queue pair for 250 ms, which is less than the retransmission timeout, so it does not send the response
+/// again.
 const LATE: u64 = 2;
 
-/// An echo, and while it stands open, that all of the guest's sockets speak SMC-R.
+/// Runs an echo, and checks while it is open that all of the guest's sockets use SMC-R.
 fn echoes(linux: &mut Linux, port: u16, words: &str, sockets: usize) -> Result<()> {
     linux.sh(&format!("timeout 110 smc echo {THERE} {port} {words} hold=4 > /tmp/held 2>&1 &"))?;
     let open = format!("[ $(smc sockets | grep -c 'ACTIVE SMCR') = {sockets} ]");
     let waited = linux.guest.wait_until(&open, Duration::from_secs(60));
-    let said = linux.sh("smc sockets; cat /tmp/held")?;
-    waited.with_context(|| format!("port {port}:\n{said}"))?;
-    ensure!(!said.contains("ACTIVE TCP"), "{said}");
+    let output = linux.sh("smc sockets; cat /tmp/held")?;
+    waited.with_context(|| format!("port {port}:\n{output}"))?;
+    ensure!(!output.contains("ACTIVE TCP"), "{output}");
     linux.guest.wait_until("grep fine /tmp/held", Duration::from_secs(60))
 }
 
@@ -46,10 +47,10 @@ fn cards_of_the_image_and_linux_speak_smc() -> Result<()> {
         ensure!(counter(&counters, &format!("{function}.roce_dropped"))? == 0, "{counters}");
     }
     cards.linux.sh(GONE)?;
-    cards.end_behind(LATE)
+    cards.end_with_late_packets(LATE)
 }
 
-/// A second function of each, by a model of its own: the other card.
+/// Options of a second model: the other card of both machines.
 const SECOND: [&str; 2] = ["--number", "9"];
 
 #[test]
@@ -78,7 +79,7 @@ fn links_over_two_cards_stand_in_for_each_other() -> Result<()> {
     prepare(&mut linux.guest)?;
     linux.sh(&format!("smc echo {THERE} 7 20000 1000000 2 time seconds=60 > /tmp/good 2>&1 &"))?;
     have_links(&mut vm, 2).context("at first")?;
-    // Each card loses its cable under the streams, at both ends, and gets it back.
+    // The cable of each card in turn is unplugged at both ends under load, and plugged in again.
     for card in 0..2 {
         for (up, links) in [(false, 1), (true, 2)] {
             let model = if card == 0 { &mut linux.model } else { &mut second };
@@ -92,8 +93,8 @@ fn links_over_two_cards_stand_in_for_each_other() -> Result<()> {
         }
     }
     let done = linux.guest.wait_until("grep fine /tmp/good", Duration::from_secs(120));
-    let said = linux.sh("cat /tmp/good; smc sockets")?;
-    done.with_context(|| said.clone())?;
+    let output = linux.sh("cat /tmp/good; smc sockets")?;
+    done.with_context(|| output.clone())?;
     let stats = linux.sh(&format!("wget -q -O - http://{THERE}/api/smc/stats"))?;
     let stats: serde_json::Value = serde_json::from_str(&stats)?;
     ensure!(stats["failovers"].as_u64() >= Some(2), "{stats:#}");
@@ -101,7 +102,7 @@ fn links_over_two_cards_stand_in_for_each_other() -> Result<()> {
     Ok(())
 }
 
-/// Waits until the link group with the guest has so many links that carry connections.
+/// Waits until the link group with the guest has this many active links.
 fn have_links(vm: &mut Vm, count: usize) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {

@@ -1,11 +1,11 @@
-//! A machine at the other side of a bridge that lies, tears, floods, flips the link and resets, over the model's own
-//! registers and windows, while the image serves somebody else over Ethernet: nobody else notices, nothing is left over,
-//! and an honest image comes to the same bridge afterwards.
+//! A malicious machine at the other side of a bridge, while the image serves another client over Ethernet. The machine
+//! corrupts, tears, floods, toggles the link and resets, through the model's registers and windows. The other client is
+//! not affected, no resources leak, and a well-behaved image uses the same bridge afterwards.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use interop_tests::bridge_peer::{BridgePeer, Kind as Whose, Moves};
+use interop_tests::bridge_peer::{Attacks, BridgePeer, Kind as PeerKind};
 use interop_tests::image_spec;
 use launch::guest::Wire;
 use launch::qemu::{Disk, Vm};
@@ -17,46 +17,51 @@ use super::{AMD, Bridge, GEN3, GEN4, Kind, PATIENCE, SWITCHTEC, boot, shown, wai
 /// Bytes of the disk that the other client reads.
 const DISK: usize = 4 << 20;
 
-/// What is done one after the other, each for a while.
-const MOVES: [(&str, Moves); 6] = [
-    ("one word in 200 is a lie", Moves { lies: 200, ..QUIET }),
-    ("one word in 8 is a lie", Moves { lies: 8, ..QUIET }),
-    ("it scribbles", Moves { scribbles: true, ..QUIET }),
-    ("it plays with scratchpads, bells and the link", Moves { signals: true, ..QUIET }),
-    ("it goes and comes back", Moves { resets: true, ..QUIET }),
-    ("all at once", Moves { lies: 20, scribbles: true, signals: true, resets: true }),
+/// Attacks, each run for a while.
+const ATTACKS: [(&str, Attacks); 6] = [
+    ("one write in 200 corrupted", Attacks { corrupt_one_in: 200, ..NONE }),
+    ("one write in 8 corrupted", Attacks { corrupt_one_in: 8, ..NONE }),
+    ("random writes to the window", Attacks { scribbles: true, ..NONE }),
+    ("scratchpads, doorbells and the link", Attacks { signals: true, ..NONE }),
+    ("resets", Attacks { resets: true, ..NONE }),
+    (
+        "all at once",
+        Attacks { corrupt_one_in: 20, scribbles: true, signals: true, resets: true },
+    ),
 ];
-const QUIET: Moves = Moves { lies: 0, scribbles: false, signals: false, resets: false };
+const NONE: Attacks =
+    Attacks { corrupt_one_in: 0, scribbles: false, signals: false, resets: false };
 
 /// Free queue pairs, connections, and free memory.
-fn left(vm: &mut Vm) -> Result<[u64; 3]> {
+fn resources(vm: &mut Vm) -> Result<[u64; 3]> {
     let ntb = shown(vm)?;
     let memory = vm.run("show memory --json")?.json()?;
     let all = [&ntb["queue_pairs_free"], &ntb["connections"], &memory["arena_free"]];
-    let mut left = [0; 3];
-    for (left, value) in left.iter_mut().zip(all) {
-        *left = value.as_u64().with_context(|| format!("no count in {ntb:#} or {memory:#}"))?;
+    let mut counts = [0; 3];
+    for (count, value) in counts.iter_mut().zip(all) {
+        *count = value.as_u64().with_context(|| format!("no count in {ntb:#} or {memory:#}"))?;
     }
-    Ok(left)
+    Ok(counts)
 }
 
-fn wait_left(vm: &mut Vm, wanted: [u64; 3]) -> Result<()> {
+/// Waits until the resources are as before the attacks.
+fn wait_for_resources(vm: &mut Vm, wanted: [u64; 3]) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let now = left(vm)?;
+        let now = resources(vm)?;
         if now == wanted {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "left {now:?}, before {wanted:?}");
+        ensure!(Instant::now() < deadline, "resources {now:?}, before {wanted:?}");
         std::thread::sleep(Duration::from_millis(200));
     }
 }
 
-/// The one that serves a volume in memory over the bridge, where it lends the session's memory to whoever lies, and a disk
-/// over Ethernet; and the one that reads the disk.
+/// Boots two images. The server exports a volume in memory over the bridge, where it lends the session's memory to the
+/// attacker, and a disk over Ethernet. The neighbour reads the disk.
 fn site(bridge: &Bridge, wire: &Wire, disk: &Disk) -> Result<[Vm; 2]> {
     let (here, there) = wire.stream();
-    // Interface and disk are in front of the bridge.
+    // Interface and disk take the PCI slots before the bridge's.
     let words = "isthmus.ntb.0.device=pci:0000:00:03.0 isthmus.volume.0.name=ram0 isthmus.volume.0.size=4MiB isthmus.volume.1.name=data \
                  isthmus.volume.1.disk=0 isthmus.rnbd.queue_depth=16 isthmus.rnbd.always_invalidate=false \
                  isthmus.net.0.address=10.1.0.1/24";
@@ -69,7 +74,7 @@ fn site(bridge: &Bridge, wire: &Wire, disk: &Disk) -> Result<[Vm; 2]> {
     Ok([server, neighbour])
 }
 
-/// The other client goes on, and so does the console of the image.
+/// Checks that the other client can read, and that the image's console answers.
 fn others_are_unharmed(server: &mut Vm, neighbour: &mut Vm) -> Result<()> {
     let read = neighbour.run("remote read far count=100 size=4KiB depth=8")?;
     read.contains("100 reads of 4096")?;
@@ -77,7 +82,7 @@ fn others_are_unharmed(server: &mut Vm, neighbour: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-fn whoever_lies_reaches_nothing_else(kind: Kind, whose: Whose) -> Result<()> {
+fn whoever_lies_reaches_nothing_else(kind: Kind, peer_kind: PeerKind) -> Result<()> {
     let seed = std::env::var("ISTHMUS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("seed {seed}");
@@ -87,69 +92,69 @@ fn whoever_lies_reaches_nothing_else(kind: Kind, whose: Whose) -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), &contents)?;
     let wire = Wire::new()?;
-    // Both machines of the model have an engine: the socket of the second one stays unused until the end.
+    // The model gives both machines an engine. The second engine's socket is unused until the end.
     let bridge = kind.start()?;
     let [mut server, mut neighbour] = site(&bridge, &wire, &Disk::new(file.path()))?;
     super::wait_for(&mut neighbour, "remote list csv", "far,neighbour,data,open,", PATIENCE)?;
     others_are_unharmed(&mut server, &mut neighbour)?;
-    let before = left(&mut server)?;
+    let before = resources(&mut server)?;
 
-    let peer = BridgePeer::start(whose, &bridge.model.socket_of(1), "ram0", seed);
-    peer.wait_reads(50).context("an honest machine at first")?;
-    let honest = shown(&mut server)?;
-    ensure!(honest["link"] == "up" && honest["violations"] == 0, "{honest:#}");
+    let peer = BridgePeer::start(peer_kind, &bridge.model.socket_of(1), "ram0", seed);
+    peer.wait_reads(50).context("before the attacks")?;
+    let ntb = shown(&mut server)?;
+    ensure!(ntb["link"] == "up" && ntb["violations"] == 0, "{ntb:#}");
     for round in 0..rounds {
-        for (what, moves) in MOVES {
-            let told = || format!("round {round}, seed {seed}: {what}");
-            peer.moves(moves);
+        for (what, attacks) in ATTACKS {
+            let case = || format!("round {round}, seed {seed}: {what}");
+            peer.set_attacks(attacks);
             let until = Instant::now() + Duration::from_secs(3);
             while Instant::now() < until {
-                others_are_unharmed(&mut server, &mut neighbour).with_context(told)?;
+                others_are_unharmed(&mut server, &mut neighbour).with_context(case)?;
             }
-            peer.moves(QUIET);
-            // Of what was a lie nobody asks again over a path that stands: an honest machine goes and comes back.
-            server.run("ntb reset").with_context(told)?;
-            peer.wait_reads(20).with_context(|| format!("honest after {}", told()))?;
+            peer.set_attacks(NONE);
+            // Requests that were lost to corruption are not retried while the path is up, so the bridge is reset.
+            server.run("ntb reset").with_context(case)?;
+            peer.wait_reads(20).with_context(|| format!("after {}", case()))?;
         }
     }
-    let lies = peer.lies();
-    ensure!(lies > 20, "only {lies} lies were told");
+    let corrupted = peer.corrupted();
+    ensure!(corrupted > 20, "only {corrupted} writes were corrupted");
     drop(peer);
-    let noticed = shown(&mut server)?;
-    let count = |key: &str| noticed[key].as_u64().unwrap_or(0);
-    ensure!(count("violations") > 3 && count("link_down") > 3, "{noticed:#}");
-    ensure!(noticed["last_violation"].is_string(), "{noticed:#}");
+    let ntb = shown(&mut server)?;
+    let count = |key: &str| ntb[key].as_u64().unwrap_or(0);
+    ensure!(count("violations") > 3 && count("link_down") > 3, "{ntb:#}");
+    ensure!(ntb["last_violation"].is_string(), "{ntb:#}");
     let log = server.run("show log")?;
     log.contains("ntb0: the peer wrote ")?.lacks("panic")?;
-    wait_left(&mut server, before).context("when the liar is gone")?;
+    wait_for_resources(&mut server, before).context("after the attacks")?;
 
     let mut client = bridge.client()?;
-    wait_open(&mut client).context("an honest image in its place")?;
+    wait_open(&mut client).context("a well-behaved image after the attacks")?;
     client.run("remote read far count=300 size=4KiB depth=16")?.contains("300 reads of 4096")?;
     others_are_unharmed(&mut server, &mut neighbour)?;
     let session = neighbour.run("remote list csv")?;
     session.contains("far,neighbour,data,open,")?;
     neighbour.run("show log")?.lacks("ERROR")?;
-    ensure!(std::fs::read(file.path())? == contents, "the volume changed, which nobody wrote to");
+    ensure!(std::fs::read(file.path())? == contents, "the disk changed without a write");
     Ok(())
 }
 
 #[test]
 fn whoever_lies_over_intel_gen3_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(GEN3, Whose::Gen3)
+    whoever_lies_reaches_nothing_else(GEN3, PeerKind::Gen3)
 }
 
 #[test]
 fn whoever_lies_over_intel_gen4_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(GEN4, Whose::Gen4)
+    whoever_lies_reaches_nothing_else(GEN4, PeerKind::Gen4)
 }
 
 #[test]
 fn whoever_lies_over_amd_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(AMD, Whose::Amd)
+    whoever_lies_reaches_nothing_else(AMD, PeerKind::Amd)
 }
 
 #[test]
 fn whoever_lies_over_switchtec_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(SWITCHTEC, Whose::Switchtec)
+    whoever_lies_reaches_nothing_else(SWITCHTEC, PeerKind::Switchtec)
 }

@@ -1,6 +1,7 @@
-//! Intel's DSA on its model. Its portals are memory that QEMU maps into the guest, so that MOVDIR64B works there; but
-//! QEMU's TCG does not have the instruction. Under TCG Linux's idxd runs as a module that makes eight stores of it
-//! (`idxd_stores`, its source otherwise as it is); as Debian has it where KVM and the host's CPU can.
+//! Intel's DSA on its model. The portals are memory that QEMU maps into the guest, so that MOVDIR64B works there, but
+//! QEMU's TCG lacks the instruction. Under TCG, Linux's idxd therefore runs as the module `idxd_stores`, which replaces
+//! it by eight stores and is otherwise unchanged. Debian's own module runs where KVM and the host's CPU have the
+//! instruction.
 
 use super::{PATIENCE, counter, load};
 use anyhow::{Context, Result, ensure};
@@ -11,7 +12,7 @@ use launch::models::ModelServer;
 use launch::qemu::{Accelerator, Program, Spec};
 use std::path::PathBuf;
 
-/// A queue of sixteen descriptors for the kernel's own users, as `accel-config` sets one up.
+/// A shell command that configures a queue of sixteen descriptors for kernel users, as `accel-config` does.
 const CONFIGURE: &str = "
     cd /sys/bus/dsa/devices || exit 1
     echo 0 > engine0.0/group_id && echo 0 > wq0.0/group_id && echo dedicated > wq0.0/mode &&
@@ -37,15 +38,15 @@ impl Engine {
         Ok(Engine { model, guest })
     }
 
-    /// Loads the driver, sets a queue up, and has dmatest copy so often; what it and the driver have said, and how many
-    /// interrupts the queue has raised.
+    /// Loads the driver, configures a queue, and runs dmatest with this many copies. Returns the messages of dmatest
+    /// and the driver, and the number of the queue's interrupts.
     fn dmatest(&mut self, driver: &str, copies: u32) -> Result<(String, u64)> {
         self.guest.sh(&load(driver))?;
-        let said = |guest: &mut Guest| {
+        let messages = |guest: &mut Guest| {
             guest.sh("dmesg | grep -i -e dmatest -e idxd -e BUG -e Oops -e 'Call Trace' || true")
         };
         if let Err(why) = self.guest.sh(CONFIGURE) {
-            return Err(why.context(said(&mut self.guest)?));
+            return Err(why.context(messages(&mut self.guest)?));
         }
         self.guest.sh(&format!(
             "modprobe dmatest && cd /sys/module/dmatest/parameters
@@ -53,13 +54,13 @@ impl Engine {
              echo dma0chan0 > channel; echo 1 > run"
         ))?;
         self.guest.wait_until("[ $(cat /sys/module/dmatest/parameters/run) = N ]", PATIENCE)?;
-        let said = said(&mut self.guest)?;
+        let said = messages(&mut self.guest)?;
         let lines = self.guest.sh("grep idxd-portal /proc/interrupts")?;
         let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
         Ok((said, lines.lines().filter_map(count).sum()))
     }
 
-    /// Switches the guest off; what the model counted.
+    /// Switches the guest off, and returns the model's counters.
     fn end(mut self) -> Result<String> {
         self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
         self.guest.vm.wait_exit()?;
@@ -67,7 +68,7 @@ impl Engine {
     }
 }
 
-/// Copies arrive whole, each with an interrupt, and the model has nothing to complain of.
+/// Checks that all copies are complete, each with an interrupt, and that the model reports no fault.
 fn passes_dmatest(mut engine: Engine, driver: &str) -> Result<()> {
     let (said, interrupts) = engine.dmatest(driver, 200)?;
     ensure!(said.contains("200 tests, 0 failures"), "{said}");
@@ -81,8 +82,8 @@ fn passes_dmatest(mut engine: Engine, driver: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing tells the server of what is written to the portals but their memory: a stock guest without a driver writes a
-/// word there, and the model finds that it is for no queue.
+/// The model server learns of portal writes only from the portals' memory. A stock guest without a driver writes a word
+/// there, and the model finds that it belongs to no queue.
 #[test]
 fn what_a_guest_stores_in_a_portal_of_dsa_arrives() -> Result<()> {
     let mut engine = Engine::boot(&[], |spec| spec)?;

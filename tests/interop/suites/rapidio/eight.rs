@@ -1,5 +1,5 @@
-//! Eight boards on three switches that are joined in a ring, two of them twice: stock Linux enumerates them, then the
-//! image does, and what either has left in the devices is the same.
+//! Eight boards on three switches in a ring, two of which are joined by two links. Stock Linux enumerates the network,
+//! then the image does, and both leave the same state in the devices.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -21,20 +21,20 @@ fn network() -> Result<ModelServer> {
     ModelServer::start_several(&server, "tsi721", 1, &["--topology", TOPOLOGY])
 }
 
-/// Ids, component tags as far as Linux has them, and routes, of all but the host.
-fn left(model: ModelServer) -> Result<BTreeMap<String, u32>> {
-    let told = model.counters()?;
-    let lines = told.lines().filter_map(|line| line.split_once(' '));
-    let mut left = BTreeMap::new();
+/// Device IDs, locks, routes, and the part of the component tags that Linux uses, of all devices but the host.
+fn state_after(model: ModelServer) -> Result<BTreeMap<String, u32>> {
+    let counters = model.counters()?;
+    let lines = counters.lines().filter_map(|line| line.split_once(' '));
+    let mut state = BTreeMap::new();
     for (name, value) in lines.filter(|(name, _)| !name.starts_with("endpoint0")) {
         let value: u32 = value.parse().with_context(|| format!("{name} {value}"))?;
         let value = if name.ends_with(".tag") { value & 0x1_ffff } else { value };
-        let is_meant = [".id", ".tag", ".lock"].iter().any(|end| name.ends_with(end));
-        if is_meant || name.contains(".route") {
-            left.insert(name.to_string(), value);
+        let is_compared = [".id", ".tag", ".lock"].iter().any(|end| name.ends_with(end));
+        if is_compared || name.contains(".route") {
+            state.insert(name.to_string(), value);
         }
     }
-    Ok(left)
+    Ok(state)
 }
 
 fn by_linux() -> Result<BTreeMap<String, u32>> {
@@ -48,7 +48,7 @@ fn by_linux() -> Result<BTreeMap<String, u32>> {
                  { echo 0 > /sys/bus/rapidio/scan; false; }";
     guest.wait_until(found, PATIENCE)?;
     guest.vm.kill();
-    left(model)
+    state_after(model)
 }
 
 fn by_the_image(words: &str) -> Result<(ModelServer, Vec<u64>)> {
@@ -69,8 +69,8 @@ fn by_the_image(words: &str) -> Result<(ModelServer, Vec<u64>)> {
 fn eight_boards_and_loops_are_enumerated_as_linux_does_it() -> Result<()> {
     let wanted = by_linux()?;
     let (model, ids) = by_the_image("isthmus.rapidio.0.id=1")?;
-    let got = left(model)?;
-    ensure!(wanted.len() > 40, "Linux has left only {wanted:?}");
+    let got = state_after(model)?;
+    ensure!(wanted.len() > 40, "Linux has set only {wanted:?}");
     let differs = |name: &&String| wanted.get(*name) != got.get(*name);
     let names: Vec<&String> = wanted.keys().chain(got.keys()).filter(differs).collect();
     ensure!(names.is_empty(), "{names:?} differ: Linux {wanted:?}, ours {got:?}");
@@ -78,7 +78,7 @@ fn eight_boards_and_loops_are_enumerated_as_linux_does_it() -> Result<()> {
     sorted.sort_unstable();
     sorted.dedup();
     ensure!(sorted.len() == 7, "{ids:?}");
-    // With ids of 16 bits it is the same, but for the width: Linux's driver has none.
+    // 16-bit IDs give the same result. Linux's driver does not support them.
     let (_, wide) = by_the_image("isthmus.rapidio.0.id=1 isthmus.rapidio.0.id_size=16")?;
     ensure!(wide == ids, "{wide:?}, not {ids:?}");
     Ok(())

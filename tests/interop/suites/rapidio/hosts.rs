@@ -1,5 +1,5 @@
-//! Two images that both are to be the host of a network: whichever comes first, the one with the lower id is an agent in
-//! the end, and each is reached by the other.
+//! Two images that are both configured as the host of a network. In either boot order, the one with the lower ID
+//! becomes an agent, and both reach each other.
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -7,12 +7,12 @@ use launch::models::ModelServer;
 use launch::qemu::{Nic, Vm, free_port};
 
 use super::PATIENCE;
-use super::pair::{Board, Client, network, ready, tells, until};
+use super::pair::{Board, Client, network, ready, until, wait_for_log};
 
 const LOWER: Board = Board { place: 0, role: "role = \"host\"\nid = 1" };
 const HIGHER: Board = Board { place: 1, role: "role = \"host\"\nid = 9" };
 
-/// Clients of the lower one reach the echo of the higher.
+/// The rule by which clients of the lower host reach the echo service of the higher.
 const RULE: &str = "[[rule]]\nname = \"way\"\nlisten = 7000\nbackend = [\"rio_cm:9:7\"]\n";
 const ECHO: &str = "services = [\"echo\"]\n";
 
@@ -33,7 +33,7 @@ fn of_two_hosts_the_lower_one_retreats_whichever_comes_first() -> Result<()> {
         until(&mut first, "rapidio", |shown| shown["state"] == "ready")?;
         let second = start(&model, port, !lower_is_first)?;
         let (mut low, mut high) = if lower_is_first { (first, second) } else { (second, first) };
-        tells(&mut low, "rio0: another host enumerates this network")?;
+        wait_for_log(&mut low, "rio0: another host enumerates this network")?;
         let is_host = |shown: &serde_json::Value| shown["state"] == "ready" && shown["id"] == 9;
         let shown = until(&mut high, "rapidio", is_host)?;
         ensure!(shown["role"] == "host", "{shown:#}");
@@ -41,10 +41,10 @@ fn of_two_hosts_the_lower_one_retreats_whichever_comes_first() -> Result<()> {
             |shown: &serde_json::Value| shown["state"] == "ready" && shown["role"] == "agent";
         let shown = until(&mut low, "rapidio", is_agent)?;
         ensure!(shown["id"] != 9, "{shown:#}");
-        // The lower one may have seen half of a network at first, and looks again.
+        // The lower host may have enumerated only half of the network at first, and scans again.
         let deadline = Instant::now() + PATIENCE;
         while let Err(why) = Client::connect(port)?.echo(&[0, 1, 1000, 4068]) {
-            ensure!(Instant::now() < deadline, "the higher one is not reached: {why:#}");
+            ensure!(Instant::now() < deadline, "the higher host is not reached: {why:#}");
         }
         for vm in [&mut low, &mut high] {
             vm.run("show log")?.lacks("panic")?;

@@ -1,6 +1,5 @@
-//! LINX over RIOCM between two images, each at a port of a switch: the names of one are found by the other, and signals
-//! of all lengths come back. Then from one to a stock server behind the other: a client of one image speaks to redis
-//! through both, over TCP, RapidIO and TCP.
+//! LINX over RIOCM between two images at ports of a switch: each finds the other's endpoint names, and signals of all
+//! lengths are echoed. A client of one image also uses redis behind the other, over TCP, RapidIO and TCP.
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
@@ -18,16 +17,16 @@ use serde_json::Value;
 use super::PATIENCE;
 use super::pair::{Client, FAR, NEAR, Pair, WIDE, network, ready, until};
 
-/// A signal's longest body: with its number that is `max_message`.
+/// Longest body of a signal. With the signal number it is `max_message`.
 const LONGEST: usize = 65_532;
 
-/// A link to the other board.
+/// The link of each board to the other.
 const LINK: [&str; 2] = [
     "[[linx]]\nname = \"peer\"\ntransport = \"riocm\"\nrapidio = 0\npeer_id = 0\nport = 11\npeer_port = 22\n",
     "[[linx]]\nname = \"peer\"\ntransport = \"riocm\"\nrapidio = 0\npeer_id = 1\nport = 22\npeer_port = 11\n",
 ];
 
-/// The rule by which a client reaches the other board's echo service, which is there, too.
+/// The rule by which a client reaches the other board's echo service, and the service.
 const OUT: &str = "services = [\"echo\"]\n[[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"linx:peer/echo\"]\n\
                    connect_timeout_ms = 60000\n";
 
@@ -35,7 +34,7 @@ fn is_up(link: &Value) -> bool {
     link["state"] == "up"
 }
 
-/// A page of a board.
+/// Fetches a page from a board.
 fn get(port: u16, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -55,9 +54,10 @@ fn start() -> Result<Pair> {
     Ok(pair)
 }
 
-/// Lengths about every border of RIOCM's packets, and many more.
+/// Lengths around the boundaries of RIOCM packets, and many more.
 fn lengths() -> Vec<usize> {
-    // A packet has 4096 bytes: 28 of a first packet's headers, 16 of the others', and the signal's number.
+    // A packet has 4096 bytes, including 28 bytes of headers in the first packet, 16 in the others, and the signal
+    // number.
     let borders = [0, 4064, 4064 + 4080, 4064 + 15 * 4080, LONGEST];
     let about = borders.into_iter().flat_map(|at: usize| at.saturating_sub(2)..=at + 2);
     about.filter(|len| *len <= LONGEST).chain((0..60).map(|n| n * n * 37 % LONGEST)).collect()
@@ -70,7 +70,7 @@ fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> R
     for board in 0..2 {
         pair.client(board)?.echo(&lengths)?;
     }
-    // Both ways at a time, over several connections of each.
+    // Both directions at once, over several connections of each board.
     std::thread::scope(|scope| {
         let ports = pair.ports.iter().flat_map(|port| [*port; 3]);
         let echo = |port| move || Client::connect(port)?.echo(&[1000, 60_000, 3, 5000]);
@@ -95,15 +95,15 @@ fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> R
     ] {
         ensure!(page.lines().any(|line| line == sample), "no {sample} in\n{page}");
     }
-    // What a length says that no link takes ends a connection, and nothing else.
+    // A length beyond the link's limit ends only its own connection.
     let mut wrong = pair.client(0)?;
     wrong.0.write_all(&(1u32 << 20).to_be_bytes())?;
-    ensure!(wrong.receive().is_err(), "it was answered");
+    ensure!(wrong.receive().is_err(), "the message was answered");
     pair.boards[0].run("show log")?.contains("announces a message of 1048576 bytes")?;
     pair.client(0)?.echo(&[7])
 }
 
-/// Between our own ids may have 16 bits, and the bridges vectors of MSI-X: they end halts.
+/// Between two images, IDs may have 16 bits, and the bridges use MSI-X vectors, which wake a halted image.
 #[test]
 fn two_images_with_ids_of_16_bits_have_signals_of_all_lengths_back() -> Result<()> {
     let more =
@@ -120,22 +120,23 @@ fn two_images_with_ids_of_16_bits_have_signals_of_all_lengths_back() -> Result<(
     Ok(())
 }
 
-/// Whichever dies, and when: the other tells its clients, and everything is as before when it has come back.
+/// Kills either board at any moment. The other board ends its clients' connections, and the link works again once the
+/// killed board is back.
 #[test]
 fn either_board_is_killed_and_the_other_goes_on_when_it_is_back() -> Result<()> {
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { 4 };
     let mut pair = start()?;
     let mut rng = rand::rngs::StdRng::seed_from_u64(19);
     for round in 0..rounds {
-        // Each twice at least.
+        // Each board is killed twice at least.
         let victim = if round < 4 { round % 2 } else { rng.random_range(0..2) };
         let other = 1 - victim;
-        let told = || format!("round {round}: board {victim} was killed");
+        let case = || format!("round {round}: board {victim} was killed");
         let mut client = pair.client(other)?;
         client.echo(&[100])?;
         let port = pair.ports[victim];
         let load = std::thread::spawn(move || {
-            // Until the board dies with it.
+            // Until the board is killed.
             while Client::connect(port).and_then(|mut one| one.echo(&[60_000, 5, 4000])).is_ok() {}
         });
         let until_then = Instant::now() + Duration::from_millis(rng.random_range(0..1500));
@@ -143,24 +144,24 @@ fn either_board_is_killed_and_the_other_goes_on_when_it_is_back() -> Result<()> 
             client.echo(&[rng.random_range(0..LONGEST)])?;
         }
         pair.boards[victim].kill();
-        // What the other's client has under way is told to be lost: by the end of its connection.
+        // The other board reports the loss of its client's pending signals by closing the connection.
         let ended = client.send(1, &[1; 3000]).is_err() || client.receive().is_err();
-        ensure!(ended, "{}: it was answered", told());
+        ensure!(ended, "{}: the signal was answered", case());
         load.join().expect("no panic");
         let shown = until(&mut pair.boards[other], "linx", |link| link["state"] == "down");
-        shown.with_context(told)?;
+        shown.with_context(case)?;
         pair.restart(victim)?;
-        are_up(&mut pair.boards).with_context(told)?;
+        are_up(&mut pair.boards).with_context(case)?;
         for board in 0..2 {
-            pair.client(board)?.echo(&[0, 9000, LONGEST]).with_context(told)?;
+            pair.client(board)?.echo(&[0, 9000, LONGEST]).with_context(case)?;
         }
         let rule = until(&mut pair.boards[other], "smc rules", |rule| rule["connections"] == 0);
-        rule.with_context(told)?;
+        rule.with_context(case)?;
     }
     pair.boards.iter_mut().try_for_each(|vm| vm.run("show log")?.lacks("panic").map(drop))
 }
 
-/// The image that clients are at, the one that the server is at, and a guest which is both of these.
+/// One image serves the clients, the other reaches the server, and a guest runs both clients and server.
 #[test]
 fn redis_is_reached_over_tcp_rapidio_and_tcp() -> Result<()> {
     let model = network()?;
@@ -186,12 +187,12 @@ fn redis_is_reached_over_tcp_rapidio_and_tcp() -> Result<()> {
     for vm in [&mut near, &mut far] {
         until(vm, "linx", is_up)?;
     }
-    let told = redis(&mut guest);
-    let said = [&mut near, &mut far].map(|vm| {
+    let result = redis(&mut guest);
+    let report = [&mut near, &mut far].map(|vm| {
         ["show linx", "show smc rules", "show log"]
             .map(|line| vm.run(line).map_or_else(|error| format!("{error:#}"), |reply| reply.text))
     });
-    told.with_context(|| format!("the images say:\n{}", said.concat().join("\n")))?;
+    result.with_context(|| format!("the images report:\n{}", report.concat().join("\n")))?;
     for vm in [&mut near, &mut far] {
         let rule = until(vm, "smc rules", |rule| rule["connections"] == 0)?;
         ensure!(rule["messages_lost"] == 0 && rule["refused"] == 0, "{rule:#}");
@@ -227,14 +228,14 @@ fn redis(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// What the near board captures, tshark reads with our dissector: how the link comes up, the names, and the signals.
+/// tshark reads a capture of the near board with the project's dissector: the link setup, the names, and the signals.
 #[test]
 fn a_capture_has_what_went_over_the_link() -> Result<()> {
     let mut pair = start()?;
     let server = ("127.0.0.1", pair.web[0]).to_socket_addrs()?.next().context("an address")?;
     pair.boards[0].run(SET_TOKEN)?;
     pair.boards[0].run("capture start rapidio payload")?.lacks("error")?;
-    // It comes up anew under the eyes of the capture.
+    // The link comes up again during the capture.
     pair.boards[1].kill();
     until(&mut pair.boards[0], "linx", |link| link["state"] == "down")?;
     pair.restart(1)?;
@@ -265,8 +266,8 @@ fn a_capture_has_what_went_over_the_link() -> Result<()> {
     ensure!(output.status.success() && !said.contains("Lua:"), "tshark: {said}");
     let text = String::from_utf8(output.stdout)?;
     for line in [
-        // CONN_REQ and CONN_ACK of both, INIT of both, the hunt, what it finds, signals in both directions: whole, and
-        // the first of several packets.
+        // CONN_REQ and CONN_ACK of both, INIT of both, the hunt and its answer, and signals in both directions, in
+        // one packet and in several.
         "0x0001|0x0000|2|0x81|",
         "0x0001|0x0000|2|0x82|",
         "0x0000|0x0001|2|0x82|",

@@ -1,6 +1,5 @@
-//! Rules over channels of rio_cm from one image to another: what the channels' own protocol does not have stands above
-//! them, so that they behave as TCP does: nothing is lost to who does not read, ends say whether all has arrived, and a
-//! board that dies is noticed.
+//! Rules over channels of rio_cm between two images. A protocol above the channels adds TCP's guarantees: flow control
+//! for slow readers, closes that report whether all data arrived, and detection of dead boards.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -8,16 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::PATIENCE;
-use super::pair::{Pair, tells, until};
+use super::pair::{Pair, until, wait_for_log};
 
-/// More than all buffers on the way hold.
+/// Bytes that exceed all buffers on the path.
 const FLOOD: usize = 32 << 20;
 
 fn byte(at: usize) -> u8 {
     (at * 7 + at / 251) as u8
 }
 
-/// From a client of the near board, by a channel, to a server at this port of this host.
+/// Boots two images that relay from clients of the near board, over a channel, to a server at this port of this host.
 fn start(server: u16) -> Result<Pair> {
     let rule = |listen: &str, backend: &str| {
         format!(
@@ -31,12 +30,12 @@ fn start(server: u16) -> Result<Pair> {
     for vm in &mut pair.boards {
         until(vm, "rapidio", |shown| shown["state"] == "ready")?;
     }
-    // The far rule is tried again until the board has its id.
-    tells(&mut pair.boards[0], "rio0: id 1")?;
+    // The far rule is retried until the board has its ID.
+    wait_for_log(&mut pair.boards[0], "rio0: id 1")?;
     Ok(pair)
 }
 
-/// A connection through both, and its other end at the server.
+/// Opens a connection through both images. Returns its client end and its server end.
 fn connect(pair: &Pair, listener: &TcpListener) -> Result<(TcpStream, TcpStream)> {
     let deadline = Instant::now() + PATIENCE;
     listener.set_nonblocking(true)?;
@@ -50,10 +49,10 @@ fn connect(pair: &Pair, listener: &TcpListener) -> Result<(TcpStream, TcpStream)
                 }
                 return Ok((client, served));
             }
-            Err(_) => ensure!(Instant::now() < deadline, "nobody reaches the server"),
+            Err(_) => ensure!(Instant::now() < deadline, "no connection reaches the server"),
         }
         client.set_read_timeout(Some(Duration::from_millis(100)))?;
-        // It was refused, as the far board was not listening yet.
+        // The connection was refused, because the far board did not listen yet.
         if matches!(client.read(&mut [0]), Ok(0)) {
             client = TcpStream::connect(("127.0.0.1", pair.ports[0]))?;
         }
@@ -65,22 +64,22 @@ fn channels_between_two_images_have_credits_ends_and_signs_of_life() -> Result<(
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut pair = start(listener.local_addr()?.port())?;
     let (mut client, mut served) = connect(&pair, &listener)?;
-    // Nobody reads: the client is held up, and nothing is lost.
+    // The server does not read: the client is blocked, and no data are lost.
     client.set_write_timeout(Some(Duration::from_secs(3)))?;
     let all: Vec<u8> = (0..FLOOD).map(byte).collect();
     let mut written = 0;
     while let Ok(count) = client.write(&all[written..]) {
         written += count;
-        ensure!(written < FLOOD, "nobody reads, and all of it was taken");
+        ensure!(written < FLOOD, "all data were accepted although the server does not read");
     }
     let rule = until(&mut pair.boards[1], "smc rules", |_| true)?;
     ensure!(rule["messages_lost"] == 0 && rule["connections"] == 1, "{rule:#}");
-    // The other direction is not held up by that.
+    // The other direction is not blocked.
     served.write_all(b"first")?;
     let mut five = [0; 5];
     client.read_exact(&mut five)?;
     ensure!(&five == b"first", "{five:?}");
-    // Then it is read; all of it, and the end behind it.
+    // Then the server reads all data and the close.
     let writer = client.try_clone()?;
     writer.set_write_timeout(Some(PATIENCE))?;
     let rest = std::thread::spawn(move || -> Result<()> {
@@ -90,44 +89,44 @@ fn channels_between_two_images_have_credits_ends_and_signs_of_life() -> Result<(
     let mut got = Vec::new();
     served.read_to_end(&mut got)?;
     rest.join().expect("no panic")?;
-    ensure!(got.len() == FLOOD, "{} of {FLOOD} bytes came", got.len());
-    ensure!(got.iter().enumerate().all(|(at, is)| *is == byte(at)), "a byte is another one");
-    // Who has said everything still hears the answer, and its end.
+    ensure!(got.len() == FLOOD, "{} of {FLOOD} bytes arrived", got.len());
+    ensure!(got.iter().enumerate().all(|(at, is)| *is == byte(at)), "a byte differs");
+    // After its half-close, the client still receives the reply and the server's close.
     served.write_all(&got[..300_000])?;
     drop(served);
     let mut answer = Vec::new();
     client.read_to_end(&mut answer)?;
-    ensure!(answer == got[..300_000], "{} bytes of the answer came", answer.len());
+    ensure!(answer == got[..300_000], "{} bytes of the reply arrived", answer.len());
     for vm in &mut pair.boards {
         let rule = until(vm, "smc rules", |rule| rule["connections"] == 0)?;
         ensure!(rule["messages_lost"] == 0 && rule["aborted"] == 0, "{rule:#}");
     }
-    // One that says nothing for long is there still.
+    // An idle connection stays open.
     let (mut client, mut served) = connect(&pair, &listener)?;
     std::thread::sleep(Duration::from_secs(13));
     client.write_all(b"still")?;
     served.read_exact(&mut five)?;
     ensure!(&five == b"still", "{five:?}");
-    // The far board dies: who waits for it is told, and so is the log.
+    // The far board is killed: the waiting client's connection ends, and the log reports it.
     pair.boards[1].kill();
     let ended = client.read(&mut five);
     ensure!(!matches!(ended, Ok(1..)), "{ended:?}");
     let rule = until(&mut pair.boards[0], "smc rules", |rule| rule["connections"] == 0)?;
     ensure!(rule["aborted"] == 1, "{rule:#}");
-    tells(&mut pair.boards[0], "rule way: connections ended: 1")?;
-    // It comes back, and so does the way.
+    wait_for_log(&mut pair.boards[0], "rule way: connections ended: 1")?;
+    // After its restart, the rule works again.
     pair.restart(1)?;
     until(&mut pair.boards[1], "rapidio", |shown| shown["state"] == "ready")?;
     let (mut client, mut served) = connect(&pair, &listener)?;
     client.write_all(b"again")?;
     served.read_exact(&mut five)?;
     ensure!(&five == b"again", "{five:?}");
-    // One that is told to end says so at once.
+    // An orderly power-off closes connections at once.
     let before = Instant::now();
     pair.boards[1].run("poweroff").ok();
     let ended = client.read(&mut five);
     ensure!(!matches!(ended, Ok(1..)), "{ended:?}");
-    ensure!(before.elapsed() < Duration::from_secs(8), "it took {:?}", before.elapsed());
+    ensure!(before.elapsed() < Duration::from_secs(8), "the close took {:?}", before.elapsed());
     pair.boards[0].run("show log")?.lacks("panic")?;
     Ok(())
 }

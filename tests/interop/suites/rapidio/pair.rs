@@ -1,4 +1,5 @@
-//! Two images on one RapidIO network, whose bridges interrupt by MSI-X: beside Linux, which mistakes the vectors, it is MSI.
+//! Two images on one RapidIO network, whose bridges use MSI-X. (Suites with Linux use MSI, because Linux mistakes the
+//! vectors.)
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -15,24 +16,25 @@ use super::PATIENCE;
 /// The near board at port 0 of a switch, the far one at port 5.
 const TOPOLOGY: &str = "A=s0.0,B=s0.5";
 
-/// The near board enumerates, and finds the far one first.
+/// The near board, which enumerates.
 pub const NEAR: Board = Board { place: 0, role: "role = \"host\"\nid = 1" };
+/// The far board.
 pub const FAR: Board = Board { place: 1, role: "role = \"agent\"" };
 
-/// The same with ids of 16 bits, which Linux's driver does not have.
+/// Both boards with 16-bit IDs, which Linux's driver does not support.
 pub const WIDE: [Board; 2] = [
     Board { place: 0, role: "role = \"host\"\nid = 1000\nid_size = 16" },
     Board { place: 1, role: "role = \"agent\"\nid_size = 16" },
 ];
 
-/// What a board is told of the network.
+/// The port and the RapidIO settings of a board.
 pub struct Board {
     pub place: usize,
     pub role: &'static str,
 }
 
 impl Board {
-    /// Its document: an interface with this address, and what else it has.
+    /// The board's configuration document, with an interface at this address.
     pub fn document(&self, address: &str, link: &str, more: &str) -> String {
         format!("[[net]]\naddress = \"{address}\"\n[[rapidio]]\n{}\n{link}{more}", self.role)
     }
@@ -56,7 +58,7 @@ pub fn ready(spec: Spec) -> Result<Vm> {
     Ok(vm)
 }
 
-/// The first row of a list, once it is as wanted.
+/// Waits until `wanted` accepts the first row of a list, and returns the row.
 pub fn until(vm: &mut Vm, list: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -65,24 +67,24 @@ pub fn until(vm: &mut Vm, list: &str, wanted: impl Fn(&Value) -> bool) -> Result
             return Ok(shown);
         }
         if Instant::now() > deadline {
-            let told = ["show rapidio", "show linx", "show log"].map(|line| {
+            let report = ["show rapidio", "show linx", "show log"].map(|line| {
                 vm.run(line).map_or_else(|error| format!("{error:#}"), |reply| reply.text)
             });
-            bail!("{list} does not become so: {shown:#}\n{}", told.join("\n"));
+            bail!("{list} is not in the expected state: {shown:#}\n{}", report.join("\n"));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Waits until the log says this.
-pub fn tells(vm: &mut Vm, wanted: &str) -> Result<()> {
+/// Waits until the log contains `wanted`.
+pub fn wait_for_log(vm: &mut Vm, wanted: &str) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let log = vm.run("show log")?;
         if log.contains(wanted).is_ok() {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "the log does not say {wanted:?}:\n{}", log.text);
+        ensure!(Instant::now() < deadline, "the log does not contain {wanted:?}:\n{}", log.text);
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -98,26 +100,26 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// With these in their documents.
+    /// Boots both boards, each with more in its document.
     pub fn start(more: [String; 2]) -> Result<Pair> {
         Pair::start_as([NEAR, FAR], more)
     }
 
-    /// As these.
+    /// As `start`, with other settings of the boards.
     pub fn start_as([first, second]: [Board; 2], more: [String; 2]) -> Result<Pair> {
         let model = network()?;
         let (ports, web) = ([free_port()?, free_port()?], [free_port()?, free_port()?]);
         let [near, far] = more;
         let documents =
             [first.document("10.0.2.15/24", "", &near), second.document("10.0.2.15/24", "", &far)];
-        // The one that waits first: its id is the lowest that is free then.
+        // The agent boots first, so that the host finds it, and gives it the lowest free ID.
         let mut far = board(&model, &second, [ports[1], web[1]], &documents[1])?;
         until(&mut far, "rapidio", |shown| shown["state"] == "waits for a host")?;
         let near = board(&model, &first, [ports[0], web[0]], &documents[0])?;
         Ok(Pair { model, documents, boards: [near, far], ports, web })
     }
 
-    /// One that is not running is started.
+    /// Boots a board again that was killed.
     pub fn restart(&mut self, place: usize) -> Result<()> {
         let one = [&NEAR, &FAR][place];
         let ports = [self.ports[place], self.web[place]];
@@ -135,7 +137,7 @@ fn board(model: &ModelServer, board: &Board, [port, web]: [u16; 2], document: &s
     ready(board.spec(model, nic, document)?)
 }
 
-/// A client over TCP, which sends signals and hears answers (docs/messaging.md).
+/// A TCP client that exchanges signals (docs/messaging.md).
 pub struct Client(pub TcpStream);
 
 impl Client {
@@ -160,7 +162,7 @@ impl Client {
         Ok((u32::from_be_bytes(*number), body.to_vec()))
     }
 
-    /// Signals of these lengths, several ahead of the answers: each comes back as it was.
+    /// Sends signals of these lengths, several ahead of the replies, and checks that each is echoed unchanged.
     pub fn echo(&mut self, lengths: &[usize]) -> Result<()> {
         const AHEAD: usize = 8;
         let body = |at: usize, len: usize| -> Vec<u8> {
@@ -173,7 +175,7 @@ impl Client {
             let Some(at) = at.checked_sub(AHEAD) else { continue };
             let answer = self.receive()?;
             let is_same = answer == (1000 + at as u32, body(at, lengths[at]));
-            ensure!(is_same, "signal {at} of {} bytes came back as another", lengths[at]);
+            ensure!(is_same, "signal {at} of {} bytes was echoed with other content", lengths[at]);
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Rules over channels of rio_cm to a stock Linux, which uses them by `/dev/rio_cm`: a hundred channels from it to a
-//! server over TCP, and a hundred clients over TCP to it; closes, silence, and reboots on both sides.
+//! Rules over channels of rio_cm to a stock Linux, which uses them through `/dev/rio_cm`: a hundred channels from Linux
+//! to a TCP server, and a hundred TCP clients to Linux; closes, idle peers, and reboots on both sides.
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use launch::models::ModelServer;
 use launch::qemu::{Nic, Vm, free_port};
 use serde_json::{Value, json};
 
-use super::pair::{Client, tells, until};
+use super::pair::{Client, until, wait_for_log};
 use super::{Boards, PATIENCE};
 
 const MANY: usize = 100;
 /// Bytes of the longest message.
 const LONGEST: usize = 4076;
 
-/// Sends back what comes, on each connection.
+/// Starts a TCP echo server.
 fn echo_server() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
@@ -42,7 +42,7 @@ fn message(of: usize, round: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 3 + of * 11 + round) as u8).collect()
 }
 
-/// A message of a channel goes into the stream behind its length, and has no number.
+/// Sends a channel's message: a length in the stream, and the bytes, without a signal number.
 fn send(client: &mut Client, bytes: &[u8]) -> Result<()> {
     client.0.write_all(&[&(bytes.len() as u32).to_be_bytes()[..], bytes].concat())?;
     Ok(())
@@ -53,7 +53,7 @@ fn receive(client: &mut Client) -> Result<Vec<u8>> {
     Ok([&number.to_be_bytes()[..], &rest].concat())
 }
 
-/// As many clients at a time, each of which has its messages back.
+/// `MANY` concurrent clients, each of which receives its messages again.
 fn crowd(port: u16, rounds: usize) -> Result<()> {
     let mut clients = Vec::new();
     for _ in 0..MANY {
@@ -68,7 +68,7 @@ fn crowd(port: u16, rounds: usize) -> Result<()> {
             let back = receive(client).with_context(|| format!("client {of}, round {round}"))?;
             ensure!(
                 back == message(of, round),
-                "client {of} has another message back in round {round}"
+                "client {of} received another message in round {round}"
             );
         }
     }
@@ -88,7 +88,7 @@ fn rule_until(boards: &mut Boards, name: &str, wanted: impl Fn(&Value) -> bool) 
         if wanted(&shown) {
             return Ok(shown);
         }
-        ensure!(std::time::Instant::now() < deadline, "it does not become so: {shown:#}");
+        ensure!(std::time::Instant::now() < deadline, "rule {name} is not in the expected state: {shown:#}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -98,28 +98,28 @@ fn serve(boards: &mut Boards) -> Result<()> {
     boards.guest.wait_until("grep listens /tmp/crowd", PATIENCE)
 }
 
-fn story(
+fn run_scenario(
     boards: &mut Boards,
     ports: [u16; 2],
-    again: impl Fn(&ModelServer) -> Result<Vm>,
+    boot_image: impl Fn(&ModelServer) -> Result<Vm>,
 ) -> Result<()> {
     let [out, quiet] = ports;
-    // From Linux to a server over TCP: what is sent on a hundred channels at a time comes back on each.
-    for life in 1..=2 {
+    // From Linux to a TCP server: a hundred concurrent channels receive their echoes. Twice.
+    for run in 1..=2 {
         let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 20"))?;
         ensure!(said.contains("2000 messages came back as they were"), "{said}");
         let shown = rule_until(boards, "in", |rule| rule["connections"] == 0)?;
-        ensure!(shown["message_clients"] == life * MANY, "{shown:#}");
+        ensure!(shown["message_clients"] == run * MANY, "{shown:#}");
         ensure!(shown["messages_lost"] == 0 && shown["refused"] == 0, "{shown:#}");
     }
     // From clients over TCP to Linux, twice.
     serve(boards)?;
-    for life in 1..=2 {
+    for run in 1..=2 {
         crowd(out, 10)?;
         let shown = rule_until(boards, "out", |rule| rule["connections"] == 0)?;
-        ensure!(shown["tcp_clients"] == life * MANY && shown["messages_lost"] == 0, "{shown:#}");
+        ensure!(shown["tcp_clients"] == run * MANY && shown["messages_lost"] == 0, "{shown:#}");
     }
-    // Both at a time.
+    // Both at once.
     std::thread::scope(|scope| {
         let clients = scope.spawn(|| crowd(out, 5));
         let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 5"))?;
@@ -128,35 +128,35 @@ fn story(
     })?;
     let shown = until(&mut boards.gateway, "rapidio", |_| true)?;
     ensure!(shown["rio_cm_overflowed"] == 0 && shown["undelivered"] == 0, "{shown:#}");
-    // A process of Linux's dies in the middle: its client over TCP hears of it.
+    // A process of Linux is killed: its TCP client's connection ends.
     let mut client = Client::connect(out)?;
     send(&mut client, &message(1, 1))?;
     ensure!(receive(&mut client)? == message(1, 1));
     boards.guest.sh("killall -9 rio_cm")?;
-    ensure!(receive(&mut client).is_err(), "who serves it was killed");
-    // Nobody listens: who connects is told within the timeout.
+    ensure!(receive(&mut client).is_err(), "the server was killed");
+    // No server listens: the client's connection ends within the timeout.
     let mut client = Client::connect(out)?;
-    ensure!(receive(&mut client).is_err(), "nobody listens");
-    // Linux says nothing any more: that ends after the rule's time, and is told.
+    ensure!(receive(&mut client).is_err(), "no server listens");
+    // Linux freezes: the rule's idle timeout ends the connection, and the log reports it.
     serve(boards)?;
     let mut client = Client::connect(quiet)?;
     send(&mut client, &message(2, 2))?;
     ensure!(receive(&mut client)? == message(2, 2));
     boards.guest.vm.qmp.execute("stop", json!({}))?;
     send(&mut client, &message(3, 3))?;
-    ensure!(receive(&mut client).is_err(), "it is frozen");
-    tells(
+    ensure!(receive(&mut client).is_err(), "Linux is frozen");
+    wait_for_log(
         &mut boards.gateway,
-        "rule quiet: connections ended: 1, the last because nothing came for too long",
+        "rule quiet: connections ended: 1, the last because the idle timeout expired",
     )?;
     boards.guest.vm.qmp.execute("cont", json!({}))?;
-    // Linux loses power: who waits for it is told, without any timeout of the rule's.
+    // Linux loses power: the client's connection ends, without a timeout of the rule.
     let mut client = Client::connect(out)?;
     send(&mut client, &message(4, 4))?;
     ensure!(receive(&mut client)? == message(4, 4));
     boards.guest.vm.kill();
-    ensure!(receive(&mut client).is_err(), "it has no power");
-    tells(
+    ensure!(receive(&mut client).is_err(), "Linux has no power");
+    wait_for_log(
         &mut boards.gateway,
         "rule out: connections ended: 1, the last because the peer is gone",
     )?;
@@ -168,15 +168,15 @@ fn story(
     crowd(out, 2)?;
     let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 2"))?;
     ensure!(said.contains("200 messages came back as they were"), "{said}");
-    // The appliance ends in good order: Linux is told on each channel.
+    // The appliance powers off in order, and closes each channel.
     boards.guest.sh("rio_cm hold 3 20 > /tmp/hold 2>&1 &")?;
     boards.guest.wait_until("grep connected /tmp/hold", PATIENCE)?;
     boards.gateway.run("show log")?.lacks("panic")?;
     boards.gateway.run("poweroff").ok();
     boards.guest.wait_until("grep ended /tmp/hold", PATIENCE)?;
-    // It comes back, and is reached as before: Linux keeps the id that it had.
+    // After a reboot it is reached as before, because Linux keeps its ID.
     boards.gateway.kill();
-    boards.gateway = again(&boards.model)?;
+    boards.gateway = boot_image(&boards.model)?;
     until(&mut boards.gateway, "rapidio", |shown| shown["rionet_peers"] == 1)?;
     crowd(out, 2)?;
     let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 2"))?;
@@ -206,13 +206,13 @@ fn a_hundred_channels_of_linux_go_both_ways_and_ends_are_told() -> Result<()> {
     let mut boards = Boards::boot_with(&words, nic())?;
     boards.enumerate("")?;
     until(&mut boards.gateway, "rapidio", |shown| shown["rionet_peers"] == 1)?;
-    let told = story(&mut boards, ports, |model| Boards::image(model, &words, nic()));
-    if told.is_ok() {
+    let result = run_scenario(&mut boards, ports, |model| Boards::image(model, &words, nic()));
+    if result.is_ok() {
         return Ok(());
     }
     let state = boards.state();
-    let said = ["show smc rules", "show log"].map(|line| {
+    let report = ["show smc rules", "show log"].map(|line| {
         boards.gateway.run(line).map_or_else(|error| format!("{error:#}"), |reply| reply.text)
     });
-    told.with_context(|| format!("{state}\n{}", said.join("\n")))
+    result.with_context(|| format!("{state}\n{}", report.join("\n")))
 }

@@ -1,4 +1,4 @@
-//! A mirror of two disks of the appliance's own, one of which stops answering: it neither fails nor resets.
+//! A mirror of two local disks, one of which stops answering without an error or a reset.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,9 +9,9 @@ use launch::guest::{Guest, Wire};
 use launch::qemu::{CachedDisk, Disk, Vm};
 
 const MIB: usize = 24;
-/// Bytes at the start of a member that are the mirror's own.
+/// Bytes at the start of a member that the mirror reserves.
 const RESERVED: usize = 32 << 10;
-/// The mirror waits for five seconds.
+/// Limit for a write: the mirror's timeout is five seconds.
 const LIMIT: Duration = Duration::from_secs(7);
 
 struct Lab {
@@ -23,7 +23,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// In sync.
+    /// Boots a lab whose mirror is in sync.
     fn boot() -> Result<Lab> {
         let (wire, disks) = (Wire::new()?, [CachedDisk::new(MIB)?, CachedDisk::new(MIB)?]);
         let (ours, theirs) = wire.datagrams();
@@ -42,16 +42,16 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Until the members are in these states; how long that took.
+    /// Waits until the members are in these states, and returns the time that it took.
     fn wait_for_members(&mut self, states: [&str; 2], limit: Duration) -> Result<Duration> {
-        let asked = Instant::now();
+        let start = Instant::now();
         loop {
             let mirror = object(&mut self.gateway, "/mirrors/safe")?;
             let state = |n: usize| mirror["members"][n]["state"].as_str() == Some(states[n]);
             if state(0) && state(1) {
-                return Ok(asked.elapsed());
+                return Ok(start.elapsed());
             }
-            if asked.elapsed() > limit {
+            if start.elapsed() > limit {
                 let log = self.gateway.run("show log")?.text;
                 bail!("not {states:?}, but {mirror}\n{log}");
             }
@@ -59,7 +59,7 @@ impl Lab {
         }
     }
 
-    /// Writes of a size, one after the other in a part of the device; `name` tells them from others.
+    /// Starts sequential writes of a size to a part of the device, under a name.
     fn writes_begin(&mut self, name: &str, size: &str, from: u32, count: u32) -> Result<()> {
         self.guest.sh(&format!(
             "rm -f /tmp/{name}.*
@@ -78,7 +78,7 @@ impl Lab {
         Ok(())
     }
 
-    /// How many of them there were.
+    /// Number of completed writes under this name.
     fn writes(&mut self, name: &str) -> Result<u32> {
         Ok(self
             .guest
@@ -95,7 +95,7 @@ impl Lab {
             .with_context(|| format!("{name}: no writes"))
     }
 
-    /// How long the longest took.
+    /// Stops all writes, and returns the longest latency.
     fn writes_end(&mut self, names: &[&str]) -> Result<Duration> {
         self.guest.sh(": >/tmp/stop")?;
         let mut longest = Duration::ZERO;
@@ -112,7 +112,7 @@ impl Lab {
         Ok(longest)
     }
 
-    /// Both hold the same behind the mirror's own sectors.
+    /// Compares the members behind the mirror's own sectors.
     fn compare(&self) -> Result<()> {
         let [first, second] = self.disks.each_ref().map(CachedDisk::contents);
         let differ = (RESERVED..first.len()).find(|&at| first[at] != second[at]);
@@ -121,8 +121,8 @@ impl Lab {
     }
 }
 
-/// Writes of three sizes, in places of their own, while either disk is silent for 40 s: none takes longer than the
-/// mirror waits, reads go on, and the members are equal in the end.
+/// Writes of three sizes to separate places, while each disk in turn is silent for 40 s. No write exceeds the mirror's
+/// timeout, reads continue, and the members are equal in the end.
 #[test]
 fn a_local_disk_that_is_silent_holds_nobody_up() -> Result<()> {
     const WRITERS: [(&str, &str, u32, u32); 3] =
@@ -139,7 +139,7 @@ fn a_local_disk_that_is_silent_holds_nobody_up() -> Result<()> {
         lab.disks[silent].be_silent(true);
         let mut states = ["in sync"; 2];
         states[silent] = "out";
-        let told = lab.wait_for_members(states, LIMIT)?;
+        let reported = lab.wait_for_members(states, LIMIT)?;
         for (name, ..) in WRITERS {
             lab.wait_for_writes(name, 10)?;
         }
@@ -148,14 +148,14 @@ fn a_local_disk_that_is_silent_holds_nobody_up() -> Result<()> {
         lab.disks[silent].be_silent(false);
         lab.wait_for_members(["in sync"; 2], Duration::from_secs(120))?;
         let longest = lab.writes_end(&WRITERS.map(|(name, ..)| name))?;
-        ensure!(longest <= LIMIT, "disk {silent}: a write took {longest:?}; told after {told:?}");
+        ensure!(longest <= LIMIT, "disk {silent}: a write took {longest:?}; reported after {reported:?}");
         lab.compare()?;
     }
     unmap(&mut lab.guest, 0)
 }
 
-/// fio with checksums, sixteen requests at a time, while both disks are silent in turns: again and again for a while,
-/// and once both of them.
+/// fio with checksums and sixteen requests in flight, while the disks are silent in turn for a while, and once both at
+/// the same time.
 #[test]
 fn verified_load_goes_on_while_disks_are_silent_in_turns() -> Result<()> {
     let mut lab = Lab::boot()?;
@@ -179,8 +179,8 @@ fn verified_load_goes_on_while_disks_are_silent_in_turns() -> Result<()> {
     lab.compare()
 }
 
-/// Nobody asks the mirror for anything: it tells all the same that a member is gone, and the operator does without
-/// another one while a client has the mirror open.
+/// An idle mirror reports a lost member without any request. The operator detaches the other member while a client has
+/// the mirror open.
 #[test]
 fn an_idle_mirror_tells_and_a_member_is_detached_under_a_client() -> Result<()> {
     let mut lab = Lab::boot()?;
@@ -195,16 +195,16 @@ fn an_idle_mirror_tells_and_a_member_is_detached_under_a_client() -> Result<()> 
     lab.disks[1].be_silent(true);
     lab.wait_for_members(["in sync", "out"], Duration::from_secs(15))?;
     ensure!(in_sync(&mut lab.guest, "pb")? == 0.0);
-    ensure!(lab.guest.sh("wget -q -O - http://10.0.0.1/readyz").is_err(), "it is not ready");
+    ensure!(lab.guest.sh("wget -q -O - http://10.0.0.1/readyz").is_err(), "the appliance is ready");
     lab.gateway.run("show log")?.contains("pb is left out: it did not answer in time")?;
     lab.disks[1].be_silent(false);
     lab.wait_for_members(["in sync"; 2], Duration::from_secs(60))?;
     lab.gateway.run("mirror list")?.lacks("did not answer")?;
-    // By hand.
+    // The operator detaches a member.
     lab.writes_begin("small", "4k", 0, 512)?;
     lab.wait_for_writes("small", 5)?;
     lab.gateway.run("mirror detach safe pa")?.contains("force")?;
-    lab.gateway.run("mirror detach safe pa force")?.contains("goes on without pa")?;
+    lab.gateway.run("mirror detach safe pa force")?.contains("runs without pa")?;
     lab.wait_for_members(["out", "in sync"], Duration::from_secs(5))?;
     lab.gateway.run("mirror detach safe pb force")?.contains("error")?;
     lab.wait_for_writes("small", 20)?;

@@ -1,4 +1,4 @@
-//! `./isthmus run`, as an operator starts it: 128 MiB, its own disks, nothing configured but the address.
+//! `./isthmus run` as an operator starts it: 128 MiB, disks of its own, and only an address configured.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -17,7 +17,7 @@ const OPERATOR: &str = "isthmus0";
 const TAPS: [&str; 3] = [OPERATOR, "host2", "host3"];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The command, its standard input, and the lines that it prints. It is ended when this is dropped.
+/// A running command, with its input and output. Dropping it ends the command.
 pub(super) struct Run {
     child: Child,
     input: Option<ChildStdin>,
@@ -27,7 +27,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Starts it with these words and a `target` of its own, so that it finds disks of nobody else's.
+    /// Starts the command with these arguments, and a `target` directory of its own, so that it finds no disks of other
+    /// runs.
     pub(super) fn start(words: &[&str]) -> Result<Run> {
         let image = std::env::var_os("ISTHMUS_IMAGE");
         let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test storage")?;
@@ -38,16 +39,16 @@ impl Run {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("./isthmus run does not start")?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (said, lines) = channel();
+        let (sender, lines) = channel();
         let output = BufReader::new(output.context("no standard output")?);
         thread::spawn(move || {
-            output.lines().map_while(Result::ok).try_for_each(|line| said.send(line))
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         Ok(Run { child, input, lines, printed: Vec::new(), _target: target })
     }
 
-    /// Waits for a line that has this.
-    pub(super) fn says(&mut self, what: &str) -> Result<String> {
+    /// Waits for a line that contains `what`.
+    pub(super) fn wait_for_line(&mut self, what: &str) -> Result<String> {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -64,22 +65,22 @@ impl Run {
         }
     }
 
-    /// A line for the console; waits for an answer that has this.
+    /// Enters a console command, and waits for a line that contains `answer`.
     fn console(&mut self, line: &str, answer: &str) -> Result<String> {
-        let input = self.input.as_mut().context("it has ended")?;
-        writeln!(input, "{line}").context("it takes no more lines")?;
-        self.says(&format!("isthmus> {line}"))?;
-        self.says(answer)
+        let input = self.input.as_mut().context("the command has ended")?;
+        writeln!(input, "{line}").context("the command reads no more lines")?;
+        self.wait_for_line(&format!("isthmus> {line}"))?;
+        self.wait_for_line(answer)
     }
 
-    /// The appliance is switched off, and the command ends, content.
-    pub(super) fn ends(mut self) -> Result<()> {
-        let mut input = self.input.take().context("it has ended")?;
+    /// Powers the appliance off, and checks that the command succeeds.
+    pub(super) fn end(mut self) -> Result<()> {
+        let mut input = self.input.take().context("the command has ended")?;
         writeln!(input, "poweroff")?;
         drop(input);
         let end = Instant::now() + PATIENCE;
         while self.child.try_wait()?.is_none() {
-            ensure!(Instant::now() < end, "it does not end");
+            ensure!(Instant::now() < end, "the command does not end");
             thread::sleep(Duration::from_millis(50));
         }
         let status = self.child.wait()?;
@@ -90,7 +91,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // At the end of its input it leaves, and takes its machine with it.
+        // The command ends with its input, and ends its machine.
         self.input = None;
         let end = Instant::now() + Duration::from_secs(10);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
@@ -101,7 +102,7 @@ impl Drop for Run {
     }
 }
 
-/// A stock Linux host at a tap device: 10.0.0.N.
+/// Boots a stock Linux host at a tap device: 10.0.0.N.
 fn host(number: u8) -> Result<Guest> {
     let name = TAPS[usize::from(number) - 1];
     let spec = system()?.spec(name, &[&address(0, number)], 1500);
@@ -112,14 +113,14 @@ fn path(number: u8) -> String {
     format!("ip:10.0.0.{number}@ip:10.0.0.1")
 }
 
-/// Two hosts have all that is served at the same time: the volume in memory that is there unasked, and one of the
-/// disk. Each writes to the one and reads from the other what its neighbour has written.
+/// Two hosts map all volumes at the same time: the default volume in memory, and one of the disk. Each writes to one of
+/// them, and reads the other host's data from the other.
 #[test]
 fn run_serves_two_clients_out_of_the_box() -> Result<()> {
     namespace::bridged(&TAPS, || {
         let mut run =
             Run::start(&["--tap", OPERATOR, "--append", "isthmus.net.0.address=10.0.0.1/24"])?;
-        run.says("10.0.0.1/24")?;
+        run.wait_for_line("10.0.0.1/24")?;
         let (mut first, mut second) = (host(2)?, host(3)?);
         run.console("volume create data size=16MiB disk=0", "volume data")?;
         for (number, guest) in [(2, &mut first), (3, &mut second)] {
@@ -132,7 +133,7 @@ fn run_serves_two_clients_out_of_the_box() -> Result<()> {
             }
         }
         run.console("session list", "host3")?;
-        // Both at once.
+        // Both hosts write at once.
         let write = |device| {
             format!(
                 "set -e
@@ -155,6 +156,6 @@ fn run_serves_two_clients_out_of_the_box() -> Result<()> {
             unmap(guest, 0)?;
             unmap(guest, 1)?;
         }
-        run.ends()
+        run.end()
     })
 }

@@ -1,5 +1,5 @@
-//! What the cable of an Ethernet model leads to: a wire of datagrams, as QEMU's `-netdev dgram` has it, or an interface
-//! of ours, Isthmus' own driver on a second model in this process, which answers ARP and ping.
+//! The far end of an Ethernet model's cable: a wire of datagrams (QEMU's `-netdev dgram`), or Isthmus' own driver on a
+//! second model in this process, which answers ARP and ping.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,30 +18,30 @@ use models::{Cable, Nanoseconds};
 
 use crate::own::{answer_arp, answer_ping};
 
-/// How long nobody has to look, if something has just passed, and else.
+/// Poll intervals: after a frame has passed, and otherwise.
 const BUSY: Nanoseconds = 50_000;
 const IDLE: Nanoseconds = 500_000;
 const LONGEST: usize = 1 << 16;
 const SECOND: u64 = 1_000_000_000;
-/// What is steered to a queue of its own; UDP datagrams there are counted.
+/// UDP port that Isthmus' driver steers to its second queue. Datagrams to it are counted.
 const STEERED: u16 = 4000;
 
 /// The far end of a cable.
 pub enum FarEnd {
-    /// Nobody.
-    Nobody,
-    /// A wire.
+    /// No peer: sent frames are discarded.
+    Unplugged,
+    /// A wire of datagrams.
     Wire(Wire),
-    /// An interface of ours.
+    /// Isthmus' own driver.
     Own(Box<OwnInterface>),
 }
 
 impl FarEnd {
-    /// Carries frames; when it wants to be called again.
+    /// Carries frames. Returns the delay until the next call.
     pub fn turn(&mut self, cable: &Arc<Mutex<Cable>>) -> Option<Nanoseconds> {
         let mut cable = cable.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = match self {
-            FarEnd::Nobody => {
+            FarEnd::Unplugged => {
                 cable.sent.clear();
                 return None;
             }
@@ -51,7 +51,7 @@ impl FarEnd {
         Some(if passed { BUSY } else { IDLE })
     }
 
-    /// What it has seen.
+    /// Counters and notices of the far end, if it is Isthmus' own driver.
     pub fn describe(&mut self) -> Option<String> {
         match self {
             FarEnd::Own(own) => Some(own.describe()),
@@ -70,7 +70,7 @@ pub struct Wire {
 impl Wire {
     /// Binds `ours`; frames go to `peer`, which need not be there.
     pub fn new(ours: &PathBuf, peer: PathBuf) -> Result<Self> {
-        // What an earlier one left.
+        // An earlier process may have left its socket.
         let _ = fs::remove_file(ours);
         let socket = UnixDatagram::bind(ours);
         let socket = socket.with_context(|| format!("could not bind {}", ours.display()))?;
@@ -82,11 +82,11 @@ impl Wire {
         self.carry(&mut cable.sent, &mut cable.arriving)
     }
 
-    /// Sends what was sent, and takes in what arrives; whether there was any.
+    /// Forwards `sent` to the peer, and appends received frames to `arriving`. Returns whether any frame passed.
     pub fn carry(&mut self, sent: &mut Vec<Vec<u8>>, arriving: &mut VecDeque<Vec<u8>>) -> bool {
         let mut passed = !sent.is_empty();
         for frame in sent.drain(..) {
-            // One that nobody takes is lost, as frames are.
+            // Ethernet is lossy: without a receiver the frame is dropped.
             let _ = self.socket.send_to(&frame, &self.peer);
         }
         while let Ok(len) = self.socket.recv(&mut self.buffer) {
@@ -97,7 +97,7 @@ impl Wire {
     }
 }
 
-/// An interface of ours.
+/// Isthmus' own driver on a second model.
 pub struct OwnInterface {
     machine: Metal<Enic>,
     port: Box<dyn Port + Send>,
@@ -109,7 +109,7 @@ pub struct OwnInterface {
 }
 
 impl OwnInterface {
-    /// With this address, on a model like the other's.
+    /// Creates an interface with this address, on a model with the same settings as the guest's.
     pub fn new(settings: Config, address: Ipv4Addr) -> Self {
         let mac = [2, 0x25, 0xb5, 0, 0, 9];
         let mut machine = Metal::new(Enic::new(Config { mac, ..settings }), 32 << 20);
@@ -153,7 +153,7 @@ impl OwnInterface {
         });
         for bytes in &answers {
             self.pings += u64::from(bytes[13] == 0);
-            // One that finds no room is lost, as frames are.
+            // Ethernet is lossy: without room in the queue the answer is dropped.
             let _ = self.port.transmit(&Packet { header: bytes, payload: &[], trailer: &[] });
         }
         self.port.flush();

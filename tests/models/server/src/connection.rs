@@ -1,4 +1,4 @@
-//! A client's connection: messages in, with the files that come along, answers out.
+//! A client's vfio-user connection: receives messages with their file descriptors, and sends replies.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,13 +17,13 @@ use rustix::net::{
 use crate::device::{Answer, Device};
 use crate::message::{LONGEST, Message};
 
-/// Most files of a message, as the client is told.
+/// Most file descriptors of a message, as advertised to the client (`max_msg_fds`).
 const MOST_FILES: usize = 16;
 
-/// The connection of a device with its client.
+/// The connection between a device and its client.
 pub struct Connection {
     stream: UnixStream,
-    /// What has arrived: `filled` bytes.
+    /// Received bytes that are not parsed yet: the first `filled`.
     buffer: Vec<u8>,
     filled: usize,
     files: Vec<OwnedFd>,
@@ -36,12 +36,12 @@ impl Connection {
         Ok(Connection { stream, buffer: vec![0; LONGEST], filled: 0, files: Vec::new() })
     }
 
-    /// The stream, to wait for.
+    /// The stream's file descriptor, for poll.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// Carries out what has arrived; false when the client is gone.
+    /// Handles the received messages. Returns false when the client has disconnected.
     pub fn serve(&mut self, device: &mut Device, now: impl Fn() -> Nanoseconds) -> Result<bool> {
         loop {
             match self.receive() {
@@ -56,13 +56,13 @@ impl Connection {
                 |bytes| Message::first(bytes).map_err(|what| anyhow!("the client sent {what}"));
             while let Some(message) = first(&self.buffer[used..self.filled])? {
                 used += message.size();
-                // The kernel ends a read behind a message with files, so they are the last one's.
+                // The kernel ends a read after a message with files, so they belong to the last message.
                 let files =
                     if used == self.filled { std::mem::take(&mut self.files) } else { Vec::new() };
                 if let Some(reply) = device.handle(&message, files, now()) {
                     self.stream.set_nonblocking(false)?;
                     match send(&self.stream, &reply) {
-                        // It did not wait for the answer: other clients stay.
+                        // The client disconnected before the reply: other clients stay.
                         Err(Errno::PIPE | Errno::CONNRESET) => return Ok(false),
                         sent => sent.context("could not answer")?,
                     }
@@ -94,9 +94,9 @@ fn send(stream: &UnixStream, answer: &Answer) -> rustix::io::Result<()> {
     let mut sent = 0;
     while sent < answer.bytes.len() {
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // The file goes with the first byte.
+        // The file descriptor is sent with the first byte.
         if let Some(file) = file.as_ref().filter(|_| sent == 0) {
-            // There is room for one.
+            // `space` has room for one.
             control.push(SendAncillaryMessage::ScmRights(slice::from_ref(file)));
         }
         let rest = [IoSlice::new(&answer.bytes[sent..])];

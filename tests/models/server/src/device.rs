@@ -1,4 +1,4 @@
-//! A model as a vfio-user device: answers what a client asks of it.
+//! A model as a vfio-user device: handles the client's requests.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -17,8 +17,8 @@ use crate::message::{
 };
 use crate::portal::Portal;
 
-/// What the client is told in answer to VERSION. Without `write_multiple`: QEMU 11.1 forces every message
-/// through a queue with it.
+/// Capabilities in the reply to VERSION. Without `write_multiple`, because QEMU 11.1 then forces every message through
+/// a queue.
 const CAPABILITIES: &str =
     "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576}}\0";
 
@@ -26,15 +26,15 @@ const CAPABILITIES: &str =
 const CONFIG_SIZE: u64 = 4096;
 /// Command register: BARs are decoded.
 const MEMORY_SPACE: u8 = 2;
-/// How soon portals are looked at again.
-const LOOK_AGAIN: Nanoseconds = 20_000;
-/// A BAR of 64 bits.
+/// Interval at which portals are polled.
+const PORTAL_INTERVAL: Nanoseconds = 20_000;
+/// Type bits of a 64-bit memory BAR.
 const WIDE: u8 = 4;
 
 /// Another function of the same guest, whose BARs a function can write to.
 struct Neighbour {
     device: Weak<RefCell<Device>>,
-    /// It was written to, and wants to be polled.
+    /// The neighbour was written to, and must be polled.
     is_written: Rc<Cell<bool>>,
 }
 
@@ -55,7 +55,7 @@ impl Machine for Guest {
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
         if let Some(Neighbour { device, is_written }) = &self.neighbour
             && let Some(device) = device.upgrade()
-            && device.borrow_mut().write_from_beside(address, bytes, self.now)
+            && device.borrow_mut().write_from_neighbour(address, bytes, self.now)
         {
             is_written.set(true);
             return Ok(());
@@ -68,16 +68,16 @@ impl Machine for Guest {
     }
 }
 
-/// The whole answer to a message, and the file that goes with it.
+/// The complete reply to a message, and the file descriptor to send with it.
 #[derive(Debug)]
 pub struct Answer {
-    /// What is sent.
+    /// The bytes to send.
     pub bytes: Vec<u8>,
-    /// For the client to map.
+    /// A file for the client to map.
     pub file: Option<OwnedFd>,
 }
 
-/// A function, and what its client has given it.
+/// A function, and the memory and interrupts that its client has registered.
 pub struct Device {
     function: Box<dyn Function>,
     guest: Guest,
@@ -85,7 +85,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device that no client has asked anything yet. Fails where there is no memory for its portals.
+    /// Creates a device without a client. Fails if there is no memory for its portals.
     pub fn new(mut function: Box<dyn Function>) -> std::io::Result<Self> {
         let guest = Guest::default();
         function.attach(guest.memory.clone());
@@ -93,20 +93,22 @@ impl Device {
         Ok(Device { function, guest, portal })
     }
 
-    /// It is in the same guest as `device`, whose BARs it can write to. `is_written` is set when it does.
-    pub fn put_beside(&mut self, device: &Rc<RefCell<Device>>, is_written: Rc<Cell<bool>>) {
+    /// Makes `device` a neighbour in the same guest: this device can write to its BARs. Each such write sets
+    /// `is_written`.
+    pub fn set_neighbour(&mut self, device: &Rc<RefCell<Device>>, is_written: Rc<Cell<bool>>) {
         self.guest.neighbour = Some(Neighbour { device: Rc::downgrade(device), is_written });
     }
 
-    /// A function beside it writes to an address; whether that is in one of its BARs.
-    fn write_from_beside(&mut self, address: u64, bytes: &[u8], now: Nanoseconds) -> bool {
+    /// Handles a neighbour's write to a bus address. Returns whether the address is in one of this device's BARs.
+    fn write_from_neighbour(&mut self, address: u64, bytes: &[u8], now: Nanoseconds) -> bool {
         let Some((bar, offset)) = self.place(address, bytes.len()) else { return false };
         self.guest.now = now;
         self.function.write(bar, offset, bytes, now, &mut self.guest);
         true
     }
 
-    /// The BAR in which these bytes of the bus lie, and where in it, while the guest has given it an address.
+    /// The BAR that contains these bytes of the bus, and the offset in it. None while the guest has not assigned an
+    /// address.
     fn place(&mut self, address: u64, length: usize) -> Option<(u8, u64)> {
         if !self.decodes() {
             return None;
@@ -126,7 +128,7 @@ impl Device {
         })
     }
 
-    /// Whether it answers at its BARs.
+    /// Whether the function decodes its BARs (Memory Space Enable).
     fn decodes(&mut self) -> bool {
         let mut command = [0; 2];
         self.function.config().read(4, &mut command);
@@ -138,13 +140,14 @@ impl Device {
         &*self.function
     }
 
-    /// Has the model do something, in words of its own.
+    /// Gives the model a command in its own syntax.
     pub fn order(&mut self, words: &str) -> Result<(), String> {
         self.function.order(words)
     }
 
-    /// The client is gone, and with it what it gave: the function is as after power-on.
-    pub fn forget_client(&mut self) {
+    /// Releases the client's memory and interrupts after it has disconnected, and resets the function to its power-on
+    /// state.
+    pub fn detach_client(&mut self) {
         self.guest.memory.lock().unmap(0, 0, true);
         self.guest.interrupts = EventFds::default();
         self.reset();
@@ -152,20 +155,21 @@ impl Device {
 
     fn reset(&mut self) {
         self.function.reset();
-        // What was written until now is for nobody.
+        // Descriptors that were written before the reset are discarded.
         self.portal.iter().flat_map(Portal::take).for_each(drop);
     }
 
-    /// Does what is due, and says when there is something to do again.
+    /// Does the work that is due. Returns the time of the next work.
     pub fn poll(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
         self.guest.now = now;
-        let again = self.look_at_portal(now);
+        let again = self.poll_portal(now);
         let due = self.function.poll(now, &mut self.guest);
         due.into_iter().chain(again).min()
     }
 
-    /// Gives the function what was written to its portals; when to look again, if there are any.
-    fn look_at_portal(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
+    /// Passes descriptors from the portals to the function. Returns the time of the next poll, if the function has
+    /// portals.
+    fn poll_portal(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
         if self.portal.is_none() || !self.decodes() {
             return None;
         }
@@ -174,10 +178,10 @@ impl Device {
             let bar = portal.bar().index;
             self.function.write(bar, offset, &descriptor, now, &mut self.guest);
         }
-        Some(now + LOOK_AGAIN)
+        Some(now + PORTAL_INTERVAL)
     }
 
-    /// Carries out a message, and gives the whole answer if one is wanted.
+    /// Handles a message. Returns the complete reply, unless the client wants none.
     pub fn handle(
         &mut self,
         message: &Message<'_>,
@@ -195,7 +199,7 @@ impl Device {
         })
     }
 
-    /// What the client can map of the region that it asks about.
+    /// The file that the client can map, if the region in its request is the portal's BAR.
     fn file_of(&self, body: Body<'_>) -> Option<OwnedFd> {
         let index = body.u32(8).ok()?;
         let portal = self.portal.as_ref().filter(|it| u32::from(it.bar().index) == index)?;
@@ -216,7 +220,7 @@ impl Device {
                 if major != 0 {
                     return Err(Errno::INVAL);
                 }
-                // The lower minor version counts; QEMU 11.1 says 0.0.
+                // The lower minor version is used; QEMU 11.1 sends 0.0.
                 let minor = minor.min(1).to_le_bytes();
                 Ok([&[0, 0], &minor[..], CAPABILITIES.as_bytes()].concat())
             }
@@ -274,7 +278,7 @@ impl Device {
         mapped.map(|()| Vec::new()).map_err(errno)
     }
 
-    /// Size and access of a region: those of a BAR, or of configuration space, or 0.
+    /// Size and access flags of a region: a BAR or configuration space. Other regions have size 0.
     fn region(&self, index: u32) -> Result<Vec<u8>, Errno> {
         if index >= REGIONS {
             return Err(Errno::INVAL);
@@ -295,7 +299,7 @@ impl Device {
         Ok(answer)
     }
 
-    /// Number of interrupts of a kind. Without NORESIZE: QEMU then sets up all vectors at once.
+    /// Number of interrupts of a kind. Without NORESIZE, because QEMU then sets up all vectors at once.
     fn interrupt_kind(&self, kind: u32) -> Result<Vec<u8>, Errno> {
         let all = self.function.interrupts();
         let count = match kind {
@@ -370,7 +374,7 @@ mod tests {
     const BASE: u64 = 0x38_0000_0000;
 
     #[test]
-    fn a_neighbour_s_bars_are_written_to_where_the_guest_has_put_them() {
+    fn writes_reach_a_neighbours_bars_at_their_guest_addresses() {
         let [bridge, _] = IntelNtb::pair(intel::Config::new(intel::DEVICE, 1 << 20));
         let bridge = Rc::new(RefCell::new(Device::new(Box::new(bridge)).unwrap()));
         let write = |at: u64, bytes: &[u8]| bridge.borrow_mut().function.config().write(at, bytes);

@@ -1,4 +1,4 @@
-//! Interrupts: eventfds that QEMU gives for each vector.
+//! Interrupts: QEMU registers an eventfd for each vector.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +18,7 @@ pub struct EventFds {
 }
 
 impl EventFds {
-    /// Carries out SET_IRQS. Masks are QEMU's own business.
+    /// Handles SET_IRQS. QEMU handles masks itself.
     pub fn set(
         &mut self,
         kind: u32,
@@ -38,14 +38,14 @@ impl EventFds {
             if vectors.len() < end as usize {
                 vectors.resize_with(end as usize, || None);
             }
-            // Fewer files than vectors: the rest is taken away.
+            // With fewer files than vectors, the other vectors are unregistered.
             let mut fds = fds.into_iter();
             vectors[start as usize..end as usize].fill_with(|| fds.next());
         }
         Ok(())
     }
 
-    /// Raises an interrupt; false if nobody has asked for it.
+    /// Raises an interrupt. Returns false if the client has registered no eventfd for it.
     pub fn raise(&self, interrupt: Interrupt) -> bool {
         let (kind, vector) = match interrupt {
             Interrupt::Intx => (IRQ_INTX, 0),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_raised_by_their_eventfds_until_they_are_taken_away() {
+    fn vectors_signal_their_eventfds_until_unregistered() {
         let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let (one, two) = (fd(), fd());
         let mut fds = EventFds::default();

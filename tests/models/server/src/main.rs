@@ -1,9 +1,8 @@
-//! Shows device models to QEMU as PCI functions, over vfio-user (`-device vfio-user-pci`).
+//! Serves device models to QEMU as PCI functions, over vfio-user (`-device vfio-user-pci`).
 //!
-//! One process serves one or more functions, each on a Unix socket of its own, so that models that are
-//! joined (two bridges, two ports of a network) are in one place. While one client is there another may go and
-//! come again, and finds its function as after power-on. Ends when nobody is connected any more, and then
-//! prints what the models counted.
+//! One process serves one or more functions, each on its own Unix socket, so that joined models (two bridges, two
+//! ports of a network) share it. While one client is connected, another may disconnect and reconnect: its function is
+//! then in its power-on state. When the last client has disconnected, the process prints the models' counters and ends.
 
 mod cable;
 mod connection;
@@ -55,7 +54,7 @@ use own::OwnEndPoint;
 use own_host::OwnHost;
 use patch_cable::PatchCable;
 
-/// Shows device models to QEMU as PCI functions, over vfio-user.
+/// Serves device models to QEMU as PCI functions, over vfio-user.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -68,7 +67,7 @@ enum Model {
     Ioat {
         /// The Unix socket to listen on
         socket: PathBuf,
-        /// PCI device id, hexadecimal: 0e20 is of version 3.2, 0b00 of 3.4
+        /// PCI device id, hexadecimal: 0e20 has version 3.2, 0b00 has 3.4
         #[arg(long, default_value = "0e20", value_parser = hexadecimal)]
         device: u16,
         /// Channels, 1 to 8
@@ -77,7 +76,7 @@ enum Model {
         /// Version, hexadecimal
         #[arg(long, default_value = "32", value_parser = hexadecimal)]
         version: u16,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = fault)]
         fault: Option<ioat::Fault>,
     },
@@ -85,13 +84,13 @@ enum Model {
     IntelNtb {
         #[command(flatten)]
         bridge: BridgeOptions,
-        /// PCI device id, hexadecimal: 201c is of the third generation, 347e and 0db4 of the fourth
+        /// PCI device id, hexadecimal: 201c is third generation, 347e and 0db4 are fourth
         #[arg(long, default_value = "201c", value_parser = hexadecimal)]
         device: u16,
-        /// Its revision, hexadecimal: of 347e those below 10 are in Ice Lake
+        /// PCI revision, hexadecimal: a 347e below revision 10 is Ice Lake's
         #[arg(long, default_value = "4", value_parser = hexadecimal)]
         revision: u16,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = named(&ntb::intel::Fault::NAMED))]
         fault: Option<ntb::intel::Fault>,
     },
@@ -102,18 +101,18 @@ enum Model {
         /// PCI device id, hexadecimal: 148b has two windows, 145b three
         #[arg(long, default_value = "148b", value_parser = hexadecimal)]
         device: u16,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = named(&ntb::amd::Fault::NAMED))]
         fault: Option<ntb::amd::Fault>,
     },
-    /// Two partitions of a Switchtec switch, with a non-transparent bridge between
+    /// Two partitions of a Switchtec switch, with a non-transparent bridge between them
     Switchtec {
         #[command(flatten)]
         bridge: BridgeOptions,
-        /// Entries of the table for lookups
+        /// Entries of the lookup table
         #[arg(long, default_value_t = 8)]
         entries: usize,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = named(&ntb::switchtec::Fault::NAMED))]
         fault: Option<ntb::switchtec::Fault>,
     },
@@ -121,7 +120,7 @@ enum Model {
     Ptdma {
         /// The Unix socket to listen on
         socket: PathBuf,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = named(&ptdma::Fault::NAMED))]
         fault: Option<ptdma::Fault>,
     },
@@ -129,7 +128,7 @@ enum Model {
     Dsa {
         /// The Unix socket to listen on
         socket: PathBuf,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = named(&dsa::Fault::NAMED))]
         fault: Option<dsa::Fault>,
     },
@@ -157,20 +156,20 @@ enum Model {
         /// MTU of the port
         #[arg(long, default_value_t = 9000)]
         mtu: u16,
-        /// Commands by registers alone, and not by a ring (devcmd2)
+        /// Offer the register mailbox only, without the command ring (devcmd2)
         #[arg(long)]
         mailbox: bool,
-        /// Vectors of MSI-X; 0: its pin
+        /// MSI-X vectors; 0: INTx only
         #[arg(long, default_value_t = 8)]
         vectors: u16,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = enic_fault)]
         fault: Option<enic::Fault>,
-        /// Its cable leads to an interface of ours with this IPv4 address, which answers ARP and ping: Isthmus' driver
-        /// on another model in this process
+        /// Connect the cable to Isthmus' own driver on another model in this process; it has this IPv4 address, and
+        /// answers ARP and ping
         #[arg(long)]
         own_address: Option<Ipv4Addr>,
-        /// Its cable leads to frames as datagrams: the Unix socket that is bound, and the one that they go to
+        /// Connect the cable to another process: frames as datagrams, from the Unix socket OURS to PEER
         #[arg(long, num_args = 2, value_names = ["OURS", "PEER"], conflicts_with = "own_address")]
         wire: Option<Vec<PathBuf>>,
     },
@@ -179,20 +178,19 @@ enum Model {
         /// The Unix sockets to listen on
         #[arg(num_args = 1..=2, required = true)]
         sockets: Vec<PathBuf>,
-        /// So many of them, the last ones, are virtual functions, whose physical ones are the model's own
+        /// Number of virtual functions: the last sockets; the model simulates their physical functions
         #[arg(long, default_value_t = 0)]
         virtual_functions: usize,
-        /// The last byte of the MAC address of the first
+        /// The last byte of the first function's MAC address
         #[arg(long, default_value_t = 1)]
         number: u8,
-        /// Vectors of MSI-X of a physical function; 0: it has MSI
+        /// MSI-X vectors of a physical function; 0: MSI only
         #[arg(long, default_value_t = 64)]
         vectors: u16,
-        /// What the first function does wrong
+        /// Fault to inject into the first function
         #[arg(long, value_parser = named(&ixgbe::Fault::NAMED))]
         fault: Option<ixgbe::Fault>,
-        /// The wire of the only function leads to frames as datagrams: the Unix socket that is bound, and the one that
-        /// they go to
+        /// Connect the only function's wire to another process: frames as datagrams, from the Unix socket OURS to PEER
         #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
         wire: Option<Vec<PathBuf>>,
     },
@@ -210,26 +208,25 @@ enum Model {
         /// MTU of the port
         #[arg(long, default_value_t = 9000)]
         mtu: u16,
-        /// It has no RoCE
+        /// Report no RoCE capability
         #[arg(long)]
         no_roce: bool,
         /// Priorities with flow control, a bit for each
         #[arg(long, default_value_t = 0)]
         flow_control: u8,
-        /// Priorities for which congestion (ECN) is heeded, a bit for each; without it the firmware does not tell
+        /// Priorities with congestion control (ECN), a bit for each; without it the firmware does not report them
         #[arg(long)]
         marks: Option<u8>,
-        /// Commands are answered so many microseconds late
+        /// Delay of command completions in microseconds
         #[arg(long)]
         late: Option<u64>,
-        /// Commands are answered in another order
+        /// Complete commands out of order
         #[arg(long)]
         out_of_order: bool,
-        /// What the first function does wrong
+        /// Fault to inject into the first function
         #[arg(long, value_parser = mlx5::Fault::named)]
         fault: Option<mlx5::Fault>,
-        /// The wire of the only function leads to frames as datagrams: the Unix socket that is bound, and the one that
-        /// they go to
+        /// Connect the only function's wire to another process: frames as datagrams, from the Unix socket OURS to PEER
         #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
         wire: Option<Vec<PathBuf>>,
     },
@@ -237,56 +234,57 @@ enum Model {
     Uhyve {
         /// The Unix socket to listen on
         socket: PathBuf,
-        /// The file that is mapped to /isthmus.toml
+        /// The host file that the guest sees as /isthmus.toml
         #[arg(long)]
         config: Option<PathBuf>,
         /// MTU of the TAP device
         #[arg(long, default_value_t = 1500)]
         mtu: u16,
-        /// What the model does wrong
+        /// Fault to inject
         #[arg(long, value_parser = named(&uhyve::Fault::NAMED))]
         fault: Option<uhyve::Fault>,
-        /// The TAP device leads to frames as datagrams: the Unix socket that is bound, and the one that they go to
+        /// Connect the TAP device to another process: frames as datagrams, from the Unix socket OURS to PEER
         #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
         wire: Option<Vec<PathBuf>>,
     },
-    /// Tsi721 bridges on a RapidIO network, a function each; what else is on it are boards
+    /// Tsi721 bridges on a RapidIO network, a function each; the other end points are boards
     Tsi721 {
-        /// The Unix sockets to listen on, of end points A, B, ...
+        /// The Unix sockets to listen on, for end points A, B, ...
         #[arg(required = true)]
         sockets: Vec<PathBuf>,
-        /// Who is joined to whom: A=B, or A=s0.0,B=s0.5,s0.4=s1.3; switches of the third generation are r0, ...
+        /// Links between end points and switch ports: A=B, or A=s0.0,B=s0.5,s0.4=s1.3; third-generation switches are
+        /// r0, ...
         #[arg(long, default_value = "A=B")]
         topology: Topology,
-        /// MSI-X instead of MSI. Linux 6.12 mistakes the vectors
+        /// MSI-X instead of MSI. Linux 6.12 confuses the vectors
         #[arg(long)]
         vectors: bool,
-        /// The next end point is ours: Isthmus' driver, enumeration, rionet (which answers ARP and ping) and rio_cm
-        /// (an echo on channel 10) in this process. A number: it is the host, under that id; else an agent
+        /// Run Isthmus as the next end point in this process: driver, enumeration, rionet (answers ARP and ping) and
+        /// rio_cm (echo on channel 10). A number: the enumerating host with that id; `agent`: an agent
         #[arg(long, value_parser = own::role)]
         own: Option<Role>,
-        /// Its IPv4 address
+        /// IPv4 address of Isthmus' end point
         #[arg(long, default_value = "10.1.0.9")]
         own_address: Ipv4Addr,
     },
 }
 
-/// What bridges have in common.
+/// Options that all bridges share.
 #[derive(clap::Args)]
 struct BridgeOptions {
-    /// The Unix sockets to listen on: of the upstream or primary side, and of the other; and with --engine of the
-    /// engines beside them, in the same order
+    /// The Unix sockets to listen on: upstream or primary side, other side; with --engine then the two engines in the
+    /// same order
     #[arg(num_args = 1..=4, required = true)]
     sockets: Vec<PathBuf>,
-    /// Beside each side is a DMA engine with this PCI device id, hexadecimal, which writes to its windows: 1498 is PTDMA,
+    /// Add a DMA engine to each side, which writes to the bridge's windows. PCI device id, hexadecimal: 1498 is PTDMA,
     /// 0b25 is DSA, others are I/OAT
     #[arg(long, value_parser = hexadecimal, conflicts_with = "own_address")]
     engine: Option<u16>,
     /// Bytes of each window, as log2
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(12..=30))]
     window: u8,
-    /// The other side is a host of ours with this IPv4 address, which answers ARP and ping: Isthmus' drivers, and
-    /// `ntb_netdev` over them, in this process
+    /// Run Isthmus as the other side's host in this process (its drivers, and `ntb_netdev` over them); it has this IPv4
+    /// address, and answers ARP and ping
     #[arg(long)]
     own_address: Option<Ipv4Addr>,
 }
@@ -328,12 +326,12 @@ impl BridgeOptions {
                 println!("{}", own.describe());
                 Ok(())
             }
-            _ => bail!("two sockets are wanted, or four and --engine, or one and --own-address"),
+            _ => bail!("give two sockets, or four with --engine, or one with --own-address"),
         }
     }
 }
 
-/// Reads one of several by its name.
+/// A parser that looks a value up by its name.
 fn named<T: Copy + Send + Sync + 'static, const N: usize>(
     all: &'static [(&'static str, T); N],
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -395,7 +393,7 @@ fn main() -> Result<()> {
             let mut far = match (own_address, wire.as_deref()) {
                 (Some(address), _) => FarEnd::Own(Box::new(OwnInterface::new(settings, address))),
                 (_, Some([ours, peer])) => FarEnd::Wire(Wire::new(ours, peer.clone())?),
-                _ => FarEnd::Nobody,
+                _ => FarEnd::Unplugged,
             };
             let cable = Arc::new(Mutex::new(Cable::default()));
             let mut nic = Enic::new(settings).with_cable(cable.clone());
@@ -407,9 +405,9 @@ fn main() -> Result<()> {
         Model::Uhyve { socket, config, mtu, fault, wire } => {
             let mut far = match wire.as_deref() {
                 Some([ours, peer]) => FarEnd::Wire(Wire::new(ours, peer.clone())?),
-                _ => FarEnd::Nobody,
+                _ => FarEnd::Unplugged,
             };
-            let config = config.map(fs::read).transpose().context("the file to be mapped")?;
+            let config = config.map(fs::read).transpose().context("could not read --config")?;
             let make = move || {
                 let mut uhyve = Uhyve::new(Some((uhyve::MAC, mtu)));
                 uhyve.fault = fault;
@@ -512,30 +510,30 @@ fn main() -> Result<()> {
     }
 }
 
-/// A function with its socket.
+/// A function, its socket and its client.
 struct Served {
     listener: UnixListener,
     device: Rc<RefCell<Device>>,
     connection: Option<Connection>,
 }
 
-/// Serves the functions until all their clients are gone.
+/// Serves the functions until all their clients have disconnected.
 fn serve(functions: Vec<(PathBuf, Box<dyn Function>)>) -> Result<()> {
     serve_with(functions, || None)
 }
 
-/// The same, and does something else now and then, which says how many nanoseconds later it wants to be called again.
+/// Serves the functions, and also calls `also`, which returns the nanoseconds until its next call.
 fn serve_with(
     functions: Vec<(PathBuf, Box<dyn Function>)>,
     also: impl FnMut() -> Option<Nanoseconds>,
 ) -> Result<()> {
-    serve_beside(functions, &[], also)
+    serve_neighbours(functions, &[], also)
 }
 
-/// The same, where the first of each pair of functions writes to the BARs of the second, in one guest.
-fn serve_beside(
+/// Serves functions of one guest. In each pair of `neighbours` the first function can write to the BARs of the second.
+fn serve_neighbours(
     functions: Vec<(PathBuf, Box<dyn Function>)>,
-    beside: &[(usize, usize)],
+    neighbours: &[(usize, usize)],
     mut also: impl FnMut() -> Option<Nanoseconds>,
 ) -> Result<()> {
     let started = Instant::now();
@@ -550,8 +548,8 @@ fn serve_beside(
         })
         .collect::<Result<Vec<_>>>()?;
     let is_written = Rc::new(Cell::new(false));
-    for &(who, whom) in beside {
-        all[who].device.borrow_mut().put_beside(&all[whom].device, is_written.clone());
+    for &(writer, target) in neighbours {
+        all[writer].device.borrow_mut().set_neighbour(&all[target].device, is_written.clone());
     }
     let (mut seen, mut orders) = (0, Orders::new());
     while seen == 0 || all.iter().any(|served| served.connection.is_some()) {
@@ -567,7 +565,7 @@ fn serve_beside(
                 Some(connection) => {
                     if !connection.serve(&mut served.device.borrow_mut(), now)? {
                         served.connection = None;
-                        served.device.borrow_mut().forget_client();
+                        served.device.borrow_mut().detach_client();
                     }
                 }
                 None => match served.listener.accept() {
@@ -585,7 +583,7 @@ fn serve_beside(
     Ok(())
 }
 
-/// What the models have counted: lines of a name and a number.
+/// The models' counters: a name and a number a line.
 fn counters(all: &[Served]) -> String {
     let mut lines = String::new();
     for (number, served) in all.iter().enumerate() {
@@ -596,8 +594,8 @@ fn counters(all: &[Served]) -> String {
     lines
 }
 
-/// Carries out an order: `counters`, or the number of a function and what its model is to do. The last line of the
-/// answer begins with `done` or `refused`.
+/// Executes a command: `counters`, or a function's number and a command of its model. The last line of the reply
+/// begins with `done` or `refused`.
 fn carry_out(line: &str, all: &[Served]) -> String {
     if line == "counters" {
         return counters(all) + "done";
@@ -611,7 +609,7 @@ fn carry_out(line: &str, all: &[Served]) -> String {
     }
 }
 
-/// All do what is due, until nobody has written to another; when there is something to do again.
+/// Polls all functions until none has written to another. Returns the time of the next work.
 fn poll_all(
     all: &[Served],
     is_written: &Cell<bool>,
@@ -640,7 +638,7 @@ fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Waits for a client, a message or an order, for `nanoseconds` at most.
+/// Waits for a client, a message or a command, for `nanoseconds` at most.
 fn wait(all: &[Served], orders: &Orders, nanoseconds: Option<Nanoseconds>) -> Result<()> {
     let mut polled: Vec<PollFd<'_>> = orders.polled().into_iter().collect();
     for served in all {

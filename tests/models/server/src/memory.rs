@@ -1,4 +1,4 @@
-//! The guest's memory, as QEMU hands it out: files that are mapped here, each at its bus address.
+//! Guest memory: files that QEMU passes with DMA_MAP, mapped here and looked up by bus address.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -8,34 +8,34 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use models::{Memory, Unreachable};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// One stretch of bus addresses.
+/// A range of bus addresses.
 struct Mapping {
     address: u64,
     size: u64,
     writable: bool,
-    /// None if QEMU gave no file for it: a ROM, or another device's BAR.
+    /// None if QEMU passed no file for the range: a ROM, or another device's BAR.
     memory: Option<NonNull<u8>>,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(memory) = self.memory {
-            // SAFETY: `memory` was mapped with this size, and only this mapping, which ends, leads there.
-            // Should it fail, the memory stays mapped until the process ends.
+            // SAFETY: `memory` was mapped with this size. Only this `Mapping` refers to it, and it is being dropped.
+            // If munmap fails, the memory stays mapped until the process ends.
             let _ = unsafe { munmap(memory.as_ptr().cast(), self.size as usize) };
         }
     }
 }
 
-// SAFETY: where it is mapped is this process's, and does not depend on the thread.
+// SAFETY: the mapping belongs to the process, and does not depend on the thread.
 unsafe impl Send for Mapping {}
 
-/// The memory of a guest, for its function and for one of another guest that is joined with it.
+/// The memory of a guest, shared by its function and a joined function of another guest.
 #[derive(Default)]
 pub struct SharedMemory(Mutex<GuestMemory>);
 
 impl SharedMemory {
-    /// For one access.
+    /// Locks the memory for one access.
     pub fn lock(&self) -> MutexGuard<'_, GuestMemory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,14 +51,14 @@ impl Memory for SharedMemory {
     }
 }
 
-/// All that a function can reach.
+/// All memory that a function can reach.
 #[derive(Default)]
 pub struct GuestMemory {
     mappings: Vec<Mapping>,
 }
 
 impl GuestMemory {
-    /// Adds a stretch; `file` holds it from `offset` on.
+    /// Adds a range of bus addresses. Its contents are in `file` from `offset` on.
     pub fn map(
         &mut self,
         address: u64,
@@ -77,7 +77,7 @@ impl GuestMemory {
             Some((file, offset)) => {
                 let access =
                     if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-                // SAFETY: the kernel chooses the place, so that nothing of ours is mapped over.
+                // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
                 let memory = unsafe {
                     mmap(
                         std::ptr::null_mut(),
@@ -95,7 +95,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Takes away what lies in this stretch, or with `all` everything.
+    /// Removes the mappings inside this range, or all with `all`.
     pub fn unmap(&mut self, address: u64, size: u64, all: bool) {
         let end = address.saturating_add(size);
         self.mappings.retain(|m| !all && (m.address < address || m.address + m.size > end));
@@ -105,16 +105,16 @@ impl GuestMemory {
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
         let base = into.as_mut_ptr();
         self.pieces(address, into.len(), false, |guest, at, length| {
-            // SAFETY: `pieces` gives `length` bytes of a live mapping, and `at + length` is at most the
-            // length of `into`. The guest may write there meanwhile: the bytes are then any, as with DMA,
-            // and nothing is made of them but numbers.
+            // SAFETY: `pieces` passes `length` bytes of a live mapping, and `at + length` is at most the
+            // length of `into`. The guest may write there at the same time: the bytes are then arbitrary, as
+            // with DMA, and every byte value is a valid number.
             unsafe { std::ptr::copy_nonoverlapping(guest, base.add(at), length) }
         })?;
         fence(Ordering::Acquire);
         Ok(())
     }
 
-    /// Writes guest memory, after everything that was written before. Aligned words are written whole.
+    /// Writes guest memory, after all earlier writes. Aligned words are written whole.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
         fence(Ordering::Release);
         self.pieces(address, bytes.len(), true, |guest, at, length| {
@@ -136,8 +136,8 @@ impl GuestMemory {
         })
     }
 
-    /// Calls `visit` with the places in this process that a stretch of bus addresses lies at: pointer, offset
-    /// in the stretch, length. Nothing is visited unless all of it can be reached.
+    /// Calls `visit` for each mapped piece of a range of bus addresses: pointer, offset in the range, length. Visits
+    /// nothing unless the whole range can be reached.
     fn pieces(
         &self,
         address: u64,
@@ -176,10 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_two_mappings_is_read_and_written_as_one() {
+    fn accesses_across_two_mappings_are_contiguous() {
         let mut memory = GuestMemory::default();
         let ram = file(0x2000);
-        // The file's pages the other way round.
+        // Maps the file's two pages in reverse order.
         memory.map(0x10000, 0x1000, true, Some((ram.try_clone().unwrap(), 0x1000))).unwrap();
         memory.map(0x11000, 0x1000, true, Some((ram, 0))).unwrap();
         memory.write(0x10ffc, b"spanning").unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_may_not_be_written_is_refused_whole() {
+    fn access_to_an_unmapped_or_read_only_part_fails_as_a_whole() {
         let mut memory = GuestMemory::default();
         memory.map(0x1000, 0x1000, true, Some((file(0x1000), 0))).unwrap();
         memory.map(0x2000, 0x1000, false, Some((file(0x1000), 0))).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(memory.write(0x1ffc, &[1; 8]), Err(Unreachable(0x2000)));
         let mut read = [9; 8];
         memory.read(0x1ffc, &mut read).unwrap();
-        assert_eq!(read, [0; 8], "nothing of it was written");
+        assert_eq!(read, [0; 8], "no part was written");
         assert_eq!(memory.read(0x2ffc, &mut read), Err(Unreachable(0x3000)));
         assert_eq!(memory.read(0x4000, &mut read), Err(Unreachable(0x4000)));
         assert!(memory.read(u64::MAX - 3, &mut read).is_err());

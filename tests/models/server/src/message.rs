@@ -8,12 +8,12 @@ pub const LONGEST: usize = 2 << 20;
 /// Most bytes of one read or write of a region.
 pub const LONGEST_ACCESS: usize = 1 << 20;
 
-/// Header flags: the message is a reply; no reply is wanted; the reply tells an error.
+/// Header flags: the message is a reply; no reply is wanted; the reply has an error.
 pub const REPLY: u32 = 1;
 pub const NO_REPLY: u32 = 1 << 4;
 pub const ERROR: u32 = 1 << 5;
 
-/// Regions that are no BARs.
+/// Configuration space's index, and the number of regions. Lower indices are BARs and the ROM.
 pub const CONFIG_REGION: u32 = 7;
 pub const REGIONS: u32 = 9;
 
@@ -27,14 +27,14 @@ pub const IRQS: u32 = 5;
 pub const DEVICE_FLAGS: u32 = 3;
 /// Flags of a region: it can be read and written.
 pub const REGION_FLAGS: u32 = 3;
-/// And mapped: its file comes with the answer.
+/// Flag of a region that can also be mapped: the reply carries its file.
 pub const REGION_MAPPABLE: u32 = 4;
-/// Flags of interrupts: by eventfd; maskable; masked while one is served.
+/// Flags of interrupts: signalled by eventfd; maskable; masked automatically when signalled.
 pub const IRQ_EVENTFD: u32 = 1;
 pub const IRQ_MASKABLE: u32 = 2;
 pub const IRQ_AUTOMASKED: u32 = 4;
 
-/// Flags of SET_IRQS: no data, or eventfds; and that these are to be signalled.
+/// Flags of SET_IRQS: no data, or eventfds; the action is to trigger.
 pub const SET_DATA_NONE: u32 = 1;
 pub const SET_DATA_EVENTFD: u32 = 4;
 pub const SET_TRIGGER: u32 = 32;
@@ -43,7 +43,7 @@ pub const SET_TRIGGER: u32 = 32;
 pub const DMA_WRITABLE: u32 = 2;
 pub const UNMAP_ALL: u32 = 2;
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     Version,
@@ -79,15 +79,15 @@ impl Command {
     }
 }
 
-/// A message that has arrived.
+/// A received message.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// The whole of it.
+    /// Header and body.
     bytes: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// The first message in `bytes`: None while it is not whole, an error if there is no sense in it.
+    /// The first message in `bytes`: None while it is incomplete, an error if its size is impossible.
     pub fn first(bytes: &'a [u8]) -> Result<Option<Self>, String> {
         if bytes.len() < HEADER {
             return Ok(None);
@@ -99,22 +99,22 @@ impl<'a> Message<'a> {
         Ok(bytes.get(..size).map(|bytes| Message { bytes }))
     }
 
-    /// Bytes of it.
+    /// Its size in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// What it asks for.
+    /// The request's command.
     pub fn command(&self) -> Command {
         Command::of((self.header(0) >> 16) as u16)
     }
 
-    /// Whether it wants an answer.
+    /// Whether the client wants a reply.
     pub fn wants_reply(&self) -> bool {
         self.header(8) & NO_REPLY == 0
     }
 
-    /// What follows the header.
+    /// The bytes after the header.
     pub fn body(&self) -> Body<'a> {
         Body(&self.bytes[HEADER..])
     }
@@ -123,7 +123,7 @@ impl<'a> Message<'a> {
         u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"))
     }
 
-    /// The whole answer: this with `body`, or with an error number.
+    /// The complete reply, with a body or an error number.
     pub fn reply(&self, result: Result<&[u8], u32>) -> Vec<u8> {
         let (flags, error, body) = match result {
             Ok(body) => (REPLY, 0, body),
@@ -138,7 +138,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The body of a message; reading beyond its end is an error of the client's.
+/// The body of a message. A read beyond its end fails: the client's message is too short.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a>(pub &'a [u8]);
 
@@ -159,7 +159,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// A message that is shorter than what it says, or names what is not there.
+/// The message is shorter than its fields require, or names a region or interrupt that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMessage;
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_taken_whole() {
+    fn messages_are_parsed_when_complete() {
         let mut bytes = vec![7, 0, 9, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3];
         assert!(Message::first(&bytes[..15]).unwrap().is_none());
         assert!(Message::first(&bytes).unwrap().is_none());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_cannot_be_is_an_error() {
+    fn impossible_size_is_an_error() {
         for size in [0u32, 15, LONGEST as u32 + 1] {
             let mut bytes = [0; HEADER];
             bytes[4..8].copy_from_slice(&size.to_le_bytes());

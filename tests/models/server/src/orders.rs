@@ -1,4 +1,4 @@
-//! Orders of whoever started the server: lines on its standard input.
+//! Commands from the parent process: lines on the server's standard input.
 
 use std::collections::VecDeque;
 use std::io::{Stdin, stdin};
@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Lines that were not taken, and what has come of the next one.
+/// Received lines, and the begun next line.
 pub struct Orders {
-    /// None when there will be no more.
+    /// None after end of file.
     input: Option<Stdin>,
     begun: Vec<u8>,
     lines: VecDeque<String>,
@@ -20,12 +20,12 @@ impl Orders {
         Orders { input: Some(stdin()), begun: Vec::new(), lines: VecDeque::new() }
     }
 
-    /// What is waited for.
+    /// The file descriptor to poll, until end of file.
     pub fn polled(&self) -> Option<PollFd<'_>> {
         self.input.as_ref().map(|input| PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN))
     }
 
-    /// The next order that has come.
+    /// The next received command, if any. Does not block.
     pub fn next(&mut self) -> Result<Option<String>> {
         while self.lines.is_empty() && self.is_readable()? {
             self.take_in()?;
@@ -39,14 +39,15 @@ impl Orders {
         match poll(&mut [polled], Some(&at_once)) {
             Ok(count) => Ok(count > 0),
             Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(error).context("could not look for orders"),
+            Err(error) => Err(error).context("could not poll standard input for commands"),
         }
     }
 
     fn take_in(&mut self) -> Result<()> {
         let Some(input) = &mut self.input else { return Ok(()) };
         let mut bytes = [0; 512];
-        let count = rustix::io::read(input.as_fd(), &mut bytes).context("could not read orders")?;
+        let count = rustix::io::read(input.as_fd(), &mut bytes)
+            .context("could not read commands from standard input")?;
         if count == 0 {
             self.input = None;
         }

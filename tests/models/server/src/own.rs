@@ -1,5 +1,5 @@
-//! An end point of ours on a network whose other end points are guests': Isthmus' own driver on the model, and all
-//! that stands on it, in this process. A stock Linux in a guest is its peer.
+//! Isthmus as an end point of a RapidIO network in this process: its driver on a model, enumeration, rionet and rio_cm.
+//! The peer is a stock Linux in a guest.
 
 use std::net::Ipv4Addr;
 use std::time::Instant as Moment;
@@ -15,13 +15,13 @@ use rapidio::end_point::{Config as Wanted, EndPoint};
 use rapidio::enumeration::{Event, Role};
 use rapidio::rionet::Rionet;
 
-/// The channel whose messages are sent back.
+/// The `rio_cm` channel that echoes messages.
 const ECHO: u16 = 10;
-/// Turns of the loop at a time, and how long it may rest between.
+/// Rounds of the loop per call, and the longest pause between calls.
 const TURNS: usize = 8;
 const REST: Nanoseconds = 200_000;
 
-/// `agent`, or the id of a host.
+/// Parses `agent`, or the id of a host.
 pub fn role(text: &str) -> Result<Role, String> {
     match text {
         "agent" => Ok(Role::Agent),
@@ -41,7 +41,7 @@ pub struct OwnEndPoint {
 }
 
 impl OwnEndPoint {
-    /// End point `me` of the network.
+    /// Creates end point `me` of the network.
     pub fn new(network: &Shared, me: usize, role: Role, address: Ipv4Addr) -> Self {
         let model = Tsi721::new(Config::default(), network.clone(), me);
         let mut machine = Metal::new(model, 8 << 20);
@@ -54,7 +54,7 @@ impl OwnEndPoint {
         OwnEndPoint { machine, end_point, rionet, address, then, pings: 0, walks: 0 }
     }
 
-    /// What it has seen.
+    /// State and counters, as lines.
     pub fn describe(&self) -> String {
         let master = self.end_point.master();
         let network = master.network();
@@ -73,7 +73,7 @@ impl OwnEndPoint {
         )
     }
 
-    /// Some turns of its loop; when it wants more.
+    /// Runs some rounds of the loop. Returns the delay until the next call.
     pub fn turn(&mut self) -> Nanoseconds {
         for _ in 0..TURNS {
             self.one_turn();
@@ -109,13 +109,13 @@ impl OwnEndPoint {
             let sender: [u8; 6] = bytes[6..12].try_into().expect("six bytes");
             bytes[..6].copy_from_slice(&sender);
             bytes[6..12].copy_from_slice(&mac);
-            // One that finds no room is lost, as frames are.
+            // Ethernet is lossy: without room the answer is dropped.
             let _ = self.rionet.transmit(&Packet { header: &bytes, payload: &[], trailer: &[] });
         }
     }
 }
 
-/// Makes an ARP request for the address its answer, but for the Ethernet header; false if it is none.
+/// Turns an ARP request for `address` into its reply, except for the Ethernet header. Returns false for other frames.
 pub fn answer_arp(bytes: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
     let Some(arp) = bytes.get_mut(14..42) else { return false };
     if arp[6..8] != [0, 1] || arp[24..28] != address.octets() {
@@ -128,7 +128,7 @@ pub fn answer_arp(bytes: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
     true
 }
 
-/// Makes a ping of the address its answer, but for the Ethernet header; false if it is none.
+/// Turns an echo request to `address` into its reply, except for the Ethernet header. Returns false for other frames.
 pub fn answer_ping(bytes: &mut Vec<u8>, address: Ipv4Addr) -> bool {
     let Some(header) = bytes.get(14..34) else { return false };
     let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -136,13 +136,13 @@ pub fn answer_ping(bytes: &mut Vec<u8>, address: Ipv4Addr) -> bool {
     if !is_for_us || len < 28 || bytes.len() < 14 + len || bytes[34] != 8 {
         return false;
     }
-    // What is behind the packet is padding.
+    // Removes Ethernet padding.
     bytes.truncate(14 + len);
     for at in 26..30 {
         bytes.swap(at, at + 4);
     }
     bytes[34] = 0;
-    // The sum has lost 8 in its upper byte (RFC 1624).
+    // The type changes from 8 to 0, so the checksum rises by 0x0800 (RFC 1624).
     let sum = u32::from(u16::from_be_bytes([bytes[36], bytes[37]])) + 0x0800;
     let sum = (sum + (sum >> 16)) as u16;
     bytes[36..38].copy_from_slice(&sum.to_be_bytes());

@@ -1,6 +1,5 @@
-//! The host at the other end of a bridge is ours: Isthmus' own drivers of the bridge and of an I/OAT engine beside it, in
-//! this process, with an Ethernet port over them (`ntb_netdev`) that answers ARP and ping. A stock Linux in a guest is its
-//! peer.
+//! Isthmus as the host at the other end of a bridge, in this process: its drivers of the bridge and of an I/OAT engine,
+//! and an Ethernet port over them (`ntb_netdev`) that answers ARP and ping. The peer is a stock Linux in a guest.
 
 use std::net::Ipv4Addr;
 use std::time::Instant as Moment;
@@ -17,11 +16,11 @@ use crate::own::{answer_arp, answer_ping};
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const MTU: usize = 9000;
 const MEMORY: usize = 24 << 20;
-/// Turns of the loop at a time, and how long it may rest between.
+/// Rounds of the loop per call, and the longest pause between calls.
 const TURNS: usize = 4;
 const REST: Nanoseconds = 100_000;
 
-/// The host.
+/// The host in this process.
 pub struct OwnHost<F> {
     machine: Metal<F>,
     engine: Metal<Ioat>,
@@ -32,11 +31,12 @@ pub struct OwnHost<F> {
 }
 
 impl<F: Function + Send + 'static> OwnHost<F> {
-    /// At this side of a bridge.
+    /// Creates a host with this side of a bridge.
     pub fn new(function: F, address: Ipv4Addr) -> Self {
         let window = function.bars().iter().map(|bar| bar.size).max().unwrap_or(0);
         let mut machine = Metal::new(function, MEMORY);
-        // The engine writes to the window; the processor, which could not be told from it here, never does.
+        // The engine writes to the window. The processor never does, because its writes could not be told from the
+        // engine's here.
         let nowhere = machine.arena().alloc(window as usize, 4096).expect("there is memory enough");
         machine.put_behind(2, nowhere);
         let device = machine.find().take(Class::Bridge).remove(0);
@@ -54,7 +54,7 @@ impl<F: Function + Send + 'static> OwnHost<F> {
         OwnHost { machine, engine, port, address, then: Moment::now(), pings: 0 }
     }
 
-    /// What it has seen.
+    /// State and counters, as lines.
     pub fn describe(&self) -> String {
         format!(
             "own.pings {}\nown.ups {}\nown.violations {}\nown {:?} {:?}",
@@ -66,7 +66,7 @@ impl<F: Function + Send + 'static> OwnHost<F> {
         )
     }
 
-    /// Some turns of its loop; when it wants more.
+    /// Runs some rounds of the loop. Returns the delay until the next call.
     pub fn turn(&mut self) -> Nanoseconds {
         (0..TURNS).for_each(|_| self.one_turn());
         REST
@@ -92,7 +92,7 @@ impl<F: Function + Send + 'static> OwnHost<F> {
                 self.pings += u64::from(bytes[13] == 0);
                 bytes.copy_within(6..12, 0);
                 bytes[6..12].copy_from_slice(&MAC);
-                // One that finds no room is lost, as frames are.
+                // Ethernet is lossy: without room the answer is dropped.
                 let _ = self.port.transmit(&Packet { header: &bytes, payload: &[], trailer: &[] });
             }
         }

@@ -1,4 +1,4 @@
-//! The cable of functions: from one to the other, from each to all others if there are more, or from the only one to a wire.
+//! The cable between functions: two are joined, more share one segment, a single one has a wire to another process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use models::{Cable, Nanoseconds};
 
 use crate::cable::Wire;
 
-/// How long nobody has to look at the wire, if something has just passed, and else.
+/// Poll intervals of the wire: after a frame has passed, and otherwise.
 const BUSY: Nanoseconds = 50_000;
 const IDLE: Nanoseconds = 500_000;
 
@@ -17,17 +17,17 @@ pub struct PatchCable {
 }
 
 impl PatchCable {
-    /// With so many ends, or with one and a wire.
+    /// Creates a cable with this many ends, or with one end and a wire.
     pub fn new(ends: usize, wire: Option<Wire>) -> Self {
         PatchCable { ends: (0..ends).map(|_| Arc::default()).collect(), wire }
     }
 
-    /// What is plugged into a function.
+    /// The end for a function.
     pub fn end(&self, number: usize) -> Arc<Mutex<Cable>> {
         self.ends[number].clone()
     }
 
-    /// Carries frames; when it wants to be called again.
+    /// Carries frames. Returns the delay until the next call.
     pub fn turn(&mut self) -> Option<Nanoseconds> {
         let take = |end: &Arc<Mutex<Cable>>| {
             std::mem::take(&mut end.lock().unwrap_or_else(PoisonError::into_inner).sent)
@@ -52,10 +52,10 @@ impl PatchCable {
                 };
                 give(one, from_other);
                 give(other, from_one);
-                // What has arrived wants to be taken in at once.
+                // Arrived frames must be received at once.
                 passed.then_some(0).or(Some(IDLE))
             }
-            // Whoever it is for.
+            // One segment: each function receives all frames of the others, whatever their destination.
             (ends, _) => {
                 let mut passed = false;
                 for (n, from) in ends.iter().enumerate() {

@@ -1,16 +1,16 @@
-//! Portals: a BAR that takes descriptors of 64 bytes, each with one write, which a CPU needs MOVDIR64B for.
+//! Portals: a BAR that takes descriptors of 64 bytes, each in one write, for which a CPU needs MOVDIR64B.
 //!
 //! Such a BAR cannot be trapped under KVM, whose emulator does not know the instruction (Linux 6.12,
-//! arch/x86/kvm/emulate.c: of `opcode_map_0f_38` all from 0xf2 on is `N`, and MOVDIR64B is 66 0f 38 f8). So it is memory,
-//! which QEMU maps into the guest from the file that comes with the answer to DEVICE_GET_REGION_INFO, and nobody tells of
-//! what is written: it is looked at.
+//! arch/x86/kvm/emulate.c: of `opcode_map_0f_38` all from 0xf2 on is `N`, and MOVDIR64B is 66 0f 38 f8). So the BAR is
+//! memory. QEMU maps it into the guest from the file in the reply to DEVICE_GET_REGION_INFO. Writes raise no event: the
+//! server polls the memory.
 //!
-//! What asks for anything has its operation and flags in the first word of a slot. The instruction's write is seen whole;
-//! a guest that makes ordinary stores of it has to make that of the first word last. A slot that is written again before
-//! it was emptied has lost what it held. Our driver has one descriptor under way in a queue. Linux's goes on by 64 bytes
-//! each time, so that it comes back to a slot 64 descriptors later, as many as all queues of the model hold; two CPUs
-//! that submit at once may take the same (comment of `idxd_wq_portal_addr` in drivers/dma/idxd/idxd.h), so guests of this
-//! server have one, or a queue for each.
+//! A descriptor has its operation and flags in the first word of its slot. The instruction's write is seen whole. A
+//! guest that uses ordinary stores must store the first word last. A second write to a slot before the server has read
+//! it overwrites the first descriptor. Isthmus' driver has one descriptor in flight per queue. Linux's driver advances
+//! by 64 bytes each time, so it reuses a slot after 64 descriptors, as many as all queues of the model hold. Two CPUs
+//! that submit at the same time may use the same slot (comment of `idxd_wq_portal_addr` in drivers/dma/idxd/idxd.h), so
+//! guests of this server have one CPU, or a queue for each.
 
 use std::os::fd::OwnedFd;
 use std::ptr::{NonNull, null_mut};
@@ -23,7 +23,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// Words of a slot.
 const WORDS: usize = 8;
 
-/// The memory of a BAR that a guest writes descriptors to.
+/// The memory of a BAR to which a guest writes descriptors.
 pub struct Portal {
     bar: Bar,
     file: OwnedFd,
@@ -31,39 +31,40 @@ pub struct Portal {
 }
 
 impl Portal {
-    /// Empty, as large as the BAR.
+    /// Creates an empty portal of the BAR's size.
     pub fn new(bar: Bar) -> std::io::Result<Self> {
         let file = memfd_create("portal", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, bar.size)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the place, so that nothing of ours is mapped over.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let memory =
             unsafe { mmap(null_mut(), bar.size as usize, access, MapFlags::SHARED, &file, 0) }?;
         let memory = NonNull::new(memory.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Portal { bar, file, memory })
     }
 
-    /// Which BAR it is.
+    /// The portal's BAR.
     pub fn bar(&self) -> Bar {
         self.bar
     }
 
-    /// What QEMU maps.
+    /// The file that QEMU maps.
     pub fn file(&self) -> &OwnedFd {
         &self.file
     }
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `memory` is the beginning of a mapping of `bar.size` bytes, aligned to a page and there as long as this
-        // is. Whoever else has mapped the file may write there, and so may this: through atomic words only.
+        // SAFETY: `memory` is the beginning of a mapping of `bar.size` bytes, aligned to a page, that lives as long as
+        // `self`. QEMU, which has mapped the file, and this process write there at the same time: through atomic words
+        // only.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.bar.size as usize / 8) }
     }
 
-    /// Takes the descriptors that were written: each with its place in the BAR. None is begun before it is whole.
+    /// Takes the written descriptors, each with its offset in the BAR. An incomplete descriptor is left.
     pub fn take(&self) -> impl Iterator<Item = (u64, [u8; 8 * WORDS])> + '_ {
         let slots = self.words().chunks_exact(WORDS).enumerate();
         slots.filter_map(|(number, slot)| {
-            // The words behind it are read after it.
+            // Acquire: the other words are read after the first.
             if slot[0].load(Ordering::Acquire) == 0 {
                 return None;
             }
@@ -79,8 +80,8 @@ impl Portal {
 
 impl Drop for Portal {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this size, and only this leads there, which ends. Should it fail, the memory stays
-        // mapped until the process ends.
+        // SAFETY: `memory` was mapped with this size. Only this portal refers to it, and it is being dropped. If munmap
+        // fails, the memory stays mapped until the process ends.
         let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.bar.size as usize) };
     }
 }
@@ -95,7 +96,7 @@ mod tests {
     const BAR: Bar = Bar { index: 2, size: 0x1_0000 };
     const RAM: u64 = 0x10_0000;
 
-    /// The whole message that asks for `command` (its number), with a file.
+    /// Sends the device a request with this command number and these files.
     fn ask(
         device: &mut Device,
         command: u16,
@@ -121,7 +122,7 @@ mod tests {
     /// A second mapping of a file, as QEMU has it.
     fn map(file: &OwnedFd, size: usize) -> &'static [AtomicU64] {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the place; the mapping is never taken away.
+        // SAFETY: the kernel chooses the address. The mapping is never removed.
         unsafe {
             let memory = mmap(null_mut(), size, access, MapFlags::SHARED, file, 0).unwrap();
             std::slice::from_raw_parts(memory.cast(), size / 8)
@@ -138,8 +139,8 @@ mod tests {
         let at = slot[..WORDS].as_ptr();
         if instruction && has_movdir64b() {
             assert!(at.addr().is_multiple_of(64));
-            // SAFETY: the CPU has `movdir64b rax, [rcx]`, which reads 64 bytes of `descriptor` and writes as many to `at`,
-            // which are eight aligned words of a mapping that is never taken away.
+            // SAFETY: the CPU has `movdir64b rax, [rcx]`, which reads 64 bytes of `descriptor` and writes as many to
+            // `at`, which are eight aligned words of a mapping that is never removed.
             unsafe {
                 std::arch::asm!("sfence", ".byte 0x66, 0x0f, 0x38, 0xf8, 0x01", "sfence",
                     in("rax") at, in("rcx") descriptor.as_ptr(), options(nostack, preserves_flags));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_taken_once_and_whole() {
+    fn descriptors_are_taken_once_and_complete() {
         let portal = Portal::new(BAR).unwrap();
         let guest = map(portal.file(), BAR.size as usize);
         assert_eq!(portal.take().count(), 0);
@@ -167,9 +168,10 @@ mod tests {
         assert!(guest.iter().all(|word| word.load(Ordering::Relaxed) == 0));
     }
 
-    /// The answer about the BAR has the file; who has mapped it writes a descriptor there, and the model carries it out.
+    /// The reply to the region request has the file. A client that has mapped it writes a descriptor, and the model
+    /// executes it.
     #[test]
-    fn what_another_mapping_writes_is_carried_out() {
+    fn descriptors_of_another_mapping_are_executed() {
         let mut device = Device::new(Box::new(Dsa::new(None))).unwrap();
         let region = |index: u32| [32, 0, index, 0, 0, 0, 0, 0].map(u32::to_le_bytes).concat();
         let answer = ask(&mut device, 5, &region(0), Vec::new());
@@ -186,9 +188,9 @@ mod tests {
         ask(&mut device, 2, &body, vec![ram]);
         memory[0].store(0x1122_3344_5566_7788, Ordering::Relaxed);
 
-        // It decodes and reaches memory; a queue of 16 in group 0 with engine 0.
+        // Memory space and bus mastering are enabled; a queue of 16 is in group 0 with engine 0.
         let mut now = 0;
-        assert_eq!(device.poll(now), None, "it is not looked at before its BARs are decoded");
+        assert_eq!(device.poll(now), None, "not polled before its BARs are decoded");
         write(&mut device, CONFIG_REGION, 4, 6);
         for (at, value) in [(0x400, 1), (0x420, 1), (0x600, 16), (0x608, 0xa1), (0x60c, 21)] {
             write(&mut device, 0, at, value);
@@ -203,14 +205,14 @@ mod tests {
             let to = RAM + 0x2000 + 8 * slot;
             let descriptor = [operation, record, RAM, to, 8, 0, 0, 0];
             submit(&portal[0x1000 / 8 + 8 * slot as usize..], &descriptor, instruction);
-            let again = device.poll(now).expect("it is looked at again");
+            let again = device.poll(now).expect("it is polled again");
             assert!(again > now && again <= now + 100_000);
             now += 1_000_000;
             device.poll(now);
             let at = |address: u64| memory[(address - RAM) as usize / 8].load(Ordering::Relaxed);
             assert_eq!((at(to), at(record) & 0x7f), (0x1122_3344_5566_7788, 1), "{slot}");
         }
-        // Nonsense is counted.
+        // An unknown operation is counted as failed.
         portal[0].store(0xff << 56, Ordering::Release);
         device.poll(now);
         device.poll(now + 1_000_000);

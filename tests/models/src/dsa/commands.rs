@@ -1,11 +1,11 @@
-//! Commands: what enables, drains and resets the device and its queues; and the tables that say what these are.
+//! Commands that enable, disable, drain and reset the device and its queues, and the tables that configure them.
 
 use super::{
     BATCH, DISABLED, Dsa, ENABLED, ENTRIES, Fault, GROUP, GROUP_TABLE, LONGEST, PERMISSION_TABLE,
     QUEUE, QUEUE_TABLE, QUEUES,
 };
 
-// Reasons why a command is refused.
+// Error codes of commands.
 const NO_COMMAND: u8 = 0x01;
 const NO_QUEUE: u8 = 0x02;
 const IS_ENABLED: u8 = 0x10;
@@ -22,8 +22,8 @@ const IS_DISABLED: u8 = 0x31;
 const NOT_ENABLED_FOR_QUEUES: u8 = 0x32;
 
 impl Dsa {
-    /// Ends a command.
-    pub(super) fn carry_out_command(&mut self, word: u32) -> Result<(), u8> {
+    /// Executes a command. An error is its error code.
+    pub(super) fn execute_command(&mut self, word: u32) -> Result<(), u8> {
         let operand = word & 0xf_ffff;
         match word >> 20 & 31 {
             1 => self.enable(),
@@ -40,7 +40,8 @@ impl Dsa {
                 Ok(())
             }
             6 => self.enable_queue(operand as usize),
-            // Of queues: disable, drain, abort, reset. What is drained, or disabled, has been carried out before.
+            // Disable, drain, abort, reset of queues. `drains` has delayed disable and drain until the queues were
+            // empty.
             7..=10 if self.state != ENABLED => Err(NOT_ENABLED_FOR_QUEUES),
             command @ 7..=10 => {
                 for n in Self::named_queues(word) {
@@ -63,16 +64,16 @@ impl Dsa {
         (0..QUEUES).filter(move |queue| word >> 16 & 15 == 0 && word & 1 << queue != 0)
     }
 
-    /// Whether a command has to wait for queues: it drains them, and they are at something.
+    /// Whether a command must wait: it drains or disables queues that still have descriptors.
     pub(super) fn drains(&self, word: u32) -> bool {
-        let waits = |n: usize| !self.queues[n].waiting.is_empty();
+        let is_busy = |n: usize| !self.queues[n].waiting.is_empty();
         self.state == ENABLED
             && matches!(word >> 20 & 31, 7 | 8)
-            && Self::named_queues(word).any(waits)
+            && Self::named_queues(word).any(is_busy)
     }
 
-    /// Whether a word of the tables can be written now: of the queues', also while the device is enabled and the queue is
-    /// not, but for its size.
+    /// Whether a word of the tables is writable now. While the device is enabled, the entry of a disabled queue is
+    /// writable except for its size.
     pub(super) fn is_open(&self, at: u64) -> bool {
         let queue = at.checked_sub(QUEUE_TABLE).filter(|_| at < PERMISSION_TABLE);
         let queue = queue.map(|at| ((at / QUEUE) as usize, at % QUEUE));
@@ -109,7 +110,7 @@ impl Dsa {
         }
         let at = QUEUE_TABLE + n as u64 * QUEUE;
         let (size, mode, limits) = (self.table(at), self.table(at + 8), self.table(at + 12));
-        // One group has it, with an engine.
+        // Exactly one group has the queue, and it has an engine.
         let groups: Vec<u64> = (0..QUEUES as u64)
             .map(|group| GROUP_TABLE + group * GROUP)
             .filter(|group| self.table(*group) & 1 << n != 0)

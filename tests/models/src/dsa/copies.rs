@@ -1,10 +1,10 @@
-//! Descriptors: copies, batches of them, and the records and interrupts that tell of their end.
+//! Descriptors: copies and batches, and the completion records and interrupts that report them.
 
 use super::{BATCH, Dsa, Fault, LONGEST, VECTORS};
 use crate::registers::number;
 use crate::{Interrupt, Machine};
 
-// Flags and operations of descriptors, and what records say.
+// Flags and operations of descriptors, and statuses of completion records.
 const FENCE: u64 = 1;
 const RECORDED: u64 = 4;
 const RECORD_ALWAYS: u64 = 8;
@@ -21,7 +21,7 @@ const HARDWARE: u8 = 0x1a;
 const NOT_REACHED: u8 = 0x1f;
 
 impl Dsa {
-    /// Carries out a copy, or nothing; what came of it.
+    /// Executes a copy or a NOOP, and returns its status.
     fn copy(&mut self, words: &[u64; 8], machine: &mut dyn Machine) -> u8 {
         let (operation, length) = (words[0] >> 56, words[4] as u32 as usize);
         if operation == NOOP {
@@ -62,19 +62,19 @@ impl Dsa {
         let wanted = flags & RECORDED != 0 && (flags & RECORD_ALWAYS != 0 || status != SUCCESS);
         if wanted && self.fault != Some(Fault::NoRecord) {
             let rest = u64::from(count) << 32;
-            // Its status is written last.
+            // The status is written last.
             let _ = machine.write(words[1].wrapping_add(8), &[0; 24]);
             let _ = machine.write(words[1], &(rest | u64::from(status)).to_le_bytes());
         }
         if flags & INTERRUPTS != 0 && self.fault != Some(Fault::NoInterrupt) {
-            // Without the command that asks for a handle it is the number of the vector.
+            // Without the command that requests an interrupt handle, the handle is the vector's number.
             let vector = (words[4] >> 32) as u16;
             let raised = vector < VECTORS && machine.interrupt(Interrupt::Msix(vector));
             self.counts.interrupts += u64::from(raised);
         }
     }
 
-    /// Carries out the oldest descriptor of a queue; false if it hangs in it.
+    /// Executes the oldest descriptor of a queue. Returns false if a fault makes the queue hang in it.
     pub(super) fn step(&mut self, words: &[u64; 8], machine: &mut dyn Machine) -> bool {
         if words[0] >> 56 != BATCHED {
             if matches!(self.fault, Some(Fault::Hang | Fault::HangOnce)) {

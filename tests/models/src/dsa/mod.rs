@@ -1,6 +1,7 @@
-//! Intel DSA as `idxd` uses it (Linux, drivers/dma/idxd): dedicated queues with an engine each, copies, batches with
-//! fences, records of completion. What a batch has between fences is carried out from its end on, which the device may do.
-//! Interrupts by MSI-X: the first vector for commands, one for the completions of each queue.
+//! Model of Intel DSA as `idxd` uses it (Linux, drivers/dma/idxd): dedicated queues with an engine each, copies,
+//! batches with fences, completion records. Descriptors between two fences of a batch are executed in reverse order,
+//! which the specification permits. MSI-X vectors: the first for commands, one for the completions of each queue.
+//!
 //! Not modelled: shared queues, PASIDs, page faults, the event log, operations but NOOP, BATCH and MEMMOVE.
 
 mod commands;
@@ -16,12 +17,12 @@ pub const DEVICE: u16 = 0x0b25;
 
 const REGISTERS: Bar = Bar { index: 0, size: 0x1_0000 };
 const PORTALS: Bar = Bar { index: 2, size: 0x1_0000 };
-/// Queues, groups and engines, and entries of all queues.
+/// The number of queues, also of groups and engines; and the entries that all queues share.
 const QUEUES: usize = 4;
 const ENTRIES: u64 = 64;
-/// Vectors of MSI-X: for commands, and of each queue.
+/// MSI-X vectors: one for commands, and one for each queue.
 const VECTORS: u16 = 1 + QUEUES as u16;
-/// Where the tables lie, and bytes of their entries.
+/// Offsets of the tables, and bytes of their entries.
 const GROUP_TABLE: u64 = 0x400;
 const QUEUE_TABLE: u64 = 0x600;
 const PERMISSION_TABLE: u64 = 0x800;
@@ -36,7 +37,7 @@ const BATCH: u64 = 10;
 const CAUSES: u64 = 0x98;
 const COMMAND: u64 = 0xa0;
 const ACTIVE: u32 = 1 << 31;
-/// An interrupt is wanted when the command has ended; its cause.
+/// Command flag: raise an interrupt at completion. `COMMAND_ENDED` is the interrupt's cause.
 const INTERRUPT_WANTED: u32 = 1 << 31;
 const COMMAND_ENDED: u32 = 2;
 
@@ -45,37 +46,37 @@ const DISABLED: u32 = 0;
 const ENABLED: u32 = 1;
 const HALTED: u32 = 3;
 
-/// What a command takes; a descriptor.
+/// Execution times of a command and of a descriptor.
 const COMMAND_TIME: Nanoseconds = 10_000;
 const DESCRIPTOR_TIME: Nanoseconds = 500;
 
-/// What the model does wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Firmware has locked the tables.
+    /// The tables are read-only (locked by firmware).
     Locked,
-    /// Commands do not end.
+    /// Commands never complete.
     StuckCommand,
     /// A byte of every copy is wrong.
     Corrupt,
     /// Every copy fails.
     Error,
-    /// The copy behind so many others fails, once.
+    /// The copy after this many others fails, once.
     ErrorAt(u64),
-    /// What is between the first fences of a batch is carried out, and then nothing more.
+    /// A batch is executed up to its first fence, then its queue hangs.
     Hang,
-    /// The same once.
+    /// As `Hang`, once.
     HangOnce,
-    /// Nothing is recorded.
+    /// No completion record is written.
     NoRecord,
     /// No interrupt is raised for a completion.
     NoInterrupt,
-    /// The device stands still from the next descriptor on.
+    /// The device halts at the next descriptor.
     Halt,
 }
 
 impl Fault {
-    /// Those that stock Linux is asked to notice.
+    /// Faults that the command line offers, with their names; stock Linux must detect them.
     pub const NAMED: [(&str, Fault); 2] =
         [("corrupt-copy", Fault::Corrupt), ("no-interrupt", Fault::NoInterrupt)];
 }
@@ -89,16 +90,16 @@ struct Counts {
     failed: u64,
     aborted: u64,
     interrupts: u64,
-    /// Writes to portals that were no descriptor, or to queues that are not there.
+    /// Rejected portal writes: no complete descriptor, a full queue, or a queue that is not enabled.
     torn: u64,
 }
 
-/// What a queue is at.
+/// State of a queue.
 #[derive(Clone, Debug, Default)]
 struct Queue {
     is_enabled: bool,
     waiting: VecDeque<[u64; 8]>,
-    /// When the oldest is done.
+    /// When the oldest descriptor completes.
     due: Option<Nanoseconds>,
     hangs: bool,
 }
@@ -117,7 +118,7 @@ pub struct Dsa {
 }
 
 impl Dsa {
-    /// One as after power-on.
+    /// Creates an engine in its power-on state.
     pub fn new(fault: Option<Fault>) -> Self {
         let config = ConfigSpace::new(0x8086, DEVICE, 0x08_80_00, 0)
             .subsystem(0x8086, 0)
@@ -140,7 +141,7 @@ impl Dsa {
         }
     }
 
-    /// From now on this is wrong, or nothing.
+    /// Replaces the injected fault; None removes it.
     pub fn inject(&mut self, fault: Option<Fault>) {
         self.fault = fault;
     }
@@ -149,7 +150,7 @@ impl Dsa {
         self.tables.get(&at).copied().unwrap_or(0)
     }
 
-    /// A descriptor is written to a portal.
+    /// Queues a descriptor that was written to a portal.
     fn submit(&mut self, offset: u64, bytes: &[u8], now: Nanoseconds) {
         let n = (offset / 0x4000) as usize;
         let size = self.table(QUEUE_TABLE + n as u64 * QUEUE) as usize;
@@ -195,7 +196,8 @@ impl Dsa {
         match at {
             0x00 => 0x100,
             0x10 => LONGEST << 16 | BATCH << 21 | unlocked << 31,
-            // Sizes of entries are 2^(5 + 1); dedicated queues, address translation, limits of operations.
+            // Capabilities: entries, queues, entry sizes of 2^(5 + 1), dedicated queues, address translation, operation
+            // limits.
             0x20 => ENTRIES | (QUEUES as u64) << 16 | 1 << 24 | 1 << 49 | 1 << 50 | 1 << 54,
             0x30 => QUEUES as u64 | 96 << 8,
             0x38 => QUEUES as u64,
@@ -265,7 +267,7 @@ impl Function for Dsa {
             if self.drains(word) {
                 self.command = Some((now + COMMAND_TIME, word));
             } else {
-                self.command_error = self.carry_out_command(word).err().unwrap_or(0);
+                self.command_error = self.execute_command(word).err().unwrap_or(0);
                 if word & INTERRUPT_WANTED != 0 {
                     self.causes |= COMMAND_ENDED;
                     self.counts.interrupts += u64::from(machine.interrupt(Interrupt::Msix(0)));

@@ -1,10 +1,10 @@
-//! Commands to the firmware (Linux: `vnic_devcmd.h`), by the mailbox in registers or by a ring (devcmd2).
+//! Firmware commands (Linux: `vnic_devcmd.h`), by the register mailbox or by a ring (devcmd2).
 
 use super::filter::{EINVAL, ENOTSUPPORTED};
 use super::{Enic, Fault, Stage};
 use crate::{Machine, Nanoseconds};
 
-/// How long a command takes, and how long it takes to open, or to reset. A driver that does not wait is found out.
+/// Duration of a command, and of the open or reset that it starts. A driver that does not wait fails.
 const COMMAND: Nanoseconds = 50_000;
 const SETTLING: Nanoseconds = 3_000_000;
 
@@ -15,26 +15,26 @@ const BAD_STATE: u32 = 6;
 const BUSY: u32 = 1;
 const ERROR: u32 = 2;
 
-/// Arguments and results.
+/// Number of arguments, and of results.
 pub const ARGUMENTS: usize = 15;
-/// Bytes of a command, and of a result, of devcmd2.
+/// Bytes of a devcmd2 command, and of a devcmd2 result.
 const ENTRY: u64 = 128;
-/// The result is not wanted.
+/// Command flag: write no result.
 const NO_RESULT: u16 = 1;
 
-/// Bytes of the notify area, of statistics, and of what tells of the firmware.
+/// Bytes of the notify area, the statistics, and the firmware information.
 const NOTIFY: u64 = 40;
 const STATISTICS: u64 = 8 * (27 + 37);
 const FIRMWARE: usize = 132;
 
-/// Where a command came from.
+/// The interface through which a command came.
 #[derive(Clone, Copy, Debug)]
 enum From {
     Mailbox,
     Ring { index: u32, flags: u16 },
 }
 
-/// A command that is carried out.
+/// A command in execution.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
     pub due: Nanoseconds,
@@ -43,7 +43,7 @@ pub struct Running {
     arguments: [u64; ARGUMENTS],
 }
 
-/// The mailbox, and the results of devcmd2.
+/// The mailbox registers, and the result ring of devcmd2.
 #[derive(Clone, Debug, Default)]
 pub struct Mailbox {
     status: u32,
@@ -76,10 +76,10 @@ fn number_of(word: u32) -> u32 {
 const GET_MAC: u32 = 0x8000_c009;
 const NIC_CFG: u32 = 0x4101_c010;
 
-/// Words that are known.
+/// Commands that the model implements.
 const KNOWN: [u32; 33] = [
     0xc001_c001, // MCPU_FW_INFO
-    0x4001_c001, // likewise, old
+    0x4001_c001, // MCPU_FW_INFO_OLD
     0xc001_c002, // DEV_SPEC
     0x0101_c003, // STATS_CLEAR
     0x4001_c004, // STATS_DUMP
@@ -133,7 +133,7 @@ impl Enic {
                 let arguments = self.mailbox.arguments;
                 let running = Running { due: now + COMMAND, from: From::Mailbox, word, arguments };
                 self.running = Some(running);
-                // Nobody waits for it: it is done before the next.
+                // The driver does not wait for this command: it completes before the next.
                 if word >> 24 & 1 != 0 && !self.is_stuck(word) {
                     self.running = None;
                     self.finish(running, now, machine);
@@ -154,8 +154,8 @@ impl Enic {
         self.has(Fault::NeverDone(number_of(word)))
     }
 
-    /// Carries out commands that are due, and fetches the next.
-    pub(super) fn work_on_commands(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
+    /// Executes the commands that are due, and fetches the next.
+    pub(super) fn run_commands(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
         loop {
             if let Some(running) = self.running {
                 if running.due > now || self.is_stuck(running.word) {
@@ -222,7 +222,8 @@ impl Enic {
         let stale = self.once(|fault| (fault == Fault::ResultColour).then_some(())).is_some();
         let mailbox = &mut self.mailbox;
         if mailbox.entries == 0 {
-            // Of what should have made room there is no result either.
+            // The ring has no room. That is a violation only if the command succeeded: setting the ring up may have
+            // failed.
             if error == 0 {
                 self.complain("there is no room for results");
             }
@@ -245,7 +246,7 @@ impl Enic {
         }
     }
 
-    /// Carries a command out; arguments become results.
+    /// Executes a command, and replaces the arguments with its results.
     fn execute(
         &mut self,
         word: u32,
@@ -263,7 +264,7 @@ impl Enic {
             return Err(BAD_STATE);
         }
         match number_of(word) {
-            1 => self.tell_firmware(first, arguments, machine)?,
+            1 => self.firmware_info(first, arguments, machine)?,
             2 => arguments[0] = self.specification(first, second)?,
             3 => self.counts.clear_statistics(),
             4 if second != STATISTICS => return Err(EINVAL),
@@ -323,7 +324,7 @@ impl Enic {
         Ok(())
     }
 
-    /// Whether a command may be given now.
+    /// Whether a command is allowed in the current stage.
     fn is_allowed(&self, number: u32, now: Nanoseconds) -> bool {
         match number {
             1 | 23 | 24 | 36 | 57 => true,
@@ -338,10 +339,10 @@ impl Enic {
         self.settled > now || self.has(Fault::StaysInProgress)
     }
 
-    /// Queues stop; filters, addresses and what was set is forgotten, but not the ring of commands.
+    /// Stops the queues, and clears filters, addresses and settings. The command ring stays.
     fn soft_reset(&mut self, now: Nanoseconds) {
         self.counts.resets += 1;
-        self.forget_queues();
+        self.clear_queues();
         self.settled = now + SETTLING;
     }
 
@@ -351,7 +352,7 @@ impl Enic {
         }
         arguments[0] = 0;
         if word == NIC_CFG {
-            // The second says what: hashes of IPv4 and IPv6, and of TCP over them; tags are stripped.
+            // The second result has the features: hashes of IPv4 and IPv6, and of TCP over them; VLAN stripping.
             (arguments[0], arguments[1]) = (1, 0x1e << 8 | 1 << 24);
         }
         Ok(())
@@ -370,21 +371,21 @@ impl Enic {
 
     fn specification(&mut self, offset: u64, size: u64) -> Result<u64, u32> {
         let value = match (offset, size) {
-            // It computes sums, and takes packets in pieces.
+            // Checksum offload and scatter/gather.
             (0, 4) => 8,
             (4, 4) => self.settings.work_entries.into(),
             (8, 4) => self.settings.receive_entries.into(),
             (12, 2) => self.settings.mtu.into(),
             (16 | 17, 1) | (36, 4) | (40 | 42 | 44, 2) => 0,
             _ => {
-                self.complain(format!("{size} bytes at {offset} of what the device says"));
+                self.complain(format!("{size} bytes at {offset} of the device specification"));
                 return Err(EINVAL);
             }
         };
         Ok(value)
     }
 
-    fn tell_firmware(
+    fn firmware_info(
         &mut self,
         address: u64,
         arguments: &mut [u64; ARGUMENTS],
@@ -421,11 +422,11 @@ impl Enic {
         Ok(())
     }
 
-    /// Writes the notify area, and says so.
+    /// Writes the notify area, and raises its interrupt.
     pub(super) fn notify(&mut self, machine: &mut dyn Machine) {
         let Some((address, interrupt)) = self.notify_area else { return };
         let link = self.link && self.enabled;
-        self.told_link = Some(self.link);
+        self.reported_link = Some(self.link);
         let fatal = u32::from(self.has(Fault::Fatal));
         let speed = 10_000;
         let mtu = self.settings.mtu.into();

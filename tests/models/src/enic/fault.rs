@@ -1,71 +1,71 @@
-//! What the model does wrong.
+//! Faults of the model.
 
-/// What the model does wrong, on demand. What is not said to last happens once.
+/// Faults to inject. A fault happens once unless its description says "Lasts".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The magic number of the resource table is another. Lasts.
+    /// The resource table has a wrong magic number. Lasts.
     NoTable,
-    /// The table says that work queues lie beyond the end of the BAR. Lasts.
+    /// The table places work queues beyond the end of the BAR. Lasts.
     TableBeyondBar,
-    /// The table has no end. Lasts.
+    /// The table has no end marker. Lasts.
     TableWithoutEnd,
-    /// There are no completion queues. Lasts.
+    /// The table lists no completion queues. Lasts.
     NoCompletionQueues,
-    /// It has no MAC address. Lasts.
+    /// The MAC address is zero. Lasts.
     NoAddress,
     /// Every register reads as all ones. Lasts.
     AllOnes,
     /// No interrupts are raised. Lasts.
     NoInterrupts,
-    /// Commands of this number are never done. Lasts.
+    /// Commands of this number never complete. Lasts.
     NeverDone(u32),
     /// The next command of this number fails with this error.
     Fails(u32, u32),
-    /// The result of the next command has the colour of the lap before: there seems to be none.
+    /// The next command's result has the previous lap's colour, so the driver sees no result.
     ResultColour,
-    /// Opening, or a reset, never ends. Lasts.
+    /// Open and reset never complete. Lasts.
     StaysInProgress,
-    /// Queues say that they run, though they were stopped. Lasts.
+    /// Stopped queues report that they run. Lasts.
     StuckRunning,
-    /// Nothing is sent any more, until a reset.
+    /// The port sends nothing until a reset.
     NeverCompletes,
-    /// The completion of the next packets names a descriptor so much further on.
+    /// The next transmit completion names a descriptor this far after the right one.
     CompletesAnother(u16),
-    /// The next packets are completed twice.
+    /// The next transmit completion is written twice.
     CompletesTwice,
-    /// The completion of the next packets has the colour of the lap before.
+    /// The next transmit completion has the previous lap's colour.
     CompletionColour,
-    /// The completion of the next packets says that it is of another queue.
+    /// The next transmit completion names this queue.
     CompletesQueue(u16),
-    /// The completion of the next frame names a buffer so much further on.
+    /// The next frame's completion names a buffer this far after the right one.
     ReceivesAt(u16),
     /// The next frame is completed twice.
     ReceivesTwice,
-    /// The completion of the next frame has the colour of the lap before.
+    /// The next frame's completion has the previous lap's colour.
     ReceiveColour,
     /// The next frame is completed with this length (14 bits).
     Length(u16),
-    /// The next frame is completed as damaged.
+    /// The next frame is completed with an error.
     Damaged,
-    /// The next frame ends nowhere.
+    /// The next frame's completion has no end-of-packet bit.
     NoEnd,
-    /// The receive queue of this number has stopped because of an error.
+    /// The receive queue of this number stops with an error.
     QueueError(usize),
-    /// The firmware says that it has failed, until a reset.
+    /// The firmware reports a fatal error until a reset.
     Fatal,
     /// The checksum of the notify area is wrong. Lasts.
     NotifySum,
 }
 
 impl Fault {
-    /// Those that a user can ask for, with their names.
+    /// Faults that the command line offers, with their names.
     pub const NAMED: [(&str, Fault); 3] = [
         ("no-interrupts", Fault::NoInterrupts),
         ("never-opens", Fault::StaysInProgress),
         ("no-table", Fault::NoTable),
     ];
 
-    /// Whether it stays until it is taken back.
+    /// Whether the fault stays until `repair`.
     pub(super) fn lasts(self) -> bool {
         use Fault::*;
         matches!(

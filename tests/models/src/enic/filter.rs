@@ -1,4 +1,4 @@
-//! What is received, and by which queue.
+//! Receive filters: which frames the port accepts, and which receive queue gets a frame.
 
 use super::Enic;
 use crate::registers::number;
@@ -10,41 +10,41 @@ const BROADCAST: u32 = 4;
 const PROMISCUOUS: u32 = 8;
 const ALL_MULTICAST: u32 = 0x10;
 
-/// Bits of a 5-tuple: which of its fields count.
+/// Flags of a 5-tuple: the fields to compare.
 const PROTOCOL: u32 = 1;
 const SOURCE: u32 = 2;
 const DESTINATION: u32 = 4;
 const SOURCE_PORT: u32 = 8;
 const DESTINATION_PORT: u32 = 16;
 
-/// Most bytes that describe a filter.
+/// Most bytes of a filter's description.
 const LONGEST: usize = 100;
-/// Most filters.
+/// Most filters of a port.
 const MOST: usize = 16;
 
 pub const EINVAL: u32 = 1;
 pub const EMAXRES: u32 = 10;
 pub const ENOTSUPPORTED: u32 = 11;
 
-/// A filter of a 5-tuple of IPv4, and the receive queue that it leads to.
+/// An IPv4 5-tuple filter, and the receive queue for matching frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
     pub id: u32,
     flags: u32,
-    /// 17 or 6.
+    /// 17 (UDP) or 6 (TCP).
     protocol: u8,
     addresses: [u32; 2],
     ports: [u16; 2],
     pub queue: usize,
 }
 
-/// The two parts of what describes a filter: type, length, value (Linux: `filter_tlv`).
+/// Parses a filter's description: two type-length-value parts, filter and action (Linux: `filter_tlv`).
 fn parse(bytes: &[u8], id: u32) -> Result<Filter, u32> {
     let word = |at: usize| bytes.get(at..at + 4).map(|part| number(part) as u32).ok_or(EINVAL);
     let half = |at: usize| bytes.get(at..at + 2).map(|part| number(part) as u16).ok_or(EINVAL);
     let len = word(4)? as usize;
     let action = 8usize.checked_add(len).ok_or(EINVAL)?;
-    // A filter; its type, and room for the longest kind of it.
+    // The filter part: its type, and room for the longest kind of filter.
     if word(0)? != 0 || len < 24 || bytes.len() > LONGEST {
         return Err(EINVAL);
     }
@@ -60,7 +60,7 @@ fn parse(bytes: &[u8], id: u32) -> Result<Filter, u32> {
     if flags == 0 || flags >> 5 != 0 {
         return Err(EINVAL);
     }
-    // An action: to a receive queue.
+    // The action part: steer to a receive queue.
     if word(action)? != 1 || word(action + 4)? != 8 || word(action + 8)? != 0 {
         return Err(EINVAL);
     }
@@ -96,7 +96,7 @@ impl Filter {
 }
 
 impl Enic {
-    /// Adds a filter; its number.
+    /// Adds a filter, and returns its number.
     pub(super) fn add_filter(&mut self, bytes: &[u8]) -> Result<u32, u32> {
         self.last_filter += 1;
         let filter = parse(bytes, self.last_filter)?;
@@ -116,7 +116,7 @@ impl Enic {
         if self.filters.len() < before { Ok(()) } else { Err(EINVAL) }
     }
 
-    /// Whether the frame is for it.
+    /// Whether the port accepts the frame.
     pub(super) fn accepts(&self, frame: &[u8]) -> bool {
         let Some(&to) = frame.first_chunk::<6>() else { return false };
         let mode = self.packet_filter;

@@ -1,4 +1,4 @@
-//! Interrupts: events are counted as credits, which the driver gives back. One is raised while there are credits and it
+//! Interrupts: events are counted as credits, which the driver returns. An interrupt is raised while it has credits and
 //! is not masked.
 
 use super::{Enic, Fault};
@@ -7,7 +7,7 @@ use crate::{Interrupt, Machine};
 /// An interrupt's registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    /// Timer, value and type of coalescing, which the model does not do.
+    /// Timer, value and type of coalescing, which is not modelled.
     coalescing: [u32; 3],
     mask_on_assertion: bool,
     masked: bool,
@@ -54,7 +54,9 @@ impl Enic {
                 line.credits = left.unwrap_or(0);
                 line.masked &= value & UNMASK == 0;
                 if left.is_none() {
-                    self.complain(format!("{given} credits come back of interrupt {n}"));
+                    self.complain(format!(
+                        "more credits than counted, {given}, are returned to interrupt {n}"
+                    ));
                 }
             }
             _ => self.complain(format!("{value:#x} goes to {offset:#x} of interrupt {n}")),
@@ -62,7 +64,7 @@ impl Enic {
         self.raise(n, machine);
     }
 
-    /// Counts an event.
+    /// Counts an event as a credit of interrupt `n`.
     pub(super) fn event(&mut self, n: u32, machine: &mut dyn Machine) {
         match self.lines.get_mut(n as usize) {
             Some(line) => line.credits += 1,
@@ -86,7 +88,7 @@ impl Enic {
         }
     }
 
-    /// Bits of interrupts that have credits.
+    /// A bit for each interrupt that has credits.
     pub(super) fn legacy_pending(&self) -> u32 {
         let pending = self.lines.iter().enumerate().filter(|(_, line)| line.credits > 0);
         pending.fold(0, |all, (n, _)| all | 1 << n)

@@ -1,8 +1,9 @@
-//! Where registers lie, and the table in BAR 0 that says so (Linux: `drivers/net/ethernet/cisco/enic/vnic_resource.h`).
+//! Register layout, and the resource table in BAR 0 that describes it (Linux:
+//! `drivers/net/ethernet/cisco/enic/vnic_resource.h`).
 
 use super::{Config, Fault};
 
-/// Bytes of BAR 0, and of BAR 2, which has the table of MSI-X.
+/// Bytes of BAR 0, and of BAR 2, which has the MSI-X table.
 pub const BAR_0: u64 = 0x8000;
 pub const BAR_2: u64 = 0x1000;
 pub const MSIX_PENDING: u32 = 0x800;
@@ -41,7 +42,7 @@ pub fn table(settings: &Config, has: impl Fn(Fault) -> bool) -> Vec<u8> {
         add(12, 2, MSIX_PENDING.into(), 1);
     }
     add(13, 0, LEGACY_PENDING, 4);
-    // Of a kind that nobody knows.
+    // A resource of an unknown kind.
     add(200, 5, 0xffff_fff0, 0xffff);
     add(16, 0, DEVCMD, BLOCK as u32);
     if settings.devcmd2 {

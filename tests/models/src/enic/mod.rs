@@ -1,9 +1,9 @@
-//! Cisco's VIC as Ethernet interface (Linux: `drivers/net/ethernet/cisco/enic`): the resource table, commands by mailbox
-//! and by ring (devcmd2), work, receive and completion queues, notices, interrupts, filters; and what it does wrong on
-//! demand. No manual of it is public: the drivers of Linux and DPDK are all there is to go by.
+//! Model of Cisco's VIC as an Ethernet interface (Linux: `drivers/net/ethernet/cisco/enic`): resource table, commands
+//! by mailbox and by ring (devcmd2), work, receive and completion queues, notify area, interrupts, filters; with faults
+//! to inject. No manual is public: the drivers of Linux and DPDK are the only sources.
 //!
-//! Not modelled: RSS, TSO, offloads of tunnels, coalescing of interrupts, receive buffers that are not the first of a
-//! frame, port profiles (802.1Qbh), proxied commands, the queue pairs of usNIC.
+//! Not modelled: RSS, TSO, tunnel offloads, interrupt coalescing, frames in more than one receive buffer, port profiles
+//! (802.1Qbh), proxied commands, the queue pairs of usNIC.
 
 mod command;
 mod fault;
@@ -28,17 +28,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 const BARS: [Bar; 2] =
     [Bar { index: 0, size: layout::BAR_0 }, Bar { index: 2, size: layout::BAR_2 }];
 
-/// Its MAC address, unless told otherwise.
+/// The default MAC address.
 pub const MAC: [u8; 6] = [0, 0x25, 0xb5, 1, 2, 3];
 
-/// PCI device ids: of a physical function, and of virtual functions, older and newer.
+/// PCI device id of a physical function.
 pub const PHYSICAL: u16 = 0x0043;
-/// See [`PHYSICAL`].
+/// PCI device id of an older virtual function.
 pub const VIRTUAL: u16 = 0x0071;
-/// See [`PHYSICAL`].
+/// PCI device id of a newer virtual function.
 pub const NEWER_VIRTUAL: u16 = 0x02b7;
 
-/// Which interface it is.
+/// Properties of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// PCI device id.
@@ -47,19 +47,19 @@ pub struct Config {
     pub mac: [u8; 6],
     /// Largest layer 3 packet of the port in bytes.
     pub mtu: u16,
-    /// Work queues; receive queues. There are as many completion queues as both.
+    /// Work queues. Each work or receive queue has a completion queue.
     pub work_queues: u32,
-    /// See `work_queues`.
+    /// Receive queues.
     pub receive_queues: u32,
-    /// Descriptors of the queues, as the device says.
+    /// Descriptors of a work queue, as the device reports them.
     pub work_entries: u32,
-    /// See `work_entries`.
+    /// Descriptors of a receive queue, as the device reports them.
     pub receive_entries: u32,
     /// Interrupts.
     pub interrupts: u32,
-    /// Vectors of MSI-X; 0: it has its pin alone.
+    /// MSI-X vectors; 0: INTx only.
     pub vectors: u16,
-    /// It has the ring of commands, too.
+    /// Offers the command ring as well as the mailbox.
     pub devcmd2: bool,
 }
 
@@ -80,10 +80,10 @@ impl Default for Config {
     }
 }
 
-/// Complaints that are told among what was counted.
-const MOST_TOLD: usize = 10;
+/// Most complaints that are listed among the counters.
+const MOST_LISTED: usize = 10;
 
-/// How far the driver is.
+/// How far the driver has initialised the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Closed,
@@ -91,7 +91,7 @@ enum Stage {
     Initialised,
 }
 
-/// What was counted.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     commands: u64,
@@ -104,7 +104,7 @@ struct Counts {
     transmit_errors: u64,
     received: u64,
     received_bytes: u64,
-    /// Of them those that a filter has led to another queue.
+    /// Received frames that a filter has steered to another queue.
     steered: u64,
     no_buffers: u64,
 }
@@ -115,7 +115,7 @@ impl Counts {
         (self.received, self.received_bytes, self.no_buffers) = (0, 0, 0);
     }
 
-    /// As STATS_DUMP writes them: 27 numbers of what was sent, and 37 of what was received.
+    /// The layout of STATS_DUMP: 27 transmit counters, then 37 receive counters.
     fn statistics(&self) -> Vec<u8> {
         let mut words = [0; 27 + 37];
         (words[0], words[4], words[9]) = (self.sent, self.sent_bytes, self.transmit_errors);
@@ -132,9 +132,9 @@ pub struct Enic {
     faults: Vec<Fault>,
     /// The link is up.
     pub link: bool,
-    /// Frames that come from the wire.
+    /// Frames from the wire, not received yet.
     pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that went to it.
+    /// Frames that were sent to the wire.
     pub sent: Vec<Vec<u8>>,
     cable: Option<Arc<Mutex<Cable>>>,
     stage: Stage,
@@ -149,7 +149,7 @@ pub struct Enic {
     completions: Vec<Completions>,
     lines: Vec<Line>,
     notify_area: Option<(u64, u16)>,
-    told_link: Option<bool>,
+    reported_link: Option<bool>,
     addresses: Vec<[u8; 6]>,
     packet_filter: u32,
     nic_config: u32,
@@ -157,12 +157,12 @@ pub struct Enic {
     filters: Vec<Filter>,
     last_filter: u32,
     counts: Counts,
-    /// What the driver did that it must not do.
+    /// The driver's violations of the device's rules.
     pub complaints: Vec<String>,
 }
 
 impl Enic {
-    /// An interface as it is after power-on.
+    /// Creates an interface in its power-on state.
     pub fn new(settings: Config) -> Self {
         let mut config = ConfigSpace::new(0x1137, settings.device, 0x02_00_00, 0xa2)
             .subsystem(0x1137, 0x0085)
@@ -194,7 +194,7 @@ impl Enic {
             completions: (0..queues).map(|_| Completions::default()).collect(),
             lines: vec![Line::default(); settings.interrupts as usize],
             notify_area: None,
-            told_link: None,
+            reported_link: None,
             addresses: Vec::new(),
             packet_filter: 0,
             nic_config: 0,
@@ -206,28 +206,28 @@ impl Enic {
         }
     }
 
-    /// The interface with a cable, to whose other end somebody else sees.
+    /// Attaches a cable. The owner of its other end carries the frames.
     pub fn with_cable(mut self, cable: Arc<Mutex<Cable>>) -> Self {
         self.cable = Some(cable);
         self
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
 
-    /// It does nothing wrong any more.
+    /// Removes all faults.
     pub fn repair(&mut self) {
         self.faults.clear();
     }
 
-    /// It does nothing wrong any more that would outlast a reset.
+    /// Removes the faults that last across a reset.
     pub fn faults_that_last_end(&mut self) {
         self.faults.retain(|fault| !fault.lasts());
     }
 
-    /// Filters that lead to receive queues, as many as there are.
+    /// Number of filters.
     pub fn filters(&self) -> usize {
         self.filters.len()
     }
@@ -236,7 +236,7 @@ impl Enic {
         self.faults.contains(&fault)
     }
 
-    /// Whether it does one of these wrong now; it does so once.
+    /// Removes the first fault that matches, and returns its parameter.
     fn once<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
         let at = self.faults.iter().position(|&fault| matches(fault).is_some())?;
         matches(self.faults.remove(at))
@@ -254,15 +254,15 @@ impl Enic {
         if self.has(Fault::NoAddress) { [0; 6] } else { self.settings.mac }
     }
 
-    /// What a soft reset does.
-    fn forget_queues(&mut self) {
+    /// Clears the state that a soft reset clears.
+    fn clear_queues(&mut self) {
         self.faults.retain(|&fault| fault != Fault::Fatal);
         self.enabled = false;
         self.hung = false;
         let queues = self.work.iter_mut().chain(&mut self.receive);
         queues.for_each(|queue| queue.stop(0));
         self.notify_area = None;
-        self.told_link = None;
+        self.reported_link = None;
         self.addresses.clear();
         self.filters.clear();
         (self.packet_filter, self.nic_config, self.rewrite_mode) = (0, 0, 0);
@@ -412,10 +412,10 @@ impl Function for Enic {
             lock(cable, &mut |cable| self.arriving.append(&mut cable.arriving));
         }
         if self.config.is_bus_master() {
-            self.work_on_commands(now, machine);
+            self.run_commands(now, machine);
             if self.notify_area.is_some() {
                 let fatal = self.has(Fault::Fatal) || self.has(Fault::NotifySum);
-                if self.told_link != Some(self.link) || fatal {
+                if self.reported_link != Some(self.link) || fatal {
                     self.notify(machine);
                 }
             }
@@ -440,7 +440,7 @@ impl Function for Enic {
 
     fn counters(&self) -> Vec<(String, u64)> {
         let counts = &self.counts;
-        let complaints = self.complaints.iter().take(MOST_TOLD);
+        let complaints = self.complaints.iter().take(MOST_LISTED);
         let complaints = complaints.map(|what| (format!("complaint ({what})"), 1));
         let counted = [
             ("commands", counts.commands),

@@ -8,10 +8,10 @@ use crate::registers::{byte_of, with_half};
 const DESCRIPTOR: u64 = 16;
 const ALIGNMENT: u64 = 512;
 const MOST_ENTRIES: u32 = 4096;
-/// VLAN tag: Ethertype.
+/// Ethertype of a VLAN tag.
 const TAG: [u8; 2] = [0x81, 0];
 
-/// Registers of a work or receive queue, whose places differ from [`Kind::error`] on.
+/// Kind of a queue. From [`Kind::error`] on, the offsets of its registers depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Work,
@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Where the registers of its error begin: interrupt enable, interrupt, status.
+    /// Offset of the error registers: interrupt enable, interrupt, status.
     fn error(self) -> u64 {
         match self {
             Kind::Work => 0x40,
@@ -41,8 +41,9 @@ pub struct Queue {
     /// Interrupt enable, interrupt, status.
     error: [u32; 3],
     dropped: u32,
-    /// Pieces of a packet whose end has not come yet, and what its first descriptor wants.
+    /// Data of a packet whose last descriptor was not fetched yet.
     partial: Vec<u8>,
+    /// First descriptor of that packet: it has the offload flags.
     first: Option<u64>,
 }
 
@@ -81,7 +82,7 @@ impl Queue {
         }
     }
 
-    /// The driver writes; what is wrong about it, if anything is.
+    /// Handles a write of the driver. Returns a complaint if the write is invalid.
     pub fn write(&mut self, offset: u64, value: u32) -> Option<String> {
         let error = self.kind.error();
         let changes = matches!(offset, 0x00 | 0x04 | 0x08 | 0x18 | 0x30);
@@ -124,7 +125,7 @@ impl Queue {
         Some(format!("a {:?} queue of {} at {:#x} is enabled", self.kind, self.size, self.base))
     }
 
-    /// Stops it, as an error or a reset does.
+    /// Stops the queue after an error or a reset.
     pub fn stop(&mut self, status: u32) {
         self.running = false;
         self.error[2] = status;
@@ -150,7 +151,8 @@ impl Queue {
 pub struct Completions {
     base: u64,
     size: u32,
-    /// Flow control, colour, head, tail, colour of the tail, interrupt, entries, messages (enabled), interrupt.
+    /// Flow control enable, colour enable, head, tail, tail colour, interrupt enable, entry enable, message enable,
+    /// interrupt number.
     words: [u32; 9],
     message: u64,
 }
@@ -194,11 +196,11 @@ impl Completions {
     }
 }
 
-/// What a completion says but for its colour: 16 bytes, as two words.
+/// A completion without its colour: 16 bytes, as two words.
 type Completion = [u64; 2];
 
 impl Enic {
-    /// A queue is stopped by an error, which is an event.
+    /// Stops a queue with an error, and counts the error event.
     fn fail(&mut self, kind: Kind, n: usize, status: u32, machine: &mut dyn Machine) {
         let queue = match kind {
             Kind::Work => &mut self.work[n],
@@ -211,7 +213,7 @@ impl Enic {
         }
     }
 
-    /// Stops receive queues that have failed.
+    /// Stops the receive queues for which [`Fault::QueueError`] was injected.
     pub(super) fn fail_queues(&mut self, machine: &mut dyn Machine) {
         let failed = |fault| match fault {
             Fault::QueueError(n) => Some(n),
@@ -222,7 +224,7 @@ impl Enic {
         }
     }
 
-    /// Writes a completion. The colour is written last.
+    /// Writes a completion, its colour last.
     fn complete(&mut self, n: u32, words: Completion, stale: bool, machine: &mut dyn Machine) {
         let Some(queue) = self.completions.get_mut(n as usize) else {
             return self.complain(format!("there is no completion queue {n}"));
@@ -258,7 +260,7 @@ impl Enic {
         Some([crate::registers::number(lower), crate::registers::number(upper)])
     }
 
-    /// Sends all that there is.
+    /// Sends the packets of all posted descriptors.
     pub(super) fn send(&mut self, machine: &mut dyn Machine) {
         for n in 0..self.work.len() {
             while !self.hung && self.work[n].has_more() {
@@ -273,7 +275,7 @@ impl Enic {
         }
     }
 
-    /// Takes what a descriptor of a work queue says; false if it is wrong.
+    /// Processes a descriptor of a work queue. Returns false if it is invalid.
     fn take_piece(
         &mut self,
         n: usize,
@@ -331,7 +333,7 @@ impl Enic {
         }
     }
 
-    /// A packet goes to the wire, as its first descriptor says; false if that is wrong.
+    /// Sends a packet with the offloads of its first descriptor. Returns false if they are invalid.
     fn transmit(&mut self, mut packet: Vec<u8>, first: u64) -> bool {
         let (mss, flags) = (first >> 18 & 0x3fff, first >> 32 & 0xffff);
         let (header, mode) = ((flags & 0x3ff) as usize, flags >> 10 & 3);
@@ -371,7 +373,7 @@ impl Enic {
         true
     }
 
-    /// Receives all that there is.
+    /// Receives all arrived frames.
     pub(super) fn take_in(&mut self, machine: &mut dyn Machine) {
         while let Some(frame) = self.arriving.pop_front() {
             if !self.enabled || !self.link || !self.accepts(&frame) {
@@ -393,7 +395,7 @@ impl Enic {
         }
     }
 
-    /// Puts a frame into the buffer that a descriptor describes; false if it is wrong.
+    /// Puts a frame into a descriptor's buffer. Returns false if the descriptor is invalid.
     fn put(
         &mut self,
         n: usize,
@@ -439,10 +441,10 @@ impl Enic {
         let twice = once(Fault::ReceivesTwice);
         let stale = once(Fault::ReceiveColour);
         let index = (index + by) % u64::from(self.receive[n].size);
-        // Begin and end; the sum was not calculated.
+        // Start and end of packet; checksum not calculated.
         let lower = index | 1 << 15 | ends << 14 | (n as u64) << 16 | 1 << 30;
         let error = u64::from(damaged) << 14 | u64::from(stripped) << 15;
-        // FCS; type 3.
+        // FCS is good; descriptor type 3.
         let upper = len & 0x3fff | error | tag << 16 | u64::from(!damaged) << 55 | 3 << 56;
         for _ in 0..=u32::from(twice) {
             self.complete(self.receive[n].completions, [lower, upper], stale, machine);

@@ -26,7 +26,7 @@ impl Bench {
         self.nic.write(0, offset, &value.to_le_bytes(), self.now, &mut self.machine);
     }
 
-    /// Gives a command by the mailbox, and waits: what was answered, or the error.
+    /// Runs a command by the mailbox, and returns its results or error.
     fn command(&mut self, word: u32, arguments: [u64; 2]) -> Result<[u64; 2], u64> {
         for (n, argument) in (0..).zip(arguments) {
             let offset = layout::DEVCMD + 8 + 8 * n;
@@ -52,7 +52,7 @@ impl Bench {
 }
 
 #[test]
-fn commands_are_refused_in_the_wrong_state_and_when_nobody_knows_them() {
+fn commands_that_are_unknown_or_in_the_wrong_state_are_refused() {
     let mut bench = Bench::new();
     assert_eq!(bench.command(0x8000_c009, [0, 0]), Err(6), "it is not open");
     assert_eq!(bench.complained(), 1);
@@ -65,13 +65,21 @@ fn commands_are_refused_in_the_wrong_state_and_when_nobody_knows_them() {
     assert_eq!(bench.complained(), 2);
     assert_eq!(bench.command(0x4101_c023, [0, 0]), Ok([0, 0]));
     assert_eq!(bench.command(0x4001_c01c, [0, 0]), Ok([0, 0]));
-    assert_eq!(bench.command(0xc001_c024, [0x4001_c01c, 0]), Ok([0, 0]), "it can that");
+    assert_eq!(
+        bench.command(0xc001_c024, [0x4001_c01c, 0]),
+        Ok([0, 0]),
+        "the capability is supported"
+    );
     assert_eq!(bench.command(0xc001_c024, [0x4001_c0ff, 0]), Err(5));
     assert_eq!(bench.command(0xc001_c002, [12, 2]), Ok([9000, 2]));
     assert_eq!(bench.complained(), 0);
     assert_eq!(bench.command(0xc001_c002, [12, 4]), Err(1), "two bytes");
-    assert_eq!(bench.command(0x4001_c004, [RESULTS, 8]), Err(1), "all of the statistics");
-    assert_eq!(bench.command(0x4001_c004, [1 << 40, 512]), Err(2), "there is no such memory");
+    assert_eq!(
+        bench.command(0x4001_c004, [RESULTS, 8]),
+        Err(1),
+        "the size is not that of the statistics"
+    );
+    assert_eq!(bench.command(0x4001_c004, [1 << 40, 512]), Err(2), "the address is not memory");
     assert_eq!(bench.command(0xc001_c015, [RESULTS, 39]), Err(1));
     assert_eq!(bench.command(0xc001_c015, [RESULTS, 40 | 0xffff << 32]), Ok([RESULTS, 40]));
     assert_eq!(bench.machine.memory[RESULTS as usize + 4], 1, "the link is up");
@@ -95,11 +103,11 @@ fn a_queue_is_not_enabled_unless_its_ring_is_sane() {
     bench.write(layout::WORK + 0x20, 1);
     bench.write(layout::WORK, 0x8000);
     bench.write(layout::WORK + 0x10, 64);
-    assert_eq!(bench.complained(), 2, "it runs; there is no such descriptor");
+    assert_eq!(bench.complained(), 2, "the queue runs; the descriptor does not exist");
 }
 
 #[test]
-fn interrupts_are_raised_for_credits_that_are_not_masked() {
+fn interrupts_with_credits_are_raised_unless_masked() {
     let mut bench = Bench::new();
     bench.nic.event(2, &mut bench.machine);
     assert_eq!(bench.machine.interrupts, []);
@@ -117,7 +125,7 @@ fn interrupts_are_raised_for_credits_that_are_not_masked() {
 }
 
 #[test]
-fn a_filter_that_is_not_understood_is_refused() {
+fn malformed_filter_is_refused() {
     let words = |changed: usize, value: u32| {
         let mut words = [0u32, 24, 1, 21, 0, 0, 0x0a01_0001, 4000 << 16, 1, 8, 0, 1];
         if let Some(word) = words.get_mut(changed) {

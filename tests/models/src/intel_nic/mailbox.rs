@@ -1,4 +1,4 @@
-//! The driver of the physical function, as a virtual one sees it: the mailbox, and answers (as Linux's `igb` gives them).
+//! The physical function's driver as seen by a virtual function: the mailbox, and replies as Linux's `igb` sends them.
 
 const MAILBOX: u64 = 0x0c40;
 const MEMORY: core::ops::Range<u64> = 0x0800..0x0840;
@@ -14,7 +14,7 @@ const RESET_DONE: u32 = 1 << 7;
 const ACCEPTED: u32 = 1 << 31;
 const REFUSED: u32 = 1 << 30;
 const CLEAR_TO_SEND: u32 = 1 << 29;
-/// What the physical function says by itself.
+/// Type of an unsolicited message from the physical function.
 const CONTROL: u32 = 0x100;
 
 /// The driver of the physical function.
@@ -22,29 +22,29 @@ const CONTROL: u32 = 0x100;
 pub struct PhysicalFunction {
     bits: u32,
     memory: [u32; 16],
-    asked: bool,
+    requested: bool,
     pub clear_to_send: bool,
     pub longest: u32,
     pub all_multicast: bool,
 }
 
 impl PhysicalFunction {
-    /// The virtual function was reset by itself: that is told to the physical one, and nothing to us (RSTI and RSTD are
-    /// of a reset by the physical function, as in QEMU's igb). `stuck`: such a reset is under way, and does not end.
+    /// The virtual function has reset itself. The physical function is notified, the virtual one is not: RSTI and RSTD
+    /// report resets by the physical function, as in QEMU's igb. `stuck`: such a reset has begun, and never completes.
     pub fn reset_function(&mut self, stuck: bool) {
         let bits = if stuck { RESET_BEGUN } else { 0 };
         *self = PhysicalFunction { bits, ..PhysicalFunction::default() };
     }
 
-    /// The physical function is reset, and tells.
+    /// The physical function resets, and notifies the virtual function.
     pub fn restart(&mut self) {
         self.reset_function(false);
         self.memory[0] = CONTROL;
         self.bits = RESET_DONE | MESSAGE;
     }
 
-    /// It says something by itself, as Linux's `igb_ping_all_vfs` does; `lost`: it does not know the virtual function any
-    /// more.
+    /// Sends an unsolicited message, as Linux's `igb_ping_all_vfs` does. `lost`: the physical function has lost the
+    /// virtual function's state, and withdraws clear-to-send.
     pub fn ping(&mut self, lost: bool) {
         self.clear_to_send &= !lost;
         self.memory[0] = CONTROL | if self.clear_to_send { CLEAR_TO_SEND } else { 0 };
@@ -60,11 +60,11 @@ impl PhysicalFunction {
         MEMORY.contains(&at).then(|| self.memory[((at - MEMORY.start) / 4) as usize])
     }
 
-    /// False if it is none of these registers.
+    /// Returns false if the address is not one of the mailbox registers.
     pub fn write(&mut self, at: u64, value: u32) -> bool {
         if at == MAILBOX {
             self.bits = self.bits & !OURS | value & OURS;
-            self.asked |= value & REQUEST != 0;
+            self.requested |= value & REQUEST != 0;
             _ = value & ACKNOWLEDGE;
         } else if MEMORY.contains(&at) {
             self.memory[((at - MEMORY.start) / 4) as usize] = value;
@@ -74,9 +74,9 @@ impl PhysicalFunction {
         true
     }
 
-    /// Answers what was asked.
+    /// Replies to the pending request.
     pub fn work(&mut self, deaf: bool, refused: Option<u32>) {
-        if !core::mem::take(&mut self.asked) || deaf {
+        if !core::mem::take(&mut self.requested) || deaf {
             return;
         }
         let question = self.memory[0];

@@ -1,7 +1,8 @@
-//! Intel's 82574 and 82576, and a virtual function of the 82576: as many pairs of queues as each has, with what they do
-//! wrong on demand.
+//! Models of Intel's 82574 and 82576, and of a virtual function of the 82576, with all their queue pairs and with
+//! faults to inject.
 //!
-//! Registers hold what is written, but for those that do something. Not modelled: filters, offloads, the PHY, hashes of ports, splitting of packets, throttling of interrupts.
+//! Registers keep the written value, except those with side effects. Not modelled: filters, offloads, the PHY, hashes
+//! of ports, packet splitting, interrupt throttling.
 
 mod mailbox;
 mod queue;
@@ -31,7 +32,7 @@ const EICR: u64 = 0x1580;
 const IVAR: u64 = 0x1700;
 const IVAR_82574: u64 = 0x00e4;
 const TARC: u64 = 0x3840;
-/// Control of a queue, from its first register on.
+/// Offset of a queue's control register from its first register.
 const CONTROL: u64 = 0x28;
 const RXCSUM: u64 = 0x5000;
 const RETA: u64 = 0x5c00;
@@ -46,13 +47,13 @@ const LINK_UP: u32 = 1 << 1;
 const ENABLED: u32 = 1 << 1;
 const QUEUE_ENABLED: u32 = 1 << 25;
 
-/// Most pairs of queues that a chip has here.
+/// Most queue pairs of a modelled chip.
 const QUEUES: usize = 16;
 
 /// The MAC address in the EEPROM.
 pub const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 
-/// What kind of chip it is.
+/// The modelled chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// 82574L.
@@ -63,42 +64,42 @@ pub enum Kind {
     IgbVf,
 }
 
-/// What the model does wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// CTRL.RST stays 1; of a virtual function: the physical one says for ever that it resets it.
+    /// CTRL.RST stays 1. For a virtual function: the physical one reports for ever that a reset is in progress.
     StuckReset,
-    /// RAL and RAH are empty after a reset: the address is in the EEPROM only.
+    /// RAL and RAH are empty after a reset: only the EEPROM has the address.
     NoAddress,
-    /// Nor is it there.
+    /// The EEPROM has no address.
     EmptyEeprom,
-    /// The driver of the physical function does not answer.
+    /// The physical function's driver does not answer.
     Deaf,
-    /// It refuses messages of this kind.
+    /// The physical function's driver refuses messages of this kind.
     Refuses(u32),
     /// No interrupts are raised.
     NoInterrupts,
-    /// Packets are sent and not reported, until a reset.
+    /// Sent packets are not reported until a reset.
     NeverReports,
-    /// The same, and a reset does not help.
+    /// Sent packets are not reported, also after a reset.
     NeverReportsAgain,
-    /// The next packet is reported twice: the descriptor after it, too.
+    /// The next packet is reported twice: the following descriptor, too.
     ReportsTwice,
-    /// The report of the next packet goes to a descriptor so much further on.
+    /// The next packet is reported in a descriptor this far after the right one.
     ReportsAnother(u32),
     /// The next frame is written back with this length in its last descriptor.
     Length(u16),
-    /// The next frame is written back without an end.
+    /// The next frame is written back without the end-of-packet bit.
     NoEnd,
-    /// The next frame is damaged.
+    /// The next frame is written back with an error.
     Damaged,
-    /// The next frame is written back to a descriptor so much further on, and so are those after it, until a reset.
+    /// Frames are written back to a descriptor this far after the right one, until a reset.
     ReceivesAt(u32),
     /// The next frame is written to its descriptor twice.
     ReceivesTwice,
-    /// The next frame goes to this queue, whatever its hash is.
+    /// The next frame goes to this queue, independent of its hash.
     WrongQueue(usize),
-    /// This queue sends nothing more, until a reset.
+    /// This queue sends nothing until a reset.
     QueueHangs(usize),
 }
 
@@ -110,26 +111,26 @@ pub struct Nic {
     faults: Vec<Fault>,
     /// The cable is plugged in.
     pub link: bool,
-    /// Frames that come from the wire.
+    /// Frames from the wire, not received yet.
     pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that went to it.
+    /// Frames that were sent to the wire.
     pub sent: Vec<Vec<u8>>,
-    /// Those of each queue.
+    /// Number of frames that each queue has sent.
     pub sent_by: [u64; QUEUES],
-    /// Of each queue, a packet of which the end was not seen.
+    /// Data of each queue's packet whose last descriptor was not fetched yet.
     partial: [Vec<u8>; QUEUES],
-    /// The queue that sends nothing.
+    /// The queue that hangs ([`Fault::QueueHangs`]).
     stuck: Option<usize>,
     physical: PhysicalFunction,
     hung: bool,
     skewed: u32,
-    /// What the driver did that it must not do.
+    /// The driver's violations of the device's rules.
     pub complaints: Vec<String>,
     resets: u64,
 }
 
 impl Nic {
-    /// A chip as it is after power-on, with so many vectors of MSI-X; none: it has MSI.
+    /// Creates a chip in its power-on state with this number of MSI-X vectors; 0: MSI only.
     pub fn new(kind: Kind, vectors: u16) -> Self {
         let (device, revision) = match kind {
             Kind::E1000e => (0x10d3, 0),
@@ -160,31 +161,31 @@ impl Nic {
             complaints: Vec::new(),
             resets: 0,
         };
-        nic.forget();
+        nic.clear();
         nic
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
 
-    /// It does nothing wrong any more.
+    /// Removes all faults.
     pub fn repair(&mut self) {
         self.faults.clear();
     }
 
-    /// The driver of the physical function starts anew, and says so.
+    /// The physical function's driver restarts, and notifies the virtual function.
     pub fn reset_physical_function(&mut self) {
         self.physical.restart();
     }
 
-    /// The driver of the physical function says something by itself; `lost`: that it does not know us any more.
+    /// The physical function's driver sends an unsolicited message. `lost`: it has lost the virtual function's state.
     pub fn ping(&mut self, lost: bool) {
         self.physical.ping(lost);
     }
 
-    /// What the driver of the physical function was asked for: longest frame with FCS, all of multicast.
+    /// Settings that the virtual function has requested from the physical one: longest frame with FCS, all multicast.
     pub fn granted(&self) -> (u32, bool) {
         (self.physical.longest, self.physical.all_multicast)
     }
@@ -193,7 +194,7 @@ impl Nic {
         self.faults.contains(&fault)
     }
 
-    /// Whether it does one of these wrong now; it does so once.
+    /// Removes the first fault that matches, and returns its parameter.
     fn once<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
         let at = self.faults.iter().position(|&fault| matches(fault).is_some())?;
         matches(self.faults.remove(at))
@@ -213,8 +214,8 @@ impl Nic {
         }
     }
 
-    /// As after a reset.
-    fn forget(&mut self) {
+    /// Sets all state to its reset value.
+    fn clear(&mut self) {
         self.registers = vec![0; bars(self.kind)[0].size as usize / 4];
         self.partial = Default::default();
         self.stuck = None;
@@ -236,7 +237,7 @@ impl Nic {
         match at {
             CTRL if self.has(Fault::StuckReset) => self.get(CTRL) | RESET,
             STATUS => {
-                // Bus mastering is enabled unless it was asked not to be.
+                // Bus mastering stays enabled unless the driver disables it in CTRL.
                 let master = u32::from(self.get(CTRL) & 1 << 2 == 0) << 19;
                 (if self.link { LINK_UP } else { 0 }) | master | 0x80
             }
@@ -257,7 +258,7 @@ impl Nic {
         match at {
             CTRL if value & RESET != 0 => {
                 self.resets += 1;
-                self.forget();
+                self.clear();
                 if self.kind == Kind::IgbVf {
                     self.physical.reset_function(self.has(Fault::StuckReset));
                 }
@@ -293,7 +294,7 @@ impl Nic {
         }
     }
 
-    /// The vector of what a queue has received or sent, if it has one.
+    /// The vector of a queue's receive (`sent` 0) or transmit (1) events, if it has one.
     fn vector(&self, queue: usize, sent: usize) -> Option<u16> {
         let (register, shift, valid) = match self.kind {
             Kind::E1000e => (IVAR_82574, 4 * queue + 8 * sent, 1 << 3),
@@ -303,7 +304,7 @@ impl Nic {
         (entry & valid != 0).then_some((entry & (valid - 1) & 0x1f) as u16)
     }
 
-    /// The bit of what a queue has received or sent among causes.
+    /// The cause bit of a queue's receive (`sent` 0) or transmit (1) events.
     fn bit(&self, queue: usize, sent: usize) -> u32 {
         match (self.kind, self.uses_msix()) {
             (Kind::E1000e, true) => 1 << (20 + 2 * sent + queue),
@@ -312,7 +313,7 @@ impl Nic {
         }
     }
 
-    /// Notes causes of a queue (1: received, 2: sent), and raises those that are wanted.
+    /// Records causes of a queue (1: received, 2: sent), and raises the unmasked ones.
     fn raise(&mut self, queue: usize, causes: u32, machine: &mut dyn Machine) {
         let messages = self.uses_msix();
         let (cause, mask, clears) = match (self.kind, messages) {
@@ -346,7 +347,7 @@ impl Nic {
         }
     }
 
-    /// Pairs of queues that it has.
+    /// Queue pairs of the chip.
     fn of_queues(&self) -> usize {
         match self.kind {
             Kind::E1000e => 2,
@@ -384,7 +385,7 @@ impl Nic {
     }
 }
 
-/// Registers, and the table of MSI-X.
+/// The BARs of the registers and of the MSI-X table.
 fn bars(kind: Kind) -> &'static [Bar] {
     match kind {
         Kind::IgbVf => &[Bar { index: 0, size: 0x4000 }, Bar { index: 4, size: 0x4000 }],
@@ -403,7 +404,7 @@ impl Function for Nic {
     }
 
     fn interrupts(&self) -> Interrupts {
-        // The capability after the header says which.
+        // The first capability is MSI-X or MSI.
         let mut first = [0; 4];
         self.config.read(0x50, &mut first);
         match first[0] {
@@ -448,7 +449,7 @@ impl Function for Nic {
     }
 
     fn reset(&mut self) {
-        self.forget();
+        self.clear();
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

@@ -1,4 +1,4 @@
-//! The queues: which frame goes to which, what is sent is gathered from descriptors, what is received is scattered to them.
+//! The queues: selects a frame's queue, gathers sent packets from descriptors, and scatters received frames to them.
 
 use super::{Fault, Kind, MPC, MRQC, Nic, RETA, RSSRK, RXCSUM};
 use crate::Machine;
@@ -11,16 +11,16 @@ const BUFFER: usize = 2048;
 const DONE: u32 = 1;
 const END: u32 = 1 << 1;
 
-/// Registers of a queue, from its base on.
+/// Registers of a queue, as offsets from its base.
 const LENGTH: u64 = 8;
 const HEAD: u64 = 0x10;
 const TAIL: u64 = 0x18;
 
-/// Both IP addresses of a frame.
+/// Hash input for RSS: both IP addresses of a frame.
 const ADDRESSES: u32 = 3;
 
 impl Nic {
-    /// Where the registers of a pair of queues are.
+    /// Bases of the registers of a queue pair: receive, transmit.
     pub fn queue(&self, number: usize) -> [u64; 2] {
         match number as u64 {
             n @ 0..4 => [0x2800 + 0x100 * n, 0x3800 + 0x100 * n],
@@ -28,7 +28,7 @@ impl Nic {
         }
     }
 
-    /// The queue that a frame goes to.
+    /// The receive queue of a frame.
     pub fn queue_of(&mut self, frame: &[u8]) -> usize {
         let wrong = |fault| match fault {
             Fault::WrongQueue(queue) => Some(queue),
@@ -52,7 +52,7 @@ impl Nic {
             _ => return 0,
         };
         if control & !(7 | 1 << 17 | 1 << 20) != 0 {
-            self.complain("more is hashed than addresses");
+            self.complain("MRQC selects a hash of more than addresses");
         }
         if control & field == 0 {
             return 0;
@@ -74,7 +74,7 @@ impl Nic {
         (address, self.get(base + LENGTH) / DESCRIPTOR as u32)
     }
 
-    /// Moves the head of a ring on; where it was, unless it has met the tail.
+    /// Advances the head of a ring. Returns the old head, or None if it has reached the tail.
     fn advance(&mut self, base: u64) -> Option<u32> {
         let (entries, head) = (self.ring(base).1, self.get(base + HEAD));
         if entries == 0 || head == self.get(base + TAIL) {
@@ -99,7 +99,7 @@ impl Nic {
         Some(bytes)
     }
 
-    /// Sends all that a queue has.
+    /// Sends all posted packets of a queue.
     pub fn send(&mut self, queue: usize, machine: &mut dyn Machine) {
         if self.once(|fault| (fault == Fault::QueueHangs(queue)).then_some(())).is_some() {
             self.stuck = Some(queue);
@@ -146,7 +146,7 @@ impl Nic {
         }
     }
 
-    /// Writes back that a packet was sent.
+    /// Writes a transmit descriptor back as done.
     fn report(&mut self, queue: usize, at: u32, machine: &mut dyn Machine) -> bool {
         if self.faults.contains(&Fault::NeverReportsAgain) {
             return false;
@@ -173,7 +173,7 @@ impl Nic {
         true
     }
 
-    /// Receives all that there is room for.
+    /// Receives arrived frames while queues have room.
     pub fn receive(&mut self, machine: &mut dyn Machine) {
         let mut received = 0u32;
         while self.receives(0)

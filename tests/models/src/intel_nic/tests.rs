@@ -6,9 +6,9 @@ fn write(nic: &mut Nic, machine: &mut TestMachine, at: u64, value: u32) {
     nic.write(0, at, &value.to_le_bytes(), 0, machine);
 }
 
-/// A packet is gathered from two descriptors, a frame is scattered to two; both raise a vector.
+/// A packet is gathered from two descriptors, a frame is scattered to two. Each raises a vector.
 #[test]
-fn packets_go_and_frames_come() {
+fn packets_are_sent_and_frames_received() {
     let mut machine = TestMachine::new(1 << 16);
     let mut nic = Nic::new(Kind::E1000e, 2);
     nic.config().write(4, &[7, 0]);
@@ -46,7 +46,7 @@ fn packets_go_and_frames_come() {
 }
 
 #[test]
-fn a_reset_reads_the_address_again() {
+fn reset_reloads_the_mac_address() {
     let mut machine = TestMachine::new(16);
     let mut nic = Nic::new(Kind::Igb, 2);
     write(&mut nic, &mut machine, 0x5400, 0);

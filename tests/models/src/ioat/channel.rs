@@ -1,12 +1,12 @@
-//! A channel: its registers, and its way through a chain of descriptors.
+//! A channel: its registers, and the execution of its descriptor chain.
 
 use super::Fault;
-use super::descriptor::{COMPLETION_ADDRESS, Kind, NEXT_ADDRESS, READ_DATA, carry_out};
+use super::descriptor::{COMPLETION_ADDRESS, Kind, NEXT_ADDRESS, READ_DATA, execute};
 use crate::registers::{byte_of, with_half};
 use crate::{Machine, Nanoseconds};
 
-/// How long a descriptor takes: as measured on hardware within a factor of two, so that a driver that
-/// does not wait for completions is found out.
+/// Execution time of a descriptor: within a factor of two of hardware, so that a driver that does not wait for
+/// completions fails.
 const DESCRIPTOR: Nanoseconds = 1_000;
 
 /// CHANSTS, bits 0 to 2.
@@ -15,7 +15,7 @@ const DONE: u64 = 1;
 const SUSPENDED: u64 = 2;
 const HALTED: u64 = 3;
 
-/// CHANCTRL: interrupts may be raised again; a completion is written, and an interrupt raised, at an error.
+/// CHANCTRL: rearms the interrupt; writes a completion at an error; raises an interrupt at an error.
 const REARM: u16 = 1 << 0;
 const ERROR_COMPLETION: u16 = 1 << 2;
 const ERROR_INTERRUPT: u16 = 1 << 4;
@@ -25,10 +25,10 @@ const SUSPEND: u64 = 1 << 2;
 const RESUME: u64 = 1 << 4;
 const RESET: u64 = 1 << 5;
 
-/// The second version of the registers, as CHANCTRL's neighbour says it.
+/// Value of the compatibility register, beside CHANCTRL: version 2 of the registers.
 const COMPATIBILITY: u64 = 2;
 
-/// What a channel wants of its engine.
+/// A channel's request to its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Interrupt,
@@ -37,23 +37,25 @@ pub enum Event {
 #[derive(Clone, Debug)]
 pub struct Channel {
     control: u16,
-    /// Descriptors that were given (DMACOUNT) and carried out, modulo 2^16.
-    given: u16,
+    /// Descriptors that were submitted (DMACOUNT), modulo 2^16.
+    submitted: u16,
+    /// Descriptors that were executed, modulo 2^16.
     done: u16,
-    /// Address of the last one that was carried out.
+    /// Address of the last executed descriptor.
     completed: u64,
-    /// As it was last written to memory.
-    told: u64,
+    /// The last completion value that was written to memory.
+    reported: u64,
     status: u64,
     chain: u64,
     next: u64,
     completion_address: u64,
     errors: u32,
     error_mask: u32,
-    /// An interrupt was raised and not answered by REARM; another waits for that.
+    /// An interrupt was raised, and the driver has not rearmed since.
     blocked: bool,
+    /// Another interrupt is raised at the rearm.
     pending: bool,
-    /// When the descriptor under way is done.
+    /// When the current descriptor completes.
     busy_until: Option<Nanoseconds>,
     copies: u64,
     nulls: u64,
@@ -67,10 +69,10 @@ impl Default for Channel {
     fn default() -> Self {
         Channel {
             control: 0,
-            given: 0,
+            submitted: 0,
             done: 0,
             completed: 0,
-            told: 0,
+            reported: 0,
             status: HALTED,
             chain: 0,
             next: 0,
@@ -95,14 +97,14 @@ impl Channel {
         match offset {
             0x00..=0x01 => byte_of(self.control.into(), offset),
             0x02..=0x03 => byte_of(COMPATIBILITY, offset - 0x02),
-            0x06..=0x07 => byte_of(self.given.into(), offset - 0x06),
+            0x06..=0x07 => byte_of(self.submitted.into(), offset - 0x06),
             0x08..=0x0f => byte_of(self.completed | self.status, offset - 0x08),
             0x10..=0x17 => byte_of(self.chain, offset - 0x10),
             0x18..=0x1f => byte_of(self.completion_address, offset - 0x18),
             0x20..=0x27 => byte_of(self.next, offset - 0x20),
             0x28..=0x2b => byte_of(self.errors.into(), offset - 0x28),
             0x2c..=0x2f => byte_of(self.error_mask.into(), offset - 0x2c),
-            // CHANCMD reads as 0: commands are carried out at once.
+            // CHANCMD reads as 0: commands are executed at once.
             _ => 0,
         }
     }
@@ -124,11 +126,11 @@ impl Channel {
             }
             0x04 => self.command(value, now),
             0x06 => {
-                self.given = value as u16;
+                self.submitted = value as u16;
                 let usable = self.errors & !self.error_mask == 0 && self.chain != 0;
-                if self.given != self.done && (self.status <= DONE || usable) {
+                if self.submitted != self.done && (self.status <= DONE || usable) {
                     self.status = ACTIVE;
-                    self.go_on(now);
+                    self.start_next(now);
                 }
             }
             0x10 | 0x14 => {
@@ -137,7 +139,7 @@ impl Channel {
                 } else {
                     with_half(self.chain, offset - 0x10, value as u32)
                 };
-                (self.next, self.given, self.done, self.completed) = (self.chain, 0, 0, 0);
+                (self.next, self.submitted, self.done, self.completed) = (self.chain, 0, 0, 0);
                 self.busy_until = None;
             }
             0x18 if length == 8 => self.completion_address = value,
@@ -162,23 +164,23 @@ impl Channel {
             self.busy_until = None;
         } else if command & RESUME != 0 && self.status == SUSPENDED {
             self.status = ACTIVE;
-            self.go_on(now);
+            self.start_next(now);
         }
     }
 
-    /// Begins with the next descriptor, if there is one and none is under way.
-    fn go_on(&mut self, now: Nanoseconds) {
-        if self.status == ACTIVE && self.given != self.done && self.busy_until.is_none() {
+    /// Starts the next descriptor, if there is one and none is executing.
+    fn start_next(&mut self, now: Nanoseconds) {
+        if self.status == ACTIVE && self.submitted != self.done && self.busy_until.is_none() {
             self.busy_until = Some(now + DESCRIPTOR);
         }
     }
 
-    /// When the descriptor under way is done.
+    /// When the current descriptor completes.
     pub fn due(&self) -> Option<Nanoseconds> {
         self.busy_until
     }
 
-    /// Ends the descriptor under way.
+    /// Completes the current descriptor.
     pub fn step(
         &mut self,
         bus_master: bool,
@@ -195,7 +197,7 @@ impl Channel {
         let result = if halts {
             Err(READ_DATA)
         } else if bus_master {
-            carry_out(machine, address, fault)
+            execute(machine, address, fault)
         } else {
             Err(NEXT_ADDRESS)
         };
@@ -213,22 +215,22 @@ impl Channel {
             Kind::Null => self.nulls += 1,
             Kind::Xor => self.xors += 1,
         }
-        if self.done == self.given {
+        if self.done == self.submitted {
             self.status = DONE;
         }
         if done.completion && fault != Some(Fault::NoCompletion) {
             let word = match fault {
                 Some(Fault::WrongCompletion) => self.completed + 0x40,
                 Some(Fault::NobodysCompletion) => 0xdead_0000,
-                Some(Fault::StaleCompletion) => self.told,
+                Some(Fault::StaleCompletion) => self.reported,
                 _ => self.completed,
             } | self.status;
-            self.told = self.completed;
+            self.reported = self.completed;
             if machine.write(self.completion_address, &word.to_le_bytes()).is_err() {
                 return self.halt(COMPLETION_ADDRESS, machine);
             }
         }
-        self.go_on(at);
+        self.start_next(at);
         done.interrupt.then_some(Event::Interrupt)
     }
 
@@ -238,19 +240,19 @@ impl Channel {
         self.halts += 1;
         if self.control & ERROR_COMPLETION != 0 {
             let word = self.completed | HALTED;
-            // Where this cannot be written either there is nothing left to tell it by.
+            // If this write fails, too, memory cannot report the error: CHANERR has it.
             let _ = machine.write(self.completion_address, &word.to_le_bytes());
         }
         (self.control & ERROR_INTERRUPT != 0).then_some(Event::Interrupt)
     }
 
-    /// Whether an interrupt may be raised now; else it is when the driver rearms.
+    /// Whether an interrupt may be raised now. Otherwise it is raised at the rearm.
     pub fn take_interrupt(&mut self) -> bool {
         self.pending = self.blocked;
         !core::mem::replace(&mut self.blocked, true)
     }
 
-    /// As after power-on; counts are kept.
+    /// Restores the power-on state, except for counters.
     pub fn power_on(&mut self) {
         let Channel { copies, nulls, xors, bytes, fences, halts, .. } = *self;
         *self = Channel { copies, nulls, xors, bytes, fences, halts, ..Channel::default() };

@@ -1,4 +1,4 @@
-//! Descriptors: what they say, and what carrying one out does to memory.
+//! Descriptors: parses and executes them.
 
 use super::Fault;
 use crate::Machine;
@@ -25,7 +25,7 @@ const COPY: u8 = 0x00;
 const XOR: u8 = 0x87;
 const XOR_VALIDATE: u8 = 0x88;
 
-/// What a descriptor was.
+/// Kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Copy,
@@ -33,22 +33,22 @@ pub enum Kind {
     Xor,
 }
 
-/// A descriptor that was carried out.
+/// An executed descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub kind: Kind,
-    /// Descriptors of the ring that it took.
+    /// Slots of the ring that it occupied.
     pub slots: u16,
-    /// Address of the one after it.
+    /// Address of the next descriptor.
     pub next: u64,
     pub bytes: u64,
     pub interrupt: bool,
     pub completion: bool,
-    /// What comes after it waits for it.
+    /// Later descriptors wait for it.
     pub fence: bool,
 }
 
-/// Fields of 8 bytes.
+/// A descriptor as fields of 8 bytes.
 struct Fields([u8; LENGTH]);
 
 impl Fields {
@@ -64,12 +64,8 @@ impl Fields {
     }
 }
 
-/// Carries out the descriptor at `address`; bits of CHANERR if it cannot be done.
-pub fn carry_out(
-    machine: &mut dyn Machine,
-    address: u64,
-    fault: Option<Fault>,
-) -> Result<Done, u32> {
+/// Executes the descriptor at `address`. An error has bits of CHANERR.
+pub fn execute(machine: &mut dyn Machine, address: u64, fault: Option<Fault>) -> Result<Done, u32> {
     let fields = Fields::load(machine, address)?;
     let size = fields.at(0) & 0xffff_ffff;
     let control = (fields.at(0) >> 32) as u32;
@@ -101,7 +97,7 @@ pub fn carry_out(
                 vec![fields.at(1), fields.at(4), fields.at(5), fields.at(6), fields.at(7)];
             let (mut slots, mut next) = (1, fields.at(3));
             if count > sources.len() {
-                // The rest is in an extended descriptor.
+                // An extended descriptor has the other sources.
                 let more = Fields::load(machine, next)?;
                 sources.extend([more.at(0), more.at(1), more.at(2)]);
                 (slots, next) = (2, more.at(3));

@@ -1,7 +1,7 @@
-//! Intel I/OAT (Crystal Beach DMA) 3.2 and 3.4: copies, null descriptors, XOR and its validation.
+//! Model of Intel I/OAT (Crystal Beach DMA) 3.2 and 3.4: copies, null descriptors, XOR and XOR validation.
 //!
-//! As stock `ioatdma` uses it (Linux, drivers/dma/ioat/{hw,registers}.h). Not modelled: PQ, DCA, interrupt
-//! coalescing, more than one completion write to a channel at a time.
+//! It covers the use by stock `ioatdma` (Linux, drivers/dma/ioat/{hw,registers}.h). Not modelled: PQ, DCA, interrupt
+//! coalescing, concurrent completion writes of a channel.
 
 mod channel;
 mod descriptor;
@@ -12,9 +12,8 @@ use crate::registers::{byte_of, number, read_bytes};
 use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
 use channel::{Channel, Event};
 
-/// The registers.
 const BAR: Bar = Bar { index: 0, size: 0x4000 };
-/// Bytes of registers of a channel; the first is at the same offset.
+/// Bytes of a channel's registers, and the offset of the first channel's.
 const CHANNEL: u64 = 0x80;
 const MSIX_TABLE: u32 = 0x2000;
 const MSIX_PENDING: u32 = 0x3000;
@@ -24,37 +23,37 @@ const TRANSFER_CAP: u8 = 20;
 /// DMACAPABILITY: XOR.
 const CAPABILITY: u32 = 1 << 8;
 
-/// INTRCTRL: interrupts are on; one is pending; the line is asserted; MSI-X vectors by channel.
+/// INTRCTRL: interrupts enabled; interrupt pending; line asserted; one MSI-X vector per channel.
 const MASTER_ENABLE: u8 = 1 << 0;
 const INT_STATUS: u8 = 1 << 1;
 const INT_ASSERTED: u8 = 1 << 2;
 const MSIX_BY_CHANNEL: u8 = 1 << 3;
 
-/// What the model does wrong, for tests of tests.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The last byte of a copy is another.
+    /// The last byte of a copy is wrong.
     CorruptCopy,
-    /// The completion write names the descriptor after the one that was completed.
+    /// The completion write has the address of the descriptor after the completed one.
     WrongCompletion,
-    /// Nothing is written at completion.
+    /// No completion is written.
     NoCompletion,
     /// No interrupt is raised.
     NoInterrupt,
-    /// The completion write names the descriptor that was completed the last time.
+    /// The completion write repeats the previous completion's address.
     StaleCompletion,
-    /// The completion write names an address that is no descriptor's.
+    /// The completion write has an address that is not a descriptor's.
     NobodysCompletion,
-    /// Every copy halts the channel: its data cannot be read.
+    /// Every copy halts the channel with a read error.
     Halt,
-    /// The same once.
+    /// As `Halt`, once.
     HaltOnce,
-    /// A copy never ends.
+    /// A copy never completes.
     Hang,
 }
 
 impl Fault {
-    /// Those that stock drivers are tried with, with their names.
+    /// Faults for the tests of stock drivers, with their names.
     pub const ALL: [(&str, Fault); 4] = [
         ("corrupt-copy", Fault::CorruptCopy),
         ("wrong-completion", Fault::WrongCompletion),
@@ -63,7 +62,7 @@ impl Fault {
     ];
 }
 
-/// Which engine it is.
+/// Properties of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// PCI device id: 0x0e20 (Ivy Bridge, 3.2), 0x0b00 (Ice Lake, 3.4) and others.
@@ -72,7 +71,7 @@ pub struct Config {
     pub channels: u8,
     /// Version: major and minor, of 4 bits each.
     pub version: u8,
-    /// What it does wrong.
+    /// Injected fault.
     pub fault: Option<Fault>,
 }
 
@@ -87,7 +86,7 @@ pub struct Ioat {
 }
 
 impl Ioat {
-    /// An engine as it is after power-on.
+    /// Creates an engine in its power-on state.
     pub fn new(settings: Config) -> Self {
         assert!((1..=8).contains(&settings.channels), "1 to 8 channels");
         let config = ConfigSpace::new(0x8086, settings.device, 0x08_80_00, 4)
@@ -105,7 +104,7 @@ impl Ioat {
         Ioat { settings, config, interrupt_control: 0, interrupt_delay: 0, attention: 0, channels }
     }
 
-    /// From now on it does this wrong, or nothing.
+    /// Replaces the injected fault; None removes it.
     pub fn inject(&mut self, fault: Option<Fault>) {
         self.settings.fault = fault;
     }
@@ -133,7 +132,7 @@ impl Ioat {
         self.interrupt_control | pending | if asserted { INT_ASSERTED } else { 0 }
     }
 
-    /// Carries out what a channel wants of the engine.
+    /// Handles a channel's request to the engine.
     fn raise(&mut self, index: usize, event: Option<Event>, machine: &mut dyn Machine) {
         if event != Some(Event::Interrupt) || !self.channels[index].take_interrupt() {
             return;
@@ -167,7 +166,7 @@ impl Function for Ioat {
     fn read(&mut self, _: u8, offset: u64, into: &mut [u8]) {
         read_bytes(offset, into, |at| self.byte(at));
         if offset == 0x04 {
-            self.attention = 0; // reading it clears it
+            self.attention = 0; // cleared by the read
         }
     }
 

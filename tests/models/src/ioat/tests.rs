@@ -5,7 +5,7 @@ const RING: u64 = 0x1000;
 const COMPLETION: u64 = 0x2000;
 const CHANNEL0: u64 = CHANNEL;
 
-/// An engine with one channel, and a driver's ways with it.
+/// An engine with one channel, driven by the test.
 struct Driver {
     ioat: Ioat,
     machine: TestMachine,
@@ -34,7 +34,7 @@ impl Driver {
         u64::from_le_bytes(bytes)
     }
 
-    /// Writes a descriptor of the ring that copies, and asks for completion and interrupt.
+    /// Writes a copy descriptor to the ring, with completion write and interrupt.
     fn copy(&mut self, slot: u64, source: u64, destination: u64, size: u32) {
         let next = RING + (slot + 1) * 64;
         let control = 0x9u32;
@@ -45,7 +45,7 @@ impl Driver {
         self.machine.write(RING + slot * 64, &bytes).unwrap();
     }
 
-    /// Rings for `count` descriptors and lets time pass until nothing is due.
+    /// Submits `count` descriptors, and advances time until no work is due.
     fn run(&mut self, count: u16) {
         self.write(CHANNEL0 + 0x06, &count.to_le_bytes());
         while let Some(due) = self.ioat.poll(self.now, &mut self.machine) {
@@ -64,13 +64,13 @@ impl Driver {
 }
 
 #[test]
-fn a_chain_of_copies_is_carried_out_in_order_and_in_time() {
+fn a_chain_of_copies_is_executed_in_order_and_on_time() {
     let mut driver = Driver::new(None);
     driver.machine.memory[0x4000..0x4010].copy_from_slice(b"sixteen bytes!!!");
     driver.copy(0, 0x4000, 0x5000, 16);
     driver.copy(1, 0x5000, 0x6000, 16);
     driver.write(CHANNEL0 + 0x06, &2u16.to_le_bytes());
-    assert_eq!(driver.completion(), 0, "nothing is done at once");
+    assert_eq!(driver.completion(), 0, "a copy takes time");
     driver.run(2);
     assert_eq!(&driver.machine.memory[0x6000..0x6010], b"sixteen bytes!!!");
     assert_eq!(driver.completion(), (RING + 64) | 1);
@@ -80,22 +80,22 @@ fn a_chain_of_copies_is_carried_out_in_order_and_in_time() {
 }
 
 #[test]
-fn an_interrupt_waits_until_the_last_one_was_answered() {
+fn an_interrupt_waits_for_the_rearm() {
     let mut driver = Driver::new(None);
     driver.copy(0, 0x4000, 0x5000, 16);
     driver.copy(1, 0x4000, 0x5000, 16);
     driver.run(2);
     assert_eq!(driver.machine.interrupts, [Interrupt::Msix(0)]);
     assert_eq!(driver.read(0x04) & 0xffff_ffff, 1);
-    assert_eq!(driver.read(0x04) & 0xffff_ffff, 0, "reading it clears it");
+    assert_eq!(driver.read(0x04) & 0xffff_ffff, 0, "the read clears it");
     driver.write(CHANNEL0, &0x1du16.to_le_bytes());
     assert_eq!(driver.machine.interrupts, [Interrupt::Msix(0); 2]);
     driver.write(CHANNEL0, &0x1du16.to_le_bytes());
-    assert_eq!(driver.machine.interrupts.len(), 2, "none is owed");
+    assert_eq!(driver.machine.interrupts.len(), 2, "no interrupt is pending");
 }
 
 #[test]
-fn what_cannot_be_done_halts_the_channel_until_it_is_reset() {
+fn an_invalid_descriptor_halts_the_channel_until_reset() {
     for (source, destination, size, errors) in [
         (0x10_0000, 0x5000, 16, 0x100),
         (0x4000, u64::MAX - 4, 16, 0x200),
@@ -130,7 +130,7 @@ fn without_bus_mastering_no_memory_is_touched() {
 }
 
 #[test]
-fn each_fault_shows() {
+fn each_fault_is_detectable() {
     for (name, fault) in Fault::ALL {
         let mut driver = Driver::new(Some(fault));
         driver.machine.memory[0x4000..0x4010].fill(7);

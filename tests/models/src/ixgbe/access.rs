@@ -1,4 +1,4 @@
-//! What reading and writing the registers of a physical function does.
+//! Register reads and writes of a physical function.
 
 use super::causes::VECTORS;
 use super::fault::Fault;
@@ -8,7 +8,7 @@ use super::{Ixgbe, statistics};
 use crate::Machine;
 
 impl Ixgbe {
-    /// The queue that a register belongs to, and the offset there.
+    /// The queue of a register, and the register's offset in the queue's block.
     fn ring(at: u64) -> Option<(Kind, usize, u64)> {
         let of = |first: u64, queue: u64| ((at - first) / ring::SPAN + queue) as usize;
         let inside = at % ring::SPAN;
@@ -22,7 +22,7 @@ impl Ixgbe {
         })
     }
 
-    /// Statistics of queues, which are cleared by reading.
+    /// Reads and clears a queue's statistics register.
     fn queue_statistics(&mut self, at: u64) -> Option<u32> {
         let take = |count: &mut u64| std::mem::take(count).min(u32::MAX.into()) as u32;
         let engine = &mut self.engine;
@@ -77,7 +77,7 @@ impl Ixgbe {
             r::I2CCTL => self.module.read(),
             r::EICR => {
                 let cause = causes.cause;
-                // Reading clears, but for what messages clear, and masks what is to be masked.
+                // The read clears the causes, except those that MSI-X clears, and applies the automatic mask.
                 let kept = match self.words[(r::GPIE / 4) as usize] & r::GPIE_OTHER_CLEAR_DISABLE {
                     0 => 0,
                     _ => VECTORS,
@@ -99,11 +99,11 @@ impl Ixgbe {
                 }
             }
             r::ANLP1 => self.get(at),
-            // No PHY answers.
+            // No PHY answers: MDIO reads as ones.
             r::MSRWD => 0xffff_0000,
             r::SECRXSTAT => self.get(r::SECRXCTRL) >> 1 & 1,
             at if r::RAL_82598.contains(&at) => self.get(r::RAL + (at - r::RAL_82598.start)),
-            _ if statistics::is_one(at) => self.engine.statistics.take(at),
+            _ if statistics::is_statistic(at) => self.engine.statistics.take(at),
             0x8704..0x8780 | 0x2f50..0x2f68 => 0,
             _ => self.get(at),
         }
@@ -123,7 +123,7 @@ impl Ixgbe {
                     self.engine.complain("a reset without CTRL.MASTER_DISABLE");
                 }
                 self.resets += 1;
-                self.forget();
+                self.clear_state();
             }
             r::EERD => {
                 let word = self.nvm.get((value >> 2 & 0x3fff) as usize).copied();
@@ -148,7 +148,7 @@ impl Ixgbe {
             }
             r::FDIRCTRL => self.set(at, value | 1 << 3),
             r::FDIRCMD => self.set(at, value & !3),
-            // The addresses that the 82598 had elsewhere.
+            // The 82598's offsets of the receive addresses.
             at if r::RAL_82598.contains(&at) => {
                 self.set(r::RAL + (at - r::RAL_82598.start), value);
             }
@@ -160,7 +160,7 @@ impl Ixgbe {
         self.engine.pads = self.get(r::HLREG0) & r::HLREG0_PAD != 0;
     }
 
-    /// False if it is no register of interrupts.
+    /// Returns false if the address is not an interrupt register.
     fn write_causes(&mut self, at: u64, value: u32, machine: &mut dyn Machine) -> bool {
         let causes = &mut self.engine.causes;
         match at {

@@ -1,15 +1,15 @@
-//! Causes of interrupts, their mask, and the vectors that they are sent by (82599, 7.3). Not modelled: throttling, and
-//! vectors of queues from 16 on.
+//! Interrupt causes, their mask, and their vectors (82599, 7.3). Not modelled: throttling, and queue vectors from 16
+//! on.
 
 use crate::{Interrupt, Machine};
 
-/// Causes that are vectors of queues.
+/// Cause bits of queue vectors.
 pub const VECTORS: u32 = 0xffff;
-/// The link has changed; there is mail.
+/// Link status change (LSC).
 pub const LINK: u32 = 1 << 20;
 const VALID: u32 = 1 << 7;
 
-/// What it is about a queue.
+/// Direction of a queue's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     Receive = 0,
@@ -21,14 +21,15 @@ pub enum Of {
 pub struct Causes {
     pub cause: u32,
     pub mask: u32,
-    /// Bits that a message clears, and that it masks.
+    /// Causes that are cleared when MSI-X sends them (EIAC).
     pub clears: u32,
+    /// Causes that are masked when MSI-X sends them (EIAM).
     pub masks: u32,
-    /// By messages of MSI-X; else by MSI.
+    /// Interrupts use MSI-X, otherwise MSI.
     pub messages: bool,
-    /// Vectors of queues, a byte each: of two queues in a register.
+    /// IVAR registers: each has the vectors of two queues, a byte for each direction.
     pub queues: [u32; 64],
-    /// The vector of all else.
+    /// The vector of all other causes (IVAR_MISC).
     pub other: u32,
     pub raised: u64,
 }
@@ -49,13 +50,14 @@ impl Default for Causes {
 }
 
 impl Causes {
-    /// The cause that a queue has.
+    /// The cause bit of a queue's events.
     pub fn of(&self, queue: usize, of: Of) -> u32 {
         let entry = self.queues[queue / 2] >> (16 * (queue % 2) + 8 * of as usize);
         if entry & VALID != 0 { 1 << (entry & 0xf) } else { 0 }
     }
 
-    /// Notes causes, and lets those in `unmasked` through that were noted before.
+    /// Records causes, and raises unmasked interrupts. Of the causes that were already set, those in `unmasked` fire
+    /// again.
     pub fn raise(&mut self, causes: u32, unmasked: u32, silent: bool, machine: &mut dyn Machine) {
         let new = causes & !self.cause;
         self.cause |= causes;

@@ -1,4 +1,4 @@
-//! The queues of a function, and what they have to do with each other: the same for physical and virtual functions.
+//! The queues of a function and their shared state. Physical and virtual functions use the same engine.
 
 use super::causes::{Causes, Of};
 use super::fault::{Fault, Faults};
@@ -8,30 +8,31 @@ use crate::Machine;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
-/// Complaints that are kept.
+/// Most complaints that are kept.
 const MOST_COMPLAINTS: usize = 1000;
 
-/// The queues.
+/// The queues and their shared state.
 pub struct Engine {
     pub receive: Vec<Ring>,
     pub transmit: Vec<Ring>,
     pub causes: Causes,
     pub faults: Faults,
     pub statistics: Statistics,
-    /// What the driver did that it must not do.
+    /// The driver's violations of the datasheet.
     pub complaints: Vec<String>,
     pub sent: Vec<Vec<u8>>,
-    /// Bytes of the longest frame, without FCS; whether short ones are padded.
+    /// Bytes of the longest frame, without FCS.
     pub longest: usize,
+    /// Short frames are padded.
     pub pads: bool,
-    /// It is a virtual function, whose packets a switch looks at.
+    /// A virtual function. Its descriptors need Check Context, because its packets pass the internal switch.
     pub is_virtual: bool,
     pub hung: bool,
     pub skewed: u32,
 }
 
 impl Engine {
-    /// So many queues of each kind.
+    /// Creates an engine with this number of queues of each kind.
     pub fn new(queues: usize, is_virtual: bool) -> Self {
         let rings = |kind| (0..queues).map(|_| Ring::new(kind)).collect();
         let mut engine = Engine {
@@ -58,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// As after a reset.
+    /// Sets all state to its reset value.
     pub fn reset(&mut self) {
         let never = self.faults.has(Fault::NeverEnabled);
         for ring in self.receive.iter_mut().chain(&mut self.transmit) {
@@ -70,7 +71,7 @@ impl Engine {
         (self.hung, self.skewed) = (false, 0);
     }
 
-    /// A register of a queue is written.
+    /// Handles the driver's write to a queue register.
     pub fn write_ring(&mut self, kind: Kind, queue: usize, at: u64, value: u32) {
         let never = self.faults.has(Fault::NeverEnabled);
         let ring = match kind {
@@ -83,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Sends all that there is.
+    /// Sends all posted packets.
     pub fn send_all(&mut self, machine: &mut dyn Machine) {
         let mut causes = 0;
         for queue in 0..self.transmit.len() {
@@ -97,7 +98,7 @@ impl Engine {
         self.raise(causes, 0, machine);
     }
 
-    /// Notes causes, as [`Causes::raise`].
+    /// Records causes, as [`Causes::raise`] does, unless [`Fault::NoInterrupts`] suppresses interrupts.
     pub fn raise(&mut self, causes: u32, unmasked: u32, machine: &mut dyn Machine) {
         let silent = self.faults.has(Fault::NoInterrupts);
         self.causes.raise(causes, unmasked, silent, machine);

@@ -1,60 +1,60 @@
-//! What the model does wrong.
+//! Faults of the model.
 
-/// What the model does wrong, on demand. What is not said to last happens once.
+/// Faults to inject. A fault happens once unless its description says "Lasts".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A reset never ends: CTRL.RST stays 1; a virtual function is told for ever that it is being reset. Lasts.
+    /// A reset never completes: CTRL.RST stays 1; a virtual function reads RSTI for ever. Lasts.
     StuckReset,
     /// All registers read as ones. Lasts.
     AllOnes,
-    /// This bit of the register at this offset reads as 0 or as 1, whatever it is. Lasts.
+    /// This bit of the register at this offset always reads as this value. Lasts.
     StuckBit(u64, u8, bool),
-    /// RAL and RAH are empty after a reset: the address is in the EEPROM only. Lasts.
+    /// RAL and RAH are empty after a reset: only the EEPROM has the address. Lasts.
     NoAddress,
-    /// Nor is it there. Lasts.
+    /// The EEPROM has no address. Lasts.
     EmptyEeprom,
     /// The checksum of the EEPROM is wrong. Lasts.
     WrongChecksum,
     /// The module does not answer: its cage is empty. Lasts.
     NoModule,
-    /// Somebody holds the semaphore of the EEPROM for ever. Lasts.
+    /// The EEPROM's semaphore is never free. Lasts.
     StuckSemaphore,
-    /// Queues are not enabled, whatever is asked for. Lasts.
+    /// Queues never become enabled. Lasts.
     NeverEnabled,
-    /// The driver of the physical function does not answer. Lasts.
+    /// The physical function's driver does not answer. Lasts.
     Deaf,
-    /// It refuses messages of this kind. Lasts.
+    /// The physical function's driver refuses messages of this kind. Lasts.
     Refuses(u32),
-    /// It knows no interface newer than this number. Lasts.
+    /// The physical function's driver supports no mailbox interface newer than this number. Lasts.
     OldInterface(u32),
-    /// It has given the virtual function no address. Lasts.
+    /// The virtual function has no assigned MAC address. Lasts.
     Unnamed,
-    /// It does not trust the virtual function, and grants all of multicast to nobody but those. Lasts.
+    /// The virtual function is not trusted: it gets listed multicast groups, but not all multicast. Lasts.
     Distrusts,
     /// No interrupts are raised. Lasts.
     NoInterrupts,
-    /// Packets are sent and not reported, until a reset.
+    /// Sent packets are not reported until a reset.
     NeverReports,
-    /// The same, and a reset does not help. Lasts.
+    /// Sent packets are not reported, also after a reset. Lasts.
     NeverReportsAgain,
-    /// The next packet is reported twice: the descriptor after it, too.
+    /// The next packet is reported twice: the following descriptor, too.
     ReportsTwice,
-    /// The report of the next packet goes to a descriptor so much further on.
+    /// The next packet is reported in a descriptor this far after the right one.
     ReportsAnother(u32),
     /// The next frame is written back with this length in its last descriptor.
     Length(u16),
-    /// The next frame is written back without an end.
+    /// The next frame is written back without the end-of-packet bit.
     NoEnd,
-    /// The next frame is damaged.
+    /// The next frame is written back with an error.
     Damaged,
-    /// The next frame is written back to a descriptor so much further on, and so are those after it, until a reset.
+    /// Frames are written back to a descriptor this far after the right one, until a reset.
     ReceivesAt(u32),
     /// The next frame is written to its descriptor twice.
     ReceivesTwice,
 }
 
 impl Fault {
-    /// Those that a user can ask for, with their names.
+    /// Faults that the command line offers, with their names.
     pub const NAMED: [(&str, Fault); 7] = [
         ("no-interrupts", Fault::NoInterrupts),
         ("never-reports", Fault::NeverReports),
@@ -66,7 +66,7 @@ impl Fault {
     ];
 }
 
-/// Faults that were asked for.
+/// Injected faults.
 #[derive(Default)]
 pub struct Faults(pub Vec<Fault>);
 
@@ -75,12 +75,12 @@ impl Faults {
         self.0.contains(&fault)
     }
 
-    /// What the first of a kind says that lasts.
-    pub fn says<T>(&self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
+    /// The parameter of the first fault that matches. The fault stays.
+    pub fn find<T>(&self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
         self.0.iter().find_map(|&fault| matches(fault))
     }
 
-    /// The same of one that happens once, which is now.
+    /// Removes the first fault that matches, and returns its parameter.
     pub fn take<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
         let at = self.0.iter().position(|&fault| matches(fault).is_some())?;
         matches(self.0.remove(at))
@@ -90,7 +90,7 @@ impl Faults {
         self.take(|one| (one == fault).then_some(())).is_some()
     }
 
-    /// What a register reads as.
+    /// Applies faults to the value of a register read.
     pub fn read(&self, at: u64, value: u32) -> u32 {
         if self.has(Fault::AllOnes) {
             return u32::MAX;

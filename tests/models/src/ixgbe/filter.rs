@@ -1,4 +1,4 @@
-//! Which frames are received, and by which queue (82599, 7.1.1 to 7.1.2.8). Filters by flow are taken, and match nothing.
+//! Receive filters and queue selection (82599, 7.1.1 to 7.1.2.8). Flow filters are accepted, and match no frame.
 
 use super::Ixgbe;
 use super::receive::Known;
@@ -6,7 +6,7 @@ use super::registers as r;
 use crate::offload::{self, IPV4, IPV6, Layers, TCP, UDP};
 
 const RSS: u32 = 1;
-/// What is hashed: fields of MRQC, and what a descriptor calls that.
+/// Hash types: enable bit in MRQC, RSS type in descriptors.
 const IPV4_TCP: (u32, u32) = (1 << 16, 1);
 const IPV4_ONLY: (u32, u32) = (1 << 17, 2);
 const IPV6_ONLY: (u32, u32) = (1 << 20, 5);
@@ -15,7 +15,7 @@ const IPV4_UDP: (u32, u32) = (1 << 22, 7);
 const IPV6_UDP: (u32, u32) = (1 << 23, 8);
 
 impl Ixgbe {
-    /// Whether a frame passes the filters of layer 2.
+    /// Whether a frame passes the layer 2 filters.
     pub(super) fn passes(&self, frame: &[u8]) -> bool {
         let Some(to) = frame.get(..6) else { return false };
         let control = self.get(r::FCTRL);
@@ -36,7 +36,7 @@ impl Ixgbe {
         })
     }
 
-    /// In the table of multicast: by 12 of the upper bits of the address.
+    /// Whether the multicast table contains the address, by 12 of its upper bits.
     fn is_in_table(&self, to: &[u8]) -> bool {
         let control = self.get(r::MCSTCTRL);
         let shift = 4 - (control & 3);
@@ -56,7 +56,7 @@ impl Ixgbe {
         self.get(r::VFTA + 4 * u64::from(id >> 5)) >> (id & 31) & 1 == 1
     }
 
-    /// The queue of a frame, and its hash.
+    /// Selects the queue of a frame by its RSS hash.
     pub(super) fn spread(&self, frame: &[u8]) -> Known {
         let control = self.get(r::MRQC);
         let layers = Layers::of(frame);
@@ -81,7 +81,7 @@ impl Ixgbe {
         let hash = offload::toeplitz(&key, frame, if *ports { 15 } else { 3 });
         let index = u64::from(hash & 0x7f);
         let entry = self.get(r::RETA + (index & !3)) >> (8 * (index & 3));
-        // Without PCSD there is a checksum in its place.
+        // Without PCSD the descriptor has a checksum in the hash's place.
         let shown = self.get(r::RXCSUM) & r::RXCSUM_HASH != 0;
         Known { queue: (entry & 0xf) as usize, hash: shown.then_some((hash, *name)) }
     }

@@ -1,4 +1,4 @@
-//! What drivers and firmware share: semaphores (82599, 10.5.4), and the interface by which the firmware is told things.
+//! The interface between driver and firmware: semaphores (82599, 10.5.4), and host interface commands.
 
 use super::engine::Engine;
 use super::fault::Fault;
@@ -6,20 +6,20 @@ use super::registers as r;
 
 const SOFTWARE: u32 = 1;
 const EEPROM: u32 = 1 << 1;
-/// In SW_FW_SYNC: the module of this port.
+/// SW_FW_SYNC bit of this port's SFP+ module.
 const MODULE: u32 = 1 << 1;
 
 const ENABLED: u32 = 1;
 const COMMAND: u32 = 1 << 1;
 const VALID: u32 = 1 << 2;
-/// Commands that are known: information about the driver.
+/// The only supported command: driver information.
 const DRIVER_INFORMATION: u32 = 0xdd;
 const SUCCESS: u32 = 1;
 
-/// The firmware is there and works.
+/// FWSM: the firmware is present and valid.
 pub const RUNS: u32 = 1 << 15;
 
-/// Semaphores, and memory for commands.
+/// The semaphores and the command memory.
 pub struct Firmware {
     semaphore: u32,
     owned: u32,
@@ -32,12 +32,12 @@ impl Firmware {
         Firmware { semaphore: 0, owned: 0, memory: [0; 448], commands: 0 }
     }
 
-    /// As after power-on, but for what was counted.
+    /// Restores the power-on state, except for counters.
     pub fn reset(&mut self) {
         *self = Firmware { commands: self.commands, ..Firmware::new() };
     }
 
-    /// Whether the driver may talk to the module.
+    /// Whether the driver holds the module's semaphore.
     pub fn may_use_module(&self) -> bool {
         self.owned & MODULE != 0
     }
@@ -45,7 +45,7 @@ impl Firmware {
     pub fn read(&mut self, at: u64, engine: &Engine) -> Option<u32> {
         let stuck = engine.faults.has(Fault::StuckSemaphore);
         Some(match at {
-            // Reading takes it.
+            // The read acquires SMBI.
             r::SWSM => {
                 let before = self.semaphore;
                 self.semaphore |= SOFTWARE;
@@ -59,12 +59,12 @@ impl Firmware {
         })
     }
 
-    /// False if it is none of these registers.
+    /// Returns false if the address is none of the firmware registers.
     pub fn write(&mut self, at: u64, value: u32, engine: &mut Engine) -> bool {
         match at {
             r::SWSM => {
                 if value & EEPROM != 0 && self.semaphore & SOFTWARE == 0 {
-                    engine.complain("SWSM.SWESMBI is asked for without SWSM.SMBI");
+                    engine.complain("SWSM.SWESMBI is requested without SWSM.SMBI");
                 }
                 self.semaphore = value & (SOFTWARE | EEPROM);
             }

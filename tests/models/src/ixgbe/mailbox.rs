@@ -1,5 +1,5 @@
-//! The driver of the physical function, as a virtual one sees it: the mailbox (82599, 7.10.2.9), and answers as Linux's
-//! `ixgbe_sriov.c` gives them, of interfaces 1.0 to 1.4.
+//! The physical function's driver as seen by a virtual function: the mailbox (82599, 7.10.2.9), and replies as Linux's
+//! `ixgbe_sriov.c` sends them, for interfaces 1.0 to 1.4.
 
 use super::fault::{Fault, Faults};
 
@@ -16,7 +16,7 @@ const RESET_DONE: u32 = 1 << 7;
 const ACCEPTED: u32 = 1 << 31;
 const REFUSED: u32 = 1 << 30;
 const CLEAR_TO_SEND: u32 = 1 << 29;
-/// What the physical function says by itself.
+/// Type of an unsolicited message from the physical function.
 const CONTROL: u32 = 0x100;
 
 // Messages.
@@ -33,38 +33,38 @@ const GET_KEY: u32 = 0x0b;
 const SET_MODE: u32 = 0x0c;
 const GET_LINK_STATE: u32 = 0x10;
 
-/// Numbers of interfaces in the order in which they came: 1.0, 1.1, 1.2, 1.3, 1.4. (1 is another family's 2.0.)
+/// Numbers of interfaces 1.0, 1.1, 1.2, 1.3, 1.4. (1 is interface 2.0 of another family.)
 const INTERFACES: [u32; 5] = [0, 2, 3, 4, 5];
 const LONGEST: u32 = 9728;
-/// Header and FCS of an ordinary frame.
+/// Bytes of the longest ordinary frame, with header and FCS.
 const PLAIN: u32 = 1518;
-/// How much of multicast is received: 1 what was listed, 2 all, 3 whatever comes.
+/// Receive mode: listed multicast groups (1). Others: all multicast (2), promiscuous (3).
 const LISTED: u32 = 1;
 
 /// The driver of the physical function.
 pub struct PhysicalFunction {
     bits: u32,
     memory: [u32; 16],
-    asked: bool,
+    requested: bool,
     pub clear_to_send: bool,
     pub interface: u32,
-    /// Bytes of the longest frame, with FCS; 0: nothing is received.
+    /// Bytes of the longest frame, with FCS; 0: receive is disabled.
     pub longest: u32,
     pub mode: u32,
     pub addresses: Vec<[u8; 6]>,
-    /// Hashes of groups.
+    /// Hashes of multicast groups.
     pub groups: Vec<u16>,
     mac: [u8; 6],
     pub messages: u64,
 }
 
 impl PhysicalFunction {
-    /// It knows this address for the virtual function.
+    /// Creates a driver that assigns the virtual function this address.
     pub fn new(mac: [u8; 6]) -> Self {
         PhysicalFunction {
             bits: 0,
             memory: [0; 16],
-            asked: false,
+            requested: false,
             clear_to_send: false,
             interface: 0,
             longest: PLAIN,
@@ -76,21 +76,23 @@ impl PhysicalFunction {
         }
     }
 
-    /// The virtual function was reset by itself. `stuck`: the physical one says that it resets it, and never that it has.
+    /// The virtual function has reset itself. `stuck`: the physical one reports that a reset has begun, and never its
+    /// end.
     pub fn reset_function(&mut self, stuck: bool) {
         let bits = if stuck { RESET_BEGUN } else { 0 };
         let messages = self.messages;
         *self = PhysicalFunction { bits, messages, ..PhysicalFunction::new(self.mac) };
     }
 
-    /// The physical function is reset, and tells.
+    /// The physical function resets, and notifies the virtual function.
     pub fn restart(&mut self) {
         self.reset_function(false);
         self.memory[0] = CONTROL;
         self.bits = RESET_DONE | MESSAGE;
     }
 
-    /// It says something by itself, as Linux's `ixgbe_ping_vf` does; `lost`: it does not know the virtual function any more.
+    /// Sends an unsolicited message, as Linux's `ixgbe_ping_vf` does. `lost`: the physical function has lost the
+    /// virtual function's state, and withdraws clear-to-send.
     pub fn ping(&mut self, lost: bool) {
         self.clear_to_send &= !lost;
         self.memory[0] = CONTROL | if self.clear_to_send { CLEAR_TO_SEND } else { 0 };
@@ -106,7 +108,8 @@ impl PhysicalFunction {
         MEMORY.contains(&at).then(|| self.memory[((at - MEMORY.start) / 4) as usize])
     }
 
-    /// What is wrong with a write; false if it is none of these registers.
+    /// Handles a write. Returns false if the address is none of the mailbox registers, and an error if the write is
+    /// invalid.
     pub fn write(&mut self, at: u64, value: u32) -> Result<bool, String> {
         let held = self.bits & OURS != 0;
         if at == REGISTER {
@@ -114,7 +117,7 @@ impl PhysicalFunction {
                 return Err("a message is sent without VFMAILBOX.VFU".into());
             }
             self.bits = self.bits & !OURS | value & OURS;
-            self.asked |= value & REQUEST != 0;
+            self.requested |= value & REQUEST != 0;
         } else if MEMORY.contains(&at) {
             if !held {
                 return Err("VFMBMEM is written without VFMAILBOX.VFU".into());
@@ -126,12 +129,12 @@ impl PhysicalFunction {
         Ok(true)
     }
 
-    /// Answers what was asked; whether there is mail.
+    /// Replies to the pending request. Returns whether it has sent a message.
     pub fn work(&mut self, faults: &Faults) -> bool {
-        if !self.asked || faults.has(Fault::Deaf) {
+        if !self.requested || faults.has(Fault::Deaf) {
             return false;
         }
-        self.asked = false;
+        self.requested = false;
         self.messages += 1;
         let question = self.memory[0];
         let kind = question & 0xffff;
@@ -139,7 +142,7 @@ impl PhysicalFunction {
         if kind == RESET {
             self.reset_by_message(refused, faults);
         } else {
-            let good = self.clear_to_send && !refused && self.carry_out(question, faults);
+            let good = self.clear_to_send && !refused && self.execute(question, faults);
             let leave = if self.clear_to_send { CLEAR_TO_SEND } else { 0 };
             self.memory[0] = question | if good { ACCEPTED } else { REFUSED } | leave;
         }
@@ -160,13 +163,13 @@ impl PhysicalFunction {
             self.memory[1] = u32::from_le_bytes([a, b, c, d]);
             self.memory[2] = u32::from_le_bytes([e, f, 0, 0]);
         }
-        // The kind of hash of multicast: upper bits of the address.
+        // Multicast filter type 0: the hash is of the address's upper bits.
         self.memory[3] = 0;
         self.memory[0] = RESET | if named && !refused { ACCEPTED } else { REFUSED };
     }
 
-    /// Whether it is done.
-    fn carry_out(&mut self, question: u32, faults: &Faults) -> bool {
+    /// Executes a request. Returns whether it is accepted.
+    fn execute(&mut self, question: u32, faults: &Faults) -> bool {
         let memory = self.memory;
         let information = question >> 16 & 0xff;
         let address = || {
@@ -192,7 +195,7 @@ impl PhysicalFunction {
             SET_LONGEST => self.set_longest(memory[1]),
             SET_MACVLAN => information == 0,
             NEGOTIATE => {
-                let newest = faults.says(|fault| match fault {
+                let newest = faults.find(|fault| match fault {
                     Fault::OldInterface(newest) => Some(newest),
                     _ => None,
                 });
@@ -207,7 +210,7 @@ impl PhysicalFunction {
                 self.memory[1..5].copy_from_slice(&[2, 2, 0, 0]);
                 true
             }
-            // It does not say how frames are spread, unless it is told to.
+            // Linux's driver refuses RSS queries unless its administrator permits them.
             GET_TABLE | GET_KEY => false,
             SET_MODE if self.interface >= 3 => {
                 let most = if faults.has(Fault::Distrusts) { LISTED } else { 2 };
@@ -224,7 +227,7 @@ impl PhysicalFunction {
         }
     }
 
-    /// Only who speaks 1.1 may have jumbo frames.
+    /// Sets the longest frame. Jumbo frames need interface 1.1.
     fn set_longest(&mut self, longest: u32) -> bool {
         let good = (68..=LONGEST).contains(&longest) && (self.interface >= 2 || longest <= PLAIN);
         self.longest = if good { longest.max(PLAIN) } else { 0 };

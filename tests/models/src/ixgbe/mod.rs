@@ -1,10 +1,11 @@
-//! Intel's 82599 and its virtual function: reset, EEPROM, semaphores, the module in its cage, link, 128 queues of each kind
-//! with legacy and advanced descriptors, checksums and segments of TCP, interrupts, filters, hashes, statistics; and what it
-//! does wrong on demand.
+//! Models of Intel's 82599 and its virtual function: reset, EEPROM, semaphores, SFP+ module, link, 128 queues of each
+//! kind with legacy and advanced descriptors, checksum and segmentation offload, interrupts, filters, hashes,
+//! statistics; with faults to inject.
 //!
-//! What the datasheet forbids is refused, and noted as a complaint. Registers that are not named here hold what is written.
-//! Not modelled: throttling of interrupts, vectors of queues from 16 on, splitting of headers, coalescing, head write-back,
-//! IPsec, MACsec, FCoE, DCB, flow director (its filters match nothing), time stamps, the switch between functions.
+//! An access that the datasheet forbids is refused and recorded as a complaint. Registers without side effects keep the
+//! written value. Not modelled: interrupt throttling, queue vectors from 16 on, header splitting, coalescing, head
+//! write-back, IPsec, MACsec, FCoE, DCB, flow director (its filters match no frame), time stamps, the switch between
+//! functions.
 
 mod access;
 mod causes;
@@ -38,23 +39,23 @@ use registers as r;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The MAC address of the model unless told otherwise.
+/// The default MAC address.
 pub const MAC: [u8; 6] = [0x90, 0xe2, 0xba, 1, 2, 3];
 
 const SIZE: u64 = 0x2_0000;
 const BARS: [Bar; 2] = [Bar { index: 0, size: SIZE }, Bar { index: 4, size: 0x4000 }];
 const QUEUES: usize = 128;
-/// Header with a tag; of frames that are not jumbo.
+/// Bytes of the longest frame that is not jumbo: header, VLAN tag, payload.
 const PLAIN: usize = ETHERNET + 4 + 1500;
-/// Complaints that are told among what was counted.
-const MOST_TOLD: usize = 10;
+/// Most complaints that are listed among the counters.
+const MOST_LISTED: usize = 10;
 
-/// What a model is like.
+/// Properties of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Its MAC address.
+    /// MAC address.
     pub mac: [u8; 6],
-    /// Vectors of MSI-X; 0: it has MSI.
+    /// MSI-X vectors; 0: MSI only.
     pub vectors: u16,
 }
 
@@ -73,16 +74,16 @@ pub struct Ixgbe {
     firmware: Firmware,
     module: Module,
     nvm: Vec<u16>,
-    /// What a look sees later: reset, EEPROM read, DMA set up.
+    /// The next read still returns "not done" for: reset, EEPROM read, DMA initialisation.
     lags: [bool; 3],
     /// The cable is plugged in.
     pub link: bool,
-    /// No light comes from the other end of the cable.
+    /// The other end of the cable has turned its transmitter off.
     is_dark: bool,
     was_up: bool,
-    /// Frames that come from the wire.
+    /// Frames from the wire, not received yet.
     pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that went to it.
+    /// Frames that were sent to the wire.
     pub sent: Vec<Vec<u8>>,
     cable: Option<Arc<Mutex<Cable>>>,
     resets: u64,
@@ -90,9 +91,9 @@ pub struct Ixgbe {
 }
 
 impl Ixgbe {
-    /// A function as it is after power-on.
+    /// Creates a function in its power-on state.
     pub fn new(settings: Config) -> Self {
-        // Linux looks for capabilities where the chip has them.
+        // Capabilities are at the chip's offsets, where Linux expects them.
         let space = ConfigSpace::new(0x8086, 0x10fb, 0x02_00_00, 1)
             .subsystem(0x8086, 0x0003)
             .memory_bar(0, SIZE)
@@ -124,17 +125,17 @@ impl Ixgbe {
             resets: 0,
             filtered: 0,
         };
-        nic.forget();
+        nic.clear_state();
         nic
     }
 
-    /// The function with a cable, to whose other end somebody else sees.
+    /// Attaches a cable. The owner of its other end carries the frames.
     pub fn with_cable(mut self, cable: Arc<Mutex<Cable>>) -> Self {
         self.cable = Some(cable);
         self
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         self.engine.faults.0.push(fault);
         match fault {
@@ -145,14 +146,14 @@ impl Ixgbe {
         }
     }
 
-    /// It does nothing wrong any more.
+    /// Removes all faults.
     pub fn repair(&mut self) {
         self.engine.faults.0.clear();
         self.nvm = nvm::content(self.settings.mac);
         self.module.absent = false;
     }
 
-    /// What the driver did that it must not do.
+    /// The driver's violations of the datasheet.
     pub fn complaints(&self) -> &[String] {
         &self.engine.complaints
     }
@@ -167,9 +168,9 @@ impl Ixgbe {
         }
     }
 
-    /// As after a reset.
-    fn forget(&mut self) {
-        // What the laser is told survives.
+    /// Sets all state to its reset value.
+    fn clear_state(&mut self) {
+        // The laser pin keeps its setting.
         let pins = self.get(r::ESDP);
         self.words = vec![0; SIZE as usize / 4];
         self.set(r::ESDP, pins);
@@ -204,14 +205,14 @@ impl Ixgbe {
         }
     }
 
-    /// Frames come in, as far as there is room.
+    /// Receives arrived frames while queues have room.
     fn receive(&mut self, machine: &mut dyn Machine) {
         let on = self.get(r::RXCTRL) & 1 == 1
             && self.get(r::SECRXCTRL) & r::SECRXCTRL_DISABLE == 0
             && self.is_up()
             && !self.engine.hung;
         if !on {
-            // Nobody hears what comes.
+            // Receive is disabled: frames are lost.
             self.arriving.clear();
             return;
         }
@@ -219,7 +220,7 @@ impl Ixgbe {
             && (self.get(r::RDRXCTL) & r::RDRXCTL_CRC_STRIP == 0)
                 != (self.get(r::HLREG0) & r::HLREG0_CRC_STRIP == 0)
         {
-            self.engine.complain("RDRXCTL and HLREG0 do not agree whether FCS is taken off");
+            self.engine.complain("RDRXCTL and HLREG0 disagree on CRC stripping");
         }
         let longest = self.longest();
         let mut waiting: usize = self.arriving.iter().map(Vec::len).sum();
@@ -287,7 +288,7 @@ impl Function for Ixgbe {
             (0, 4) if offset.is_multiple_of(4) => {
                 self.write32(offset, number(bytes) as u32, machine);
             }
-            // A filter of the flow director goes out at once.
+            // A flow director filter is accepted at once.
             (0, 8) if offset == r::FDIRCMD - 4 => {
                 let whole = number(bytes);
                 self.write32(offset, whole as u32, machine);
@@ -332,7 +333,7 @@ impl Function for Ixgbe {
         self.words.clear();
         self.firmware.reset();
         self.config = Ixgbe::new(self.settings).config;
-        self.forget();
+        self.clear_state();
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -345,7 +346,7 @@ impl Function for Ixgbe {
     }
 }
 
-/// What was counted, and the first complaints.
+/// Counters, and the first complaints.
 fn counters<'a>(
     engine: &Engine,
     own: impl IntoIterator<Item = (&'a str, u64)>,
@@ -358,7 +359,7 @@ fn counters<'a>(
         ("interrupts", engine.causes.raised),
         ("complaints", engine.complaints.len() as u64),
     ];
-    let complaints = engine.complaints.iter().take(MOST_TOLD);
+    let complaints = engine.complaints.iter().take(MOST_LISTED);
     let complaints = complaints.map(|what| (format!("complaint ({what})"), 1));
     let counted = counted.into_iter().chain(own).map(|(name, count)| (name.to_string(), count));
     counted.chain(complaints).collect()

@@ -1,11 +1,11 @@
-//! The SFP+ module: a direct attach cable, whose 256 bytes (SFF-8472) are read over two wires, bit by bit.
+//! The SFP+ module: a direct attach cable. The driver reads its 256 bytes (SFF-8472) bit by bit over a two-wire bus.
 
 /// Bits of I2CCTL.
 const CLOCK_IN: u32 = 1;
 const CLOCK_OUT: u32 = 1 << 1;
 const DATA_IN: u32 = 1 << 2;
 const DATA_OUT: u32 = 1 << 3;
-/// The address of the module on the bus, shifted as it is sent.
+/// The module's bus address, shifted as on the wire.
 const ADDRESS: u8 = 0xa0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +19,17 @@ enum Phase {
     Read,
 }
 
-/// The module, and the wires.
+/// The module and the bus.
 pub struct Module {
     content: [u8; 256],
     clock: bool,
-    /// What the driver does with the line, and the module: false pulls it down.
-    theirs: bool,
-    ours: bool,
+    /// Data line as driven by the driver; false pulls it down.
+    driver_data: bool,
+    /// Data line as driven by the module; false pulls it down.
+    module_data: bool,
     phase: Phase,
     bits: u8,
-    /// Clocks of the byte: 8 of data, 1 of acknowledgement.
+    /// Clocks in the current byte: 8 of data, 1 of acknowledgement.
     count: u8,
     offset: u8,
     pub absent: bool,
@@ -48,8 +49,8 @@ impl Module {
         Module {
             content,
             clock: true,
-            theirs: true,
-            ours: true,
+            driver_data: true,
+            module_data: true,
             phase: idle,
             bits: 0,
             count: 0,
@@ -58,23 +59,23 @@ impl Module {
         }
     }
 
-    /// The register: what the driver put out, and what is on the wires.
+    /// Reads I2CCTL: the driver's outputs, and the state of the wires.
     pub fn read(&self) -> u32 {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
         bit(self.clock, CLOCK_IN | CLOCK_OUT)
-            | bit(self.theirs, DATA_OUT)
-            | bit(self.theirs && self.ours, DATA_IN)
+            | bit(self.driver_data, DATA_OUT)
+            | bit(self.driver_data && self.module_data, DATA_IN)
     }
 
-    /// The driver moves the wires.
+    /// Writes I2CCTL: the driver sets the wires.
     pub fn write(&mut self, value: u32) {
         let (clock, data) = (value & CLOCK_OUT != 0, value & DATA_OUT != 0);
-        if clock && self.clock && data != self.theirs {
-            // Start, or stop.
-            (self.phase, self.count, self.ours) =
+        if clock && self.clock && data != self.driver_data {
+            // Start or stop condition.
+            (self.phase, self.count, self.module_data) =
                 (if data { Phase::Idle } else { Phase::Address }, 0, true);
         }
-        self.theirs = data;
+        self.driver_data = data;
         match (self.clock, clock) {
             (false, true) => self.rise(),
             (true, false) => self.fall(),
@@ -89,20 +90,20 @@ impl Module {
         }
         self.count += 1;
         match self.count {
-            // Bits that were sent are not looked at.
-            1..=8 => self.bits = self.bits << 1 | u8::from(self.theirs && self.ours),
-            _ if self.phase == Phase::Read && self.theirs => self.phase = Phase::Idle,
+            // While the module sends, `bits` is not used.
+            1..=8 => self.bits = self.bits << 1 | u8::from(self.driver_data && self.module_data),
+            _ if self.phase == Phase::Read && self.driver_data => self.phase = Phase::Idle,
             _ => {}
         }
     }
 
     fn fall(&mut self) {
         match self.count {
-            8 if self.phase == Phase::Read => self.ours = true,
+            8 if self.phase == Phase::Read => self.module_data = true,
             8 => {
                 let known = self.phase != Phase::Address || self.bits & !1 == ADDRESS;
                 let answers = known && !self.absent && self.phase != Phase::Idle;
-                self.ours = !answers;
+                self.module_data = !answers;
                 if !answers {
                     self.phase = Phase::Idle;
                 }
@@ -114,7 +115,7 @@ impl Module {
     }
 
     fn next_byte(&mut self) {
-        (self.count, self.ours) = (0, true);
+        (self.count, self.module_data) = (0, true);
         self.phase = match self.phase {
             Phase::Address if self.bits & 1 == 1 => Phase::Read,
             Phase::Address => Phase::Offset,
@@ -134,6 +135,6 @@ impl Module {
     }
 
     fn put_bit(&mut self) {
-        self.ours = self.content[usize::from(self.offset)] >> (7 - self.count) & 1 == 1;
+        self.module_data = self.content[usize::from(self.offset)] >> (7 - self.count) & 1 == 1;
     }
 }

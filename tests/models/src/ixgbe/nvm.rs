@@ -1,23 +1,23 @@
-//! The EEPROM: 512 words (82599, chapter 6; what Linux reads of it: `ixgbe_validate_eeprom_checksum_generic`,
-//! `ixgbe_get_sfp_init_sequence_offsets`, `ixgbe_verify_fw_version_82599`).
+//! The EEPROM: 512 words (82599, chapter 6). Linux reads it in `ixgbe_validate_eeprom_checksum_generic`,
+//! `ixgbe_get_sfp_init_sequence_offsets` and `ixgbe_verify_fw_version_82599`.
 
 pub const WORDS: usize = 512;
 
 const CHECKSUM: usize = 0x3f;
 const SUM: u16 = 0xbaba;
-/// Pointers to sections that the checksum is of, too, and the one to the firmware, of which it is not.
+/// The checksum covers the sections of the pointers from `FIRST_POINTER` on, but not the firmware's.
 const FIRST_POINTER: usize = 0x03;
 const FIRMWARE: usize = 0x0f;
-/// Sections that there are: of port 0, of the firmware with its parameters, and of modules.
+/// Offsets of the sections: port 0, firmware, patch, module list, module initialisation.
 const CORE: u16 = 0x80;
 const FIRMWARE_SECTION: u16 = 0x90;
 const PATCH: u16 = 0xa0;
 const MODULES: u16 = 0xb0;
 const MODULE_DATA: u16 = 0xb8;
-/// Direct attach cable, on port 0 and 1.
+/// Module type: direct attach cable, on port 0 and on port 1.
 const CABLES: [u16; 2] = [3, 4];
 
-/// Its content, with this address of port 0.
+/// The EEPROM's content, with this MAC address of port 0.
 pub fn content(mac: [u8; 6]) -> Vec<u16> {
     let mut words = vec![0xffffu16; WORDS];
     words[..0x40].fill(0);
@@ -47,19 +47,19 @@ pub fn content(mac: [u8; 6]) -> Vec<u16> {
         (words[at + 1], words[at + 2]) = (cable, MODULE_DATA);
         at += 2;
     }
-    // What goes to CORECTL, and the end.
+    // Values for CORECTL, and the end marker.
     words[usize::from(MODULE_DATA)..][..4].copy_from_slice(&[3, 0x0001, 0x0002, 0x0003]);
     words[usize::from(MODULE_DATA) + 4] = 0xffff;
     words[CHECKSUM] = checksum(&words);
     words
 }
 
-/// Where the address of port 0 is.
+/// The word with the MAC address of port 0.
 pub fn address_at() -> usize {
     usize::from(CORE) + 1
 }
 
-/// What makes the sum of words 0 to 0x3f and of the sections right.
+/// The checksum word: it makes the sum of words 0 to 0x3f and of the sections 0xbaba.
 fn checksum(words: &[u16]) -> u16 {
     let mut sum = words[..CHECKSUM].iter().fold(0u16, |sum, word| sum.wrapping_add(*word));
     for pointer in &words[FIRST_POINTER..FIRMWARE] {

@@ -1,5 +1,5 @@
-//! What is received: frames are scattered over buffers, and written back as legacy or advanced descriptors say (82599,
-//! 7.1.5 and 7.1.6).
+//! Receive: frames are scattered over buffers, and written back as legacy or advanced descriptors (82599, 7.1.5 and
+//! 7.1.6).
 
 use super::engine::Engine;
 use super::fault::Fault;
@@ -17,26 +17,26 @@ const MAC_ERROR: u32 = 1 << 29;
 const TRANSPORT_ERROR: u32 = 1 << 30;
 const NETWORK_ERROR: u32 = 1 << 31;
 
-/// What is known of a frame besides its bytes.
+/// Queue and hash of a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// The queue that it goes to.
+    /// Receive queue of the frame.
     pub queue: usize,
-    /// The hash, and what it is of.
+    /// The hash, and its RSS type.
     pub hash: Option<(u32, u32)>,
 }
 
-/// What became of a frame.
+/// Result of a frame's receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Taken,
     Dropped,
-    /// It waits for buffers, as do those behind it.
+    /// The frame waits for buffers, and so do the later ones.
     Waits,
 }
 
 impl Engine {
-    /// Takes a frame in; `waiting`: bytes that wait behind it.
+    /// Receives a frame. `waiting`: bytes that wait after it.
     pub fn accept(
         &mut self,
         frame: &[u8],
@@ -119,7 +119,7 @@ impl Engine {
                     let (hash, of) = known.hash.unwrap_or((0, 0));
                     (words(kind | of, hash), [status, u32::from(tag) << 16 | u32::from(length)])
                 }
-                // Status of 8 bits, and errors of 8 bits.
+                // 8 bits of status, and 8 bits of errors.
                 Format::Legacy => {
                     let state = status & 0xff | status >> 16 & 0xff00 | u32::from(tag) << 16;
                     (descriptor[..8].try_into().unwrap_or_default(), [length.into(), state])
@@ -127,7 +127,7 @@ impl Engine {
             };
             let place = ring.address(at + self.skewed);
             for _ in 0..=u32::from(twice) {
-                // A ring that was read can be written.
+                // The ring was readable, so it is writable.
                 let _ = machine.write(place, &first);
                 let _ = machine.write(place + 8, &words(second[0], second[1]));
             }
@@ -139,7 +139,7 @@ fn words(low: u32, high: u32) -> [u8; 8] {
     (u64::from(high) << 32 | u64::from(low)).to_le_bytes()
 }
 
-/// What kind of packet a frame is, as a descriptor says it, and whether its checksums are right.
+/// Packet type and checksum status of a frame, as descriptor fields.
 fn describe(frame: &[u8]) -> (u32, u32) {
     let layers = Layers::of(frame);
     let mut kind = match layers.ethertype {

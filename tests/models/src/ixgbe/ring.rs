@@ -2,7 +2,7 @@
 
 use super::transmit::Context;
 
-/// Bytes of them.
+/// Bytes of a queue's registers.
 pub const SPAN: u64 = 0x40;
 /// Bytes of a descriptor.
 pub const DESCRIPTOR: u64 = 16;
@@ -21,14 +21,14 @@ const ENABLE: u32 = 1 << 25;
 /// Most bytes of a ring.
 const MOST: u32 = 8192 * DESCRIPTOR as u32;
 
-/// What kind of queue it is.
+/// Direction of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Receive,
     Transmit,
 }
 
-/// How a queue's descriptors are written.
+/// Descriptor format of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Legacy,
@@ -40,16 +40,16 @@ pub enum Format {
 pub struct Ring {
     kind: Kind,
     words: [u32; 16],
-    /// Enabled or not is seen one look later.
+    /// The next read still returns the old enable state.
     lags: bool,
-    /// A look at it says so, however often.
+    /// The enable bit always reads as 0 ([`Fault::NeverEnabled`]).
     pub never: bool,
-    /// Contexts of offloads, and what is gathered of a packet.
+    /// Offload contexts.
     pub contexts: [Option<Context>; 2],
+    /// Gathered data of the current packet.
     pub packet: Vec<u8>,
     pub command: u32,
     pub options: u32,
-    /// What was counted.
     pub packets: u64,
     pub bytes: u64,
     pub dropped: u64,
@@ -72,7 +72,7 @@ impl Ring {
         }
     }
 
-    /// What a register reads as.
+    /// Reads a register.
     pub fn read(&mut self, at: u64) -> u32 {
         let word = self.words[(at / 4) as usize];
         if at / 4 == CONTROL as u64 {
@@ -86,7 +86,7 @@ impl Ring {
         word
     }
 
-    /// The driver writes; what is wrong with that.
+    /// Handles the driver's write. An error describes an invalid write.
     pub fn write(&mut self, at: u64, value: u32) -> Result<(), String> {
         let index = (at / 4) as usize;
         match index {
@@ -100,7 +100,9 @@ impl Ring {
                 return Err(format!("a ring of {value} bytes"));
             }
             TAIL if value != 0 && !self.works() => {
-                return Err(format!("the tail {value} of a queue that is not seen to be enabled"));
+                return Err(format!(
+                    "the tail {value} is written before the queue reads as enabled"
+                ));
             }
             TAIL if value != 0 && value >= self.entries() => {
                 return Err(format!("the tail {value} of {} descriptors", self.entries()));
@@ -136,12 +138,12 @@ impl Ring {
         self.words[CONTROL] & ENABLE != 0
     }
 
-    /// Enabled, and the driver has seen it.
+    /// Whether the queue is enabled, and the driver has read that.
     pub fn works(&self) -> bool {
         self.is_enabled() && !self.lags && !self.never
     }
 
-    /// Where its descriptors are.
+    /// Address of the descriptors.
     pub fn base(&self) -> u64 {
         u64::from(self.words[BASE_HIGH]) << 32 | u64::from(self.words[BASE_LOW])
     }
@@ -154,7 +156,7 @@ impl Ring {
         self.words[HEAD]
     }
 
-    /// Descriptors that the driver has given.
+    /// Descriptors that the driver has posted.
     pub fn available(&self) -> u32 {
         let entries = self.entries();
         match entries {
@@ -163,7 +165,7 @@ impl Ring {
         }
     }
 
-    /// Takes the next descriptor: its number and address.
+    /// Takes the next descriptor, and returns its number and address.
     pub fn take(&mut self) -> Option<(u32, u64)> {
         if self.available() == 0 {
             return None;
@@ -173,7 +175,7 @@ impl Ring {
         Some((at, self.address(at)))
     }
 
-    /// The address of a descriptor, by its number from wherever the ring begins.
+    /// The address of a descriptor. `at` wraps at the ring's end.
     pub fn address(&self, at: u32) -> u64 {
         self.base() + u64::from(at % self.entries().max(1)) * DESCRIPTOR
     }
@@ -187,17 +189,17 @@ impl Ring {
         if self.words[SPLIT] >> 25 & 7 == 0 { Format::Legacy } else { Format::Advanced }
     }
 
-    /// Frames that find no buffer are dropped, and do not wait.
+    /// Frames without a buffer are dropped instead of waiting.
     pub fn drops(&self) -> bool {
         self.words[SPLIT] & 1 << 28 != 0
     }
 
-    /// VLAN tags are taken off.
+    /// VLAN tags are stripped.
     pub fn strips_tags(&self) -> bool {
         self.words[CONTROL] & 1 << 30 != 0
     }
 
-    /// As after a reset; what was counted stays.
+    /// Sets all state to its reset value, except for counters.
     pub fn reset(&mut self) {
         *self = Ring {
             never: self.never,

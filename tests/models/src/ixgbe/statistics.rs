@@ -1,8 +1,8 @@
-//! What is counted. Registers of a physical function are cleared by reading (82599, 8.2.3.23).
+//! Statistics. A read clears a physical function's registers (82599, 8.2.3.23).
 
 use std::collections::BTreeMap;
 
-// Registers; of numbers of bytes the lower halves.
+// Registers. Byte counters have two; these are their lower halves.
 pub const MISSED: u64 = 0x3fa0;
 pub const OVERSIZE: u64 = 0x40ac;
 const RECEIVED: u64 = 0x4074;
@@ -19,17 +19,17 @@ const SENT_SIZES: u64 = 0x40d8;
 const MULTICASTS_SENT: u64 = 0x40f0;
 const BROADCASTS_SENT: u64 = 0x40f4;
 
-/// Bytes of the frame check sequence, which is counted.
+/// Bytes of the frame check sequence. Byte counters include it.
 const FCS: u64 = 4;
-/// Longest frames of the classes by size; there is one more.
+/// Longest frames of the size classes. The last class has no limit.
 const SIZES: [u64; 5] = [64, 127, 255, 511, 1023];
 
-/// Whether reading clears a register.
-pub fn is_one(at: u64) -> bool {
+/// Whether a register is a statistics register, which a read clears.
+pub fn is_statistic(at: u64) -> bool {
     matches!(at, 0x3f00..0x3f70 | 0x3fa0..0x3fe0 | 0x4000..0x4100 | 0x4140..0x4180 | 0x41a0..0x41c8)
 }
 
-/// What was counted.
+/// Counters of a function.
 #[derive(Debug, Default)]
 pub struct Statistics {
     registers: BTreeMap<u64, u64>,
@@ -46,17 +46,17 @@ impl Statistics {
         *self.registers.entry(at).or_default() += number;
     }
 
-    /// A register, which is 0 then. The halves of a number of bytes are two.
+    /// Reads and clears a register. Byte counters have a lower and an upper half.
     pub fn take(&mut self, at: u64) -> u32 {
         let pair = [RECEIVED_BYTES, SENT_BYTES, ALL_BYTES].into_iter().find(|low| at == low + 4);
         match pair {
-            // The lower half was read before.
+            // The read of the lower half has cleared both.
             Some(_) => 0,
             None => self.registers.remove(&at).unwrap_or(0).min(u32::MAX.into()) as u32,
         }
     }
 
-    /// A good frame came.
+    /// Counts a good received frame.
     pub fn receive(&mut self, frame: &[u8]) {
         let len = frame.len() as u64 + FCS;
         self.count(RECEIVED, 1);
@@ -76,7 +76,7 @@ impl Statistics {
         self.received_bytes += len;
     }
 
-    /// One was sent.
+    /// Counts a sent frame.
     pub fn send(&mut self, frame: &[u8]) {
         let len = frame.len() as u64 + FCS;
         self.count(SENT, 1);
@@ -93,13 +93,13 @@ impl Statistics {
     }
 }
 
-/// The register of frames of this size.
+/// The register that counts frames of this size.
 fn class(first: u64, len: u64) -> u64 {
     let index = SIZES.iter().position(|most| len <= *most).unwrap_or(SIZES.len());
     first + 4 * index as u64
 }
 
-/// Whether it is a broadcast, and whether a multicast.
+/// Whether the frame is a broadcast, and whether it is a multicast.
 fn group(frame: &[u8]) -> (bool, bool) {
     let to = frame.get(..6).unwrap_or(&[]);
     (to == [0xff; 6], to.first().is_some_and(|first| first & 1 == 1))

@@ -13,7 +13,7 @@ fn read(nic: &mut Ixgbe, at: u64) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// A function that sends and receives, with rings of eight descriptors at 0x1000 and 0x2000.
+/// A function with send and receive enabled, and rings of eight descriptors at 0x1000 and 0x2000.
 fn running(machine: &mut TestMachine) -> Ixgbe {
     let mut nic = Ixgbe::new(Config::default());
     nic.config().write(4, &[7, 0]);
@@ -40,7 +40,7 @@ fn running(machine: &mut TestMachine) -> Ixgbe {
     ] {
         write(&mut nic, machine, at, value);
     }
-    // The second look sees them enabled.
+    // The queues read as enabled from the second read on.
     for at in [0x1028, 0x6028] {
         assert_eq!(read(&mut nic, at) & 1 << 25, 0);
         assert_eq!(read(&mut nic, at) & 1 << 25, 1 << 25);
@@ -52,9 +52,9 @@ fn running(machine: &mut TestMachine) -> Ixgbe {
     nic
 }
 
-/// A packet is gathered from two descriptors, a frame is scattered to two; each raises its vector.
+/// A packet is gathered from two descriptors, a frame is scattered to two. Each raises its vector.
 #[test]
-fn packets_go_and_frames_come() {
+fn packets_are_sent_and_frames_received() {
     let machine = &mut TestMachine::new(1 << 16);
     let mut nic = running(machine);
     machine.memory[0x8800..0x8840].fill(7);
@@ -76,13 +76,13 @@ fn packets_go_and_frames_come() {
     assert_eq!((back(0), back(1)), (2048 << 32 | 1, 952 << 32 | 3));
     assert_eq!(machine.memory[0x4000 + 2999], 8);
     assert_eq!(machine.interrupts, [Interrupt::Msix(1), Interrupt::Msix(0)]);
-    // What was counted is cleared by reading.
+    // The read clears the statistics.
     assert_eq!((read(&mut nic, 0x4074), read(&mut nic, 0x4074)), (1, 0));
     assert_eq!((read(&mut nic, 0x4090), read(&mut nic, 0x4090)), (68, 0));
     assert_eq!((read(&mut nic, 0x1030), read(&mut nic, 0x1030)), (1, 0));
 }
 
-/// Descriptors as the 82598 and older ones have them: a checksum where it is asked for, status and length behind.
+/// Legacy descriptors, as of the 82598 and older chips: checksum insertion; status and length after the address.
 #[test]
 fn legacy_descriptors_are_understood() {
     let machine = &mut TestMachine::new(1 << 16);
@@ -90,7 +90,7 @@ fn legacy_descriptors_are_understood() {
     write(&mut nic, machine, 0x1014, 2);
     machine.memory[0x8800..0x8840].fill(7);
     machine.memory[0x8832..0x8834].fill(0);
-    // Inserted at 50, of all from 16 on; end, FCS, checksum, report.
+    // The checksum of all bytes from 16 on is inserted at 50; end of packet, FCS, checksum, report status.
     let words = [0x8800u32, 0, 64 | 50 << 16 | 0xf << 24, 16 << 8];
     for (n, word) in words.into_iter().enumerate() {
         machine.memory[0x2000 + 4 * n..][..4].copy_from_slice(&word.to_le_bytes());
@@ -102,13 +102,13 @@ fn legacy_descriptors_are_understood() {
     assert_eq!(nic.complaints(), [""; 0]);
     assert_eq!(offload::sum(&nic.sent[0][16..], 0), 0xffff);
     let back = u64::from_le_bytes(machine.memory[0x1008..][..8].try_into().unwrap());
-    assert_eq!(back, 3 << 32 | 100, "done, the end");
+    assert_eq!(back, 3 << 32 | 100, "done and end of packet");
     assert_eq!(machine.memory[0x1000..0x1008], 0x4000u64.to_le_bytes());
 }
 
-/// A context, and a packet that is three frames by it, with a tag.
+/// A context descriptor, and a packet that it splits into three frames with a tag.
 #[test]
-fn segments_are_made_of_tcp() {
+fn tcp_packets_are_segmented() {
     let machine = &mut TestMachine::new(1 << 16);
     let mut nic = running(machine);
     let mut packet = vec![2; 14];
@@ -134,9 +134,9 @@ fn segments_are_made_of_tcp() {
     }
 }
 
-/// A frame goes to the queue that the table has for its hash, which the descriptor tells.
+/// A frame goes to the queue that the redirection table has for its hash. The descriptor reports the hash.
 #[test]
-fn frames_are_spread_by_their_hash() {
+fn queues_are_selected_by_hash() {
     let machine = &mut TestMachine::new(1 << 16);
     let mut nic = running(machine);
     for (at, value) in [
@@ -162,15 +162,15 @@ fn frames_are_spread_by_their_hash() {
     nic.arriving.push_back(frame);
     nic.poll(0, machine);
     let word = |at: usize| u32::from_le_bytes(machine.memory[at..][..4].try_into().unwrap());
-    assert_eq!(word(0x3000) & 0xf, 1, "of IPv4 and TCP");
+    assert_eq!(word(0x3000) & 0xf, 1, "RSS type IPv4 with TCP");
     assert_ne!(word(0x3004), 0);
     assert_eq!(word(0x300c), 54);
-    assert_eq!(word(0x1008), 0, "nothing in the first queue");
+    assert_eq!(word(0x1008), 0, "the first queue receives no frame");
 }
 
-/// The mailbox is taken before it is written, and a packet names a context that says how long its header is.
+/// The driver must lock the mailbox before it writes, and a packet needs a context with its header length.
 #[test]
-fn a_virtual_function_is_as_strict() {
+fn virtual_function_rejects_invalid_accesses() {
     let machine = &mut TestMachine::new(1 << 16);
     let mut nic = IxgbeVf::new(Config::default());
     nic.config().write(4, &[7, 0]);
@@ -189,7 +189,7 @@ fn a_virtual_function_is_as_strict() {
         write(&mut nic, machine, at, value);
     }
     nic.poll(0, machine);
-    assert_eq!(read(&mut nic, 0x2fc), 0x30, "there is an answer");
+    assert_eq!(read(&mut nic, 0x2fc), 0x30, "the mailbox has a reply");
     assert_eq!(read(&mut nic, 0x200), 0x8000_0001);
     assert_eq!(read(&mut nic, 0x204).to_le_bytes(), MAC[..4]);
     for (at, value) in [(0x2000, 0x2000), (0x2008, 128), (0x2028, 1 << 25)] {
@@ -207,21 +207,21 @@ fn a_virtual_function_is_as_strict() {
 }
 
 #[test]
-fn what_is_forbidden_is_refused() {
+fn forbidden_accesses_are_refused() {
     let machine = &mut TestMachine::new(1 << 16);
     for (at, value) in [
-        (0x1000, 0x1080),       // the ring of a queue that is enabled
+        (0x1000, 0x1080),       // the ring of an enabled queue
         (0x6018, 8),            // a tail beyond the ring
-        (0x1058, 1),            // of a queue that is not enabled
-        (0x1048, 100),          // the length of a ring
-        (0x1054, 2 | 2 << 25),  // headers split
-        (0x1054, 0),            // no buffer
-        (0x10160, 1),           // the semaphore of others
-        (0x0028, 15),           // the module, without it
+        (0x1058, 1),            // the tail of a disabled queue
+        (0x1048, 100),          // an invalid ring length
+        (0x1054, 2 | 2 << 25),  // header split
+        (0x1054, 0),            // a buffer size of 0
+        (0x10160, 1),           // SW_FW_SYNC without the semaphores
+        (0x0028, 15),           // the module without its semaphore
         (0x0900, 0x90),         // a vector that is not modelled
-        (0x0000, 1 << 26),      // a reset while it may use the bus
-        (0x3000, 1),            // receiving, while frames come in
-        (0x10014, 0x1000 << 2), // a word that the EEPROM has not
+        (0x0000, 1 << 26),      // a reset with bus mastering enabled
+        (0x3000, 1),            // RXEN while frames still arrive
+        (0x10014, 0x1000 << 2), // a word beyond the EEPROM
     ] {
         let mut nic = running(machine);
         assert_eq!(nic.complaints(), [""; 0]);
@@ -235,7 +235,7 @@ fn what_is_forbidden_is_refused() {
 }
 
 #[test]
-fn a_reset_reads_the_address_again_and_is_seen_to_end() {
+fn reset_reloads_the_mac_address_and_completes() {
     let machine = &mut TestMachine::new(16);
     let mut nic = Ixgbe::new(Config::default());
     write(&mut nic, machine, 0xa200, 0);
@@ -247,9 +247,9 @@ fn a_reset_reads_the_address_again_and_is_seen_to_end() {
     assert_eq!(nic.complaints(), [""; 0]);
 }
 
-/// A byte of the module, as Linux reads it.
+/// Reads a byte of the module as Linux does.
 #[test]
-fn the_module_is_read_over_two_wires() {
+fn module_is_read_over_the_two_wire_bus() {
     let machine = &mut TestMachine::new(16);
     let mut nic = Ixgbe::new(Config::default());
     for value in [read(&mut nic, 0x10140) | 1, 3] {
@@ -279,7 +279,7 @@ fn the_module_is_read_over_two_wires() {
         answer
     };
     start(&mut line);
-    assert_eq!(send(&mut line, 0xa0), 0, "it answers");
+    assert_eq!(send(&mut line, 0xa0), 0, "the module acknowledges");
     assert_eq!(send(&mut line, 8), 0);
     start(&mut line);
     assert_eq!(send(&mut line, 0xa1), 0);
@@ -290,6 +290,6 @@ fn the_module_is_read_over_two_wires() {
     }
     assert_eq!(byte, 4, "a passive cable");
     start(&mut line);
-    assert_eq!(send(&mut line, 0xa2), 1, "nobody else is there");
+    assert_eq!(send(&mut line, 0xa2), 1, "no device has the other address");
     assert_eq!(nic.complaints(), [""; 0]);
 }

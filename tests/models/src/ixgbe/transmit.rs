@@ -1,4 +1,4 @@
-//! What is sent: descriptors are gathered to packets, legacy and advanced ones, with checksums, segments of TCP, and VLAN
+//! Transmit: packets are gathered from legacy and advanced descriptors, with checksum and segmentation offload and VLAN
 //! tags (82599, 7.2).
 
 use super::engine::Engine;
@@ -16,19 +16,19 @@ const TAG: u32 = 1 << 30;
 const SEGMENT: u32 = 1 << 31;
 const CONTEXT: u32 = 2;
 const DATA: u32 = 3;
-// In the last word of a descriptor.
+// Bits in the last word of a descriptor.
 const CHECK_CONTEXT: u32 = 1 << 7;
 const NETWORK_SUM: u32 = 1 << 8;
 const TRANSPORT_SUM: u32 = 1 << 9;
 const DONE: u32 = 1;
 
-/// Most bytes of a piece, and of a packet that is segmented.
+/// Most bytes of a descriptor, and of a packet to be segmented.
 const MOST_PIECE: u32 = 16 << 10;
 const MOST_PACKET: usize = 256 << 10;
 const SHORTEST: usize = 17;
 const PADDED: usize = 60;
 
-/// What a context descriptor says.
+/// A context descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     network: usize,
@@ -58,7 +58,7 @@ impl Context {
 }
 
 impl Engine {
-    /// Sends all that a queue has; whether something was reported.
+    /// Sends all posted packets of a queue. Returns whether a descriptor was written back.
     pub fn send(&mut self, queue: usize, machine: &mut dyn Machine) -> bool {
         let mut reported = false;
         while !self.hung
@@ -86,7 +86,7 @@ impl Engine {
                     false
                 }
             };
-            // A context is reported as well, if that is asked for.
+            // A context descriptor is written back, too, if it requests a report.
             if words[2] & REPORT != 0 && (ended || words[2] & END == 0) {
                 reported |= self.report(queue, at, machine);
             }
@@ -94,7 +94,7 @@ impl Engine {
         reported
     }
 
-    /// Takes a piece of a packet; whether it was the last.
+    /// Appends a descriptor's data to the packet. Returns whether it was the last.
     fn gather(
         &mut self,
         queue: usize,
@@ -149,7 +149,7 @@ impl Engine {
         self.put(queue, packet);
     }
 
-    /// What was gathered of advanced descriptors, of which the first says what to do.
+    /// Sends a packet of advanced descriptors, with the first one's command and options.
     fn complete(&mut self, queue: usize, mut packet: Vec<u8>, command: u32, options: u32) {
         let needed = command & (SEGMENT | TAG) != 0 || options & TRANSPORT_SUM != 0;
         let context = self.transmit[queue].contexts[(options >> 4 & 1) as usize];
@@ -159,7 +159,7 @@ impl Engine {
         let context = match context {
             Some(context) => context,
             None if needed || self.is_virtual => {
-                return self.complain("a packet names a context that there is none of");
+                return self.complain("a packet names a context that does not exist");
             }
             None => Context::new([0; 4]),
         };
@@ -185,14 +185,14 @@ impl Engine {
                     let sum = !offload::sum(&packet[range.clone()], 0);
                     packet[range.start + 10..range.start + 12].copy_from_slice(&sum.to_be_bytes());
                 }
-                false => self.complain("an IP header that is none gets a checksum"),
+                false => self.complain("a checksum is requested for an invalid IP header"),
             }
         }
         if options & TRANSPORT_SUM != 0 {
             let field = context.transport + if context.is_tcp { 16 } else { 6 };
             match field + 2 <= packet.len() && (context.is_tcp || context.is_udp) {
                 true => insert_sum(&mut packet, context.transport, field, context.is_udp),
-                false => self.complain("a checksum of no layer 4"),
+                false => self.complain("a checksum is requested without a layer 4 header"),
             }
         }
         if command & TAG != 0 {
@@ -215,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// A frame goes to the wire.
+    /// Sends a frame to the wire.
     fn put(&mut self, queue: usize, mut frame: Vec<u8>) {
         if frame.len() < SHORTEST {
             return self.complain(format!("a frame of {} bytes", frame.len()));
@@ -240,7 +240,7 @@ impl Engine {
         self.sent.push(frame);
     }
 
-    /// Writes back that a packet was sent.
+    /// Writes a transmit descriptor back as done.
     fn report(&mut self, queue: usize, at: u32, machine: &mut dyn Machine) -> bool {
         if self.faults.has(Fault::NeverReportsAgain) {
             return false;
@@ -257,14 +257,15 @@ impl Engine {
         let twice = self.faults.take_one(Fault::ReportsTwice);
         let ring: &Ring = &self.transmit[queue];
         for place in [Some(at + by), twice.then_some(at + 1)].into_iter().flatten() {
-            // A ring that was read can be written.
+            // The ring was readable, so it is writable.
             let _ = machine.write(ring.address(place) + 12, &DONE.to_le_bytes());
         }
         true
     }
 }
 
-/// The sum from `start` to the end, with what the field holds (the pseudo header's), goes to the field.
+/// Writes the checksum from `start` to the end into `field`. The field's old value, the pseudo header's sum, is
+/// included.
 fn insert_sum(packet: &mut [u8], start: usize, field: usize, is_udp: bool) {
     let sum = match !offload::sum(&packet[start..], 0) {
         0 if is_udp => 0xffff,

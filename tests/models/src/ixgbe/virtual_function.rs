@@ -1,5 +1,6 @@
-//! A virtual function: two queues of each kind, three vectors, and the mailbox by which it asks for all else (82599, 9.7;
-//! Linux: `drivers/net/ethernet/intel/ixgbevf`).
+//! A virtual function: two queues of each kind, three vectors, and the mailbox for all other requests (82599, 9.7;
+//! Linux:
+//! `drivers/net/ethernet/intel/ixgbevf`).
 
 use super::causes::{Of, VECTORS};
 use super::engine::Engine;
@@ -44,9 +45,9 @@ pub struct IxgbeVf {
     /// The port's link.
     pub link: bool,
     was_up: bool,
-    /// Frames that come from the switch.
+    /// Frames from the switch, not received yet.
     pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that went to it.
+    /// Frames that were sent to the switch.
     pub sent: Vec<Vec<u8>>,
     cable: Option<Arc<Mutex<Cable>>>,
     resets: u64,
@@ -54,7 +55,7 @@ pub struct IxgbeVf {
 }
 
 impl IxgbeVf {
-    /// A function as it is after power-on.
+    /// Creates a function in its power-on state.
     pub fn new(settings: Config) -> Self {
         let config = ConfigSpace::new(0x8086, 0x10ed, 0x02_00_00, 1)
             .subsystem(0x8086, 0x0003)
@@ -80,45 +81,45 @@ impl IxgbeVf {
         }
     }
 
-    /// The function with a cable, to whose other end somebody else sees.
+    /// Attaches a cable. The owner of its other end carries the frames.
     pub fn with_cable(mut self, cable: Arc<Mutex<Cable>>) -> Self {
         self.cable = Some(cable);
         self
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         self.engine.faults.0.push(fault);
     }
 
-    /// It does nothing wrong any more.
+    /// Removes all faults.
     pub fn repair(&mut self) {
         self.engine.faults.0.clear();
     }
 
-    /// The driver of the physical function starts anew, and says so.
+    /// The physical function's driver restarts, and notifies the virtual function.
     pub fn reset_physical_function(&mut self) {
         self.physical.restart();
     }
 
-    /// The driver of the physical function says something by itself; `lost`: that it does not know us any more.
+    /// The physical function's driver sends an unsolicited message. `lost`: it has lost the virtual function's state.
     pub fn ping(&mut self, lost: bool) {
         self.physical.ping(lost);
     }
 
-    /// What the driver of the physical function was asked for: the interface, the longest frame with FCS, how much of
-    /// multicast, and how many groups.
+    /// Settings that the virtual function has negotiated: the interface, the longest frame with FCS, the multicast
+    /// mode, and the number of groups.
     pub fn granted(&self) -> (u32, u32, u32, usize) {
         let physical = &self.physical;
         (physical.interface, physical.longest, physical.mode, physical.groups.len())
     }
 
-    /// What the driver did that it must not do.
+    /// The driver's violations of the datasheet.
     pub fn complaints(&self) -> &[String] {
         &self.engine.complaints
     }
 
-    fn forget(&mut self) {
+    fn clear_state(&mut self) {
         self.words.fill(0);
         self.engine.reset();
         self.engine.causes.messages = true;
@@ -134,7 +135,7 @@ impl IxgbeVf {
         Some((kind, ((at - first) / ring::SPAN) as usize, at % ring::SPAN))
     }
 
-    /// Numbers of frames and bytes, which go round.
+    /// Counters of frames and bytes. They wrap, and reads do not clear them.
     fn statistics(&self, at: u64) -> Option<u32> {
         let counted = &self.engine.statistics;
         Some(match at {
@@ -193,7 +194,7 @@ impl IxgbeVf {
         match at {
             CTRL if value & RESET != 0 => {
                 self.resets += 1;
-                self.forget();
+                self.clear_state();
             }
             EICR => causes.cause &= !value,
             EICS => self.engine.raise(value & VECTORS, 0, machine),
@@ -227,7 +228,7 @@ impl IxgbeVf {
         }
     }
 
-    /// Whether the switch gives a frame to this function.
+    /// Whether the switch delivers a frame to this function.
     fn passes(&self, frame: &[u8]) -> bool {
         let Some(to) = frame.get(..6) else { return false };
         match (to == [0xff; 6], to[0] & 1 == 1) {
@@ -248,7 +249,7 @@ impl IxgbeVf {
         }
         let mut causes = 0;
         while let Some(frame) = self.arriving.pop_front() {
-            // What was asked for is with FCS and without a tag, of as many bytes.
+            // The requested length includes the FCS but no tag. Both have four bytes.
             if frame.len() > self.physical.longest as usize || !self.passes(&frame) {
                 self.filtered += 1;
                 continue;
@@ -317,7 +318,7 @@ impl Function for IxgbeVf {
         let mail = self.physical.work(&self.engine.faults);
         let changed = self.link != self.was_up;
         self.was_up = self.link;
-        // Of both it hears by its own vector.
+        // Mail and link changes share the vector of other causes.
         let other = self.engine.causes.other;
         if (mail || changed) && other & 0x80 != 0 {
             self.engine.raise(1 << (other & 0xf), 0, machine);
@@ -339,7 +340,7 @@ impl Function for IxgbeVf {
 
     fn reset(&mut self) {
         self.config = IxgbeVf::new(self.settings).config;
-        self.forget();
+        self.clear_state();
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

@@ -1,20 +1,20 @@
-//! What the function says it can do.
+//! Capabilities of the function.
 
 use super::command::{BAD_PARAMETER, Reply, done, refuse};
 use super::fields::{be16, get, set};
 use super::{Config, Fault, Mlx5};
 use std::collections::BTreeMap;
 
-/// Bytes of the capabilities of a type.
+/// Bytes of a type's capabilities.
 const SIZE: usize = 0x1000;
-/// Types.
+/// Capability types.
 const GENERAL: u16 = 0;
 const ETHERNET: u16 = 1;
 const ATOMIC: u16 = 3;
 const ROCE: u16 = 4;
 const FLOW_TABLES: u16 = 7;
 
-/// A field: the bit it begins with, how many bits it has, and what it says.
+/// A field: its first bit, its width in bits, and its value.
 type Field = (usize, usize, u64);
 
 fn capabilities(fields: &[Field]) -> Vec<u8> {
@@ -116,7 +116,7 @@ fn general(roce: u64, marks: bool) -> Vec<Field> {
 }
 
 fn ethernet() -> Vec<Field> {
-    // csum_cap, vlan_cap, self_lb_en_modifiable, max_lso_cap, wqe_inline_mode (asked of the port), rss_ind_tbl_cap.
+    // csum_cap, vlan_cap, self_lb_en_modifiable, max_lso_cap, wqe_inline_mode (from the port), rss_ind_tbl_cap.
     vec![(0, 1, 1), (1, 1, 1), (8, 1, 1), (0xb, 5, 16), (0x12, 2, 1), (0x14, 4, 8)]
 }
 
@@ -132,7 +132,7 @@ fn roce_fields() -> Vec<Field> {
 }
 
 fn flow_tables() -> Vec<Field> {
-    // Of received frames: ft_support, flow_modify_en, modify_root, identified_miss_table_mode, flow_table_modify,
+    // For receive: ft_support, flow_modify_en, modify_root, identified_miss_table_mode, flow_table_modify,
     // log_max_ft_size, max_ft_level, log_max_ft_num, log_max_destination, log_max_flow.
     let base = 0x200;
     let mut fields: Vec<Field> = [0, 3, 4, 5, 6].map(|bit| (base + bit, 1, 1)).into();
@@ -143,7 +143,7 @@ fn flow_tables() -> Vec<Field> {
         (base + 0x98, 8, 8),
         (base + 0xb8, 8, 16),
     ]);
-    // All outer fields can be matched, with any mask.
+    // Every outer field can be matched, with any mask.
     for first in [0x100, 0x180] {
         fields.extend((0..4).map(|word| (base + first + 32 * word, 32, 0xffff_ffff)));
     }
@@ -156,14 +156,14 @@ impl Mlx5 {
         let (kind, most) = (operation >> 1, operation & 1 == 0);
         let could = all(&self.settings, &self.faults);
         let bytes = if most { could.get(&kind) } else { self.state.capabilities.get(&kind) };
-        // Those of a type that the function has nothing of are asked for where Linux does not know better.
+        // Linux also queries types that the function does not have.
         let Some(bytes) = bytes else { return refuse(BAD_PARAMETER, "") };
         let mut output = vec![0; 16];
         output.extend_from_slice(bytes);
         Ok(output)
     }
 
-    /// What the driver wants of the capabilities of a type.
+    /// Sets the driver's choice of a type's capabilities.
     pub(super) fn set_capabilities(&mut self, input: &[u8]) -> Reply {
         let kind = be16(input, 6) >> 1;
         let Some(bytes) = self.state.capabilities.get_mut(&kind) else {
@@ -171,7 +171,7 @@ impl Mlx5 {
         };
         let wanted = &input[16..];
         if kind == ATOMIC {
-            // Linux sends the byte order alone: the rest can only be read.
+            // Linux sends the byte order only: all other fields are read-only.
             set(bytes, 0x40, 2, get(wanted, 0x40, 2));
             return done();
         }

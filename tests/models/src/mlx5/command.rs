@@ -7,7 +7,7 @@ use super::state::{Stage, State};
 use super::{Fault, Mlx5};
 use crate::{Machine, Nanoseconds};
 
-/// What a command comes to: the output, or the status and why.
+/// Result of a command: the output, or a status and its reason.
 pub type Reply = Result<Vec<u8>, Wrong>;
 
 /// Status of replies.
@@ -23,12 +23,12 @@ pub const BAD_PAIR_STATE: u8 = 0x10;
 const ENTRY: usize = 1 << LOG_STRIDE;
 /// Type of entries.
 const PCI_COMMAND: u8 = 7;
-/// Bytes of a mailbox, and those of them that are data.
+/// Bytes of a mailbox, and of its data.
 const MAILBOX: usize = 576;
 const DATA: usize = 512;
 /// Longest input and output.
 const LONGEST: usize = 1 << 20;
-/// Where in the first words of an entry things are.
+/// Offsets of the inline output and input of an entry. Each has `INLINE` bytes.
 const OUTPUT: usize = 0x20;
 const INLINE: usize = 16;
 
@@ -43,20 +43,20 @@ const BAD_OUTPUT_LENGTH: u8 = 8;
 const RESERVED: u8 = 9;
 const BAD_TYPE: u8 = 0x10;
 
-/// A command that was carried out, whose reply was not yet given.
+/// An executed command whose reply was not written yet.
 pub struct Pending {
     due: Nanoseconds,
-    /// It waits for pages that the firmware asked for.
+    /// The reply waits for pages that the firmware has requested.
     waits: bool,
     slot: u32,
     entry: [u8; ENTRY],
     output: Vec<u8>,
     mailboxes: Vec<u64>,
-    /// An event queue that is told.
-    told: Option<u32>,
+    /// The event queue for the completion event.
+    events: Option<u32>,
 }
 
-/// A reply without more than its status.
+/// A successful reply without output.
 pub fn done() -> Reply {
     Ok(vec![0; 16])
 }
@@ -68,7 +68,7 @@ pub fn made(number: u32) -> Reply {
     Ok(output)
 }
 
-/// A reply that says so.
+/// A reply with a failure status and its reason.
 pub fn refuse(status: u8, why: impl Into<String>) -> Reply {
     Err((status, why.into()))
 }
@@ -101,8 +101,8 @@ impl Mlx5 {
         if self.state.pending.iter().any(|pending| pending.slot == slot) {
             return self.complain(format!("command entry {slot} is used again before its reply"));
         }
-        // The command that makes an event queue is not told there: whoever sends it polls.
-        let told = self.asynchronous(0x0a);
+        // No event reports the command that creates the first event queue: its driver polls.
+        let events = self.asynchronous(0x0a);
         let mut pending = Pending {
             due: self.now,
             waits: false,
@@ -110,7 +110,7 @@ impl Mlx5 {
             entry,
             output: vec![0; 16],
             mailboxes: Vec::new(),
-            told,
+            events,
         };
         let input = match self.input_of(&mut pending, machine) {
             Ok(input) => input,
@@ -125,9 +125,10 @@ impl Mlx5 {
             return;
         }
         *self.counts.commands.entry(opcode).or_default() += 1;
-        // What makes objects may take memory, which is asked for where somebody hears of it.
-        let makes = matches!(opcode, 0x200 | 0x301 | 0x400 | 0x500 | 0x904 | 0x908 | 0x930);
-        let makes = makes && self.asynchronous(0x0b).is_some();
+        // Commands that create objects may need more pages. The firmware requests them only if an event queue takes the
+        // event.
+        let creates = matches!(opcode, 0x200 | 0x301 | 0x400 | 0x500 | 0x904 | 0x908 | 0x930);
+        let creates = creates && self.asynchronous(0x0b).is_some();
         let room = be32(&entry, 0x38) as usize;
         match self.check_and_execute(opcode, &input, room, machine) {
             Ok(output) => pending.output = output,
@@ -143,14 +144,14 @@ impl Mlx5 {
         }
         pending.output.resize(room.max(16), 0);
         let asks = |fault| match fault {
-            Fault::AsksForPages(count) if makes => Some(count),
+            Fault::AsksForPages(count) if creates => Some(count),
             _ => None,
         };
         if let Some(count) = self.once(asks) {
             self.state.stalls = true;
             self.request_pages(count as i32, machine);
         }
-        pending.waits = makes && self.state.stalls;
+        pending.waits = creates && self.state.stalls;
         let delivers = |fault| match fault {
             Fault::Delivers(of, status) if of == opcode => Some(status),
             _ => None,
@@ -170,7 +171,8 @@ impl Mlx5 {
         self.state.pending.push(pending);
     }
 
-    /// The input of an entry; or the status of its delivery and why. Finds the mailboxes of the output, too.
+    /// Reads the input of an entry, and finds the mailboxes of its output. An error has the delivery status and its
+    /// reason.
     fn input_of(&self, pending: &mut Pending, machine: &mut dyn Machine) -> Result<Vec<u8>, Wrong> {
         let entry = pending.entry;
         let refuse = |status, why: String| Err((status, why));
@@ -227,20 +229,20 @@ impl Mlx5 {
         if let Some(status) = self.once(fails) {
             return refuse(status, "");
         }
-        let given = self.state.given.entry(opcode).or_default();
-        *given += 1;
-        let (given, faults) = (*given, &self.faults);
+        let count = self.state.command_counts.entry(opcode).or_default();
+        *count += 1;
+        let (count, faults) = (*count, &self.faults);
         if faults
             .iter()
-            .any(|fault| matches!(fault, Fault::Few(of, most) if *of == opcode && given > *most))
+            .any(|fault| matches!(fault, Fault::Few(of, most) if *of == opcode && count > *most))
         {
             return refuse(NO_RESOURCES, "");
         }
         let Some(form) = form::of(opcode) else {
-            return refuse(BAD_OPERATION, "it is not known");
+            return refuse(BAD_OPERATION, "it is unknown");
         };
         form::check(form, input, room)?;
-        // Nothing but start-up works before INIT_HCA, and nothing but its counterparts after TEARDOWN_HCA.
+        // Only start-up commands work before INIT_HCA, and only their counterparts after TEARDOWN_HCA.
         let early = matches!(opcode, 0x100..=0x10b | 0x805);
         let allowed = match self.state.stage {
             Stage::Off => matches!(opcode, 0x104 | 0x10a | 0x10b | 0x105),
@@ -283,7 +285,7 @@ impl Mlx5 {
         }
     }
 
-    /// Life and death of the function.
+    /// Commands that start or stop the function.
     fn start_or_stop(&mut self, opcode: u16, input: &[u8]) -> Reply {
         let function = be32(input, 8);
         match opcode {
@@ -297,17 +299,17 @@ impl Mlx5 {
             0x105 => {
                 let pages = self.state.pages.len();
                 if pages > 0 {
-                    self.complain(format!("DISABLE_HCA, and {pages} pages were not taken back"));
+                    self.complain(format!("DISABLE_HCA, and {pages} pages were not reclaimed"));
                 }
                 self.state.stage = Stage::Off;
             }
             0x102 => {
-                let (given, [boot, init, _]) = (self.state.pages.len(), self.settings.pages);
+                let (pages, [boot, init, _]) = (self.state.pages.len(), self.settings.pages);
                 if self.state.issi != 1 {
                     return refuse(BAD_SYSTEM_STATE, "only ISSI 1 is modelled");
                 }
-                if given < (boot + init) as usize {
-                    return refuse(BAD_SYSTEM_STATE, format!("{given} pages are not enough"));
+                if pages < (boot + init) as usize {
+                    return refuse(BAD_SYSTEM_STATE, format!("{pages} pages are not enough"));
                 }
                 self.state.stage = Stage::Running;
                 self.state.wanted = self.settings.pages[2] as i32;
@@ -338,7 +340,7 @@ impl Mlx5 {
         done()
     }
 
-    /// When the next reply is to be given.
+    /// When the next reply is due.
     pub(super) fn next_reply(&self) -> Option<Nanoseconds> {
         let ready = self.state.pending.iter().filter(|pending| !self.is_held(pending));
         ready.map(|pending| pending.due).min()
@@ -348,9 +350,9 @@ impl Mlx5 {
         pending.waits && self.state.stalls
     }
 
-    /// Gives the replies that are due.
+    /// Writes the replies that are due.
     pub(super) fn deliver_replies(&mut self, machine: &mut dyn Machine) {
-        let mut told: Vec<(u32, u32)> = Vec::new();
+        let mut completed: Vec<(u32, u32)> = Vec::new();
         loop {
             let mut due: Vec<(Nanoseconds, usize)> = Vec::new();
             for (index, pending) in self.state.pending.iter().enumerate() {
@@ -360,22 +362,22 @@ impl Mlx5 {
             }
             let Some(&(_, index)) = due.iter().min() else { break };
             let pending = self.state.pending.remove(index);
-            self.give(&pending, machine);
-            if let Some(queue) = pending.told {
-                match told.iter_mut().find(|(of, _)| *of == queue) {
+            self.write_reply(&pending, machine);
+            if let Some(queue) = pending.events {
+                match completed.iter_mut().find(|(of, _)| *of == queue) {
                     Some((_, entries)) => *entries |= 1 << pending.slot,
-                    None => told.push((queue, 1 << pending.slot)),
+                    None => completed.push((queue, 1 << pending.slot)),
                 }
             }
         }
-        for (queue, entries) in told {
+        for (queue, entries) in completed {
             let mut data = [0; 28];
             put32(&mut data, 0, entries);
             self.event(queue, 0x0a, 0, &data, machine);
         }
     }
 
-    fn give(&mut self, pending: &Pending, machine: &mut dyn Machine) {
+    fn write_reply(&mut self, pending: &Pending, machine: &mut dyn Machine) {
         let Pending { mut entry, .. } = *pending;
         entry[OUTPUT..OUTPUT + INLINE].copy_from_slice(&pending.output[..INLINE]);
         let parts = pending.output[INLINE..].chunks(DATA);
@@ -394,7 +396,7 @@ impl Mlx5 {
     }
 }
 
-/// What answers a management datagram that is given by a command: that its attribute is not supported.
+/// The reply to a management datagram: unsupported attribute.
 fn management_datagram(input: &[u8]) -> Reply {
     let Some(datagram) = input.get(16..0x110) else {
         return refuse(0x50, "no management datagram");
@@ -406,7 +408,7 @@ fn management_datagram(input: &[u8]) -> Reply {
     Ok(output)
 }
 
-/// The mailboxes from `first` on that hold so many bytes; or what is wrong with one.
+/// The chain of mailboxes from `first` on that holds this many bytes. An error has the status and its reason.
 fn walk(
     first: u64,
     length: usize,
@@ -422,7 +424,7 @@ fn walk(
         }
         let number = be32(&bytes, 0x238);
         if number as usize != all.len() {
-            return Err((BAD_BLOCK, format!("mailbox {} says it is {number}", all.len())));
+            return Err((BAD_BLOCK, format!("mailbox {} has block number {number}", all.len())));
         }
         if bytes[0x23d] != token {
             return Err((BAD_TOKEN, format!("mailbox {number} has another token")));

@@ -6,7 +6,7 @@ use super::fields::{be32, get, put32, put64, set};
 use super::{Fault, Mlx5};
 use crate::{Machine, Nanoseconds};
 
-/// Opcodes of completions, where they are in the last byte, and of one that was never written.
+/// Opcodes of completions. `NEVER_WRITTEN` marks an entry that software initialised.
 pub const REQUEST_DONE: u8 = 0;
 pub const WRITE_IMMEDIATE: u8 = 1;
 pub const SEND: u8 = 2;
@@ -16,11 +16,11 @@ pub const REQUEST_FAILED: u8 = 0xd;
 pub const RECEIVE_FAILED: u8 = 0xe;
 const NEVER_WRITTEN: u8 = 0xf;
 
-/// The event of a queue that has failed, and its syndrome of an overrun.
+/// Event type of a failed queue, and its syndrome for an overrun.
 const FAILED: u8 = 4;
 const OVERRUN: u8 = 1;
 
-/// What a queue is armed for.
+/// Completions for which a queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
     Solicited,
@@ -35,9 +35,9 @@ pub struct CompletionQueue {
     /// Bytes of an entry.
     size: u64,
     producer: u32,
-    /// The number behind the last solicited one.
+    /// The number after the last solicited completion.
     solicited: u32,
-    /// The event queue that it tells.
+    /// The event queue for its events.
     pub events: u32,
     uar: u32,
     armed: Option<Arm>,
@@ -46,23 +46,24 @@ pub struct CompletionQueue {
     overrun_ignored: bool,
     failed: bool,
     context: Vec<u8>,
-    /// The last event: when it was, and how many completions there were.
-    told_at: Nanoseconds,
-    told: u32,
-    /// When the event is due that moderation holds back.
+    /// Time of the last event.
+    reported_at: Nanoseconds,
+    /// `producer` at the last event.
+    reported: u32,
+    /// When the event that moderation delays is due.
     due: Option<Nanoseconds>,
 }
 
 impl CompletionQueue {
-    /// When the event of the latest completion is due: at once, or as moderation has it. A period in microseconds from the
-    /// last event or the last completion on, and a number of completions that cuts it short.
+    /// When the latest completion's event is due. Moderation has a period in microseconds from the last event or from
+    /// the last completion, and a number of completions that ends it early.
     fn due(&self, now: Nanoseconds) -> Nanoseconds {
         let period = 1000 * get(&self.context, 0x84, 12);
         let most = get(&self.context, 0x90, 16) as u32;
-        let all = most > 0 && self.producer.wrapping_sub(self.told) >= most;
+        let all = most > 0 && self.producer.wrapping_sub(self.reported) >= most;
         match get(&self.context, 0xf, 2) {
             _ if all || period == 0 => now,
-            0 => self.told_at + period,
+            0 => self.reported_at + period,
             _ => now + period,
         }
     }
@@ -99,7 +100,7 @@ impl Mlx5 {
                 Ok(output)
             }
             _ if input[7] == 1 => refuse(BAD_PARAMETER, "queues cannot be resized"),
-            // Moderation: period, number of completions, where the period begins.
+            // Moderation: period, number of completions, start of the period.
             _ => {
                 let selected = be32(input, 0xc);
                 for (bit, first, width) in [(0, 0x84, 12), (1, 0x90, 16), (4, 0xf, 2)] {
@@ -141,7 +142,7 @@ impl Mlx5 {
             return refuse(BAD_RESOURCE, format!("event queue {events}"));
         }
         if get(context, 0x11, 1) == 1 {
-            return refuse(BAD_PARAMETER, "completions are not compressed");
+            return refuse(BAD_PARAMETER, "compressed completions are not supported");
         }
         let record = get(context, 0x1c0, 64);
         if !record.is_multiple_of(8) || machine.read(record, &mut [0; 8]).is_err() {
@@ -171,7 +172,7 @@ impl Mlx5 {
         made(number)
     }
 
-    /// A completion doorbell.
+    /// Handles a completion queue doorbell.
     pub(super) fn arm_completion_queue(
         &mut self,
         page: u32,
@@ -192,11 +193,11 @@ impl Mlx5 {
             self.complain(format!("completion queue {number:#x} is armed on page {page:#x}"));
         }
         if any {
-            self.tell_of_completion(number, solicited, machine);
+            self.notify_completion(number, solicited, machine);
         }
     }
 
-    fn tell_of_completion(&mut self, number: u32, solicited: bool, machine: &mut dyn Machine) {
+    fn notify_completion(&mut self, number: u32, solicited: bool, machine: &mut dyn Machine) {
         let now = self.now;
         let Some(queue) = self.state.completion_queues.get_mut(&number) else { return };
         match queue.armed {
@@ -211,26 +212,26 @@ impl Mlx5 {
             }
             return;
         }
-        self.tell_now(number, machine);
+        self.notify_now(number, machine);
     }
 
-    /// Tells of what moderation has held back long enough; when more of it is due.
-    pub(super) fn tell_of_moderated(&mut self, machine: &mut dyn Machine) -> Option<Nanoseconds> {
+    /// Sends the delayed events that are due. Returns the time of the next delayed event.
+    pub(super) fn notify_moderated(&mut self, machine: &mut dyn Machine) -> Option<Nanoseconds> {
         let now = self.now;
         let due = |mlx5: &Self, number: &u32| mlx5.state.completion_queues.get(number)?.due;
         for number in std::mem::take(&mut self.state.moderated) {
             match due(self, &number) {
                 Some(at) if at > now => self.state.moderated.push(number),
-                Some(_) => self.tell_now(number, machine),
+                Some(_) => self.notify_now(number, machine),
                 None => {}
             }
         }
         self.state.moderated.iter().filter_map(|number| due(self, number)).min()
     }
 
-    fn tell_now(&mut self, number: u32, machine: &mut dyn Machine) {
+    fn notify_now(&mut self, number: u32, machine: &mut dyn Machine) {
         let Some(queue) = self.state.completion_queues.get_mut(&number) else { return };
-        (queue.due, queue.armed, queue.told_at, queue.told) =
+        (queue.due, queue.armed, queue.reported_at, queue.reported) =
             (None, None, self.now, queue.producer);
         let events = queue.events;
         let mut data = [0; 28];
@@ -238,7 +239,7 @@ impl Mlx5 {
         self.event(events, 0, 0, &data, machine);
     }
 
-    /// Appends a completion, but for its owner bit and the time.
+    /// Appends a completion, and fills in its owner bit and time stamp.
     pub(super) fn complete(
         &mut self,
         number: u32,
@@ -266,7 +267,7 @@ impl Mlx5 {
         }
         let owner = (queue.producer >> queue.log & 1) as u8 ^ u8::from(wrong_owner);
         entry[63] = entry[63] & 0xfe | owner;
-        // An error has its syndrome where others have the time.
+        // An error has its syndrome in place of the time stamp.
         if entry[63] >> 4 < REQUEST_FAILED {
             put64(&mut entry, 0x30, now);
         }
@@ -281,6 +282,6 @@ impl Mlx5 {
         if written.and_then(|()| machine.write(at + 60, &entry[60..])).is_err() {
             self.complain(format!("no memory for a completion at {at:#x}"));
         }
-        self.tell_of_completion(number, solicited, machine);
+        self.notify_completion(number, solicited, machine);
     }
 }

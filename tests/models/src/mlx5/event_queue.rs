@@ -8,9 +8,9 @@ use crate::Machine;
 
 /// Bytes of an entry.
 const ENTRY: usize = 64;
-/// Events that ask for pages.
+/// Event type of a page request.
 const PAGES: u8 = 0x0b;
-/// Events that concern the port, and its state as a sub-type.
+/// Event type of a port change. Its sub-types are the port's states.
 const PORT: u8 = 9;
 const DOWN: u8 = 1;
 const UP: u8 = 4;
@@ -30,7 +30,7 @@ pub struct EventQueue {
 }
 
 impl Mlx5 {
-    /// The queue that wants events of this type.
+    /// The event queue that is subscribed to this type.
     pub(super) fn asynchronous(&self, kind: u8) -> Option<u32> {
         let wants = |queue: &EventQueue| queue.mask >> kind & 1 != 0;
         self.state.event_queues.iter().find(|(_, queue)| wants(queue)).map(|(number, _)| *number)
@@ -48,7 +48,10 @@ impl Mlx5 {
             0x302 => {
                 let uses = |queue: &&_| queue_of(queue) == number;
                 if self.state.completion_queues.values().any(|queue| uses(&queue)) {
-                    return refuse(BAD_RESOURCE_STATE, format!("completions are told by {number}"));
+                    return refuse(
+                        BAD_RESOURCE_STATE,
+                        format!("completion queues use event queue {number}"),
+                    );
                 }
                 match self.state.event_queues.remove(&number) {
                     Some(_) => done(),
@@ -87,7 +90,7 @@ impl Mlx5 {
                 return refuse(BAD_PARAMETER, format!("entry {index} is not the device's"));
             }
         }
-        // Types of events from 64 on are in further words; none of them is raised.
+        // Further words have event types from 64 on. The model raises none of them.
         let mask = be64(input, 0x58);
         let context = context.to_vec();
         let queue = EventQueue { buffer, log, vector, uar, mask, context, ..Default::default() };
@@ -100,7 +103,7 @@ impl Mlx5 {
         made(number)
     }
 
-    /// An event doorbell.
+    /// Handles an event queue doorbell.
     pub(super) fn update_event_queue(
         &mut self,
         page: u32,
@@ -144,7 +147,7 @@ impl Mlx5 {
         let index = queue.producer & ((1 << queue.log) - 1);
         entry[63] = (queue.producer >> queue.log & 1) as u8;
         let at = queue.buffer.at(u64::from(index) << 6).unwrap_or(0);
-        // The signature is what makes the exclusive or of all bytes ones.
+        // The signature makes the XOR of all bytes 0xff.
         entry[0x3e] = 0;
         let written = machine.write(at, &entry[..60]);
         let written = written.and_then(|()| machine.write(at + 60, &entry[60..]));
@@ -158,8 +161,14 @@ impl Mlx5 {
         }
     }
 
-    /// An event for whoever wants its type, which concerns this queue or queue pair.
-    pub(super) fn tell_of(&mut self, kind: u8, number: u32, sub: u8, machine: &mut dyn Machine) {
+    /// Reports an event about a queue or queue pair to the event queue that is subscribed to its type.
+    pub(super) fn report_event(
+        &mut self,
+        kind: u8,
+        number: u32,
+        sub: u8,
+        machine: &mut dyn Machine,
+    ) {
         let Some(queue) = self.asynchronous(kind) else { return };
         let mut data = [0; 28];
         data[0x14] = sub;
@@ -167,12 +176,12 @@ impl Mlx5 {
         self.event(queue, kind, 0, &data, machine);
     }
 
-    /// An event if the link is another than was told.
+    /// Reports a change of the link since the last event.
     pub(super) fn watch_link(&mut self, machine: &mut dyn Machine) {
-        if self.link == self.state.told_link {
+        if self.link == self.state.reported_link {
             return;
         }
-        self.state.told_link = self.link;
+        self.state.reported_link = self.link;
         let Some(queue) = self.asynchronous(PORT) else { return };
         let mut data = [0; 28];
         data[8] = 1 << 4;

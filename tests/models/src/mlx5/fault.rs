@@ -1,72 +1,72 @@
-//! What the model does wrong.
+//! Faults of the model.
 
-/// What the model does wrong, on demand. What is not said to last happens once.
+/// Faults to inject. A fault happens once unless its description says "Lasts".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The firmware never comes up. Lasts.
+    /// The firmware never becomes ready. Lasts.
     NeverReady,
-    /// The revision of the command interface is another. Lasts.
+    /// The command interface has an unknown revision. Lasts.
     OtherRevision,
     /// Every register reads as all ones, until a function-level reset.
     AllOnes,
-    /// The same, whatever is done. Lasts.
+    /// Every register reads as all ones, also after a reset. Lasts.
     AllOnesForEver,
     /// No interrupts are raised. Lasts.
     NoInterrupts,
     /// The health counter stands still. Lasts.
     StuckHealth,
-    /// The firmware says that it has failed with this syndrome, until a reset.
+    /// The firmware reports a fatal error with this syndrome until a reset.
     Fatal(u8),
-    /// Completions have the owner bit of the lap before. Lasts.
+    /// Completions have the previous lap's owner bit. Lasts.
     OwnerBit,
-    /// Checksums of received frames are wrong. Lasts.
+    /// Received frames are reported with wrong checksums. Lasts.
     Checksum,
-    /// Commands are answered so many nanoseconds late. Lasts.
+    /// Commands complete this many nanoseconds late. Lasts.
     Late(u64),
-    /// Commands are answered in another order. Lasts.
+    /// Commands complete out of order. Lasts.
     OutOfOrder,
-    /// The next command of this number is never answered.
+    /// The next command of this number never completes.
     NeverAnswers(u16),
     /// The next command of this number fails with this status.
     Fails(u16, u8),
-    /// Of the commands of this number so many succeed until a reset: there is no more of what they make. Lasts.
+    /// Until a reset only this many commands of this number succeed, then resources are exhausted. Lasts.
     Few(u16, usize),
-    /// The next command of this number is delivered with this status.
+    /// The next command of this number has this delivery status.
     Delivers(u16, u8),
-    /// It is missing in general capabilities: a field of so many bits at this bit. Lasts.
+    /// A capability is missing. Parameters: type, first bit, width of the field. Lasts.
     Lacks(u16, usize, usize),
-    /// The next command that makes an object waits for so many pages, for which an event asks.
+    /// The next command that creates an object waits for this many pages, which an event requests.
     AsksForPages(u32),
-    /// The next completion of the queue names a work request so much further on.
+    /// The next transmit completion names a work request this far after the right one.
     CompletesAnother(u16),
-    /// The completion of the next received frame names a buffer so much further on.
+    /// The next received frame's completion names a buffer this far after the right one.
     ReceivesAt(u16),
     /// The next received frame is completed with this length.
     Length(u32),
     /// The next received frame is completed with this opcode.
     Opcode(u8),
-    /// The next frame to be sent fails with this syndrome.
+    /// The next transmit completion has an error with this syndrome.
     SendFails(u8),
-    /// The next received frame fails with this syndrome.
+    /// The next received frame is completed with this error syndrome.
     ReceiveFails(u8),
-    /// The next request of a queue pair that is done has failed with this syndrome.
+    /// The next completed request of a queue pair fails with this syndrome.
     RequestFails(u8),
-    /// The next message that a queue pair receives fails with this syndrome.
+    /// The next received message of a queue pair fails with this syndrome.
     MessageFails(u8),
-    /// Nothing is sent any more. Lasts.
+    /// The port sends nothing. Lasts.
     NeverSends,
-    /// The send queue that was made that many after the first sends nothing more, until a reset.
+    /// This send queue, counted from the first, sends nothing until a reset.
     QueueHangs(usize),
-    /// The next RoCE packet that arrives is lost.
+    /// The next arriving RoCE packet is lost.
     LosesPacket,
-    /// The invariant CRC of RoCE packets is wrong. Lasts.
+    /// RoCE packets are sent with a wrong invariant CRC. Lasts.
     PacketCrc,
     /// No RoCE packet is acknowledged. Lasts.
     NeverAcknowledges,
 }
 
 impl Fault {
-    /// Those that a user can ask for, with their names.
+    /// Faults that the command line offers, with their names.
     pub const NAMED: [(&str, Fault); 12] = [
         ("never-ready", Fault::NeverReady),
         ("other-revision", Fault::OtherRevision),
@@ -82,14 +82,14 @@ impl Fault {
         ("loses-packet", Fault::LosesPacket),
     ];
 
-    /// That of a name. An error says which there are.
+    /// The fault with this name. An error lists all names.
     pub fn named(text: &str) -> Result<Fault, String> {
         let known = Fault::NAMED.iter().find(|(name, _)| *name == text);
         let names = || Fault::NAMED.map(|(name, _)| name).join(", ");
         known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
     }
 
-    /// Whether it stays until it is taken back.
+    /// Whether the fault stays until `repair`.
     pub(super) fn lasts(self) -> bool {
         use Fault::*;
         matches!(

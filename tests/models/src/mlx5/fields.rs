@@ -1,9 +1,9 @@
-//! Fields of the device's structures. All are big-endian; a field is named by the bit it begins with and its width, as
-//! the manual counts: bit 0 is the top bit of the first word.
+//! Fields of the device's big-endian structures. A field is named by its first bit and its width. Bit 0 is the top bit
+//! of the first word, as in the manual.
 
 pub use crate::big_endian::{be16, be32, be64, put16, put32, put64};
 
-/// The field of `width` bits (32 at most, within a word; or 64) at `bit`; 0 where there are no bytes.
+/// Reads the field of `width` bits (at most 32, within a word; or 64) at `bit`. Bytes beyond the end are 0.
 pub fn get(bytes: &[u8], bit: usize, width: usize) -> u64 {
     if width == 64 {
         return get(bytes, bit, 32) << 32 | get(bytes, bit + 32, 32);
@@ -12,7 +12,7 @@ pub fn get(bytes: &[u8], bit: usize, width: usize) -> u64 {
     word >> (32 - bit % 32 - width) & ((1 << width) - 1)
 }
 
-/// Sets the field; nothing where there are no bytes.
+/// Writes a field. Bytes beyond the end are ignored.
 pub fn set(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     if width == 64 {
         set(bytes, bit, 32, value >> 32);

@@ -1,26 +1,26 @@
-//! The form of each command: how long it is, and which bits of it have a meaning. What has none must be 0.
+//! The format of each command: its lengths, and the bits with a meaning. Reserved bits must be 0.
 
 use super::fields::{be16, be32};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// The form of a command.
+/// The format of a command.
 pub struct Form {
-    /// Its name.
+    /// The command's name.
     pub name: &'static str,
     /// Bytes of the input.
     input: usize,
-    /// A list follows it.
+    /// A list follows the input.
     list: bool,
     /// Bytes of the output, without a list.
     pub output: usize,
-    /// Words of the input in which not all bits have a meaning: where, and those that do.
+    /// Input words with reserved bits: offset, and mask of the bits with a meaning.
     words: Vec<(usize, u32)>,
 }
 
 static FORMS: LazyLock<BTreeMap<u16, Form>> = LazyLock::new(|| {
     let text = include_str!("commands.txt").replace("\n    ", " ");
-    // Leaked once: names are told for as long as the process runs.
+    // Leaked once: counters use the names as long as the process runs.
     let lines = text.leak().lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(parse).collect()
 });
@@ -46,15 +46,15 @@ fn parse(line: &'static str) -> Option<(u16, Form)> {
     Some((opcode, Form { name, input, list, output, words }))
 }
 
-/// The form of the command, if it is known.
+/// The format of a known command.
 pub fn of(opcode: u16) -> Option<&'static Form> {
     FORMS.get(&opcode)
 }
 
-/// What is wrong with a command, as delivery status would be 0: the status of the reply and why.
+/// Failure of a command that was delivered: the status of the reply, and the reason.
 pub type Wrong = (u8, String);
 
-/// Checks a command of a known form.
+/// Checks a command against its format.
 pub fn check(form: &Form, input: &[u8], output: usize) -> Result<(), Wrong> {
     let (wanted, length) = (form.input, input.len());
     let fits = if form.list { length >= wanted } else { length == wanted };
@@ -67,7 +67,7 @@ pub fn check(form: &Form, input: &[u8], output: usize) -> Result<(), Wrong> {
             format!("room for {output:#x} bytes of output, not {:#x}", form.output),
         ));
     }
-    // The user context of DEVX, which there is none of, and what is reserved in the head of all commands.
+    // The user context (DEVX is not modelled), and a reserved field that all commands have.
     if be16(input, 2) != 0 || be16(input, 4) != 0 {
         return Err((3, "its head has reserved bits".into()));
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_have_forms() {
+    fn commands_have_formats() {
         assert_eq!(FORMS.len(), 85);
         let form = of(0x301).unwrap();
         assert_eq!(
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_must_be_zero() {
+    fn reserved_bits_must_be_zero() {
         let form = of(0x104).unwrap();
         let mut input = [1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert!(check(form, &input, 12).is_ok());

@@ -2,11 +2,11 @@
 
 use super::{Fault, Mlx5};
 
-/// How long the counter stands, in nanoseconds.
+/// Period of the health counter in nanoseconds.
 const BEAT: u64 = 10_000_000;
 
 impl Mlx5 {
-    /// The syndrome of a firmware that has failed.
+    /// The syndrome of an injected firmware failure.
     fn fatal(&self) -> Option<u8> {
         self.faults.iter().find_map(|fault| match fault {
             Fault::Fatal(syndrome) => Some(*syndrome),
@@ -20,7 +20,7 @@ impl Mlx5 {
         match offset {
             0x230 => 0x1023_03f4,
             0x234 => 0x0209,
-            // The firmware wants a reset; a severity of 2 (critical).
+            // The firmware requests a reset, with severity 2 (critical).
             0x238 => fatal.map_or(0, |_| 0x82 << 24),
             0x23c => fatal.map_or(0, |syndrome| u32::from(syndrome) << 16),
             0x1010 => {

@@ -1,18 +1,18 @@
-//! Memory keys: what a key and an address mean, and to whom.
+//! Memory keys: translation of key and address to bus memory, with access checks.
 
 use super::command::{BAD_PARAMETER, BAD_RESOURCE, Reply, done, made, refuse};
 use super::fields::{be32, be64, get, put32};
 use super::{Mlx5, fields};
 use crate::Machine;
 
-/// The key by which queues that may use it reach bus addresses.
+/// The reserved key. Queues with the right to use it access bus addresses.
 pub const RESERVED_KEY: u32 = 0x700;
 /// The key that ends a list of segments.
 pub const TERMINATE: u32 = 0x100;
-/// The key whose memory swallows what is written.
+/// The null key: writes to its memory are discarded.
 const NULL_KEY: u32 = 0x500;
 
-/// Rights of a key, by their bits in its context.
+/// Access rights of a key: bit numbers in its context.
 pub const ATOMIC: usize = 0x11;
 pub const REMOTE_WRITE: usize = 0x12;
 pub const REMOTE_READ: usize = 0x13;
@@ -24,17 +24,17 @@ pub const LOCAL_PROTECTION: u8 = 4;
 
 /// Bytes of a key's list of translations.
 const MOST_TRANSLATIONS: usize = 4 << 20;
-/// How deep keys may stand in keys.
+/// Most levels of indirect keys.
 const DEEPEST: u32 = 2;
 
 /// A memory key.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryKey {
-    /// Its context.
+    /// Context of the mkey command.
     pub context: Vec<u8>,
-    /// Addresses of pages, or lengths, keys and addresses.
+    /// Page addresses, or entries of length, key and address.
     pub translations: Vec<u8>,
-    /// Bytes of translations that it has room for.
+    /// Most bytes of translations.
     pub room: usize,
 }
 
@@ -43,7 +43,7 @@ impl MemoryKey {
         get(&self.context, 0x68, 24) as u32
     }
 
-    /// Whether it means nothing at present.
+    /// Whether the key is in the free state.
     pub fn is_free(&self) -> bool {
         get(&self.context, 1, 1) == 1
     }
@@ -62,16 +62,16 @@ impl MemoryKey {
     }
 }
 
-/// Who wants to reach memory.
+/// Rights and origin of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The protection domain. Send queues of Ethernet have none.
+    /// The protection domain. Ethernet send queues have none.
     pub domain: Option<u32>,
-    /// The right that it takes.
+    /// The required access right.
     pub right: usize,
-    /// The reserved key means bus addresses.
+    /// The reserved key is permitted.
     pub reserved_key: bool,
-    /// The queue pair, if it is one.
+    /// The queue pair, if one makes the access.
     pub pair: Option<u32>,
 }
 
@@ -110,7 +110,7 @@ impl Mlx5 {
     fn create_key(&mut self, input: &[u8]) -> Reply {
         let context = input[0x10..0x50].to_vec();
         let mut translations = input[0x110..].to_vec();
-        // Counted in 16 bytes: what there is room for, and what is given now.
+        // Both in units of 16 bytes: size of the translation table, and entries in this command.
         let room = get(&context, 0x1a0, 32) as usize * 16;
         let given = be32(input, 0x60) as usize * 16;
         let key = MemoryKey { context, translations: Vec::new(), room };
@@ -123,7 +123,7 @@ impl Mlx5 {
                 format!("{given} bytes of translations, {have} of them there, room for {room}");
             return refuse(BAD_PARAMETER, why);
         }
-        // A key that stands for no domain yet is made for work requests to fill it.
+        // A free key of domain 0 is filled later by UMR work requests.
         if !key.is_free() || key.domain() != 0 {
             self.check_domain(key.domain())?;
         }
@@ -144,7 +144,7 @@ impl Mlx5 {
         made(index)
     }
 
-    /// The bus memory that a key and an address mean, if they mean any to who asks.
+    /// Translates a key and an address to bus memory, if the access has the rights.
     fn resolve(
         &self,
         access: Access,
@@ -191,7 +191,7 @@ impl Mlx5 {
                     (at, left) = (at + count, left - count);
                 }
             }
-            // Lengths, keys and addresses; with one length for all in mode 3.
+            // Entries of length, key and address. In mode 3 all have the same length.
             mode => {
                 if depth >= DEEPEST {
                     return None;
@@ -218,12 +218,12 @@ impl Mlx5 {
         Some(())
     }
 
-    /// Whether this memory may be reached so.
+    /// Whether the access to this memory is permitted.
     pub(super) fn may_reach(&self, access: Access, key: u32, address: u64, length: u64) -> bool {
         self.resolve(access, key, address, length, 0, &mut Pieces::new()).is_some()
     }
 
-    /// Appends what lies there to `into`; the syndrome if that may not be.
+    /// Reads memory and appends it to `into`. An error is the syndrome.
     pub(super) fn gather(
         &self,
         access: Access,
@@ -244,7 +244,7 @@ impl Mlx5 {
         Ok(())
     }
 
-    /// Writes bytes there; the syndrome if that may not be.
+    /// Writes bytes to memory. An error is the syndrome.
     pub(super) fn scatter(
         &self,
         access: Access,

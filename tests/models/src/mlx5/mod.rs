@@ -1,13 +1,13 @@
-//! NVIDIA's ConnectX (4 Lx and later) as its drivers see it: initialization segment, commands with mailboxes, pages, event
-//! and completion queues, send and receive queues of Ethernet, flow tables, memory keys, queue pairs whose packets are
-//! RoCEv2 frames on the wire, health, function-level reset; and what it does wrong on demand.
+//! Model of NVIDIA's ConnectX (4 Lx and later): initialization segment, commands with mailboxes, pages, event and
+//! completion queues, Ethernet send and receive queues, flow tables, memory keys, queue pairs with RoCEv2 frames on the
+//! wire, health, function-level reset; with faults to inject.
 //!
-//! Known from Linux (`drivers/net/ethernet/mellanox/mlx5`, `drivers/infiniband/hw/mlx5`), rdma-core and Snabb, not from a
-//! card: where Linux does not look, and above all on errors, what the model does is an opinion. It is strict instead: what
-//! is reserved must be 0, lengths must be right, objects in the state that a command asks for.
+//! Sources are Linux (`drivers/net/ethernet/mellanox/mlx5`, `drivers/infiniband/hw/mlx5`), rdma-core and Snabb, not a
+//! card. Behaviour that Linux does not check, above all on errors, is a guess. So the model is strict: reserved bits
+//! must be 0, lengths right, and objects in the state that a command requires.
 //!
-//! Not modelled: shared receive queues (made, but not used), striding receive queues, compressed completions, on-demand
-//! paging, DEVX, DC, XRC, the e-switch, PTP, loopback of Ethernet frames, inner headers of tunnels.
+//! Not modelled: shared receive queues (created, but not used), striding receive queues, compressed completions,
+//! on-demand paging, DEVX, DC, XRC, the e-switch, PTP, loopback of Ethernet frames, inner headers of tunnels.
 
 mod buffer;
 mod capabilities;
@@ -52,34 +52,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes of BAR 0.
 const BAR_0: u64 = 32 << 20;
 const BARS: [Bar; 1] = [Bar { index: 0, size: BAR_0 }];
-/// Where the doorbell pages begin.
+/// Offset of the first doorbell page (UAR).
 const UARS: u64 = 0x10_0000;
 /// The MSI-X table and its pending bits.
 const MSIX_TABLE: u32 = 0x2000;
 const MSIX_PENDING: u32 = 0x3000;
-/// Device control of the PCI Express capability, which is the first: bit 15 starts a function-level reset.
+/// Device control of the PCI Express capability, the first in the list: bit 15 starts a function-level reset.
 const DEVICE_CONTROL: u64 = 0x58;
 
-/// Its MAC address, unless told otherwise.
+/// The default MAC address.
 pub const MAC: [u8; 6] = [0xec, 0x0d, 0x9a, 1, 2, 3];
 
-/// PCI device ids: ConnectX-4 Lx, its virtual function, ConnectX-5, its virtual function, ConnectX-6 Dx.
+/// PCI device id of ConnectX-4 Lx.
 pub const CONNECTX_4_LX: u16 = 0x1015;
-/// See [`CONNECTX_4_LX`].
+/// PCI device id of a virtual function of ConnectX-4 Lx.
 pub const CONNECTX_4_LX_VIRTUAL: u16 = 0x1016;
-/// See [`CONNECTX_4_LX`].
+/// PCI device id of ConnectX-5.
 pub const CONNECTX_5: u16 = 0x1017;
-/// See [`CONNECTX_4_LX`].
+/// PCI device id of a virtual function of ConnectX-5.
 pub const CONNECTX_5_VIRTUAL: u16 = 0x1018;
-/// See [`CONNECTX_4_LX`].
+/// PCI device id of ConnectX-6 Dx.
 pub const CONNECTX_6_DX: u16 = 0x101d;
 
-/// Most complaints that are told.
-const MOST_TOLD: usize = 40;
+/// Most complaints that are listed among the counters.
+const MOST_LISTED: usize = 40;
 /// Most complaints that are kept.
 const MOST_KEPT: usize = 1000;
 
-/// Which function it is.
+/// Properties of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// PCI device id.
@@ -88,21 +88,21 @@ pub struct Config {
     pub mac: [u8; 6],
     /// Largest layer 3 packet of the port in bytes.
     pub mtu: u16,
-    /// It has RoCE.
+    /// Reports the RoCE capability.
     pub roce: bool,
-    /// Vectors of MSI-X.
+    /// MSI-X vectors.
     pub vectors: u16,
-    /// 4 KiB pages that the firmware wants at boot, before INIT_HCA, and after it.
+    /// 4 KiB pages that the firmware requests at boot, before INIT_HCA, and after it.
     pub pages: [u32; 3],
-    /// How long the firmware takes to come up, in nanoseconds.
+    /// Start-up time of the firmware in nanoseconds.
     pub start_up: Nanoseconds,
-    /// It may receive what is not for it.
+    /// The function is trusted, and may receive frames for other addresses.
     pub trusted: bool,
     /// Priorities with flow control, a bit for each.
     pub flow_control: u8,
-    /// Priorities for which congestion is heeded; None: the firmware does not tell of it.
+    /// Priorities with congestion control (ECN); None: the firmware does not report them.
     pub marks: Option<u8>,
-    /// What of a frame must be in the work request itself: 0 nothing, 1 layer 2, 2 IP, 3 TCP or UDP.
+    /// Headers of a frame that must be inline in the work request: 0 none, 1 layer 2, 2 IP, 3 TCP or UDP.
     pub min_inline: u8,
 }
 
@@ -124,7 +124,7 @@ impl Default for Config {
     }
 }
 
-/// What is counted.
+/// Counters.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     commands: BTreeMap<u16, u64>,
@@ -145,10 +145,13 @@ struct Counts {
     roce_dropped: u64,
     naks: u64,
     timeouts: u64,
-    /// What a queue counter tells: packets out of sequence, requests that came again, RNR NAKs and others that came.
+    /// Out-of-sequence packets, as in a queue counter.
     out_of_sequence: u64,
-    again: u64,
+    /// Duplicate requests, as in a queue counter.
+    duplicates: u64,
+    /// Received RNR NAKs, as in a queue counter.
     not_ready_naks: u64,
+    /// Received sequence error NAKs, as in a queue counter.
     sequence_naks: u64,
     /// Work requests of queue pairs, by opcode.
     requests: BTreeMap<u8, u64>,
@@ -161,25 +164,26 @@ pub struct Mlx5 {
     faults: Vec<Fault>,
     /// The link is up.
     pub link: bool,
-    /// Frames that come from the wire.
+    /// Frames from the wire, not received yet.
     pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that went to it.
+    /// Frames that were sent to the wire.
     pub sent: Vec<Vec<u8>>,
     cable: Option<Arc<Mutex<Cable>>>,
     counts: Counts,
-    /// See [`Mlx5::transport_counts`].
+    /// [`Mlx5::transport_counts`] at the last reset of the function.
     counted_at_reset: [u64; 5],
     state: State,
     now: Nanoseconds,
-    /// For its next turn: pages, and send queues.
-    asking: Option<i32>,
+    /// Pages to request (negative: to return) at the next poll.
+    requested_pages: Option<i32>,
+    /// All send queues are processed at the next poll.
     woken: bool,
-    /// What the driver did that it must not do.
+    /// The driver's violations of the device's rules.
     pub complaints: Vec<String>,
 }
 
 impl Mlx5 {
-    /// A function as it is after power-on.
+    /// Creates a function in its power-on state.
     pub fn new(settings: Config) -> Self {
         let config = ConfigSpace::new(0x15b3, settings.device, 0x02_00_00, 0)
             .subsystem(0x15b3, 0x0003)
@@ -200,19 +204,19 @@ impl Mlx5 {
             counted_at_reset: [0; 5],
             state: State::new(&settings, 0),
             now: 0,
-            asking: None,
+            requested_pages: None,
             woken: false,
             complaints: Vec::new(),
         }
     }
 
-    /// The function with a cable, to whose other end somebody else sees.
+    /// Attaches a cable. The owner of its other end carries the frames.
     pub fn with_cable(mut self, cable: Arc<Mutex<Cable>>) -> Self {
         self.cable = Some(cable);
         self
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         self.faults.push(fault);
         if let Fault::Lacks(..) = fault {
@@ -220,33 +224,33 @@ impl Mlx5 {
         }
     }
 
-    /// It does nothing wrong any more.
+    /// Removes all faults.
     pub fn repair(&mut self) {
         self.faults.clear();
         self.state.capabilities = capabilities::all(&self.settings, &self.faults);
     }
 
-    /// Pages of the machine that it has.
+    /// Pages of the machine that the firmware owns.
     pub fn pages(&self) -> usize {
         self.state.pages.len()
     }
 
-    /// With its next turn it asks for so many pages by an event, or with a negative number offers some.
+    /// Requests this many pages by an event at the next poll, or offers to return pages if negative.
     pub fn want_pages(&mut self, count: i32) {
-        self.asking = Some(count);
+        self.requested_pages = Some(count);
     }
 
-    /// With its next turn it looks at its send queues, as if there had been doorbells.
+    /// Processes all send queues at the next poll, as if their doorbells had been rung.
     pub fn wake(&mut self) {
         self.woken = true;
     }
 
-    /// The commands that it was given so far.
+    /// Opcodes of all commands so far.
     pub fn commands_seen(&self) -> Vec<u16> {
         self.counts.commands.keys().copied().collect()
     }
 
-    /// Objects that a driver has made and not taken away, by kind, without those that there are none of.
+    /// Number of objects that the driver has not destroyed, by kind. Kinds without objects are left out.
     pub fn left(&self) -> Vec<(&'static str, usize)> {
         self.state.left()
     }
@@ -255,7 +259,7 @@ impl Mlx5 {
         self.faults.contains(&fault)
     }
 
-    /// What it does wrong now of what `matches` knows; what does not last is done once.
+    /// Finds the first fault that matches, and returns its parameter. A fault that does not last is removed.
     fn once<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
         let at = self.faults.iter().position(|&fault| matches(fault).is_some())?;
         let fault = self.faults[at];
@@ -283,7 +287,7 @@ impl Mlx5 {
         }
     }
 
-    /// Whether the driver has begun a function-level reset, which then takes place.
+    /// Resets the function if the driver has started a function-level reset.
     fn take_reset(&mut self) {
         let mut control = [0; 2];
         self.config.read(DEVICE_CONTROL, &mut control);
@@ -293,12 +297,12 @@ impl Mlx5 {
         }
     }
 
-    /// What a driver reads of queue pairs: packets out of sequence, requests that came again, RNR NAKs and others that came,
-    /// timeouts.
+    /// Values of the queue counter: out-of-sequence packets, duplicate requests, received RNR NAKs, received sequence
+    /// error NAKs, timeouts.
     fn transport_counts(&self) -> [u64; 5] {
         let counts = &self.counts;
         let naks = [counts.not_ready_naks, counts.sequence_naks];
-        [counts.out_of_sequence, counts.again, naks[0], naks[1], counts.timeouts]
+        [counts.out_of_sequence, counts.duplicates, naks[0], naks[1], counts.timeouts]
     }
 
     fn is_silent(&self) -> bool {
@@ -360,7 +364,7 @@ impl Function for Mlx5 {
         if self.config.is_bus_master() && !self.is_silent() {
             self.deliver_replies(machine);
             self.watch_link(machine);
-            if let Some(count) = self.asking.take() {
+            if let Some(count) = self.requested_pages.take() {
                 self.request_pages(count, machine);
             }
             if std::mem::take(&mut self.woken) {
@@ -369,7 +373,7 @@ impl Function for Mlx5 {
             }
             self.take_in(machine);
             let driven = self.drive_queue_pairs(machine);
-            let moderated = self.tell_of_moderated(machine);
+            let moderated = self.notify_moderated(machine);
             due = [self.next_reply(), driven, moderated].into_iter().flatten().min();
         }
         if let Some(cable) = &cable {
@@ -391,7 +395,7 @@ impl Function for Mlx5 {
         self.state.capabilities = capabilities::all(&self.settings, &self.faults);
         let mut control = [0; 2];
         self.config.read(4, &mut control);
-        // Bus mastering ends with a reset; where the BARs are is restored by whoever resets.
+        // A reset disables bus mastering. The driver or VMM that resets the function restores its BARs.
         self.config.put(4, &[control[0] & !4, control[1]]);
     }
 
@@ -439,7 +443,7 @@ impl Function for Mlx5 {
         let requests = requests.map(|(opcode, count)| (format!("request.{opcode:02x}"), *count));
         let left = self.left();
         let left = left.iter().map(|(kind, count)| (format!("left.{kind}"), *count as u64));
-        let complaints = self.complaints.iter().take(MOST_TOLD);
+        let complaints = self.complaints.iter().take(MOST_LISTED);
         let complaints = complaints.map(|what| (format!("complaint ({what})"), 1));
         counted.chain(commands).chain(requests).chain(left).chain(complaints).collect()
     }

@@ -1,5 +1,5 @@
-//! Objects without work of their own: domains, doorbell pages, counter sets, transport interfaces (TIS, TIR), and the
-//! tables that spread received frames over queues (RQT).
+//! Passive objects: domains, doorbell pages, counter sets, transport interfaces (TIS, TIR), and receive queue tables
+//! (RQT).
 
 use super::command::{
     BAD_OPERATION, BAD_PARAMETER, BAD_RESOURCE, BAD_RESOURCE_STATE, Reply, done, made, refuse,
@@ -8,7 +8,7 @@ use super::fields::{be16, be32, get};
 use super::form::Wrong;
 use super::{BAR_0, Mlx5, UARS};
 
-/// What kind an object is of which only the number matters.
+/// Kinds of objects that have only a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     ProtectionDomain,
@@ -20,26 +20,26 @@ pub enum Kind {
     SharedReceiveQueue,
 }
 
-/// Where received frames go.
+/// A transport interface receive: the destination of received frames.
 #[derive(Clone, Debug)]
 pub struct Tir {
-    /// To one queue, or by a table and a hash.
+    /// One queue, or a table that is indexed by a hash.
     pub to: To,
     pub key: [u8; 40],
-    /// 0 none, 1 exclusive or, 2 Toeplitz; what of the headers: 1 source, 2 destination, 4 source port, 8 destination
-    /// port.
+    /// Hash function: 0 none, 1 XOR, 2 Toeplitz.
     pub hash: u8,
+    /// Hashed fields, a bit each: 1 source, 2 destination, 4 source port, 8 destination port.
     pub fields: u32,
 }
 
-/// See [`Tir::to`].
+/// Destination of a TIR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     Queue(u32),
     Table(u32),
 }
 
-/// Receive queues among which a hash chooses.
+/// Receive queues, indexed by a hash.
 #[derive(Clone, Debug, Default)]
 pub struct Indirection {
     pub queues: Vec<u32>,
@@ -51,7 +51,7 @@ impl Mlx5 {
         self.state.plain.contains(&(kind, number))
     }
 
-    /// Whether this is a doorbell page that the driver was given.
+    /// Checks that the doorbell page is allocated.
     pub(super) fn check_uar(&self, number: u32) -> Result<(), Wrong> {
         match self.exists(Kind::Uar, number) {
             true => Ok(()),
@@ -59,7 +59,7 @@ impl Mlx5 {
         }
     }
 
-    /// Whether there is this protection domain.
+    /// Checks that the protection domain exists.
     pub(super) fn check_domain(&self, number: u32) -> Result<(), Wrong> {
         match self.exists(Kind::ProtectionDomain, number) {
             true => Ok(()),
@@ -69,7 +69,7 @@ impl Mlx5 {
 
     fn allocate(&mut self, kind: Kind, opcode: u16, first: u32, last: u32) -> Reply {
         let number = self.state.number(opcode, first);
-        // Numbers go round where there are few.
+        // Numbers wrap where the range is small.
         let number = first + (number - first) % (last - first + 1);
         if !self.state.plain.insert((kind, number)) {
             return refuse(8, format!("there are no more of {kind:?}"));
@@ -142,7 +142,7 @@ impl Mlx5 {
     fn tir_command(&mut self, opcode: u16, number: u32, input: &[u8]) -> Reply {
         if opcode == 0x902 {
             if self.state.tables.values().any(|table| table.leads_to(number)) {
-                return refuse(BAD_RESOURCE_STATE, format!("flow entries lead to TIR {number:#x}"));
+                return refuse(BAD_RESOURCE_STATE, format!("flow entries use TIR {number:#x}"));
             }
             return match self.state.tirs.remove(&number) {
                 Some(_) => done(),
@@ -177,7 +177,7 @@ impl Mlx5 {
             return refuse(BAD_RESOURCE, format!("{to:?} or transport domain {domain:#x}"));
         }
         if get(context, 0x84, 16) != 0 || get(context, 0x94, 4) != 0 {
-            return refuse(BAD_PARAMETER, "packets are not merged");
+            return refuse(BAD_PARAMETER, "LRO is not modelled");
         }
         let number = self.state.number(opcode, 1);
         self.state.tirs.insert(number, Tir { to, key, hash, fields });

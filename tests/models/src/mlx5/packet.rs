@@ -3,10 +3,10 @@
 use super::fields::{be16, be32, be64, put16, put32};
 use crate::offload::{self, ETHERNET, IPV4, IPV6, Layers, UDP, VLAN};
 
-/// The UDP port that they go to.
+/// The destination UDP port.
 pub const PORT: u16 = 4791;
 
-/// Operations, of the lower five bits of the opcode.
+/// Operations: the lower five bits of the opcode.
 pub const SEND_FIRST: u8 = 0x00;
 pub const SEND_MIDDLE: u8 = 0x01;
 pub const SEND_LAST: u8 = 0x02;
@@ -40,14 +40,15 @@ const BASE: usize = 12;
 const CRC: usize = 4;
 const UDP_HEADER: usize = 8;
 
-/// Where a packet goes, and from where.
+/// Source and destination of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     pub source_mac: [u8; 6],
     pub destination_mac: [u8; 6],
     pub tag: Option<u16>,
-    /// GIDs: IPv6 addresses, or IPv4 ones mapped.
+    /// Source GID: an IPv6 address, or an IPv4-mapped one.
     pub source: [u8; 16],
+    /// Destination GID.
     pub destination: [u8; 16],
     pub class: u8,
     pub hops: u8,
@@ -72,7 +73,7 @@ pub struct Remote {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packet {
     pub path: Path,
-    /// Of a datagram: Q_Key and source queue pair.
+    /// Q_Key and source queue pair of a datagram.
     pub datagram: Option<(u32, u32)>,
     pub operation: u8,
     pub solicited: bool,
@@ -81,13 +82,13 @@ pub struct Packet {
     pub wants_ack: bool,
     pub sequence: u32,
     pub remote: Remote,
-    /// What an atomic operation swaps in or adds, and compares with.
+    /// Operands of an atomic operation: the value to swap in or add, and the value to compare with.
     pub atomic: [u64; 2],
-    /// An immediate, or the key that is invalidated.
+    /// Immediate data, or the key to invalidate.
     pub immediate: u32,
     /// Syndrome and message number.
     pub acknowledge: (u8, u32),
-    /// What memory held before an atomic operation.
+    /// The original value of an atomic operation's memory.
     pub original: u64,
     pub payload: Vec<u8>,
 }
@@ -117,7 +118,7 @@ fn has_acknowledge(operation: u8) -> bool {
 }
 
 impl Packet {
-    /// Whether it is an answer, for who requested.
+    /// Whether the packet is a response to the requester.
     pub fn is_response(&self) -> bool {
         (READ_FIRST..=ATOMIC_ACKNOWLEDGE).contains(&self.operation)
     }
@@ -127,7 +128,7 @@ impl Packet {
         let pad = self.payload.len().wrapping_neg() % 4;
         let class = if self.datagram.is_some() { DATAGRAM } else { RELIABLE };
         let mut bytes = vec![class | self.operation];
-        // Migration state is "migrated", as everybody has it who does not migrate.
+        // Migration state is "migrated", as without path migration.
         bytes.push(u8::from(self.solicited) << 7 | 0x40 | (pad as u8) << 4);
         bytes.extend(self.partition.to_be_bytes());
         bytes.extend(self.pair.to_be_bytes());
@@ -167,7 +168,7 @@ impl Packet {
         bytes
     }
 
-    /// The frame that carries it.
+    /// Encodes the packet as an Ethernet frame.
     pub fn encode(&self) -> Vec<u8> {
         let Path { source, destination, class, hops, label, udp_source, .. } = self.path;
         let transport = self.transport();
@@ -198,7 +199,7 @@ impl Packet {
         frame.extend(udp_source.to_be_bytes());
         frame.extend(PORT.to_be_bytes());
         frame.extend(length.to_be_bytes());
-        // Without a checksum, which IPv6 allows for RoCE: the invariant CRC stands in for it.
+        // No UDP checksum: IPv6 permits that for RoCE, because packets have the invariant CRC.
         frame.extend([0, 0]);
         frame.extend(transport);
         let crc = invariant_crc(&frame[at..]);
@@ -206,7 +207,7 @@ impl Packet {
         frame
     }
 
-    /// Reads the packet of a frame. None if the frame is none; an error if it is none that may be taken.
+    /// Decodes a frame. None if it is not a RoCE packet, an error if the packet is invalid.
     pub fn decode(frame: &[u8]) -> Option<Result<Packet, &'static str>> {
         let layers = Layers::of(frame);
         let (UDP, at) = layers.transport.filter(|_| !layers.fragment)? else { return None };
@@ -306,8 +307,8 @@ impl Packet {
         Ok(read)
     }
 
-    /// The 40 bytes in front of a datagram's payload where it is received: an IPv6 header, or an IPv4 one in the last
-    /// 20 of them.
+    /// The 40 bytes before a datagram's payload in its receive buffer: an IPv6 header, or an IPv4 header in the last
+    /// 20.
     pub fn network_header(&self) -> [u8; 40] {
         let mut header = [0; 40];
         let path = Path { tag: None, ..self.path };
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_read_as_they_were_written() {
+    fn packets_decode_as_encoded() {
         for operation in (0..=SEND_ONLY_INVALIDATE).filter(|operation| *operation != 0x15) {
             for v4 in [true, false] {
                 let mut packet = Packet {
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_has_its_headers() {
+    fn datagram_has_its_network_header() {
         let packet = Packet {
             path: path(true),
             datagram: Some((0x8001_0000, 1)),

@@ -1,4 +1,4 @@
-//! Pages of the machine that the firmware works in: what it asks for, is given, and gives back.
+//! Pages that the driver lends to the firmware: requests, supply and return.
 
 use super::Mlx5;
 use super::command::{BAD_PARAMETER, BAD_SYSTEM_STATE, Reply, done, refuse};
@@ -6,7 +6,7 @@ use super::fields::{be16, be32, be64, put32};
 use super::state::Stage;
 use crate::Machine;
 
-/// What is written to both ends of a page while it is the firmware's, to see whether somebody else writes there.
+/// Written to both ends of a page while the firmware owns it, to detect the host's writes.
 const MARK: [u8; 8] = *b"firmware";
 const PAGE: u64 = 4096;
 
@@ -18,7 +18,7 @@ impl Mlx5 {
             1 => boot - given,
             2 => boot + init - given,
             3 => self.state.wanted + self.state.owed.max(0),
-            what => return refuse(BAD_PARAMETER, format!("what pages {what} are is not known")),
+            what => return refuse(BAD_PARAMETER, format!("pages of unknown kind {what}")),
         };
         let mut output = vec![0; 16];
         put32(&mut output, 0xc, count.max(0) as u32);
@@ -33,7 +33,7 @@ impl Mlx5 {
         match be16(input, 6) {
             0 => {
                 (self.state.owed, self.state.stalls) = (0, false);
-                self.complain("pages cannot be given, the driver says");
+                self.complain("the driver reports that it has no pages");
                 done()
             }
             1 => self.give_pages(&input[16..], count, machine),
@@ -69,7 +69,7 @@ impl Mlx5 {
         let offered = match self.state.stage {
             Stage::TornDown => count,
             Stage::Running => (-self.state.owed).max(0) as usize,
-            _ => return refuse(BAD_SYSTEM_STATE, "nothing is given back yet"),
+            _ => return refuse(BAD_SYSTEM_STATE, "pages are not returned in this stage"),
         };
         let count = count.min(offered).min(self.state.pages.len());
         let mut output = vec![0; 16];
@@ -78,7 +78,7 @@ impl Mlx5 {
             for end in [at, at + PAGE - MARK.len() as u64] {
                 let mut bytes = [0; MARK.len()];
                 if machine.read(end, &mut bytes).is_err() || bytes != MARK {
-                    self.complain(format!("somebody wrote to {end:#x}, which is the firmware's"));
+                    self.complain(format!("the host wrote to {end:#x}, in a page of the firmware"));
                 }
             }
             output.extend_from_slice(&at.to_be_bytes());
@@ -89,7 +89,7 @@ impl Mlx5 {
         Ok(output)
     }
 
-    /// Asks for pages, or offers some.
+    /// Requests pages by an event, or offers to return pages.
     pub(super) fn request_pages(&mut self, count: i32, machine: &mut dyn Machine) {
         self.state.owed += count;
         let Some(queue) = self.asynchronous(0x0b) else { return };

@@ -1,4 +1,4 @@
-//! Registers of the port, which commands read and write.
+//! Port registers, accessed by commands.
 
 use super::Mlx5;
 use super::command::{BAD_OPERATION, BAD_PARAMETER, Reply, refuse};
@@ -13,14 +13,14 @@ const FLOW_CONTROL: u16 = 0x5007;
 const TRUST: u16 = 0x4002;
 /// Ethernet header, VLAN tag and FCS, which the port's MTU includes.
 const OVERHEAD: u16 = 22;
-/// 25GBASE-CR.
+/// Supported speed: 25GBASE-CR.
 const SPEEDS: u32 = 1 << 28;
 
 impl Mlx5 {
-    /// Whether congestion is heeded, and how much of it there was: none.
+    /// Reports whether congestion control is enabled, and congestion counters of 0.
     pub(super) fn congestion_command(&mut self, opcode: u16, input: &[u8]) -> Reply {
         let Some(marks) = self.settings.marks else {
-            return refuse(BAD_OPERATION, "it does not tell of congestion");
+            return refuse(BAD_OPERATION, "congestion control is not reported");
         };
         if opcode == 0x826 {
             return Ok(vec![0; 0x110]);
@@ -61,7 +61,7 @@ impl Mlx5 {
                 put16(&mut data, 12, present);
             }
             SPEED => [0x0c, 0x18, 0x24].into_iter().for_each(|at| put32(&mut data, at, SPEEDS)),
-            // Up or down, as it should be and as it is.
+            // Administrative and operational status.
             STATUS => (data[2], data[3]) = (1, if self.link { 1 } else { 2 }),
             HOST_ENDIANNESS if self.is_virtual() => {
                 return refuse(BAD_PARAMETER, "a virtual function has no byte order");
@@ -75,9 +75,9 @@ impl Mlx5 {
                 data[13] = self.settings.flow_control;
             }
             FLOW_CONTROL => {}
-            // By DSCP.
+            // Priorities are trusted by DSCP.
             TRUST if read == 1 => data[7] = 2,
-            // Capabilities of further registers (none), of the card's own switch, of the port's modules: all 0.
+            // Capabilities of further registers (none), of the card's switch, of the port's modules: all 0.
             0x5001 | 0x5002 | 0x5031 | 0x6001 | 0x9014 | 0xc00e => {}
             _ => return refuse(BAD_PARAMETER, format!("register {register:#x}")),
         }

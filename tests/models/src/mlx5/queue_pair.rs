@@ -1,4 +1,4 @@
-//! Queue pairs: what the commands make of them, and their states.
+//! Queue pairs: their commands, contexts and states.
 
 use super::buffer::Buffer;
 use super::command::{BAD_PAIR_STATE, BAD_PARAMETER, BAD_RESOURCE, Reply, done, made, refuse};
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// Bytes of a context.
 const CONTEXT: usize = 0xe8;
-/// Where the paths and the remote queue pair are in it.
+/// Offset of the primary path in a context.
 const PATH: usize = 0x18;
 
 /// States.
@@ -27,7 +27,7 @@ pub enum State {
     Failed = 6,
 }
 
-/// What a queue pair is for.
+/// Service type of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -36,7 +36,7 @@ pub enum Service {
     Datagram,
     /// Management datagrams: queue pair 1 on the wire.
     Management,
-    /// Changes of memory keys only.
+    /// Memory key changes (UMR) only.
     Keys,
 }
 
@@ -49,7 +49,7 @@ pub struct QueuePair {
     buffer: Buffer,
     record: u64,
     pub uar: u32,
-    /// What completions call it.
+    /// Index that identifies the queue pair in completions.
     pub user_index: u32,
     receive_log: u32,
     receive_stride: u32,
@@ -63,23 +63,25 @@ pub struct QueuePair {
     /// The number of the next packet.
     pub next_sequence: u32,
     pub requests: VecDeque<Request>,
-    /// When what is outstanding is sent again: since nobody answers, since the peer had no receive.
+    /// When outstanding packets are retransmitted for lack of a response.
     pub deadline: Option<Nanoseconds>,
+    /// When packets are retransmitted after an RNR NAK.
     pub resend_at: Option<Nanoseconds>,
     pub retries: u32,
     pub not_ready_retries: u32,
 
-    /// The number of the packet that is expected, and messages so far.
+    /// The expected packet number.
     pub expected: u32,
+    /// Messages received so far.
     pub messages: u32,
-    /// That a packet is missing was said.
-    pub complained: bool,
+    /// A NAK for the expected packet was sent.
+    pub nak_sent: bool,
     pub message: Option<Message>,
     pub receive_consumer: u16,
     pub answers: VecDeque<Answer>,
-    /// What was answered to the last atomic operations.
+    /// Results of the last atomic operations, by packet number.
     pub atomics: VecDeque<(u32, u64)>,
-    /// A packet came before the queue pair could send.
+    /// A packet arrived before the queue pair was ready to send.
     pub established: bool,
 }
 
@@ -96,12 +98,12 @@ impl QueuePair {
         get(&self.context, 0x28, 24) as u32
     }
 
-    /// Bytes of a packet's payload at most.
+    /// Most payload bytes of a packet.
     pub fn mtu(&self) -> usize {
         128 << get(&self.context, 0x40, 3)
     }
 
-    /// What it may do in its own memory, or others by it.
+    /// An access by this queue pair that needs this right.
     pub fn access(&self, right: usize) -> Access {
         Access {
             domain: Some(self.domain()),
@@ -111,7 +113,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether the peer may read, write, or change atomically by it.
+    /// Whether the queue pair permits the peer this kind of access.
     pub fn allows(&self, right: usize) -> bool {
         let bit = match right {
             memory_key::REMOTE_READ => 0x490,
@@ -125,13 +127,13 @@ impl QueuePair {
         get(&self.context, 0xa8, 24) as u32
     }
 
-    /// The index of its GID, and the peer's.
+    /// The index of the own GID, and the peer's GID.
     pub fn gids(&self) -> (u16, [u8; 16]) {
         let remote = self.context[PATH + 0x10..PATH + 0x20].try_into().expect("sixteen bytes");
         (get(&self.context, 0x108, 8) as u16, remote)
     }
 
-    /// The path to the peer, but for what the own GID says.
+    /// The path to the peer, without the fields that the own GID determines.
     pub fn path(&self) -> Path {
         let (_, destination) = self.gids();
         let field = |bit, width| get(&self.context, bit, width);
@@ -147,13 +149,13 @@ impl QueuePair {
         }
     }
 
-    /// How long an acknowledgement may take; None: for ever.
+    /// Time limit for an acknowledgement; None: no limit.
     pub fn timeout(&self) -> Option<Nanoseconds> {
         let log = get(&self.context, 0x100, 5);
         (log > 0).then(|| 4096 << log)
     }
 
-    /// The counters of the doorbell record: receives, sends.
+    /// Reads the counters of the doorbell record: posted receives, posted send blocks.
     pub fn posted(&self, machine: &mut dyn Machine) -> (u16, u16) {
         let mut bytes = [0; 8];
         let _ = machine.read(self.record, &mut bytes);
@@ -166,26 +168,26 @@ impl QueuePair {
         self.buffer.at(self.send_offset + (index << 6))
     }
 
-    /// Blocks of the send queue.
+    /// Number of blocks of the send queue.
     pub fn send_blocks(&self) -> u32 {
         1 << self.send_log
     }
 
-    /// The address and the bytes of a receive.
+    /// Address and length of a receive work request.
     pub fn receive_block(&self, number: u16) -> Option<(u64, usize)> {
         let index = u64::from(number) & ((1 << self.receive_log) - 1);
         Some((self.buffer.at(index << self.receive_stride)?, 1 << self.receive_stride))
     }
 
-    /// Forgets what is under way.
-    fn forget(&mut self) {
+    /// Drops all outstanding work.
+    fn drop_outstanding(&mut self) {
         (self.send_consumer, self.receive_consumer) = (0, 0);
         self.requests.clear();
         self.answers.clear();
         self.atomics.clear();
         (self.message, self.deadline, self.resend_at) = (None, None, None);
         (self.retries, self.not_ready_retries, self.messages) = (0, 0, 0);
-        (self.complained, self.established) = (false, false);
+        (self.nak_sent, self.established) = (false, false);
     }
 }
 
@@ -246,7 +248,7 @@ impl Mlx5 {
         };
         let (uar, record) = (field(0x68, 24) as u32, field(0x500, 64));
         self.check_uar(uar)?;
-        // One for keys is told its domain with its state.
+        // A queue pair for keys gets its domain with its first state transition.
         if service != Service::Keys {
             self.check_domain(field(0x28, 24) as u32)?;
         }
@@ -284,7 +286,7 @@ impl Mlx5 {
             not_ready_retries: 0,
             expected: 0,
             messages: 0,
-            complained: false,
+            nak_sent: false,
             message: None,
             receive_consumer: 0,
             answers: VecDeque::new(),
@@ -312,7 +314,7 @@ impl Mlx5 {
             0x505 => (Some(ReadyToSend), ReadyToSend),
             0x507 => (None, Failed),
             0x50a => (None, Reset),
-            _ => return refuse(BAD_PAIR_STATE, "queue pairs never come to this state"),
+            _ => return refuse(BAD_PAIR_STATE, "no transition leads to this state"),
         };
         if from.is_some_and(|from| from != pair.state) {
             return refuse(BAD_PAIR_STATE, format!("the state is {:?}", pair.state));
@@ -337,7 +339,7 @@ impl Mlx5 {
         match opcode {
             0x503 => pair.expected = get(&pair.context, 0x4a8, 24) as u32,
             0x504 => pair.next_sequence = get(&pair.context, 0x3c8, 24) as u32,
-            0x50a => pair.forget(),
+            0x50a => pair.drop_outstanding(),
             0x507 => {
                 self.state.active.insert(number);
                 self.flush(number, machine);
@@ -347,14 +349,14 @@ impl Mlx5 {
         done()
     }
 
-    /// Whether what a transition needs is there.
+    /// Checks that the objects that a transition needs exist.
     fn check_pair(&self, number: u32, opcode: u16) -> Result<(), form::Wrong> {
         let Some(pair) = self.state.queue_pairs.get(&number) else { return Ok(()) };
         let refuse = |why: String| Err((BAD_PARAMETER, why));
         let field = |bit, width| get(&pair.context, bit, width);
         match opcode {
             0x502 if self.check_domain(pair.domain()).is_err() => self.check_domain(pair.domain()),
-            0x502 if field(0x13, 2) != 3 => refuse("the path migrates".into()),
+            0x502 if field(0x13, 2) != 3 => refuse("path migration is not modelled".into()),
             0x502 if pair.service != Service::Keys && field(0x1e8, 8) != 1 => {
                 refuse(format!("port {}", field(0x1e8, 8)))
             }
@@ -377,8 +379,7 @@ impl Mlx5 {
     }
 }
 
-/// Takes from `wanted` what a transition takes: fields by their bit and width. The context that a driver gives has
-/// nothing else in it.
+/// Copies the fields of a transition (bit and width) from `wanted` into `context`.
 fn merge(opcode: u16, optional: u32, wanted: &[u8], context: &mut [u8]) {
     let mut take = |bit: usize, width: usize| set(context, bit, width, get(wanted, bit, width));
     match opcode {
@@ -392,14 +393,14 @@ fn merge(opcode: u16, optional: u32, wanted: &[u8], context: &mut [u8]) {
             [(0x40, 8), (0xa8, 24), (0x488, 3), (0x48c, 4), (0x4a0, 8), (0x4a8, 24)]
                 .into_iter()
                 .for_each(|(bit, width)| take(bit, width));
-            // The whole path, but for P_Key and port, which were told before.
+            // The whole path, except P_Key and port, which an earlier transition sets.
             (0xe0..0x1e0).step_by(32).for_each(|bit| take(bit, 32));
             [(0x1e0, 8), (0x1f0, 16), (0x200, 32)]
                 .into_iter()
                 .for_each(|(bit, width)| take(bit, width));
         }
         0x504 => {
-            // Retries, timeouts, outstanding reads, the first number. Changes of keys were allowed at creation.
+            // Retries, timeouts, outstanding reads, first packet number. Creation permits key changes.
             [(0x380, 4), (0x388, 3), (0x38d, 6), (0x3c8, 24), (0x100, 5)]
                 .into_iter()
                 .for_each(|(bit, width)| take(bit, width));

@@ -1,4 +1,4 @@
-//! Receive queues of Ethernet at work.
+//! Execution of Ethernet receive queues.
 
 use super::completion_queue::{RECEIVE_FAILED, SEND};
 use super::fields::{be32, put16, put32};
@@ -10,13 +10,13 @@ use super::{Fault, Mlx5};
 use crate::Machine;
 use crate::offload::{self, ETHERNET, IPV4, IPV6, Layers, TCP, UDP};
 
-/// Frames that are taken in at a time.
+/// Frames received per poll.
 const AT_A_TIME: usize = 256;
-/// The type of a receive hash in completions: of addresses, and of ports of TCP.
+/// Hash type in completions: addresses and TCP ports.
 const HASHED: u8 = 1;
 
 impl Mlx5 {
-    /// Takes in frames from the wire.
+    /// Receives frames from the wire.
     pub(super) fn take_in(&mut self, machine: &mut dyn Machine) {
         for _ in 0..AT_A_TIME {
             let Some(frame) = self.arriving.pop_front() else { break };
@@ -27,7 +27,7 @@ impl Mlx5 {
     }
 
     fn receive_frame(&mut self, frame: &[u8], machine: &mut dyn Machine) {
-        // RoCE has its queue pairs, whatever flow tables say.
+        // RoCE packets go to queue pairs, independent of flow tables.
         if self.take_packet(frame, machine) {
             return;
         }
@@ -44,7 +44,7 @@ impl Mlx5 {
         }
     }
 
-    /// A frame for the TIR, with the tag of its flow entry.
+    /// Delivers a frame to a TIR, with the tag of its flow entry.
     fn receive_at(&mut self, place: u32, tag: u32, frame: &[u8], machine: &mut dyn Machine) {
         let Some(tir) = self.state.tirs.get(&place) else { return };
         let hash = match tir.hash {
@@ -102,7 +102,7 @@ impl Mlx5 {
             }
             rest = behind;
         }
-        // One that is longer than its buffers.
+        // The frame is longer than its buffers.
         if !rest.is_empty() && syndrome.is_none() {
             self.complain(format!("receive queue {number:#x}: {} bytes do not fit", bytes.len()));
             syndrome = Some(1);
@@ -149,13 +149,13 @@ impl Mlx5 {
     }
 }
 
-/// Which checksums are right: bit 1 layer 3, bit 2 layer 4.
+/// Correct checksums: bit 1 layer 3, bit 2 layer 4.
 fn sums(frame: &[u8]) -> u8 {
     let (network, transport) = offload::check_sums(frame);
     u8::from(network) << 1 | u8::from(transport) << 2
 }
 
-/// What layers 4 and 3 are, as completions tell it.
+/// Types of layers 4 and 3 as in completions.
 fn kinds(layers: &Layers) -> u8 {
     let network = match layers.ethertype {
         IPV6 => 1,

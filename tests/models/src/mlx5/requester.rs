@@ -1,4 +1,4 @@
-//! Requesters: send queues of queue pairs at work.
+//! Requesters: execution of the send queues of queue pairs.
 
 use super::completion_queue::REQUEST_DONE;
 use super::fields::{be16, be32, be64, put16, put32};
@@ -12,19 +12,19 @@ use super::work_request::{
 use super::{Fault, Mlx5};
 use crate::Machine;
 
-/// Requests, and packets, that are under way at most.
+/// Most outstanding requests, and most outstanding packets.
 const MOST_REQUESTS: usize = 64;
 const WINDOW: u32 = 128;
-/// So often an acknowledgement is asked for within a message.
+/// Packets between two acknowledgement requests within a message.
 const ACK_EVERY: u32 = 32;
-/// Numbers of packets have 24 bits.
+/// Mask of packet numbers, which have 24 bits.
 pub const SEQUENCE: u32 = 0xff_ffff;
-/// A count of retries that means for ever.
+/// Retry count that means no limit.
 const FOR_EVER: u32 = 7;
 /// Longest message.
 const LONGEST: u64 = 1 << 30;
 
-/// Syndromes of acknowledgements: their upper three bits, and codes of negative ones.
+/// Types of acknowledgements: the upper three bits of the syndrome.
 const ACK: u8 = 0x00;
 const NOT_READY: u8 = 0x20;
 const NEGATIVE: u8 = 0x60;
@@ -38,20 +38,20 @@ const REMOTE_OPERATION: u8 = 0x14;
 const RETRIES: u8 = 0x15;
 const NOT_READY_RETRIES: u8 = 0x16;
 
-/// How long a receiver wants one to wait, in 10 µs (vol. 1, table 45).
+/// RNR NAK timer values in 10 µs (vol. 1, table 45).
 const NOT_READY_TIMES: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// A request that is under way.
+/// A request in execution.
 #[derive(Debug)]
 pub struct Request {
     pub control: Control,
-    /// The numbers of its packets, or of those that answer it.
+    /// The first number of its packets, or of its response packets.
     first: u32,
     count: u32,
-    /// Packets that were sent, and that were acknowledged; of answers, those that came.
+    /// Packets sent, and packets acknowledged; for responses, packets received.
     sent: u32,
     acknowledged: u32,
     inline: Vec<u8>,
@@ -59,12 +59,12 @@ pub struct Request {
     length: u64,
     remote: Remote,
     atomic: [u64; 2],
-    /// Its end: a syndrome, or 0.
+    /// Its result: a syndrome, or 0.
     done: Option<u8>,
 }
 
 impl Request {
-    /// The syndrome that it ended with.
+    /// The syndrome of a failed request.
     pub fn failed(&self) -> Option<u8> {
         self.done.filter(|syndrome| *syndrome != 0)
     }
@@ -73,23 +73,23 @@ impl Request {
         self.first.wrapping_add(self.count.saturating_sub(1)) & SEQUENCE
     }
 
-    /// Whether it is answered with data.
+    /// Whether the response has data.
     fn is_answered(&self) -> bool {
         matches!(self.control.opcode, READ | COMPARE_SWAP | FETCH_ADD)
     }
 
-    fn is_under_way(&self) -> bool {
+    fn is_outstanding(&self) -> bool {
         self.done.is_none() && self.sent > 0
     }
 }
 
-/// How far `a` is ahead of `b`; negative if it is behind.
+/// Distance from `b` to `a`; negative if `a` is behind.
 pub fn ahead(a: u32, b: u32) -> i32 {
     ((a.wrapping_sub(b) << 8) as i32) >> 8
 }
 
 impl Mlx5 {
-    /// Does what a queue pair can do now.
+    /// Runs a queue pair as far as possible.
     pub(super) fn run_queue_pair(&mut self, number: u32, machine: &mut dyn Machine) {
         self.send_answers(number, machine);
         match self.state.queue_pairs.get(&number).map(|pair| pair.state) {
@@ -106,7 +106,7 @@ impl Mlx5 {
         self.send_requests(number, machine);
     }
 
-    /// Takes the next work request from the queue; whether there was one that can be begun.
+    /// Takes the next work request from the queue. Returns false if there is none or it must wait.
     fn fetch(&mut self, number: u32, machine: &mut dyn Machine) -> bool {
         let Some(pair) = self.state.queue_pairs.get(&number) else { return false };
         if pair.state != State::ReadyToSend || !pair.has_send_queue {
@@ -120,7 +120,7 @@ impl Mlx5 {
         let request = read_request(pair, waiting, machine);
         let control = request.as_deref().map_or(Control::read(&[0; 16]), Control::read);
         let wrong = match &request {
-            None => Some("no whole work request".to_string()),
+            None => Some("no complete work request".to_string()),
             Some(_) if u32::from(waiting) > pair.send_blocks() => Some("too much is posted".into()),
             Some(_) if control.queue != number || control.counter != consumer => {
                 Some(format!("{control:?}"))
@@ -134,7 +134,7 @@ impl Mlx5 {
         }
         let Some(request) = request else { return false };
         let answered = |request: &Request| request.is_answered() && request.done.is_none();
-        // Changes of keys wait for everything before them; so does who asks for a fence.
+        // Key changes and fenced requests wait for all earlier requests.
         let waits = match (control.opcode, control.fence) {
             (UMR, _) | (_, 3) => !pair.requests.is_empty(),
             (_, 2 | 4) => pair.requests.iter().any(answered),
@@ -159,7 +159,7 @@ impl Mlx5 {
         true
     }
 
-    /// A work request fails before anything of it was sent; those before it go on.
+    /// Fails a work request before any of its packets is sent. Earlier requests continue.
     fn refuse_request(
         &mut self,
         number: u32,
@@ -189,7 +189,7 @@ impl Mlx5 {
         false
     }
 
-    /// Reads a work request, and carries out what is done at once.
+    /// Parses a work request, and executes requests that complete at once.
     fn begin(
         &mut self,
         number: u32,
@@ -221,7 +221,7 @@ impl Mlx5 {
                 let may =
                     service == Service::Keys || super::fields::get(&pair.context, 0x394, 1) == 1;
                 let mut access = pair.access(LOCAL_READ);
-                // One that is for keys changes those of all domains.
+                // A queue pair for keys can change keys of all domains.
                 if service == Service::Keys {
                     access.domain = None;
                 }
@@ -262,7 +262,7 @@ impl Mlx5 {
         while at + SEGMENT <= bytes.len() {
             match Segment::read(&bytes[at..]) {
                 Some(segment) => {
-                    // A length of 0 stands for 2 GiB with hardware, which is more than a message may have.
+                    // Hardware takes a length of 0 as 2 GiB, which is more than a message may have.
                     request.length += u64::from(segment.length);
                     request.segments.push(segment);
                     at += SEGMENT;
@@ -283,7 +283,7 @@ impl Mlx5 {
         request.count = (request.length.div_ceil(mtu)).max(1) as u32;
         if matches!(control.opcode, COMPARE_SWAP | FETCH_ADD) {
             request.count = 1;
-            // Where they are aligned is the responder's to say (vol. 1, 9.4.5).
+            // The responder checks the alignment (vol. 1, 9.4.5).
             if request.length != 8 {
                 return Err(LOCAL_OPERATION);
             }
@@ -319,7 +319,7 @@ impl Mlx5 {
         let (key, pair_and_flags) = (be32(vector, 0), be32(vector, 8));
         let route = be32(vector, 28);
         let source = if pair.service == Service::Management { 1 } else { number };
-        // With the upper bit set the pair's own key is meant (vol. 1, 3.5.3).
+        // With the upper bit set, the queue pair's own Q_Key is used (vol. 1, 3.5.3).
         let own = super::fields::be32(&pair.context, 0xa8);
         let key = if key >> 31 == 1 && pair.service == Service::Datagram { own } else { key };
         let sequence = pair.next_sequence;
@@ -334,9 +334,9 @@ impl Mlx5 {
             udp_source: be16(vector, 14).max(0xc000),
             ..Path::default()
         };
-        // With the whole address vector. (That there is a GRH says Linux's kernel and does not say its user space.)
+        // The address vector must be complete. (Linux's kernel sets the GRH flag, its user space does not.)
         if pair_and_flags >> 31 == 0 {
-            self.complain(format!("queue pair {number:#x}: half an address vector"));
+            self.complain(format!("queue pair {number:#x}: the address vector is incomplete"));
             return Err(LOCAL_OPERATION);
         }
         let packet = Packet {
@@ -355,7 +355,7 @@ impl Mlx5 {
         Ok(())
     }
 
-    /// A part of a request's data.
+    /// Reads a part of a request's data.
     fn payload(
         &self,
         number: u32,
@@ -388,7 +388,7 @@ impl Mlx5 {
         Ok(bytes)
     }
 
-    /// Sends packets of requests, as many as may be under way.
+    /// Sends packets of requests while the window has room.
     fn send_requests(&mut self, number: u32, machine: &mut dyn Machine) {
         let now = self.now;
         let mut index = 0;
@@ -403,15 +403,15 @@ impl Mlx5 {
                 index += 1;
                 continue;
             }
-            let under_way = |request: &Request| match request.is_answered() {
-                true => u32::from(request.is_under_way()),
+            let outstanding = |request: &Request| match request.is_answered() {
+                true => u32::from(request.is_outstanding()),
                 false => request.sent - request.acknowledged,
             };
             let most = 1 << super::fields::get(&pair.context, 0x388, 3);
             let answered =
-                pair.requests.iter().filter(|one| one.is_answered() && one.is_under_way());
+                pair.requests.iter().filter(|one| one.is_answered() && one.is_outstanding());
             if request.is_answered() && answered.count() >= most
-                || pair.requests.iter().map(under_way).sum::<u32>() >= WINDOW
+                || pair.requests.iter().map(outstanding).sum::<u32>() >= WINDOW
             {
                 break;
             }
@@ -453,7 +453,7 @@ impl Mlx5 {
             ..Packet::default()
         };
         if request.is_answered() {
-            // What has not come yet is asked for.
+            // Requests the remaining part.
             let skipped = u64::from(request.acknowledged) * mtu;
             packet.sequence = request.first.wrapping_add(request.acknowledged) & SEQUENCE;
             packet.operation = match control.opcode {
@@ -484,7 +484,7 @@ impl Mlx5 {
         Ok(packet)
     }
 
-    /// Something that answers requests has arrived.
+    /// Handles a response packet.
     pub(super) fn take_response(
         &mut self,
         number: u32,
@@ -497,7 +497,7 @@ impl Mlx5 {
         }
         let sequence = packet.sequence;
         if packet.operation != packet::ACKNOWLEDGE {
-            // Data that answers a request acknowledges what is before it.
+            // Response data acknowledges all earlier packets.
             self.acknowledge_up_to(number, sequence.wrapping_sub(1) & SEQUENCE, machine);
             self.take_data(number, packet, machine);
             return self.retire(number, machine);
@@ -515,7 +515,7 @@ impl Mlx5 {
                 match syndrome & 0x1f {
                     0 => {
                         self.counts.sequence_naks += 1;
-                        self.again(number, sequence, machine)
+                        self.retransmit(number, sequence, machine)
                     }
                     1 => self.end_request(number, sequence, REMOTE_INVALID, machine),
                     2 => self.end_request(number, sequence, REMOTE_ACCESS, machine),
@@ -537,7 +537,7 @@ impl Mlx5 {
                 break;
             }
             if request.is_answered() {
-                // Something behind it is acknowledged, and its answer did not come.
+                // A later packet is acknowledged, so this request's response was lost.
                 if ahead(sequence, request.last()) >= 0 {
                     let next = request.first.wrapping_add(request.acknowledged);
                     lost = Some(next & SEQUENCE);
@@ -556,11 +556,11 @@ impl Mlx5 {
             pair.deadline = pair.timeout().map(|timeout| now + timeout);
         }
         if let Some(sequence) = lost {
-            self.again(number, sequence, machine);
+            self.retransmit(number, sequence, machine);
         }
     }
 
-    /// Data of a READ, or what an atomic operation found.
+    /// Handles READ data, or the original value of an atomic operation.
     fn take_data(&mut self, number: u32, packet: &Packet, machine: &mut dyn Machine) {
         let now = self.now;
         let Some(pair) = self.state.queue_pairs.get(&number) else { return };
@@ -569,7 +569,7 @@ impl Mlx5 {
         let Some(index) = pair.requests.iter().position(waits) else { return };
         let request = &pair.requests[index];
         let next = request.first.wrapping_add(request.acknowledged) & SEQUENCE;
-        if packet.sequence != next || !request.is_under_way() {
+        if packet.sequence != next || !request.is_outstanding() {
             return;
         }
         let offset = u64::from(request.acknowledged) * mtu;
@@ -613,7 +613,7 @@ impl Mlx5 {
         pair.deadline = pair.timeout().map(|timeout| now + timeout);
     }
 
-    /// The peer had no receive: everything from this packet on again, later.
+    /// RNR NAK: retransmits from this packet on after a delay.
     fn not_ready(&mut self, number: u32, sequence: u32, timer: u8, machine: &mut dyn Machine) {
         let now = self.now;
         self.counts.naks += 1;
@@ -629,8 +629,8 @@ impl Mlx5 {
         pair.resend_at = Some(now + NOT_READY_TIMES[usize::from(timer)] * 10_000);
     }
 
-    /// A packet was lost: everything from it on again.
-    fn again(&mut self, number: u32, sequence: u32, machine: &mut dyn Machine) {
+    /// A packet was lost: retransmits from it on.
+    fn retransmit(&mut self, number: u32, sequence: u32, machine: &mut dyn Machine) {
         self.counts.naks += 1;
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
         let most = super::fields::get(&pair.context, 0x38d, 3) as u32;
@@ -641,7 +641,7 @@ impl Mlx5 {
         go_back(pair, sequence);
     }
 
-    /// Timers of a queue pair that have passed.
+    /// Handles the expired timers of a queue pair.
     pub(super) fn expire(&mut self, number: u32, machine: &mut dyn Machine) {
         let now = self.now;
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
@@ -652,15 +652,15 @@ impl Mlx5 {
             return;
         }
         pair.deadline = None;
-        let oldest = pair.requests.iter().find(|request| request.is_under_way());
+        let oldest = pair.requests.iter().find(|request| request.is_outstanding());
         let Some(oldest) = oldest else { return };
         let sequence = oldest.first.wrapping_add(oldest.acknowledged) & SEQUENCE;
         self.counts.timeouts += 1;
-        self.again(number, sequence, machine);
+        self.retransmit(number, sequence, machine);
         self.retire(number, machine);
     }
 
-    /// The request with this packet ends with an error.
+    /// Fails the request of this packet.
     fn end_request(&mut self, number: u32, sequence: u32, syndrome: u8, _: &mut dyn Machine) {
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
         let mut requests = pair.requests.iter_mut().filter(|request| request.done.is_none());
@@ -670,7 +670,7 @@ impl Mlx5 {
         }
     }
 
-    /// Completes requests from the oldest on.
+    /// Completes finished requests, oldest first.
     fn retire(&mut self, number: u32, machine: &mut dyn Machine) {
         loop {
             let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
@@ -705,18 +705,18 @@ impl Mlx5 {
             }
         }
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
-        if !pair.requests.iter().any(Request::is_under_way) {
+        if !pair.requests.iter().any(Request::is_outstanding) {
             pair.deadline = None;
         }
     }
 
-    /// Whether nobody hears of acknowledgements.
+    /// Whether [`Fault::NeverAcknowledges`] suppresses acknowledgements.
     pub(super) fn is_mute(&self) -> bool {
         self.has(Fault::NeverAcknowledges)
     }
 }
 
-/// What is sent from this packet on.
+/// Rewinds the queue pair: transmission continues from this packet.
 fn go_back(pair: &mut QueuePair, sequence: u32) {
     for request in pair.requests.iter_mut().filter(|request| request.done.is_none()) {
         if request.is_answered() {
@@ -728,7 +728,7 @@ fn go_back(pair: &mut QueuePair, sequence: u32) {
     }
 }
 
-/// The operation of a packet.
+/// The operation code of a packet.
 fn operation(opcode: u8, is_first: bool, is_last: bool) -> u8 {
     let [only, first, middle, last] = match opcode {
         WRITE => {
@@ -762,7 +762,7 @@ fn operation(opcode: u8, is_first: bool, is_last: bool) -> u8 {
     }
 }
 
-/// The next work request of a queue pair that has so many blocks posted, if it is whole.
+/// Reads the next work request of a queue pair with `waiting` posted blocks, if it is complete.
 fn read_request(pair: &QueuePair, waiting: u16, machine: &mut dyn Machine) -> Option<Vec<u8>> {
     let mut bytes = vec![0; BLOCK];
     machine.read(pair.send_block(pair.send_consumer)?, &mut bytes).ok()?;

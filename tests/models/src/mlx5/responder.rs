@@ -1,4 +1,4 @@
-//! Responders: receives, remote memory, answers.
+//! Responders: receives, remote memory accesses, responses.
 
 use super::completion_queue::{SEND, SEND_IMMEDIATE, SEND_INVALIDATE, WRITE_IMMEDIATE};
 use super::fields::{be32, get, put16, put32};
@@ -12,13 +12,13 @@ use super::work_request::{SEGMENT, Segment};
 use super::{Fault, Mlx5};
 use crate::Machine;
 
-/// Packets that answer at a time.
+/// Response packets per poll.
 const AT_A_TIME: usize = 128;
-/// Atomic operations whose results are kept.
+/// Most atomic results that are kept for duplicates.
 const KEPT: usize = 64;
-/// Bytes in front of a datagram's payload.
+/// Bytes before a datagram's payload.
 const NETWORK_HEADER: usize = 40;
-/// Port of answers.
+/// UDP source port of responses.
 const ANSWER_PORT: u16 = 0xc000;
 
 /// Syndromes of acknowledgements.
@@ -32,37 +32,37 @@ const OPERATION: u8 = 0x63;
 /// Syndromes of completions.
 const TOO_LONG: u8 = 1;
 
-/// Events of a queue pair whose peer asked for what makes no sense, or for what it may not have.
+/// Events of a queue pair whose peer sent an invalid request, or one without the rights.
 const INVALID_REQUEST: u8 = 0x10;
 const ACCESS_ERROR: u8 = 0x11;
 
-/// A message of which the first packet has come, and not the last.
+/// A partly received message.
 #[derive(Debug)]
 pub enum Message {
-    /// Into a receive.
+    /// A SEND into a posted receive.
     Send {
-        /// Where it was posted.
+        /// Index of the receive.
         index: u16,
         list: Vec<Segment>,
         length: usize,
     },
-    /// Into memory that the first packet named.
+    /// A WRITE into the memory that the first packet names.
     Write { key: u32, address: u64, left: u64, length: u64 },
 }
 
-/// What is to be sent to who requested.
+/// A pending response to the requester.
 #[derive(Debug)]
 pub enum Answer {
     /// An acknowledgement.
     Acknowledge { sequence: u32, syndrome: u8 },
-    /// Data of a READ: what is left of it.
+    /// The remaining data of a READ.
     Data { sequence: u32, key: u32, address: u64, left: u64, first: bool },
-    /// What an atomic operation found.
+    /// The original value of an atomic operation's memory.
     Original { sequence: u32, value: u64 },
 }
 
 impl Mlx5 {
-    /// A request has arrived.
+    /// Handles a request packet.
     pub(super) fn take_request(&mut self, number: u32, packet: &Packet, machine: &mut dyn Machine) {
         if packet.datagram.is_some() {
             return self.take_datagram(number, packet, machine);
@@ -72,18 +72,18 @@ impl Mlx5 {
             0 => {}
             1.. => {
                 self.counts.out_of_sequence += 1;
-                if !std::mem::replace(&mut pair.complained, true) {
+                if !std::mem::replace(&mut pair.nak_sent, true) {
                     let sequence = pair.expected;
                     self.answer_with(number, sequence, OUT_OF_ORDER);
                 }
                 return;
             }
             _ => {
-                self.counts.again += 1;
-                return self.take_again(number, packet);
+                self.counts.duplicates += 1;
+                return self.take_duplicate(number, packet);
             }
         }
-        pair.complained = false;
+        pair.nak_sent = false;
         let taken = match packet.operation {
             packet::READ_REQUEST => self.take_read(number, packet),
             packet::COMPARE_SWAP | packet::FETCH_ADD => self.take_atomic(number, packet, machine),
@@ -98,21 +98,21 @@ impl Mlx5 {
                 self.answer_with(number, packet.sequence, syndrome);
                 self.send_answers(number, machine);
                 let kind = if syndrome == ACCESS { ACCESS_ERROR } else { INVALID_REQUEST };
-                self.tell_of(kind, number, 0, machine);
+                self.report_event(kind, number, 0, machine);
                 self.fail_pair(number, machine);
             }
-            // Nothing is posted: the peer tries again, and what it has sent behind is passed over.
+            // No receive is posted: the peer retransmits, and later packets are dropped until then.
             Err(syndrome) => {
                 self.answer_with(number, packet.sequence, syndrome);
                 if let Some(pair) = self.state.queue_pairs.get_mut(&number) {
-                    pair.complained = true;
+                    pair.nak_sent = true;
                 }
             }
         }
     }
 
-    /// One that was taken before.
-    fn take_again(&mut self, number: u32, packet: &Packet) {
+    /// Handles a duplicate request.
+    fn take_duplicate(&mut self, number: u32, packet: &Packet) {
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
         match packet.operation {
             packet::READ_REQUEST => {
@@ -139,7 +139,7 @@ impl Mlx5 {
         }
     }
 
-    /// A packet was taken; a message with it, or not.
+    /// Advances the expected packet number, and the message count with `message`.
     fn advance(&mut self, number: u32, packet: &Packet, packets: u32, message: bool) {
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
         pair.expected = pair.expected.wrapping_add(packets) & SEQUENCE;
@@ -152,7 +152,7 @@ impl Mlx5 {
         }
     }
 
-    /// Whether the peer may have this memory.
+    /// Whether the peer may access this memory.
     fn grants(&self, number: u32, right: usize, remote: Remote) -> bool {
         let Some(pair) = self.state.queue_pairs.get(&number) else { return false };
         let Remote { address, key, length } = remote;
@@ -249,7 +249,7 @@ impl Mlx5 {
         }
         let immediate = matches!(operation, WRITE_LAST_IMMEDIATE | WRITE_ONLY_IMMEDIATE);
         debug_assert!(ends || operation != WRITE_LAST);
-        // A receive is needed for the immediate, before anything of this packet is taken.
+        // The immediate needs a receive, before any data of the packet is written.
         let receive = if immediate { Some(self.receive_of(number, machine)?) } else { None };
         let Some(pair) = self.state.queue_pairs.get(&number) else { return Ok(()) };
         let access = pair.access(REMOTE_WRITE);
@@ -357,15 +357,15 @@ impl Mlx5 {
         let layer = if is_ipv4(&packet.path.source) { 2 } else { 1 };
         put32(&mut entry, 0x18, 1 << 28 | layer << 24 | source);
         let immediate = packet.operation == packet::SEND_ONLY_IMMEDIATE;
-        // Where there is no immediate the P_Key is told.
-        let told = if immediate { packet.immediate } else { packet.partition.into() };
-        put32(&mut entry, 0x24, told);
+        // Without an immediate the field has the P_Key.
+        let field = if immediate { packet.immediate } else { packet.partition.into() };
+        put32(&mut entry, 0x24, field);
         put32(&mut entry, 0x2c, bytes.len() as u32);
         entry[63] = if immediate { SEND_IMMEDIATE } else { SEND } << 4;
         self.complete_receive(number, index, entry, packet.solicited, machine);
     }
 
-    /// The next receive that is posted: its index and segments; or the syndrome that tells that there is none.
+    /// The index and segments of the next posted receive. An error is the syndrome of an RNR NAK.
     fn receive_of(
         &mut self,
         number: u32,
@@ -393,7 +393,7 @@ impl Mlx5 {
         }
     }
 
-    /// Writes into a receive from `offset` on; the syndrome if that fails.
+    /// Writes into a receive from `offset` on. An error is the syndrome.
     fn place(
         &self,
         number: u32,
@@ -447,7 +447,7 @@ impl Mlx5 {
         self.complete(queue, entry, solicited, machine);
     }
 
-    /// Sends what answers requests.
+    /// Sends pending responses.
     pub(super) fn send_answers(&mut self, number: u32, machine: &mut dyn Machine) {
         for _ in 0..AT_A_TIME {
             let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
@@ -494,7 +494,7 @@ impl Mlx5 {
             if let Some((key, address, length)) = read {
                 let payload = &mut packet.payload;
                 if self.gather(access, key, address, length, payload, machine).is_err() {
-                    // The key was taken back meanwhile.
+                    // The key was revoked since the request.
                     packet.payload.clear();
                     packet.operation = packet::ACKNOWLEDGE;
                     packet.acknowledge.0 = ACCESS;

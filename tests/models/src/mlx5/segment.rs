@@ -1,4 +1,4 @@
-//! The initialization segment, and where doorbells go.
+//! The initialization segment and the doorbells.
 
 use super::fields::{be32, be64};
 use super::{Fault, MSIX_PENDING, MSIX_TABLE, Mlx5};
@@ -9,7 +9,7 @@ const FIRMWARE: u32 = 35 << 16 | 16;
 const SUB_MINOR: u32 = 1012;
 /// Revision of the command interface.
 const REVISION: u32 = 5;
-/// Log2 of the entries of the command queue, and of the bytes of one.
+/// Log2 of the command queue's entries, and of an entry's bytes.
 pub const LOG_ENTRIES: u32 = 5;
 pub const LOG_STRIDE: u32 = 6;
 
@@ -20,7 +20,7 @@ const TIMER_HIGH: u64 = 0x1000;
 const TIMER_LOW: u64 = 0x1004;
 
 impl Mlx5 {
-    /// Whether the firmware is up.
+    /// Whether the firmware is ready.
     pub(super) fn is_ready(&self) -> bool {
         self.now >= self.state.ready && !self.has(Fault::NeverReady)
     }
@@ -47,9 +47,9 @@ impl Mlx5 {
         }
     }
 
-    /// The driver writes to the segment.
+    /// Handles the driver's write to the segment.
     pub(super) fn write_segment(&mut self, offset: u64, bytes: &[u8], machine: &mut dyn Machine) {
-        // What lies there is QEMU's, or the machine's.
+        // QEMU or the machine handles the MSI-X table.
         if (u64::from(MSIX_TABLE)..u64::from(MSIX_PENDING) + 0x1000).contains(&offset) {
             return;
         }
@@ -59,7 +59,7 @@ impl Mlx5 {
             (QUEUE_LOW, 4) => {
                 self.state.interface = (value >> 8 & 7) as u8;
                 if value & 0xff != 0 && value & 0xff != LOG_ENTRIES << 4 | LOG_STRIDE {
-                    self.complain(format!("{value:#x} is written as place of the command queue"));
+                    self.complain(format!("{value:#x} is written as address of the command queue"));
                 }
                 if value & !0xfff != 0 {
                     let high = u64::from(self.state.queue_high) << 32;
@@ -74,16 +74,17 @@ impl Mlx5 {
         }
     }
 
-    /// The driver writes to a doorbell page.
+    /// Handles the driver's write to a doorbell page.
     pub(super) fn doorbell(&mut self, offset: u64, bytes: &[u8], machine: &mut dyn Machine) {
         let (page, at) = ((offset >> 12) as u32, offset & 0xfff);
         if !self.config.is_bus_master() {
-            return self.complain("a doorbell is rung before the function may use the bus");
+            return self.complain("a doorbell is rung without bus mastering");
         }
         match (at, bytes.len()) {
             (0x20, 8) => self.arm_completion_queue(page, be32(bytes, 4), be32(bytes, 0), machine),
             (0x40 | 0x48, 4) => self.update_event_queue(page, be32(bytes, 0), at == 0x40, machine),
-            // The first of each half of a register is the doorbell, the rest of it the work request's copy.
+            // The first 8 bytes of each half of a BlueFlame register are the doorbell, the others a copy of the work
+            // request.
             (0x800..0x1000, 8) if at & 0xff == 0 => {
                 self.send_doorbell(page, be64(bytes, 0), machine)
             }
@@ -94,7 +95,7 @@ impl Mlx5 {
         }
     }
 
-    /// A send doorbell: the first 8 bytes of a work request.
+    /// Handles a send doorbell: the first 8 bytes of a work request.
     fn send_doorbell(&mut self, page: u32, value: u64, machine: &mut dyn Machine) {
         let number = (value >> 8 & 0xff_ffff) as u32;
         if let Some(queue) = self.state.send_queues.get(&number) {
@@ -110,7 +111,7 @@ impl Mlx5 {
             self.state.active.insert(number);
             return self.run_queue_pair(number, machine);
         }
-        // The second half of a copy that begins with another register, or a queue that is gone.
+        // The second half of a copy that begins in another register, or a destroyed queue.
         self.counts.unmatched += 1;
     }
 }

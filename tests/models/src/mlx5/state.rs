@@ -1,4 +1,4 @@
-//! All that a reset forgets.
+//! State of the function that a reset clears.
 
 use super::command::Pending;
 use super::completion_queue::CompletionQueue;
@@ -12,47 +12,49 @@ use super::{Config, capabilities, vport};
 use crate::Nanoseconds;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How far the driver has brought the function up.
+/// How far the driver has initialised the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Nothing yet.
+    /// No command yet.
     Off,
-    /// ENABLE_HCA.
+    /// After ENABLE_HCA.
     Enabled,
-    /// INIT_HCA.
+    /// After INIT_HCA.
     Running,
-    /// TEARDOWN_HCA.
+    /// After TEARDOWN_HCA.
     TornDown,
 }
 
-/// All that a reset forgets.
+/// State that a reset clears.
 pub struct State {
-    /// When the firmware is up.
+    /// When the firmware is ready.
     pub ready: Nanoseconds,
     pub stage: Stage,
-    /// The interface step sequence id that was set.
+    /// The selected interface step sequence id.
     pub issi: u16,
-    /// Where the command queue is, and the half of its address that was written ahead.
+    /// Address of the command queue.
     pub queue: u64,
+    /// Upper half of the command queue's address, which the driver writes first.
     pub queue_high: u32,
-    /// What the driver wants of the function: 0 everything, 1 nothing, 7 a reset.
+    /// NIC interface mode that the driver has set: 0 full driver, 1 disabled, 7 software reset.
     pub interface: u8,
     pub pending: Vec<Pending>,
-    /// Capabilities by type, as they are and as they could be.
+    /// Current capabilities by type.
     pub capabilities: BTreeMap<u16, Vec<u8>>,
     pub pages: VecDeque<u64>,
-    /// Pages that an event asked for and that were not given; if negative, offered and not taken.
+    /// Pages that an event has requested and the driver has not supplied; negative: offered and not reclaimed.
     pub owed: i32,
-    /// Pages that the firmware wants beside these, when somebody asks, or will hear of it.
+    /// Further pages that the firmware needs. It requests them in QUERY_PAGES, or by an event once an event queue
+    /// exists.
     pub wanted: i32,
-    /// Commands that make something wait for pages.
+    /// Commands that create objects wait for pages.
     pub stalls: bool,
     next: BTreeMap<u16, u32>,
-    /// How often each command was given.
-    pub given: BTreeMap<u16, usize>,
+    /// Number of commands by opcode.
+    pub command_counts: BTreeMap<u16, usize>,
     pub event_queues: BTreeMap<u32, EventQueue>,
     pub completion_queues: BTreeMap<u32, CompletionQueue>,
-    /// Those of which moderation holds an event back.
+    /// Completion queues with an event that moderation delays.
     pub moderated: Vec<u32>,
     pub send_queues: BTreeMap<u32, WorkQueue>,
     pub receive_queues: BTreeMap<u32, WorkQueue>,
@@ -61,22 +63,22 @@ pub struct State {
     pub keys: BTreeMap<u32, MemoryKey>,
     pub queue_pairs: BTreeMap<u32, QueuePair>,
     pub gids: BTreeMap<u16, [u8; 32]>,
-    /// Objects of which only the number matters.
+    /// Objects that have only a number.
     pub plain: BTreeSet<(Kind, u32)>,
     pub tables: BTreeMap<u32, Table>,
     /// Root tables by type.
     pub roots: BTreeMap<u8, u32>,
     pub vport: vport::Context,
-    /// The port's registers that were written.
+    /// Written port registers.
     pub registers: BTreeMap<u16, Vec<u8>>,
-    /// The state of the link that the driver was told.
-    pub told_link: bool,
-    /// Queue pairs that have something to send, or were only begun.
+    /// The link state that was last reported to the driver.
+    pub reported_link: bool,
+    /// Queue pairs to run at the next poll.
     pub active: BTreeSet<u32>,
 }
 
 impl State {
-    /// As after a reset at `now`.
+    /// The state after a reset at `now`.
     pub fn new(settings: &Config, now: Nanoseconds) -> State {
         State {
             ready: now + settings.start_up,
@@ -92,7 +94,7 @@ impl State {
             wanted: 0,
             stalls: false,
             next: BTreeMap::new(),
-            given: BTreeMap::new(),
+            command_counts: BTreeMap::new(),
             event_queues: BTreeMap::new(),
             completion_queues: BTreeMap::new(),
             moderated: Vec::new(),
@@ -108,19 +110,19 @@ impl State {
             roots: BTreeMap::new(),
             vport: vport::Context::new(settings),
             registers: BTreeMap::new(),
-            told_link: true,
+            reported_link: true,
             active: BTreeSet::new(),
         }
     }
 
-    /// A new number for what the command `opcode` makes, from `first` on.
+    /// Allocates the next number, from `first` on, for an object that the command `opcode` creates.
     pub fn number(&mut self, opcode: u16, first: u32) -> u32 {
         let next = self.next.entry(opcode).or_insert(first);
         *next += 1;
         *next - 1
     }
 
-    /// What a TEARDOWN_HCA leaves of `old`.
+    /// Keeps the part of `old` that survives TEARDOWN_HCA.
     pub fn tear_down(&mut self, old: State) {
         let State { ready, issi, queue, queue_high, interface, pending, capabilities, .. } = old;
         let State { pages, registers, .. } = old;
@@ -131,7 +133,7 @@ impl State {
         (self.pages, self.registers) = (pages, registers);
     }
 
-    /// What was made and not taken away.
+    /// Number of objects that the driver has not destroyed, by kind.
     pub fn left(&self) -> Vec<(&'static str, usize)> {
         let plain = |kind| self.plain.iter().filter(|(of, _)| *of == kind).count();
         let groups = self.tables.values().map(|table| table.groups.len()).sum();

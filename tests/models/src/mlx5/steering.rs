@@ -1,4 +1,4 @@
-//! Flow tables: where received frames go.
+//! Flow tables: select the destinations of received frames.
 
 use super::Mlx5;
 use super::command::{BAD_PARAMETER, BAD_RESOURCE, BAD_RESOURCE_STATE, Reply, done, made, refuse};
@@ -6,12 +6,12 @@ use super::fields::{be16, be32, get, put16, set};
 use crate::offload::{IPV4, IPV6, Layers, TCP, UDP};
 use std::collections::BTreeMap;
 
-/// Types of tables: of received frames, and of received RoCE packets, which here go past them.
+/// Types of tables: receive, and RoCE receive. Here RoCE packets bypass the tables.
 const RECEIVE: u8 = 0;
 const RECEIVE_ROCE: u8 = 7;
-/// Bytes of the outer headers that are matched.
+/// Bytes of the outer headers in match values.
 const OUTER: usize = 0x40;
-/// Where in an entry's context its destinations are listed.
+/// Offset of the destination list in an entry's context.
 const DESTINATIONS: usize = 0x300;
 const MOST_DESTINATIONS: usize = 256;
 /// Kinds of destinations.
@@ -22,24 +22,24 @@ const ALLOW: u16 = 1;
 const DROP: u16 = 2;
 const FORWARD: u16 = 4;
 const KNOWN: u16 = ALLOW | DROP | FORWARD;
-/// Tables that are gone through for a frame at most.
+/// Most tables that a frame passes through.
 const DEEPEST: u32 = 256;
 
-/// Entries that match by the same fields.
+/// Entries with the same match mask.
 pub struct Group {
     first: u32,
     last: u32,
-    /// The mask; None if it asks for more than outer headers, which nothing matches.
+    /// The match mask; None if it includes more than outer headers: its entries then match no frame.
     mask: Option<[u8; OUTER]>,
 }
 
-/// What to do with frames that match.
+/// An entry: match value, action and destinations.
 pub struct Entry {
     group: u32,
     tag: u32,
     action: u16,
     value: [u8; OUTER],
-    /// Kinds and numbers.
+    /// Kinds and numbers of destinations.
     destinations: Vec<(u32, u32)>,
 }
 
@@ -48,14 +48,14 @@ pub struct Table {
     kind: u8,
     level: u8,
     size: u32,
-    /// Where frames go that no entry matches.
+    /// The next table for frames that no entry matches.
     miss: Option<u32>,
     pub groups: BTreeMap<u32, Group>,
     pub entries: BTreeMap<u32, Entry>,
 }
 
 impl Table {
-    /// Whether an entry leads to the TIR.
+    /// Whether an entry has the TIR as destination.
     pub fn leads_to(&self, tir: u32) -> bool {
         self.entries.values().any(|entry| entry.destinations.contains(&(TO_TIR, tir)))
     }
@@ -96,7 +96,7 @@ impl Mlx5 {
                     return refuse(BAD_RESOURCE_STATE, why);
                 }
                 self.state.tables.remove(&number);
-                // The last root table goes without being replaced.
+                // The last root table can be destroyed without a replacement.
                 self.state.roots.retain(|_, root| *root != number);
                 done()
             }
@@ -134,7 +134,7 @@ impl Mlx5 {
         }
     }
 
-    /// The table for frames that match nothing, as a context says it.
+    /// Reads the miss table, for frames that match no entry, from a context.
     fn miss_of(&self, input: &[u8]) -> Result<Option<u32>, (u8, String)> {
         let context = &input[0x18..];
         let next = get(context, 0x28, 24) as u32;
@@ -142,7 +142,7 @@ impl Mlx5 {
             0 => Ok(None),
             1 if self.state.tables.contains_key(&next) => Ok(Some(next)),
             1 => Err((BAD_RESOURCE, format!("the next flow table, {next:#x}"))),
-            action => Err((BAD_PARAMETER, format!("action {action} for what matches nothing"))),
+            action => Err((BAD_PARAMETER, format!("miss action {action}"))),
         }
     }
 
@@ -216,21 +216,21 @@ impl Mlx5 {
         let Some(known) = known.filter(|known| (known.first..=known.last).contains(&index)) else {
             return refuse(BAD_RESOURCE, format!("entry {index} is not of group {group:#x}"));
         };
-        // What is matched beyond the mask is a mistake.
+        // A value with bits outside the mask is an error.
         if let Some(mask) = &known.mask
             && value.iter().zip(mask).any(|(value, mask)| value & !mask != 0)
         {
             return refuse(BAD_PARAMETER, format!("entry {index} has a value beyond its mask"));
         }
-        // Operation 1 changes an entry that is there.
+        // Operation 1 changes an existing entry.
         if (be16(input, 6) == 1) != table.entries.contains_key(&index) {
-            return refuse(BAD_RESOURCE_STATE, format!("entry {index} is there, or is not"));
+            return refuse(BAD_RESOURCE_STATE, format!("entry {index} exists, or does not"));
         }
         table.entries.insert(index, Entry { group, tag, action, value, destinations });
         done()
     }
 
-    /// The TIRs that a frame goes to, with the tags of flow entries.
+    /// The destination TIRs of a frame, with the tags of their flow entries.
     pub(super) fn steer(&self, frame: &[u8]) -> Vec<(u32, u32)> {
         let mut places = Vec::new();
         if let Some(&root) = self.state.roots.get(&RECEIVE) {
@@ -273,7 +273,7 @@ impl Mlx5 {
     }
 }
 
-/// The outer headers as flow tables see them.
+/// The outer headers of a frame in the layout of match values.
 fn outer_headers(frame: &[u8]) -> [u8; OUTER] {
     let mut outer = [0; OUTER];
     let layers = Layers::of(frame);

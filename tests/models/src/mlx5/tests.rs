@@ -1,4 +1,4 @@
-//! The model by itself: what it refuses, and two functions whose queue pairs are connected.
+//! Tests of the model alone: refused commands, and two functions with connected queue pairs.
 
 use super::fields::{be16, be32, be64, put32, put64, set};
 use super::*;
@@ -8,7 +8,7 @@ const MEMORY: usize = 8 << 20;
 const QUEUE: u64 = 0x1000;
 const OUTPUT: u64 = 0x10_000;
 const INPUT: u64 = 0x20_000;
-/// Where memory for everything else begins.
+/// Start of the memory that `alloc` hands out.
 const FREE: u64 = 0x40_000;
 const REGION: u64 = 0x4000;
 const ACCESS_ALL: u32 = 0x7c00;
@@ -21,7 +21,7 @@ struct Bench {
     token: u8,
 }
 
-/// What a card's driver has.
+/// Objects of a card's driver.
 #[derive(Clone, Copy, Default)]
 struct Side {
     card: usize,
@@ -75,8 +75,8 @@ impl Bench {
         self.cards[card].write(0, offset, bytes, self.now, &mut self.machine);
     }
 
-    /// A command with its input from byte 8 on, in an entry that `change` may spoil: the delivery status, and the
-    /// output.
+    /// Sends a command with its input from byte 8 on. `change` may corrupt its entry. Returns the delivery status and
+    /// the output.
     fn deliver(
         &mut self,
         card: usize,
@@ -122,7 +122,7 @@ impl Bench {
         self.put(queue, &entry);
         self.write(card, 0x18, &1u32.to_be_bytes());
         let entry = self.get(queue, 64);
-        assert_eq!(entry[0x3f] & 1, 0, "it is answered");
+        assert_eq!(entry[0x3f] & 1, 0, "the command is complete");
         let mut output = entry[0x20..0x30].to_vec();
         for n in 0..8 {
             output.extend(self.get(OUTPUT + 1024 * n, 512));
@@ -164,7 +164,7 @@ impl Bench {
         self.command(card, 0x108, 1, &input).unwrap();
     }
 
-    /// Brings a card up as far as INIT_HCA.
+    /// Initialises a card up to INIT_HCA.
     fn bring_up(&mut self, card: usize) {
         self.start_queue(card);
         self.command(card, 0x104, 0, &[0; 8]).unwrap();
@@ -173,7 +173,7 @@ impl Bench {
         self.command(card, 0x102, 0, &[0; 0x18]).unwrap();
     }
 
-    /// An event queue, a completion queue, a region that everybody may reach, a GID, RoCE on.
+    /// Creates an event queue, a completion queue, a region with all rights and a GID, and enables RoCE.
     fn open(&mut self, card: usize) -> Side {
         self.bring_up(card);
         let uar = self.made(card, 0x802, &[0; 8]);
@@ -237,8 +237,7 @@ impl Bench {
         side.pair = self.made(side.card, 0x500, &input);
     }
 
-    /// Takes a queue pair to the state in which it sends; retries and what waits for receives are counted `retries`
-    /// times.
+    /// Takes a queue pair to ready-to-send. `retries` limits both retransmissions and RNR retries.
     fn connect(&mut self, side: &Side, peer: &Side, retries: u64) {
         let mut input = vec![0; 0x108];
         put32(&mut input, 0, side.pair);
@@ -282,7 +281,7 @@ impl Bench {
         (bench, a, b)
     }
 
-    /// Posts a work request of these segments behind the control segment.
+    /// Posts a work request: a control segment, then these segments.
     fn send(&mut self, opcode: u8, immediate: u32, segments: &[[u8; 16]], side: &mut Side) {
         let count = segments.len() + 1;
         let mut request = vec![0; 16];
@@ -309,7 +308,7 @@ impl Bench {
         self.put(side.doorbell, &u32::from(side.received).to_be_bytes());
     }
 
-    /// Time passes, and frames; what is completed then at both sides.
+    /// Advances time and carries frames. Returns the completions of each side.
     fn run(&mut self, time: Nanoseconds, sides: &mut [&mut Side]) -> Vec<Vec<Completion>> {
         let end = self.now + time;
         loop {
@@ -374,7 +373,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn commands_that_are_not_whole_are_not_delivered() {
+fn corrupt_command_entries_fail_delivery() {
     let mut bench = Bench::new();
     bench.start_queue(0);
     type Spoil = fn(&mut [u8; 64], &mut TestMachine);
@@ -393,19 +392,19 @@ fn commands_that_are_not_whole_are_not_delivered() {
 }
 
 #[test]
-fn commands_are_refused_that_are_unknown_malformed_or_too_early() {
+fn unknown_malformed_and_early_commands_are_refused() {
     let mut bench = Bench::new();
     bench.start_queue(0);
-    assert_eq!(bench.command(0, 0x800, 0, &[0; 8]), Err(4), "it is not enabled");
+    assert_eq!(bench.command(0, 0x800, 0, &[0; 8]), Err(4), "not enabled");
     bench.command(0, 0x104, 0, &[0; 8]).unwrap();
-    assert_eq!(bench.command(0, 0x104, 0, &[0; 8]), Err(4), "it is");
+    assert_eq!(bench.command(0, 0x104, 0, &[0; 8]), Err(4), "enabled already");
     assert_eq!(bench.command(0, 0xfff, 0, &[0; 8]), Err(2));
     assert_eq!(bench.command(0, 0x107, 1, &[0; 12]), Err(0x50));
     assert_eq!(bench.command(0, 0x107, 1, &[0, 0, 0, 0, 0, 0, 0, 1]), Err(3));
-    assert_eq!(bench.command(0, 0x800, 0, &[0; 8]), Err(4), "it is not initialised");
+    assert_eq!(bench.command(0, 0x800, 0, &[0; 8]), Err(4), "not initialised");
     assert_eq!(bench.command(0, 0x102, 0, &[0; 0x18]), Err(4), "ISSI is 0");
     bench.command(0, 0x10b, 0, &[0, 0, 0, 1, 0, 0, 0, 0]).unwrap();
-    assert_eq!(bench.command(0, 0x102, 0, &[0; 0x18]), Err(4), "it has no pages");
+    assert_eq!(bench.command(0, 0x102, 0, &[0; 0x18]), Err(4), "no pages");
     bench.give(0, 5);
     bench.command(0, 0x102, 0, &[0; 0x18]).unwrap();
     assert_eq!(bench.complained(0), 8);
@@ -416,7 +415,7 @@ fn commands_are_refused_that_are_unknown_malformed_or_too_early() {
 }
 
 #[test]
-fn objects_that_are_used_stay() {
+fn objects_in_use_cannot_be_destroyed() {
     let (mut bench, a, _) = Bench::pairs();
     let destroy = |bench: &mut Bench, opcode, number: u32| {
         bench.command(0, opcode, 0, &[number.to_be_bytes(), [0; 4]].concat())
@@ -426,14 +425,14 @@ fn objects_that_are_used_stay() {
     assert_eq!(destroy(&mut bench, 0x803, a.uar), Err(9));
     destroy(&mut bench, 0x501, a.pair).unwrap();
     destroy(&mut bench, 0x401, a.completions).unwrap();
-    assert_eq!(destroy(&mut bench, 0x801, a.domain), Err(9), "a key is of it");
+    assert_eq!(destroy(&mut bench, 0x801, a.domain), Err(9), "a key uses the domain");
     destroy(&mut bench, 0x202, a.key >> 8).unwrap();
     destroy(&mut bench, 0x801, a.domain).unwrap();
     destroy(&mut bench, 0x803, a.uar).unwrap();
 }
 
 #[test]
-fn whoever_writes_to_the_firmwares_pages_is_found() {
+fn host_writes_to_firmware_pages_are_detected() {
     let mut bench = Bench::new();
     bench.bring_up(0);
     let page = bench.cards[0].state.pages[1];
@@ -448,7 +447,7 @@ fn whoever_writes_to_the_firmwares_pages_is_found() {
 }
 
 #[test]
-fn a_function_level_reset_forgets_everything() {
+fn function_level_reset_clears_all_state() {
     let (mut bench, ..) = Bench::pairs();
     bench.cards[0].config().write(DEVICE_CONTROL, &0x8000u16.to_le_bytes());
     bench.cards[0].poll(0, &mut bench.machine);
@@ -461,9 +460,9 @@ fn a_function_level_reset_forgets_everything() {
 }
 
 #[test]
-fn messages_of_many_packets_arrive_whole() {
+fn messages_of_many_packets_arrive_complete() {
     let (mut bench, mut a, mut b) = Bench::pairs();
-    // The numbers of packets wrap on the way. The MTU is 256.
+    // Packet numbers wrap during the transfer. The MTU is 256.
     let bytes = pattern(5000);
     bench.put(a.memory, &bytes);
     bench.post(&mut b, 0x1000, 8000);
@@ -472,7 +471,7 @@ fn messages_of_many_packets_arrive_whole() {
     let done = bench.run(1_000_000, &mut [&mut a, &mut b]);
     assert_eq!(done, [vec![(0, 0, 0, 0)], vec![(2, 0, 0, 5000)]]);
     assert_eq!(bench.get(b.memory + 0x1000, 5000), bytes);
-    // A WRITE with immediate takes a receive, and a READ brings the same back.
+    // A WRITE with immediate consumes a receive, and a READ returns the same data.
     bench.post(&mut b, 0, 0);
     let at = remote(&b, 0x2000, b.key);
     bench.send(work_request::WRITE_IMMEDIATE, 7, &[at, data(&a, 0, 700)], &mut a);
@@ -486,7 +485,7 @@ fn messages_of_many_packets_arrive_whole() {
 }
 
 #[test]
-fn atomic_operations_tell_what_was_there() {
+fn atomic_operations_return_the_original_value() {
     let (mut bench, mut a, mut b) = Bench::pairs();
     bench.put(b.memory, &40u64.to_le_bytes());
     let operands = |first: u64, second: u64| {
@@ -509,7 +508,7 @@ fn atomic_operations_tell_what_was_there() {
 }
 
 #[test]
-fn packets_that_are_lost_are_sent_again() {
+fn lost_packets_are_retransmitted() {
     for lost in 0..12 {
         let (mut bench, mut a, mut b) = Bench::pairs();
         let bytes = pattern(2000);
@@ -518,7 +517,7 @@ fn packets_that_are_lost_are_sent_again() {
         bench.send(work_request::SEND, 0, &[data(&a, 0, 2000)], &mut a);
         let at = remote(&b, 0x1000, b.key);
         bench.send(work_request::READ, 0, &[at, data(&a, 0x3000, 2000)], &mut a);
-        // One of each way, somewhere.
+        // Loses one packet in each direction.
         let mut seen = 0;
         for _ in 0..2000 {
             for n in 0..2 {
@@ -539,7 +538,7 @@ fn packets_that_are_lost_are_sent_again() {
 }
 
 #[test]
-fn a_peer_without_a_receive_is_asked_again_until_it_has_one_or_too_often() {
+fn rnr_retries_end_with_a_receive_or_at_their_limit() {
     let (mut bench, mut a, mut b) = Bench::pairs();
     bench.send(work_request::SEND, 0, &[data(&a, 0, 10)], &mut a);
     let done = bench.run(15_000, &mut [&mut a, &mut b]);
@@ -550,11 +549,11 @@ fn a_peer_without_a_receive_is_asked_again_until_it_has_one_or_too_often() {
     bench.send(work_request::SEND, 0, &[data(&a, 0, 10)], &mut a);
     bench.send(work_request::SEND, 0, &[data(&a, 0, 10)], &mut a);
     let done = bench.run(10_000_000, &mut [&mut a, &mut b]);
-    assert_eq!(done[0], [(0xd, 0x16, 1, 0), (0xd, 5, 2, 0)], "retries, and what is flushed");
+    assert_eq!(done[0], [(0xd, 0x16, 1, 0), (0xd, 5, 2, 0)], "RNR retries, then a flush");
 }
 
 #[test]
-fn a_peer_that_does_not_answer_is_given_up() {
+fn silent_peer_exceeds_the_retries() {
     let (mut bench, mut a, mut b) = Bench::pairs();
     bench.cards[1].inject(Fault::NeverAcknowledges);
     bench.post(&mut b, 0, 100);
@@ -565,7 +564,7 @@ fn a_peer_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn what_the_peer_may_not_have_fails_both_sides() {
+fn access_without_rights_fails_both_sides() {
     type Wrong = fn(&Side) -> [u8; 16];
     let wrongs: [Wrong; 3] = [
         |b| remote(b, 0, b.key ^ 1),
@@ -579,7 +578,7 @@ fn what_the_peer_may_not_have_fails_both_sides() {
         let done = bench.run(2_000_000, &mut [&mut a, &mut b]);
         assert_eq!(done, [vec![(0xd, 0x13, 0, 0)], vec![(0xe, 5, 0, 0)]]);
     }
-    // A message that is longer than its receive.
+    // A message longer than its receive.
     let (mut bench, mut a, mut b) = Bench::pairs();
     bench.post(&mut b, 0, 9);
     bench.send(work_request::SEND, 0, &[data(&a, 0, 10)], &mut a);
@@ -588,7 +587,7 @@ fn what_the_peer_may_not_have_fails_both_sides() {
 }
 
 #[test]
-fn what_the_own_side_may_not_have_fails_it_alone() {
+fn local_access_without_rights_fails_only_the_requester() {
     let (mut bench, mut a, mut b) = Bench::pairs();
     let mut segment = data(&a, 0, 10);
     segment[7] ^= 1;
@@ -603,7 +602,7 @@ fn what_the_own_side_may_not_have_fails_it_alone() {
 }
 
 #[test]
-fn states_of_queue_pairs_are_kept_to() {
+fn invalid_state_transitions_are_refused() {
     let (mut bench, a, _) = Bench::pairs();
     let mut input = vec![0; 0x108];
     put32(&mut input, 0, a.pair);
@@ -616,15 +615,15 @@ fn states_of_queue_pairs_are_kept_to() {
     assert_eq!(bench.command(0, 0x503, 0, &input), Err(0x10));
 }
 
-/// Whoever is to be told of completions hears of them a while after the last one, or after so many; or so long after the
+/// A completion event is sent a period after the last completion, after a number of completions, or a period after the
 /// last event.
 #[test]
-fn moderation_holds_events_back() {
+fn moderation_delays_events() {
     const MICROSECOND: Nanoseconds = 1000;
     let (mut bench, mut a, mut b) = Bench::pairs();
-    // Time, in microseconds, and how many were sent before.
+    // Microseconds to run, and messages sent before.
     type Step = (Nanoseconds, u32);
-    let mut told = |mode: u64, period: u64, most: u64, steps: &[Step]| -> Vec<u64> {
+    let mut interrupts_after = |mode: u64, period: u64, most: u64, steps: &[Step]| -> Vec<u64> {
         let mut input = vec![0; 0x108];
         put32(&mut input, 0, a.completions);
         put32(&mut input, 4, 0x13);
@@ -643,7 +642,7 @@ fn moderation_holds_events_back() {
             bench.run(time * MICROSECOND, &mut [&mut a, &mut b]);
             interrupts.push(bench.cards[a.card].counts.interrupts);
         }
-        // All is taken in: of both kinds of queue the next one is told of.
+        // All entries are consumed, and both queues are armed again.
         let events = bench.cards[a.card].counts.interrupts as u32;
         let number = *bench.cards[a.card].state.event_queues.keys().next().unwrap();
         bench.write(a.card, page + 0x40, &(number << 24 | events).to_be_bytes());
@@ -651,17 +650,17 @@ fn moderation_holds_events_back() {
         bench.write(a.card, page + 0x20, &arm.to_be_bytes());
         interrupts
     };
-    // Not armed: nobody is told.
-    assert_eq!(told(1, 100, 3, &[(10, 1)]), [0]);
-    // From each completion on.
-    assert_eq!(told(1, 100, 8, &[(50, 1), (90, 1), (20, 0)]), [0, 0, 1]);
-    // After so many.
-    assert_eq!(told(1, 100, 3, &[(50, 2), (10, 1)]), [1, 2]);
-    assert_eq!(told(1, 100, 0, &[(60, 2), (60, 3), (60, 3), (60, 0)]), [2, 2, 2, 3]);
-    // From the last event on.
-    assert_eq!(told(0, 500, 0, &[(60, 1), (300, 1), (200, 1)]), [3, 3, 4]);
-    assert_eq!(told(0, 500, 0, &[(600, 0), (10, 1)]), [4, 5]);
-    // Not at all.
-    assert_eq!(told(1, 0, 3, &[(10, 1)]), [6]);
+    // Not armed: no event.
+    assert_eq!(interrupts_after(1, 100, 3, &[(10, 1)]), [0]);
+    // The period starts at each completion.
+    assert_eq!(interrupts_after(1, 100, 8, &[(50, 1), (90, 1), (20, 0)]), [0, 0, 1]);
+    // The number of completions is reached.
+    assert_eq!(interrupts_after(1, 100, 3, &[(50, 2), (10, 1)]), [1, 2]);
+    assert_eq!(interrupts_after(1, 100, 0, &[(60, 2), (60, 3), (60, 3), (60, 0)]), [2, 2, 2, 3]);
+    // The period starts at the last event.
+    assert_eq!(interrupts_after(0, 500, 0, &[(60, 1), (300, 1), (200, 1)]), [3, 3, 4]);
+    assert_eq!(interrupts_after(0, 500, 0, &[(600, 0), (10, 1)]), [4, 5]);
+    // No moderation.
+    assert_eq!(interrupts_after(1, 0, 3, &[(10, 1)]), [6]);
     assert_eq!(bench.complained(0), 0);
 }

@@ -1,4 +1,4 @@
-//! Send queues of Ethernet at work.
+//! Execution of Ethernet send queues.
 
 use super::completion_queue::{REQUEST_DONE, REQUEST_FAILED};
 use super::fields::{put16, put32};
@@ -13,16 +13,16 @@ use crate::offload::{self, ETHERNET, VLAN};
 
 /// Shortest frame without FCS.
 const SHORTEST: usize = 60;
-/// Longest one, for segmentation.
+/// Longest frame before segmentation.
 const LONGEST: usize = 1 << 17;
 
 impl Mlx5 {
-    /// Carries out what was posted to a send queue.
+    /// Executes the posted work requests of a send queue.
     pub(super) fn run_send_queue(&mut self, number: u32, machine: &mut dyn Machine) {
         while self.send_one(number, machine) {}
     }
 
-    /// Carries out the next work request; whether there was one.
+    /// Executes the next work request. Returns whether there was one.
     fn send_one(&mut self, number: u32, machine: &mut dyn Machine) -> bool {
         let Some(queue) = self.state.send_queues.get(&number) else { return false };
         let hangs = self.has(Fault::NeverSends) || {
@@ -43,7 +43,9 @@ impl Mlx5 {
             return self.fail_send(number, consumer, 0, LOCAL_OPERATION, machine);
         }
         let Some(request) = read_request(&queue, waiting, machine) else {
-            self.complain(format!("send queue {number:#x}: no whole work request at {consumer}"));
+            self.complain(format!(
+                "send queue {number:#x}: no complete work request at {consumer}"
+            ));
             return self.fail_send(number, consumer, 0, LOCAL_OPERATION, machine);
         };
         let control = Control::read(&request);
@@ -94,7 +96,7 @@ impl Mlx5 {
         true
     }
 
-    /// A work request fails, and the queue with it.
+    /// Fails a work request, and the queue with it.
     fn fail_send(
         &mut self,
         number: u32,
@@ -115,7 +117,7 @@ impl Mlx5 {
         false
     }
 
-    /// The frames of a work request; or the syndrome and why.
+    /// The frames of a work request. An error is the syndrome and its reason.
     fn frames_of(
         &mut self,
         queue: &WorkQueue,
@@ -157,7 +159,7 @@ impl Mlx5 {
                 }
             }
         }
-        // A tag that is inserted counts as given with what is inline.
+        // An inserted tag counts as inline.
         let least = match self.settings.min_inline.min(queue.min_inline.max(1)) {
             0 => 0,
             _ if head.tag.is_some() => 0,
@@ -173,7 +175,7 @@ impl Mlx5 {
         }
         let frames = match segments {
             true => offload::segment(&frame, head.inlined, head.mss)
-                .ok_or((LOCAL_OPERATION, "TCP segments of something else".to_string()))?,
+                .ok_or((LOCAL_OPERATION, "segmentation of a frame that is not TCP".to_string()))?,
             false => {
                 offload::fill_sums(&mut frame, head.sums);
                 vec![frame]
@@ -191,7 +193,7 @@ impl Mlx5 {
     }
 }
 
-/// The next work request of a queue that has so many blocks posted, if it is whole.
+/// Reads the next work request of a queue with `waiting` posted blocks, if it is complete.
 fn read_request(queue: &WorkQueue, waiting: u16, machine: &mut dyn Machine) -> Option<Vec<u8>> {
     let mut bytes = vec![0; BLOCK];
     machine.read(queue.block(queue.consumer)?, &mut bytes).ok()?;

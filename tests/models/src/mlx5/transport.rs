@@ -1,4 +1,4 @@
-//! What queue pairs have to do: frames that are RoCE packets, timers, completions with errors.
+//! Transport of queue pairs: RoCE packets, timers, error completions.
 
 use super::completion_queue::{RECEIVE_FAILED, REQUEST_FAILED};
 use super::fields::{be16, put16, put32};
@@ -8,15 +8,15 @@ use super::work_request::{BLOCK, Control, FLUSHED};
 use super::{Fault, Mlx5};
 use crate::{Machine, Nanoseconds};
 
-/// How often receives are looked for that were posted to a queue pair that has failed: receives have no doorbell.
-const LOOK: Nanoseconds = 1_000_000;
-/// The number on the wire of queue pairs for management.
+/// Interval at which a failed queue pair is polled for new receives, because receives have no doorbell.
+const FLUSH_INTERVAL: Nanoseconds = 1_000_000;
+/// Number on the wire of management queue pairs.
 const MANAGEMENT: u32 = 1;
-/// The event of a queue pair that a packet has come to before it could send.
+/// Event: a packet has arrived before the queue pair was ready to send.
 const ESTABLISHED: u8 = 2;
 
 impl Mlx5 {
-    /// Takes a frame, if it is a RoCE packet for this function.
+    /// Handles a frame if it is a RoCE packet for this function. Returns false otherwise.
     pub(super) fn take_packet(&mut self, frame: &[u8], machine: &mut dyn Machine) -> bool {
         if !self.state.vport.has_roce() || !self.is_own(&frame[..6]) {
             return false;
@@ -38,7 +38,7 @@ impl Mlx5 {
             return true;
         };
         self.state.active.insert(number);
-        self.tell_of_first(number, machine);
+        self.report_first_packet(number, machine);
         match packet.is_response() {
             true => self.take_response(number, &packet, machine),
             false => self.take_request(number, &packet, machine),
@@ -47,13 +47,13 @@ impl Mlx5 {
         true
     }
 
-    /// Whether this is the address of the function, or of one of its GIDs.
+    /// Whether this is the MAC address of the function or of one of its GIDs.
     fn is_own(&self, address: &[u8]) -> bool {
         let mut gids = self.state.gids.values();
         address == self.settings.mac || gids.any(|gid| gid[0x12..0x18] == *address)
     }
 
-    /// The queue pair that a packet is for.
+    /// The destination queue pair of a packet.
     fn pair_of(&self, packet: &Packet) -> Option<u32> {
         let pairs = &self.state.queue_pairs;
         let pair = match packet.pair {
@@ -70,20 +70,20 @@ impl Mlx5 {
         if packet.partition & 0x7fff != 0x7fff {
             return None;
         }
-        // A connection hears its peer alone.
+        // A connection accepts only its peer's packets.
         let (_, remote) = pair.gids();
         (is_datagram || remote == packet.path.source).then_some(pair.number)
     }
 
-    fn tell_of_first(&mut self, number: u32, machine: &mut dyn Machine) {
+    fn report_first_packet(&mut self, number: u32, machine: &mut dyn Machine) {
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
         let first = pair.service == Service::Reliable && pair.state == State::ReadyToReceive;
         if first && !std::mem::replace(&mut pair.established, true) {
-            self.tell_of(ESTABLISHED, number, 0, machine);
+            self.report_event(ESTABLISHED, number, 0, machine);
         }
     }
 
-    /// Sends a packet from the GID at this index, or from `path` if that has one.
+    /// Sends a packet from the GID at this index, with the GID's VLAN tag if it has one.
     pub(super) fn send_packet(&mut self, gid: u16, packet: Packet) {
         let Some(entry) = self.state.gids.get(&gid) else { return };
         let mut path = Path {
@@ -107,7 +107,7 @@ impl Mlx5 {
         }
     }
 
-    /// Does what is due of queue pairs; when there is something again.
+    /// Runs the active queue pairs. Returns the time of the next work.
     pub(super) fn drive_queue_pairs(&mut self, machine: &mut dyn Machine) -> Option<Nanoseconds> {
         let mut next: Option<Nanoseconds> = None;
         for number in self.state.active.clone() {
@@ -129,7 +129,7 @@ impl Mlx5 {
 
     fn due(&self, pair: &QueuePair) -> Option<Nanoseconds> {
         if pair.state == State::Failed {
-            return Some(self.now + LOOK);
+            return Some(self.now + FLUSH_INTERVAL);
         }
         if !pair.answers.is_empty() {
             return Some(self.now);
@@ -137,7 +137,7 @@ impl Mlx5 {
         [pair.deadline, pair.resend_at].into_iter().flatten().min()
     }
 
-    /// A queue pair has failed: everything that is posted, signaled or not, comes back.
+    /// Flushes a failed queue pair: all posted requests, signaled or not, complete with an error.
     pub(super) fn flush(&mut self, number: u32, machine: &mut dyn Machine) {
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
         let (receives, sends) = pair.posted(machine);
@@ -154,7 +154,7 @@ impl Mlx5 {
             let _ = machine.read(at, &mut block);
             let control = Control::read(&block);
             sent.push((control.opcode, pair.send_consumer, FLUSHED));
-            // What makes no sense is taken as the last.
+            // An invalid request counts as the last.
             let waiting = sends.wrapping_sub(pair.send_consumer);
             let blocks = control.blocks().min(waiting);
             pair.send_consumer = pair.send_consumer.wrapping_add(blocks);
@@ -172,7 +172,7 @@ impl Mlx5 {
         }
     }
 
-    /// A completion with an error.
+    /// Writes an error completion.
     pub(super) fn complete_failed(
         &mut self,
         number: u32,
@@ -196,7 +196,7 @@ impl Mlx5 {
         self.complete(queue, entry, true, machine);
     }
 
-    /// The queue pair fails.
+    /// Moves the queue pair to the error state.
     pub(super) fn fail_pair(&mut self, number: u32, machine: &mut dyn Machine) {
         if let Some(pair) = self.state.queue_pairs.get_mut(&number) {
             pair.state = State::Failed;

@@ -1,18 +1,18 @@
-//! Work requests that change memory keys (UMR).
+//! UMR: work requests that change memory keys.
 
 use super::Mlx5;
 use super::fields::{be16, be32, be64, get, set};
 use super::memory_key::{Access, LOCAL_PROTECTION, LOCAL_READ};
 use crate::Machine;
 
-/// The syndrome of one that fails.
+/// Syndrome of a failed UMR.
 const BIND: u8 = 6;
-/// Rights and what else is one bit: its bit in the mask, in the context.
+/// Single-bit fields: bit in the mask, bit in the context.
 const SINGLE: [(u32, usize); 7] =
     [(8, 0x67), (17, 0x15), (18, 0x14), (19, 0x13), (20, 0x12), (21, 0x11), (29, 1)];
 
 impl Mlx5 {
-    /// Carries out the work request; the syndrome if it fails.
+    /// Executes the work request. An error is the syndrome.
     pub(super) fn change_key(
         &mut self,
         access: Access,
@@ -47,7 +47,7 @@ impl Mlx5 {
         };
         // Lists are padded to 64 bytes.
         let room = found.room.next_multiple_of(64);
-        // A key that was not made for it cannot be changed.
+        // Only a key that was created with UMR enabled can be changed.
         if refused || get(&found.context, 0x10, 1) == 0 || offset + list.len() > room {
             return Err(BIND);
         }
@@ -79,7 +79,7 @@ impl Mlx5 {
         Ok(())
     }
 
-    /// What a SEND with invalidate does at its receiver; whether it may.
+    /// Invalidates a key for a received SEND with invalidate. Returns whether that is permitted.
     pub(super) fn invalidate(&mut self, key: u32, domain: u32) -> bool {
         let Some(found) = self.state.keys.get_mut(&(key >> 8)) else { return false };
         let allowed = get(&found.context, 0x67, 1) == 1 && found.domain() == domain;

@@ -1,4 +1,4 @@
-//! The function's port of the card's own switch: addresses, filters, counters; and the table of GIDs.
+//! The function's vport, its port of the card's switch: addresses, filters, counters; and the GID table.
 
 use super::command::{BAD_INDEX, BAD_PARAMETER, BAD_RESOURCE, Reply, done, refuse};
 use super::fields::{be16, be32, get, put32, put64, set};
@@ -11,7 +11,7 @@ pub const GIDS: u16 = 16;
 const LISTS: usize = 3;
 const MOST_ADDRESSES: usize = 256;
 
-/// What passes the port.
+/// Counters of frames through the port.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
     pub frames: u64,
@@ -20,17 +20,17 @@ pub struct Traffic {
 
 /// The context of the port.
 pub struct Context {
-    /// As it is queried, without lists.
+    /// The context as queried, without lists.
     bytes: Vec<u8>,
     lists: [Vec<[u8; 8]>; LISTS],
-    /// Broadcast, unicast and multicast; received and sent.
+    /// Broadcast, unicast and multicast traffic; each received and sent.
     traffic: [[Traffic; 2]; 3],
-    /// Frames for receive queues that had no buffers.
+    /// Frames dropped because their receive queue had no buffers.
     pub out_of_buffers: u32,
 }
 
 impl Context {
-    /// As after a reset.
+    /// The context after a reset.
     pub fn new(settings: &Config) -> Context {
         let [a, b, c, d, e, f] = settings.mac;
         let mut bytes = vec![0; 0x100];
@@ -43,7 +43,7 @@ impl Context {
         Context { bytes, lists, traffic, out_of_buffers: 0 }
     }
 
-    /// Whether RoCE is on.
+    /// Whether RoCE is enabled.
     pub fn has_roce(&self) -> bool {
         self.bytes[3] & 1 == 1
     }
@@ -52,7 +52,7 @@ impl Context {
         &self.bytes[0xf6..0xfc]
     }
 
-    /// Whether a frame to this address goes in.
+    /// Whether the port accepts frames to this address.
     pub fn accepts(&self, address: &[u8]) -> bool {
         let promiscuous = self.bytes[0xf0] >> 5;
         let listed = |list: usize| self.lists[list].iter().any(|entry| &entry[2..] == address);
@@ -65,7 +65,7 @@ impl Context {
         }
     }
 
-    /// Counts a frame that was received, or sent.
+    /// Counts a received or sent frame.
     pub fn count(&mut self, frame: &[u8], sent: bool) {
         let kind = match frame {
             [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => 0,
@@ -79,7 +79,7 @@ impl Context {
 
 impl Mlx5 {
     pub(super) fn vport_command(&mut self, opcode: u16, input: &[u8], room: usize) -> Reply {
-        // Where another port could be meant.
+        // These commands have a port number, which must be 0.
         let other = matches!(opcode, 0x750..=0x755 | 0x76f | 0x770) && be32(input, 8) != 0;
         if other {
             return refuse(BAD_PARAMETER, format!("port {:#x}", be32(input, 8)));
@@ -153,9 +153,9 @@ impl Mlx5 {
         let mtu = self.settings.mtu;
         let port = &mut self.state.vport;
         if selected >> 1 & 1 == 1 && context[3] & 1 == 1 && !has_roce {
-            return refuse(BAD_PARAMETER, "it has no RoCE");
+            return refuse(BAD_PARAMETER, "the function has no RoCE");
         }
-        // The MTU counts the bytes of a frame, with VLAN tag and FCS, as that of the port does.
+        // The MTU includes header, VLAN tag and FCS, as the port's MTU does.
         if selected >> 6 & 1 == 1 && get(context, 0x130, 16) > u64::from(mtu) + 22 {
             return refuse(BAD_PARAMETER, format!("an MTU of {}", get(context, 0x130, 16)));
         }
@@ -190,7 +190,8 @@ impl Mlx5 {
         if index >= GIDS || !self.settings.roce {
             return refuse(BAD_INDEX, format!("GID {index}"));
         }
-        let entry: [u8; 32] = input[0x10..0x30].try_into().expect("as long as its form says");
+        let entry: [u8; 32] =
+            input[0x10..0x30].try_into().expect("the command's format has this length");
         if entry == [0; 32] {
             self.state.gids.remove(&index);
             return done();

@@ -1,4 +1,4 @@
-//! Send and receive queues of Ethernet: what the commands make of them.
+//! Ethernet send and receive queues: their commands and state.
 
 use super::Mlx5;
 use super::buffer::Buffer;
@@ -7,7 +7,7 @@ use super::fields::{be32, get};
 use super::objects::{Kind, To};
 use crate::Machine;
 
-/// State of a queue.
+/// States of a queue.
 pub const RESET: u8 = 0;
 pub const READY: u8 = 1;
 pub const FAILED: u8 = 3;
@@ -16,12 +16,13 @@ pub const FAILED: u8 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueue {
     pub buffer: Buffer,
-    /// Blocks, and bytes of one, as log2.
+    /// Log2 of the number of blocks.
     pub log: u32,
+    /// Log2 of a block's bytes.
     pub stride: u32,
     /// The doorbell record.
     pub record: u64,
-    /// The next block.
+    /// The next block to execute.
     pub consumer: u16,
     pub completions: u32,
     pub state: u8,
@@ -29,11 +30,11 @@ pub struct WorkQueue {
     pub uar: u32,
     /// The transport interface; 0: none.
     pub tis: u32,
-    /// The reserved key means bus addresses here.
+    /// The queue may use the reserved key.
     pub reserved_key: bool,
-    /// VLAN tags stay in frames that are received.
+    /// VLAN tags stay in received frames.
     pub keeps_tags: bool,
-    /// What of a frame must be in the work request itself.
+    /// Headers of a frame that must be inline in the work request.
     pub min_inline: u8,
 }
 
@@ -43,7 +44,7 @@ impl WorkQueue {
         self.buffer.at((u64::from(number) & ((1 << self.log) - 1)) << self.stride)
     }
 
-    /// The counter in the doorbell record: of a receive queue, or of a send queue.
+    /// Reads the counter of posted blocks from the doorbell record: the send or the receive counter.
     pub fn posted(&self, send: bool, machine: &mut dyn Machine) -> u16 {
         let mut bytes = [0; 4];
         let _ = machine.read(self.record + if send { 4 } else { 0 }, &mut bytes);
@@ -92,7 +93,7 @@ impl Mlx5 {
             return refuse(BAD_PARAMETER, "only cyclic queues are modelled");
         }
         if get(context, 8, 4) != RESET.into() {
-            return refuse(BAD_PARAMETER, "a new queue is in reset");
+            return refuse(BAD_PARAMETER, "a new queue must be in reset");
         }
         let completions = get(context, 0x48, 24) as u32;
         if !self.state.completion_queues.contains_key(&completions) {
@@ -103,13 +104,13 @@ impl Mlx5 {
             return refuse(BAD_PARAMETER, format!("a doorbell record at {record:#x}"));
         }
         let (domain, tis) = (get(part, 0x48, 24) as u32, get(context, 0x168, 24) as u32);
-        // Send queues have no domain, nor has a queue that only exists to drop frames.
+        // Send queues have no domain. A receive queue that only drops frames has none, either.
         if !send && domain != 0 {
             self.check_domain(domain)?;
         }
         if send {
             self.check_uar(uar)?;
-            // One without a transport interface sends nothing: it is for changes of keys.
+            // A queue without a transport interface sends no frames: it is for key changes.
             let count = get(context, 0x100, 16);
             if count > 1 || (count == 1) != self.exists(Kind::Tis, tis) {
                 return refuse(BAD_RESOURCE, format!("{count} TIS {tis:#x}"));
@@ -152,7 +153,7 @@ impl Mlx5 {
             return refuse(BAD_RESOURCE_STATE, format!("state {}, not {old}", queue.state));
         }
         match (old, new) {
-            // To itself: rate limits, or whether tags are stripped.
+            // Unchanged state: rate limits or tag stripping change.
             (READY, READY) => {}
             (RESET, READY) | (RESET | READY, FAILED) => queue.state = new,
             (READY | FAILED, RESET) => (queue.state, queue.consumer) = (new, 0),

@@ -1,4 +1,4 @@
-//! Work requests as they lie in send queues: blocks of 64 bytes, segments of 16.
+//! Layout of work requests in send queues: blocks of 64 bytes, segments of 16.
 
 use super::fields::{be16, be32, be64};
 
@@ -15,7 +15,7 @@ pub const COMPARE_SWAP: u8 = 0x11;
 pub const FETCH_ADD: u8 = 0x12;
 pub const UMR: u8 = 0x25;
 
-/// Bytes of a block, of a segment.
+/// Bytes of a block, and of a segment.
 pub const BLOCK: usize = 64;
 pub const SEGMENT: usize = 16;
 
@@ -23,24 +23,24 @@ pub const SEGMENT: usize = 16;
 pub const LOCAL_OPERATION: u8 = 2;
 pub const FLUSHED: u8 = 5;
 
-/// What begins every work request.
+/// The control segment, the first of every work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
     pub opcode: u8,
     pub counter: u16,
     pub queue: u32,
-    /// Segments, with this one.
+    /// Number of segments, including this one.
     pub segments: usize,
     pub fence: u8,
-    /// It wants a completion.
+    /// Requests a completion.
     pub signaled: bool,
     pub solicited: bool,
-    /// An immediate, or a key.
+    /// Immediate data, or a key.
     pub immediate: u32,
 }
 
 impl Control {
-    /// Reads it.
+    /// Parses the segment.
     pub fn read(bytes: &[u8]) -> Control {
         let (first, second) = (be32(bytes, 0), be32(bytes, 4));
         Control {
@@ -55,7 +55,7 @@ impl Control {
         }
     }
 
-    /// Blocks that it takes.
+    /// Blocks of the work request.
     pub fn blocks(&self) -> u16 {
         self.segments.div_ceil(BLOCK / SEGMENT).max(1) as u16
     }
@@ -70,34 +70,34 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Reads it; None if bytes follow in the work request itself.
+    /// Parses a data segment; None if inline data follows.
     pub fn read(bytes: &[u8]) -> Option<Segment> {
         let length = be32(bytes, 0);
         let segment = Segment { key: be32(bytes, 4), address: be64(bytes, 8), length };
         (length >> 31 == 0).then_some(segment)
     }
 
-    /// Reads one of a receive, where the uppermost bit of the length asks for padding in front, which is none here.
+    /// Parses a segment of a receive. The top bit of its length requests padding, which is not modelled.
     pub fn of_receive(bytes: &[u8]) -> Segment {
         let length = be32(bytes, 0) & 0x7fff_ffff;
         Segment { key: be32(bytes, 4), address: be64(bytes, 8), length }
     }
 }
 
-/// What the Ethernet segment says.
+/// The Ethernet segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Ethernet {
-    /// Checksums of layer 3, of layer 4.
+    /// Checksum offload: layer 3, layer 4.
     pub sums: (bool, bool),
     pub mss: usize,
-    /// Bytes of the frame in the work request.
+    /// Inline bytes of the frame.
     pub inlined: usize,
-    /// A VLAN tag that is inserted.
+    /// VLAN tag to insert.
     pub tag: Option<u16>,
 }
 
 impl Ethernet {
-    /// Reads it.
+    /// Parses the segment.
     pub fn read(bytes: &[u8]) -> Ethernet {
         let size = be16(bytes, 12);
         let inserts = size & 0x8000 != 0;

@@ -1,13 +1,14 @@
-//! AMD's non-transparent bridge: a primary and a secondary side. Registers as in Linux
+//! Model of AMD's non-transparent bridge: a primary and a secondary side. Registers as in Linux
 //! `drivers/ntb/hw/amd/ntb_hw_amd.{c,h}`.
 //!
-//! Each side has a bank of registers at 0x400, and sees the other's at 0x800, with or without a link: they are one
-//! device's. Who owns memory writes where windows end into the other's bank. Sixteen scratchpads are shared by both.
+//! Each side has a bank of registers at 0x400, and sees the other's at 0x800. Both are in one device, so access does
+//! not need a link. The owner of the memory writes a window's translation and limit into the other side's bank. Both
+//! sides share sixteen scratchpads.
 //!
-//! The link is trained before drivers are there, and they hear of it only when a cable is pulled out or put back. A side
-//! says that it is ready, the other reads that.
+//! The link is trained before drivers start. Link events come only when the cable is unplugged or plugged in. Each side
+//! sets a ready bit, which the other side reads.
 //!
-//! Not modelled: power events, and vectors that are shared.
+//! Not modelled: power events, and shared vectors.
 
 use super::Counts;
 use super::crossing::{Crossing, TRAINING};
@@ -17,15 +18,15 @@ use crate::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device with windows behind BARs 2 and 4.
+/// PCI device id of a device with windows behind BARs 2 and 4.
 pub const DEVICE: u16 = 0x148b;
-/// One with another window, behind BAR 1.
+/// PCI device id of a device with a third window, behind BAR 1.
 pub const THREE_WINDOWS: u16 = 0x145b;
 
 const REGISTERS: Bar = Bar { index: 0, size: 0x1_0000 };
 const MSIX_TABLE: u32 = 0x4000;
 const MSIX_PENDING: u32 = 0x5000;
-/// 16 bells, 8 for events.
+/// Vectors: 16 for doorbells, 8 for events.
 const VECTORS: u16 = 24;
 const BELLS: u16 = 16;
 const EVENT_VECTOR: u16 = 16;
@@ -39,27 +40,27 @@ const READY: u32 = 2;
 /// Link status of the function: 16 lanes, 8 GT/s.
 const LINK_STATUS: u16 = 0x0103;
 
-/// What the model does wrong, or firmware has set up wrongly.
+/// Faults to inject, of the device or of its set-up by firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The first window's BAR was given no memory.
+    /// The first window's BAR has no memory.
     NoWindow,
-    /// The limit of a window cannot be written.
+    /// Limits of windows are read-only.
     NoLimit,
-    /// The translation of a window cannot be written.
+    /// Translations of windows are read-only.
     NoTranslation,
-    /// Bells set their bit and raise no interrupt.
+    /// Doorbells set their bit but raise no interrupt.
     NoInterrupt,
-    /// Bells do not arrive.
+    /// Doorbells are lost.
     NoBell,
-    /// Scratchpads do not keep what is written.
+    /// Writes to scratchpads are lost.
     NoScratchpad,
-    /// A byte of each 16 KiB that are written is wrong.
+    /// A byte in every 16 KiB of written memory is wrong.
     Corrupt,
 }
 
 impl Fault {
-    /// By name.
+    /// Faults by name.
     pub const NAMED: [(&str, Fault); 7] = [
         ("no-window", Fault::NoWindow),
         ("no-limit", Fault::NoLimit),
@@ -71,25 +72,25 @@ impl Fault {
     ];
 }
 
-/// How the two functions are.
+/// Properties of the two functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// PCI device id.
     pub device: u16,
     /// Bytes of each window, a power of two.
     pub window: u64,
-    /// What is wrong.
+    /// Injected fault.
     pub fault: Option<Fault>,
 }
 
 impl Config {
-    /// A good one.
+    /// A configuration without a fault.
     pub fn new(device: u16, window: u64) -> Self {
         Config { device, window, fault: None }
     }
 }
 
-/// A bank of registers. Windows are those behind BARs 1, 2 and 4: translation and bytes.
+/// A bank of registers. Windows are behind BARs 1, 2 and 4. Each has a translation and a limit in bytes.
 #[derive(Clone, Debug)]
 struct Bank {
     control: u32,
@@ -98,7 +99,7 @@ struct Bank {
     limits: [u64; 3],
     bells: u16,
     bells_masked: u16,
-    /// Bells whose interrupt was not raised yet.
+    /// Doorbells whose interrupt was not raised yet.
     unsent: u16,
     events: u32,
     events_masked: u32,
@@ -125,8 +126,8 @@ impl Bank {
         }
     }
 
-    /// The driver knows single events only: one replaces what was there.
-    fn tell(&mut self, event: u32) {
+    /// Reports an event. It replaces a pending one, because the driver handles single events only.
+    fn report_event(&mut self, event: u32) {
         (self.events, self.event_unsent) = (event, true);
     }
 
@@ -183,18 +184,18 @@ impl Bank {
     }
 }
 
-/// What is done to the other machine's registers.
+/// A posted write to the other side's registers.
 #[derive(Clone, Copy, Debug)]
 enum Signal {
     Scratchpad(usize, u32),
     Bell(u16),
 }
 
-/// Both sides.
+/// The device: both sides.
 struct Pair {
     banks: [Bank; 2],
     scratchpads: [u32; 16],
-    /// What is under way to each.
+    /// Posted accesses to each machine.
     to: [Crossing<Signal>; 2],
     trained_at: Option<Nanoseconds>,
     link: bool,
@@ -202,7 +203,7 @@ struct Pair {
     fault: Option<Fault>,
 }
 
-/// The function in one of the two machines.
+/// The function of one side, in its machine.
 pub struct AmdNtb {
     pair: Arc<Mutex<Pair>>,
     me: usize,
@@ -211,7 +212,7 @@ pub struct AmdNtb {
 }
 
 impl AmdNtb {
-    /// The functions of both machines: primary and secondary side.
+    /// Creates the functions of both machines: primary and secondary side.
     pub fn pair(settings: Config) -> [AmdNtb; 2] {
         assert!(settings.window.is_power_of_two(), "a BAR's size is a power of two");
         let pair = Arc::new(Mutex::new(Pair {
@@ -228,7 +229,7 @@ impl AmdNtb {
             let mut config = ConfigSpace::new(0x1022, settings.device, 0x06_80_00, 0)
                 .subsystem(0x1022, settings.device);
             let mut bars = vec![REGISTERS];
-            // Behind BAR 1 there is room for a BAR only if that before it is of 32 bits.
+            // BAR 1 is free only if BAR 0 has 32 bits.
             config = match three {
                 true => config
                     .memory_bar_32(0, REGISTERS.size as u32)
@@ -254,17 +255,17 @@ impl AmdNtb {
         self.pair.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cable is pulled out, or put back.
+    /// Unplugs the cable, or plugs it in.
     pub fn set_cable(&self, there: bool) {
         self.state().cable = there;
     }
 
-    /// From now on this is wrong, or nothing.
+    /// Replaces the injected fault; None removes it.
     pub fn inject(&self, fault: Option<Fault>) {
         self.state().fault = fault;
     }
 
-    /// Where accesses through the other machine's window behind BAR 2 end in this one's memory: from, and how many bytes.
+    /// The memory of this machine that the other machine's window behind BAR 2 exposes: start and bytes.
     pub fn exposed(&self) -> (u64, u64) {
         let other = &self.state().banks[1 - self.me];
         (other.translations[1], other.limits[1])
@@ -272,7 +273,7 @@ impl AmdNtb {
 }
 
 impl Pair {
-    /// A cable that is put back is a link some time later.
+    /// Trains the link for some time after the cable is plugged in.
     fn train(&mut self, now: Nanoseconds) {
         match (self.cable, self.link) {
             (true, false) => {
@@ -292,10 +293,12 @@ impl Pair {
         if !up {
             self.to.iter_mut().for_each(Crossing::clear);
         }
-        self.banks.iter_mut().for_each(|bank| bank.tell(if up { LINK_UP } else { LINK_DOWN }));
+        self.banks
+            .iter_mut()
+            .for_each(|bank| bank.report_event(if up { LINK_UP } else { LINK_DOWN }));
     }
 
-    /// Where an access of `me` through a window ends at the other machine.
+    /// Translates an access of `me` through a window to the other machine's memory.
     fn translated(&self, me: usize, bar: u8, offset: u64, len: usize) -> Option<u64> {
         let window = match bar {
             1 => 0,
@@ -332,7 +335,7 @@ impl Pair {
     }
 }
 
-/// Whose bank an offset lies in.
+/// The side whose bank contains the offset.
 fn bank_of(me: usize, offset: u64) -> Option<usize> {
     match offset {
         0x400..0x800 => Some(me),
@@ -362,11 +365,11 @@ impl Function for AmdNtb {
         let (me, peer) = (self.me, 1 - self.me);
         let mut guard = self.state();
         let pair = &mut *guard;
-        pair.to[me].see(&self.config);
+        pair.to[me].update_master(&self.config);
         if bar != 0 {
             match pair.translated(me, bar, offset, into.len()) {
                 Some(address) => {
-                    // What was written before arrives before.
+                    // Earlier writes arrive before a load.
                     pair.deliver(peer);
                     pair.to[peer].load(address, into);
                 }
@@ -395,7 +398,7 @@ impl Function for AmdNtb {
         let me = self.me;
         let mut guard = self.state();
         let pair = &mut *guard;
-        pair.to[me].see(&self.config);
+        pair.to[me].update_master(&self.config);
         let value = number(bytes);
         match (bar, offset) {
             (0, 0x200) => pair.banks[me].control = value as u32,
@@ -404,7 +407,7 @@ impl Function for AmdNtb {
                 let n = (offset - 0x210) as usize / 4;
                 match n / 8 == me {
                     true => pair.scratchpads[n] = value as u32,
-                    // The other's comes behind what was written through windows.
+                    // A write to the other side's scratchpads arrives after earlier writes through windows.
                     false => pair.to[1 - me].post(Signal::Scratchpad(n, value as u32)),
                 }
             }
@@ -429,7 +432,7 @@ impl Function for AmdNtb {
         let me = self.me;
         let mut guard = self.state();
         let pair = &mut *guard;
-        pair.to[me].see(&self.config);
+        pair.to[me].update_master(&self.config);
         pair.train(now);
         pair.deliver(me);
         let silent = pair.fault == Some(Fault::NoInterrupt);
@@ -509,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_is_ready_is_seen_by_the_other() {
+    fn ready_side_is_visible_to_the_other() {
         let mut world = World::up();
         assert_eq!((world.read(0, 0, 0x408), world.read(1, 0, 0x408)), (0, 1));
         world.write(1, 0, 0x408, &3u32.to_le_bytes());
@@ -529,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_lead_where_the_other_says_and_signals_come_behind() {
+    fn windows_are_translated_and_signals_stay_ordered() {
         let mut world = World::up();
         world.write(0, 0, 0x838, &0x4000u64.to_le_bytes());
         world.write(0, 0, 0x818, &0x1000u64.to_le_bytes());
@@ -540,7 +543,7 @@ mod tests {
         world.write(1, 4, 0, &[7; 4]);
         world.write(1, 0, 0x210, &9u32.to_le_bytes());
         world.write(1, 0, 0x454, &4u16.to_le_bytes());
-        assert_eq!(world.read(1, 2, 0xffc), 0x0707_0707, "a load comes behind");
+        assert_eq!(world.read(1, 2, 0xffc), 0x0707_0707, "a load comes after earlier writes");
         world.poll(TRAINING);
         assert_eq!(world.read(0, 0, 0x210), 9);
         assert_eq!(world.read(0, 0, 0x460) as u16, 4);

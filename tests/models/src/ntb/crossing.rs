@@ -1,24 +1,24 @@
-//! What crosses a bridge to one of its machines: accesses to memory there, and what is done to registers, in order.
+//! Accesses that cross a bridge to one machine, in order: to its memory and to its registers.
 
 use crate::{ConfigSpace, Memory, Nanoseconds};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How long a link takes to be trained.
+/// Duration of link training.
 pub const TRAINING: Nanoseconds = 100_000_000;
 
-/// What a machine's accesses came to.
+/// Counters of a machine's accesses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Writes through windows.
     pub window_writes: u64,
-    /// Accesses through a window that led nowhere.
+    /// Accesses through a window outside its translation.
     pub missed: u64,
-    /// Such as led to where there is no memory.
+    /// Accesses translated to addresses without memory.
     pub unreachable: u64,
-    /// Bells that were rung.
+    /// Doorbells rung.
     pub rung: u64,
-    /// Interrupts that were raised in this machine.
+    /// Interrupts raised in this machine.
     pub interrupts: u64,
 }
 
@@ -36,20 +36,20 @@ impl Counts {
     }
 }
 
-/// What is under way. `R` is what is done to registers.
+/// A posted access. `R` is an access to registers.
 #[derive(Clone, Debug)]
 enum Posted<R> {
     Write(u64, Vec<u8>),
     Register(R),
 }
 
-/// The way to a machine.
+/// Posted accesses to a machine, and its memory.
 pub struct Crossing<R> {
     arriving: VecDeque<Posted<R>>,
     memory: Option<Arc<dyn Memory>>,
-    /// The machine lets its function reach memory.
+    /// Bus mastering of the machine's function is enabled.
     master: bool,
-    /// Accesses that led to where there is no memory.
+    /// Accesses to addresses without memory.
     pub unreachable: u64,
 }
 
@@ -58,13 +58,13 @@ impl<R> Crossing<R> {
         Crossing { arriving: VecDeque::new(), memory: None, master: false, unreachable: 0 }
     }
 
-    /// What reaches the machine's memory.
+    /// Sets the access to the machine's memory.
     pub fn attach(&mut self, memory: Arc<dyn Memory>) {
         self.memory = Some(memory);
     }
 
-    /// Takes note of what the machine's driver lets the function do.
-    pub fn see(&mut self, config: &ConfigSpace) {
+    /// Reads the bus master enable from the function's configuration space.
+    pub fn update_master(&mut self, config: &ConfigSpace) {
         self.master = config.is_bus_master();
     }
 
@@ -80,12 +80,12 @@ impl<R> Crossing<R> {
         self.arriving.push_back(Posted::Register(register));
     }
 
-    /// What is under way is lost.
+    /// Drops all posted accesses.
     pub fn clear(&mut self) {
         self.arriving.clear();
     }
 
-    /// Everything arrives.
+    /// Executes all posted accesses.
     pub fn deliver(&mut self, mut register: impl FnMut(R)) {
         while let Some(posted) = self.arriving.pop_front() {
             match posted {
@@ -100,7 +100,7 @@ impl<R> Crossing<R> {
         }
     }
 
-    /// Loads from memory there, behind all that has arrived; ones where there is none. Whether there was.
+    /// Loads from the machine's memory. Fills `into` with ones and returns false if the address is not memory.
     pub fn load(&mut self, address: u64, into: &mut [u8]) -> bool {
         let memory = self.memory.as_ref().filter(|_| self.master);
         let loaded = memory.is_some_and(|memory| memory.read(address, into).is_ok());

@@ -1,7 +1,7 @@
-//! Non-transparent bridges: two functions, one in each machine, that are one state.
+//! Models of non-transparent bridges: two functions, one in each machine, with shared state.
 //!
-//! What a machine writes to its windows, to the other's scratchpads and bells is posted: it arrives, in order, when the
-//! other machine's function is polled, or ahead of the answer when the machine loads through a window.
+//! A machine's writes to its windows and to the other machine's scratchpads and doorbells are posted. They arrive in
+//! order: when the other machine's function is polled, or before a load through a window returns.
 
 pub mod amd;
 mod crossing;

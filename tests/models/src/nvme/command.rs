@@ -1,4 +1,4 @@
-//! What commands do.
+//! Execution of commands.
 
 use super::data::{PAGE, Status, get, put};
 use super::queue::{Completions, Submissions};
@@ -21,7 +21,7 @@ const DATASET_MANAGEMENT: u16 = 1 << 2;
 const WRITE_ZEROES: u16 = 1 << 3;
 const ALL: u32 = u32::MAX;
 
-/// A command, taken apart.
+/// A parsed command.
 struct Command {
     opcode: u8,
     nsid: u32,
@@ -52,7 +52,7 @@ impl Command {
 }
 
 impl Nvme {
-    /// Carries a command out: status and result, or None if it is never completed.
+    /// Executes a command. Returns status and result, or None if it is never completed.
     pub(super) fn execute(
         &mut self,
         queue: u16,
@@ -86,7 +86,7 @@ impl Nvme {
                 }
             }
         };
-        // An aborted command is completed ahead of the command that aborts it.
+        // An aborted command completes before the Abort command.
         if queue == 0 && command.opcode == 0x08 {
             self.complete_aborted(command.ten[0], machine);
         }
@@ -143,23 +143,23 @@ impl Nvme {
             }
             0x02 => self.log_page(command, machine),
             0x06 => self.identify(command, machine),
-            // Bit 0: it was not aborted.
+            // Bit 0: the command was not aborted.
             0x08 => Ok(u32::from(!self.held.contains(&(id, (command.ten[0] >> 16) as u16)))),
             0x09 if command.ten[0] & 0xff == 7 => self.grant(command.ten[1]),
-            // Other features are taken.
+            // Other features are accepted and ignored.
             0x09 | 0x0a => Ok(0),
             _ => Err(Status(INVALID_OPCODE)),
         }
     }
 
-    /// Number of queues: asked is for as many less one, of submissions in the lower half.
-    fn grant(&mut self, asked: u32) -> Result<u32, Status> {
+    /// Handles Number of Queues. Both halves are zero-based; the lower one is for submission queues.
+    fn grant(&mut self, requested: u32) -> Result<u32, Status> {
         if self.submissions.len() > 1 || self.completions.len() > 1 {
-            self.complain("the number of queues is set while there are some");
+            self.complain("the number of queues is set while I/O queues exist");
             return Err(Status(SEQUENCE));
         }
         let pairs = u32::from(self.settings.pairs.max(1)) - 1;
-        let granted = (asked & 0xffff).min(asked >> 16).min(pairs);
+        let granted = (requested & 0xffff).min(requested >> 16).min(pairs);
         self.granted = granted as u16 + 1;
         Ok(granted << 16 | granted)
     }

@@ -1,10 +1,10 @@
-//! Where the data of a command lies (PRP entries, NVMe 1.4, 4.3), checked to the letter.
+//! Data memory of a command by PRP entries (NVMe 1.4, 4.3), checked strictly.
 
 use crate::{Machine, Unreachable};
 
 pub const PAGE: u64 = 4096;
 
-/// Status: an entry has an offset that it must not have.
+/// Status: a PRP entry has an invalid offset.
 const INVALID_OFFSET: u16 = 0x4013;
 /// Status: memory cannot be reached.
 const TRANSFER_ERROR: u16 = 0x0004;
@@ -19,7 +19,7 @@ impl From<Unreachable> for Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u16);
 
-/// The stretches of `len` bytes of data.
+/// The memory ranges of `len` bytes of data.
 pub fn stretches(
     prps: [u64; 2],
     len: usize,
@@ -52,7 +52,7 @@ pub fn stretches(
         if !entry.is_multiple_of(PAGE) {
             return Err(Status(INVALID_OFFSET));
         }
-        // The last entry of a page is the next list's address, if there is more than one page left.
+        // The last entry of a page is the next list's address if more than one page remains.
         if (at + 8).is_multiple_of(PAGE) && left > PAGE as usize {
             at = entry;
             continue;

@@ -1,7 +1,7 @@
-//! An NVMe controller (NVM Express 1.4), with namespaces in memory, a volatile cache that a power cut empties, and
-//! what it does wrong on demand.
+//! Model of an NVMe controller (NVM Express 1.4), with namespaces in memory, a volatile cache that a power cut empties,
+//! and faults to inject.
 //!
-//! Not modelled: metadata, SGLs, namespace management, reservations, asynchronous events (they never come), more
+//! Not modelled: metadata, SGLs, namespace management, reservations, asynchronous events (they never complete), more
 //! than one power state.
 
 mod command;
@@ -17,9 +17,8 @@ pub use namespace::{Namespace, Shape};
 use queue::{Completion, Completions, Submissions};
 use std::collections::BTreeMap;
 
-/// The registers.
 const BAR: Bar = Bar { index: 0, size: 0x4000 };
-/// Where the table of MSI-X lies, and its pending bits.
+/// Offset of the MSI-X table.
 pub const MSIX_TABLE: u32 = 0x2000;
 const MSIX_PENDING: u32 = 0x3000;
 const DOORBELLS: u64 = 0x1000;
@@ -27,42 +26,42 @@ const DOORBELLS: u64 = 0x1000;
 const READY: u32 = 1;
 const FATAL: u32 = 2;
 
-/// What the model does wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// CSTS.RDY stays 1.
     StuckReady,
     /// CSTS.RDY stays 0.
     NeverReady,
-    /// CSTS.CFS is set, until a reset.
+    /// CSTS.CFS is set until a reset.
     Fatal,
-    /// CSTS.CFS is set and stays so.
+    /// CSTS.CFS is set, also after a reset.
     StuckFatal,
-    /// It resets itself, once.
+    /// The controller resets itself, once.
     ResetsItself,
     /// No interrupts are raised.
     NoInterrupts,
-    /// The next I/O command is not completed, until it is aborted or the controller reset.
+    /// The next I/O command does not complete until it is aborted or the controller is reset.
     NeverCompletes,
-    /// The same, and it cannot be aborted.
+    /// The next I/O command does not complete until the controller is reset: Abort has no effect.
     NeverAborts,
     /// The next I/O command is completed twice.
     CompletesTwice,
-    /// The completion of the next I/O command names another, whose identifier is this much larger.
+    /// The next I/O command's completion has a command identifier that is this much larger.
     NamesAnother(u16),
     /// The next I/O command fails with this status field.
     Fails(u16),
     /// The next command of this opcode on the admin queue fails with an invalid field.
     RefusesAdmin(u8),
-    /// Commands on the admin queue are not answered.
+    /// Admin commands do not complete.
     DeafAdmin,
-    /// The completion of the next I/O command is written to this completion queue, whichever its own is.
+    /// The next I/O command's completion is written to this completion queue instead of its own.
     CompletesIn(u16),
-    /// The completion of the next I/O command says that it was of this submission queue.
+    /// The next I/O command's completion names this submission queue.
     NamesQueue(u16),
 }
 
-/// What kind of controller it is.
+/// Properties of a controller.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Serial number.
@@ -71,30 +70,30 @@ pub struct Config {
     pub version: u32,
     /// Most entries of a queue.
     pub entries: u32,
-    /// CAP.DSTRD: bytes from doorbell to doorbell are 4 << this.
+    /// CAP.DSTRD: doorbells are 4 << this bytes apart.
     pub stride: u8,
     /// MDTS.
     pub mdts: u8,
     /// ONCS.
     pub optional: u16,
-    /// It has a volatile write cache.
+    /// Has a volatile write cache.
     pub volatile_cache: bool,
-    /// It lists its active namespaces.
+    /// Supports the list of active namespaces.
     pub lists_namespaces: bool,
-    /// It has namespace identification descriptors.
+    /// Supports namespace identification descriptors.
     pub descriptors: bool,
-    /// It has the log page SMART / Health Information.
+    /// Supports the log page SMART / Health Information.
     pub health: bool,
-    /// Vectors of MSI-X; 0: it has MSI.
+    /// MSI-X vectors; 0: MSI only.
     pub vectors: u16,
-    /// Pairs of I/O queues that it grants.
+    /// Most pairs of I/O queues that are granted.
     pub pairs: u16,
-    /// Its namespaces.
+    /// Namespaces of the controller.
     pub namespaces: Vec<Shape>,
 }
 
 impl Default for Config {
-    /// One with everything, and a namespace of 4,096 blocks of 512 bytes.
+    /// A controller with all features, and a namespace of 4,096 blocks of 512 bytes.
     fn default() -> Self {
         Config {
             serial: "model-1".into(),
@@ -128,17 +127,17 @@ pub struct Nvme {
     completion_base: u64,
     submissions: BTreeMap<u16, Submissions>,
     completions: BTreeMap<u16, Completions>,
-    /// I/O commands, by submission queue, whatever became of the queue meanwhile.
+    /// I/O commands by submission queue, including deleted queues.
     pub done_by: BTreeMap<u16, u64>,
-    /// Commands that are never completed: queue and identifier.
+    /// Commands that a fault holds back: queue and identifier.
     held: Vec<(u16, u16)>,
-    /// Pairs that were granted; 0 before anybody asked.
+    /// Granted queue pairs; 0 before Set Features.
     granted: u16,
-    /// Kelvin.
+    /// Composite temperature in kelvins.
     pub temperature: u16,
-    /// Critical Warning.
+    /// Critical Warning field of the health log.
     pub warnings: u8,
-    /// What the driver did that it must not do.
+    /// The driver's violations of the specification.
     pub complaints: Vec<String>,
     commands: u64,
     bytes: u64,
@@ -148,7 +147,7 @@ pub struct Nvme {
 }
 
 impl Nvme {
-    /// A controller as it is after power-on.
+    /// Creates a controller in its power-on state.
     pub fn new(settings: Config) -> Self {
         let mut config = ConfigSpace::new(0x1b36, 0x0010, 0x01_08_02, 2)
             .subsystem(0x1af4, 0x1100)
@@ -187,28 +186,28 @@ impl Nvme {
         }
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
 
-    /// It does nothing wrong any more.
+    /// Removes all faults.
     pub fn repair(&mut self) {
         self.faults.clear();
     }
 
-    /// Power is cut, and comes back: what was not flushed is lost.
+    /// Cuts the power and restores it: blocks that were not flushed are lost.
     pub fn cut_power(&mut self) {
         self.namespaces.values_mut().for_each(Namespace::lose_cache);
         self.reset();
     }
 
-    /// A namespace.
+    /// The namespace with this number.
     pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
         self.namespaces.get(&nsid)
     }
 
-    /// A namespace gets another number of blocks, of which those that it had stay.
+    /// Changes the number of a namespace's blocks. Remaining blocks keep their data.
     pub fn resize(&mut self, nsid: u32, blocks: u64) {
         if let Some(namespace) = self.namespaces.get_mut(&nsid) {
             *namespace = Namespace::new(Shape { blocks, ..namespace.shape });
@@ -219,7 +218,7 @@ impl Nvme {
         self.faults.contains(&fault)
     }
 
-    /// Whether it does one of these wrong now; it does so once.
+    /// Removes the first fault that matches, and returns its parameter.
     fn once<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
         let at = self.faults.iter().position(|&fault| matches(fault).is_some())?;
         matches(self.faults.remove(at))
@@ -275,15 +274,15 @@ impl Nvme {
         self.configuration = value;
         if before == 1 && now == 0 {
             self.resets += 1;
-            self.forget();
+            self.drop_queues();
         }
         if before == 0 && now == 1 && value >> 16 & 0xff != 0x46 {
             self.complain(format!("CC {value:#x}: entry sizes are not 64 and 16 bytes"));
         }
     }
 
-    /// Queues and commands are forgotten.
-    fn forget(&mut self) {
+    /// Drops all queues and commands.
+    fn drop_queues(&mut self) {
         self.status &= !(3 << 2);
         self.submissions.clear();
         self.completions.clear();
@@ -300,11 +299,11 @@ impl Nvme {
         let (entries, place) = match index % 2 {
             0 => match self.submissions.get_mut(&id) {
                 Some(queue) => (queue.entries, &mut queue.tail),
-                None => return self.complain(format!("tail of queue {id}, which is not there")),
+                None => return self.complain(format!("tail of queue {id}, which does not exist")),
             },
             _ => match self.completions.get_mut(&id) {
                 Some(queue) => (queue.entries, &mut queue.head),
-                None => return self.complain(format!("head of queue {id}, which is not there")),
+                None => return self.complain(format!("head of queue {id}, which does not exist")),
             },
         };
         if rest != 0 || value >= entries {
@@ -313,7 +312,7 @@ impl Nvme {
         *place = value;
     }
 
-    /// Follows CC.EN.
+    /// Applies a change of CC.EN.
     fn follow(&mut self) {
         let enabled = self.configuration & 1 != 0;
         if enabled && self.status & READY == 0 {
@@ -328,12 +327,12 @@ impl Nvme {
             self.status &= !READY;
         }
         if self.once(|fault| (fault == Fault::ResetsItself).then_some(())).is_some() {
-            self.forget();
+            self.drop_queues();
             (self.configuration, self.status) = (0, 0);
         }
     }
 
-    /// Completes a command.
+    /// Writes a completion, and raises its interrupt.
     fn post(&mut self, id: u16, done: Completion, machine: &mut dyn Machine) {
         let Some(queue) = self.completions.get_mut(&id) else { return };
         if queue.post(done, machine).is_err() {
@@ -447,7 +446,7 @@ impl Function for Nvme {
     }
 
     fn reset(&mut self) {
-        self.forget();
+        self.drop_queues();
         (self.configuration, self.status, self.attributes) = (0, 0, 0);
         (self.submission_base, self.completion_base) = (0, 0);
     }

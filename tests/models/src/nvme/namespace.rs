@@ -1,26 +1,26 @@
-//! A namespace: its blocks, and those that are in a volatile cache only.
+//! A namespace: its medium, and the blocks that only the volatile cache has.
 
 use std::collections::BTreeMap;
 
-/// What a namespace is like.
+/// Properties of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Its number.
+    /// Namespace number.
     pub nsid: u32,
-    /// Blocks that it has.
+    /// Number of blocks.
     pub blocks: u64,
     /// Bytes of a block, as log2.
     pub shift: u8,
     /// Bytes of metadata of a block.
     pub metadata: u16,
-    /// It takes no writes.
+    /// Write-protected.
     pub read_only: bool,
-    /// Its command set (CSI), if it has a descriptor of that.
+    /// Command set (CSI), if the namespace has a descriptor for it.
     pub command_set: Option<u8>,
 }
 
 impl Shape {
-    /// Namespace `nsid` with so many blocks of 2^`shift` bytes.
+    /// Namespace `nsid` with this many blocks of 2^`shift` bytes.
     pub fn new(nsid: u32, blocks: u64, shift: u8) -> Self {
         Shape { nsid, blocks, shift, metadata: 0, read_only: false, command_set: None }
     }
@@ -31,19 +31,19 @@ impl Shape {
 pub struct Namespace {
     pub(super) shape: Shape,
     medium: Vec<u8>,
-    /// Blocks that were written and not flushed.
+    /// Written blocks that were not flushed.
     cache: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Namespace {
     pub(super) fn new(shape: Shape) -> Self {
         let bytes = shape.blocks << shape.shift;
-        // One that claims more than there is memory is for looking at only.
+        // A namespace larger than memory can be identified, but has no medium.
         let medium = vec![0xa5; if bytes <= 1 << 30 { bytes as usize } else { 0 }];
         Namespace { shape, medium, cache: BTreeMap::new() }
     }
 
-    /// Bytes that are on the medium.
+    /// The bytes on the medium.
     pub fn medium(&self) -> &[u8] {
         &self.medium
     }
@@ -52,7 +52,7 @@ impl Namespace {
         1 << self.shape.shift
     }
 
-    /// Whether `count` blocks from `first` on are there.
+    /// Whether `count` blocks from `first` on exist.
     pub(super) fn holds(&self, first: u64, count: u64) -> bool {
         first.checked_add(count).is_some_and(|end| end <= self.shape.blocks)
     }
@@ -94,7 +94,7 @@ impl Namespace {
         }
     }
 
-    /// The power is cut: what was not flushed is lost.
+    /// Drops the blocks that were not flushed, as a power cut does.
     pub(super) fn lose_cache(&mut self) {
         self.cache.clear();
     }

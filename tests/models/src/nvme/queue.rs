@@ -1,4 +1,4 @@
-//! Queues as the controller has them.
+//! Submission and completion queues, on the controller's side.
 
 use crate::{Machine, Unreachable};
 
@@ -18,7 +18,7 @@ impl Submissions {
         Submissions { base, entries, head: 0, tail: 0, completions }
     }
 
-    /// The next command that was submitted.
+    /// Takes the next submitted command.
     pub fn fetch(&mut self, machine: &mut dyn Machine) -> Option<Result<[u8; 64], Unreachable>> {
         if self.head == self.tail {
             return None;
@@ -35,11 +35,11 @@ impl Submissions {
 pub struct Completions {
     pub base: u64,
     pub entries: u32,
-    /// What the driver has given back, up to here.
+    /// The driver has consumed completions up to here.
     pub head: u32,
     pub tail: u32,
     phase: bool,
-    /// The vector that it raises.
+    /// The interrupt vector.
     pub vector: Option<u16>,
 }
 
@@ -52,7 +52,7 @@ impl Completions {
         (self.tail + 1) % self.entries == self.head
     }
 
-    /// Writes a completion. The last word, with the phase bit, is written last.
+    /// Writes a completion. The word with the phase bit is written last.
     pub fn post(&mut self, done: Completion, machine: &mut dyn Machine) -> Result<(), Unreachable> {
         let at = self.base + 16 * u64::from(self.tail);
         let last = u32::from(done.cid)
@@ -71,7 +71,7 @@ impl Completions {
     }
 }
 
-/// The end of a command.
+/// The completion of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     pub result: u32,

@@ -5,7 +5,7 @@ const ADMIN: [u64; 2] = [0x1000, 0x2000];
 const IO: [u64; 2] = [0x3000, 0x4000];
 const DATA: u64 = 0x8000;
 
-/// A controller and a driver's ways with it.
+/// A controller, driven by the test.
 struct Driver {
     nvme: Nvme,
     machine: TestMachine,
@@ -44,7 +44,7 @@ impl Driver {
         self.nvme.poll(0, &mut self.machine);
     }
 
-    /// Has a command done on queue 0 or 1: its status field.
+    /// Runs a command on queue 0 or 1, and returns its status field.
     fn command(&mut self, queue: usize, opcode: u8, nsid: u32, prp: u64, ten: [u32; 3]) -> u16 {
         let (bases, entries) = if queue == 0 { (ADMIN, 4) } else { (IO, 8) };
         let mut bytes = [0; 64];
@@ -90,7 +90,7 @@ fn blocks_are_written_cached_flushed_and_read() {
 }
 
 #[test]
-fn what_is_wrong_is_refused() {
+fn invalid_commands_are_refused() {
     let mut driver = Driver::new(Config::default());
     assert_eq!(driver.command(1, 2, 1, DATA, [4096, 0, 0]), 0x4080, "past the end");
     assert_eq!(driver.command(1, 2, 2, DATA, [0; 3]), 0x400b, "no such namespace");

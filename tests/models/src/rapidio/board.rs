@@ -1,56 +1,56 @@
-//! A board in the model's own process: it has memory, takes what is sent to it, and answers as it is told to.
+//! A board in the model's process: an end point with memory that answers requests as the test configures.
 
 use super::packet::{Kind, Packet, Status};
 use std::collections::VecDeque;
 
-/// How a board answers messages.
+/// A board's response to requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
-    /// It takes them and keeps them.
+    /// Accepts and stores them.
     #[default]
     Take,
-    /// It takes them and sends the same back.
+    /// Accepts them, and sends the same message back.
     Echo,
-    /// "Later".
+    /// Responds "retry".
     Retry,
-    /// It refuses them.
+    /// Responds with an error.
     Refuse,
-    /// Not at all.
+    /// Sends no response.
     Silence,
 }
 
 /// A board.
 #[derive(Debug, Default)]
 pub struct Board {
-    /// What it does with messages.
+    /// Response to messages.
     pub messages: Answer,
-    /// What it does with requests for its memory.
+    /// Response to memory requests.
     pub memory_access: Answer,
-    /// Its memory, from address 0 on.
+    /// Memory, from address 0 on.
     pub memory: Vec<u8>,
-    /// Messages that were taken: source, mailbox, bytes.
+    /// Accepted messages: source, mailbox, bytes.
     pub received: VecDeque<(u16, u8, Vec<u8>)>,
-    /// Doorbells that were rung: source and what was said.
+    /// Received doorbells: source and information.
     pub doorbells: VecDeque<(u16, u16)>,
-    /// Answers to requests of its own, in the order of their arrival.
+    /// Responses to the board's own requests, in order of arrival.
     pub answers: VecDeque<Packet>,
     next: u16,
 }
 
 impl Board {
-    /// One with so much memory.
+    /// Creates a board with this many bytes of memory.
     pub fn new(messages: Answer, memory: usize) -> Self {
         Board { messages, memory: vec![0; memory], ..Board::default() }
     }
 
-    /// As after power-on; its memory stays.
+    /// Restores the power-on state, except for memory.
     pub fn reset(&mut self) {
         self.received.clear();
         self.doorbells.clear();
         self.answers.clear();
     }
 
-    /// What it sends when this arrives.
+    /// Handles a packet. Returns the packets that the board sends.
     pub fn receive(&mut self, packet: Packet) -> Vec<Packet> {
         let is_reachable = self.memory_access == Answer::Take;
         match &packet.kind {
@@ -94,8 +94,8 @@ impl Board {
                     }
                     None => Status::Error,
                 };
-                let is_told = self.memory_access != Answer::Silence;
-                let answer = tid.filter(|_| is_told).map(|tid| Kind::Written { tid, status });
+                let responds = self.memory_access != Answer::Silence;
+                let answer = tid.filter(|_| responds).map(|tid| Kind::Written { tid, status });
                 answer.into_iter().map(|kind| packet.answer(kind)).collect()
             }
             _ => {

@@ -1,4 +1,4 @@
-//! What every end point has: registers that maintenance requests reach, and packets that have arrived.
+//! An end point: registers for maintenance requests, and received packets.
 
 use super::board::Board;
 use super::lock;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 const SPACE: u32 = 0x20000;
 const BASE_ID: u32 = 0x60;
 const HOST_LOCK: u32 = 0x68;
-/// LP-Serial block, general control, and status of its port.
+/// LP-Serial block: general control, and port status.
 const GENERAL_CONTROL: u32 = 0x13c;
 const PORT_STATUS: u32 = 0x158;
 
@@ -17,17 +17,18 @@ const PORT_STATUS: u32 = 0x158;
 #[derive(Debug)]
 pub struct Endpoint {
     registers: BTreeMap<u32, u32>,
-    /// Its side of the link works.
+    /// The end point is powered.
     pub powered: bool,
-    /// What has arrived and was not looked at, of an end point that is no board.
+    /// Received packets that were not processed, unless the end point is a board.
     pub inbox: VecDeque<Packet>,
-    /// What it does by itself, if it is a board.
+    /// The board, if the end point is one.
     pub board: Option<Board>,
     link: bool,
 }
 
 impl Endpoint {
-    /// One that is switched off: with processor, memory, messages and doorbells, as a Tsi721 says of itself.
+    /// Creates an end point that is powered only if it is a board. Its capabilities are a Tsi721's: processor, memory,
+    /// messages, doorbells.
     pub fn new(board: Option<Board>) -> Self {
         let powered = board.is_some();
         let mut endpoint = Endpoint {
@@ -41,7 +42,7 @@ impl Endpoint {
         endpoint
     }
 
-    /// As after power-on.
+    /// Restores the power-on state.
     pub fn reset(&mut self) {
         self.inbox.clear();
         self.registers = BTreeMap::from([
@@ -64,7 +65,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads a register; None is an error.
+    /// Reads a register. None is an error response.
     pub fn read(&self, offset: u32) -> Option<u32> {
         match offset {
             PORT_STATUS => Some(if self.link { 2 } else { 1 }),
@@ -73,7 +74,7 @@ impl Endpoint {
         }
     }
 
-    /// Writes one; false is an error.
+    /// Writes a register. False is an error response.
     pub fn write(&mut self, offset: u32, value: u32) -> bool {
         match offset {
             0x00..=0x3f | 0x100 | PORT_STATUS => {}
@@ -89,23 +90,23 @@ impl Endpoint {
         true
     }
 
-    /// Sets a register that cannot be written.
+    /// Sets a register that is read-only for requests.
     pub fn force(&mut self, offset: u32, value: u32) {
         self.registers.insert(offset, value);
     }
 
-    /// Its id, as wide as said.
+    /// Its id, with 16 bits if `large`, else 8.
     pub fn id(&self, large: bool) -> u16 {
         let register = self.read(BASE_ID).unwrap_or(0);
         if large { register as u16 } else { (register >> 16) as u16 & 0xff }
     }
 
-    /// The link has come, or gone.
+    /// Sets the state of the link.
     pub fn set_link(&mut self, link: bool) {
         self.link = link;
     }
 
-    /// Whether it is there.
+    /// Whether the link is up.
     pub fn link(&self) -> bool {
         self.link
     }

@@ -1,7 +1,7 @@
-//! A RapidIO network: end points and switches, links, and packets on their way (RapidIO 2.2 parts 1 to 3). Everything
-//! arrives at once and in order, or not at all; what links and switches do wrong is said from outside.
+//! Model of a RapidIO network: end points, switches and links (RapidIO 2.2 parts 1 to 3). Packets arrive at once and in
+//! order, or not at all. Tests inject the faults of links and switches.
 //!
-//! Not modelled: priorities and flow control of links, ackIDs, multicast, packets damaged on their way.
+//! Not modelled: priorities and flow control of links, ackIDs, multicast, corrupted packets.
 
 mod board;
 mod endpoint;
@@ -17,7 +17,7 @@ pub use packet::{Kind, Packet, Status};
 pub use switch::{Family, Switch};
 pub use topology::{BadTopology, Topology};
 
-/// The register that says whose a device is: free, it takes any value; the owner's own value frees it.
+/// The host lock register: a free one takes any value, and the owner's value frees it.
 fn lock(register: u32, value: u32) -> u32 {
     const FREE: u32 = 0xffff;
     match register {

@@ -1,4 +1,4 @@
-//! The network as a whole: packets find their way by the tables of switches, or get lost.
+//! The network: routes packets by the tables of switches, and counts those without a route.
 
 use super::board::Board;
 use super::endpoint::Endpoint;
@@ -8,7 +8,7 @@ use super::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-/// Switches that a packet passes at most.
+/// Most switches that a packet passes.
 const MOST_HOPS: usize = 64;
 
 /// An end of a link.
@@ -20,7 +20,7 @@ pub enum End {
     Switch(usize, usize),
 }
 
-/// A network that several functions are on.
+/// A network that several functions share.
 pub type Shared = Arc<Mutex<Network>>;
 
 /// The network.
@@ -31,16 +31,16 @@ pub struct Network {
     links: BTreeMap<End, End>,
     cut: BTreeSet<End>,
     next: u16,
-    /// Maintenance requests by end point, for comparison with Linux's.
+    /// Number of maintenance requests by end point, for comparison with Linux.
     maintenance: Vec<u64>,
-    /// Packets that found no way.
+    /// Packets without a route.
     pub lost: u64,
-    /// What went by, if it is to be written down: who sent it, and what.
+    /// All sent packets with their source end point, if a test enables the log.
     pub log: Option<Vec<(usize, Packet)>>,
 }
 
 impl Network {
-    /// A network in which end points from `functions` on are boards, made by `board`.
+    /// Creates a network. End points from `functions` on are boards, which `board` creates.
     pub fn new(
         topology: &Topology,
         functions: usize,
@@ -59,58 +59,58 @@ impl Network {
             network.links.insert(*one, *other);
             network.links.insert(*other, *one);
         }
-        network.see_links();
+        network.update_links();
         network
     }
 
-    /// End points.
+    /// Number of end points.
     pub fn endpoints(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// An end point.
+    /// The end point of this number.
     pub fn endpoint(&mut self, number: usize) -> &mut Endpoint {
         &mut self.endpoints[number]
     }
 
-    /// A board. Panics if that end point is none.
+    /// The board of this number. Panics if the end point is not a board.
     pub fn board(&mut self, number: usize) -> &mut Board {
         self.endpoints[number].board.as_mut().expect("end point is a board")
     }
 
-    /// A switch.
+    /// The switch of this number.
     pub fn switch(&mut self, number: usize) -> &mut Switch {
         &mut self.switches[number]
     }
 
-    /// Maintenance requests that an end point has made.
+    /// Number of maintenance requests from an end point.
     pub fn maintenance(&self, number: usize) -> u64 {
         self.maintenance[number]
     }
 
-    /// Pulls the cable of an end, or puts it back.
+    /// Unplugs the cable of an end, or plugs it in.
     pub fn cut(&mut self, end: End, cut: bool) {
         match cut {
             true => self.cut.insert(end),
             false => self.cut.remove(&end),
         };
-        self.see_links();
+        self.update_links();
     }
 
-    /// Joins two ends that had no cable.
+    /// Connects two ends that had no cable.
     pub fn join(&mut self, one: End, other: End) {
         self.links.insert(one, other);
         self.links.insert(other, one);
-        self.see_links();
+        self.update_links();
     }
 
-    /// An end point is switched on, or off; off, it forgets everything.
+    /// Powers an end point on or off. Powered off, it loses its state.
     pub fn power(&mut self, number: usize, on: bool) {
         self.endpoints[number].powered = on;
         if !on {
             self.endpoints[number].reset();
         }
-        self.see_links();
+        self.update_links();
     }
 
     fn is_up(&self, end: End) -> bool {
@@ -124,8 +124,8 @@ impl Network {
         })
     }
 
-    /// Devices see which links work, and tell their hosts.
-    fn see_links(&mut self) {
+    /// Updates the link states of all devices. Switches report changes to their hosts.
+    fn update_links(&mut self) {
         for number in 0..self.endpoints.len() {
             let up = self.is_up(End::Endpoint(number));
             self.endpoints[number].set_link(up);
@@ -133,8 +133,8 @@ impl Network {
         for switch in 0..self.switches.len() {
             for port in 0..self.switches[switch].ports() {
                 let up = self.is_up(End::Switch(switch, port));
-                let told = self.switches[switch].set_link(port, up);
-                let Some((to, large, words)) = told else { continue };
+                let report = self.switches[switch].set_link(port, up);
+                let Some((to, large, words)) = report else { continue };
                 let packet = Packet { to, from: 0, large, kind: Kind::PortWrite { words } };
                 let out = self.switches[switch].route(0, to);
                 let next = out.and_then(|out| self.cross(End::Switch(switch, out)));
@@ -146,7 +146,7 @@ impl Network {
         }
     }
 
-    /// The other end of a link, if packets pass.
+    /// The other end of a link, if the link passes packets.
     fn cross(&self, end: End) -> Option<End> {
         let other = *self.links.get(&end).filter(|_| self.is_up(end))?;
         let is_closed = |end: End| match end {
@@ -156,7 +156,7 @@ impl Network {
         (!is_closed(end) && !is_closed(other)).then_some(other)
     }
 
-    /// Where a packet ends that has come to `at`: at an end point, or at the switch that its hop count names.
+    /// Follows a packet from `at` to its destination: an end point, or the switch at which its hop count ends.
     fn walk(&self, mut at: End, to: u16, mut hops: Option<u8>) -> Option<End> {
         for _ in 0..MOST_HOPS {
             let End::Switch(switch, port) = at else { return Some(at) };
@@ -170,7 +170,7 @@ impl Network {
         None
     }
 
-    /// An end point sends a packet.
+    /// Sends a packet from an end point.
     pub fn send(&mut self, from: usize, packet: Packet) {
         if let Some(log) = &mut self.log {
             log.push((from, packet.clone()));
@@ -190,7 +190,7 @@ impl Network {
         }
     }
 
-    /// A switch is asked for a register.
+    /// Handles a maintenance request to a switch.
     fn serve_switch(&mut self, switch: usize, port: usize, packet: Packet) {
         let Kind::Maintenance { tid, offset, write, .. } = packet.kind else { return };
         let one = &mut self.switches[switch];
@@ -202,7 +202,7 @@ impl Network {
             }
         };
         let answer = packet.answer(Kind::Maintained { tid, value: Some(value) });
-        // It goes back by the port that the request came in by; from the next switch on by its id.
+        // The response leaves by the request's ingress port. From the next switch on it is routed by its id.
         match self.cross(End::Switch(switch, port)).and_then(|at| self.walk(at, answer.to, None)) {
             Some(End::Endpoint(number)) => self.arrive(number, answer),
             _ => self.lost += 1,
@@ -237,7 +237,7 @@ impl Network {
         }
     }
 
-    /// What enumeration has left: a line of a name and a number for each id, tag, lock and route.
+    /// The result of enumeration: a line of a name and a number for each id, tag, lock and route.
     pub fn describe(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (number, endpoint) in self.endpoints.iter().enumerate() {
@@ -263,17 +263,17 @@ impl Network {
         lines
     }
 
-    /// Whether something waits for a function to look at it.
+    /// Whether a function has packets to receive.
     pub fn is_busy(&self) -> bool {
         self.endpoints.iter().any(|endpoint| !endpoint.inbox.is_empty())
     }
 
-    /// What has arrived at a function.
+    /// Takes the received packets of a function.
     pub fn take_inbox(&mut self, number: usize) -> VecDeque<Packet> {
         std::mem::take(&mut self.endpoints[number].inbox)
     }
 
-    /// A board makes a maintenance request of its own, and gets the answer at once; None if there is none.
+    /// Sends a maintenance request from a board, and returns the response; None if there is none.
     pub fn maintain(
         &mut self,
         board: usize,

@@ -1,45 +1,45 @@
-//! Packets: requests and their responses, whole (a message is one, not its segments).
+//! Packets: requests and responses. A message is one packet, not its segments.
 
-/// How a request was answered.
+/// Status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Carried out.
+    /// Executed.
     Done,
-    /// Not now: try again.
+    /// Retry later.
     Retry,
     /// Refused.
     Error,
 }
 
-/// What a packet is. Fields are named as in the specification; `tid` joins an answer to its request.
+/// Kind of a packet. Fields are named as in the specification. A response has the `tid` of its request.
 #[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A register is read, or written.
+    /// Read or write of a register.
     Maintenance { hops: u8, tid: u16, offset: u32, write: Option<u32> },
-    /// The answer: what was read (0 for a write), or an error.
+    /// Response to `Maintenance`: the value read (0 for a write), or None for an error.
     Maintained { tid: u16, value: Option<u32> },
-    /// A device tells its host.
+    /// Report of a device to its host.
     PortWrite { words: [u32; 4] },
-    /// 16 bits.
+    /// Doorbell with 16 bits of information.
     Doorbell { tid: u16, info: u16 },
-    /// The answer.
+    /// Response to `Doorbell`.
     Rung { tid: u16, status: Status },
     /// A message.
     Message { tid: u16, mailbox: u8, letter: u8, data: Vec<u8> },
-    /// The answer.
+    /// Response to `Message`.
     Received { tid: u16, mailbox: u8, status: Status },
     /// NREAD.
     Read { tid: u16, address: u64, len: usize },
-    /// The answer; None is an error.
+    /// Response to `Read`; None is an error.
     Data { tid: u16, data: Option<Vec<u8>> },
-    /// NWRITE without a `tid`, NWRITE_R with.
+    /// NWRITE without a `tid`, NWRITE_R with one.
     Write { tid: Option<u16>, address: u64, data: Vec<u8> },
-    /// The answer.
+    /// Response to `Write`.
     Written { tid: u16, status: Status },
 }
 
-/// A packet on its way.
+/// A packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Destination id.
@@ -48,12 +48,12 @@ pub struct Packet {
     pub from: u16,
     /// Whether ids have 16 bits.
     pub large: bool,
-    /// What it is.
+    /// Kind and contents.
     pub kind: Kind,
 }
 
 impl Packet {
-    /// The answer to this one.
+    /// A response to this packet.
     pub fn answer(&self, kind: Kind) -> Packet {
         Packet { to: self.from, from: self.to, large: self.large, kind }
     }

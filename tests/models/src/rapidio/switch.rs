@@ -1,15 +1,15 @@
-//! A switch: registers as Linux's `idt_gen2` and `idt_gen3` find them, and tables of routes, one for each port.
+//! A switch: registers as Linux's `idt_gen2` and `idt_gen3` expect them, and a route table for each port.
 
 use super::lock;
 use std::collections::BTreeMap;
 
-/// Which switches it looks like.
+/// Modelled switch families.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
     /// CPS-1848 (IDT's second generation): registers of ports 0x20 apart.
     #[default]
     Cps1848,
-    /// RXS2448 (the third): 0x40 apart, routes in a table that lies in registers.
+    /// RXS2448 (third generation): registers of ports 0x40 apart, route table in registers.
     Rxs2448,
 }
 
@@ -21,7 +21,7 @@ impl Family {
         }
     }
 
-    /// Its ports.
+    /// Number of ports.
     pub fn ports(self) -> usize {
         match self {
             Family::Cps1848 => 18,
@@ -29,7 +29,7 @@ impl Family {
         }
     }
 
-    /// Bytes from the registers of a port to the next.
+    /// Bytes between the registers of two ports.
     fn stride(self) -> u32 {
         match self {
             Family::Cps1848 => 0x20,
@@ -40,7 +40,7 @@ impl Family {
 
 const SERIAL: u32 = 0x100;
 const ERROR_MANAGEMENT: u32 = 0x1000;
-/// Tables of the third generation: of all ports, and of one.
+/// Third-generation route tables: of all ports, and of a single port.
 const ALL_ROUTES: u32 = 0x31000;
 const PORT_ROUTES: u32 = 0x51000;
 const DEFAULT_ROUTE: u8 = 0xde;
@@ -55,12 +55,12 @@ pub struct Switch {
     registers: BTreeMap<u32, u32>,
     routes: Vec<BTreeMap<u16, u8>>,
     links: Vec<bool>,
-    /// Accesses to registers, in all.
+    /// Number of register accesses.
     pub accesses: u64,
 }
 
 impl Switch {
-    /// One as it is after power-on.
+    /// Creates a switch in its power-on state.
     pub fn new(family: Family) -> Self {
         let ports = family.ports();
         let mut switch = Switch {
@@ -74,7 +74,7 @@ impl Switch {
         switch
     }
 
-    /// As after power-on.
+    /// Restores the power-on state.
     pub fn reset(&mut self) {
         let block = if self.family == Family::Cps1848 { 9 } else { 0x19 };
         let management = if self.family == Family::Cps1848 { 7 } else { 0x17 };
@@ -97,7 +97,7 @@ impl Switch {
         self.routes = vec![BTreeMap::new(); self.ports()];
     }
 
-    /// Its ports.
+    /// Number of ports.
     pub fn ports(&self) -> usize {
         self.family.ports()
     }
@@ -106,7 +106,7 @@ impl Switch {
         self.registers.get(&offset).copied().unwrap_or(0)
     }
 
-    /// The port whose register this is, counted from `start`.
+    /// The port of a register in an array of port registers at `start`.
     fn port_of(&self, offset: u32, start: u32, stride: u32) -> Option<usize> {
         let at = offset.checked_sub(start)?;
         let port = (at / stride) as usize;
@@ -117,7 +117,7 @@ impl Switch {
         self.port_of(offset, SERIAL + 0x58, self.family.stride())
     }
 
-    /// Table and id of a register of the third generation.
+    /// Port (None: all) and id of a third-generation route register.
     fn route_register(&self, offset: u32) -> Option<(Option<usize>, u16)> {
         if self.family != Family::Rxs2448 {
             return None;
@@ -130,7 +130,7 @@ impl Switch {
         (port < self.ports() && id < 0x100).then_some((Some(port), id as u16))
     }
 
-    /// Reads a register; the request came in by the port `ingress`.
+    /// Reads a register for a request that arrived at the port `ingress`.
     pub fn read(&mut self, offset: u32, ingress: usize) -> u32 {
         self.accesses += 1;
         if let Some(port) = self.status_of(offset) {
@@ -149,7 +149,7 @@ impl Switch {
         }
     }
 
-    /// Writes one.
+    /// Writes a register.
     pub fn write(&mut self, offset: u32, value: u32) {
         self.accesses += 1;
         if self.status_of(offset).is_some() {
@@ -158,7 +158,7 @@ impl Switch {
             return;
         }
         if let Some((table, id)) = self.route_register(offset) {
-            // Larger numbers are of groups, and 0x300 of packets to drop.
+            // Larger values are multicast groups, and 0x300 drops packets.
             return self.set_entry(table, id, u8::try_from(value).unwrap_or(0xff));
         }
         match offset {
@@ -193,7 +193,7 @@ impl Switch {
         }
     }
 
-    /// The port by which a packet for `id` leaves that came in by `ingress`.
+    /// The egress port of a packet for `id` that arrived at the port `ingress`.
     pub fn route(&self, ingress: usize, id: u16) -> Option<usize> {
         let entry = match self.entry(ingress, id) {
             DEFAULT_ROUTE => self.get(0x78) as u8,
@@ -202,26 +202,26 @@ impl Switch {
         (usize::from(entry) < self.ports()).then_some(entry.into())
     }
 
-    /// All routes of packets that came in by port 0 that lead somewhere, in the order of ids.
+    /// All valid routes from port 0, ordered by id.
     pub fn routes(&self) -> Vec<(u16, u8)> {
         let table = self.routes.first().into_iter().flatten();
         let used = table.filter(|(_, port)| usize::from(**port) < self.ports());
         used.map(|(id, port)| (*id, *port)).collect()
     }
 
-    /// Whether nothing goes through a port.
+    /// Whether a port is locked out.
     pub fn is_locked_out(&self, port: usize) -> bool {
         let control = SERIAL + 0x5c + self.family.stride() * port as u32;
         self.get(control) & LOCKOUT != 0
     }
 
-    /// A register, as a maintenance read would find it, without counting.
+    /// Reads a register without counting an access.
     pub fn peek(&self, offset: u32) -> u32 {
         self.get(offset)
     }
 
-    /// The link of a port has come or gone. The words of the port-write that tells of it, and who for (id, and
-    /// whether it has 16 bits), if one is wanted.
+    /// Sets the link state of a port. If port-writes are enabled, returns the port-write that reports a change: target
+    /// id, whether the id has 16 bits, and words.
     pub fn set_link(&mut self, port: usize, link: bool) -> Option<(u16, bool, [u32; 4])> {
         if core::mem::replace(&mut self.links[port], link) == link {
             return None;
@@ -230,7 +230,7 @@ impl Switch {
         let status = SERIAL + 0x58 + self.family.stride() * at;
         let pending = self.get(status) | PORT_WRITE_PENDING;
         self.registers.insert(status, pending);
-        // Implementation specific.
+        // Implementation-specific error.
         self.registers.insert(ERROR_MANAGEMENT + 0x40 + 0x40 * at, 1 << 31);
         let wanted = match self.family {
             Family::Cps1848 => self.get(0x00f4_0004 + 0x100 * at) & 0x0800_0000 != 0,

@@ -1,20 +1,20 @@
-//! Who is joined to whom, as text: `A=B` joins two end points, `A=s0.0,B=s0.5,s0.4=s1.3` three by two switches. End
-//! points are capital letters in order; a switch is of the third generation if it is written `r0`.
+//! Parses the links of a network: `A=B` joins two end points, `A=s0.0,B=s0.5,s0.4=s1.3` joins two end points by a
+//! switch that is linked to another one. End points are capital letters in order. `r0` is a third-generation switch.
 
 use super::network::End;
 use super::switch::Family;
 use std::collections::BTreeMap;
 
-/// A link that cannot be.
+/// An invalid link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadTopology(
-    /// Its text.
+    /// The whole text.
     pub String,
 );
 
 impl std::fmt::Display for BadTopology {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} is no link: accepted are A=B, A=s0.1, s0.4=s1.3, each end once", self.0)
+        write!(f, "{:?} is not a topology: use links A=B, A=s0.1, s0.4=s1.3, each end once", self.0)
     }
 }
 
@@ -23,9 +23,9 @@ impl std::error::Error for BadTopology {}
 /// The links of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// End points, from A on.
+    /// Number of end points, from A on.
     pub endpoints: usize,
-    /// Switches.
+    /// Families of the switches.
     pub switches: Vec<Family>,
     /// Both ends of each link.
     pub links: Vec<[End; 2]>,

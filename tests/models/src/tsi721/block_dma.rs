@@ -1,11 +1,11 @@
-//! A block DMA channel: a chain of descriptors that are carried out one after the other.
+//! A block DMA channel: executes a chain of descriptors in order.
 
 use super::registers::Kept;
 use super::{Fault, Outgoing, Tsi721};
 use crate::rapidio::{Kind, Status};
 use crate::{Machine, Nanoseconds};
 
-/// How long an answer may take.
+/// Response timeout.
 const TIMEOUT: Nanoseconds = 2_000_000;
 
 const WRITTEN: u64 = 0x00;
@@ -21,14 +21,14 @@ const INT_DONE: u32 = 8;
 const INT_ERROR: u32 = 2;
 const INT_WANTED: u32 = 1;
 
-/// What is under way.
+/// The outstanding request of a channel.
 #[derive(Debug)]
 struct Waiting {
     tid: u16,
     since: Nanoseconds,
     descriptor: u64,
     wants_interrupt: bool,
-    /// Where what is read goes, and how much that is; a register's value goes into the descriptor.
+    /// Address and length for the data of a read. A register's value goes into the descriptor.
     into: Option<(u64, usize)>,
 }
 
@@ -44,18 +44,18 @@ fn base(channel: usize) -> u64 {
     0x51000 + 0x1000 * channel as u64
 }
 
-/// Whether a register is one by which a channel is told of descriptors.
-pub fn is_told(offset: u64) -> bool {
+/// Whether a register is a channel's descriptor write count, whose write starts descriptors.
+pub fn is_write_count(offset: u64) -> bool {
     channel_of(offset).is_some() && offset & 0xffc == WRITTEN
 }
 
-/// Whether an offset is of a channel's registers, and which channel's.
+/// The channel to whose registers the offset belongs.
 pub fn channel_of(offset: u64) -> Option<usize> {
     (0x51000..0x59000).contains(&offset).then(|| ((offset - 0x51000) / 0x1000) as usize)
 }
 
 impl Channel {
-    /// A register is written.
+    /// Handles a write to a register.
     pub fn write(&mut self, kept: &mut Kept, offset: u64, value: u32) {
         let base = offset & !0xfff;
         match offset & 0xfff {
@@ -73,14 +73,14 @@ impl Channel {
 }
 
 impl Tsi721 {
-    /// All channels go on.
+    /// Runs all channels.
     pub(super) fn run_dma(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
         for number in 0..self.dma.len() {
             while self.step_dma(number, now, machine) {}
         }
     }
 
-    /// When the first answer is overdue.
+    /// When the first response times out.
     pub(super) fn dma_due(&self) -> Option<Nanoseconds> {
         self.dma.iter().filter_map(|c| c.waiting.as_ref()).map(|w| w.since + TIMEOUT).min()
     }
@@ -113,7 +113,7 @@ impl Tsi721 {
         let descriptor = self.dma[number].pointer;
         let mut words = [0; 8];
         if !self.fetch(descriptor, &mut words, machine) {
-            self.complain("a DMA descriptor lies where no memory is");
+            self.complain("a DMA descriptor is not in memory");
             self.abort_dma(number);
             return false;
         }
@@ -126,7 +126,7 @@ impl Tsi721 {
             2 => self.begin_maintenance(number, descriptor, words, now, machine),
             1 => self.begin_data(number, descriptor, words, now, machine),
             _ => {
-                self.complain("a DMA descriptor is of no type");
+                self.complain("a DMA descriptor has an unknown type");
                 self.abort_dma(number);
                 false
             }
@@ -145,7 +145,7 @@ impl Tsi721 {
             4 => None,
             5 => Some(words[4].swap_bytes()),
             _ => {
-                self.complain("an immediate DMA descriptor is no maintenance request");
+                self.complain("an immediate DMA descriptor is not a maintenance request");
                 self.abort_dma(number);
                 return false;
             }
@@ -183,7 +183,7 @@ impl Tsi721 {
             kind @ 1..=3 => {
                 let mut data = vec![0; len];
                 if machine.read(memory, &mut data).is_err() {
-                    self.complain("a DMA descriptor names memory that is not there");
+                    self.complain("a DMA descriptor names an address that is not memory");
                     self.abort_dma(number);
                     return false;
                 }
@@ -200,7 +200,7 @@ impl Tsi721 {
                 !is_answered
             }
             _ => {
-                self.complain("a data DMA descriptor is no read or write");
+                self.complain("a data DMA descriptor is neither a read nor a write");
                 self.abort_dma(number);
                 false
             }
@@ -222,7 +222,7 @@ impl Tsi721 {
         self.outgoing.push(Outgoing::Dma { tid, channel: number });
     }
 
-    /// An answer has come for a channel.
+    /// Handles a response for a channel.
     pub(super) fn answer_dma(&mut self, number: usize, kind: Kind, machine: &mut dyn Machine) {
         let tid = match &kind {
             Kind::Maintained { tid, .. } | Kind::Data { tid, .. } | Kind::Written { tid, .. } => {
@@ -230,8 +230,8 @@ impl Tsi721 {
             }
             _ => return,
         };
-        let is_waited_for = |waiting: &mut Waiting| waiting.tid == tid;
-        let Some(waiting) = self.dma[number].waiting.take_if(is_waited_for) else { return };
+        let is_outstanding = |waiting: &mut Waiting| waiting.tid == tid;
+        let Some(waiting) = self.dma[number].waiting.take_if(is_outstanding) else { return };
         let data = match kind {
             Kind::Maintained { value: Some(value), .. } => Some(value.to_be_bytes().to_vec()),
             Kind::Data { data: Some(data), .. } => Some(data),

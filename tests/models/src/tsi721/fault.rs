@@ -1,29 +1,29 @@
-//! What the model does wrong.
+//! Faults of the model.
 
-/// What the model does wrong, on demand.
+/// Faults to inject. They happen once, except `NoInterrupts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// No interrupts are raised.
     NoInterrupts,
-    /// The channel of this number stops with an error at its next descriptor.
+    /// The DMA channel of this number stops with an error at its next descriptor.
     AbortsDma(usize),
-    /// It takes the next descriptor and does nothing with it.
+    /// The DMA channel of this number hangs in its next descriptor.
     HangsDma(usize),
-    /// The next completion of this channel names an address that is no descriptor.
+    /// The next completion of this DMA channel names an address that is not a descriptor's.
     NamesNoDescriptor(usize),
-    /// The next message for this mailbox is described as lying in memory that is no buffer.
+    /// The descriptor of the next message for this mailbox names an address that is not a buffer's.
     NamesNoBuffer(usize),
-    /// The next message for this mailbox is put where the last one was.
+    /// The descriptor of the next message for this mailbox names the previous message's buffer.
     NamesBufferTwice(usize),
     /// The next message for this mailbox has an error in its status.
     MessageStatus(usize),
-    /// A write of the next message for this mailbox to memory fails, and the channel stops.
+    /// Writing the next message for this mailbox to memory fails, and the channel stops.
     MessageMemory(usize),
-    /// Memory of the inbound channel of this mailbox has an error that was corrected, or not.
+    /// The memory of a mailbox's inbound channel has an ECC error.
     Ecc {
-        /// Whose.
+        /// The mailbox.
         mailbox: usize,
-        /// It was.
+        /// The error was corrected.
         corrected: bool,
     },
 }

@@ -1,13 +1,13 @@
-//! What arrives: messages, doorbells, port-writes, requests for memory behind a window.
+//! Inbound packets: messages, doorbells, port-writes, memory requests to inbound windows.
 
 use super::{Fault, Tsi721};
 use crate::Machine;
 use crate::rapidio::{Kind, Packet, Status};
 
-/// Inbound window n.
+/// Registers of the first inbound window.
 const WINDOW: u64 = 0x29000;
 
-/// What became of a message.
+/// Result of a message.
 enum Taken {
     Yes,
     Later,
@@ -15,10 +15,10 @@ enum Taken {
 }
 
 impl Tsi721 {
-    /// A port-write.
+    /// Handles a port-write.
     pub(super) fn take_port_write(&mut self, words: [u32; 4]) {
         if self.kept.get(0x10a10) & 1 != 0 {
-            // There is room for one.
+            // The register holds one port-write: further ones are dropped.
             return self.kept.raise(0x10a10, 2);
         }
         for (n, word) in words.into_iter().enumerate() {
@@ -29,7 +29,7 @@ impl Tsi721 {
         self.counts.port_writes += 1;
     }
 
-    /// A doorbell.
+    /// Handles a doorbell.
     pub(super) fn take_doorbell(
         &mut self,
         packet: &Packet,
@@ -53,12 +53,12 @@ impl Tsi721 {
         kept.raise(0x20040, 0x10);
         self.counts.doorbells += 1;
         if machine.write(at, &[a, b, c, d, e, f, 0, 0]).is_err() {
-            self.complain("the doorbell queue lies where no memory is");
+            self.complain("the doorbell queue is not in memory");
         }
         Status::Done
     }
 
-    /// A message.
+    /// Handles a message.
     pub(super) fn take_message(
         &mut self,
         packet: &Packet,
@@ -101,21 +101,21 @@ impl Tsi721 {
         let is_bad = fetched.is_err() || buffer % 8 != 0 || machine.write(buffer, data).is_err();
         if is_bad || self.once(Fault::MessageMemory(mailbox)) {
             if is_bad {
-                self.complain("a message buffer lies where no memory is");
+                self.complain("a message buffer is not in memory");
             }
             self.kept.raise(base + 0x244, 0x40_0000);
             self.kept.raise(base + 0x248, 4);
             return Taken::No;
         }
         self.kept.set(base + 0x20c, (free + 1) % entries);
-        let given = buffer;
+        let used = buffer;
         if self.once(Fault::NamesNoBuffer(mailbox)) {
             buffer += 64;
         }
         if self.once(Fault::NamesBufferTwice(mailbox)) {
             buffer = self.last_buffer[mailbox];
         }
-        self.last_buffer[mailbox] = given;
+        self.last_buffer[mailbox] = used;
         let status = u32::from(self.once(Fault::MessageStatus(mailbox))) * 5;
         let tt = u32::from(packet.large);
         let second = 1 << 31
@@ -127,13 +127,13 @@ impl Tsi721 {
         let descriptor = self.kept.address(base + 0x300, base + 0x304) + 64 * u64::from(write);
         let first = 6 << 29 | tt << 19 | u32::from(packet.from);
         let rest = buffer.to_le_bytes();
-        // The word that says it is there last.
+        // The word with the valid bit is written last.
         let written = machine
             .write(descriptor + 8, &rest)
             .and_then(|()| machine.write(descriptor, &first.to_le_bytes()))
             .and_then(|()| machine.write(descriptor + 4, &second.to_le_bytes()));
         if written.is_err() {
-            self.complain("a queue of message descriptors lies where no memory is");
+            self.complain("a queue of message descriptors is not in memory");
         }
         self.kept.set(base + 0x30c, (write + 1) % entries);
         self.kept.raise(base + 0x248, 1);
@@ -141,7 +141,7 @@ impl Tsi721 {
         Taken::Yes
     }
 
-    /// The bus address of an address in RapidIO's space, if a window has all of it.
+    /// Translates a RapidIO address to a bus address, if a window contains the whole range.
     fn translate(&self, address: u64, len: usize) -> Option<u64> {
         (0..8).find_map(|number| {
             let at = WINDOW + 0x20 * number;
@@ -154,7 +154,7 @@ impl Tsi721 {
         })
     }
 
-    /// Somebody reads memory.
+    /// Handles a peer's memory read.
     pub(super) fn serve_read(
         &mut self,
         address: u64,
@@ -166,7 +166,7 @@ impl Tsi721 {
         Some(data)
     }
 
-    /// Somebody writes it.
+    /// Handles a peer's memory write.
     pub(super) fn serve_write(
         &mut self,
         address: u64,
@@ -180,7 +180,7 @@ impl Tsi721 {
         }
     }
 
-    /// All that has arrived is looked at.
+    /// Handles all received packets.
     pub(super) fn run_inbox(&mut self, now: u64, machine: &mut dyn Machine) {
         let inbox = self.network().take_inbox(self.me);
         for packet in inbox {
@@ -221,7 +221,7 @@ impl Tsi721 {
                 }
                 return;
             }
-            // The network answers those.
+            // The network answers maintenance requests.
             Kind::Maintenance { .. } => return,
         };
         self.transmit(packet.answer(answer));

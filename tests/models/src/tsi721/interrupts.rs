@@ -1,9 +1,9 @@
-//! Which causes interrupt: vectors of MSI-X by their rising edges, or one level behind MSI.
+//! Interrupts: rising edges of causes raise MSI-X vectors, or the level of all causes raises MSI.
 
 use super::{Fault, Tsi721};
 use crate::{Interrupt, Machine};
 
-/// Vectors of MSI-X.
+/// MSI-X vectors.
 pub const VECTORS: u16 = 70;
 
 impl Tsi721 {
@@ -11,7 +11,7 @@ impl Tsi721 {
         self.kept.get(status) & self.kept.get(enable) & bits != 0
     }
 
-    /// Vectors with a cause.
+    /// For each vector, whether its cause is active.
     fn causes(&self) -> Vec<bool> {
         let mut causes = vec![false; VECTORS.into()];
         for number in 0..8 {
@@ -32,7 +32,7 @@ impl Tsi721 {
         causes
     }
 
-    /// Channels that interrupt (0x29850).
+    /// The register of interrupting channels (0x29850).
     pub(super) fn channel_interrupts(&self) -> u32 {
         let causes = self.causes();
         let any = |list: &[usize]| list.iter().any(|&n| causes[n]);
@@ -46,7 +46,7 @@ impl Tsi721 {
         channels | u32::from(any(&[50, 58])) << 24
     }
 
-    /// Blocks that interrupt (0x29844).
+    /// The register of interrupting blocks (0x29844).
     pub(super) fn device_interrupts(&self) -> u32 {
         let enabled = self.channel_interrupts() & self.kept.get(0x2984c);
         let mac = self.causes()[68];
@@ -57,7 +57,7 @@ impl Tsi721 {
             | bit(mac, 0x20)
     }
 
-    /// Raises what has risen.
+    /// Raises interrupts for causes that have become active.
     pub(super) fn update_interrupts(&mut self, machine: &mut dyn Machine) {
         if self.has(Fault::NoInterrupts) {
             return;

@@ -1,8 +1,8 @@
-//! A Tsi721, a bridge from PCI Express to RapidIO (registers as in Linux `drivers/rapidio/devices/tsi721.h`), on a
-//! network of [`crate::rapidio`]; and what it does wrong on demand. Several of them may be on one network.
+//! Model of a Tsi721, a bridge from PCI Express to RapidIO (registers as in Linux `drivers/rapidio/devices/tsi721.h`),
+//! on a network of [`crate::rapidio`], with faults to inject. A network may have several.
 //!
-//! Not modelled: other doorbell queues than the first, 34-bit strides of DMA, the retry threshold (it tries again
-//! for ever), segments, the clock of a link. Stores to an outbound window arrive; loads are answered by boards alone.
+//! Not modelled: doorbell queues beyond the first, 34-bit DMA strides, the retry threshold (it retries for ever),
+//! segments, the clock of a link. Stores to an outbound window arrive. Only boards answer loads.
 
 mod block_dma;
 mod fault;
@@ -22,21 +22,21 @@ use registers::{Kept, SIZE};
 use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Where the table of MSI-X lies in BAR 0, and its pending bits.
+/// Offsets of the MSI-X table and its pending bits in BAR 0.
 const MSIX_TABLE: u32 = 0x2c000;
 const MSIX_PENDING: u32 = 0x2a000;
 const DOORBELLS: u64 = 16 << 20;
-/// Requests that are remembered for their answers.
+/// Most outstanding requests.
 const MOST_OUTGOING: usize = 1024;
 
-/// What kind of bridge it is.
+/// Properties of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// It has MSI-X; else MSI. Linux 6.12 mistakes the vectors.
+    /// MSI-X instead of MSI. Linux 6.12 confuses the vectors.
     pub vectors: bool,
-    /// Its MSI-X capability says that the table is somewhere else until a driver corrects it.
+    /// The MSI-X capability has a wrong table offset until a driver corrects it.
     pub misplaced_table: bool,
-    /// Bytes of BAR 2, for outbound windows; 0: there is none.
+    /// Bytes of BAR 2, for outbound windows; 0: no BAR 2.
     pub outbound: u64,
 }
 
@@ -46,14 +46,14 @@ impl Default for Config {
     }
 }
 
-/// Whose request an answer belongs to.
+/// Origin of an outstanding request.
 #[derive(Clone, Copy, Debug)]
 enum Outgoing {
     Dma { tid: u16, channel: usize },
     Message { tid: u16, mailbox: usize },
 }
 
-/// What was counted.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     messages_in: u64,
@@ -84,13 +84,13 @@ pub struct Tsi721 {
     levels: Vec<bool>,
     level: bool,
     faults: Vec<Fault>,
-    /// What the driver did that it must not do.
+    /// The driver's violations of the device's rules.
     pub complaints: Vec<String>,
     counts: Counts,
 }
 
 impl Tsi721 {
-    /// A bridge as it is after power-on, which is the end point `me` of a network.
+    /// Creates a bridge in its power-on state, as end point `me` of a network.
     pub fn new(settings: Config, network: Shared, me: usize) -> Self {
         let mut config = ConfigSpace::new(0x111d, 0x80ab, 0x06_80_00, 1)
             .subsystem(0x111d, 0x80ab)
@@ -98,7 +98,7 @@ impl Tsi721 {
             .memory_bar_32(1, DOORBELLS as u32)
             .express(PortType::Endpoint)
             .power_management()
-            // MSI-X must be at 0xa0.
+            // Places MSI-X at 0xa0.
             .vendor_specific(12);
         config = match settings.vectors {
             true => config.msix(interrupts::VECTORS, 0, MSIX_TABLE, MSIX_PENDING),
@@ -138,7 +138,7 @@ impl Tsi721 {
         }
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::Ecc { mailbox, corrected } => {
@@ -149,7 +149,7 @@ impl Tsi721 {
         }
     }
 
-    /// The network that it is on.
+    /// The bridge's network.
     pub fn network(&self) -> MutexGuard<'_, Network> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,7 +158,7 @@ impl Tsi721 {
         self.faults.contains(&fault)
     }
 
-    /// Whether it does this wrong now; it does so once.
+    /// Removes the fault. Returns whether it was injected.
     fn once(&mut self, fault: Fault) -> bool {
         let at = self.faults.iter().position(|one| *one == fault);
         at.map(|at| self.faults.remove(at)).is_some()
@@ -190,7 +190,7 @@ impl Tsi721 {
         self.transmit(packet);
     }
 
-    /// The channel whose request had this number.
+    /// The DMA channel whose request had this transaction id.
     fn sent_dma(&mut self, wanted: u16) -> Option<usize> {
         let found = self
             .outgoing
@@ -213,7 +213,7 @@ impl Tsi721 {
         }
     }
 
-    /// Words of memory.
+    /// Reads words of memory.
     fn fetch(&self, address: u64, words: &mut [u32], machine: &mut dyn Machine) -> bool {
         let mut bytes = vec![0; 4 * words.len()];
         if machine.read(address, &mut bytes).is_err() {
@@ -225,7 +225,7 @@ impl Tsi721 {
         true
     }
 
-    /// Writes a line of a status FIFO, whose registers are base (low, high), size, and where the device writes.
+    /// Writes a line of a status FIFO. Its registers are base (low, high), size, and write pointer.
     fn complete(
         &mut self,
         [low, high, size, write]: [u64; 4],
@@ -236,7 +236,7 @@ impl Tsi721 {
         let at = self.kept.get(write) % lines;
         let address = self.kept.address(low, high) + 64 * u64::from(at);
         if machine.write(address, &done.to_le_bytes()).is_err() {
-            self.complain("a status FIFO lies where no memory is");
+            self.complain("a status FIFO is not in memory");
         }
         self.kept.set(write, (at + 1) % lines);
     }
@@ -302,8 +302,8 @@ impl Tsi721 {
         self.kept.set(0x41300, select & !0x1_0000);
     }
 
-    /// The device behind an address of BAR 2: its id, whether that has 16 bits, the address there.
-    fn behind(&self, offset: u64) -> Option<(u16, bool, u64)> {
+    /// Translates an offset in BAR 2 to a remote device: its id, whether the id has 16 bits, and the address.
+    fn translate_outbound(&self, offset: u64) -> Option<(u16, bool, u64)> {
         let mut start = [0; 8];
         self.config.read(0x18, &mut start);
         let address = (u64::from_le_bytes(start) & !0xf) + offset;
@@ -321,7 +321,7 @@ impl Tsi721 {
 
     fn load(&mut self, offset: u64, into: &mut [u8]) {
         into.fill(0xff);
-        let Some((to, large, address)) = self.behind(offset) else { return };
+        let Some((to, large, address)) = self.translate_outbound(offset) else { return };
         let wanted = self.next_tid();
         self.send(to, large, Kind::Read { tid: wanted, address, len: into.len() });
         let mut network = self.network();
@@ -375,9 +375,9 @@ impl Function for Tsi721 {
         match bar {
             0 => {
                 self.set_register(offset & !3, number(bytes) as u32);
-                // A channel that is told of a descriptor runs from then on: Linux looks at its status next, and takes one
-                // that does not run for one that is done.
-                if block_dma::is_told(offset) && self.config.is_bus_master() {
+                // A channel runs as soon as the driver writes its descriptor count: Linux reads the status next, and
+                // treats a channel that does not run as done.
+                if block_dma::is_write_count(offset) && self.config.is_bus_master() {
                     self.run_dma(now, machine);
                 }
                 self.update_interrupts(machine);
@@ -387,7 +387,7 @@ impl Function for Tsi721 {
                 self.ring(offset, u16::from_be_bytes(info), now);
             }
             _ => {
-                if let Some((to, large, address)) = self.behind(offset) {
+                if let Some((to, large, address)) = self.translate_outbound(offset) {
                     let data = bytes.to_vec();
                     self.send(to, large, Kind::Write { tid: None, address, data });
                 }
@@ -397,8 +397,8 @@ impl Function for Tsi721 {
 
     fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
         if self.config.is_bus_master() {
-            // What has arrived comes first: an answer is not late because nobody has looked for a while, as on a host
-            // that is busy with something else.
+            // Received packets are handled before timeouts: a response that has arrived is not late because the
+            // host was busy and has not polled for a while.
             loop {
                 self.run_inbox(now, machine);
                 self.run_dma(now, machine);

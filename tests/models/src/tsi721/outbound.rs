@@ -1,13 +1,13 @@
-//! Outbound messages: a channel for each mailbox, one message at a time; and outbound doorbells.
+//! Outbound messages, with a channel for each mailbox and one message in flight per channel; and outbound doorbells.
 
 use super::registers::Kept;
 use super::{Outgoing, Tsi721};
 use crate::rapidio::{Kind, Packet, Status};
 use crate::{Machine, Nanoseconds};
 
-/// How long a response may take, and how long after "later" it is tried again.
+/// Response timeout, and delay before a retry.
 const TIMEOUT: Nanoseconds = 5_000_000;
-const AGAIN: Nanoseconds = 20_000;
+const RETRY_DELAY: Nanoseconds = 20_000;
 
 const WRITTEN: u64 = 0x00;
 const DONE: u64 = 0x04;
@@ -27,8 +27,8 @@ struct Waiting {
     descriptor: u64,
     wants_interrupt: bool,
     packet: Packet,
-    /// The receiver said "later": when it is tried again.
-    again: Option<Nanoseconds>,
+    /// When the message is retransmitted after a retry response.
+    retry_at: Option<Nanoseconds>,
 }
 
 #[derive(Debug, Default)]
@@ -38,12 +38,12 @@ pub struct Channel {
     waiting: Option<Waiting>,
 }
 
-/// A doorbell that was not answered yet.
+/// A doorbell without a response yet.
 #[derive(Debug)]
 pub struct OutboundDoorbell {
     tid: u16,
     since: Nanoseconds,
-    again: Option<Nanoseconds>,
+    retry_at: Option<Nanoseconds>,
     packet: Packet,
 }
 
@@ -52,7 +52,7 @@ fn base(mailbox: usize) -> u64 {
 }
 
 impl Channel {
-    /// A register is written.
+    /// Handles a write to a register.
     pub fn write(&mut self, kept: &mut Kept, offset: u64, value: u32) {
         let base = offset & !0xfff;
         let ring = kept.address(base + 0x20, base + 0x24);
@@ -61,7 +61,7 @@ impl Channel {
                 *self = Channel { pointer: ring, started: true, waiting: None };
                 [WRITTEN, DONE, STATUS, FIFO_WRITE].iter().for_each(|at| kept.set(base + at, 0));
             }
-            // A driver that goes on at a slot after an error says so here.
+            // After an error, the driver writes here the slot at which it continues.
             DONE => {
                 kept.set(offset, value);
                 kept.set(base + WRITTEN, value);
@@ -84,8 +84,9 @@ impl Tsi721 {
 
     pub(super) fn outbound_due(&self) -> Option<Nanoseconds> {
         let messages = self.outbound.iter().filter_map(|channel| channel.waiting.as_ref());
-        let messages = messages.map(|one| one.again.unwrap_or(one.since + TIMEOUT));
-        let doorbells = self.doorbells.iter().map(|one| one.again.unwrap_or(one.since + TIMEOUT));
+        let messages = messages.map(|one| one.retry_at.unwrap_or(one.since + TIMEOUT));
+        let doorbells =
+            self.doorbells.iter().map(|one| one.retry_at.unwrap_or(one.since + TIMEOUT));
         messages.chain(doorbells).min()
     }
 
@@ -98,9 +99,9 @@ impl Tsi721 {
         let base = base(mailbox);
         let channel = &mut self.outbound[mailbox];
         if let Some(waiting) = &mut channel.waiting {
-            if let Some(again) = waiting.again {
-                if now >= again {
-                    (waiting.again, waiting.since) = (None, now);
+            if let Some(at) = waiting.retry_at {
+                if now >= at {
+                    (waiting.retry_at, waiting.since) = (None, now);
                     let packet = waiting.packet.clone();
                     self.counts.retries += 1;
                     self.transmit(packet);
@@ -117,7 +118,7 @@ impl Tsi721 {
         let descriptor = channel.pointer;
         let mut words = [0; 4];
         if !self.fetch(descriptor, &mut words, machine) {
-            self.complain("a message descriptor lies where no memory is");
+            self.complain("a message descriptor is not in memory");
             self.abort_outbound(mailbox);
             return false;
         }
@@ -133,7 +134,7 @@ impl Tsi721 {
                 false
             }
             _ => {
-                self.complain("a message descriptor is of no type");
+                self.complain("a message descriptor has an unknown type");
                 self.abort_outbound(mailbox);
                 false
             }
@@ -155,11 +156,11 @@ impl Tsi721 {
         let mut data = vec![0; len];
         let address = u64::from(words[2]) | u64::from(words[3]) << 32;
         if machine.read(address, &mut data).is_err() {
-            self.complain("a message lies where no memory is");
+            self.complain("a message is not in memory");
             return self.abort_outbound(mailbox);
         }
         if words[1] >> 12 & 0xf != 0xe {
-            self.complain("a message has segments of another size than 256 bytes");
+            self.complain("the segment size of a message is not 256 bytes");
         }
         let tid = self.next_tid();
         let (number, letter) = ((words[1] >> 22 & 3) as u8, (words[1] >> 16 & 3) as u8);
@@ -172,14 +173,14 @@ impl Tsi721 {
             descriptor,
             wants_interrupt,
             packet: packet.clone(),
-            again: None,
+            retry_at: None,
         });
         self.kept.raise(base(mailbox) + STATUS, RUN);
         self.outgoing.push(Outgoing::Message { tid, mailbox });
         self.transmit(packet);
     }
 
-    /// A message was answered.
+    /// Handles the response to a message.
     pub(super) fn answer_message(
         &mut self,
         mailbox: usize,
@@ -194,7 +195,7 @@ impl Tsi721 {
         };
         match status {
             Status::Retry => {
-                waiting.again = Some(now + AGAIN);
+                waiting.retry_at = Some(now + RETRY_DELAY);
                 self.outgoing.push(Outgoing::Message { tid, mailbox });
             }
             Status::Error => self.abort_outbound(mailbox),
@@ -235,7 +236,7 @@ impl Tsi721 {
         self.counts.aborts += 1;
     }
 
-    /// The driver rings an outbound doorbell.
+    /// Sends an outbound doorbell.
     pub(super) fn ring(&mut self, offset: u64, info: u16, now: Nanoseconds) {
         let (to, large) = ((offset >> 2) as u16, offset >> 18 & 3 == 1);
         let tid = self.next_tid();
@@ -243,7 +244,7 @@ impl Tsi721 {
         self.doorbells.push_back(OutboundDoorbell {
             tid,
             since: now,
-            again: None,
+            retry_at: None,
             packet: packet.clone(),
         });
         self.transmit(packet);
@@ -251,26 +252,27 @@ impl Tsi721 {
 
     fn run_doorbells(&mut self, now: Nanoseconds) {
         let before = self.doorbells.len();
-        self.doorbells.retain(|one| one.again.is_some() || now < one.since + TIMEOUT);
+        self.doorbells.retain(|one| one.retry_at.is_some() || now < one.since + TIMEOUT);
         if self.doorbells.len() < before {
             self.kept.raise(0x20040, 4);
         }
-        let mut again = Vec::new();
-        for one in self.doorbells.iter_mut().filter(|one| one.again.is_some_and(|at| at <= now)) {
-            (one.again, one.since) = (None, now);
-            again.push(one.packet.clone());
+        let mut retries = Vec::new();
+        for one in self.doorbells.iter_mut().filter(|one| one.retry_at.is_some_and(|at| at <= now))
+        {
+            (one.retry_at, one.since) = (None, now);
+            retries.push(one.packet.clone());
         }
-        again.into_iter().for_each(|packet| self.transmit(packet));
+        retries.into_iter().for_each(|packet| self.transmit(packet));
     }
 
-    /// A doorbell was answered.
+    /// Handles the response to a doorbell.
     pub(super) fn answer_doorbell(&mut self, tid: u16, status: Status, now: Nanoseconds) {
         let Some(at) = self.doorbells.iter().position(|one| one.tid == tid) else { return };
         match status {
             Status::Done => self.kept.raise(0x20040, 0x20),
             Status::Error => self.kept.raise(0x20040, 1),
             Status::Retry => {
-                self.doorbells[at].again = Some(now + AGAIN);
+                self.doorbells[at].retry_at = Some(now + RETRY_DELAY);
                 return;
             }
         }

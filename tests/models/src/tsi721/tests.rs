@@ -1,4 +1,4 @@
-//! The model by itself: what a driver sees that does the least.
+//! Tests of the model alone, with a minimal driver.
 
 use super::*;
 use crate::rapidio::{Answer, Board, Topology};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 const CHANNEL: u64 = 0x58000;
 
 #[test]
-fn a_register_of_a_board_is_read_by_block_dma() {
+fn block_dma_reads_a_switch_register() {
     let topology: Topology = "A=s0.0,B=s0.3".parse().unwrap();
     let network = Network::new(&topology, 1, |_| Board::new(Answer::Take, 0));
     let mut model = Tsi721::new(Config::default(), Arc::new(Mutex::new(network)), 0);
@@ -21,12 +21,12 @@ fn a_register_of_a_board_is_read_by_block_dma() {
     for (at, value) in [(0x24, 0x1000), (0x2c, 0x2000), (0x34, 1), (0x08, 1)] {
         write(&mut model, &mut machine, CHANNEL + at, value);
     }
-    // The switch: its identity, by hop count 0.
+    // Reads the switch's identity with hop count 0.
     let words = [2 << 29 | 4 << 19 | 0xff, 4, 0];
     for (n, word) in words.into_iter().enumerate() {
         machine.memory[0x1000 + 4 * n..][..4].copy_from_slice(&u32::to_le_bytes(word));
     }
-    // Its way back: the host's id goes to port 0.
+    // The route back: the host's id leads to port 0.
     model.network().switch(0).write(0x70, 0xff);
     model.network().switch(0).write(0x74, 0);
     write(&mut model, &mut machine, CHANNEL, 1);
@@ -37,7 +37,7 @@ fn a_register_of_a_board_is_read_by_block_dma() {
     assert!(model.complaints.is_empty());
 }
 
-/// A message to somebody who says nothing is under way.
+/// A model with an outstanding message to a board that does not respond.
 fn unanswered() -> (Tsi721, TestMachine, Nanoseconds) {
     let topology: Topology = "A=B".parse().unwrap();
     let network = Network::new(&topology, 1, |_| Board::new(Answer::Silence, 0));
@@ -60,16 +60,16 @@ fn unanswered() -> (Tsi721, TestMachine, Nanoseconds) {
 }
 
 #[test]
-fn who_does_not_answer_ends_in_an_abort() {
+fn missing_response_aborts_the_channel() {
     let (mut model, mut machine, due) = unanswered();
     assert_eq!(model.poll(due, &mut machine), None);
     assert_eq!(model.register(0x61014), 0x40_0000, "aborted");
     assert_eq!(model.register(0x6100c), 2);
 }
 
-/// On a busy host nobody may have looked for longer than an answer may take.
+/// A busy host may poll later than the response timeout.
 #[test]
-fn an_answer_that_has_arrived_is_not_late_because_nobody_looked() {
+fn response_that_arrived_before_a_late_poll_is_not_overdue() {
     let (mut model, mut machine, due) = unanswered();
     let kind = Kind::Received { tid: 1, mailbox: 0, status: crate::rapidio::Status::Done };
     let answer = Packet { to: 0xff, from: 0xff, large: false, kind };

@@ -1,13 +1,13 @@
-//! The same as a PCI function, for a machine of QEMU's that is made up as uhyve's: the registers in a BAR of memory, and
-//! the ports of hypercalls in two BARs of I/O, which whoever makes the machine up places there.
+//! The uhyve model as a PCI function, for a QEMU machine that imitates uhyve: the registers in a memory BAR, and the
+//! hypercall ports in two I/O BARs. The set-up of the machine places the BARs at uhyve's addresses.
 
 use super::{End, REGISTERS, Uhyve};
 use crate::{Bar, Cable, ConfigSpace, Function, Interrupts, Machine, Nanoseconds};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Ports of the BAR 2: most hypercalls.
+/// First port of BAR 2, for most hypercalls.
 pub const FILE_PORTS: u16 = 0x400;
-/// Ports of the BAR 3: those of output.
+/// First port of BAR 3, for output.
 pub const SERIAL_PORTS: u16 = 0x800;
 const PORTS: u64 = 0x400;
 const REGISTER_BYTES: u64 = 4096;
@@ -24,14 +24,16 @@ pub struct AsFunction {
     uhyve: Uhyve,
     config: ConfigSpace,
     cable: Arc<Mutex<Cable>>,
-    /// Told once.
+    /// Bytes of output that were forwarded.
     printed: usize,
+    /// Complaints that were printed.
     complained: usize,
+    /// The end was printed.
     ended: bool,
 }
 
 impl AsFunction {
-    /// Of what `make` makes, also after a reset; its frames go by `cable`.
+    /// Creates a function of the model that `make` returns, also after a reset. `cable` carries its frames.
     pub fn new(make: impl Fn() -> Uhyve + Send + 'static, cable: Arc<Mutex<Cable>>) -> Self {
         let uhyve = make();
         AsFunction {
@@ -46,7 +48,7 @@ impl AsFunction {
     }
 
     fn config_space() -> ConfigSpace {
-        // Capabilities as the device's own configuration space has them.
+        // Capabilities as in the device's own configuration space.
         let mut config = ConfigSpace::new(0x1af4, 0x1041, 0, 0)
             .memory_bar(0, REGISTER_BYTES)
             .io_bar(2, PORTS as u32)
@@ -61,13 +63,13 @@ impl AsFunction {
         }
         config.put(0x34, &[0x40]);
         config.put(0x06, &[0x10]);
-        // The pin; the line is for the firmware to say.
+        // The interrupt pin. Firmware sets the line.
         config.put(0x3d, &[1]);
         config
     }
 
-    /// Says what the guest has printed, what uhyve would have logged, and how it ended.
-    fn tell(&mut self) {
+    /// Prints new output of the guest, new complaints, and the end.
+    fn print_news(&mut self) {
         use std::io::Write;
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(&self.uhyve.host.output[self.printed..]);
@@ -106,7 +108,7 @@ impl Function for AsFunction {
             2 => self.uhyve.port_in(FILE_PORTS + offset as u16, into),
             _ => self.uhyve.port_in(SERIAL_PORTS + offset as u16, into),
         }
-        self.tell();
+        self.print_news();
     }
 
     fn write(
@@ -122,17 +124,17 @@ impl Function for AsFunction {
             2 => self.uhyve.port_out(FILE_PORTS + offset as u16, bytes, machine),
             _ => self.uhyve.port_out(SERIAL_PORTS + offset as u16, bytes, machine),
         }
-        self.tell();
+        self.print_news();
     }
 
     fn poll(&mut self, _: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
-        /// What the TAP device puts before a frame.
-        const NOTHING: [u8; 12] = [0; 12];
+        /// The virtio header that the TAP device puts before a frame.
+        const HEADER: [u8; 12] = [0; 12];
         if let Some(net) = &mut self.uhyve.net {
             let mut cable = self.cable.lock().unwrap_or_else(PoisonError::into_inner);
             net.tap
                 .arriving
-                .extend(cable.arriving.drain(..).map(|frame| [&NOTHING, &frame[..]].concat()));
+                .extend(cable.arriving.drain(..).map(|frame| [&HEADER, &frame[..]].concat()));
         }
         self.uhyve.run(machine);
         if let Some(net) = &mut self.uhyve.net {
@@ -140,7 +142,7 @@ impl Function for AsFunction {
             let sent = net.tap.sent.drain(..);
             cable.sent.extend(sent.filter_map(|frame| frame.get(12..).map(<[u8]>::to_vec)));
         }
-        self.tell();
+        self.print_news();
         None
     }
 

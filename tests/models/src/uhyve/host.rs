@@ -1,4 +1,4 @@
-//! Hypercalls of interface version 1: output, files that were mapped, the end.
+//! Hypercalls of interface version 1: output, mapped files, exit.
 
 use super::{End, World};
 use crate::Machine;
@@ -22,7 +22,7 @@ const ENOENT: i64 = 2;
 const EBADF: i64 = 9;
 const EISDIR: i64 = 21;
 
-/// Whether uhyve takes it for a hypercall of version 1.
+/// Whether uhyve treats the port as a hypercall of version 1.
 pub fn is_hypercall(port: u16) -> bool {
     const ALL: [u16; 11] = [
         FILE_WRITE,
@@ -40,43 +40,43 @@ pub fn is_hypercall(port: u16) -> bool {
     ALL.contains(&port)
 }
 
-/// Whether uhyve takes it for one of version 2, which it looks for first.
+/// Whether uhyve treats the port as a hypercall of version 2, which it checks first.
 pub fn is_version_2(port: u16) -> bool {
     matches!(port, 0x1010 | 0x1020 | 0x1030 | 0x1040 | 0x1050 | 0x1200 | 0x1210)
         || (0x1100..=0x1190).contains(&port) && port.is_multiple_of(0x10)
 }
 
-/// What the host has mapped to a name.
+/// The host file behind a guest name.
 #[derive(Clone, Debug)]
 pub enum Mapped {
     /// A file with this content.
     File(Vec<u8>),
     /// A directory.
     Directory,
-    /// A file that uhyve's user may not read.
+    /// A file that uhyve's user has no permission to read.
     Forbidden,
-    /// A file whose disk is broken: error number.
+    /// A file whose reads fail with this error number.
     Broken(i64),
 }
 
-/// The host's side.
+/// The host's side of hypercalls.
 #[derive(Debug, Default)]
 pub struct Host {
-    /// What is mapped, by the guest's names.
+    /// Mapped files by guest name.
     pub files: BTreeMap<String, Mapped>,
-    /// What the guest has printed.
+    /// The guest's output.
     pub output: Vec<u8>,
-    /// Files that are open, and how far they were read. Numbers are never given twice.
+    /// Open files with their read positions. Numbers are not reused.
     open: BTreeMap<i32, (Mapped, usize)>,
     opened: i32,
-    /// Calls that were made.
+    /// Number of hypercalls.
     pub calls: u64,
-    /// A read says that so many bytes more came than did.
+    /// Injected fault: a read reports this many bytes more than it has read.
     pub lies: i64,
 }
 
 impl Host {
-    /// Files that are open.
+    /// Number of open files.
     pub fn open_files(&self) -> usize {
         self.open.len()
     }
@@ -101,7 +101,7 @@ impl Host {
                 let (fd, buffer, len) = (parameters.i32(0), parameters.u64(4), parameters.u64(12));
                 match fd {
                     1 | 2 => self.print(&mut parameters, buffer, len),
-                    // `unwrap` of an error.
+                    // uhyve unwraps an error.
                     _ => world.panic(format!("a write to file {fd}")),
                 }
             }
@@ -122,7 +122,7 @@ impl Host {
                 parameters.put(4, &(result as i32).to_le_bytes());
             }
             EXIT => world.end = Some(End::Exit(parameters.i32(0))),
-            _ => world.panic(format!("hypercall {port:#x}, which this model has not")),
+            _ => world.panic(format!("hypercall {port:#x}, which is not modelled")),
         }
         if parameters.bad {
             world.panic(format!("parameters of hypercall {port:#x} are not in memory"));
@@ -139,7 +139,7 @@ impl Host {
         }
         match self.files.get(name) {
             None => -ENOENT,
-            // The host's error has no number in Hermit's table.
+            // Hermit's table has no number for the host's error.
             Some(Mapped::Forbidden) => -EPERM,
             Some(mapped) => {
                 self.opened += 1;
@@ -159,7 +159,7 @@ impl Host {
         world: &mut World,
     ) -> i64 {
         if fd == 0 {
-            world.panic("a read of the host's standard input, which waits for it");
+            world.panic("a read of the host's standard input, which would block");
             return 0;
         }
         match self.open.get_mut(&fd) {
@@ -178,8 +178,8 @@ impl Host {
     }
 }
 
-/// Parameters in the guest's memory, packed. Addresses of the guest are those of memory: its tables map it one to one,
-/// and version 1's virtual addresses are looked up in them.
+/// Packed parameters in guest memory. uhyve translates version 1's virtual addresses with the guest's page tables,
+/// which map memory one to one, so guest addresses are used as they are.
 struct Parameters<'a> {
     memory: &'a mut dyn Machine,
     address: u64,

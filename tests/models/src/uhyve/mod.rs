@@ -1,9 +1,9 @@
-//! uhyve 0.10 as its guest sees it, written from its source (`src/linux/x86_64/kvm_cpu.rs`, `pci.rs`, `virtio`,
-//! `hypercall`): hypercalls of interface version 1 and PCI configuration space by I/O ports, and a network device with
-//! registers in memory. What uhyve only logs is a complaint here; where it panics, it has ended.
+//! Model of uhyve 0.10 as its guest sees it, written from uhyve's source (`src/linux/x86_64/kvm_cpu.rs`, `pci.rs`,
+//! `virtio`, `hypercall`): hypercalls of interface version 1 and PCI configuration space by I/O ports, and a network
+//! device with registers in memory. uhyve's log messages are complaints here, and its panics end the model.
 //!
-//! What proves it is nothing but the source: uhyve takes KVM, its modules are private, and no other guest was seen on
-//! this model.
+//! Only the source proves the model: uhyve needs KVM, its modules are private, and no other guest has run on this
+//! model.
 
 mod function;
 mod host;
@@ -20,40 +20,40 @@ pub use net::Net;
 
 /// MAC address of a TAP device.
 pub const MAC: [u8; 6] = [0x5e, 0x11, 0x22, 0x33, 0x44, 0x55];
-/// Where the registers of the network device are, whatever its BAR says, and how far they repeat.
+/// Address of the network device's registers, independent of its BAR. They repeat up to `REGISTERS_END`.
 pub const REGISTERS: u64 = 0xfe00_0000;
 const REGISTERS_END: u64 = REGISTERS + (1 << 24);
 
 const CONFIG_ADDRESS: u16 = 0xcf8;
 const CONFIG_DATA: u16 = 0xcfc;
-/// Bits of a configuration address that are looked at for the device: that it is 0, and the lower bits of the bus.
+/// Bits of a configuration address that must be 0 for the device: device number, and lower bits of the bus.
 const DEVICE_BITS: u32 = 0x1f_f800;
 
 /// How uhyve ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The guest wanted it, with this code.
+    /// The guest has exited with this code.
     Exit(i32),
-    /// By a panic: what the guest did.
+    /// uhyve has panicked: the guest's action.
     Panic(String),
 }
 
-/// What the model does wrong, or what uhyve does only now and then.
+/// Faults to inject, and rare behaviour of uhyve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// What is offered to the device is never given back.
+    /// The device never returns buffers.
     NeverCompletes,
-    /// The device writes nonsense into its used rings.
+    /// The device writes invalid entries to its used rings.
     Garbage,
     /// All registers read as ones.
     AllOnes,
-    /// The driver offers something always when a thread has just seen that there is nothing, and before that asks to be
-    /// notified.
+    /// Worst timing: a thread finds its queue empty, the driver adds a buffer, and only then the thread enables
+    /// notifications.
     Unlucky,
 }
 
 impl Fault {
-    /// All, by name.
+    /// All faults by name.
     pub const NAMED: [(&'static str, Fault); 4] = [
         ("never_completes", Fault::NeverCompletes),
         ("garbage", Fault::Garbage),
@@ -62,12 +62,12 @@ impl Fault {
     ];
 }
 
-/// What is not of the guest's memory and not a device.
+/// State outside guest memory and devices.
 #[derive(Debug, Default)]
 pub struct World {
-    /// What it would log as a warning or an error.
+    /// uhyve's warnings and errors.
     pub complaints: Vec<String>,
-    /// How it ended.
+    /// How uhyve has ended.
     pub end: Option<End>,
 }
 
@@ -86,22 +86,22 @@ impl World {
 pub struct Uhyve {
     /// Files and output.
     pub host: Host,
-    /// The network device, if it was started with one.
+    /// The network device, if uhyve was started with one.
     pub net: Option<Net>,
-    /// What it says.
+    /// Complaints and end.
     pub world: World,
-    /// What was last written to the configuration address.
+    /// The last write to the configuration address port.
     address: Option<u32>,
-    /// The buffer that ports are read into: who does not answer leaves what the last access put there.
+    /// Buffer for port reads. An unanswered read returns the last access's bytes.
     port_buffer: [u8; 8],
-    /// The same for memory.
+    /// Buffer for reads outside memory, as `port_buffer`.
     memory_buffer: [u8; 8],
-    /// What it does wrong.
+    /// Injected fault.
     pub fault: Option<Fault>,
 }
 
 impl Uhyve {
-    /// One with a network device whose TAP has this MAC address and this MTU, or with none.
+    /// Creates uhyve with a network device whose TAP has this MAC address and MTU, or without one.
     pub fn new(net: Option<([u8; 6], u16)>) -> Self {
         Uhyve {
             host: Host::default(),
@@ -114,16 +114,16 @@ impl Uhyve {
         }
     }
 
-    /// The guest writes to a port. `memory` is its own.
+    /// Handles the guest's write to a port.
     pub fn port_out(&mut self, port: u16, bytes: &[u8], memory: &mut dyn Machine) {
         if self.world.end.is_some() {
             return;
         }
         self.port_buffer[..bytes.len()].copy_from_slice(bytes);
         if host::is_version_2(port) {
-            // It would take RDI for the address, whatever the image says of itself.
+            // uhyve would take the address from RDI, independent of the image's version.
             self.world
-                .panic(format!("a hypercall of version 2 ({port:#x}), which this model has not"));
+                .panic(format!("a hypercall of version 2 ({port:#x}), which is not modelled"));
         } else if host::is_hypercall(port) {
             let mut data = [0; 4];
             data[..bytes.len().min(4)].copy_from_slice(&bytes[..bytes.len().min(4)]);
@@ -141,7 +141,7 @@ impl Uhyve {
         }
     }
 
-    /// The guest reads from a port.
+    /// Handles the guest's read of a port.
     pub fn port_in(&mut self, port: u16, into: &mut [u8]) {
         let at = into.len();
         if port == CONFIG_DATA {
@@ -162,12 +162,12 @@ impl Uhyve {
         into.copy_from_slice(&self.port_buffer[..at]);
     }
 
-    /// Which register of the device is selected, if it is the device that is.
+    /// The selected configuration register, if the device is selected.
     fn config_offset(&self) -> Option<u8> {
         self.address.filter(|address| address & DEVICE_BITS == 0).map(|address| address as u8)
     }
 
-    /// The guest reads where it has no memory.
+    /// Handles the guest's read outside memory.
     pub fn memory_in(&mut self, address: u64, into: &mut [u8]) {
         let at = into.len();
         match (address, &mut self.net) {
@@ -183,7 +183,7 @@ impl Uhyve {
         into.copy_from_slice(&self.memory_buffer[..at]);
     }
 
-    /// The guest writes where it has no memory.
+    /// Handles the guest's write outside memory.
     pub fn memory_out(&mut self, address: u64, bytes: &[u8], memory: &mut dyn Machine) {
         if self.world.end.is_some() {
             return;
@@ -191,7 +191,7 @@ impl Uhyve {
         self.memory_buffer[..bytes.len()].copy_from_slice(bytes);
         match (address, &mut self.net) {
             (REGISTERS..REGISTERS_END, Some(net)) => match net::queue_of_doorbell(address) {
-                // KVM itself takes these, and tells a thread.
+                // KVM handles doorbell writes by ioeventfd, and notifies a thread.
                 Some(queue) => net.notified[queue] = true,
                 None => net.write(address as u8, bytes, memory, &mut self.world),
             },
@@ -199,7 +199,7 @@ impl Uhyve {
         }
     }
 
-    /// Its threads do what there is to do.
+    /// Runs the threads until they have no work.
     pub fn run(&mut self, memory: &mut dyn Machine) {
         if let (Some(net), None) = (&mut self.net, &self.world.end) {
             threads::run(net, self.fault, memory, &mut self.world);
@@ -207,11 +207,11 @@ impl Uhyve {
     }
 }
 
-/// The host's end of the TAP device: frames, each behind a header of virtio's.
+/// The host's end of the TAP device: frames, each after a virtio header.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// On their way to the guest.
+    /// Frames to the guest.
     pub arriving: VecDeque<Vec<u8>>,
-    /// From the guest.
+    /// Frames from the guest.
     pub sent: Vec<Vec<u8>>,
 }

@@ -1,4 +1,4 @@
-//! The network device: 256 bytes that are configuration space and registers at once.
+//! The network device: 256 bytes that are both configuration space and registers.
 
 use super::queue::Queue;
 use super::{Tap, World};
@@ -10,12 +10,12 @@ const STATUS: u8 = 0x06;
 const BAR: u8 = 0x10;
 const CAPABILITIES: u8 = 0x34;
 const INTERRUPT: u8 = 0x3c;
-/// BARs are moved by steps of this.
+/// Alignment of BAR addresses.
 const BAR_SIZE: u64 = 0x20_0000;
-/// Prefetchable, 64 bits.
+/// BAR type: prefetchable, 64 bits.
 const BAR_FLAGS: u64 = 0xc;
 
-// The structures that capabilities name, behind them.
+// The structures to which the capabilities refer.
 const COMMON: u8 = 0x88;
 const ISR: u8 = 0xc8;
 const BEHIND_ISR: u8 = ISR + 1;
@@ -53,7 +53,7 @@ const FEATURES_LOW: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 16;
 /// VERSION_1.
 const FEATURES_HIGH: u32 = 1;
 
-/// The queue whose doorbell is at an address.
+/// The queue of the doorbell at an address.
 pub fn queue_of_doorbell(address: u64) -> Option<usize> {
     let doorbell = super::REGISTERS + u64::from(NOTIFY);
     [doorbell, doorbell + 4].iter().position(|&one| one == address)
@@ -63,26 +63,26 @@ pub fn queue_of_doorbell(address: u64) -> Option<usize> {
 #[derive(Debug)]
 pub struct Net {
     bytes: [u8; 256],
-    /// Status of device and of PCI in one.
+    /// Device status and PCI status in one word.
     status: u16,
     bars: [u64; 3],
     generation: (bool, u8),
     queue_select: u16,
-    /// Of both queues, for ever 0 when a third was selected.
+    /// Size of both queues. It stays 0 once the driver has selected a third queue.
     queue_size: u16,
-    /// Receive and transmit, until the threads have them.
+    /// Receive and transmit queue, until the threads take them.
     pub(super) queues: Option<[Queue; 2]>,
-    /// What the threads have.
+    /// The queues in the threads.
     pub(super) running: Option<[Queue; 2]>,
-    /// A thread that has ended, and why.
+    /// Threads that have panicked, with the reason.
     pub dead_threads: [Option<String>; 2],
     pub(super) notified: [bool; 2],
     pub(super) isr: bool,
-    /// The host's end.
+    /// The host's end of the TAP device.
     pub tap: Tap,
-    /// Frames that arrived and were cut off.
+    /// Frames that were truncated.
     pub cut: u64,
-    /// Interrupts that were raised.
+    /// Interrupts raised.
     pub interrupts: u64,
 }
 
@@ -106,7 +106,7 @@ impl Net {
         put(COMMON + 0x10, &[0xff, 0xff]);
         put(NUM_QUEUES, &[2]);
         put(DEVICE, &mac);
-        // The link is up as soon as there are threads.
+        // The link is up.
         put(NET_STATUS, &[1]);
         put(MTU, &mtu.to_le_bytes());
         Net {
@@ -127,7 +127,7 @@ impl Net {
         }
     }
 
-    /// Whether a driver is ready.
+    /// Whether the driver has set DRIVER_OK.
     pub fn is_live(&self) -> bool {
         self.status & DRIVER_OK != 0
     }
@@ -148,7 +148,7 @@ impl Net {
         ])
     }
 
-    /// All of it, as a copy of bytes shows it.
+    /// All bytes, including the BARs and the status.
     fn image(&self) -> [u8; 256] {
         let mut bytes = self.bytes;
         bytes[usize::from(STATUS)..][..2].copy_from_slice(&self.status.to_le_bytes());
@@ -158,7 +158,7 @@ impl Net {
         bytes
     }
 
-    /// A read of a register, or of configuration space.
+    /// Handles a read of a register or of configuration space.
     pub(super) fn read(&mut self, offset: u8, into: &mut [u8], world: &mut World) {
         let exactly = |len: usize, world: &mut World| {
             let fits = into.len() == len;
@@ -169,7 +169,7 @@ impl Net {
         };
         match offset {
             ISR => {
-                // Else it is left as it was.
+                // Without an interrupt, uhyve leaves the buffer unchanged.
                 if std::mem::take(&mut self.isr) {
                     into[0] = 1;
                 }
@@ -217,7 +217,7 @@ impl Net {
         }
     }
 
-    /// A write to a register, or to configuration space.
+    /// Handles a write to a register or to configuration space.
     pub(super) fn write(
         &mut self,
         offset: u8,
@@ -244,7 +244,7 @@ impl Net {
                 if self.status & (ACKNOWLEDGE | DRIVER) == ACKNOWLEDGE | DRIVER {
                     let high = self.word(DRIVER_FEATURE_SELECT) == 1;
                     let mask = if high { FEATURES_HIGH } else { FEATURES_LOW };
-                    // The upper half goes over the lower one.
+                    // uhyve merges the upper half into the lower one.
                     let agreed = (self.word(DRIVER_FEATURE) | asked) & mask;
                     self.bytes[usize::from(DRIVER_FEATURE)..][..4]
                         .copy_from_slice(&agreed.to_le_bytes());
@@ -264,7 +264,7 @@ impl Net {
                         world.complain("tried to set queue as ready, but is not valid");
                     }
                 }
-                _ => world.panic("a queue that is not there is enabled, or by a wrong value"),
+                _ => world.panic("an unknown queue is enabled, or with a wrong value"),
             },
             QUEUE_DESC..QUEUE_DEVICE_END if (offset - QUEUE_DESC).is_multiple_of(4) => {
                 let Some(part) = word(world) else { return };

@@ -1,4 +1,4 @@
-//! A queue as rust-vmm's `virtio-queue` has it, device side, without event indices.
+//! The device side of a virtqueue as in rust-vmm's `virtio-queue`, without event indices.
 
 use crate::{Machine, Unreachable};
 
@@ -17,14 +17,14 @@ pub struct Queue {
     next_used: u16,
 }
 
-/// A chain that was taken.
+/// A descriptor chain.
 pub struct Chain {
     pub head: u16,
-    /// Address, length, and whether the device writes there.
+    /// Address, length, and whether the part is device-writable.
     pub parts: Vec<(u64, u32, bool)>,
 }
 
-/// What is wrong with a queue.
+/// Reason why a queue is invalid.
 #[derive(Debug)]
 pub struct Wrong(pub String);
 
@@ -41,7 +41,7 @@ fn u16_at(memory: &mut dyn Machine, address: u64) -> Result<u16, Wrong> {
 }
 
 impl Queue {
-    /// Sets a half of an address; one that is not aligned is left as it was.
+    /// Sets a half of an address. A misaligned address is ignored.
     pub fn set_address(&mut self, half: u8, part: u32) {
         const ALIGN: [u64; 3] = [16, 2, 4];
         let which = usize::from(half / 2);
@@ -55,7 +55,7 @@ impl Queue {
         }
     }
 
-    /// Whether it is ready and lies in memory.
+    /// Whether the queue is ready and in memory.
     pub fn is_valid(&self, memory: &mut dyn Machine) -> bool {
         let size = u64::from(SIZE);
         let [table, available, used] = self.addresses;
@@ -63,12 +63,12 @@ impl Queue {
         self.ready && ends.into_iter().all(|end| memory.read(end, &mut [0]).is_ok())
     }
 
-    /// Asks to be notified, or not to be.
+    /// Enables or disables notifications from the driver.
     pub fn want_notification(&self, memory: &mut dyn Machine, wanted: bool) -> Result<(), Wrong> {
         Ok(memory.write(self.addresses[2], &u16::from(!wanted).to_le_bytes())?)
     }
 
-    /// The next chain.
+    /// Takes the next chain.
     pub fn pop(&mut self, memory: &mut dyn Machine) -> Result<Option<Chain>, Wrong> {
         let [table, available, _] = self.addresses;
         let offered = u16_at(memory, available + 2)?.wrapping_sub(self.next_available);
@@ -100,7 +100,7 @@ impl Queue {
         Ok(Some(Chain { head, parts }))
     }
 
-    /// Gives a chain back.
+    /// Returns a chain to the driver.
     pub fn add_used(
         &mut self,
         memory: &mut dyn Machine,
@@ -113,7 +113,7 @@ impl Queue {
         self.put_used(memory, head.into(), written, self.next_used.wrapping_add(1))
     }
 
-    /// Writes an entry and an index, whatever they are.
+    /// Writes a used entry and the index, without checks.
     pub fn put_used(
         &mut self,
         memory: &mut dyn Machine,

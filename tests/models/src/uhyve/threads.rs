@@ -1,15 +1,15 @@
-//! The two threads between queues and TAP device.
+//! The two threads that copy frames between queues and TAP device.
 
 use super::net::Net;
 use super::queue::{Queue, Wrong};
 use super::{Fault, World};
 use crate::{Interrupt, Machine};
 
-/// What of a frame is read from the TAP device, virtio's header before it.
+/// Most bytes that a read of the TAP device returns: virtio header and frame.
 const CAPACITY: usize = 1500 + 12;
 const HEADER: usize = 12;
 
-/// Both do what there is to do.
+/// Runs both threads until they have no work.
 pub fn run(net: &mut Net, fault: Option<Fault>, memory: &mut dyn Machine, world: &mut World) {
     let Some([mut receive, mut transmit]) = net.running.take() else { return };
     if net.dead_threads[1].is_none()
@@ -55,7 +55,7 @@ fn send(
             _ => queue.add_used(memory, chain.head, len)?,
         }
     }
-    // Between the look and this it was not listening.
+    // A buffer that the driver adds between the last `pop` and this is not noticed.
     if fault != Some(Fault::Unlucky) {
         queue.want_notification(memory, true)?;
     }
@@ -70,7 +70,7 @@ fn receive_all(
 ) -> Result<(), Wrong> {
     while let Some(frame) = net.tap.arriving.front() {
         queue.want_notification(memory, false)?;
-        // It waits for a notification, and looks only then.
+        // The thread waits for a notification, and checks the queue only then.
         let Some(chain) = queue.pop(memory)? else {
             if fault != Some(Fault::Unlucky) {
                 queue.want_notification(memory, true)?;
@@ -105,7 +105,7 @@ fn receive_all(
             _ => queue.add_used(memory, chain.head, frame.len() as u32)?,
         }
         queue.want_notification(memory, true)?;
-        // Whether the driver wants one is not asked.
+        // uhyve raises the interrupt without checking the driver's suppression flag.
         net.isr = true;
         net.interrupts += 1;
         memory.interrupt(Interrupt::Intx);

@@ -1,5 +1,5 @@
-//! VMware's Ethernet interface vmxnet3, version 1, as Linux's driver knows it (`drivers/net/vmxnet3/vmxnet3_defs.h`): up to
-//! eight pairs of queues, with what they do wrong on demand.
+//! Model of VMware's Ethernet interface vmxnet3, version 1, from Linux's driver (`drivers/net/vmxnet3/vmxnet3_defs.h`):
+//! up to eight queue pairs, with faults to inject.
 //!
 //! Not modelled: filters, offloads, data rings, the second receive ring, events, masking by the device itself.
 
@@ -14,39 +14,39 @@ const BARS: [Bar; 3] =
     [Bar { index: 0, size: 4096 }, Bar { index: 1, size: 4096 }, Bar { index: 2, size: 4096 }];
 
 const MAGIC: u32 = 0xbabe_fee1;
-/// Most pairs of queues, and interrupts.
+/// Most queue pairs, and most interrupts.
 const PAIRS: usize = 8;
 const INTERRUPTS: usize = 25;
 
-/// Its MAC address.
+/// The MAC address.
 pub const MAC: [u8; 6] = [0, 0x50, 0x56, 1, 2, 3];
 
-/// What the model does wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It does not have version 1.
+    /// The device does not support version 1.
     NoVersion,
-    /// It has no MAC address.
+    /// The MAC address is zero.
     NoAddress,
-    /// It is not activated.
+    /// Activation fails.
     NotActive,
     /// No interrupts are raised.
     NoInterrupts,
-    /// Packets are sent and not completed, until a reset.
+    /// Sent packets are not completed until a reset.
     NeverCompletes,
-    /// The next packet is completed twice.
+    /// The next transmit completion is written twice.
     CompletesTwice,
-    /// The completion of the next packet names a descriptor so much further on.
+    /// The next transmit completion names a descriptor this far after the right one.
     CompletesAnother(u32),
     /// The next frame is completed with this length.
     Length(u16),
     /// The next frame is completed with an error.
     Damaged,
-    /// The completion of the next frame names a buffer so much further on.
+    /// The next frame's completion names a buffer this far after the right one.
     ReceivesAt(u32),
-    /// The device has stopped a queue, until a reset.
+    /// The device reports stopped queues until a reset.
     Stopped,
-    /// This queue sends nothing more, until a reset.
+    /// This queue sends nothing until a reset.
     QueueHangs(usize),
 }
 
@@ -56,9 +56,9 @@ pub struct Vmxnet3 {
     faults: Vec<Fault>,
     /// The link is up.
     pub link: bool,
-    /// Frames that come from the wire.
+    /// Frames from the wire, not received yet.
     pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that went to it.
+    /// Frames that were sent to the wire.
     pub sent: Vec<Vec<u8>>,
     shared: u64,
     command: u32,
@@ -67,15 +67,15 @@ pub struct Vmxnet3 {
     masked: [bool; INTERRUPTS],
     raised: [bool; INTERRUPTS],
     pairs: Vec<Pair>,
-    /// Key and table of the hash that chooses a receive queue.
+    /// RSS key and indirection table.
     hash: Option<([u8; 40], [u8; 128])>,
-    /// What the driver did that it must not do.
+    /// The driver's violations of the device's rules.
     pub complaints: Vec<String>,
     resets: u64,
 }
 
 impl Vmxnet3 {
-    /// A device as it is after power-on, with so many vectors of MSI-X; none: it has MSI.
+    /// Creates a device in its power-on state with this number of MSI-X vectors; 0: MSI only.
     pub fn new(vectors: u16) -> Self {
         let mut config = ConfigSpace::new(0x15ad, 0x07b0, 0x02_00_00, 1);
         for bar in BARS {
@@ -104,17 +104,17 @@ impl Vmxnet3 {
         }
     }
 
-    /// From now on it does this wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
 
-    /// It does nothing wrong any more.
+    /// Removes all faults.
     pub fn repair(&mut self) {
         self.faults.clear();
     }
 
-    /// It does nothing wrong any more that would outlast a reset.
+    /// Removes the faults that last across a reset.
     pub fn faults_that_last_end(&mut self) {
         self.faults.retain(|&fault| fault != Fault::Stopped);
     }
@@ -123,7 +123,7 @@ impl Vmxnet3 {
         self.faults.contains(&fault)
     }
 
-    /// Whether it does one of these wrong now; it does so once.
+    /// Removes the first fault that matches, and returns its parameter.
     fn once<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
         let at = self.faults.iter().position(|&fault| matches(fault).is_some())?;
         matches(self.faults.remove(at))
@@ -133,7 +133,7 @@ impl Vmxnet3 {
         self.complaints.push(what.into());
     }
 
-    fn forget(&mut self) {
+    fn clear_state(&mut self) {
         (self.active, self.hung, self.shared) = (false, false, 0);
         self.masked = [true; INTERRUPTS];
         self.raised = [false; INTERRUPTS];
@@ -149,7 +149,7 @@ impl Vmxnet3 {
         number(&bytes)
     }
 
-    /// Reads by what a receive queue is chosen, if there are several; whether that is understood.
+    /// Reads the RSS configuration if there are several queues. Returns whether it is supported.
     fn take_hash(&mut self, pairs: usize, machine: &mut dyn Machine) -> bool {
         if pairs == 1 {
             return true;
@@ -165,7 +165,7 @@ impl Vmxnet3 {
             return false;
         }
         self.hash = Some((key, table));
-        // Toeplitz over IPv4 and IPv6 addresses; lengths of key and table.
+        // Toeplitz over IPv4 and IPv6 addresses; sizes of key and table.
         features & 2 != 0
             && place == [1, 176]
             && kind == 0x0080_0028_0001_0005
@@ -187,10 +187,10 @@ impl Vmxnet3 {
             return self.complain(format!("queues: {counts:#x}"));
         }
         if self.load::<4>(shared + 120, machine) & 0xd != 0xd {
-            self.complain("own address, broadcast and all of multicast are not wanted");
+            self.complain("own address, broadcast and all multicast are not enabled");
         }
         if !self.take_hash(pairs, machine) {
-            return self.complain("no hash by addresses");
+            return self.complain("the RSS configuration is not a hash of addresses");
         }
         let interrupts = self.load::<1>(shared + 81, machine);
         let queues = self.load::<8>(shared + 40, machine);
@@ -214,7 +214,7 @@ impl Vmxnet3 {
         for (pair, number) in all.iter_mut().zip(0..) {
             pair.interrupts = [interrupt(pairs as u64 + number), interrupt(number)];
             if pair.interrupts.iter().any(|&one| u64::from(one) >= interrupts) {
-                return self.complain("an interrupt that there is not");
+                return self.complain("an interrupt does not exist");
             }
         }
         self.pairs = all;
@@ -228,7 +228,7 @@ impl Vmxnet3 {
             0xcafe_0001 => self.active = false,
             0xcafe_0002 => {
                 self.resets += 1;
-                self.forget();
+                self.clear_state();
             }
             0xf00d_0000 | 0xf00d_0001 if self.active => {
                 let queues = self.load::<8>(self.shared + 40, machine);
@@ -251,7 +251,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// Raises the interrupt of the receive queue (0) or the transmit queue (1) of a pair.
+    /// Raises the interrupt of a pair's receive queue (0) or transmit queue (1).
     fn raise(&mut self, pair: usize, queue: usize, machine: &mut dyn Machine) {
         let interrupt = self.pairs[pair].interrupts[queue];
         self.raised[usize::from(interrupt)] = true;
@@ -281,7 +281,7 @@ impl Function for Vmxnet3 {
     }
 
     fn interrupts(&self) -> Interrupts {
-        // The capability after the header says which.
+        // The first capability is MSI-X or MSI.
         let mut first = [0; 4];
         self.config.read(0x50, &mut first);
         match first[0] {
@@ -336,7 +336,7 @@ impl Function for Vmxnet3 {
     }
 
     fn reset(&mut self) {
-        self.forget();
+        self.clear_state();
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

@@ -1,15 +1,15 @@
-//! Rings with generations, and the queues that are made of them.
+//! Rings with generation bits, and the queues that consist of them.
 
 use super::{Fault, Vmxnet3};
 use crate::Machine;
 use crate::offload::{self, IPV4, IPV6, Layers};
 
-/// A ring of 16-byte entries, with one bit in each that changes from lap to lap.
+/// A ring of 16-byte entries. Each has a generation bit that changes with every lap.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ring {
     address: u64,
     entries: u32,
-    /// Entries that were passed, in all.
+    /// Number of entries processed so far.
     passed: u32,
 }
 
@@ -31,23 +31,23 @@ impl Ring {
     }
 }
 
-/// A queue of each kind.
+/// A transmit and a receive queue with their completion rings.
 #[derive(Clone, Debug, Default)]
 pub struct Pair {
     pub transmit: Ring,
     pub transmitted: Ring,
     pub receive: Ring,
     pub received: Ring,
-    /// Of the receive and the transmit queue.
+    /// Interrupts of the receive and the transmit queue.
     pub interrupts: [u8; 2],
     pub missed: u64,
-    /// A packet of which the end was not seen.
+    /// Data of a packet whose last descriptor was not fetched yet.
     pub partial: Vec<u8>,
-    /// It sends nothing.
+    /// The transmit queue hangs.
     pub is_stuck: bool,
 }
 
-/// What a descriptor says.
+/// A parsed descriptor.
 struct Descriptor {
     address: u64,
     len: usize,
@@ -55,7 +55,7 @@ struct Descriptor {
 }
 
 impl Vmxnet3 {
-    /// The next descriptor of a ring, whose generation is this bit of the third word.
+    /// The next descriptor of a ring. Bit `bit` of its third word is the generation.
     fn descriptor(
         &mut self,
         ring: Ring,
@@ -81,7 +81,7 @@ impl Vmxnet3 {
         _ = machine.write(ring.entry() + 8, &upper.to_le_bytes());
     }
 
-    /// Sends all that a pair has.
+    /// Sends all posted packets of a pair.
     pub fn send(&mut self, pair: usize, machine: &mut dyn Machine) {
         if self.once(|fault| (fault == Fault::QueueHangs(pair)).then_some(())).is_some() {
             self.pairs[pair].is_stuck = true;
@@ -127,7 +127,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// The pair that a frame goes to.
+    /// The queue pair of a frame.
     fn pair_of(&self, frame: &[u8]) -> usize {
         let Some((key, table)) = &self.hash else { return 0 };
         match Layers::of(frame).ethertype {
@@ -136,7 +136,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// Receives all that there is room for.
+    /// Receives arrived frames while queues have room.
     pub fn take_in(&mut self, machine: &mut dyn Machine) {
         let mut received = 0u32;
         while let Some(frame) = self.arriving.pop_front() {
@@ -163,7 +163,7 @@ impl Vmxnet3 {
             let by = self.once(skew).unwrap_or(0);
             let index = (self.pairs[pair].receive.index() + by) % self.pairs[pair].receive.entries;
             let error = u32::from(damaged || !whole) << 14;
-            // Which queue it is of stands beside the descriptor.
+            // The completion has the queue's number beside the descriptor's.
             let name = index | (pair as u32) << 16 | 3 << 14;
             self.complete(self.pairs[pair].received, [name, len & 0x3fff | error], machine);
             self.pairs[pair].receive.passed += 1;

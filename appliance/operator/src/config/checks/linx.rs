@@ -1,4 +1,4 @@
-//! What links to LINX nodes have to do with each other and the rest.
+//! Cross-section validation of `[[linx]]`.
 
 use super::messaging::listener;
 use super::report::Report;
@@ -6,7 +6,7 @@ use crate::config::linx::{Linx, LinxTransport};
 use crate::config::schema::Config;
 use net::hosts::Hosts;
 
-/// Checks what links have to do with each other and the rest.
+/// Checks links against each other and against other sections.
 pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     for (i, link) in config.linx.iter().enumerate() {
         let path = |key: &str| format!("linx.{i}.{key}");
@@ -15,7 +15,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
             report.add(path("name"), format!("another link is called {}", link.name), "");
         }
         if !link.publish.is_empty() && link.services.is_empty() {
-            let reason = "there is no service that the names could be of".into();
+            let reason = "names are published but no service is configured".into();
             report.add(path("publish"), reason, "names with `services`");
         }
         let riocm = [
@@ -28,7 +28,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         match link.transport {
             LinxTransport::Tcp => {
                 for (key, _) in riocm.iter().filter(|(_, given)| *given) {
-                    report.add(path(key), "TCP has nothing of the kind".into(), "only with riocm");
+                    report.add(path(key), "not a key of transport tcp".into(), "only with riocm");
                 }
                 check_tcp(config, i, link, report);
             }
@@ -43,7 +43,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
                     }
                 }
                 if link.address.is_some() || !link.hosts.is_empty() {
-                    let reason = "a RapidIO device has an id and no address".into();
+                    let reason = "a RapidIO peer has an id, not an address".into();
                     report.add(path("address"), reason, "only with tcp");
                 }
                 let number = link.rapidio.map(usize::from);
@@ -70,7 +70,7 @@ fn check_tcp(config: &Config, i: usize, link: &Linx, report: &mut Report<'_>) {
     };
     let (port, peer_port) = link.tcp_ports();
     if port == 0 || peer_port == 0 {
-        report.add(path("port"), "port 0 is none".into(), "1 to 65535");
+        report.add(path("port"), "port 0 is invalid".into(), "1 to 65535");
     }
     let tcp = |other: &&Linx| other.transport == LinxTransport::Tcp;
     let mut earlier = config.linx[..i].iter().filter(tcp);
@@ -79,7 +79,7 @@ fn check_tcp(config: &Config, i: usize, link: &Linx, report: &mut Report<'_>) {
         report.add(path("address"), reason, "another address");
     }
     if !Hosts::new(link.hosts.clone()).admits(address) {
-        let reason = format!("{address}, the address, is in none of these networks");
+        let reason = format!("the peer's address {address} is in none of these networks");
         report.add(path("hosts"), reason, "networks with the peer in one of them");
     }
     let rule = config.rule.iter().find(|rule| rule.listen.port() == Some(port));

@@ -1,4 +1,4 @@
-//! What must hold between the keys of the messaging gateway, and others.
+//! Cross-section validation of `[smc]` and `[[rule]]`.
 
 use super::report::Report;
 use crate::config::linx::{Linx, LinxTransport};
@@ -12,7 +12,7 @@ use perf_responders::{perftest, qperf};
 use smcr::echo::{DISCARD_PORT, ECHO_PORT};
 use smcr::wire::MAX_EIDS;
 
-/// What must hold between the keys of this part, and others.
+/// Checks `[smc]` and rules against each other and against other sections.
 pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     let smc = &config.smc;
     if smc.ueid.len() > MAX_EIDS {
@@ -46,7 +46,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
             report.add(format!("rule.{i}.backend"), reason, &accepted);
         }
         if rule.backend.iter().filter_map(Target::socket).any(|backend| backend.port() == 0) {
-            report.add(format!("rule.{i}.backend"), "port 0 is none".into(), "1 to 65535");
+            report.add(format!("rule.{i}.backend"), "port 0 is invalid".into(), "1 to 65535");
         }
         check_own(config, i, rule, report);
         check_messages(config, i, rule, report);
@@ -57,8 +57,8 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     }
 }
 
-/// A server at an address of the appliance itself: a rule connects to other hosts only. What was saved or handed over at
-/// boot keeps its other servers, and all else that stands in it.
+/// Reports a backend at an address of the appliance itself: a rule connects to other hosts only. Only files under check
+/// and console input are checked, so that a saved document with such a backend still boots with everything else in it.
 fn check_own(config: &Config, i: usize, rule: &Rule, report: &mut Report<'_>) {
     let path = format!("rule.{i}.backend");
     if !matches!(report.origin(&path).source, Source::File | Source::Console) {
@@ -72,12 +72,14 @@ fn check_own(config: &Config, i: usize, rule: &Rule, report: &mut Report<'_>) {
     };
     let mut servers = rule.backend.iter().filter_map(Target::socket);
     if let Some(server) = servers.find(|server| ours(server.ip())) {
-        let reason = format!("{server} is the appliance itself, which no rule can connect to");
+        let reason = format!(
+            "{server} is an address of the appliance: a rule cannot connect to the appliance itself"
+        );
         report.add(path, reason, "addresses of other hosts");
     }
 }
 
-/// The ends of a rule that carry messages, each with its key, and whether it is listened on.
+/// The ends of a rule that carry messages, each with its key: `listen` or `backend`.
 fn message_ends(rule: &Rule) -> impl Iterator<Item = (&MessageName, &'static str)> {
     let listened = match &rule.listen {
         Listen::Message(name) => Some((name, "listen")),
@@ -112,7 +114,7 @@ fn check_messages(config: &Config, i: usize, rule: &Rule, report: &mut Report<'_
         if let Some(reason) = missing {
             report.add(path(key), format!("{end}: {reason}"), "an end that is configured");
         }
-        // A peer of usNIC's has one connection, which says nothing of who it is for.
+        // A usNIC peer has one connection without addressing inside, so only one rule can use it.
         let mut earlier = config.rule[..i].iter().flat_map(message_ends);
         let same =
             rule.backend.iter().filter(|one| matches!(one, Target::Message(it) if it == end));
@@ -134,7 +136,8 @@ fn check_messages(config: &Config, i: usize, rule: &Rule, report: &mut Report<'_
         }
     }
     if message_ends(rule).next().is_some() && rule.proxy_protocol {
-        let reason = "the PROXY protocol tells TCP addresses, and one end carries messages".into();
+        let reason =
+            "the PROXY protocol carries TCP addresses, but one end carries messages".into();
         report.add(path("proxy_protocol"), reason, "false");
     }
     let linx = |(end, _): (&MessageName, &str)| matches!(end, MessageName::Linx { .. });
@@ -144,7 +147,7 @@ fn check_messages(config: &Config, i: usize, rule: &Rule, report: &mut Report<'_
     }
 }
 
-/// Who listens on a TCP port, if it is not a rule.
+/// The section that listens on a TCP port, rules excepted.
 pub(super) fn listener(config: &Config, port: u16) -> Option<String> {
     let http = config.http.enabled && config.http.port(config.http.tls) == port;
     let services = config.smc.services && [ECHO_PORT, DISCARD_PORT].contains(&port);

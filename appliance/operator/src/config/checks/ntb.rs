@@ -1,4 +1,4 @@
-//! What bridges have to do with the rest.
+//! Cross-section validation of `[[ntb]]`.
 
 use super::messaging::listener;
 use super::report::Report;
@@ -8,7 +8,7 @@ use crate::config::schema::Config;
 use core::net::IpAddr;
 use net::hosts::Hosts;
 
-/// Checks what bridges have to do with the rest.
+/// Checks bridges against each other and against other sections.
 pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     check_devices(config, report);
     for (i, ntb) in config.ntb.iter().enumerate().filter(|(_, ntb)| ntb.is_transport()) {
@@ -26,16 +26,16 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         return;
     }
     if config.rnbd.oversubscribe > 1 {
-        let reason = "sessions over a bridge have memory of their own".into();
+        let reason = "sessions over a bridge cannot share memory".into();
         report.add("rnbd.oversubscribe".into(), reason, "1 with an [[ntb]]");
     }
     if !config.roce.enabled {
-        let reason = "the bridge's device stands beside that of the interfaces".into();
+        let reason = "NTRDMA needs the RoCE provider of the interfaces".into();
         report.add("roce.enabled".into(), reason, "true with an [[ntb]]");
     }
 }
 
-/// The names of the two ends of a bridge over which NTRDMA goes.
+/// Checks the addresses that name the two ends of an NTRDMA bridge.
 fn check_ends(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
     for (key, is_there) in [("address", ntb.address.is_some()), ("peer", ntb.peer.is_some())] {
         if !is_there {
@@ -50,20 +50,20 @@ fn check_ends(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
     }
     let mut before = config.ntrdma().take_while(|(n, _)| *n < i);
     if let Some((n, _)) = before.find(|(_, other)| other.address == Some(address)) {
-        let reason = format!("{address} is ntb.{n}'s");
+        let reason = format!("{address} is already used by ntb.{n}");
         report.add(format!("ntb.{i}.address"), reason, "an address of its own");
     }
     for (n, net) in config.net.iter().enumerate() {
         let taken = |(one, _): &(IpAddr, u8)| [address, peer].contains(one);
         if let Some((address, _)) = net.fixed().find(taken) {
-            let reason = format!("{address} is net.{n}'s");
+            let reason = format!("{address} is already used by net.{n}");
             report.add(format!("ntb.{i}.address"), reason, "addresses of no interface");
         }
     }
     let elsewhere = ntb.core.is_some_and(|core| core > 0);
     for (n, remote) in config.remote.iter().enumerate() {
         if elsewhere && remote.path.iter().any(|path| path.from == address) {
-            let reason = format!("{address} is of ntb.{i}, which another core has");
+            let reason = format!("{address} belongs to ntb.{i}, which another core polls");
             let accepted = "addresses of core 0, which connects to other servers";
             report.add(format!("remote.{n}.path"), reason, accepted);
         }
@@ -74,7 +74,7 @@ fn check_ends(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
     }
 }
 
-/// No device is named twice, nor by what a bridge does not have.
+/// Checks that no device is named twice, nor by a serial number or a MAC address.
 fn check_devices(config: &Config, report: &mut Report<'_>) {
     let devices = config.ntb.iter().enumerate().filter(|(_, ntb)| ntb.tcp.is_none());
     let devices: Vec<(usize, &Ntb)> = devices.collect();
@@ -95,26 +95,26 @@ fn check_devices(config: &Config, report: &mut Report<'_>) {
     }
 }
 
-/// What only NTRDMA has.
+/// Checks that an `ntb_transport` bridge has no keys of NTRDMA.
 fn check_transport(i: usize, ntb: &Ntb, report: &mut Report<'_>) {
     let given = [
         ("address", ntb.address.is_some(), "the addresses of its interface are `net.N.address`"),
-        ("peer", ntb.peer.is_some(), "the peer is whoever is at the other end"),
+        ("peer", ntb.peer.is_some(), "the peer is the host at the other end"),
         (
             "tcp",
             ntb.tcp.is_some(),
             "a host at the other end of a TCP connection has no such bridge",
         ),
-        ("listen", ntb.listen, "nobody may connect"),
-        ("peer_timeout_ms", ntb.peer_timeout_ms.is_some(), "Linux gives no sign of life"),
-        ("core", ntb.core.is_some_and(|core| core > 0), "its interface is core 0's"),
+        ("listen", ntb.listen, "ntb_transport accepts no connections"),
+        ("peer_timeout_ms", ntb.peer_timeout_ms.is_some(), "Linux sends no heartbeat"),
+        ("core", ntb.core.is_some_and(|core| core > 0), "core 0 polls its interface"),
     ];
     for (key, _, reason) in given.into_iter().filter(|(_, is_given, _)| *is_given) {
         report.add(format!("ntb.{i}.{key}"), reason.into(), "nothing with protocol ntb_transport");
     }
 }
 
-/// TCP in the place of a device.
+/// Checks the keys of a bridge over TCP.
 fn check_tcp(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
     if i > 0 {
         for (key, is_given) in [("tcp", ntb.tcp.is_some()), ("listen", ntb.listen)] {
@@ -137,7 +137,7 @@ fn check_tcp(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
         let reason = "TCP has no device".into();
         report.add("ntb.0.device".into(), reason, "either `device` or `tcp`");
     }
-    // Over TCP nobody but the peer may connect, so that `hosts` is obeyed if it admits the peer.
+    // Over TCP only the peer may connect, so `hosts` is satisfied if it admits the peer.
     if let Some(peer) = ntb.tcp
         && !Hosts::new(ntb.hosts.clone()).admits(peer)
     {
@@ -145,7 +145,7 @@ fn check_tcp(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
         report.add("ntb.0.hosts".into(), reason, "networks with the peer in one of them");
     }
     if ntb.tcp.is_none() && ntb.listen {
-        let reason = "nobody may connect".into();
+        let reason = "no host may connect".into();
         report.add("ntb.0.listen".into(), reason, "true only with `tcp`, the peer's address");
     }
     let other = listener(config, ntb.port).filter(|other| ntb.listen && other != "ntb.0");

@@ -1,11 +1,11 @@
-//! What RapidIO ports have to do with each other and the rest.
+//! Cross-section validation of `[[rapidio]]`.
 
 use super::report::Report;
 use crate::config::device_name::DeviceName;
 use crate::config::rapidio::{Rapidio, RapidioRole};
 use crate::config::schema::Config;
 
-/// Checks what RapidIO ports have to do with each other and the rest.
+/// Checks RapidIO ports against each other.
 pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     for (i, one) in config.rapidio.iter().enumerate() {
         let place = |i: usize, one: &Rapidio| match &one.device {
@@ -24,14 +24,14 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
             report.add(format!("rapidio.{i}.device"), reason, "\"pci:…\" or a position");
         }
         if !matches!(one.id_size, 8 | 16) {
-            let reason = format!("{} is no size of ids", one.id_size);
+            let reason = format!("{} is not a size of ids", one.id_size);
             report.add(format!("rapidio.{i}.id_size"), reason, "8 or 16");
         }
         let most = if one.id_size == 16 { 0xfffe } else { 0xfe };
         let path = format!("rapidio.{i}.id");
         match (one.role, one.id) {
             (RapidioRole::Host, None) => {
-                let reason = "a host gives itself an id".into();
+                let reason = "a host needs an id".into();
                 report.missing(path, reason, &format!("0 to {most}"));
             }
             (RapidioRole::Agent, Some(_)) => {

@@ -1,4 +1,4 @@
-//! What remotes and mirrors have to do with each other and the rest.
+//! Cross-section validation of `[[remote]]` and `[[mirror]]`.
 
 use super::report::Report;
 use crate::config::remote::{Mirror, Remote};
@@ -30,7 +30,8 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     }
 }
 
-/// Storage lives on the first core: a path that starts elsewhere would never come up.
+/// Checks that paths start on the first core. Remote storage runs there, so a path from another core would never come
+/// up.
 fn check_cores(i: usize, remote: &Remote, config: &Config, report: &mut Report<'_>) {
     for (k, path) in remote.path.iter().enumerate() {
         let foreign = config.net.iter().position(|net| {
@@ -38,8 +39,9 @@ fn check_cores(i: usize, remote: &Remote, config: &Config, report: &mut Report<'
             ours && !net.core.is_first_alone()
         });
         if let Some(n) = foreign {
-            let reason = format!("{} is of net.{n}, which not core 0 alone serves", path.from);
-            let accepted = "addresses of interfaces of core 0 alone, where storage is";
+            let reason =
+                format!("{} belongs to net.{n}, which core 0 does not serve alone", path.from);
+            let accepted = "addresses of interfaces that only core 0 serves";
             report.add(format!("remote.{i}.path.{k}"), reason, accepted);
         }
     }

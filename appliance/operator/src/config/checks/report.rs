@@ -1,17 +1,17 @@
-//! What is wrong, as it is found.
+//! Collects the problems that validation finds.
 
 use crate::config::item::problem;
 use crate::config::origin::{Kind, Origin, Problem};
 use crate::config::tree::Node;
 
-/// Problems as they are found.
+/// Problems found so far, and the tree that gives their origins.
 pub(super) struct Report<'a> {
     pub root: &'a Node,
     pub problems: Vec<Problem>,
 }
 
 impl Report<'_> {
-    /// What the value at a path, or else what is above it, was read from.
+    /// Origin of the value at a path, or of its nearest parent.
     pub fn origin(&self, path: &str) -> Origin {
         self.root.nearest(path).origin
     }
@@ -21,7 +21,7 @@ impl Report<'_> {
         self.problems.push(problem(self.root.nearest(&path), &path, reason, accepted.into()));
     }
 
-    /// Something that may still come, if the entry is being made.
+    /// Adds a missing value. An entry under construction on the console may still get it.
     #[inline(never)]
     pub fn missing(&mut self, path: String, reason: String, accepted: &str) {
         self.add(path, reason, accepted);

@@ -1,4 +1,4 @@
-//! What must hold between keys of `[[usnic]]`, and others.
+//! Cross-section validation of `[[usnic]]`.
 
 use super::messaging::listener;
 use super::report::Report;
@@ -7,7 +7,7 @@ use crate::config::usnic::{Peer, Service, Usnic};
 use core::net::SocketAddr;
 use usnic::wire::modex::Modex;
 
-/// Who takes datagrams of a UDP port at an interface, if it is not usNIC.
+/// The user of a UDP port at an interface, usNIC excepted.
 fn taken(config: &Config, net: &Net, port: u16) -> Option<&'static str> {
     match port {
         4791 if config.roce.enabled => Some("RoCE"),
@@ -18,7 +18,7 @@ fn taken(config: &Config, net: &Net, port: u16) -> Option<&'static str> {
     }
 }
 
-/// What must hold between the keys of this part, and others.
+/// Checks usNIC interfaces and peers against each other and against other sections.
 pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     for (i, usnic) in config.usnic.iter().enumerate() {
         let key = |key: &str| format!("usnic.{i}.{key}");
@@ -30,7 +30,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         let of_messages = [Service::Echo, Service::Discard, Service::MpiMirror];
         let wanted = of_messages.iter().filter(|service| usnic.services.contains(service));
         if wanted.count() > 1 {
-            let reason = "a message is sent back, or dropped, or one of MPI's".into();
+            let reason = "echo, discard and mpi-mirror exclude each other".into();
             report.add(
                 key("services"),
                 reason,
@@ -49,7 +49,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
                 .filter(|(address, _)| address.is_ipv4())
                 .map(|(address, _)| address.to_string())
                 .collect();
-            let reason = format!("{} is no fixed address of net.{}", usnic.address, usnic.net);
+            let reason = format!("{} is not a fixed address of net.{}", usnic.address, usnic.net);
             report.add(key("address"), reason, &accepted.join(", "));
             continue;
         };
@@ -73,7 +73,7 @@ fn check_ports(config: &Config, i: usize, net: &Net, report: &mut Report<'_>) {
         let own = ports[..k].contains(&Some(port)).then(|| "the same usnic".to_string());
         let taken = taken(config, net, port).map(ToString::to_string);
         if let Some(who) = own.or(other).or(taken) {
-            let reason = format!("{who} has UDP port {port}");
+            let reason = format!("{who} uses UDP port {port}");
             report.add(format!("usnic.{i}.{name}"), reason, "another port");
         }
     }
@@ -94,13 +94,13 @@ fn check_rendezvous(config: &Config, i: usize, report: &mut Report<'_>) {
     }
 }
 
-/// What is wrong with where a peer is asked for its modex, if anything.
+/// The reason and the accepted values if a peer's rendezvous address is wrong.
 fn wrong_rendezvous(usnic: &Usnic, at: SocketAddr) -> Option<(&'static str, &'static str)> {
     match at {
-        _ if at.port() == 0 => Some(("port 0 is none", "1 to 65535")),
+        _ if at.port() == 0 => Some(("port 0 is invalid", "1 to 65535")),
         SocketAddr::V6(_) => Some(("usNIC has no IPv6", "an IPv4 address and a port")),
         SocketAddr::V4(at) if *at.ip() == usnic.address => {
-            Some(("the peer has our address", "another host's"))
+            Some(("the peer has the address of this interface", "another host's"))
         }
         SocketAddr::V4(_) => None,
     }
@@ -120,7 +120,7 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
                 report.missing(key("modex"), "missing".into(), "either modex or rendezvous");
             }
             (true, true) => {
-                let reason = "a peer that is asked for its modex has none here".into();
+                let reason = "modex and rendezvous exclude each other".into();
                 report.add(key("modex"), reason, "either modex or rendezvous");
             }
             _ => {}
@@ -132,22 +132,33 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
         let twice =
             |other: &&Peer| other.rendezvous.is_some() && other.rendezvous == peer.rendezvous;
         if let Some(other) = usnic.peer[..j].iter().find(twice) {
-            let reason = format!("peer {:?} has the same", other.name.as_str());
+            let reason = format!("peer {:?} has the same rendezvous", other.name.as_str());
             report.add(key("rendezvous"), reason, "another one");
         }
         let Some(all) = &peer.modex else { continue };
         let Some(modex) = all.at(ours) else {
-            let reason = format!("none of {} interfaces is in the subnet of this one", all.0.len());
-            report.add(key("modex"), reason, "one interface's alone, or one in this subnet");
+            let reason = format!(
+                "none of the peer's {} interfaces is in the subnet of this one",
+                all.0.len()
+            );
+            report.add(
+                key("modex"),
+                reason,
+                "a modex of one interface, or with an interface in this subnet",
+            );
             continue;
         };
         if modex.max_message != ours.max_message {
             let [theirs, ours] = [&modex, ours].map(|modex| modex.datagram() + 28);
-            let reason = format!("the peer has an MTU of {theirs} and we one of {ours}");
+            let reason = format!("the peer's MTU is {theirs} and this interface's is {ours}");
             report.add(key("modex"), reason, "a peer with the same MTU");
         }
         if modex.address == usnic.address {
-            report.add(key("modex"), "the peer has our address".into(), "another host's");
+            report.add(
+                key("modex"),
+                "the peer has the address of this interface".into(),
+                "another host's",
+            );
         }
         let ends = |modex: &Modex| (modex.address, [modex.data_port, modex.priority_port]);
         let (address, ports) = ends(&modex);
@@ -173,7 +184,7 @@ mod tests {
         sender = \"1.1\"\nmodex = \"0a4d00026d960000b1cf0000ffffff0094c50000102700000006881305000000\"\n";
 
     #[test]
-    fn a_fixed_configuration_has_a_fixed_modex() {
+    fn fixed_configuration_gives_a_fixed_modex() {
         let config = check(GOOD.as_bytes()).unwrap();
         let usnic = &config.usnic[0];
         let interface = usnic.interface(&config.net[0], usnic.isn.unwrap()).unwrap();
@@ -185,12 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_it_are_told() {
+    fn invalid_usnic_is_reported() {
         let second = "[[usnic]]\nname = \"v\"\naddress = \"10.77.0.1\"\ndata_port = 7003\n\
             priority_port = 8002\nsender = \"1.2\"\n";
         let peer = "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nmodex = \
             \"0a4d000200960000b1cf0000ffffff0094c50000102700000006881305000000\"\n";
-        // One that has two interfaces, the second of them of this address.
+        // A peer with two interfaces, of which the second has this address.
         let several = |address: &str| {
             let (before, record) = peer.split_once("modex = \"").unwrap_or_default();
             let digits = &record[..64];
@@ -199,21 +210,21 @@ mod tests {
         };
         let cases = [
             ("[[usnic]]", "[[usnic]]\nnet = 3", "there is no net.3"),
-            ("10.77.0.1/24", "dhcp", "10.77.0.1 is no fixed address of net.0"),
+            ("10.77.0.1/24", "dhcp", "10.77.0.1 is not a fixed address of net.0"),
             ("\"fd00::1/64\"]", "\"fd00::1/64\"]\ncore = 1", ""),
             (
                 "\"fd00::1/64\"]",
                 "\"fd00::1/64\"]\nmtu = 1400",
-                "peer has an MTU of 1500 and we one of 1400",
+                "the peer's MTU is 1500 and this interface's is 1400",
             ),
-            ("isn = 5", "mtu = 9000", "peer has an MTU of 1500 and we one of 9000"),
-            ("7001", "7002", "the same usnic has UDP port 7002"),
-            ("7001", "4791", "RoCE has UDP port 4791"),
+            ("isn = 5", "mtu = 9000", "the peer's MTU is 1500 and this interface's is 9000"),
+            ("7001", "7002", "the same usnic uses UDP port 7002"),
+            ("7001", "4791", "RoCE uses UDP port 4791"),
             ("[[net]]", "[services]\nudp_echo = true\n[[net]]", ""),
             ("sender = \"1.0\"", "sender = \"1\"", "not a job and a rank"),
-            ("isn = 5", "layout = \"6\"", "no layout"),
-            ("\"echo\", ", "\"echo\", \"discard\", ", "sent back, or dropped"),
-            ("0a4d00026d", "0a4d00016d", "the peer has our address"),
+            ("isn = 5", "layout = \"6\"", "unknown layout"),
+            ("\"echo\", ", "\"echo\", \"discard\", ", "exclude each other"),
+            ("0a4d00026d", "0a4d00016d", "the peer has the address of this interface"),
             ("0a4d00026d", "004d00026", "64 hexadecimal digits"),
             ("isn = 5", "rendezvous = 80", "http listens on port 80"),
             ("isn = 5", "rendezvous = 7004", ""),
@@ -225,23 +236,23 @@ mod tests {
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
-            let told: Vec<String> = match check(GOOD.replacen(from, to, 1).as_bytes()) {
+            let reported: Vec<String> = match check(GOOD.replacen(from, to, 1).as_bytes()) {
                 Ok(_) => Vec::new(),
                 Err(problems) => problems.iter().map(ToString::to_string).collect(),
             };
-            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
-            assert_eq!(told.is_empty(), expected.is_empty(), "{to}: {told:?}");
+            assert!(reported.join("\n").contains(expected), "{to}: {reported:?}");
+            assert_eq!(reported.is_empty(), expected.is_empty(), "{to}: {reported:?}");
         }
         for (added, expected) in [
-            (second, "usnic \"u\" has UDP port 7003"),
+            (second, "usnic \"u\" uses UDP port 7003"),
             (&*second.replace("\"v\"", "\"u\""), "another usnic is called \"u\""),
             (peer, "peer \"a\" has the same address and port"),
             (&*several("0a4d0002"), "peer \"a\" has the same address and port"),
-            (&*several("0a4e0002"), "none of 2 interfaces is in the subnet"),
+            (&*several("0a4e0002"), "none of the peer's 2 interfaces is in the subnet"),
             ("\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\n", "either modex or rendezvous"),
             (
                 "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nrendezvous = \"10.77.0.1:1\"\n",
-                "the peer has our address",
+                "the peer has the address of this interface",
             ),
             (
                 "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nrendezvous = \"[fd00::2]:1\"\n",
@@ -250,8 +261,8 @@ mod tests {
             (&*peer.replace("\"b\"", "\"a\""), "another peer is called \"a\""),
         ] {
             let problems = check([GOOD, added].concat().as_bytes()).unwrap_err();
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            assert!(told.join("\n").contains(expected), "{told:?}");
+            let reported: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(reported.join("\n").contains(expected), "{reported:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `[[usnic]]`: interfaces of ours that speak usNIC, and their peers.
+//! `[[usnic]]`: usNIC interfaces of the appliance, and their peers.
 
 mod values;
 
@@ -11,40 +11,41 @@ use net::hosts::Network;
 use usnic::wire::header::Layout;
 
 section! {
-    /// An interface that speaks usNIC: what Open MPI calls a module of `btl/usnic`.
+    /// A usNIC interface: a module of `btl/usnic` in terms of Open MPI.
     Usnic {
-        /// Its name.
+        /// Name of the interface.
         name: Name;
-        /// The `[[net]]` that it is on, by its place in the document.
+        /// Number of its `[[net]]` in the document.
         net: u8 [0, 63] = 0;
-        /// Which of that interface's fixed addresses is its own.
+        /// A fixed address of that `[[net]]`, for usNIC.
         address: Ipv4Addr;
         /// UDP port of fragments.
         data_port: u16 [1, 65535];
         /// UDP port of acknowledgements.
         priority_port: u16 [1, 65535];
-        /// UDP port of the connectivity checker; without it there is none.
+        /// UDP port of the connectivity checker; disabled without it.
         ping_port: Option<u16> [1, 65535];
-        /// TCP port by which hosts of `hosts` tell us their modexes, and we them ours; without it there is none.
+        /// TCP port of the rendezvous, at which hosts of `hosts` exchange modexes with the appliance; disabled without
+        /// it.
         rendezvous: Option<u16> [1, 65535];
-        /// First sequence number; without it another one at each start.
+        /// First sequence number, by default random at each boot.
         isn: Option<u16>;
-        /// Who we say that we are.
+        /// Sender name of the appliance.
         sender: Sender;
-        /// Speed of the link in Mb/s, which packets are paced by; 0 for no pacing.
+        /// Link speed in Mb/s, for packet pacing; 0 disables pacing.
         link_speed: u32 = 10_000;
-        /// Milliseconds that an acknowledgement is waited for before packets are sent again, until round trips were measured;
-        /// what waits less is not counted towards giving the peer up.
+        /// Retransmission timeout in milliseconds, until round trips are measured. Shorter timeouts do not count
+        /// towards giving up the peer.
         retransmit_ms: u16 [1, 10_000] = 5;
-        /// Largest packet in bytes, the same as the peers'; without it the interface's `mtu`, or 1500.
+        /// Largest packet in bytes, which must equal that of the peers. By default the `mtu` of the `[[net]]`, or 1500.
         mtu: Option<u16> [576, 9216];
-        /// The tag that messages are sent with; without it, that of the message which is answered.
+        /// Tag of sent messages, by default the tag of the message that is answered.
         tag: Option<u8>;
-        /// How packets are laid out: as by Open MPI 4 or 5.
+        /// Packet layout: of Open MPI 4 or 5.
         layout: PacketLayout = PacketLayout(Layout::V4);
-        /// What becomes of messages and PUTs.
+        /// Services for messages and PUTs.
         services: Vec<Service>;
-        /// Networks whose hosts may be peers; none given: all.
+        /// Networks whose hosts may be peers; empty admits all.
         hosts: Vec<Network>;
         /// `[[usnic.peer]]`.
         peer: Vec<Peer>;
@@ -54,19 +55,20 @@ section! {
 section! {
     /// A peer of a `[[usnic]]`.
     Peer {
-        /// Its name.
+        /// Name of the peer.
         name: Name => AtOnce;
-        /// Who it says that it is.
+        /// Sender name of the peer.
         sender: Sender => AtOnce;
-        /// How it describes its interface, or several, of which the one in our interface's subnet counts.
+        /// Modex of the peer's interface, or of several. The one in this interface's subnet is used.
         modex: Option<PeerModex> => AtOnce;
-        /// Where it is asked for that, if it is an appliance, or something else that speaks usNIC's rendezvous.
+        /// Rendezvous address from which to request the modex, of an appliance or another implementation of usNIC's
+        /// rendezvous.
         rendezvous: Option<SocketAddr> => AtOnce;
     }
 }
 
 impl Usnic {
-    /// Its UDP ports: data, priority, and that of the connectivity checker.
+    /// UDP ports: data, priority, and the connectivity checker.
     pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         [Some(self.data_port), Some(self.priority_port), self.ping_port].into_iter().flatten()
     }

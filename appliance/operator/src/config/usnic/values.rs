@@ -1,4 +1,4 @@
-//! What stands in keys of `[[usnic]]`, and how it is written.
+//! Value types of `[[usnic]]` and their text formats.
 
 use super::super::item::text_items;
 use core::fmt;
@@ -6,32 +6,32 @@ use core::str::FromStr;
 use usnic::wire::header::Layout;
 use usnic::wire::modex::Modex;
 
-/// Who sends: a job of Open MPI and a rank in it.
+/// A sender name: a job of Open MPI and a rank in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender(
-    /// As it is on the wire: job << 32 + rank.
+    /// The wire format: job << 32 + rank.
     pub u64,
 );
 
-/// How packets are laid out.
+/// Packet layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketLayout(
     /// The layout.
     pub Layout,
 );
 
-/// How a peer describes its interfaces: a record for each, as it puts them into PMIx.
+/// The modex of a peer: a record for each interface, as the peer publishes them in PMIx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerModex(
-    /// The records; there is one at least.
+    /// The records, at least one.
     pub Vec<Modex>,
 );
 
-/// Most interfaces of a peer.
+/// Maximum interfaces of a peer.
 const MOST: usize = 8;
 
 impl PeerModex {
-    /// The record that is for an interface of ours: the only one, or that in the same subnet.
+    /// The record for an interface of the appliance: the only record, or the one in the same subnet.
     pub fn at(&self, ours: &Modex) -> Option<Modex> {
         match &*self.0 {
             [only] => Some(*only),
@@ -40,16 +40,16 @@ impl PeerModex {
     }
 }
 
-/// What becomes of what peers send.
+/// Service for the data that peers send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Messages go back.
+    /// Sends messages back.
     Echo,
-    /// Messages are counted and dropped.
+    /// Counts and drops messages.
     Discard,
-    /// We are a rank of a job of MPI, which sends every message back.
+    /// Acts as a rank of an MPI job that sends every message back.
     MpiMirror,
-    /// Each peer has memory that it can PUT into.
+    /// Gives each peer memory for PUTs.
     PutSink,
 }
 
@@ -98,7 +98,7 @@ impl FromStr for PacketLayout {
         match text {
             "4" => Ok(PacketLayout(Layout::V4)),
             "5" => Ok(PacketLayout(Layout::V5)),
-            _ => Err("no layout".into()),
+            _ => Err("unknown layout".into()),
         }
     }
 }
@@ -120,7 +120,7 @@ impl FromStr for Service {
             "discard" => Ok(Service::Discard),
             "put-sink" => Ok(Service::PutSink),
             "mpi-mirror" => Ok(Service::MpiMirror),
-            _ => Err("no service".into()),
+            _ => Err("unknown service".into()),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Peers that come by rendezvous, and a rank of MPI towards one.
+//! Tests of peers registered by rendezvous, and of an MPI rank towards one.
 
 use super::*;
 use crate::gateway::rendezvous::exchange::Answer;
 use usnic::ob1::header::{Envelope, Header, LONGEST};
 use usnic::wire::rendezvous::{ANY_NAME, Kind, LENGTH, Record};
 
-/// An appliance that knows nobody, and where the peer is all the same.
+/// An appliance without configured peers that knows the peer's MAC address.
 fn lab(more: &str) -> Lab {
     let mut lab = Lab::new(&format!("rendezvous = 7004\n{more}"));
     let mut config = lab.config.clone();
@@ -25,24 +25,24 @@ fn request() -> Record {
 }
 
 impl Lab {
-    /// A host says a record over a connection.
-    fn ask(&mut self, connection: u64, from: Ipv4Addr, record: &[u8; LENGTH]) -> Answer {
+    /// A host sends a record over a connection. Returns the reply.
+    fn request(&mut self, connection: u64, from: Ipv4Addr, record: &[u8; LENGTH]) -> Answer {
         let exchange = self.plane.udp_engines.exchange().unwrap();
-        let answer = exchange.asked(connection, (0, 7004), from.into(), record, self.now);
+        let answer = exchange.handle_request(connection, (0, 7004), from.into(), record, self.now);
         self.plane.udp_engines.peers_changed();
         self.plane.udp_engines.next_hops.learn_wanted(PEER_MAC, self.now);
         answer
     }
 
-    fn over(&mut self) -> Vec<u64> {
-        self.plane.udp_engines.exchange().unwrap().take_over()
+    fn closed(&mut self) -> Vec<u64> {
+        self.plane.udp_engines.exchange().unwrap().take_closed()
     }
 
-    fn ended(&mut self, connection: u64) {
-        self.plane.udp_engines.exchange().unwrap().ended(connection, self.now);
+    fn end(&mut self, connection: u64) {
+        self.plane.udp_engines.exchange().unwrap().connection_ended(connection, self.now);
     }
 
-    /// Both begin anew, the peer as the answer says.
+    /// Starts a new peer engine with the parameters of a reply.
     fn begin(&mut self, answer: &Answer) {
         let record = Record::parse(answer.bytes.first_chunk().unwrap()).unwrap();
         assert_eq!((record.kind, answer.stays), (Kind::Taken, true));
@@ -53,24 +53,24 @@ impl Lab {
     }
 }
 
-/// Code and text of a refusal.
+/// Returns code and text of a refusal.
 fn refused(answer: &Answer) -> (u8, String) {
     let (record, text) = answer.bytes.split_first_chunk::<LENGTH>().unwrap();
     let Kind::Refused(code, length) = Record::parse(record).unwrap().kind else {
-        panic!("it was taken");
+        panic!("accepted");
     };
     assert_eq!((usize::from(length), answer.stays), (text.len(), false));
     (code, String::from_utf8(text.to_vec()).unwrap())
 }
 
 #[test]
-fn who_comes_by_rendezvous_is_a_peer_as_long_as_the_connection_stays() {
+fn registered_peer_lives_as_long_as_its_connection() {
     let mut lab = lab("services = [\"echo\"]");
-    lab.send(1, b"nobody knows me");
+    lab.send(1, b"not registered");
     lab.run(Duration::from_millis(5));
     assert_eq!(lab.came(), []);
     for connection in 1..3 {
-        let answer = lab.ask(connection, PEER, &request().emit());
+        let answer = lab.request(connection, PEER, &request().emit());
         lab.begin(&answer);
         lab.send(1, b"hello");
         lab.run(Duration::from_millis(5));
@@ -79,16 +79,16 @@ fn who_comes_by_rendezvous_is_a_peer_as_long_as_the_connection_stays() {
         assert_eq!(value(&report, "modex_from"), "rendezvous", "{report}");
         assert_eq!(value(&report, "messages"), "1");
     }
-    // The second came while the first was still there, whose connection is to be ended now.
-    assert_eq!(lab.over(), [1]);
-    lab.ended(1);
+    // The second registration came while the first connection was open: that closes now.
+    assert_eq!(lab.closed(), [1]);
+    lab.end(1);
     assert_eq!(value(&lab.report(), "state"), "open");
-    lab.ended(2);
+    lab.end(2);
     assert_eq!(value(&lab.report(), "state"), "");
 }
 
 #[test]
-fn one_host_does_not_take_all_places() {
+fn one_host_cannot_register_all_peers() {
     let mut lab = lab("services = [\"echo\"]");
     let record = |number: u16| {
         let mut record = request();
@@ -97,27 +97,27 @@ fn one_host_does_not_take_all_places() {
         record.emit()
     };
     for number in 0..48 {
-        assert!(lab.ask(number.into(), PEER, &record(number)).stays, "{number}");
+        assert!(lab.request(number.into(), PEER, &record(number)).stays, "{number}");
     }
-    let (code, text) = refused(&lab.ask(48, PEER, &record(48)));
-    assert!(code == 4 && text.contains("has told of 48 peers"), "{code} {text}");
+    let (code, text) = refused(&lab.request(48, PEER, &record(48)));
+    assert!(code == 4 && text.contains("has registered 48 of 64 peers"), "{code} {text}");
     let other = Ipv4Addr::new(10, 9, 0, 51);
-    assert!(lab.ask(49, other, &record(49)).stays);
-    // One of the first host's goes, and there is room for another.
-    lab.ended(7);
-    assert!(lab.ask(50, PEER, &record(50)).stays);
+    assert!(lab.request(49, other, &record(49)).stays);
+    // One peer of the first host ends: there is a place for another.
+    lab.end(7);
+    assert!(lab.request(50, PEER, &record(50)).stays);
 }
 
 #[test]
-fn who_is_told_of_by_others_and_what_does_not_fit() {
+fn peers_registered_by_others_and_unfit_records() {
     let mut lab = lab("services = [\"echo\"]\nhosts = [\"10.9.0.0/24\"]");
     let launcher = Ipv4Addr::new(10, 9, 0, 50);
-    let answer = lab.ask(1, launcher, &request().emit());
+    let answer = lab.request(1, launcher, &request().emit());
     lab.begin(&answer);
-    // Nobody else takes the peer's place, but the peer itself.
-    let (code, text) = refused(&lab.ask(2, Ipv4Addr::new(10, 9, 0, 51), &request().emit()));
-    assert!(code == 3 && text.contains("10.9.0.50 has told of a peer"), "{code} {text}");
-    let answer = lab.ask(3, PEER, &request().emit());
+    // Only the peer itself may replace the registration.
+    let (code, text) = refused(&lab.request(2, Ipv4Addr::new(10, 9, 0, 51), &request().emit()));
+    assert!(code == 3 && text.contains("10.9.0.50 has registered a peer"), "{code} {text}");
+    let answer = lab.request(3, PEER, &request().emit());
     lab.begin(&answer);
     let other = |change: fn(&mut Record)| {
         let mut record = request();
@@ -127,7 +127,7 @@ fn who_is_told_of_by_others_and_what_does_not_fit() {
     let cases: [(Ipv4Addr, [u8; LENGTH], u8, &str); 5] = [
         (Ipv4Addr::new(10, 9, 1, 2), request().emit(), 2, "10.9.1.2 is in none"),
         (PEER, [0; LENGTH], 1, "no record"),
-        (PEER, other(|record| record.kind = Kind::Taken), 1, "an answer"),
+        (PEER, other(|record| record.kind = Kind::Taken), 1, "a reply"),
         (
             PEER,
             other(|record| record.modex.as_mut().unwrap().max_message = 9036),
@@ -142,8 +142,8 @@ fn who_is_told_of_by_others_and_what_does_not_fit() {
         ),
     ];
     for (from, record, code, text) in cases {
-        let told = refused(&lab.ask(9, from, &record));
-        assert!(told.0 == code && told.1.contains(text), "{told:?}");
+        let refusal = refused(&lab.request(9, from, &record));
+        assert!(refusal.0 == code && refusal.1.contains(text), "{refusal:?}");
     }
     let mut refusals = 0;
     lab.plane.udp_engines.take_refusals(|all| refusals += std::iter::from_fn(|| all.pop()).count());
@@ -151,7 +151,7 @@ fn who_is_told_of_by_others_and_what_does_not_fit() {
 }
 
 #[test]
-fn another_appliance_is_asked_again_until_it_answers() {
+fn appliance_is_queried_again_until_it_replies() {
     let mut lab = Lab::new("services = [\"echo\"]");
     let mut config = lab.config.clone();
     let peer = &mut config.usnic[0].peer[0];
@@ -162,25 +162,25 @@ fn another_appliance_is_asked_again_until_it_answers() {
     let mut pause = 0;
     for connection in 1..4 {
         let exchange = lab.plane.udp_engines.exchange().unwrap();
-        assert_eq!(exchange.wants(connection, lab.now), Some((0, to)));
-        assert_eq!(exchange.wants(99, lab.now), None, "it is asked already");
-        exchange.ended(connection, lab.now);
-        assert_eq!(exchange.wants(99, lab.now), None);
+        assert_eq!(exchange.next_peer(connection, lab.now), Some((0, to)));
+        assert_eq!(exchange.next_peer(99, lab.now), None, "already queried");
+        exchange.connection_ended(connection, lab.now);
+        assert_eq!(exchange.next_peer(99, lab.now), None);
         let later = exchange.deadline().unwrap();
         assert!(later.nanos_since(lab.now) > pause);
         pause = later.nanos_since(lab.now);
         lab.now = later;
     }
     let exchange = lab.plane.udp_engines.exchange().unwrap();
-    exchange.wants(5, lab.now).unwrap();
-    let said = Record::parse(&exchange.request(5).unwrap()).unwrap();
-    assert_eq!((said.kind, said.sender, said.receiver), (Kind::Request, 1 << 32, 1 << 32 | 1));
+    exchange.next_peer(5, lab.now).unwrap();
+    let sent = Record::parse(&exchange.request(5).unwrap()).unwrap();
+    assert_eq!((sent.kind, sent.sender, sent.receiver), (Kind::Request, 1 << 32, 1 << 32 | 1));
     let answer = Record {
         kind: Kind::Taken,
-        sender: said.receiver,
-        receiver: said.sender,
+        sender: sent.receiver,
+        receiver: sent.sender,
         modex: Some(peer_interface(777).modex()),
-        ..said
+        ..sent
     };
     let elsewhere = peer_interface(777).modex();
     let elsewhere = usnic::wire::modex::Modex { address: OURS, ..elsewhere };
@@ -190,25 +190,25 @@ fn another_appliance_is_asked_again_until_it_answers() {
         Record { kind: Kind::Request, ..answer },
     ];
     for wrong in wrong {
-        assert!(!exchange.answered(5, &wrong.emit(), b"", lab.now));
+        assert!(!exchange.handle_reply(5, &wrong.emit(), b"", lab.now));
     }
-    let no = Record { kind: Kind::Refused(4, 4), modex: None, ..answer };
-    assert!(!exchange.answered(5, &no.emit(), b"full", lab.now));
+    let full = Record { kind: Kind::Refused(4, 4), modex: None, ..answer };
+    assert!(!exchange.handle_reply(5, &full.emit(), b"full", lab.now));
     assert!(value(&lab.report(), "state").contains("it refuses us (code 4): full"));
     let exchange = lab.plane.udp_engines.exchange().unwrap();
-    assert!(exchange.answered(5, &answer.emit(), b"", lab.now));
+    assert!(exchange.handle_reply(5, &answer.emit(), b"", lab.now));
     let report = lab.report();
     assert_eq!(value(&report, "state"), "open");
     assert!(report.contains("8002"), "{report}");
-    // When both begin anew, it is asked again.
+    // After a reset it is queried again.
     lab.order("reset", &["a"]).unwrap();
-    assert_eq!(lab.over(), [5]);
+    assert_eq!(lab.closed(), [5]);
     let exchange = lab.plane.udp_engines.exchange().unwrap();
-    assert!(exchange.take_news() && exchange.wants(6, lab.now).is_some());
+    assert!(exchange.take_changed() && exchange.next_peer(6, lab.now).is_some());
 }
 
 #[test]
-fn a_long_message_of_mpi_goes_back_in_parts() {
+fn long_mpi_message_is_mirrored_in_fragments() {
     let mut lab = Lab::new("services = [\"mpi-mirror\"]");
     let envelope = Envelope { communicator: 0, source: 1, tag: 5, sequence: 1 };
     let write = |header: Header, data: &[u8]| [&header.emit()[..header.length()], data].concat();
@@ -247,7 +247,7 @@ fn a_long_message_of_mpi_goes_back_in_parts() {
         all.extend(&one.1[32..]);
     }
     assert!(all == data);
-    lab.send(70, &write(Header::Fragment { offset: 0, sender: 1, receiver: 2 }, b"of nothing"));
+    lab.send(70, &write(Header::Fragment { offset: 0, sender: 1, receiver: 2 }, b"unknown"));
     lab.run(Duration::from_millis(600));
     let report = lab.report();
     assert_eq!((value(&report, "mpi_eager"), value(&report, "mpi_rendezvous")), ("1", "1"));

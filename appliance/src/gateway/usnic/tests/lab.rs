@@ -17,14 +17,14 @@ pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub const PEER_PORTS: [u16; 3] = [8001, 8002, 8003];
 
-/// Frames to the plane and from it.
+/// Frames to and from the plane.
 #[derive(Default)]
 pub struct Ends {
     pub arrives: VecDeque<Vec<u8>>,
     pub sent: VecDeque<Vec<u8>>,
-    /// Datagrams that have a queue of their own.
+    /// Flows steered to a receive queue.
     pub steered: Vec<UdpFlow>,
-    /// Frames that the device takes before it is full.
+    /// Frames that the device accepts before it is full.
     pub room: usize,
 }
 
@@ -88,7 +88,7 @@ pub struct Lab {
     pub peer: Engine,
     pub endpoint: EndpointId,
     pub now: Instant,
-    /// Frames that the plane left to the control plane.
+    /// Frames passed to the control plane.
     pub control: usize,
 }
 
@@ -147,8 +147,8 @@ impl Lab {
             now,
         );
         let has_peers = !more.contains("10.9.1.0/24");
-        let asks = plane.udp_engines.next_hops.take_news();
-        assert_eq!(asks, has_peers, "the control plane is asked");
+        let has_queries = plane.udp_engines.next_hops.take_queries();
+        assert_eq!(has_queries, has_peers, "queries for the control plane");
         plane.udp_engines.next_hops.learn_wanted(PEER_MAC, now);
         let mut peer = peer_engine(400);
         let ours = config.usnic[0].interface(&config.net[0], 65530).unwrap().modex();
@@ -158,7 +158,7 @@ impl Lab {
         Lab { plane, config, ends, peer, endpoint, now, control: 0 }
     }
 
-    /// What the peer sends reaches the plane.
+    /// Carries frames between the peer and the plane.
     pub fn carry(&mut self) {
         let modexes: Vec<Modex> = (0..2).map_while(|number| self.peer.modex(number)).collect();
         while let Some(out) = self.peer.poll_transmit(self.now) {
@@ -191,7 +191,7 @@ impl Lab {
         }
     }
 
-    /// Rounds of the plane, 20 µs apart.
+    /// Runs the plane in rounds 20 µs apart.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -208,7 +208,7 @@ impl Lab {
         self.peer.send(self.endpoint, tag, message, self.now).unwrap();
     }
 
-    /// What came to the peer, with the tags.
+    /// Returns the messages received by the peer, with their tags.
     pub fn came(&mut self) -> Vec<(u8, Vec<u8>)> {
         let mut all = Vec::new();
         while let Some(message) = self.peer.take_message(self.endpoint) {
@@ -229,7 +229,7 @@ impl Lab {
     }
 }
 
-/// The line of a report that begins with a name.
+/// Returns the value of a name in a report.
 pub fn value<'a>(report: &'a str, name: &str) -> &'a str {
     let words = |line: &'a str| line.trim_start().split_once(char::is_whitespace);
     let found = report.lines().filter_map(words).find(|(key, _)| *key == name);

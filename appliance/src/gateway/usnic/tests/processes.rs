@@ -1,4 +1,4 @@
-//! A peer that has two interfaces, each at one of ours.
+//! Tests with a peer of two interfaces, each connected to one of ours.
 
 use super::*;
 use messaging::messages::{MessageTransport, Wanted};
@@ -10,8 +10,8 @@ fn second() -> InterfaceConfig {
     InterfaceConfig { priority_port: 8011, data_port: 8012, ping_port: 8013, ..peer_interface(800) }
 }
 
-/// Two interfaces of ours: `u`, which knows the second one of the peer's as `b`, and `v`, which knows the first as `a`.
-/// The peer's endpoints, in that order.
+/// Two interfaces of ours: `u` has the peer's second interface as `b`, `v` has the first as `a`. Returns the peer's
+/// endpoints in that order.
 fn lab(sender: &str, more: &str) -> (Lab, [EndpointId; 2]) {
     let section = format!(
         "{more}\n[[usnic.peer]]\nname = \"b\"\nsender = \"{sender}\"\nmodex = \"{}\"\n[[usnic]]\nname = \"v\"\n\
@@ -33,14 +33,14 @@ fn lab(sender: &str, more: &str) -> (Lab, [EndpointId; 2]) {
     (lab, endpoints)
 }
 
-/// What came over an endpoint.
+/// Returns the messages received over an endpoint.
 fn came(lab: &mut Lab, endpoint: EndpointId) -> Vec<Vec<u8>> {
     lab.endpoint = endpoint;
     lab.came().into_iter().map(|(_, bytes)| bytes).collect()
 }
 
 #[test]
-fn what_comes_over_one_interface_goes_back_over_both() {
+fn echoes_are_striped_over_both_interfaces() {
     let (mut lab, [b, a]) = lab("1.1", "services = [\"echo\"]");
     for number in 0..40u8 {
         let bytes = [&[number][..], &message(3000)].concat();
@@ -52,11 +52,11 @@ fn what_comes_over_one_interface_goes_back_over_both() {
     let mut all = [over_a, over_b].concat();
     all.sort();
     let expected: Vec<_> = (0..40u8).map(|n| [&[n][..], &message(3000)].concat()).collect();
-    assert!(all == expected, "each comes back once");
+    assert!(all == expected, "each is echoed once");
     let report = lab.report();
     assert!(report.contains("one_process_with"), "{report}");
     assert_eq!(lab.peer.backlog(a), Some((0, 0)));
-    // One of the two is taken away: the rest goes over the other.
+    // One of the two is removed: messages use the other.
     let mut config = lab.config.clone();
     config.usnic[1].peer.clear();
     lab.plane.udp_engines.configure(&config, lab.now);
@@ -67,9 +67,9 @@ fn what_comes_over_one_interface_goes_back_over_both() {
     assert!(!lab.report().contains("one_process_with"));
 }
 
-/// A name that is another's gets nothing that is for that one.
+/// A peer does not get the messages of a peer with another name.
 #[test]
-fn peers_of_other_names_are_other_processes() {
+fn peers_with_different_names_are_separate_processes() {
     let (mut lab, [b, a]) = lab("1.2", "services = [\"echo\"]");
     for _ in 0..20 {
         lab.peer.send(b, 9, &message(3000), lab.now).unwrap();
@@ -79,7 +79,7 @@ fn peers_of_other_names_are_other_processes() {
 }
 
 #[test]
-fn a_put_arrives_in_the_same_memory_over_either_interface() {
+fn puts_over_either_interface_reach_the_same_memory() {
     let (mut lab, [b, a]) = lab("1.1", "services = [\"put-sink\"]");
     let memory = Arena::on_heap(1 << 20).alloc(4096, 64).unwrap();
     memory.write(0, b"firstsecond").unwrap();
@@ -92,16 +92,16 @@ fn a_put_arrives_in_the_same_memory_over_either_interface() {
     lab.run(Duration::from_millis(5));
     let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC).checksum(b"firstsecond");
     for name in ["a", "b"] {
-        let Ok(Managed::Told(told)) = lab.order("look", &[name, "0", "11"]) else {
+        let Ok(Managed::Told(line)) = lab.order("look", &[name, "0", "11"]) else {
             panic!("{name}")
         };
-        assert!(told.contains(&format!("{crc:08x}")), "{name}: {told}");
+        assert!(line.contains(&format!("{crc:08x}")), "{name}: {line}");
     }
 }
 
-/// A rank of MPI that has two interfaces: what comes over either is one job's, and goes back over both.
+/// The messages of an MPI rank arrive over either interface and are echoed over both.
 #[test]
-fn a_rank_of_mpi_has_both() {
+fn mpi_rank_uses_both_interfaces() {
     use usnic::ob1::header::{Envelope, Header};
     let (mut lab, [b, a]) = lab("1.1", "services = [\"mpi-mirror\"]");
     let mut sent = Vec::new();
@@ -120,8 +120,8 @@ fn a_rank_of_mpi_has_both() {
     let mut all = [over_a, over_b].concat();
     all.sort();
     sent.sort();
-    assert!(all == sent, "each comes back once");
-    // The end of one interface is not that of the other.
+    assert!(all == sent, "each is echoed once");
+    // Removal of one interface leaves the other running.
     lab.peer.remove(a);
     lab.order("reset", &["a"]).unwrap();
     lab.plane.udp_engines.next_hops.learn_wanted(PEER_MAC, lab.now);
@@ -134,7 +134,7 @@ fn a_rank_of_mpi_has_both() {
     assert!(!came(&mut lab, b).is_empty());
 }
 
-/// What a rule reads of a connection: the message, if one has come.
+/// Reads a message of a rule's connection, if there is one.
 fn read(transport: &mut UsnicTransport<'_>, key: u32) -> Option<Vec<u8>> {
     let length = transport.message(key).ok()??;
     let mut bytes = vec![0; length];
@@ -142,9 +142,9 @@ fn read(transport: &mut UsnicTransport<'_>, key: u32) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A rule that names a peer has what comes over all its interfaces, and keeps to one with what it sends.
+/// A rule for a peer receives over all its interfaces, and sends over one.
 #[test]
-fn a_rule_has_all_interfaces_of_a_peer() {
+fn rule_receives_over_all_interfaces_of_a_peer() {
     let (mut lab, [b, a]) = lab("1.1", "services = [\"echo\"]");
     let name = "usnic:u/b".parse().unwrap();
     let (signal, connections, label) = (None, 1, "r".into());
@@ -167,15 +167,15 @@ fn a_rule_has_all_interfaces_of_a_peer() {
     assert_eq!(
         (came(&mut lab, a).len(), came(&mut lab, b).len()),
         (8, 0),
-        "where the first came from"
+        "over the interface of the first message"
     );
     assert_eq!(value(&lab.report(), "echoed"), "0");
-    // What was under way over an interface that ends is lost: the connection ends.
+    // Messages in flight over a removed interface are lost, so the connection ends.
     lab.order("reset", &["b"]).unwrap();
     let mut transport = lab.plane.udp_engines.rules(now).unwrap();
     assert!(transport.message(key).is_err());
     transport.close(key, true);
-    // Another rule's end is its own.
+    // The end of another rule is separate.
     let wanted = Wanted { name: "usnic:v/a".parse().unwrap(), owner: 6, ..wanted };
     transport.listen(&wanted).unwrap();
     lab.peer.send(a, 9, b"for the second", lab.now).unwrap();

@@ -1,5 +1,5 @@
-//! Who has something to do, of several clients in one loop: each has a number and a bell, which is rung when it
-//! is asked for something, by whoever. The loop polls those whose bells were rung.
+//! Ready list of a loop's RNBD clients. Each client has a number and a bell, which is rung when the client has work.
+//! The loop polls only clients whose bells were rung.
 
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -7,15 +7,15 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 #[derive(Debug, Default)]
-struct Rung {
+struct ReadyList {
     order: VecDeque<u32>,
-    /// By number: whether it stands in `order`.
-    known: Vec<bool>,
+    /// By client number: whether `order` contains it.
+    queued: Vec<bool>,
 }
 
 /// The bells of a loop.
 #[derive(Clone, Debug, Default)]
-pub struct Bells(Rc<RefCell<Rung>>);
+pub struct Bells(Rc<RefCell<ReadyList>>);
 
 /// The bell of a client.
 #[derive(Clone, Debug)]
@@ -25,51 +25,51 @@ pub struct Bell {
 }
 
 impl Bells {
-    /// The bell of client `number`. Makes room, so that ringing does not allocate.
+    /// The bell of client `number`. Reserves the memory for it, so that ringing does not allocate.
     pub fn bell(&self, number: u32) -> Bell {
-        let mut rung = self.0.borrow_mut();
-        let places = rung.known.len().max(number as usize + 1);
-        rung.known.resize(places, false);
-        let more = places - rung.order.len();
-        rung.order.reserve(more);
-        drop(rung);
+        let mut ready = self.0.borrow_mut();
+        let clients = ready.queued.len().max(number as usize + 1);
+        ready.queued.resize(clients, false);
+        let more = clients - ready.order.len();
+        ready.order.reserve(more);
+        drop(ready);
         Bell { bells: self.clone(), number }
     }
 
     /// Rings the bell of a client.
     #[inline]
     pub fn ring(&self, number: u32) {
-        let mut rung = self.0.borrow_mut();
-        if let Some(known) = rung.known.get_mut(number as usize)
-            && !core::mem::replace(known, true)
+        let mut ready = self.0.borrow_mut();
+        if let Some(queued) = ready.queued.get_mut(number as usize)
+            && !core::mem::replace(queued, true)
         {
-            rung.order.push_back(number);
+            ready.order.push_back(number);
         }
     }
 
-    /// Number of clients whose bells were rung.
+    /// Number of clients in the list.
     pub fn rung(&self) -> usize {
         self.0.borrow().order.len()
     }
 
-    /// The client whose bell was rung first, as if it had not been.
+    /// Removes and returns the client whose bell was rung first.
     pub fn answer(&self) -> Option<u32> {
-        let mut rung = self.0.borrow_mut();
-        let number = rung.order.pop_front()?;
-        if let Some(known) = rung.known.get_mut(number as usize) {
-            *known = false;
+        let mut ready = self.0.borrow_mut();
+        let number = ready.order.pop_front()?;
+        if let Some(queued) = ready.queued.get_mut(number as usize) {
+            *queued = false;
         }
         Some(number)
     }
 }
 
 impl Bell {
-    /// Whose bell it is.
+    /// Number of the client.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Rings it.
+    /// Adds the client to the list.
     #[inline]
     pub fn ring(&self) {
         self.bells.ring(self.number);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_answered_once_in_the_order_of_ringing() {
+    fn each_ringing_client_is_returned_once_in_order() {
         let bells = Bells::default();
         let [two, five] = [2, 5].map(|number| bells.bell(number));
         five.ring();

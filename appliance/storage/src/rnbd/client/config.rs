@@ -5,12 +5,12 @@ use core::time::Duration;
 /// Settings of the devices of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Requests that a device takes at a time.
+    /// Most requests in flight on a device.
     pub depth: usize,
-    /// How long requests wait for a device that is not open, because no path is up or the server
-    /// does not let it be opened yet; zero fails them at once, as Linux does.
+    /// Longest wait of a request for a device that is not open, because no path is up or the server
+    /// refuses to open it. With zero, requests fail at once, as in Linux.
     pub wait: Duration,
-    /// Pause before a device is opened again that the server refused.
+    /// Delay before OPEN is sent again after a refusal.
     pub open_delay: Duration,
 }
 

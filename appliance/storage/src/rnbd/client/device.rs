@@ -1,4 +1,4 @@
-//! A device: its state, and its requests.
+//! A mapped device: its state, and its requests.
 
 use super::queue::Queue;
 use super::request::Active;
@@ -13,67 +13,69 @@ use drivers::hal::{Features, Geometry, Instant, Window};
 use rtrs::client::PathId;
 use rtrs::{Errno, Name};
 
-/// Name of a device. It is used again once the device is unmapped.
+/// Number of a device. It is reused after the device was unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u32);
 
-/// To whom it is told that a server may have lost what it had acknowledged.
+/// Which requests report that a server may have lost acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Losses {
-    /// To the next flush, as file systems expect it: it fails with `Io`.
+    /// The next flush or durable write fails with `Io`, as file systems expect.
     ToFlush,
-    /// To all requests until one was told: they fail with `Lost`. For who has the data elsewhere.
+    /// All requests submitted before the first report fail with `Lost`. For a user with another copy of the data.
     ToAll,
 }
 
-/// Sectors of the largest request without data: its bytes are said in 32 bits.
+/// Sectors of the largest request without data: its length in bytes is a 32-bit field.
 const MAX_SECTORS: u32 = u32::MAX / 512;
 
-/// Sectors of the largest device: its bytes are counted in 63 bits.
+/// Sectors of the largest device: its size in bytes has to fit in 63 bits.
 const MAX_SIZE: u64 = i64::MAX as u64 / 512;
 
 #[derive(Debug)]
 pub(super) struct Device {
     pub name: Name,
     pub mode: AccessMode,
-    pub losses_told: Losses,
+    pub loss_reporting: Losses,
     pub state: DeviceState,
-    /// As the server calls it.
+    /// Device id of the server.
     pub id: u32,
-    /// An OPEN is on its way.
+    /// An OPEN is in flight.
     pub opening: bool,
     /// [`super::Client::paths_up`] when it was last opened.
     pub opened_at: u64,
-    /// When it is tried again, while refused.
+    /// When OPEN is sent again after a refusal.
     pub retry_at: Instant,
     pub last_error: Option<Errno>,
-    /// The answer of OPEN.
+    /// Buffer for the response to OPEN.
     pub answer: Window,
     pub queue: Rc<RefCell<Queue>>,
     pub active: Vec<Option<Active>>,
     pub free: Vec<u32>,
-    /// Requests whose next step is to be sent.
+    /// Requests whose next step is not sent yet.
     pub waiting: VecDeque<u32>,
-    /// Steps done that a flush has to make durable, and how many of them one has.
+    /// Completed steps that need a flush to be durable.
     pub written: u64,
+    /// How many of `written` a flush made durable.
     pub stable: u64,
-    /// How often some of them may have been lost, and how often that was told.
+    /// Times that the server may have lost some of `written`.
     pub losses: u64,
-    pub told: u64,
-    /// Paths that were down when requests were given up: what they had brought is over when they are up
-    /// again, because the server lets them come up only then.
-    pub behind: Vec<PathId>,
-    /// When that is so by all means.
-    pub behind_until: Instant,
-    /// It is to be closed and forgotten once what is on its way has ended.
-    pub ending: bool,
+    /// How many of `losses` a request reported to the user.
+    pub losses_reported: u64,
+    /// Paths that were down when requests were given up. The server lets a path come up again only after the
+    /// requests that arrived over it have ended.
+    pub down_paths: Vec<PathId>,
+    /// When the wait for the paths in `down_paths` ends.
+    pub down_paths_deadline: Instant,
+    /// The device is to be closed and removed once its requests in flight have ended.
+    pub unmapping: bool,
 }
 
 impl Device {
     pub fn new(
         name: Name,
         mode: AccessMode,
-        losses_told: Losses,
+        loss_reporting: Losses,
         depth: usize,
         answer: Window,
     ) -> Self {
@@ -81,7 +83,7 @@ impl Device {
         Device {
             name,
             mode,
-            losses_told,
+            loss_reporting,
             state: DeviceState::Disconnected,
             id: 0,
             opening: false,
@@ -96,19 +98,19 @@ impl Device {
             written: 0,
             stable: 0,
             losses: 0,
-            told: 0,
-            behind: Vec::new(),
-            behind_until: Instant::ZERO,
-            ending: false,
+            losses_reported: 0,
+            down_paths: Vec::new(),
+            down_paths_deadline: Instant::ZERO,
+            unmapping: false,
         }
     }
 
-    /// Shape of the device, as far as it is known.
+    /// Geometry that the server reported last; without sectors before the first OPEN.
     pub fn geometry(&self) -> Geometry {
         self.queue.borrow().geometry
     }
 
-    /// Ends all requests. Their memory must be out of the server's reach.
+    /// Fails all requests. The caller must have revoked the server's access to their memory.
     pub fn fail_all(&mut self) {
         self.waiting.clear();
         for slot in 0..self.active.len() as u32 {
@@ -117,7 +119,7 @@ impl Device {
         self.end_queue();
     }
 
-    /// Takes what the server says of the device; false if that makes no sense.
+    /// Adopts the geometry in the server's response; false if it is invalid.
     pub fn adopt(&mut self, response: &OpenResponse, max_io_size: u32) -> bool {
         let block = u32::from(response.logical_block);
         let block_fits = block.is_power_of_two() && block >= 512 && block <= max_io_size;
@@ -146,7 +148,7 @@ impl Device {
         true
     }
 
-    /// Ends a request.
+    /// Ends a request and reports the result to its user, unless the user has given it up.
     pub fn finish(&mut self, slot: u32, result: Result<(), VolumeError>) {
         let Some(active) = self.active.get_mut(slot as usize).and_then(Option::take) else {
             return;
@@ -156,11 +158,11 @@ impl Device {
             self.count_unsettled();
             return;
         }
-        self.tell(active.request.tag, result);
+        self.complete(active.request.tag, result);
     }
 
-    /// The session was made anew: the server has nothing of what was given up.
-    pub fn forget_given_up(&mut self) {
+    /// Drops the given-up requests after the session was established anew: the server has none of them any more.
+    pub fn drop_given_up(&mut self) {
         for slot in 0..self.active.len() as u32 {
             let active = self.active.get(slot as usize).copied().flatten();
             if active.is_some_and(|active| active.given_up) {
@@ -170,13 +172,13 @@ impl Device {
         }
     }
 
-    /// Tells the volume how much is unsettled.
+    /// Updates the volume's count of unsettled requests and paths.
     pub fn count_unsettled(&mut self) {
         let given_up = self.active.iter().flatten().filter(|active| active.given_up).count();
-        self.queue.borrow_mut().unsettled = given_up + self.behind.len();
+        self.queue.borrow_mut().unsettled = given_up + self.down_paths.len();
     }
 
-    /// The device is not open any more: patience with what waits begins to run.
+    /// Starts the wait time of queued requests, because the device is not open any more.
     pub fn start_waiting(&mut self, now: Instant) {
         for &slot in &self.waiting {
             if let Some(Some(active)) = self.active.get_mut(slot as usize) {
@@ -185,8 +187,8 @@ impl Device {
         }
     }
 
-    /// Puts a request back among those that wait for the device to be open: before those that were
-    /// never sent, which wait for permits that it may hold.
+    /// Puts a request back into the queue until the device is open. It goes to the front, because requests
+    /// that were never sent wait for permits, and this request may hold one.
     pub fn park(&mut self, slot: u32, now: Instant) {
         self.waiting.push_front(slot);
         if let Some(Some(active)) = self.active.get_mut(slot as usize) {
@@ -194,40 +196,41 @@ impl Device {
         }
     }
 
-    /// Whether no request is being worked on or waits.
+    /// Whether no request is in flight or queued.
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.active.len()
     }
 
-    /// What was not flushed may be gone.
+    /// Records that the server may have lost unflushed writes.
     pub fn may_have_lost(&mut self) {
         self.losses += u64::from(self.stable < self.written);
         self.stable = self.written;
     }
 
-    /// What a request has to tell of losses: all do that arrived before one of them had told it.
-    pub fn tell_loss(&mut self, active: &Active) -> Result<(), VolumeError> {
-        let error = match self.losses_told {
+    /// The result of a request with regard to losses. All requests that arrived before the first report of a loss
+    /// report it.
+    pub fn report_loss(&mut self, active: &Active) -> Result<(), VolumeError> {
+        let error = match self.loss_reporting {
             Losses::ToFlush if !active.is_durable() => return Ok(()),
             Losses::ToFlush => VolumeError::Io,
             Losses::ToAll => VolumeError::Lost,
         };
-        self.told = self.losses;
+        self.losses_reported = self.losses;
         if active.known_losses < self.losses { Err(error) } else { Ok(()) }
     }
 
-    /// Tells a request's user how it ended.
-    pub fn tell(&mut self, tag: Tag, result: Result<(), VolumeError>) {
+    /// Queues the completion of a request for the volume's user.
+    pub fn complete(&mut self, tag: Tag, result: Result<(), VolumeError>) {
         self.queue.borrow_mut().done.push_back(Completion { tag, result });
     }
 
-    /// Takes no requests any more; those that were not taken yet fail.
+    /// Rejects requests from now on, and fails those in the submission queue.
     pub fn end_queue(&mut self) {
         self.queue.borrow_mut().ended = true;
         self.refuse_submitted();
     }
 
-    /// Fails the requests that were not taken yet.
+    /// Fails the requests in the submission queue.
     pub fn refuse_submitted(&mut self) {
         let queue = &mut *self.queue.borrow_mut();
         for request in queue.submitted.drain(..) {
@@ -242,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_device_has_is_not_taken() {
+    fn adopt_rejects_invalid_geometry() {
         let sane = OpenResponse {
             device: 0,
             sectors: 8,

@@ -1,9 +1,9 @@
-//! Requests that their user gives up: their memory is his again at once, but the server may still do what it
-//! was asked for.
+//! Requests that the volume's user gives up: the user owns their memory again at once, but the server may still
+//! execute them.
 //!
-//! A server of ours takes another request with the same permit only when it is over with the first one; a
-//! stock one lets a path come up again only when all is over that came by it before. So a device is
-//! settled when both is done: a flush was answered with each of the permits, and the paths are up.
+//! An Isthmus server accepts another request with the same permit only after the first one has ended. A stock server
+//! lets a path come up again only after all requests that arrived over it have ended. So a device is settled after
+//! both: the server responded to a flush with each of the permits, and the paths are up.
 
 use super::{Client, Owner};
 use crate::volume::{Operation, Request, Tag, VolumeError};
@@ -33,26 +33,26 @@ impl Client {
                 self.transport.take_back(permit, ctx);
                 self.set_owner(permit, Owner::Nothing);
             }
-            self.tell_given_up(key, slot, ctx.now);
+            self.complete_given_up(key, slot, ctx.now);
         }
         let down = self.transport.paths().filter(|path| path.state != PathState::Connected);
         let down = down.map(|path| path.id).collect();
         if let Some(device) = self.devices.get_mut(key)
             && device.active.iter().flatten().any(|active| active.given_up)
         {
-            device.behind = down;
-            device.behind_until = ctx.now + self.config.wait;
+            device.down_paths = down;
+            device.down_paths_deadline = ctx.now + self.config.wait;
             device.count_unsettled();
         }
         self.wake_at(ctx.now + self.config.wait);
     }
 
-    /// Ends a request that waits, as far as its user is concerned.
-    pub(super) fn tell_given_up(&mut self, key: usize, slot: u32, now: Instant) {
+    /// Reports to its user that a queued request failed. If a step of it was sent, a flush takes its place.
+    pub(super) fn complete_given_up(&mut self, key: usize, slot: u32, now: Instant) {
         let Some(device) = self.devices.get_mut(key) else { return };
         let Some(Some(active)) = device.active.get_mut(slot as usize) else { return };
         if active.permit.is_none() {
-            // Nothing was sent.
+            // No step of it was sent.
             device.waiting.retain(|other| *other != slot);
             return device.finish(slot, Err(VolumeError::Io));
         }
@@ -62,29 +62,29 @@ impl Client {
             Request { tag: Tag::default(), operation: Operation::Flush, sector: 0, data };
         (active.done, active.part, active.flushing, active.given_up) = (0, 0, false, true);
         active.waiting_since = Some(now);
-        device.tell(tag, Err(VolumeError::Io));
+        device.complete(tag, Err(VolumeError::Io));
         device.count_unsettled();
     }
 
-    /// A path is up: what it had brought before is over.
+    /// A path came up, so the server has ended the requests that arrived over it before.
     pub(super) fn settle_path(&mut self, path: PathId) {
         for (_, device) in &mut self.devices {
-            if !device.behind.is_empty() {
-                device.behind.retain(|other| *other != path);
+            if !device.down_paths.is_empty() {
+                device.down_paths.retain(|other| *other != path);
                 device.count_unsettled();
             }
         }
     }
 
-    /// Stops waiting for paths that do not come back.
-    pub(super) fn forget_paths(&mut self, key: usize, now: Instant) {
+    /// Ends the wait for paths that stay down until the deadline.
+    pub(super) fn expire_down_paths(&mut self, key: usize, now: Instant) {
         let Some(device) = self.devices.get_mut(key) else { return };
-        if device.behind.is_empty() {
+        if device.down_paths.is_empty() {
             return;
         }
-        let until = device.behind_until;
+        let until = device.down_paths_deadline;
         if until <= now {
-            device.behind.clear();
+            device.down_paths.clear();
             device.count_unsettled();
         } else {
             self.wake_at(until);

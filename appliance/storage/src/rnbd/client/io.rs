@@ -1,4 +1,4 @@
-//! Requests of volumes, and answers of the server.
+//! Requests of volumes, and responses of the server.
 
 use super::request::Active;
 use super::state::{DeviceState, Input};
@@ -10,7 +10,7 @@ use verbs::EngineContext;
 use verbs::RdmaDevice;
 
 impl Client {
-    /// Takes what the volume of a device was given, and sends what can be sent.
+    /// Takes the requests submitted to a device's volume, and sends as many as possible.
     pub(super) fn pump<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -29,15 +29,16 @@ impl Client {
             if device.state != DeviceState::Open {
                 active.waiting_since = Some(ctx.now);
                 let deadline = ctx.now + self.config.wait;
-                self.wake = Some(self.wake.map_or(deadline, |earlier| earlier.min(deadline)));
+                self.next_timer =
+                    Some(self.next_timer.map_or(deadline, |earlier| earlier.min(deadline)));
             }
             device.active[slot as usize] = Some(active);
             device.waiting.push_back(slot);
         }
         match device.state {
-            _ if device.ending => self.end_device(key, ctx),
+            _ if device.unmapping => self.end_device(key, ctx),
             DeviceState::Open => self.send_waiting(key, ctx),
-            // Nothing will come of it.
+            // No request can succeed.
             DeviceState::Closed => {
                 while let Some(slot) = self.devices[key].waiting.pop_front() {
                     self.give_up(key, slot);
@@ -77,7 +78,7 @@ impl Client {
                     device.waiting.pop_front();
                     self.set_owner(permit, Owner::Io { device: key, slot });
                 }
-                // The link went down; the event tells.
+                // The link went down; an event for it follows.
                 Err(Errno::ENOTCONN) => return,
                 Err(_) => {
                     device.waiting.pop_front();
@@ -88,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Ends a request that waits, because it cannot be done.
+    /// Fails a queued request.
     pub(super) fn give_up(&mut self, key: usize, slot: u32) {
         let Some(device) = self.devices.get_mut(key) else { return };
         if let Some(Some(Active { permit: Some(permit), .. })) = device.active.get(slot as usize) {
@@ -97,7 +98,7 @@ impl Client {
         device.finish(slot, Err(VolumeError::Io));
     }
 
-    /// A step of a request has ended.
+    /// Handles the end of a step of a request.
     pub(super) fn handle_io<P: RdmaDevice + ?Sized>(
         &mut self,
         permit: Permit,
@@ -118,16 +119,16 @@ impl Client {
         let mut active = *active;
         self.transport.put_permit(permit);
         if active.given_up {
-            // Whatever the server says: it is over with what came before.
+            // Any response shows that the server has ended the earlier request with this permit.
             return device.finish(slot, Ok(()));
         }
         match result {
             Ok(()) => {
-                // What was done in part may be lost as well as what was done in whole.
+                // A step may be lost even if the request is not complete.
                 device.written += u64::from(active.is_volatile());
-                let goes_on = active.advance(device);
+                let has_next_step = active.advance(device);
                 device.active[slot as usize] = Some(active);
-                if goes_on {
+                if has_next_step {
                     // Before requests that came later.
                     device.waiting.push_front(slot);
                     return;
@@ -135,16 +136,16 @@ impl Client {
                 if active.flushing || active.is_flush() {
                     device.stable = device.stable.max(active.mark);
                 }
-                let told = device.tell_loss(&active);
-                device.finish(slot, told);
+                let result = device.report_loss(&active);
+                device.finish(slot, result);
             }
             Err(Errno::ENOTCONN) => self.handle_unknown(key, slot, ctx),
             Err(errno) => device.finish(slot, Err(error(errno))),
         }
     }
 
-    /// The server does not know the device. If a path came up since it was opened, the server may
-    /// have been started anew while other paths seemed to stand; otherwise somebody closed it.
+    /// Handles the server's response that the device is not open. If a path came up since the OPEN, the
+    /// server may have been restarted while other paths seemed to be up. Otherwise the server's operator closed it.
     fn handle_unknown<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -152,8 +153,8 @@ impl Client {
         ctx: &mut EngineContext<'_, P>,
     ) {
         let device = &mut self.devices[key];
-        let anew = self.paths_up > device.opened_at;
-        if anew || device.state != DeviceState::Open {
+        let may_have_restarted = self.paths_up > device.opened_at;
+        if may_have_restarted || device.state != DeviceState::Open {
             device.park(slot, ctx.now);
             if device.state == DeviceState::Open {
                 if self.transport.server() != Continuity::Same {
@@ -175,7 +176,7 @@ impl Client {
     }
 }
 
-/// What an errno of the server means for a volume's user.
+/// Maps an errno of the server to the error for the volume's user.
 fn error(errno: Errno) -> VolumeError {
     match errno {
         Errno::EROFS => VolumeError::ReadOnly,

@@ -1,4 +1,4 @@
-//! What operators do with devices, and see of them.
+//! Operator's interface to devices: map, remap, unmap, list.
 
 use super::device::{Device, DeviceId, Losses};
 use super::state::DeviceState;
@@ -15,9 +15,9 @@ use verbs::RdmaDevice;
 /// Why a device was not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
-    /// The session has it mapped.
+    /// The session has the device mapped already.
     Exists,
-    /// The name is empty, or has `..` in it.
+    /// The name is empty, or contains `..`.
     BadName,
     /// No memory.
     Memory,
@@ -26,34 +26,34 @@ pub enum MapError {
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            MapError::Exists => "the session has mapped this device",
-            MapError::BadName => "the name of a device is not empty and has no '..'",
+            MapError::Exists => "the session has this device mapped already",
+            MapError::BadName => "the name of a device must not be empty or contain '..'",
             MapError::Memory => "no memory left",
         })
     }
 }
 
-/// A device, to look at.
+/// Status of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceStatus {
-    /// Its name here.
+    /// Its number in this client.
     pub id: DeviceId,
     /// Its name at the server.
     pub name: Name,
-    /// How it is opened.
+    /// Access mode.
     pub mode: AccessMode,
     /// State.
     pub state: DeviceState,
-    /// What the server last refused it with.
+    /// Errno of the server's last refusal.
     pub last_error: Option<Errno>,
-    /// Shape, as far as it is known.
+    /// Geometry that the server reported last.
     pub geometry: Geometry,
-    /// Requests that are being worked on, or wait.
+    /// Requests in flight or queued.
     pub requests: usize,
 }
 
 impl Client {
-    /// Maps a device. Its volume has no sectors before the server has opened it.
+    /// Maps a device. Its volume has no sectors until the server has opened the device.
     pub fn map<P: RdmaDevice + ?Sized>(
         &mut self,
         name: Name,
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Opens a device again: one that the server has closed, or an open one to learn its new size.
-    /// False if there is none of that name.
+    /// False if no device has that number.
     pub fn remap<P: RdmaDevice + ?Sized>(
         &mut self,
         id: DeviceId,
@@ -90,14 +90,14 @@ impl Client {
         known
     }
 
-    /// Changes to whom losses are told from now on. False if there is none of that name.
+    /// Changes which requests report losses. False if no device has that number.
     pub fn tell_losses(&mut self, id: DeviceId, losses: Losses) -> bool {
         let device = self.devices.get_mut(id.0 as usize);
-        device.map(|device| device.losses_told = losses).is_some()
+        device.map(|device| device.loss_reporting = losses).is_some()
     }
 
-    /// Closes a device and forgets it, once the requests that are on their way have ended; others
-    /// fail at once. False if there is none of that name.
+    /// Closes a device and removes it once its requests in flight have ended. Queued requests
+    /// fail at once. False if no device has that number.
     pub fn unmap<P: RdmaDevice + ?Sized>(
         &mut self,
         id: DeviceId,
@@ -105,14 +105,14 @@ impl Client {
     ) -> bool {
         let key = id.0 as usize;
         let Some(device) = self.devices.get_mut(key) else { return false };
-        device.ending = true;
+        device.unmapping = true;
         device.end_queue();
         self.end_device(key, ctx);
         self.ring();
         true
     }
 
-    /// Forgets a device that is to be forgotten, if nothing is on its way.
+    /// Fails the queued requests of a device that is being unmapped. Removes the device if nothing is in flight.
     pub(super) fn end_device<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
@@ -129,7 +129,7 @@ impl Client {
         if device.state == DeviceState::Open {
             let close = Close { device: device.id }.emit();
             // If it cannot be sent, the device is closed with the session.
-            self.ask(RequestKind::Write, &close, Window::empty(), Owner::Close, ctx);
+            self.send_request(RequestKind::Write, &close, Window::empty(), Owner::Close, ctx);
         }
         ctx.arena.free(device.answer);
     }

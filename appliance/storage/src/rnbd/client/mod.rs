@@ -1,9 +1,9 @@
 //! The RNBD client (Linux: rnbd-clt.c): maps devices of a server over an RTRS session, each as a
 //! [`crate::volume::Volume`].
 //!
-//! It differs from Linux in these points: while no path is up, requests wait for a settable time
-//! before they fail; transfers larger than a chunk are done in parts; a server that was started
-//! anew may have lost what it had acknowledged and nobody had flushed, so the next flush fails.
+//! It differs from Linux in three points. While no path is up, requests wait for a configurable time
+//! before they fail. Transfers larger than a chunk are split. A restarted server may have lost
+//! writes that it had acknowledged and not flushed, so the next flush fails.
 
 mod bell;
 mod config;
@@ -37,14 +37,14 @@ use slab::Slab;
 use verbs::EngineContext;
 use verbs::{ConnectionEvent, RdmaDevice, VerbsError};
 
-/// Bytes kept for the answer of SESS_INFO or OPEN.
+/// Size in bytes of the buffer for the response to SESS_INFO or OPEN.
 const ANSWER: usize = 64;
-/// Permits that requests of volumes leave to the session's own.
+/// Permits that requests of volumes leave to the session's own requests.
 const RESERVED_PERMITS: usize = 1;
-/// Notices kept until the loop fetches them; the oldest go first.
+/// Most notices kept until the loop fetches them; the oldest are dropped first.
 const MAX_NOTICES: usize = 64;
 
-/// What a permit is held for.
+/// Holder of a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Nothing,
@@ -60,19 +60,19 @@ pub struct Client {
     config: Config,
     transport: rtrs::client::Client,
     session: Session,
-    /// Paths that came up so far.
+    /// Number of times that a path came up.
     paths_up: u64,
-    /// The answer of SESS_INFO.
+    /// Buffer for the response to SESS_INFO.
     answer: Window,
     devices: Slab<Device>,
     /// By permit.
     owners: Vec<Owner>,
     notices: VecDeque<Notice>,
-    /// Events and requests taken so far.
+    /// Events and requests handled so far.
     taken: u64,
-    /// No timer expires before this.
-    wake: Option<Instant>,
-    /// Rung when there is something to do.
+    /// No timer expires before this time.
+    next_timer: Option<Instant>,
+    /// Rung when the client has work.
     bell: Option<Bell>,
 }
 
@@ -103,14 +103,13 @@ impl Client {
             owners,
             notices: VecDeque::with_capacity(MAX_NOTICES),
             taken: 0,
-            wake: None,
+            next_timer: None,
             bell: None,
         })
     }
 
-    /// Rings a bell from now on when `poll` has something to do, but for what is due
-    /// ([`Client::poll_timeout`]) and what [`Provider::next_watched`](verbs::Provider::next_watched) tells of
-    /// under the bell's number.
+    /// From now on rings a bell when `poll` has work. The bell is not rung for timers ([`Client::poll_timeout`]) and
+    /// completions: [`Provider::next_watched`](verbs::Provider::next_watched) returns the bell's number for those.
     pub fn ring_when_asked<P: RdmaDevice + ?Sized>(
         &mut self,
         bell: Bell,
@@ -130,7 +129,7 @@ impl Client {
         }
     }
 
-    /// The RTRS client, to look at.
+    /// The RTRS client, read-only.
     pub fn transport(&self) -> &rtrs::client::Client {
         &self.transport
     }
@@ -141,7 +140,7 @@ impl Client {
         &mut self.transport
     }
 
-    /// Takes an event of the connection manager; false if it is none of this client's.
+    /// Handles an event of the connection manager; false if the event is for another consumer.
     pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
@@ -154,8 +153,8 @@ impl Client {
         taken
     }
 
-    /// Takes what has arrived, sends what the volumes were given, runs timers. To be called until
-    /// there is no notice left.
+    /// Handles events of the transport, sends requests of the volumes, and runs timers. Call it until
+    /// it returns no notice.
     pub fn poll<P: RdmaDevice + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
@@ -176,20 +175,20 @@ impl Client {
         self.notices.pop_front()
     }
 
-    /// Events and requests taken so far: tells whether there was anything to do.
+    /// Events and requests handled so far: if the number changes, the client has done work.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// When `poll` has to be called at the latest, if ever.
+    /// Deadline of the next call of `poll`, if there is one.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match (self.wake, self.transport.poll_timeout()) {
+        match (self.next_timer, self.transport.poll_timeout()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    /// Ends the session and gives back all that it took. Requests fail.
+    /// Ends the session and releases its memory. Requests fail.
     pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
         self.transport.end(ctx);
         for (_, mut device) in self.devices {
@@ -206,7 +205,7 @@ impl Client {
         self.notices.push_back(notice);
     }
 
-    /// Notes what a permit is held for.
+    /// Records the holder of a permit.
     fn set_owner(&mut self, permit: Permit, owner: Owner) {
         if let Some(place) = self.owners.get_mut(permit.index()) {
             *place = owner;

@@ -1,4 +1,4 @@
-//! What a remote volume and its client share: requests one way, completions the other. Both belong
+//! Queue between a remote volume and its client: requests one way, completions the other. Both belong
 //! to one loop.
 
 use super::bell::Bell;
@@ -6,23 +6,23 @@ use crate::volume::{Completion, Request};
 use alloc::collections::VecDeque;
 use drivers::hal::Geometry;
 
-/// The queue pair of a device, so to speak.
+/// Submission and completion queue of a device.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// Shape of the device; without sectors before it was first opened.
+    /// Geometry of the device; without sectors before it was first opened.
     pub geometry: Geometry,
     pub submitted: VecDeque<Request>,
     pub done: VecDeque<Completion>,
-    /// Requests taken from the volume's user and not given back.
+    /// Requests that the volume's user submitted and whose completion it has not polled.
     pub in_use: usize,
     pub depth: usize,
-    /// The volume's user gives up all requests.
+    /// The volume's user has given up all requests.
     pub give_up: bool,
-    /// Requests that were given up and that the server may still be at, and paths that may bring some.
+    /// Given-up requests that the server may still execute, and paths over which some may still arrive.
     pub unsettled: usize,
     /// The device was unmapped.
     pub ended: bool,
-    /// The client's: rung when there is something for it to do.
+    /// Bell of the client: rung when the queue has work for it.
     pub bell: Option<Bell>,
 }
 
@@ -33,14 +33,14 @@ impl Queue {
         }
     }
 
-    /// Takes a request of the volume's user.
+    /// Queues a request of the volume's user.
     pub fn submit(&mut self, request: &Request) {
         self.in_use += 1;
         self.submitted.push_back(*request);
         self.ring();
     }
 
-    /// The volume's user gives up all requests.
+    /// Marks all requests as given up by the volume's user.
     pub fn give_up(&mut self) {
         self.give_up = self.in_use > 0;
         self.ring();

@@ -1,4 +1,4 @@
-//! A request of a volume's user, and the steps that it is done in.
+//! A request of a volume's user, and the steps that it is executed in.
 
 use super::device::Device;
 use crate::rnbd::wire::{Io, IoFlags, Operation};
@@ -11,23 +11,24 @@ use rtrs::server::RequestKind;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Active {
     pub request: volume::Request,
-    /// Bytes of data done, and bytes that the present step does.
+    /// Bytes of data transferred by earlier steps.
     pub done: usize,
+    /// Bytes of data in the current step.
     pub part: usize,
-    /// The present step is the flush behind a durable write.
+    /// The current step is the flush after a durable write.
     pub flushing: bool,
-    /// Writes that were not durable when it arrived, by [`Device::written`].
+    /// [`Device::written`] when the request arrived.
     pub mark: u64,
-    /// Losses that had been told when it arrived, by [`Device::told`].
+    /// [`Device::losses_reported`] when the request arrived.
     pub known_losses: u64,
-    /// The permit of a step that was sent; also of one that was lost, since the server may still
-    /// be at it: with the same permit it is not done twice at a time.
+    /// Permit of the step that was sent. A step that was lost keeps it, because the server may still
+    /// execute that step: with the same permit it does not execute the step twice at a time.
     pub permit: Option<Permit>,
     pub sent: bool,
-    /// Its user was told that it failed. It stands for nothing any more but for its permit: once the server
-    /// has answered to that, it is over with what was asked for before.
+    /// The user has its completion, which is a failure. The entry only keeps the permit: once the server has responded
+    /// with that permit, it has ended the earlier request.
     pub given_up: bool,
-    /// Since when it waits for the device to be open, if it had to.
+    /// Start of the wait for the device to be open, if the request had to wait.
     pub waiting_since: Option<Instant>,
 }
 
@@ -39,7 +40,7 @@ impl Active {
             part: 0,
             flushing: false,
             mark: device.written,
-            known_losses: device.told,
+            known_losses: device.losses_reported,
             permit: None,
             sent: false,
             given_up: false,
@@ -47,7 +48,7 @@ impl Active {
         }
     }
 
-    /// Whether it promises that what was done before it is durable.
+    /// Whether its success promises that earlier writes are durable.
     pub fn is_durable(&self) -> bool {
         matches!(
             self.request.operation,
@@ -55,17 +56,17 @@ impl Active {
         )
     }
 
-    /// Whether it is nothing but a flush.
+    /// Whether it is a flush.
     pub fn is_flush(&self) -> bool {
         self.request.operation == volume::Operation::Flush
     }
 
-    /// Whether what it has done may be lost with the server's power.
+    /// Whether the server may lose its effect on a power failure.
     pub fn is_volatile(&self) -> bool {
         !matches!(self.request.operation, volume::Operation::Read) && !self.is_durable()
     }
 
-    /// The present step: which way its data goes, what it says, and the data.
+    /// The current step: direction of its data, RNBD header, and data.
     pub fn step(&mut self, device: u32, geometry: &Geometry) -> (RequestKind, Io, Window) {
         let volume::Request { operation, sector, data, .. } = self.request;
         let io = |operation, flags, sector, size| Io {
@@ -78,7 +79,7 @@ impl Active {
         };
         let none = Window::empty();
         let whole = |operation, sectors: u32| {
-            // Sectors were checked against the geometry, which is cut to what 32 bits can say.
+            // `check` compared the sectors with the geometry, whose limits fit into 32 bits of bytes.
             (RequestKind::Write, io(operation, IoFlags::SYNC, sector, sectors * 512), none)
         };
         let flush = (
@@ -114,7 +115,7 @@ impl Active {
         }
     }
 
-    /// The present step succeeded: true if another one follows.
+    /// Handles the success of the current step; true if another one follows.
     pub fn advance(&mut self, device: &Device) -> bool {
         if self.flushing {
             return false;
@@ -129,7 +130,7 @@ impl Active {
         }
         let cached = device.geometry().features.contains(Features::VOLATILE_CACHE);
         let write = matches!(self.request.operation, volume::Operation::Write { durable: true });
-        // The write itself is durable; what was done before it may not be.
+        // The write itself is durable; earlier writes may not be.
         self.flushing = write && cached && device.stable < self.mark;
         self.flushing
     }

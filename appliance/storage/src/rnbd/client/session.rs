@@ -11,18 +11,18 @@ use rtrs::{Errno, Name};
 use verbs::EngineContext;
 use verbs::RdmaDevice;
 
-/// Where the session stands.
+/// State of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Session {
     /// No path is up.
     Down,
-    /// SESS_INFO was sent, or will be.
+    /// SESS_INFO was sent, or will be sent.
     Greeting,
     /// Devices can be opened.
     Up,
 }
 
-/// Something for the log.
+/// An event for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A path came up.
@@ -36,11 +36,11 @@ pub enum Notice {
         /// Its size.
         sectors: u64,
     },
-    /// The server does not let a device be opened; it is asked again.
+    /// The server refused to open a device; OPEN is sent again later.
     DeviceRefused {
         /// Its name.
         device: Name,
-        /// What the server said.
+        /// Errno of the refusal.
         errno: Errno,
     },
     /// The server has closed a device.
@@ -48,12 +48,12 @@ pub enum Notice {
         /// Its name.
         device: Name,
     },
-    /// The server was (or may have been) started anew, and may have lost writes that it had acknowledged; the next
+    /// The server was (or may have been) restarted, and may have lost writes that it had acknowledged. The next
     /// flush of the device fails.
     WritesLost {
         /// Its name.
         device: Name,
-        /// It was restarted; otherwise it may have been.
+        /// Whether it is certain that the server was restarted.
         certain: bool,
     },
 }
@@ -67,13 +67,12 @@ impl fmt::Display for Notice {
                 write!(f, "device {device} is open: {sectors} sectors")
             }
             Notice::DeviceRefused { device, errno } => {
-                write!(f, "the server does not open device {device}: {errno}")
+                write!(f, "the server refused to open device {device}: {errno}")
             }
             Notice::DeviceClosed { device } => write!(f, "the server has closed device {device}"),
             Notice::WritesLost { device, certain } => write!(
                 f,
-                "the server {} started anew: writes to device {device} that were not flushed may be \
-                 lost",
+                "the server {} restarted: unflushed writes to device {device} may be lost",
                 if *certain { "was" } else { "may have been" }
             ),
         }
@@ -81,7 +80,7 @@ impl fmt::Display for Notice {
 }
 
 impl Client {
-    /// Takes an event of the transport.
+    /// Handles an event of the transport.
     pub(super) fn handle_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: Event,
@@ -122,7 +121,7 @@ impl Client {
             let Some(device) = self.devices.get_mut(key) else { continue };
             if fresh {
                 device.active.iter_mut().flatten().for_each(|active| active.permit = None);
-                device.forget_given_up();
+                device.drop_given_up();
             }
             if server != Continuity::Same {
                 let known = device.losses;
@@ -134,7 +133,7 @@ impl Client {
             }
         }
         self.session = Session::Greeting;
-        self.greet(ctx);
+        self.send_session_info(ctx);
     }
 
     fn link_down(&mut self, now: Instant) {
@@ -149,8 +148,8 @@ impl Client {
         self.wake_at(now + self.config.wait);
     }
 
-    /// Sends a request of the session's own; false if that cannot be now.
-    pub(super) fn ask<P: RdmaDevice + ?Sized>(
+    /// Sends a request of the session's own; false if no permit is free or the link is down.
+    pub(super) fn send_request<P: RdmaDevice + ?Sized>(
         &mut self,
         kind: RequestKind,
         user: &[u8],
@@ -170,11 +169,14 @@ impl Client {
     }
 
     /// Sends SESS_INFO.
-    pub(super) fn greet<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn send_session_info<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let data = self.answer.slice(0, SessionInfo::SIZE).unwrap_or(Window::empty());
         let user = SessionInfo { version: VERSION }.emit();
-        if !self.ask(RequestKind::Read, &user, data, Owner::SessionInfo, ctx) {
-            // All permits are held by requests that wait: they are asked for it one by one.
+        if !self.send_request(RequestKind::Read, &user, data, Owner::SessionInfo, ctx) {
+            // Queued requests hold all permits. The timer retries until one of them is released.
             self.retry_soon(ctx);
         }
     }
@@ -216,7 +218,7 @@ impl Client {
         device.opening = true;
         let user = Open { mode: Ok(device.mode), name: device.name }.emit();
         let data = device.answer.slice(0, OpenResponse::SIZE).unwrap_or(Window::empty());
-        if !self.ask(RequestKind::Read, &user, data, Owner::Open(key), ctx) {
+        if !self.send_request(RequestKind::Read, &user, data, Owner::Open(key), ctx) {
             self.devices[key].opening = false;
             self.retry_soon(ctx);
         }
@@ -250,7 +252,7 @@ impl Client {
                 self.notice(Notice::DeviceOpen { device: name, sectors: response.sectors });
             }
             Err(errno) => {
-                let again = device.last_error == Some(errno);
+                let repeated = device.last_error == Some(errno);
                 device.last_error = Some(errno);
                 if let Some(next) = device.state.next(Input::Refuse) {
                     device.state = next;
@@ -258,14 +260,14 @@ impl Client {
                     let retry_at = device.retry_at;
                     self.wake_at(retry_at);
                 }
-                if !again {
+                if !repeated {
                     self.notice(Notice::DeviceRefused { device: name, errno });
                 }
             }
         }
     }
 
-    /// Whether a device may be opened now.
+    /// Whether a device is to be opened and its OPEN is not in flight.
     pub(super) fn wants_open(&self, key: usize) -> bool {
         self.session == Session::Up
             && self.devices.get(key).is_some_and(|device| {

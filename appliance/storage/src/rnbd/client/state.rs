@@ -1,43 +1,43 @@
-//! The life of a device (rnbd-clt.h, `enum rnbd_clt_dev_state`).
+//! State machine of a device (rnbd-clt.h, `enum rnbd_clt_dev_state`).
 
 /// State of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceState {
     /// The session is down.
     Disconnected,
-    /// OPEN was sent, or will be.
+    /// OPEN was sent, or will be sent.
     Opening,
-    /// The server refused; it is asked again after a pause.
+    /// The server refused to open it; OPEN is sent again after a delay.
     Refused,
-    /// It takes requests.
+    /// It accepts requests.
     Open,
-    /// The server does not know it any more, although it was not started anew: somebody closed it
-    /// there. It waits for the operator, or for the next session.
+    /// The server's operator closed it: the server responds that it is not open, and was not restarted. It stays
+    /// closed until the operator maps it again or the session is established anew.
     Closed,
 }
 
-/// What moves a device from state to state.
+/// Input of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// The session is up, or the pause is over, or the operator wants it opened.
+    /// The session is up, the delay is over, or the operator opens it.
     Open,
-    /// OPEN was answered.
+    /// The server opened it.
     Opened,
-    /// OPEN was refused.
+    /// The server refused to open it.
     Refuse,
-    /// The server says that it is not open.
+    /// The server responded that it is not open.
     Unknown,
     /// The session went down.
     Disconnect,
 }
 
 impl DeviceState {
-    /// The next state; None if the input means nothing now.
+    /// The next state; None if the input does not apply in this state.
     pub const fn next(self, input: Input) -> Option<DeviceState> {
         use DeviceState::{Closed, Disconnected, Open, Opening, Refused};
         match (self, input) {
             (Disconnected | Refused | Closed, Input::Open) => Some(Opening),
-            // A device that is opened again to learn its size goes on taking requests.
+            // A device that is opened again to learn its size stays open meanwhile.
             (Opening, Input::Opened) => Some(Open),
             (Opening, Input::Refuse) => Some(Refused),
             (Open, Input::Unknown) => Some(Closed),
@@ -46,7 +46,7 @@ impl DeviceState {
         }
     }
 
-    /// The word that the console shows.
+    /// The state as the console shows it.
     pub const fn as_str(self) -> &'static str {
         match self {
             DeviceState::Disconnected => "disconnected",
@@ -65,7 +65,7 @@ mod tests {
     use std::string::String;
 
     #[test]
-    fn the_table() {
+    fn every_transition_is_as_listed() {
         use DeviceState::{Closed, Disconnected, Open, Opening, Refused};
         let mut table = String::from("\n");
         for state in [Disconnected, Opening, Refused, Open, Closed] {

@@ -1,4 +1,4 @@
-//! The end of patience, and the next attempt.
+//! Timers of a client: timeouts of queued requests, and retries.
 
 use super::Client;
 use super::session::Session;
@@ -8,34 +8,34 @@ use drivers::hal::Instant;
 use verbs::EngineContext;
 use verbs::RdmaDevice;
 
-/// When something of the session's own is tried again for which no permit was free.
+/// Delay before the session retries a request of its own for which no permit was free.
 const SOON: Duration = Duration::from_millis(10);
 
 impl Client {
     /// Makes sure that the timers run at `deadline`.
     pub(super) fn wake_at(&mut self, deadline: Instant) {
-        self.wake = Some(self.wake.map_or(deadline, |earlier| earlier.min(deadline)));
+        self.next_timer = Some(self.next_timer.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
-    /// Tries again soon what could not be asked for.
+    /// Schedules a retry of a request of the session's own.
     pub(super) fn retry_soon<P: RdmaDevice + ?Sized>(&mut self, ctx: &EngineContext<'_, P>) {
         self.wake_at(ctx.now + SOON);
     }
 
     /// Runs the timers that have expired.
     pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        if self.wake.is_none_or(|wake| ctx.now < wake) {
+        if self.next_timer.is_none_or(|next_timer| ctx.now < next_timer) {
             return;
         }
-        self.wake = None;
+        self.next_timer = None;
         for key in 0..self.devices.capacity() {
             if self.devices.contains(key) {
                 self.expire_requests(key, ctx.now);
-                self.forget_paths(key, ctx.now);
+                self.expire_down_paths(key, ctx.now);
             }
         }
         if self.session == Session::Greeting && !self.is_greeting() {
-            self.greet(ctx);
+            self.send_session_info(ctx);
         }
         for key in 0..self.devices.capacity() {
             let retry_at = self.devices.get(key).map(|device| device.retry_at);
@@ -47,12 +47,12 @@ impl Client {
         }
     }
 
-    /// Whether SESS_INFO is on its way.
+    /// Whether SESS_INFO is in flight.
     fn is_greeting(&self) -> bool {
         self.owners.contains(&super::Owner::SessionInfo)
     }
 
-    /// Ends requests of a device that have waited for too long.
+    /// Fails requests of a device that has not been open for the wait time.
     fn expire_requests(&mut self, key: usize, now: Instant) {
         let mut next = None;
         for at in (0..self.devices[key].waiting.len()).rev() {
@@ -67,8 +67,8 @@ impl Client {
                 self.devices[key].waiting.remove(at);
                 self.give_up(key, slot);
             } else if deadline <= now {
-                // The server may still be at it: that is waited for as long again.
-                self.tell_given_up(key, slot, now);
+                // The server may still execute it: the wait for the server is as long again.
+                self.complete_given_up(key, slot, now);
                 next = Some(now + self.config.wait);
             } else {
                 next = Some(next.map_or(deadline, |earlier: Instant| earlier.min(deadline)));

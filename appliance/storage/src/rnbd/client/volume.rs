@@ -6,7 +6,7 @@ use alloc::rc::Rc;
 use core::cell::RefCell;
 use drivers::hal::Geometry;
 
-/// A mapped device. Requests are done when its [`super::Client`] is polled.
+/// A mapped device. Its requests make progress when its [`super::Client`] is polled.
 #[derive(Debug)]
 pub struct RemoteVolume(pub(super) Rc<RefCell<Queue>>);
 

@@ -1,16 +1,16 @@
-//! OPEN and CLOSE: the rules of the kernel's server (rnbd-srv.c, `process_msg_open`).
+//! OPEN and CLOSE, by the rules of Linux's server (rnbd-srv.c, `process_msg_open`).
 
 use super::export;
 use super::session::{Opened, Session};
 use super::{Export, Server};
 use crate::rnbd::wire::{AccessMode, CachePolicy, Open, OpenResponse};
-use crate::volume::{NotOpened, VolumeId, Volumes};
+use crate::volume::{OpenError, VolumeId, Volumes};
 use core::net::IpAddr;
 use drivers::hal::{Features, Geometry};
 use rtrs::server::{Refused, SessionId};
 use rtrs::{Errno, Name};
 
-/// Segments of 4 KiB that clients may use at most; they use fewer if chunks are smaller.
+/// Most segments of 4 KiB in a request of a client; clients use fewer if chunks are smaller.
 const MAX_SEGMENTS: u16 = 128;
 
 const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
@@ -18,17 +18,17 @@ const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Re
 }
 
 const MALFORMED: Refused =
-    refused(Errno::EINVAL, "malformed", "an access mode that there is not: not a sound client");
-const GONE: Refused = refused(Errno::ENOTCONN, "session_ended", "the session has ended meanwhile");
+    refused(Errno::EINVAL, "malformed", "the client sent an unknown access mode; it is defective");
+const GONE: Refused = refused(Errno::ENOTCONN, "session_ended", "the session ended meanwhile");
 const NO_VOLUME: Refused = refused(
     Errno::ENXIO,
     "no_volume",
-    "the export's volume is not there (yet); `volume list` tells how it stands",
+    "the export's volume is not available (yet); `volume list` shows its state",
 );
 const OPEN_ALREADY: Refused = refused(
     Errno::EEXIST,
     "open_already",
-    "the session has it open, with or without /dev/ in its name; it has to be unmapped first",
+    "the session has the device open, perhaps with another spelling (/dev/); unmap it on the host first",
 );
 const READ_ONLY: Refused = refused(
     Errno::EACCES,
@@ -38,24 +38,27 @@ const READ_ONLY: Refused = refused(
 const IN_USE: Refused = refused(
     Errno::EPERM,
     "in_use",
-    "another session has it open for writing (device list); unmap it there, or map it with \
+    "another session has it open for writing (`device list`); unmap it there, or map it with \
      access_mode=ro or migration",
 );
-const TOO_MANY: Refused =
-    refused(Errno::EMFILE, "devices", "the session has as many devices open as one can have");
+const TOO_MANY: Refused = refused(
+    Errno::EMFILE,
+    "devices",
+    "the session has the most devices open that one session can have",
+);
 
-/// A device, for the console.
+/// An open device, for the console.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceStatus {
     /// The session that opened it.
     pub session: SessionId,
     /// Its id on the wire.
     pub id: u32,
-    /// The name that the client gave.
+    /// Name in the client's OPEN.
     pub name: Name,
     /// The volume.
     pub volume: VolumeId,
-    /// How it was opened.
+    /// Access mode.
     pub mode: AccessMode,
 }
 
@@ -73,13 +76,12 @@ impl Server {
         })
     }
 
-    /// Closes a device as the operator wishes: I/O on it gets ENOTCONN from now on. False if there
-    /// is none of that id.
+    /// Closes a device on the operator's command: later I/O on it gets ENOTCONN. False if no device has that id.
     pub fn force_close(&mut self, session: SessionId, device: u32) -> bool {
         self.close(session, device)
     }
 
-    /// Opens a device for a host, or finds it open. A refusal is noted.
+    /// Opens a device for a host; if the session has it open, returns the open one. Records a refusal.
     pub(super) fn open(
         &mut self,
         id: SessionId,
@@ -106,12 +108,12 @@ impl Server {
         let mode = open.mode.map_err(|_| MALFORMED)?;
         let status = self.transport.session(id).ok_or(GONE)?;
         let session = self.sessions.get(id.index()).ok_or(GONE)?;
-        // Requests come over any path of a session: all of its hosts have to be admitted.
+        // Requests arrive over any path of a session: the export has to admit all of the session's hosts.
         let hosts = || self.transport.hosts(id).chain([host]);
         if let Some(device) = session.named(&open.name) {
             let geometry = volumes.geometry(device.opened.volume).ok_or(NO_VOLUME)?;
             match self.find_export(&status.name, &open.name, hosts) {
-                // It was removed, and what is open stays open.
+                // The export was removed: its open devices stay open.
                 Ok(_) | Err(export::NO_EXPORT) => {}
                 Err(why) => return Err(why),
             }
@@ -119,7 +121,7 @@ impl Server {
         }
         let wanted = export::plain(open.name.as_str());
         if session.devices().any(|device| export::plain(device.opened.name.as_str()) == wanted) {
-            // As in Linux: a session has a device once, under whichever name.
+            // As in Linux: a session opens a device once, whatever prefix its name has.
             return Err(OPEN_ALREADY);
         }
         let export = self.find_export(&status.name, &open.name, hosts)?;
@@ -140,8 +142,8 @@ impl Server {
         };
         let counts = volumes.open_counts(volume).ok_or(NO_VOLUME)?;
         let hold = counts.open(beside).map_err(|why| match why {
-            NotOpened::InUse => IN_USE,
-            NotOpened::Retired => NO_VOLUME,
+            OpenError::InUse => IN_USE,
+            OpenError::Retired => NO_VOLUME,
         })?;
         let copies_at_once = volumes.copies_at_once(volume);
         let opened = Opened { volume, mode, copies_at_once, name: open.name, hosts, _hold: hold };
@@ -149,19 +151,21 @@ impl Server {
         let device = session.add(opened, max_devices).ok_or(TOO_MANY)?;
         self.opened += 1;
         self.settle_writes(id);
-        super::books_of(&mut self.books, volume).waiting.reserve(usize::from(status.queue_depth));
+        super::volume_state(&mut self.volume_states, volume)
+            .waiting
+            .reserve(usize::from(status.queue_depth));
         Ok(self.response(device, &geometry))
     }
 
-    /// Closes a device; false if there is none of that id.
+    /// Closes a device; false if no device has that id.
     pub(super) fn close(&mut self, session: SessionId, device: u32) -> bool {
-        let closed = self.sessions.get_mut(session.index()).and_then(|one| one.remove(device));
+        let closed = self.sessions.get_mut(session.index()).and_then(|s| s.remove(device));
         self.opened += usize::from(closed.is_some());
         self.settle_writes(session);
         closed.is_some()
     }
 
-    /// Tells the transport whether what a session's clients write is copied at once, whichever device it is for.
+    /// Informs the transport whether the volumes of all of a session's devices copy written data at once.
     fn settle_writes(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id.index()) else { return };
         let copies = session.devices().all(|device| device.opened.copies_at_once);
@@ -181,7 +185,7 @@ impl Server {
             true => sectors,
             false => 0,
         };
-        // Exports with blocks that do not fit were refused; physical blocks are advice.
+        // `add_export` rejects logical blocks that do not fit; physical blocks are advisory.
         let block = |bytes| u16::try_from(bytes).unwrap_or(1 << 15);
         OpenResponse {
             device,

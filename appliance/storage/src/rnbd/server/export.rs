@@ -1,4 +1,4 @@
-//! Exports: under which name which session finds which volume.
+//! Exports: map the name in an OPEN to a volume, by session and host.
 
 use super::Server;
 use super::session::Session;
@@ -10,35 +10,35 @@ use net::hosts::Hosts;
 use rtrs::server::Refused;
 use rtrs::{Errno, Name};
 
-/// Stands for the name of the session in the name of an export.
+/// Placeholder for the name of the session in the name of an export.
 const SESSNAME: &str = "%SESSNAME%";
 
-/// A volume under a name.
+/// A volume that clients can open by a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// The name that clients open, with or without `/` or `/dev/` before it. `%SESSNAME%` in it
-    /// stands for the name of the session.
+    /// Name in a client's OPEN, which may have `/` or `/dev/` before it. `%SESSNAME%` stands for the name of the
+    /// session.
     pub name: Name,
-    /// What they get.
+    /// The exported volume.
     pub volume: VolumeId,
     /// Whether it can only be opened for reading.
     pub read_only: bool,
-    /// Sessions that may open it; all, if there are none.
+    /// Sessions that may open it; if empty, all sessions.
     pub allow: Vec<Name>,
     /// Hosts that may open it.
     pub hosts: Hosts,
 }
 
-/// Why an export was not taken.
+/// Why an export was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportError {
-    /// There is one of that name.
+    /// Another export has that name.
     Exists,
-    /// There is no such volume.
+    /// The volume does not exist.
     NoVolume,
-    /// No client could ask for that name: empty, or with `..` in it.
+    /// No client can open that name: it is empty, or contains `..`.
     BadName,
-    /// RNBD cannot say such a block size.
+    /// The block size does not fit into OPEN_RSP.
     BlockSize,
 }
 
@@ -47,14 +47,14 @@ impl fmt::Display for ExportError {
         f.write_str(match self {
             ExportError::Exists => "an export of that name exists",
             ExportError::NoVolume => "no such volume",
-            ExportError::BadName => "the name of an export is not empty and has no '..'",
+            ExportError::BadName => "the name of an export must not be empty or contain '..'",
             ExportError::BlockSize => "blocks of more than 32 KiB cannot be exported",
         })
     }
 }
 
 impl Export {
-    /// Whether a client of that session means this export.
+    /// Whether the name in an OPEN of that session matches this export.
     pub fn is_meant(&self, session: &str, wanted: &str) -> bool {
         let (own, wanted) = (plain(self.name.as_str()), plain(wanted));
         match own.split_once(SESSNAME) {
@@ -71,15 +71,14 @@ impl Export {
     }
 }
 
-/// A name without the `/` or `/dev/` that a Linux path starts with: names that are the same then
-/// are one.
+/// A name without the leading `/` or `/dev/` of a Linux path. Names that are equal then name one device.
 pub fn plain(name: &str) -> &str {
     let name = name.trim_start_matches('/');
     name.strip_prefix("dev/").unwrap_or(name)
 }
 
 impl Server {
-    /// Adds an export; sessions are not disturbed.
+    /// Adds an export; open devices are not affected.
     pub fn add_export(&mut self, export: Export, volumes: &Volumes) -> Result<(), ExportError> {
         let name = plain(export.name.as_str());
         if name.is_empty() || name.contains("..") {
@@ -97,13 +96,13 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the exports what those of the loop are that owns the volumes, which has checked them.
+    /// Replaces the exports by those of the first loop, which owns the volumes and has checked the exports.
     pub fn set_exports(&mut self, exports: &[Export]) {
         self.exports.clear();
         self.exports.extend_from_slice(exports);
     }
 
-    /// Removes an export; devices that are open stay open. False if there is none of that name.
+    /// Removes an export; open devices stay open. False if no export has that name.
     pub fn remove_export(&mut self, name: &str) -> bool {
         let before = self.exports.len();
         self.exports_revision += 1;
@@ -111,7 +110,7 @@ impl Server {
         self.exports.len() < before
     }
 
-    /// Grows with each change of the exports.
+    /// Increases with each change of the exports.
     pub fn exports_revision(&self) -> u64 {
         self.exports_revision
     }
@@ -121,7 +120,7 @@ impl Server {
         &self.exports
     }
 
-    /// The export that a session of these hosts means.
+    /// Looks up the export for an OPEN of a session with paths from these hosts.
     pub(super) fn find_export<H: Iterator<Item = IpAddr>>(
         &self,
         session: &Name,
@@ -131,9 +130,10 @@ impl Server {
         if wanted.as_str().contains("..") {
             return Err(BAD_NAME);
         }
-        let meant = self.exports.iter().filter(|e| e.is_meant(session.as_str(), wanted.as_str()));
+        let matching =
+            self.exports.iter().filter(|e| e.is_meant(session.as_str(), wanted.as_str()));
         let mut why = NO_EXPORT;
-        for export in meant {
+        for export in matching {
             let admitted = hosts().all(|host| export.hosts.admits(host));
             match (export.allows(session), admitted) {
                 (true, true) => return Ok(export),
@@ -146,8 +146,8 @@ impl Server {
     }
 }
 
-/// Whether a host may have connections at all, and those of a session that has devices open: the exports
-/// that these are of have to admit it, for requests come over any path.
+/// Whether a host may connect: at least one export has to admit it. If the connection is a path of a session with
+/// open devices, the exports of these devices have to admit the host too, because requests arrive over any path.
 pub(super) fn admit(
     exports: &[Export],
     session: Option<&Session>,
@@ -170,12 +170,15 @@ const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Re
     Refused { errno, reason, advice }
 }
 
-const BAD_NAME: Refused =
-    refused(Errno::EINVAL, "bad_name", "no export has '..' in its name; `export list` shows them");
+const BAD_NAME: Refused = refused(
+    Errno::EINVAL,
+    "bad_name",
+    "no export has '..' in its name; `export list` shows all names",
+);
 pub(super) const NO_EXPORT: Refused = refused(
     Errno::ENOENT,
     "no_such_export",
-    "there is no export of that name; `export list` shows what there is, `export add` makes one",
+    "no export has that name; `export list` shows all exports, `export add` creates one",
 );
 const SESSION_NOT_ALLOWED: Refused = refused(
     Errno::EACCES,
@@ -188,7 +191,7 @@ const HOST_NOT_ADMITTED: Refused = refused(
     "the export does not admit a host of that session; `export set NAME hosts=…` changes it",
 );
 const NOTHING_EXPORTED: Refused =
-    refused(Errno::EACCES, "nothing_exported", "nothing is exported (yet); `export list`");
+    refused(Errno::EACCES, "nothing_exported", "no export exists (yet); `export add` creates one");
 const NO_EXPORT_ADMITS: Refused = refused(
     Errno::EACCES,
     "host_not_admitted",
@@ -198,7 +201,7 @@ const DEVICE_NOT_FOR_HOST: Refused = refused(
     Errno::EACCES,
     "host_not_admitted",
     "the session has a device open whose export does not admit this host; `export set NAME hosts=…` \
-     changes it, and the device has to be mapped anew",
+     changes it; then map the device again",
 );
 
 #[cfg(test)]
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_and_without_dev_and_of_the_session() {
+    fn export_matches_names_with_dev_prefix_and_session_name() {
         let ram = export("ram0");
         for wanted in ["ram0", "/ram0", "/dev/ram0", "//dev/ram0"] {
             assert!(ram.is_meant("s", wanted), "{wanted}");

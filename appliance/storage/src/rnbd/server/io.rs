@@ -1,7 +1,7 @@
 //! Requests of clients, and completions of volumes.
 
 use super::session::Session;
-use super::{Books, Server, books_of};
+use super::{Server, VolumeState, volume_state};
 use crate::rnbd::wire::{self, AccessMode, Io, IoFlags, Operation, SessionInfo};
 use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
 use alloc::vec::Vec;
@@ -11,13 +11,13 @@ use rtrs::server::{Execute, Execution, Request, RequestId, RequestKind, Served};
 use verbs::EngineContext;
 use verbs::RdmaDevice;
 
-/// In the word of a request: it is a read, so that its answer has data. What the client's header says
-/// of it by then does not count.
+/// Bit in the word of a request's tag: the request is a read, so its response has data. The client's header is not
+/// read again, because the client may have changed it meanwhile.
 const READS: u64 = 1 << 62;
 
-/// What came of a request.
+/// Outcome of a request.
 enum Outcome {
-    /// It is answered; what came of it is counted for the volume, if it is an I/O.
+    /// The response is ready; if the request is an I/O, it is counted for the volume.
     Answer(Result<Window, Errno>, Option<VolumeId>),
     /// The volume works on it.
     Pending,
@@ -25,17 +25,17 @@ enum Outcome {
     Busy(VolumeId),
 }
 
-/// Executes what has just arrived, if it is an I/O of the one size that Linux sends, as nearly all are.
-pub(super) struct AtOnce<'a> {
+/// Executes a request when it arrives, if it is an I/O with a header of the one size that Linux sends. Nearly all are.
+pub(super) struct InlineExecutor<'a> {
     pub sessions: &'a [Session],
-    pub books: &'a mut Vec<Books>,
+    pub volume_states: &'a mut Vec<VolumeState>,
     pub volumes: &'a mut Volumes,
 }
 
-impl Execute for AtOnce<'_> {
+impl Execute for InlineExecutor<'_> {
     #[inline(always)]
     fn execute(&mut self, request: &Request) -> Execution {
-        let AtOnce { sessions, books, volumes } = self;
+        let InlineExecutor { sessions, volume_states, volumes } = self;
         if request.user.len() != Io::SIZE {
             return Execution::Deferred;
         }
@@ -47,15 +47,15 @@ impl Execute for AtOnce<'_> {
             Outcome::Answer(result, Some(volume)) => {
                 let bytes = request.data.len() as u32;
                 let served = Served { kind: request.kind, bytes, nanos: 0 };
-                books_of(books, volume).stats.count(&served, result.is_ok());
+                volume_state(volume_states, volume).stats.count(&served, result.is_ok());
                 Execution::Done(result)
             }
             Outcome::Answer(result, None) => Execution::Done(result),
             Outcome::Pending => Execution::Pending,
             Outcome::Busy(volume) => {
-                let books = books_of(books, volume);
-                books.stats.waits += 1;
-                books.waiting.push_back(request.id);
+                let state = volume_state(volume_states, volume);
+                state.stats.waits += 1;
+                state.waiting.push_back(request.id);
                 Execution::Pending
             }
         }
@@ -63,7 +63,7 @@ impl Execute for AtOnce<'_> {
 }
 
 impl Server {
-    /// Does what a request asks for that was not done at once. If its volume has no room, that volume is returned.
+    /// Executes a request that was deferred. If its volume is busy, returns that volume.
     pub(super) fn execute<P: RdmaDevice + ?Sized>(
         &mut self,
         request: &Request,
@@ -77,7 +77,7 @@ impl Server {
             }
             Outcome::Pending => None,
             Outcome::Busy(volume) => {
-                books_of(&mut self.books, volume).stats.waits += 1;
+                volume_state(&mut self.volume_states, volume).stats.waits += 1;
                 Some(volume)
             }
         }
@@ -92,7 +92,7 @@ impl Server {
     ) {
         let served = self.transport.respond(id, result, ctx);
         if let (Some(served), Some(volume)) = (served, volume) {
-            books_of(&mut self.books, volume).stats.count(&served, result.is_ok());
+            volume_state(&mut self.volume_states, volume).stats.count(&served, result.is_ok());
         }
     }
 
@@ -113,8 +113,8 @@ impl Server {
         }
     }
 
-    /// SESS_INFO and OPEN, whose answers are staged in the chunk. They are reads: nothing could be
-    /// answered to a write.
+    /// SESS_INFO and OPEN. Their responses are staged in the chunk. Both have to be reads, because the response to a
+    /// write carries no data.
     fn manage(&mut self, request: &Request, volumes: &mut Volumes) -> Result<Window, Errno> {
         let mut bytes = [0; wire::MAX_HEADER];
         let bytes = bytes.get_mut(..request.user.len()).ok_or(Errno::EINVAL)?;
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    /// A volume has done what was pending.
+    /// A volume has completed a request.
     pub(super) fn complete<P: RdmaDevice + ?Sized>(
         &mut self,
         volume: VolumeId,
@@ -167,20 +167,21 @@ impl Server {
         volumes: &mut Volumes,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        while let Some(id) = books_of(&mut self.books, volume).waiting.pop_front() {
+        while let Some(id) = volume_state(&mut self.volume_states, volume).waiting.pop_front() {
             let Some(request) = self.transport.request(id, ctx) else {
                 self.answer(id, None, Err(Errno::ECONNABORTED), ctx);
                 continue;
             };
             if let Some(busy) = self.execute(&request, volumes, ctx) {
-                books_of(&mut self.books, busy).waiting.push_front(id);
+                volume_state(&mut self.volume_states, busy).waiting.push_front(id);
                 return;
             }
         }
     }
 }
 
-/// Gives an I/O to its volume. Data goes the way that the operation has: only a read's answer has any.
+/// Submits an I/O to its volume. The direction of the RTRS request has to fit the operation: only the response to a
+/// read has data.
 #[inline(always)]
 fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
     let device = sessions.get(request.session.index()).and_then(|s| s.device(io.device));
@@ -200,7 +201,7 @@ fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volume
             (volume::Operation::Read, request.data)
         }
         Operation::Write if all_data && request.kind == RequestKind::Write => {
-            // Only who names a device before it was told of it comes so soon.
+            // Only a client that uses a device id before the OPEN response can reach this.
             if !device.opened.copies_at_once && !request.settled {
                 return refuse(Errno::EIO);
             }
@@ -217,11 +218,11 @@ fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volume
     let wanted = volume::Request { tag: tag.into(), operation, sector: io.sector, data };
     let Some(submitted) = volumes.submit(volume, &wanted) else { return refuse(Errno::ENXIO) };
     match submitted {
-        // All of it, and nothing else.
+        // The lent memory has to cover the whole read.
         Ok(Submitted::Lent(lent)) if tag & READS != 0 && lent.len() == data.len() => {
             Outcome::Answer(Ok(lent), Some(volume))
         }
-        // Of a write nothing is sent.
+        // The response to a write has no data.
         Ok(Submitted::Done) => Outcome::Answer(Ok(data), Some(volume)),
         Ok(Submitted::Lent(_)) => refuse(Errno::EIO),
         Ok(Submitted::Pending) => Outcome::Pending,

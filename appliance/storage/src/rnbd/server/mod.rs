@@ -2,7 +2,7 @@
 //! requests on volumes. Drives the RTRS server below it.
 //!
 //! Differs from Linux on purpose: writes to a device that was opened read-only get EROFS, and
-//! discards larger than what was offered get EINVAL.
+//! discards larger than the offered maximum get EINVAL.
 
 mod device;
 mod export;
@@ -18,19 +18,19 @@ use crate::volume::{User, VolumeId, Volumes};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
-use io::AtOnce;
+use io::InlineExecutor;
 use rtrs::server::{Event, RequestId, SessionId, StartError};
 use session::Session;
 use verbs::EngineContext;
 use verbs::{ConnectionEvent, RdmaDevice};
 
-/// Requests taken in one poll, so that others get their turn.
+/// Most requests handled in one poll, so that other engines of the loop get their turn.
 const BUDGET: usize = 128;
 
-/// What the server keeps of a volume.
+/// State of a volume: its wait queue and statistics.
 #[derive(Debug, Default)]
-struct Books {
-    /// Requests that the volume had no room for.
+struct VolumeState {
+    /// Requests that the volume refused as busy.
     waiting: VecDeque<RequestId>,
     stats: VolumeStats,
 }
@@ -42,16 +42,16 @@ pub struct Server {
     max_devices: usize,
     secure_erase: bool,
     exports: Vec<Export>,
-    /// Grows with each change of the exports.
+    /// Increases with each change of the exports.
     exports_revision: u64,
     sessions: Vec<Session>,
-    /// Devices that were opened and closed so far.
+    /// Opens and closes of devices so far.
     opened: usize,
-    books: Vec<Books>,
+    volume_states: Vec<VolumeState>,
 }
 
 impl Server {
-    /// Listens. A session opens up to `max_devices` (at most 256) devices.
+    /// Starts to listen. A session may open up to `max_devices` (at most 256) devices.
     pub fn new<P: RdmaDevice + ?Sized>(
         config: rtrs::server::Config,
         max_devices: usize,
@@ -68,28 +68,28 @@ impl Server {
             exports_revision: 0,
             sessions,
             opened: 0,
-            books: Vec::new(),
+            volume_states: Vec::new(),
         })
     }
 
-    /// Whether devices are said to take secure erase, if their volumes do. Not unless this is asked
-    /// for: Linux's client (6.12, rnbd-clt.c) maps the data of such a request, which has none, and
-    /// its kernel oopses. A client that asks without being told is served.
+    /// Sets whether secure erase is advertised for devices whose volumes support it. Off by default,
+    /// because Linux's client (6.12, rnbd-clt.c) maps the data of such a request, which has none, and
+    /// its kernel oopses. A client that requests secure erase without the advertisement is served.
     pub fn offer_secure_erase(&mut self, offered: bool) {
         self.secure_erase = offered;
     }
 
-    /// How often a device was opened or closed.
+    /// Number of opens and closes of devices so far.
     pub fn opened(&self) -> usize {
         self.opened
     }
 
-    /// Whether devices are said to take secure erase.
+    /// Whether secure erase is advertised.
     pub fn offers_secure_erase(&self) -> bool {
         self.secure_erase
     }
 
-    /// The RTRS server, to look at.
+    /// The RTRS server, read-only.
     pub fn transport(&self) -> &rtrs::server::Server {
         &self.transport
     }
@@ -99,20 +99,20 @@ impl Server {
         &mut self.transport
     }
 
-    /// Takes an event of the connection manager; false if it is none of this server's.
+    /// Handles an event of the connection manager; false if the event is for another consumer.
     pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let Server { transport, exports, sessions, .. } = self;
-        let door = |host, session: Option<SessionId>| {
+        let admission = |host, session: Option<SessionId>| {
             export::admit(exports, session.and_then(|id| sessions.get(id.index())), host)
         };
-        transport.handle_connection_event(event, &door, ctx)
+        transport.handle_connection_event(event, &admission, ctx)
     }
 
-    /// Takes what has arrived, and what the volumes have done. True if there was anything.
+    /// Handles requests that arrived and completions of the volumes. True if there were any.
     pub fn poll<P: RdmaDevice + ?Sized>(
         &mut self,
         volumes: &mut Volumes,
@@ -121,16 +121,16 @@ impl Server {
         let before = self.transport.counters().completions;
         let mut moved = false;
         for _ in 0..BUDGET {
-            let Server { transport, sessions, books, .. } = self;
-            let mut at_once = AtOnce { sessions, books, volumes };
-            let event = transport.serve(&mut at_once, ctx);
+            let Server { transport, sessions, volume_states, .. } = self;
+            let mut executor = InlineExecutor { sessions, volume_states, volumes };
+            let event = transport.serve(&mut executor, ctx);
             moved |= event.is_some();
             match event {
                 None => break,
                 Some(Event::Executed) => {}
                 Some(Event::Request(request)) => {
                     if let Some(busy) = self.execute(&request, volumes, ctx) {
-                        books_of(&mut self.books, busy).waiting.push_back(request.id);
+                        volume_state(&mut self.volume_states, busy).waiting.push_back(request.id);
                     }
                 }
                 Some(Event::LinkUp(id)) => self.link_up(id),
@@ -158,24 +158,24 @@ impl Server {
         moved || completed || self.transport.counters().completions > before
     }
 
-    /// Whether anybody is connected to it.
+    /// Whether any client is connected.
     pub fn has_clients(&self) -> bool {
         self.transport.has_connections()
     }
 
-    /// Whether it has nothing to tell, and has not refused anything.
+    /// Whether there are no unread notices and no refusals.
     pub fn is_calm(&mut self) -> bool {
         self.transport.is_calm()
     }
 
-    /// When `poll` has to be called at the latest.
+    /// Deadline of the next call of `poll`.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.transport.poll_timeout()
     }
 
-    /// What was counted for a volume.
+    /// Statistics of a volume.
     pub fn volume_stats(&self, volume: VolumeId) -> Option<&VolumeStats> {
-        self.books.get(volume.index()).map(|books| &books.stats)
+        self.volume_states.get(volume.index()).map(|state| &state.stats)
     }
 
     fn link_up(&mut self, id: SessionId) {
@@ -186,12 +186,12 @@ impl Server {
     }
 }
 
-/// What is kept of a volume.
+/// The state of a volume; creates it if there is none.
 #[inline(always)]
-fn books_of(books: &mut Vec<Books>, volume: VolumeId) -> &mut Books {
+fn volume_state(volume_states: &mut Vec<VolumeState>, volume: VolumeId) -> &mut VolumeState {
     let index = volume.index();
-    if index >= books.len() {
-        books.resize_with(index + 1, Books::default);
+    if index >= volume_states.len() {
+        volume_states.resize_with(index + 1, VolumeState::default);
     }
-    &mut books[index]
+    &mut volume_states[index]
 }

@@ -6,58 +6,58 @@ use alloc::vec::Vec;
 use net::hosts::Hosts;
 use rtrs::Name;
 
-/// An export, as a session has opened it.
+/// An export that a session has open.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub volume: VolumeId,
     pub mode: AccessMode,
-    /// The volume copies what is written to it at once.
+    /// The volume copies the data of a write before `submit` returns.
     pub copies_at_once: bool,
-    /// As the client asked for it.
+    /// Name in the client's OPEN.
     pub name: Name,
-    /// Hosts that the export admitted when it was opened.
+    /// Hosts that the export admitted at the time of the open.
     pub hosts: Hosts,
-    /// Counts it until it is closed.
+    /// Keeps the open counted until the device is closed.
     pub _hold: Hold,
 }
 
-/// A device that is open.
+/// An open device.
 #[derive(Debug)]
 pub(super) struct Device {
     pub id: u32,
     pub opened: Opened,
 }
 
-/// What the server keeps of a session.
+/// State of a session: its open devices.
 #[derive(Debug)]
 pub(super) struct Session {
     devices: Vec<Option<Device>>,
-    /// Counts the devices that are opened: part of their ids, so that an id is not soon used again.
+    /// Number of opens so far. It is part of device ids, so that an id is not reused soon.
     opened: u32,
 }
 
 impl Session {
-    /// Most devices: the low 8 bits of an id are the place in the table.
+    /// Most devices: the low 8 bits of an id are the index in the table.
     pub const MAX_DEVICES: usize = 256;
 
-    /// Of a session whose ids begin at some number, which another life of the gateway does not
-    /// begin at: an id of that life must not name a device of this one.
+    /// A session whose device ids begin at `first`. The number differs after each boot of the gateway: an id from
+    /// before a reboot must not name a device opened after it.
     pub fn new(first: u32) -> Self {
         Session { devices: Vec::new(), opened: first }
     }
 
-    /// The device of that id.
+    /// Looks up a device by its id.
     #[inline]
     pub fn device(&self, id: u32) -> Option<&Device> {
         self.devices.get(id as usize & 0xff)?.as_ref().filter(|device| device.id == id)
     }
 
-    /// The device opened under that name.
+    /// Looks up a device by the name in its OPEN.
     pub fn named(&self, name: &Name) -> Option<&Device> {
         self.devices.iter().flatten().find(|device| device.opened.name == *name)
     }
 
-    /// Adds a device, if there is room; its id.
+    /// Adds a device and returns its id; None if the table is full.
     pub fn add(&mut self, opened: Opened, max_devices: usize) -> Option<u32> {
         let index = match self.devices.iter().position(Option::is_none) {
             Some(index) => index,
@@ -73,13 +73,13 @@ impl Session {
         Some(id)
     }
 
-    /// Takes a device out.
+    /// Removes a device.
     pub fn remove(&mut self, id: u32) -> Option<Device> {
         let place = self.devices.get_mut(id as usize & 0xff)?;
         place.take_if(|device| device.id == id)
     }
 
-    /// Any device.
+    /// The id of the first device.
     pub fn first(&self) -> Option<u32> {
         self.devices.iter().flatten().next().map(|device| device.id)
     }
@@ -97,7 +97,7 @@ mod tests {
     use alloc::sync::Arc;
 
     #[test]
-    fn ids_of_closed_devices_are_not_used_again() {
+    fn ids_of_closed_devices_are_not_reused() {
         let mut session = Session::new(0);
         let counts = Arc::new(OpenCounts::default());
         let opened = || Opened {

@@ -1,8 +1,8 @@
-//! What is counted for a volume.
+//! Statistics of a volume.
 
 use rtrs::server::{Histogram, RequestKind, Served};
 
-/// What was done on a volume on behalf of clients.
+/// Requests of clients to a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeStats {
     /// Reads.
@@ -17,11 +17,11 @@ pub struct VolumeStats {
     pub others: u64,
     /// Requests that ended in an error.
     pub errors: u64,
-    /// Requests that had to wait because the volume was busy.
+    /// Requests that were queued because the volume was busy.
     pub waits: u64,
-    /// From the arrival of reads to their answer.
+    /// Time from the arrival of a read to its response.
     pub read_latency: Histogram,
-    /// From the arrival of writes to their answer.
+    /// Time from the arrival of a write to its response.
     pub write_latency: Histogram,
 }
 

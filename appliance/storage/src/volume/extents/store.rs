@@ -1,4 +1,4 @@
-//! The engine that keeps the table of a disk: reads it, claims disks, and makes changes so that a
+//! Engine for the table of a disk: reads it, claims disks, and writes changes so that a
 //! power cut leaves the old table or the new one.
 
 use super::table::COPY_LEN;
@@ -10,30 +10,30 @@ use drivers::hal::{
 };
 
 const MAGIC: &[u8; 16] = b"ISTHMUS VOLUMES1";
-/// The part of the disk that says whose it is: a block of any size in use.
+/// Length of the head, which identifies the disk: a whole block, whatever the block size.
 const HEAD_LEN: usize = 4096;
 /// Where each copy starts, in bytes.
 const COPIES: [u64; 2] = [32 << 10, 64 << 10];
 const SECTOR: u64 = 512;
-/// Sectors zeroed by one request of a disk that does so itself.
+/// Most sectors in one write-zeroes request.
 const MAX_ZEROES: u64 = 1 << 16;
 
-/// What is known of a disk.
+/// State of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
-    /// It is being looked at.
+    /// It is being read.
     Loading,
-    /// It holds nothing: it can be claimed.
+    /// It is blank and can be claimed.
     Blank,
-    /// It holds something else: it is claimed only by force.
+    /// It holds other data, and is claimed only by force.
     Foreign,
-    /// It has a table.
+    /// It has a valid table.
     Ready,
-    /// It is ours, but neither copy of the table can be read. Nothing is written to it.
+    /// Its head is valid, but neither copy of the table is. It is not written to.
     Damaged,
     /// It cannot be used: it is too small, or its blocks are too large.
     Unusable,
-    /// It fails reads, so that nobody knows what it holds.
+    /// A read failed, so its contents are unknown.
     Unreadable(DiskError),
 }
 
@@ -41,28 +41,27 @@ impl fmt::Display for StoreState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             StoreState::Unreadable(error) => return write!(f, "cannot be read: {error}"),
-            StoreState::Loading => "is being looked at; try again",
+            StoreState::Loading => "is being read; try again",
             StoreState::Blank => "is blank",
             StoreState::Foreign => "holds something else",
             StoreState::Ready => "has a table of volumes",
-            StoreState::Damaged => "has a damaged table of volumes; it is not touched",
+            StoreState::Damaged => "has a damaged table of volumes; it is not written to",
             StoreState::Unusable => "is too small for volumes, or has blocks of more than 4 KiB",
         })
     }
 }
 
-/// What came of a load, a claim or a change.
+/// End of a load, a claim or a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// The disk was looked at; `one_copy` if only one copy of its table is whole, as after a power
-    /// cut, or if the disk lost one.
+    /// The disk was read.
     Loaded {
-        /// Whether there is only one.
+        /// Only one copy of the table is valid, because of a power cut or a defect of the disk.
         one_copy: bool,
     },
-    /// The change, or the claim, is on the disk, whatever happens from now on.
+    /// The change, or the claim, is durable.
     Done,
-    /// The disk failed. A change that was under way may be found made at the next start.
+    /// The disk failed. A change in progress may be on the disk at the next start.
     Failed(DiskError),
 }
 
@@ -71,13 +70,13 @@ enum Step {
     ReadHead,
     ReadCopy(usize),
     ReadEnd,
-    /// Zeroes the extents that are to be zeroed.
+    /// Zeroes the new extents.
     Zero,
     Flush,
     ClearCopy(usize),
     WriteCopy(usize),
     WriteHead,
-    /// Nothing to ask of the disk.
+    /// Ends the operation, without a request to the disk.
     Finish,
 }
 
@@ -85,24 +84,24 @@ enum Step {
 #[derive(Debug)]
 pub struct Store {
     geometry: Geometry,
-    /// A copy of the table.
+    /// Buffer for a copy of the table.
     buffer: Window,
     state: StoreState,
-    /// What is still to do, the present step first.
+    /// Remaining steps, the current one first.
     steps: &'static [Step],
-    /// Bytes, or sectors of zeroes, of the present step that are done.
+    /// Progress of the current step: bytes, or sectors of zeroes.
     done: u64,
-    /// Of the request that is in flight, likewise.
+    /// Bytes, or sectors of zeroes, of the request in flight.
     in_flight: Option<u64>,
     table: Table,
     generation: u64,
     /// The copy that holds the table.
     current: usize,
     whole_copies: usize,
-    /// Whether what was read so far is all zeroes.
+    /// Whether all data read so far is zeroes.
     blank: bool,
     next: Table,
-    /// What the next copy holds.
+    /// Contents of the next copy; empty while loading.
     image: Vec<u8>,
     zero: Vec<Extent>,
     zero_by_writing: bool,
@@ -124,8 +123,7 @@ const CHANGE: [&[Step]; 2] = [
 ];
 
 impl Store {
-    /// Starts looking at a disk of this shape. None if the arena has not the 32 KiB that a copy
-    /// takes.
+    /// Starts to read a disk of this geometry. None if the arena lacks the 32 KiB for a copy of the table.
     pub fn new(geometry: Geometry, arena: &mut Arena) -> Option<Store> {
         let block = geometry.logical_block as usize;
         let fits = geometry.sectors >= 2 * super::UNIT_SECTORS
@@ -151,12 +149,12 @@ impl Store {
         })
     }
 
-    /// The memory, to be given back to the arena once nothing is under way.
+    /// The memory to return to the arena. No operation may be in progress.
     pub fn into_buffer(self) -> Window {
         self.buffer
     }
 
-    /// What is known of the disk.
+    /// State of the disk.
     pub fn state(&self) -> StoreState {
         self.state
     }
@@ -166,26 +164,26 @@ impl Store {
         &self.table
     }
 
-    /// Whether something is under way.
+    /// Whether an operation is in progress.
     pub fn is_busy(&self) -> bool {
         !self.steps.is_empty()
     }
 
-    /// How far what is under way has come; changes whenever a request to the disk has ended.
+    /// Progress of the operation; changes whenever a request to the disk has ended.
     pub fn position(&self) -> (usize, u64) {
         (self.steps.len(), self.done)
     }
 
-    /// Takes note of the disk's size.
+    /// Updates the geometry of the disk.
     pub fn set_geometry(&mut self, geometry: Geometry) {
         self.geometry = geometry;
     }
 
-    /// Starts making the disk one for volumes. With `force` whatever is on it is lost; without,
-    /// it has to be blank. A disk that is in use or damaged is not claimed without it either.
-    /// False if it is not, or something is under way.
+    /// Starts to claim the disk for volumes. A blank disk needs no `force`. With `force`, a disk with other data or a
+    /// damaged table is claimed too, and its data is lost. False if the disk cannot be claimed, or an operation is in
+    /// progress.
     pub fn claim(&mut self, force: bool) -> bool {
-        let may = match self.state {
+        let claimable = match self.state {
             StoreState::Blank => true,
             StoreState::Foreign | StoreState::Damaged => force,
             StoreState::Loading
@@ -193,7 +191,7 @@ impl Store {
             | StoreState::Unusable
             | StoreState::Unreadable(_) => false,
         };
-        if !may || self.is_busy() || self.is_read_only() {
+        if !claimable || self.is_busy() || self.is_read_only() {
             return false;
         }
         (self.next, self.generation) = (Table::default(), 1);
@@ -204,9 +202,9 @@ impl Store {
 
     /// Starts a change.
     pub fn change(&mut self, change: Change<'_>) -> Result<(), TableError> {
-        debug_assert!(self.state == StoreState::Ready && !self.is_busy(), "asked before");
+        debug_assert!(self.state == StoreState::Ready && !self.is_busy(), "the caller checks both");
         let (next, zero) = self.table.changed(change, self.geometry.sectors)?;
-        // No disk lives to see 2^64 changes.
+        // 2^64 changes are out of reach.
         self.generation = self.generation.saturating_add(1);
         self.image = next.encode(self.generation);
         (self.next, self.zero) = (next, zero);
@@ -219,7 +217,7 @@ impl Store {
         self.geometry.features.contains(Features::READ_ONLY)
     }
 
-    /// Does what can be done now, without blocking; tells when something has ended.
+    /// Advances the operation without blocking; returns an event when it has ended.
     pub fn poll(&mut self, disk: &mut dyn Disk) -> Option<StoreEvent> {
         loop {
             let step = *self.steps.first()?;
@@ -264,7 +262,7 @@ impl Store {
         }
     }
 
-    /// The next request of a step, and how much of the step it does; None if it is done.
+    /// The next request of a step, and its share of the step's progress; None if the step is complete.
     fn request(&mut self, step: Step) -> Option<(Request, u64)> {
         let (operation, at, length) = match step {
             Step::Finish => return None,
@@ -301,7 +299,7 @@ impl Store {
         Some((Request { tag: 0, operation, sector, data }, part as u64))
     }
 
-    /// Makes ready what a step writes.
+    /// Fills the buffer with the data that a step writes.
     fn fill_buffer(&self, step: Step) {
         let write = |bytes: &[u8]| {
             self.buffer.fill(0);
@@ -342,7 +340,7 @@ impl Store {
         Some((Request { tag: 0, operation, sector, data: Window::empty() }, sectors))
     }
 
-    /// After a step.
+    /// Handles the end of a step.
     fn finish(&mut self, step: Step) -> Option<StoreEvent> {
         match step {
             Step::ReadHead => {
@@ -355,7 +353,7 @@ impl Store {
             Step::ReadCopy(copy) => {
                 let bytes = self.contents(COPY_LEN);
                 let found = Table::decode(&bytes);
-                // A claim that a power cut ended leaves an empty table without a head.
+                // A claim that a power cut interrupted leaves an empty table without a head.
                 let unfinished = found == Some((1, Table::default()));
                 self.blank &= unfinished || bytes.iter().all(|&byte| byte == 0);
                 if let (StoreState::Damaged | StoreState::Ready, Some((generation, table))) =
@@ -375,7 +373,7 @@ impl Store {
                 }
             }
             Step::Finish if self.image.is_empty() => {
-                // After the first table there is only one copy, and nothing is amiss.
+                // The first generation has only one copy, which is no fault.
                 let one_copy = self.state == StoreState::Ready
                     && self.whole_copies == 1
                     && self.generation > 1;

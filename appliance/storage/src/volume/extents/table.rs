@@ -1,15 +1,15 @@
-//! The table of the volumes of a disk: which extents each has.
+//! The table of a disk's volumes, with the extents of each.
 //!
-//! | bytes of a copy | what, little-endian |
+//! | bytes of a copy | field, little-endian |
 //! |---|---|
 //! | 0..8 | `ISTHMVOL` |
 //! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the last entry |
 //! | 12..16 | bytes of entries |
-//! | 16..24 | generation: of two whole copies, the higher one counts |
+//! | 16..24 | generation: of two valid copies, the one with the higher generation is current |
 //! | 24.. | entries, then zeroes |
 //!
-//! An entry is: length of the name (1 byte), the name, number of extents (2), and for each its
-//! first unit and how many (4 each).
+//! An entry has the length of the name (1 byte), the name, the number of extents (2), and for each extent its
+//! first unit and its number of units (4 each).
 
 use super::{Extent, UNIT_SECTORS};
 use alloc::string::String;
@@ -43,37 +43,37 @@ impl VolumeEntry {
     }
 }
 
-/// A table. Extents do not overlap and are of whole units.
+/// A table. Extents do not overlap, and consist of whole units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     volumes: Vec<VolumeEntry>,
 }
 
-/// What is wanted of a table.
+/// A change of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// A new volume of at least so many sectors.
+    /// Creates a volume of at least so many sectors.
     Create(&'a str, u64),
-    /// A volume is to have at least so many sectors in all.
+    /// Grows a volume to at least so many sectors.
     Grow(&'a str, u64),
-    /// A volume is no more; its space is free.
+    /// Deletes a volume and frees its space.
     Delete(&'a str),
 }
 
-/// Why a change cannot be.
+/// Why a change is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
-    /// There is a volume of that name.
+    /// A volume of that name exists.
     Exists,
-    /// There is none.
+    /// No volume has that name.
     Unknown,
-    /// Empty, or longer than 63 bytes.
+    /// The name is empty, or longer than 63 bytes.
     BadName,
-    /// The size is nothing, or less than the volume has.
+    /// The size is zero, or less than the current size.
     BadSize,
-    /// So many sectors are free, which is not enough.
+    /// Too few sectors are free: only so many.
     NoSpace(u64),
-    /// The free space lies in too many pieces, or the table is full.
+    /// The free space is too fragmented, or the table is full.
     TooScattered,
 }
 
@@ -82,8 +82,10 @@ impl fmt::Display for TableError {
         match self {
             TableError::Exists => f.write_str("the disk has a volume of that name"),
             TableError::Unknown => f.write_str("the disk has no volume of that name"),
-            TableError::BadName => f.write_str("a name has 1 to 63 bytes"),
-            TableError::BadSize => f.write_str("a volume is not empty and does not shrink"),
+            TableError::BadName => f.write_str("a name must have 1 to 63 bytes"),
+            TableError::BadSize => {
+                f.write_str("the size must not be zero, and a volume does not shrink")
+            }
             TableError::NoSpace(sectors) => {
                 write!(f, "the disk has {} MiB free", sectors / UNIT_SECTORS)
             }
@@ -100,12 +102,12 @@ impl Table {
         &self.volumes
     }
 
-    /// The volume of that name.
+    /// Looks up a volume by its name.
     pub fn find(&self, name: &str) -> Option<&VolumeEntry> {
         self.volumes.iter().find(|volume| volume.name == name)
     }
 
-    /// The table after a change, on a disk of `disk` sectors, and the space that is new in it.
+    /// The table after a change, on a disk of `disk` sectors, and the newly allocated extents.
     pub fn changed(
         &self,
         change: Change<'_>,
@@ -154,7 +156,7 @@ impl Table {
         Ok((table, added))
     }
 
-    /// The extents of all volumes, by their places.
+    /// The extents of all volumes, ordered by position.
     fn extents(&self) -> Vec<Extent> {
         let mut all: Vec<Extent> =
             self.volumes.iter().flat_map(|volume| &volume.extents).copied().collect();
@@ -177,8 +179,8 @@ impl Table {
         free
     }
 
-    /// Free space for at least `sectors` sectors: behind `near` if it is free, in one piece if one
-    /// is large enough, else the largest pieces.
+    /// Finds free space for at least `sectors` sectors. It prefers the piece that starts at `near`, then the smallest
+    /// piece that is large enough, then the largest pieces.
     fn take(&self, sectors: u64, near: u64, disk: u64) -> Result<Vec<Extent>, TableError> {
         let mut free = self.free(disk);
         let available = free.iter().map(|extent| extent.sectors).sum();
@@ -186,7 +188,8 @@ impl Table {
             .checked_next_multiple_of(UNIT_SECTORS)
             .filter(|&wanted| wanted <= available)
             .ok_or(TableError::NoSpace(available))?;
-        // Largest first; before them the neighbour, and before it what is just large enough.
+        // Rank 0: the piece at `near`. Rank 1: pieces that are large enough, smallest first. Rank 2: the others,
+        // largest first.
         let order = |piece: &Extent| {
             let fits = piece.sectors >= wanted;
             let rank = match (piece.start == near, fits) {
@@ -225,7 +228,7 @@ impl Table {
         bytes
     }
 
-    /// A copy of the table.
+    /// Encodes a copy of the table.
     pub fn encode(&self, generation: u64) -> Vec<u8> {
         let entries = self.entries();
         let mut body = Vec::with_capacity(COPY_LEN);
@@ -240,7 +243,7 @@ impl Table {
         copy
     }
 
-    /// Generation and table of a copy, if it is whole and makes sense.
+    /// Generation and table of a copy, if it is valid.
     pub fn decode(copy: &[u8]) -> Option<(u64, Table)> {
         let field = |at: usize| Some(u32::from_le_bytes(copy.get(at..at + 4)?.try_into().ok()?));
         let length = field(12)? as usize;
@@ -272,7 +275,7 @@ impl Table {
         table.is_sound().then_some((generation, table))
     }
 
-    /// Whether no extent is empty, lies before the first unit, or on another.
+    /// Whether no extent is empty, begins before the first unit, or overlaps another.
     fn is_sound(&self) -> bool {
         let mut at = UNIT_SECTORS;
         self.extents().iter().all(|extent| {
@@ -289,7 +292,7 @@ fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// Makes neighbours one.
+/// Merges adjacent extents.
 fn join(extents: &mut Vec<Extent>) {
     extents.dedup_by(|next, before| {
         let joins = before.start + before.sectors == next.start;

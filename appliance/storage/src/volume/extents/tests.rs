@@ -1,4 +1,4 @@
-//! Power cuts at every moment, torn sectors, damage, and disks that are not ours.
+//! The table of extents: power cuts at every request, torn sectors, damage, and foreign disks.
 
 use super::store::{Store, StoreEvent, StoreState};
 use super::*;
@@ -20,19 +20,19 @@ enum Unsupported {
     Reads,
 }
 
-/// A disk whose cache reaches the medium only by a flush, and that dies after so many writes and
+/// A disk whose cache reaches the medium only by a flush, and that fails after so many writes and
 /// flushes.
 struct Model {
     cache: Vec<u8>,
     durable: Vec<u8>,
     zeroes: bool,
-    /// What it answers with `Unsupported`: none, WRITE ZEROES in spite of what it offers (later, or when it is asked), or
-    /// every write.
+    /// Requests that it answers with `Unsupported`: none, WRITE ZEROES although it advertises it (on completion, or on
+    /// submission), or every write.
     unsupported: Unsupported,
     life: usize,
     done: Option<Completion>,
     broken: bool,
-    /// Sectors that each request zeroed, or wrote where the table is not.
+    /// Sectors of each request that zeroes, or writes outside of the table.
     zeroed: Vec<u64>,
 }
 
@@ -53,7 +53,7 @@ impl Model {
         }
     }
 
-    /// The power goes: of what was not flushed, a part of the sectors is on the medium, and one
+    /// The power fails: some of the unflushed sectors are on the medium, and one
     /// sector is torn.
     fn cut(&mut self, seed: u64) {
         let mut random = netsim::Rng::new(seed);
@@ -184,7 +184,7 @@ fn bytes<'a>(disk: &'a Model, entry: &VolumeEntry) -> Vec<&'a [u8]> {
 }
 
 #[test]
-fn foreign_data_is_not_touched_without_force_and_damage_never() {
+fn foreign_disk_needs_force_and_a_damaged_table_is_kept() {
     let mut disk = Model::new(0, true);
     disk.cache[1080] = 0x53;
     assert!(!load(&mut disk).claim(false));
@@ -203,7 +203,7 @@ fn foreign_data_is_not_touched_without_force_and_damage_never() {
     let (mut disk, mut store) = claimed(0, true);
     assert_eq!(make(&mut store, &mut disk, Change::Create("a", 1)), StoreEvent::Done);
     disk.cache[(32 << 10) + 16] ^= 1;
-    assert_eq!(load(&mut disk).table().volumes().len(), 1, "the other copy is whole");
+    assert_eq!(load(&mut disk).table().volumes().len(), 1, "the other copy is valid");
     disk.cache[(64 << 10) + 26] ^= 1;
     let before = disk.cache.clone();
     let mut store = load(&mut disk);
@@ -213,7 +213,7 @@ fn foreign_data_is_not_touched_without_force_and_damage_never() {
 }
 
 #[test]
-fn one_copy_lost_is_told() {
+fn loss_of_one_copy_is_reported() {
     let (mut disk, mut store) = claimed(0, true);
     make(&mut store, &mut disk, Change::Create("a", 1));
     make(&mut store, &mut disk, Change::Create("b", 1));
@@ -224,7 +224,7 @@ fn one_copy_lost_is_told() {
 }
 
 #[test]
-fn space_is_zeroed_joined_and_used_again() {
+fn freed_space_is_zeroed_merged_and_reused() {
     for zeroes in [true, false] {
         netsim::label!(zeroes);
         let (mut disk, mut store) = claimed(0xaa, zeroes);
@@ -258,12 +258,15 @@ fn space_is_zeroed_joined_and_used_again() {
         let refused = |change| store.table().changed(change, SECTORS).unwrap_err().to_string();
         assert_eq!(refused(Change::Create("e", 1)), "the disk has 0 MiB free");
         assert_eq!(refused(Change::Create("a", 1)), "the disk has a volume of that name");
-        assert_eq!(refused(Change::Grow("a", 1)), "a volume is not empty and does not shrink");
+        assert_eq!(
+            refused(Change::Grow("a", 1)),
+            "the size must not be zero, and a volume does not shrink"
+        );
         assert_eq!(refused(Change::Delete("x")), "the disk has no volume of that name");
     }
 }
 
-/// What was deleted in several places, and is one volume's now, shows nothing of what was there.
+/// A volume made of freed space in several places shows none of the former data.
 #[test]
 fn all_pieces_of_a_volume_are_zeroed() {
     for zeroes in [true, false] {
@@ -290,10 +293,9 @@ fn all_pieces_of_a_volume_are_zeroed() {
     }
 }
 
-/// A disk that offers WRITE ZEROES and does not know it has zeroes written; one that does not know how to write has
-/// failed.
+/// A disk that advertises WRITE ZEROES but rejects it gets zeroes written. A disk that rejects writes has failed.
 #[test]
-fn what_a_disk_offers_and_does_not_do() {
+fn disk_that_rejects_write_zeroes_gets_zeroes_written() {
     for zeroes in [Unsupported::Zeroes, Unsupported::ZeroesAtOnce] {
         let (mut disk, mut store) = claimed(0xaa, true);
         disk.unsupported = zeroes;
@@ -304,23 +306,23 @@ fn what_a_disk_offers_and_does_not_do() {
     disk.unsupported = Unsupported::Writes;
     let failed = StoreEvent::Failed(DiskError::Unsupported);
     assert_eq!(make(&mut store, &mut disk, Change::Create("b", UNIT / 512)), failed);
-    assert_eq!(store.state(), StoreState::Ready, "it has the table that it had");
+    assert_eq!(store.state(), StoreState::Ready, "it keeps its table");
     assert!(store.table().volumes().is_empty() && !store.is_busy());
     disk.unsupported = Unsupported::Nothing;
     assert_eq!(make(&mut store, &mut disk, Change::Create("b", UNIT / 512)), StoreEvent::Done);
-    // One that cannot be read is none.
+    // A disk that cannot be read has no table.
     let mut disk = Model::new(0, true);
     disk.unsupported = Unsupported::Reads;
     let mut arena = Arena::on_heap(64 << 10);
     let mut store = Store::new(disk.geometry(), &mut arena).unwrap();
     assert_eq!(run(&mut store, &mut disk), failed);
     assert_eq!(store.state(), StoreState::Unreadable(DiskError::Unsupported));
-    let told = std::format!("{}", StoreState::Unreadable(DiskError::Io));
-    assert!(told.starts_with("cannot be read: the disk reported an I/O error"), "{told}");
+    let message = std::format!("{}", StoreState::Unreadable(DiskError::Io));
+    assert!(message.starts_with("cannot be read: the disk reported an I/O error"), "{message}");
     assert!(!store.claim(true));
 }
 
-/// A disk that has grown has room for more.
+/// A disk that has grown has room for more volumes.
 #[test]
 fn a_disk_that_grows_has_more_room() {
     let mut disk = Model::new(0, true);
@@ -336,7 +338,7 @@ fn a_disk_that_grows_has_more_room() {
     assert_eq!(make(&mut store, &mut disk, large), StoreEvent::Done);
 }
 
-/// As many sectors at once as the disk takes, in whole blocks.
+/// A request zeroes the disk's maximum of sectors, in whole blocks.
 #[test]
 fn space_is_zeroed_in_few_requests() {
     for (zeroes, logical_block, at_once, max_transfer, expected) in [
@@ -370,7 +372,7 @@ fn space_is_zeroed_in_few_requests() {
     }
 }
 
-/// A copy of a table with one volume of these extents, in units, whose checksum is right.
+/// A copy of a table with one volume of these extents, in units, with a valid checksum.
 fn copy_of(extents: &[(u32, u32)]) -> Vec<u8> {
     let mut body = std::vec![0; 12];
     body.extend([1, b'a']);
@@ -385,9 +387,9 @@ fn copy_of(extents: &[(u32, u32)]) -> Vec<u8> {
     [&Table::default().encode(1)[..8], &crc.to_le_bytes(), &body].concat()
 }
 
-/// Whatever its checksum says: two volumes on the same sectors, or one on the table itself, would lose data.
+/// Even with a valid checksum: volumes that overlap each other or the table itself would lose data.
 #[test]
-fn a_table_that_makes_no_sense_is_none() {
+fn decode_rejects_overlapping_extents() {
     for sound in [&[(1, 1)][..], &[(1, 2), (3, 1)], &[(5, 1), (1, 4)], &[]] {
         assert!(Table::decode(&copy_of(sound)).is_some(), "{sound:?}");
     }
@@ -397,7 +399,7 @@ fn a_table_that_makes_no_sense_is_none() {
     }
 }
 
-/// A copy of the table is 32 KiB, and goes in requests as large as the disk takes.
+/// A copy of the table has 32 KiB, and is written in requests of the disk's maximum.
 #[test]
 fn a_table_is_written_in_few_requests() {
     for (max_transfer, copy) in [(8 << 10, 4), (16 << 10, 2), (20 << 10, 2), (64 << 10, 1)] {
@@ -413,9 +415,9 @@ fn a_table_is_written_in_few_requests() {
     }
 }
 
-/// What a table of volumes asks of a disk: two units, blocks of at most 4096 bytes, and those in one request.
+/// A table needs a disk of two units, with blocks of at most 4096 bytes, and requests of 4096 bytes.
 #[test]
-fn a_disk_that_holds_no_table_cannot_be_used() {
+fn disk_unfit_for_a_table_is_unusable() {
     let good = Model::new(0, false).geometry();
     let state = |geometry| {
         let mut arena = Arena::on_heap(1 << 20);
@@ -440,7 +442,7 @@ fn a_disk_that_holds_no_table_cannot_be_used() {
     }
 }
 
-/// Space is given out behind what a volume has, or where it just fits, or in the largest pieces.
+/// Space is allocated after a volume's last extent, or in the smallest piece that fits, or in the largest pieces.
 #[test]
 fn space_is_taken_where_it_makes_the_fewest_pieces() {
     let units = |n: u64| n * UNIT_SECTORS;
@@ -460,7 +462,7 @@ fn space_is_taken_where_it_makes_the_fewest_pieces() {
     let fits = change(&table, Change::Create("f", units(2) + 1)).unwrap();
     assert_eq!(extents(&fits, "f"), [at(1, 3)], "the smallest that is large enough");
     let grown = change(&table, Change::Grow("b", units(4))).unwrap();
-    assert_eq!(extents(&grown, "b"), [at(4, 4)], "behind it");
+    assert_eq!(extents(&grown, "b"), [at(4, 4)], "after its last extent");
     let grown = change(&table, Change::Grow("e", units(8))).unwrap();
     assert_eq!(extents(&grown, "e"), [at(12, 8)]);
     let pieces = change(&table, Change::Create("g", units(12))).unwrap();
@@ -478,17 +480,21 @@ fn space_is_taken_where_it_makes_the_fewest_pieces() {
     assert_eq!(refused(Change::Grow("a", 1)), TableError::Unknown);
     let [longest, longer] = [63, 64].map(|len| "n".repeat(len));
     let named = change(&table, Change::Create(&longest, 1)).unwrap();
-    assert_eq!(Table::decode(&named.encode(9)), Some((9, named)), "it is found again");
+    assert_eq!(Table::decode(&named.encode(9)), Some((9, named)), "it is decoded");
     assert_eq!(refused(Change::Create(&longer, 1)), TableError::BadName);
     assert_eq!(refused(Change::Create("", 1)), TableError::BadName);
-    assert_eq!(change(&table, Change::Grow("e", units(4))), Ok(table.clone()), "it has as much");
+    assert_eq!(
+        change(&table, Change::Grow("e", units(4))),
+        Ok(table.clone()),
+        "it has that size already"
+    );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whenever the power is cut, each change was made completely or not at all, new space is
-    /// zeroes, and what a volume held is there.
+    /// Whenever the power fails, each change is on the disk completely or not at all, new space is
+    /// zeroes, and the data of volumes is unchanged.
     #[test]
     fn a_power_cut_at_any_write_leaves_the_old_table_or_the_new_one(
         changes in proptest::collection::vec((0..3u8, 0..4usize, 1..5u64, 0..20usize, any::<u64>()), 1..8),
@@ -506,15 +512,15 @@ proptest! {
             let Ok((after, _)) = before.changed(change, SECTORS) else { continue };
             disk.life = life;
             store.change(change).unwrap();
-            let told = run(&mut store, &mut disk);
+            let event = run(&mut store, &mut disk);
             disk.cut(seed);
             store = load(&mut disk);
             prop_assert_eq!(store.state(), StoreState::Ready);
             let now = store.table().clone();
             prop_assert!(now == before || now == after);
-            prop_assert!(told != StoreEvent::Done || now == after);
+            prop_assert!(event != StoreEvent::Done || now == after);
             for volume in now.volumes() {
-                // What each volume was marked with, then zeroes.
+                // The mark of each volume, then zeroes.
                 let mark = volume.name.as_bytes()[0];
                 let all = bytes(&disk, volume).concat();
                 let marked = before.find(&volume.name).map_or(0, |old| old.sectors() as usize * 512);
@@ -529,9 +535,9 @@ proptest! {
         }
     }
 
-    /// A claim that is cut short leaves a disk that can be claimed, or says that it is foreign.
+    /// A power cut during a claim leaves a disk that is blank or ready, or foreign, which can be claimed by force.
     #[test]
-    fn a_power_cut_during_a_claim_is_no_trap(life in 0..10usize, seed in any::<u64>()) {
+    fn power_cut_during_a_claim_leaves_a_claimable_disk(life in 0..10usize, seed in any::<u64>()) {
         let mut disk = Model::new(0, true);
         let mut store = load(&mut disk);
         disk.life = life;
@@ -548,7 +554,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_no_table_or_a_sound_one(at in 0..200usize, value in any::<u8>()) {
+    fn decode_rejects_changed_bytes_or_returns_a_sound_table(at in 0..200usize, value in any::<u8>()) {
         let table = Table::default();
         let (table, _) = table.changed(Change::Create("abc", 3), SECTORS).unwrap();
         let (table, _) = table.changed(Change::Create("x", 5 * UNIT_SECTORS), SECTORS).unwrap();
@@ -556,7 +562,7 @@ proptest! {
         prop_assert_eq!(Table::decode(&copy), Some((7, table)));
         let same = copy[at] == value;
         copy[at] = value;
-        // Behind the last entry there is nothing that counts.
+        // Bytes after the last entry are ignored.
         prop_assert_eq!(Table::decode(&copy).is_some(), same || at >= 24 + 1 + 3 + 2 + 8 + 1 + 1 + 2 + 8);
     }
 }

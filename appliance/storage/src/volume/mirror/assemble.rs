@@ -1,4 +1,4 @@
-//! The mirror finds out what its members hold, at the start and when one comes back.
+//! Reads the records of the members, at the start and when a member returns, and starts the mirror from them.
 
 use super::bitmap::Bitmap;
 use super::issue::Job;
@@ -9,28 +9,28 @@ use crate::volume::VolumeError;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// Both members' records, and the one that is written.
+/// Bytes for both members' records, and for the one that is written.
 pub(super) const MEMORY: usize = 3 * SIZE_ON_DISK;
 /// Smallest region in sectors.
 pub(super) const MIN_REGION: u64 = 8;
-/// Pause before a member that is out is tried again.
+/// Delay before a member that is out is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often it is written down how far a copy has come.
+/// Interval at which the progress of a copy is recorded.
 const CHECKPOINT: Duration = Duration::from_secs(2);
 
 /// How the mirror starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Start {
-    /// A new one, with this name.
+    /// A new mirror with this UUID.
     Create([u8; 16]),
-    /// From the members' records; from that of one alone, if it must be.
+    /// From the members' records. With `force`, the record of one member is enough.
     Assemble { force: bool },
 }
 
 impl Mirror {
-    /// Looks after members whose records are not known, and after those that are out.
-    pub(super) fn tend_members(&mut self, now: Instant) {
+    /// Reads the records of members that are unknown or out, once that is possible.
+    pub(super) fn check_members(&mut self, now: Instant) {
         self.resync.not_before = now + PAUSE;
         self.log.failed = false;
         if now >= self.resync.checkpoint_at {
@@ -38,10 +38,10 @@ impl Mirror {
             self.resync.checkpoint = self.resync.copied_regions.first().is_some();
         }
         if self.shape.is_none() {
-            self.decide();
+            self.try_start();
         }
         for n in 0..2 {
-            self.take_back(n);
+            self.reclaim(n);
             let running = self.shape.is_some();
             let member = &mut self.members[n];
             let wanted = match member.state {
@@ -49,9 +49,9 @@ impl Mirror {
                 MemberState::Out => running && !self.detached.get()[n],
                 MemberState::InSync | MemberState::Syncing => false,
             };
-            // What was given up may still be done by whoever was asked: only then it is over.
-            let over = member.in_flight == 0 && member.volume.is_idle();
-            let idle = over && !member.reading && member.retry_at <= now;
+            // The member may still execute given-up requests until it is idle.
+            let settled = member.in_flight == 0 && member.volume.is_idle();
+            let idle = settled && !member.reading && member.retry_at <= now;
             let enough = self.shape.map_or(RESERVED + MIN_REGION, |s| RESERVED + s.sectors);
             if wanted && idle && member.volume.geometry().sectors >= enough {
                 member.reading = true;
@@ -72,16 +72,17 @@ impl Mirror {
         let newest = Superblock::newest(&bytes);
         let there = member.volume.geometry().sectors;
         if newest.as_ref().is_some_and(|(_, record)| RESERVED + record.shape.sectors > there) {
-            // It is smaller than it was: that is waited for.
+            // The member is smaller than its record says: wait until it has its size again.
             return;
         }
         member.was_read = true;
         member.next_record = newest.as_ref().map_or(0, |(place, _)| 1 - place);
         member.record = newest.map(|(_, record)| record);
-        let Some(shape) = self.shape else { return self.decide() };
-        // Back again: its own, or one with nothing on it, or with what is left of a record.
+        let Some(shape) = self.shape else { return self.try_start() };
+        // A member returned. It is accepted if it has a record of this mirror, is blank, or has the remnant of a
+        // record.
         let zeroes = bytes.iter().all(|byte| *byte == 0);
-        let blank = member.record.is_none() && (zeroes || Superblock::is_left(&bytes));
+        let blank = member.record.is_none() && (zeroes || Superblock::has_remnant(&bytes));
         let ours = match &member.record {
             Some(record) => record.grown_to(shape).is_some(),
             None => blank,
@@ -90,40 +91,40 @@ impl Mirror {
             self.resync.stamp = blank;
             self.set_member(n, MemberState::Syncing);
             if zeroes {
-                // A new disk, or memory that was lost: all of it is to be copied, and that is written
-                // down before it has a record again.
+                // A new disk, or memory that was lost: all regions are to be copied, which is recorded
+                // on the other member before this one gets a record again.
                 self.stale.set_all(0..shape.sectors.div_ceil(shape.region_sectors) as usize);
                 self.log.alone = true;
-                self.log.dropped = self.log.want();
+                self.log.drop_generation = self.log.want();
             }
         }
     }
 
-    /// It has shown by its answer that it is there.
+    /// Publishes the state of the mirror.
     fn set_state(&mut self, state: MirrorState) {
         let mut status = self.status.get();
         status.state = state;
         self.status.set(status);
     }
 
-    /// Starts the mirror, if enough is known of its members.
-    fn decide(&mut self) {
+    /// Starts the mirror, if enough records were read.
+    fn try_start(&mut self) {
         let read = [0, 1].map(|n| self.members[n].was_read);
         let records = [0, 1].map(|n| self.members[n].record.clone());
         let generations = records.iter().flatten().map(|record| record.generation);
         let generation = generations.max().unwrap_or(0);
         let force = match self.start {
-            Start::Create(uuid) if read == [true; 2] => return self.make(uuid, generation),
+            Start::Create(uuid) if read == [true; 2] => return self.start_new(uuid, generation),
             Start::Create(_) => return,
             Start::Assemble { force } => force,
         };
         match records {
             [Some(first), Some(second)] => {
-                // One may be from before the mirror has grown.
+                // One record may be from before the mirror grew.
                 let shapes = [first.shape, second.shape];
                 let shape = shapes[usize::from(shapes[1].sectors > shapes[0].sectors)];
                 match (first.grown_to(shape), second.grown_to(shape)) {
-                    (Some(first), Some(second)) => self.join(&first, &second, generation),
+                    (Some(first), Some(second)) => self.start_both(&first, &second, generation),
                     _ => self.set_state(MirrorState::Strangers),
                 }
             }
@@ -134,7 +135,7 @@ impl Mirror {
         }
     }
 
-    fn make(&mut self, uuid: [u8; 16], generation: u64) {
+    fn start_new(&mut self, uuid: [u8; 16], generation: u64) {
         let sectors = |n: usize| self.members[n].volume.geometry().sectors;
         let shape = Shape::of(uuid, sectors(0).min(sectors(1)));
         self.stale.set_all(0..shape.sectors.div_ceil(shape.region_sectors) as usize);
@@ -143,14 +144,14 @@ impl Mirror {
         self.set_member(1, MemberState::Syncing);
     }
 
-    /// Both members are there.
-    fn join(&mut self, first: &Superblock, second: &Superblock, generation: u64) {
+    /// Starts with both members.
+    fn start_both(&mut self, first: &Superblock, second: &Superblock, generation: u64) {
         let mut dirty = first.dirty.clone();
         dirty.add(&second.dirty);
         let source = match (first.alone, second.alone) {
             (true, false) => 0,
             (false, true) => 1,
-            // The other record is from before it was left out itself.
+            // If both say that they are alone, the older record is from before its member was left out.
             _ => usize::from(second.generation > first.generation),
         };
         let same = !first.alone && !second.alone && dirty == Bitmap::new();
@@ -164,14 +165,15 @@ impl Mirror {
         }
     }
 
-    /// One member is there. If it does not know that the other one was left out, that may be newer.
+    /// Starts with one member. If its record does not say that the other one was left out, the other one may be newer,
+    /// and only `force` starts the mirror.
     fn start_alone(&mut self, source: usize, record: &Superblock, force: bool) {
         if !record.alone && !force {
             return self.set_state(MirrorState::Alone);
         }
         self.stale = record.dirty.clone();
         if !record.alone {
-            // Nobody knows what the other one has.
+            // It is unknown where the other member differs.
             let regions = record.shape.sectors.div_ceil(record.shape.region_sectors);
             self.stale.set_all(0..regions as usize);
         }
@@ -179,16 +181,15 @@ impl Mirror {
         self.set_member(1 - source, MemberState::Out);
     }
 
-    /// Runs with one member in sync. That it is alone is written down before anything is answered.
+    /// Runs with one member in sync. A record that says so is written before any request completes.
     fn run(&mut self, shape: Shape, source: usize, generation: u64) {
         self.shape = Some(shape);
         self.source = source;
         self.set_member(source, MemberState::InSync);
         self.log.begin(generation, &Bitmap::new(), true);
-        self.log.dropped = self.log.want();
+        self.log.drop_generation = self.log.want();
         self.set_state(MirrorState::Running);
         for member in &mut self.members {
-            // Not needed any more.
             member.record = None;
         }
     }

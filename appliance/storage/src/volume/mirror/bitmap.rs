@@ -1,4 +1,4 @@
-//! A bit for each region.
+//! Bitmap with a bit for each region of a mirror.
 
 use alloc::boxed::Box;
 
@@ -7,12 +7,12 @@ pub(super) const BITS: usize = 1 << 15;
 /// Bytes of a bitmap.
 pub(super) const BYTES: usize = BITS / 8;
 
-/// Regions of a mirror.
+/// A set of regions of a mirror.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Bitmap(Box<[u64]>);
 
 impl Bitmap {
-    /// No region.
+    /// The empty set.
     pub fn new() -> Self {
         Bitmap(alloc::vec![0; BITS / 64].into_boxed_slice())
     }
@@ -55,7 +55,7 @@ impl Bitmap {
         self.0.copy_from_slice(&other.0);
     }
 
-    /// The same with regions that are so many of these each.
+    /// The set in terms of larger regions, each of which is `regions` of these.
     pub fn folded(&self, regions: usize) -> Bitmap {
         if regions == 1 {
             return self.clone();
@@ -114,9 +114,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// Two of them, against sets.
+        /// Two bitmaps against two sets.
         #[test]
-        fn it_is_a_set_of_regions(steps in proptest::collection::vec((0..6u8, region(), region()), 1..30)) {
+        fn bitmap_behaves_as_a_set_of_regions(steps in proptest::collection::vec((0..6u8, region(), region()), 1..30)) {
             let (mut bitmaps, mut sets) = ([Bitmap::new(), Bitmap::new()], [BTreeSet::new(), BTreeSet::new()]);
             for (what, first, second) in steps {
                 let ([one, other], [set, others]) = (&mut bitmaps, &mut sets);

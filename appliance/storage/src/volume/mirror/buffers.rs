@@ -1,8 +1,8 @@
-//! Memory of the mirror's own for data under way.
+//! Bounce buffers for data in flight.
 //!
-//! A disk does not take back what it was given: it may read or write the memory of a request for as long as it is
-//! silent. The user's memory has another use as soon as the request is answered, so a part that the mirror may have
-//! to let go of gets a piece of this memory. The piece is used again when the disk is done with it.
+//! A disk cannot cancel requests: it may read or write the memory of a request for as long as it does not respond.
+//! The user reuses its memory as soon as the request completes, so a request to a member that the mirror may have to
+//! abandon gets a piece of this memory. The piece is reused once the disk no longer accesses it.
 
 use alloc::vec::Vec;
 use drivers::hal::Window;
@@ -10,18 +10,18 @@ use drivers::hal::Window;
 /// Pieces are whole pages.
 const PAGE: usize = 4096;
 
-/// A piece, by its pages.
+/// A piece: a range of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     first: u32,
     pages: u32,
 }
 
-/// The memory, and which pages of it are taken.
+/// The memory, and which of its pages are in use.
 pub(super) struct Buffers {
     memory: Window,
     taken: Vec<bool>,
-    /// Where the search for a piece begins: behind the last one.
+    /// Page where the search for a piece begins: after the last piece.
     next: usize,
 }
 
@@ -35,7 +35,7 @@ impl Buffers {
         self.taken.len() * PAGE
     }
 
-    /// A piece of at least so many bytes; None if no stretch as long is free.
+    /// Allocates a piece of at least so many bytes; None if no contiguous range is free.
     pub fn take(&mut self, bytes: usize) -> Option<Piece> {
         let pages = bytes.div_ceil(PAGE).max(1);
         let first = self.find(self.next, pages).or_else(|| self.find(0, pages))?;
@@ -44,7 +44,7 @@ impl Buffers {
         Some(Piece { first: first as u32, pages: pages as u32 })
     }
 
-    /// The first stretch of free pages that begins at a place or behind it.
+    /// The first range of free pages from page `from` on.
     fn find(&self, from: usize, pages: usize) -> Option<usize> {
         let mut start = from;
         loop {
@@ -56,7 +56,7 @@ impl Buffers {
         }
     }
 
-    /// Gives a piece back.
+    /// Releases a piece.
     pub fn give(&mut self, piece: Piece) {
         let first = piece.first as usize;
         if let Some(pages) = self.taken.get_mut(first..first + piece.pages as usize) {
@@ -79,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Pieces that are taken never overlap, and all memory can be taken as one piece when all are given back.
+        /// Allocated pieces never overlap, and all memory can be allocated as one piece once all pieces are released.
         #[test]
         fn pieces_taken_at_once_share_no_page(steps in proptest::collection::vec((any::<bool>(), 1..5usize), 1..60)) {
             let memory = Arena::on_heap(1 << 18).alloc(16 * PAGE, PAGE).unwrap();

@@ -1,5 +1,5 @@
-//! The time as the owner of mirrors knows it. Whoever polls them sets it before, and has them tended
-//! when they want it.
+//! Clock of the mirrors. Their owner sets the time before it polls them, and calls
+//! [`tend`](crate::volume::Volume::tend) at their deadline.
 
 use alloc::rc::Rc;
 use core::cell::Cell;
@@ -22,17 +22,17 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Tells what time it is.
+    /// Sets the time.
     pub fn set(&self, now: Instant) {
         self.0.now.set(now);
     }
 
-    /// When a mirror wants to be tended, if it cannot wait until it is tended anyway.
+    /// Earliest deadline of a mirror for `tend`, if it is before the periodic call.
     pub fn due(&self) -> Option<Instant> {
         self.0.due.get()
     }
 
-    /// Whether it is time to tend mirrors; asked once.
+    /// Whether the deadline has passed; clears it then.
     pub fn take_due(&self) -> bool {
         let due = self.due().is_some_and(|due| due <= self.now());
         if due {
@@ -45,7 +45,7 @@ impl Clock {
         self.0.now.get()
     }
 
-    /// Wants to be tended at `deadline` at the latest.
+    /// Requests a call of `tend` at `deadline` at the latest.
     pub(super) fn wake_at(&self, deadline: Instant) {
         if self.due().is_none_or(|due| deadline < due) {
             self.0.due.set(Some(deadline));
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_deadline_counts_and_is_told_once() {
+    fn earliest_deadline_is_reported_once() {
         let clock = Clock::default();
         let at = Instant::from_nanos;
         clock.set(at(10));

@@ -1,9 +1,10 @@
-//! A mirror takes the space that its members have got.
+//! Growth of a mirror whose members have become larger.
 //!
-//! What is new is copied from one member to the other while both stay in sync, behind what the mirror has, where nobody
-//! reads or writes. When that is durable, a record with the new size is written to both. A power cut before leaves the
-//! mirror as it was; if it leaves the new record on one member alone, the larger size counts, and both hold the same
-//! there. A member that is left out meanwhile ends it.
+//! The new space is copied from one member to the other while both stay in sync. It lies beyond the end of the mirror,
+//! where users cannot read or write yet. Once the copy is durable, a record with the new size is written to both
+//! members. A power cut before that leaves the old size. If a power cut leaves the new record on one member only, the
+//! larger size is valid, because both members hold the same data there. If a member is left out meanwhile, the growth
+//! ends.
 
 use super::assemble::MIN_REGION;
 use super::bitmap::{BITS, Bitmap};
@@ -11,40 +12,41 @@ use super::superblock::Superblock;
 use super::{Mirror, RESERVED, Shape};
 use core::ops::Range;
 
-/// Growth that is under way.
+/// Growth in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Growth {
-    /// What is to be copied.
+    /// Sectors that remain to be copied.
     left: Range<u64>,
 }
 
 impl Growth {
-    /// The next part, of so many sectors at most.
+    /// The next part to copy, of at most `most` sectors.
     pub fn part(&self, most: u64) -> Option<Range<u64>> {
         let end = self.left.end.min(self.left.start.saturating_add(most));
         (!self.left.is_empty()).then_some(self.left.start..end)
     }
 
-    /// A part is copied.
+    /// Records that a part was copied.
     pub fn copied(&mut self, part: &Range<u64>) {
         self.left.start = part.end;
     }
 
-    /// Sectors that the mirror will have.
+    /// Size of the mirror after the growth, in sectors.
     pub fn sectors(&self) -> u64 {
         self.left.end
     }
 }
 
 impl Shape {
-    /// Of a mirror whose members have so many sectors.
+    /// Shape of a mirror whose members have so many sectors.
     pub fn of(uuid: [u8; 16], member: u64) -> Self {
         let sectors = member.saturating_sub(RESERVED) / MIN_REGION * MIN_REGION;
         let region_sectors = sectors.div_ceil(BITS as u64).next_power_of_two().max(MIN_REGION);
         Shape { uuid, sectors, region_sectors }
     }
 
-    /// How many regions of this shape are one of another, which the same mirror has or had later.
+    /// Number of regions of this shape that make one region of `later`, a later shape of the same mirror. None if
+    /// `later` is no such shape.
     fn regions_of(self, later: Shape) -> Option<usize> {
         let ratio = later.region_sectors / self.region_sectors.max(1);
         let ours = self.uuid == later.uuid && self.sectors <= later.sectors;
@@ -54,7 +56,7 @@ impl Shape {
 }
 
 impl Superblock {
-    /// The record of a mirror that has grown since, or has not; None if it is not of that mirror.
+    /// The record converted to a later shape of its mirror; None if the shape is of another mirror.
     pub fn grown_to(&self, shape: Shape) -> Option<Superblock> {
         let regions = self.shape.regions_of(shape)?;
         Some(Superblock { shape, dirty: self.dirty.folded(regions), ..self.clone() })
@@ -62,13 +64,13 @@ impl Superblock {
 }
 
 impl Mirror {
-    /// Sectors that the mirror could have.
+    /// Sectors that the members have room for.
     pub(super) fn possible_sectors(&self) -> u64 {
         let sectors = self.members.iter().map(|member| member.volume.geometry().sectors);
         Shape::of([0; 16], sectors.min().unwrap_or(0)).sectors
     }
 
-    /// Begins to grow, if the operator wants that, both members are in sync, and there is more space.
+    /// Starts to grow, if the operator requested it, both members are in sync, and they have more space.
     pub(super) fn start_growing(&mut self) {
         if !self.growing.take() || self.resync.growth.is_some() {
             return;
@@ -79,11 +81,11 @@ impl Mirror {
         }
     }
 
-    /// Both members hold the same, and durably, as far as the mirror is to go: it has that size from the next record
-    /// on, for which all waits that is written now. False while another record is being written.
+    /// Sets the new size once both members durably hold the same data up to it. It takes effect with the next record,
+    /// for which writes wait. False while another record is being written.
     pub(super) fn finish_growing(&mut self) -> bool {
         let (Some(shape), Some(growth)) = (self.shape, &self.resync.growth) else { return false };
-        if self.log.under_way().is_some() {
+        if self.log.writing_since().is_some() {
             return false;
         }
         let grown = Shape::of(shape.uuid, RESERVED + growth.sectors());
@@ -97,7 +99,7 @@ impl Mirror {
         ] {
             *bitmap = bitmap.folded(regions);
         }
-        // What is marked so far is marked in the old shape.
+        // The marks so far are of regions of the old shape.
         self.log.marked = Bitmap::new();
         self.shape = Some(grown);
         self.log.want();
@@ -124,7 +126,7 @@ mod tests {
             (0..BITS).filter(|&n| grown.dirty.contains(n..n + 1)).collect::<Vec<_>>(),
             [0, 1, BITS / 4 - 1]
         );
-        // A smaller one is not, nor is another.
+        // A smaller shape is rejected, and so is another mirror's.
         assert!(grown.grown_to(record.shape).is_none());
         assert!(record.grown_to(Shape { uuid: [8; 16], ..record.shape }).is_none());
     }

@@ -1,20 +1,20 @@
-//! What members are given to do, and how it ends.
+//! Jobs: requests of the mirror to its members, and the handling of their completions.
 
 use super::{Mirror, RESERVED};
 use crate::volume::{Operation, Request, Submitted, Tag, VolumeError};
 
-/// What a member does something for. In the tag of its request.
+/// Purpose of a request to a member. It is encoded in the request's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
     /// A request of the mirror's user.
     User(usize),
-    /// The record is written.
+    /// Writes the record.
     Log,
-    /// A region is copied, or the copy flushed.
+    /// Copies a region, or flushes the copy.
     Resync,
-    /// Its records are read.
+    /// Reads the member's records.
     Records,
-    /// It is asked for a sign of life.
+    /// Checks that the member responds.
     Probe,
 }
 
@@ -49,13 +49,13 @@ pub(super) struct Ended {
 }
 
 impl Mirror {
-    /// Gives a member a job; it waits if the member has no room.
+    /// Queues a job for a member.
     pub(super) fn issue(&mut self, member: usize, job: Job) {
         self.members[member].in_flight += 1;
         self.todo.push_back((member, job));
     }
 
-    /// Gives members what they had no room for.
+    /// Submits the queued jobs. Jobs of a busy member stay queued.
     pub(super) fn issue_all(&mut self) -> bool {
         let mut moved = false;
         for _ in 0..self.todo.len() {
@@ -76,9 +76,9 @@ impl Mirror {
         moved
     }
 
-    /// True if it is done already.
+    /// Submits a job; true if it is complete.
     fn try_issue(&mut self, member: usize, job: Job) -> Result<bool, VolumeError> {
-        // It may have been left out while it had no room.
+        // The member may have been left out while the job was queued.
         if !self.members[member].is_written() && job != Job::Records {
             return Err(VolumeError::Io);
         }
@@ -109,9 +109,9 @@ impl Mirror {
         Request { tag, operation, sector: 0, data: self.members[member].records }
     }
 
-    /// Takes what members have done; a turn of the loop begins.
+    /// Collects the completions of the members. Allows one part to be copied in this round.
     pub(super) fn take_completions(&mut self) {
-        self.resync.turn = true;
+        self.resync.may_copy = true;
         for member in 0..2 {
             while let Some(done) = self.members[member].volume.poll() {
                 let job = Job::from_tag(done.tag.word);
@@ -120,8 +120,8 @@ impl Mirror {
         }
     }
 
-    /// Does everything that can be done now.
-    pub(super) fn go_on(&mut self) {
+    /// Handles completions and issues requests until there is no more progress.
+    pub(super) fn make_progress(&mut self) {
         loop {
             let mut moved = false;
             while let Some(Ended { member, job, result }) = self.ended.pop_front() {
@@ -136,9 +136,9 @@ impl Mirror {
                 }
             }
             moved |= self.start_waiting();
-            moved |= self.go_on_resync();
-            moved |= self.go_on_log();
-            moved |= self.answer_logged();
+            moved |= self.advance_resync();
+            moved |= self.advance_log();
+            moved |= self.complete_logged();
             moved |= self.issue_all();
             if !moved {
                 break;
@@ -149,7 +149,7 @@ impl Mirror {
         }
     }
 
-    /// A sector of the mirror, on a member.
+    /// The member's sector for a sector of the mirror.
     pub(super) const fn on_member(sector: u64) -> u64 {
         RESERVED + sector
     }

@@ -1,4 +1,4 @@
-//! The record is kept up to date: which regions may differ, and who is left out.
+//! Keeps the record on the members up to date: which regions may differ, and whether a member is left out.
 
 use super::issue::Job;
 use super::status::{MemberState, Why};
@@ -10,38 +10,44 @@ use drivers::hal::{Instant, Window};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
-    /// Members that write it (so many have not ended), and those that have done it.
+    /// The record is being written.
     Writing {
+        /// Members that have not ended.
         left: usize,
+        /// Members that the record was sent to.
         writers: [bool; 2],
+        /// Members that have written it.
         done: [bool; 2],
-        /// When they were given it, and when the first of them had done it.
+        /// When it was sent.
         since: Instant,
-        answered: Option<Instant>,
+        /// When the first member had written it.
+        first_done: Option<Instant>,
     },
 }
 
-/// The record as it is on the members, and as it is to be.
+/// The record on the members, and the next one.
 pub(super) struct Log {
-    /// Room for two records: a member that was let go of may still read one of them.
+    /// Memory for two records: an abandoned member may still read one of them.
     memory: Window,
-    /// Where in it the record is that is being written, …
+    /// Which of the two is the record that is being written.
     place: usize,
-    /// … and the one that such a member may read.
+    /// Which of the two an abandoned member may still read.
     held: Option<usize>,
     state: State,
-    /// Generations: on the members, being written (or written last), and wanted.
+    /// Generation of the record on the members.
     pub durable: u64,
+    /// Generation of the record that is being written, or was written last.
     writing: u64,
+    /// Generation that is to be written.
     wanted: u64,
-    /// Regions marked on the members, also by the record that is being written.
+    /// Regions marked by both the record on the members and the one that is being written.
     pub marked: Bitmap,
     next: Bitmap,
-    /// The next record says that one member is left out.
+    /// The next record says that the other member is left out.
     pub alone: bool,
-    /// Generation that says of the last member that was left out that it is.
-    pub dropped: u64,
-    /// The last member could not write it; it is tried again when the mirror is tended.
+    /// First generation that records the last drop of a member.
+    pub drop_generation: u64,
+    /// The last member failed to write the record; `tend` tries again.
     pub failed: bool,
 }
 
@@ -58,24 +64,24 @@ impl Log {
             marked: Bitmap::new(),
             next: Bitmap::new(),
             alone: false,
-            dropped: 0,
+            drop_generation: 0,
             failed: false,
         }
     }
 
-    /// Goes on from a generation that is on the members, with these marks.
+    /// Continues from a generation that is on the members, with these marks.
     pub fn begin(&mut self, generation: u64, marked: &Bitmap, alone: bool) {
         (self.durable, self.writing, self.wanted) = (generation, generation, generation);
         self.marked.copy(marked);
         self.alone = alone;
     }
 
-    /// Whether a record that is on its way, or will be, marks these regions.
+    /// Whether the record that is being written, or a later one that is wanted, marks these regions.
     fn will_mark(&self, regions: core::ops::Range<usize>) -> bool {
         self.wanted > self.writing || self.state != State::Idle && self.next.contains(regions)
     }
 
-    /// Whether these regions are marked; if not, sees to it.
+    /// Whether these regions are marked. If not, requests a record that marks them.
     pub fn mark(&mut self, regions: core::ops::Range<usize>) -> bool {
         let marked = self.marked.contains(regions.clone());
         if !marked && !self.will_mark(regions) {
@@ -84,26 +90,27 @@ impl Log {
         marked
     }
 
-    /// Since when the other member has done its part of a record that this one still writes.
+    /// When the other member finished a record that this member still writes.
     pub fn waits_for(&self, member: usize) -> Option<Instant> {
         match self.state {
-            State::Writing { left: 1, writers, done, answered, .. } if writers[member] => {
-                answered.filter(|_| !done[member])
+            State::Writing { left: 1, writers, done, first_done, .. } if writers[member] => {
+                first_done.filter(|_| !done[member])
             }
             _ => None,
         }
     }
 
-    /// Since when a record is being written.
-    pub fn under_way(&self) -> Option<Instant> {
+    /// When the write of the current record began; None if no record is being written.
+    pub fn writing_since(&self) -> Option<Instant> {
         match self.state {
             State::Writing { since, .. } => Some(since),
             State::Idle => None,
         }
     }
 
-    /// A member that has not written its record yet is let go of: it may still read it.
-    pub fn let_go(&mut self, member: usize) {
+    /// Keeps the record's memory if an abandoned member has not finished writing it, because the member may still read
+    /// it.
+    pub fn abandon(&mut self, member: usize) {
         if let State::Writing { writers, done, .. } = self.state
             && writers[member]
             && !done[member]
@@ -112,8 +119,8 @@ impl Log {
         }
     }
 
-    /// No member reads a record any more that was let go of.
-    pub fn take_back(&mut self) {
+    /// Releases the memory of a record that an abandoned member could read.
+    pub fn reclaim(&mut self) {
         self.held = None;
     }
 
@@ -122,7 +129,7 @@ impl Log {
         self.memory.slice(self.place * DISTANCE, SIZE).unwrap_or(Window::empty())
     }
 
-    /// Wants the record written as things stand now; the generation that says so.
+    /// Requests a record of the current state; returns its generation.
     pub fn want(&mut self) -> u64 {
         self.wanted = self.wanted.max(self.writing + 1);
         self.wanted
@@ -136,7 +143,7 @@ impl Mirror {
         Request { tag: Tag::default(), operation: Operation::Write { durable: true }, sector, data }
     }
 
-    /// Regions in which members may differ, or come to differ by what is about to be done.
+    /// Regions in which members may differ, or may come to differ by requests in flight.
     pub(super) fn differing(&self, into: &mut Bitmap) {
         into.copy(&self.stale);
         into.add(&self.unflushed);
@@ -147,8 +154,8 @@ impl Mirror {
         }
     }
 
-    /// Writes the record, if that is wanted.
-    pub(super) fn go_on_log(&mut self) -> bool {
+    /// Writes the record, if one is wanted.
+    pub(super) fn advance_log(&mut self) -> bool {
         let Some(shape) = self.shape else { return false };
         let idle = self.log.state == State::Idle && !self.log.failed;
         if !idle || self.log.wanted <= self.log.writing {
@@ -157,18 +164,19 @@ impl Mirror {
         let mut next = core::mem::replace(&mut self.log.next, Bitmap::new());
         self.differing(&mut next);
         self.log.writing += 1;
-        // Until it is written, only what both records mark is marked for sure.
+        // Until the record is written, only regions that both records mark are certain to be marked.
         self.log.marked.keep(&next);
         let (generation, alone) = (self.log.writing, self.log.alone);
         let record = Superblock { shape, generation, alone, dirty: next };
         self.log.place = self.log.held.map_or(0, |held| 1 - held);
-        // A window of ours, of that size.
+        // The window has the size of a record.
         let _ = self.log.record().write(0, &record.emit());
         self.log.next = record.dirty;
         let writers = [0, 1].map(|n| self.members[n].is_in_sync());
         let left = writers.iter().filter(|writes| **writes).count();
         let since = self.clock.now();
-        self.log.state = State::Writing { left, writers, done: [false; 2], since, answered: None };
+        self.log.state =
+            State::Writing { left, writers, done: [false; 2], since, first_done: None };
         for (member, writes) in writers.into_iter().enumerate() {
             if writes {
                 self.issue(member, Job::Log);
@@ -180,25 +188,26 @@ impl Mirror {
     pub(super) fn end_log(&mut self, member: usize, result: Result<(), VolumeError>) {
         match result {
             Ok(()) => self.members[member].next_record ^= 1,
-            // It may be torn, and is written again before the one that is whole.
+            // After an error the record may be torn. `next_record` stays, so that the next write replaces it and not
+            // the valid one.
             Err(VolumeError::Lost) => {
-                self.lose(member);
+                self.handle_loss(member);
                 if self.members[member].is_in_sync() {
-                    // The last one: it writes it, and the next flush tells.
+                    // The last member in sync: it writes the record again, and the next flush reports the loss.
                     return self.issue(member, Job::Log);
                 }
             }
             Err(error) => self.drop_member(member, Why::Failed(error)),
         }
-        let State::Writing { left, writers, mut done, since, answered } = self.log.state else {
+        let State::Writing { left, writers, mut done, since, first_done } = self.log.state else {
             return;
         };
         done[member] = result.is_ok();
         if left > 1 {
             let now = self.clock.now();
-            let answered = answered.or(result.is_ok().then_some(now));
+            let first_done = first_done.or(result.is_ok().then_some(now));
             let left = left - 1;
-            self.log.state = State::Writing { left, writers, done, since, answered };
+            self.log.state = State::Writing { left, writers, done, since, first_done };
             self.clock.wake_at(now + self.timeout);
             return;
         }
@@ -209,22 +218,22 @@ impl Mirror {
             self.log.marked.copy(&self.log.next);
             return;
         }
-        // Requests that wait for it fail.
+        // Requests that wait for the record fail.
         self.log.failed = true;
         self.log.want();
         self.log.marked.clear_all();
     }
 
-    /// A member may have lost what was not flushed. It is left out; if it is the last one, nobody
-    /// else has that, and the user hears of it with the next flush.
-    pub(super) fn lose(&mut self, member: usize) {
+    /// A member may have lost unflushed writes. It is left out. If it is the last one in sync, no copy
+    /// exists, and the user's next flush fails.
+    pub(super) fn handle_loss(&mut self, member: usize) {
         let [one, other] = [member, 1 - member].map(|n| self.members[n].is_in_sync());
         self.lost |= one && !other;
         self.drop_member(member, Why::Failed(VolumeError::Lost));
     }
 
-    /// A member failed: it gets nothing any more, and that is written down before anything else
-    /// is answered that it may have missed. The last member stays.
+    /// Leaves out a member: it gets no more requests, and that is recorded before any write that it may have missed
+    /// completes. The last member in sync stays.
     pub(super) fn drop_member(&mut self, member: usize, why: Why) {
         let other = 1 - member;
         let in_sync = self.members[member].is_in_sync();
@@ -239,7 +248,7 @@ impl Mirror {
         self.resync.growth = None;
         if in_sync || !self.log.alone {
             self.log.alone = true;
-            self.log.dropped = self.log.want();
+            self.log.drop_generation = self.log.want();
         }
         self.set_member(member, MemberState::Out);
         self.members[member].retry_at = self.resync.not_before;
@@ -247,6 +256,6 @@ impl Mirror {
         status.dropped += 1;
         status.why[member] = Some(why);
         self.status.set(status);
-        self.tell();
+        self.publish_status();
     }
 }

@@ -1,4 +1,4 @@
-//! A member.
+//! A member of a mirror and its state.
 
 use super::DEPTH;
 use super::buffers::Piece;
@@ -12,35 +12,35 @@ use drivers::hal::{Instant, Window};
 pub(super) struct Member {
     pub volume: Box<dyn Volume>,
     pub state: MemberState,
-    /// Requests given to it that have not ended.
+    /// Jobs for it that have not ended.
     pub in_flight: usize,
-    /// Writes at which it was the first to be done, less those at which it was the last.
+    /// Writes that it completed first, minus writes that it completed last.
     pub lead: i32,
-    /// Its records are read into here, …
+    /// Memory that its records are read into.
     pub records: Window,
-    /// … and this is the newest one, once they were read.
+    /// Its newest record, from when the records were read until the mirror starts.
     pub record: Option<Superblock>,
-    /// Which of the two is written next: not the newest one that is whole, by all that is known.
+    /// Which of its two records is written next: never the newest valid one.
     pub next_record: usize,
     pub was_read: bool,
     pub reading: bool,
-    /// When it was asked for a sign of life that it has not given yet.
+    /// When the probe in flight was sent.
     pub probe: Option<Instant>,
-    /// When it failed to give one, if it has given none since.
+    /// When a probe failed, if none has succeeded since.
     pub failed_probe: Option<(Instant, VolumeError)>,
-    /// When it is asked for one next, if it has nothing to do.
+    /// When the next probe may be sent.
     pub watch_at: Instant,
-    /// When it was asked for the last one that it gave, …
-    pub there: Instant,
-    /// … and when it last gave one after a while.
-    pub back: Instant,
-    /// Since when the operator wants to do without it.
+    /// When the last successful probe was sent.
+    pub alive_at: Instant,
+    /// When it last answered a probe late.
+    pub recovered_at: Instant,
+    /// When the operator detached it.
     pub detached: Option<Instant>,
-    /// Not tried again before this, once it is out.
+    /// While it is out: not tried again before this time.
     pub retry_at: Instant,
-    /// What it had was given up, and it may still be at it.
-    pub let_go: bool,
-    /// Memory that it may use until then.
+    /// Its jobs were given up, and it may still execute them.
+    pub abandoned: bool,
+    /// Memory that it may access while it is abandoned.
     pub held: Vec<Piece>,
 }
 
@@ -59,11 +59,11 @@ impl Member {
             probe: None,
             failed_probe: None,
             watch_at: Instant::ZERO,
-            there: Instant::ZERO,
-            back: Instant::ZERO,
+            alive_at: Instant::ZERO,
+            recovered_at: Instant::ZERO,
             detached: None,
             retry_at: Instant::ZERO,
-            let_go: false,
+            abandoned: false,
             held: Vec::with_capacity(DEPTH),
         }
     }
@@ -73,7 +73,7 @@ impl Member {
         self.state == MemberState::InSync
     }
 
-    /// Whether it gets what is written.
+    /// Whether writes go to it.
     pub fn is_written(&self) -> bool {
         matches!(self.state, MemberState::InSync | MemberState::Syncing)
     }

@@ -1,19 +1,19 @@
-//! Two volumes of any kind that hold the same. Writes go to both, reads to the faster one that is
-//! in sync. A member that fails is left out; when it is back, the regions that were written
-//! meanwhile are copied to it. Which regions those are, and which may differ after a power cut, is
-//! kept on the members themselves (`superblock`, `log`): a region is marked there before it is written, and
-//! that a member is left out is written down before any write is answered that it has missed.
+//! A mirror of two volumes of any kind. Writes go to both members, reads to the faster member in
+//! sync. A member that fails is left out; when it returns, the regions that were written
+//! meanwhile are copied to it. Records on the members (`superblock`, `log`) list these regions, and regions that may
+//! differ after a power cut. A region is marked there before it is written. That a member is left out is recorded
+//! before any write that it missed completes.
 //!
-//! Never stale: requests that overlap a write wait for its end, a member that was left out is not
-//! read before all of it is copied, and after a power cut a member alone is not used unless it
-//! knows that the other one was left out.
+//! Reads never return stale data: requests that overlap a write wait for its end, a member that was left out is not
+//! read before all of it is copied, and after a power cut a single member is not used unless its record
+//! says that the other one was left out.
 //!
-//! A member that does not answer is left out as one that failed, if the other one is there
-//! (`patience`). What it has of requests, record and copy is let go of, and nothing waits for that. A disk keeps the
-//! memory of what it has, so that data for disks goes through memory of the mirror's own (`buffers`): one copy.
+//! A member that does not respond is left out like a failed one, if the other one responds
+//! (`patience`). Its requests, record and copy are abandoned, and nothing waits for them. A disk may access the
+//! memory of abandoned requests, so data for disks is copied once through bounce buffers (`buffers`).
 //!
-//! It discards and zeroes if both members can. It grows when its operator wants that (`grow`). Its owner sets its [`Clock`],
-//! and calls [`Volume::tend`] when that says so, and about once a second.
+//! The mirror supports discard and write-zeroes if both members do. It grows on the operator's request (`grow`). Its
+//! owner sets its [`Clock`], and calls [`Volume::tend`] at the clock's deadline and about once a second.
 
 mod assemble;
 mod bitmap;
@@ -52,12 +52,12 @@ use requests::Slot;
 use resync::Resync;
 use slots::Slots;
 
-/// Requests at a time.
+/// Most requests in flight.
 const DEPTH: usize = 64;
-/// Sectors at the start of a member that are the mirror's own.
+/// Sectors at the start of a member that the mirror reserves for its records.
 pub const RESERVED: u64 = 64;
 
-/// What the members' records say of the mirror.
+/// Identity and size of a mirror, as in the members' records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     uuid: [u8; 16],
@@ -71,40 +71,41 @@ pub struct Mirror {
     /// None before the members' records were read.
     shape: Option<Shape>,
     start: Start,
-    /// The member that is in sync, if only one is.
+    /// The only member in sync, while the other one is not.
     source: usize,
     slots: Slots,
     buffers: Buffers,
     /// Requests that have not been issued, in order.
     waiting: VecDeque<usize>,
-    /// Requests that are done but for the log.
+    /// Requests that wait only for the record.
     unlogged: VecDeque<usize>,
-    /// What a member had no room for.
+    /// Jobs to submit to members.
     todo: VecDeque<(usize, Job)>,
     ended: VecDeque<Ended>,
     done: VecDeque<Completion>,
     log: Log,
-    /// Regions written since the last flush, and before a flush that is under way.
+    /// Regions written since the last flush began.
     unflushed: Bitmap,
+    /// Regions written before the flush in flight.
     flushing: Bitmap,
     /// Regions in which the member that is not in sync may differ.
     stale: Bitmap,
     resync: Resync,
-    /// What a member has refused although its shape says that it can.
+    /// Operations that a member rejected although its geometry advertises them.
     refused: Features,
-    /// Acknowledged writes may be lost on both members, and the user was not told.
+    /// Acknowledged writes may be lost on both members, and no flush has reported it yet.
     lost: bool,
     status: Rc<Cell<Status>>,
     clock: Clock,
-    /// How long a member is waited for while the other one is there.
+    /// Timeout of a member while the other one responds.
     timeout: Duration,
-    /// The operator wants the member used that can be read.
+    /// The operator's request to start from the one member that can be read.
     forced: Rc<Cell<bool>>,
-    /// The operator wants it taken apart: no more is copied.
+    /// The operator's request to dissolve the mirror: no more parts are copied.
     ending: Rc<Cell<bool>>,
-    /// The operator wants to do without these members.
+    /// The operator's request to leave out these members.
     detached: Rc<Cell<[bool; 2]>>,
-    /// The operator wants it to take the space that its members have.
+    /// The operator's request to grow to the size of the members.
     growing: Rc<Cell<bool>>,
     /// All of its memory.
     memory: Window,
@@ -114,29 +115,29 @@ impl Mirror {
     /// Bytes of memory that a mirror needs.
     pub const MEMORY: usize = assemble::MEMORY + resync::MEMORY;
 
-    /// A mirror of two members whose records say that they are one. It has no sectors before it
-    /// has read them. `memory` is of [`Mirror::MEMORY`] bytes; more is for data under way, which a member needs that
-    /// does not [release memory](Volume::releases_memory). Without it the mirror waits for such a member.
+    /// A mirror of two members whose records belong to one mirror. It has no sectors before it
+    /// has read them. `memory` has at least [`Mirror::MEMORY`] bytes. The rest is for bounce buffers, which are needed
+    /// for a member that does not [release memory](Volume::releases_memory): without them the mirror waits for such a
+    /// member however long it takes.
     pub fn assemble(members: [Box<dyn Volume>; 2], memory: Window) -> Self {
         Self::new(members, memory, Start::Assemble { force: false })
     }
 
-    /// A new mirror with that name: what the first member holds is copied to the second one.
-    /// What lies in the first 64 sectors of both is lost.
+    /// A new mirror with that UUID: the first member is copied to the second one.
+    /// The contents of the first 64 sectors of both are lost.
     pub fn create(members: [Box<dyn Volume>; 2], memory: Window, uuid: [u8; 16]) -> Self {
         Self::new(members, memory, Start::Create(uuid))
     }
 
-    /// How long a member is waited for, unless [`Mirror::with_timeout`] says something else.
+    /// Default timeout of a member.
     pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// The same with a clock of its owner's, and another patience with a member that does not answer
-    /// while the other one does.
+    /// Sets the owner's clock, and the timeout of a member while the other one responds.
     pub fn with_timeout(self, clock: Clock, timeout: Duration) -> Self {
         Mirror { clock, timeout, ..self }
     }
 
-    /// Uses the one member that can be read, although the other may be newer.
+    /// Starts from the one member that can be read, although the other may be newer.
     pub fn force(mut self) -> Self {
         self.start = Start::Assemble { force: true };
         self
@@ -180,40 +181,40 @@ impl Mirror {
         }
     }
 
-    /// How it stands, for the console; changes as the mirror does.
+    /// Status for the console; the mirror updates it.
     pub fn status(&self) -> Rc<Cell<Status>> {
         self.status.clone()
     }
 
-    /// Set to true, it has the mirror do what [`Mirror::force`] does, when it is next tended.
+    /// Request of the operator. If set to true, the next `tend` does what [`Mirror::force`] does.
     pub fn forced(&self) -> Rc<Cell<bool>> {
         self.forced.clone()
     }
 
-    /// Set to true, it has the mirror copy no more, so that it comes to be idle.
+    /// Request of the operator. If set to true, the mirror copies no more parts, so that it becomes idle.
     pub fn ending(&self) -> Rc<Cell<bool>> {
         self.ending.clone()
     }
 
-    /// Set to true, it has the mirror take the space that its members have got, if both are in sync.
+    /// Request of the operator. If set to true, the mirror grows to the size of its members, if both are in sync.
     pub fn growing(&self) -> Rc<Cell<bool>> {
         self.growing.clone()
     }
 
-    /// Members for which it is true are left out when the mirror is next tended and the other one answers, until it is
-    /// false again. The last one in sync is not left out: then it is set to false.
+    /// Request of the operator. A member whose entry is true is left out once the other one has responded, until the
+    /// entry is false again. The last member in sync is not left out: the mirror sets its entry to false.
     pub fn detached(&self) -> Rc<Cell<[bool; 2]>> {
         self.detached.clone()
     }
 
-    /// Whether any member may lose what was not flushed.
+    /// Whether any member may lose unflushed writes.
     fn is_cached(&self) -> bool {
         self.members
             .iter()
             .any(|member| member.volume.geometry().features.contains(Features::VOLATILE_CACHE))
     }
 
-    /// The regions of a stretch of sectors.
+    /// The regions of a range of sectors.
     fn regions(&self, sector: u64, sectors: u64) -> core::ops::Range<usize> {
         let size = self.shape.map_or(1, |shape| shape.region_sectors);
         (sector / size) as usize..(sector + sectors).div_ceil(size) as usize
@@ -230,7 +231,7 @@ impl Volume for Mirror {
         geometry.logical_block = known.clone().map(|s| s.logical_block).max().unwrap_or(512);
         geometry.physical_block = known.clone().map(|s| s.physical_block).max().unwrap_or(512);
         geometry.max_transfer = known.clone().map(|s| s.max_transfer).min().unwrap_or(512);
-        // What one of them cannot do would not be done to both.
+        // An operation has to be supported by both members.
         let offered = Features::DISCARD | Features::WRITE_ZEROES;
         let common = known.clone().map(|shape| shape.features).reduce(|all, other| all & other);
         geometry.features = common.unwrap_or(Features::empty()) & (offered - self.refused);
@@ -254,17 +255,17 @@ impl Volume for Mirror {
         let slot = Slot::new(*request, self.clock.now());
         let slot = self.slots.insert(slot).ok_or(VolumeError::Busy)?;
         self.waiting.push_back(slot);
-        self.go_on();
+        self.make_progress();
         Ok(Submitted::Pending)
     }
 
-    /// Members are told when they are given something.
+    /// `make_progress` flushes the queues of the members.
     fn flush_queue(&mut self) {}
 
     fn poll(&mut self) -> Option<Completion> {
         if self.done.is_empty() {
             self.take_completions();
-            self.go_on();
+            self.make_progress();
         }
         self.done.pop_front()
     }
@@ -292,11 +293,11 @@ impl Volume for Mirror {
             self.start = Start::Assemble { force: true };
         }
         self.detach(now);
-        self.tend_members(now);
+        self.check_members(now);
         self.start_growing();
-        self.go_on();
-        self.lose_patience(now);
-        self.go_on();
-        self.tell();
+        self.make_progress();
+        self.check_timeouts(now);
+        self.make_progress();
+        self.publish_status();
     }
 }

@@ -1,18 +1,18 @@
-//! A member that does not answer. What it was asked for more than [`Mirror::timeout`] ago, while the other
-//! member is there, is given up, and the member left out. If neither answers, both are waited for, as
-//! long as they wait themselves.
+//! Timeouts of members. If a member has not completed a request within [`Mirror::timeout`] while the other
+//! member responds, its requests are given up and the member is left out. If neither responds, the mirror waits for
+//! both, for as long as the members themselves wait.
 //!
-//! A member that has nothing to do, or does not get on with what it has, is asked for a sign of life every
-//! [`WATCH`]: one that is gone is left out without anybody's asking for something. It costs requests nothing.
+//! A member that is idle, or has not completed a request for [`WATCH`], is sent a probe every [`WATCH`]. So a member
+//! that is gone is left out even without requests of the user. Requests do not wait for probes.
 //!
-//! The mirror lets go of all that the member has: requests, record and copy go on without it, and what it says of
-//! them later changes nothing. It is not asked for anything before it is idle, so that nothing from before is done
-//! after what is copied to it then, and memory that it may use until then is not used for anything else.
+//! The mirror abandons all jobs of the member: requests, record and copy proceed without it, and its later
+//! completions are ignored. The member gets no new request before it is idle, so that no old write is executed
+//! after the copy to it, and memory that it may access until then is not reused.
 //!
-//! That the other member is there shows by its answer to a probe that it was sent when the time was over.
-//! What it answered before says nothing: both may have fallen silent since, and leaving one out then only
-//! serves to lose what the other one forgets. One that was silent too gives the first as long again from
-//! when it is back.
+//! The other member counts as responding if it answers a probe that was sent after the timeout.
+//! Its earlier completions are no evidence: both members may have stopped responding since, and leaving one out then
+//! could lose data that the other one forgets. If the other member was silent too, the first gets the full timeout
+//! again from the other's return.
 
 use super::Mirror;
 use super::issue::Job;
@@ -22,12 +22,12 @@ use crate::volume::VolumeError;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How often a member is asked for a sign of life.
+/// Interval between probes of a member.
 const WATCH: Duration = Duration::from_secs(2);
 
 impl Mirror {
-    /// Leaves a member out that did not answer in time; notes when to look again.
-    pub(super) fn lose_patience(&mut self, now: Instant) {
+    /// Leaves out members that timed out, and schedules the next check.
+    pub(super) fn check_timeouts(&mut self, now: Instant) {
         for member in 0..2 {
             self.watch(member, now);
             let Some(why) = self.is_overdue(member, now) else { continue };
@@ -37,19 +37,20 @@ impl Mirror {
                 self.status.set(status);
                 self.drop_member(member, why);
             }
-            self.let_go(member);
+            self.abandon(member);
         }
-        self.note_silence(now);
+        self.update_silence(now);
     }
 
-    /// Asks a member for a sign of life that has nothing to do, or has not ended something for a while.
+    /// Probes a member that is idle, or has had a request in flight for [`WATCH`].
     fn watch(&mut self, member: usize, now: Instant) {
         let Member { probe, watch_at, in_flight, .. } = &self.members[member];
         if !self.members[member].is_written() || probe.is_some() || now < *watch_at {
             return;
         }
         let waiting = self.slots.iter().map(|slot| slot.since);
-        let oldest = waiting.chain(self.log.under_way()).chain(self.resync_waits_for(member)).min();
+        let oldest =
+            waiting.chain(self.log.writing_since()).chain(self.resync_waits_for(member)).min();
         if *in_flight == 0 || oldest.is_some_and(|since| now.since(since) >= WATCH) {
             self.members[member].watch_at = now + WATCH;
             self.probe(member, now);
@@ -62,19 +63,19 @@ impl Mirror {
         self.clock.wake_at(now + self.timeout);
     }
 
-    /// Which members do not answer, whether the mirror can do without them or not.
-    fn note_silence(&mut self, now: Instant) {
+    /// Updates which members do not respond, even those that the mirror cannot leave out.
+    fn update_silence(&mut self, now: Instant) {
         let mut status = self.status.get();
         for (member, silent) in self.members.iter().zip(&mut status.silent) {
-            let late = member.probe.filter(|&asked| now.since(asked) >= self.timeout);
+            let late = member.probe.filter(|&sent| now.since(sent) >= self.timeout);
             let since = late.or(member.failed_probe.map(|(at, _)| at));
             *silent = since.filter(|_| member.is_written()).map(|since| silent.unwrap_or(since));
         }
         self.status.set(status);
     }
 
-    /// Takes note of members that the operator wants to do without: they are left out once the other one has shown that it
-    /// is there. The last one in sync is not.
+    /// Reads the operator's requests to detach members. A member is left out once the other one has answered a
+    /// probe. The last member in sync stays.
     pub(super) fn detach(&mut self, now: Instant) {
         let mut detached = self.detached.get();
         for (member, wanted) in detached.iter_mut().enumerate() {
@@ -86,42 +87,42 @@ impl Mirror {
         self.detached.set(detached);
     }
 
-    /// Gives up all that a member has which is left out. Without memory of the mirror's own, one that may use the memory
-    /// of what was given up is waited for.
-    pub(super) fn let_go(&mut self, member: usize) {
-        let Member { volume, let_go, .. } = &mut self.members[member];
+    /// Gives up all jobs of a member that is left out. Without bounce buffers, the mirror waits instead for a member
+    /// that may access the memory of given-up requests.
+    pub(super) fn abandon(&mut self, member: usize) {
+        let Member { volume, abandoned, .. } = &mut self.members[member];
         if self.buffers.capacity() == 0 && !volume.releases_memory() {
             return;
         }
-        *let_go = true;
+        *abandoned = true;
         volume.give_up();
-        self.log.let_go(member);
+        self.log.abandon(member);
     }
 
-    /// A member that was let go of has ended all: its memory can be used again.
-    pub(super) fn take_back(&mut self, member: usize) {
-        let Member { volume, in_flight, let_go, held, .. } = &mut self.members[member];
-        if *let_go && *in_flight == 0 && volume.is_idle() {
-            *let_go = false;
+    /// Releases the memory of an abandoned member once it has ended all its jobs.
+    pub(super) fn reclaim(&mut self, member: usize) {
+        let Member { volume, in_flight, abandoned, held, .. } = &mut self.members[member];
+        if *abandoned && *in_flight == 0 && volume.is_idle() {
+            *abandoned = false;
             held.drain(..).for_each(|piece| self.buffers.give(piece));
-            self.log.take_back();
+            self.log.reclaim();
         }
     }
 
-    /// Whether patience with a member is over: it is to answer something that the other one could do, or has
-    /// done, or the operator wants to do without it, and the other one is there. It may have been left out since, for
-    /// another reason.
+    /// Whether a member is to be left out, and why: a job timed out that the other member could do or has done, a probe
+    /// failed, or the operator detached it. In addition, the other member has to respond. The member may have been left
+    /// out since, for another reason.
     fn is_overdue(&mut self, member: usize, now: Instant) -> Option<Why> {
         let other = 1 - member;
-        let Member { let_go, probe, failed_probe, detached, .. } = self.members[member];
-        if let_go || !self.members[other].is_in_sync() {
+        let Member { abandoned, probe, failed_probe, detached, .. } = self.members[member];
+        if abandoned || !self.members[other].is_in_sync() {
             return None;
         }
         let slots = self.slots.iter().filter_map(|slot| slot.waits_for(member));
         let waits = slots.chain(self.log.waits_for(member)).chain(self.resync_waits_for(member));
         let since = waits.chain(probe).min();
-        let silent =
-            since.map(|since| (since.max(self.members[other].back) + self.timeout, Why::Silent));
+        let silent = since
+            .map(|since| (since.max(self.members[other].recovered_at) + self.timeout, Why::Silent));
         let failed = failed_probe.map(|(at, error)| (at, Why::Failed(error)));
         let written = self.members[member].is_written();
         let wanted = detached.filter(|_| written).map(|at| (at, Why::Detached));
@@ -131,7 +132,7 @@ impl Mirror {
             self.clock.wake_at(deadline);
             return None;
         }
-        if self.members[other].there >= deadline {
+        if self.members[other].alive_at >= deadline {
             return Some(why);
         }
         if self.members[other].probe.is_none() {
@@ -141,12 +142,12 @@ impl Mirror {
         None
     }
 
-    /// A member has answered a probe, or failed at it.
+    /// Handles the end of a probe.
     pub(super) fn end_probe(&mut self, member: usize, result: Result<(), VolumeError>) {
         let now = self.clock.now();
-        let asked = self.members[member].probe.take();
-        match (result, asked) {
-            (Err(VolumeError::Lost), _) => self.lose(member),
+        let sent = self.members[member].probe.take();
+        match (result, sent) {
+            (Err(VolumeError::Lost), _) => self.handle_loss(member),
             (Err(error), Some(_)) if self.members[member].is_written() => {
                 let failed = &mut self.members[member].failed_probe;
                 if failed.is_none() {
@@ -154,11 +155,11 @@ impl Mirror {
                     self.clock.wake_at(now);
                 }
             }
-            (Ok(()), Some(asked)) => {
+            (Ok(()), Some(sent)) => {
                 self.members[member].failed_probe = None;
-                self.members[member].there = asked;
-                if now - asked > self.timeout / 4 {
-                    self.members[member].back = now;
+                self.members[member].alive_at = sent;
+                if now - sent > self.timeout / 4 {
+                    self.members[member].recovered_at = now;
                 }
                 self.clock.wake_at(now);
             }

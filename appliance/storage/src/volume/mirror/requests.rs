@@ -1,4 +1,4 @@
-//! Requests of the mirror's user.
+//! Requests of the mirror's user: their order, their steps on the members, and their completion.
 
 use super::buffers::Piece;
 use super::issue::Job;
@@ -7,7 +7,7 @@ use super::{Mirror, Resync};
 use crate::volume::{Completion, Operation, Request, VolumeError};
 use drivers::hal::{Features, Instant, Window};
 
-/// What a member does for a request.
+/// State of a request on a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     None,
@@ -15,32 +15,32 @@ enum Step {
     Ended(Result<(), VolumeError>),
 }
 
-/// A request.
+/// A request of the user.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub request: Request,
     steps: [Step; 2],
-    /// Where members find its data, or put it, if not in the user's memory.
+    /// Bounce buffer for its data; None if members access the user's memory.
     piece: Option<Piece>,
-    /// It has been given to members.
+    /// It was issued to members.
     issued: bool,
-    /// A flush that stands for [`Mirror::flushing`].
+    /// A flush that makes the regions in [`Mirror::flushing`] durable.
     flushes: bool,
-    /// When it was given to members, or before that when it came.
+    /// When it was issued to members, or before that when it arrived.
     pub since: Instant,
-    /// When the first of two members had done it.
-    answered: Option<Instant>,
+    /// When the first member completed it.
+    first_done: Option<Instant>,
 }
 
 impl Slot {
     pub fn new(request: Request, now: Instant) -> Self {
         let steps = [Step::None; 2];
-        let (piece, answered) = (None, None);
-        Slot { request, steps, piece, issued: false, flushes: false, since: now, answered }
+        let (piece, first_done) = (None, None);
+        Slot { request, steps, piece, issued: false, flushes: false, since: now, first_done }
     }
 
-    /// A member is back in sync: it can be asked what it was asked before. Writes were done to it meanwhile.
-    pub fn asks_again(&mut self, member: usize) {
+    /// Allows a retry on a member that is in sync again. Not for writes, which it has got while it was syncing.
+    pub fn allow_retry(&mut self, member: usize) {
         if let (false, Step::Ended(_)) = (self.writes(), self.steps[member]) {
             self.steps[member] = Step::None;
         }
@@ -56,12 +56,12 @@ impl Slot {
         self.issued && self.reads() && self.piece.is_none()
     }
 
-    /// Since when this member alone is waited for; None if it is not.
+    /// Since when the request waits for this member alone; None if it does not.
     pub fn waits_for(&self, member: usize) -> Option<Instant> {
         match self.steps {
             steps if steps[member] != Step::Sent => None,
             _ if self.reads() => Some(self.since),
-            steps => self.answered.filter(|_| steps[1 - member] == Step::Ended(Ok(()))),
+            steps => self.first_done.filter(|_| steps[1 - member] == Step::Ended(Ok(()))),
         }
     }
 
@@ -87,7 +87,7 @@ impl Slot {
         }
     }
 
-    /// What a member has to be able to do for it.
+    /// Feature that a member needs for it.
     fn feature(&self) -> Features {
         match self.request.operation {
             Operation::Discard { .. } => Features::DISCARD,
@@ -100,19 +100,19 @@ impl Slot {
         self.request.operation == Operation::Flush
     }
 
-    /// Whether its end promises that what was written before is kept.
+    /// Whether its success promises that earlier writes are durable.
     fn is_durable(&self) -> bool {
         self.is_flush() || self.request.operation == Operation::Write { durable: true }
     }
 
-    fn meets(&self, sector: u64, sectors: u64) -> bool {
+    fn overlaps(&self, sector: u64, sectors: u64) -> bool {
         !self.is_flush()
             && self.request.sector < sector + sectors
             && sector < self.request.sector + self.sectors()
     }
 }
 
-/// Why a member is left out whose part of a request ended so.
+/// Reason for leaving out a member with this result of a request.
 fn why(result: Option<Result<(), VolumeError>>) -> Why {
     match result {
         Some(Err(error)) => Why::Failed(error),
@@ -120,8 +120,8 @@ fn why(result: Option<Result<(), VolumeError>>) -> Why {
     }
 }
 
-/// An error that says something of the request, not of the member.
-fn blames_request(error: VolumeError) -> bool {
+/// Whether the request caused the error, not the member.
+fn is_request_error(error: VolumeError) -> bool {
     match error {
         VolumeError::Busy | VolumeError::Io | VolumeError::Lost => false,
         VolumeError::Invalid
@@ -139,14 +139,14 @@ impl Mirror {
         Ok(Request { sector, data, ..slot.request })
     }
 
-    /// Where the data of a request lies for members.
+    /// The memory that members access for a request.
     fn data_of(&self, slot: &Slot) -> Window {
         let data = slot.request.data;
         slot.piece.map_or(data, |piece| self.buffers.window(piece, data.len()))
     }
 
-    /// Whether a request needs memory of the mirror's own: a member that keeps using the memory of what was given up
-    /// may have to be let go of. The only one that is used never is.
+    /// Whether a request needs a bounce buffer, because a member that may access the memory of given-up requests may
+    /// have to be abandoned. The only member in use is never abandoned.
     fn needs_piece(&self, slot: &Slot) -> bool {
         let needs =
             |member: &super::Member| member.is_written() && !member.volume.releases_memory();
@@ -156,14 +156,14 @@ impl Mirror {
             && self.buffers.capacity() > 0
     }
 
-    /// Gives a request the memory that it needs; false if there is none now.
+    /// Allocates the bounce buffer that a request needs; false if none is free now.
     fn take_piece(&mut self, number: usize, slot: &Slot) -> bool {
         if !self.needs_piece(slot) {
             return true;
         }
         let Some(piece) = self.buffers.take(slot.request.data.len()) else { return false };
         let window = self.buffers.window(piece, slot.request.data.len());
-        // As long.
+        // Both have the same length.
         let copied = !slot.writes() || window.write_window(0, &slot.request.data).is_ok();
         debug_assert!(copied, "no request is larger than the memory");
         if let Some(known) = self.slots.get_mut(number) {
@@ -172,27 +172,27 @@ impl Mirror {
         true
     }
 
-    /// A request needs its memory no more. A member that was let go of may.
+    /// Releases the bounce buffer of a request, unless an abandoned member may still access it.
     fn give_piece(&mut self, slot: &Slot) {
         let Some(piece) = slot.piece else { return };
-        let user = (0..2).find(|&n| self.members[n].let_go && slot.steps[n] != Step::None);
+        let user = (0..2).find(|&n| self.members[n].abandoned && slot.steps[n] != Step::None);
         match user {
             Some(member) => self.members[member].held.push(piece),
             None => self.buffers.give(piece),
         }
     }
 
-    /// Whether a write that was issued overlaps a stretch of sectors.
+    /// Whether an issued write overlaps a range of sectors.
     pub(super) fn is_written_to(&self, sector: u64, sectors: u64) -> bool {
         let mut slots = self.slots.iter();
-        slots.any(|slot| slot.issued && slot.writes() && slot.meets(sector, sectors))
+        slots.any(|slot| slot.issued && slot.writes() && slot.overlaps(sector, sectors))
     }
 
-    /// Issues requests that waited, as far as they can be.
+    /// Issues waiting requests that can start.
     pub(super) fn start_waiting(&mut self) -> bool {
         let mut moved = false;
         let mut at = 0;
-        // Who waits for memory is not overtaken by those who need less.
+        // A request that waits for a bounce buffer is not overtaken by later requests that need a smaller one.
         let mut short = false;
         while let Some(&number) = self.waiting.get(at) {
             let Some(slot) = self.slots.get(number) else { break };
@@ -202,20 +202,21 @@ impl Mirror {
                 moved = true;
                 continue;
             }
-            let may = self.may_start(&slot, at) && !(short && self.needs_piece(&slot));
-            if may && self.take_piece(number, &slot) {
+            let startable = self.may_start(&slot, at) && !(short && self.needs_piece(&slot));
+            if startable && self.take_piece(number, &slot) {
                 self.waiting.remove(at);
                 self.start(number);
                 moved = true;
             } else {
-                short |= may;
+                short |= startable;
                 at += 1;
             }
         }
         moved
     }
 
-    /// Whether nothing stands in the way of the request at a place of the queue.
+    /// Whether the request at a place of the queue may be issued: no earlier request overlaps it, and the record marks
+    /// the regions that it writes.
     fn may_start(&mut self, slot: &Slot, place: usize) -> bool {
         if slot.is_flush() {
             return true;
@@ -224,7 +225,7 @@ impl Mirror {
         let mut earlier = self.waiting.iter().take(place);
         let overtakes = earlier.any(|&other| {
             self.slots.get(other).is_some_and(|other| {
-                (other.writes() || slot.writes()) && other.meets(sector, sectors)
+                (other.writes() || slot.writes()) && other.overlaps(sector, sectors)
             })
         });
         if overtakes || self.is_written_to(sector, sectors) {
@@ -262,7 +263,7 @@ impl Mirror {
             *known = Slot { steps, issued: true, flushes, since: now, ..slot };
         }
         if slot.reads() {
-            // A write's time runs from the first answer.
+            // The timeout of a write begins with the first member's completion.
             self.clock.wake_at(now + self.timeout);
         }
         for (member, step) in steps.into_iter().enumerate() {
@@ -272,8 +273,8 @@ impl Mirror {
         }
     }
 
-    /// The member to read from: the one with less to do, or else the one that is first to be done
-    /// with most writes.
+    /// The member to read from: the one with fewer jobs in flight, or else the one that completes
+    /// most writes first.
     fn fastest(&self) -> usize {
         if !self.members.iter().all(super::Member::is_in_sync) {
             return self.source;
@@ -282,7 +283,7 @@ impl Mirror {
         usize::from(burden(1) < burden(0))
     }
 
-    /// A member is done with its part.
+    /// Handles the end of a request on a member.
     pub(super) fn end_step(
         &mut self,
         number: usize,
@@ -290,19 +291,19 @@ impl Mirror {
         result: Result<(), VolumeError>,
     ) {
         if result == Err(VolumeError::Lost) {
-            self.lose(member);
+            self.handle_loss(member);
             if self.members[member].is_in_sync() {
-                // The last one: it does this, and the next flush tells.
+                // The last member in sync: it executes the request again, and the next flush reports the loss.
                 return self.issue(member, Job::User(number));
             }
         }
         let Some(mut slot) = self.slots.get(number) else { return };
         if result == Err(VolumeError::Unsupported) {
-            // Nobody is to lose a member by it again.
+            // No later request may cost a member for this.
             self.refused |= slot.feature();
         }
         if result.is_ok() {
-            slot.answered.get_or_insert(self.clock.now());
+            slot.first_done.get_or_insert(self.clock.now());
         }
         let first = slot.steps[1 - member] == Step::Sent;
         slot.steps[member] = Step::Ended(result);
@@ -325,17 +326,18 @@ impl Mirror {
     }
 
     fn end_read(&mut self, number: usize, member: usize, result: Result<(), VolumeError>) {
-        let sound = self.members[member].is_in_sync();
+        let in_sync = self.members[member].is_in_sync();
         let other = 1 - member;
         let tried = self.slots.get(number).is_some_and(|slot| slot.steps[other] != Step::None);
         match result {
-            Ok(()) if sound => self.finish(number, Ok(())),
-            // From a member that has failed meanwhile it may be stale.
+            Ok(()) if in_sync => self.finish(number, Ok(())),
+            // Data from a member that was left out meanwhile may be stale.
             _ if self.members[other].is_in_sync() && !tried => {
-                if self.members[member].let_go
+                if self.members[member].abandoned
                     && let Some(slot) = self.slots.get(number)
                 {
-                    // It may still read into that. The other one is not let go of meanwhile.
+                    // The abandoned member may still read into the piece. The other one is the last in sync and is
+                    // not abandoned, so it needs no piece.
                     self.give_piece(&slot);
                     if let Some(slot) = self.slots.get_mut(number) {
                         slot.piece = None;
@@ -351,34 +353,34 @@ impl Mirror {
         }
     }
 
-    /// All members are done with a write or a flush.
+    /// Handles the end of a write or a flush on all members.
     fn end_write(&mut self, number: usize, slot: &Slot) {
         let ended = |n: usize| match slot.steps[n] {
             Step::Ended(result) => Some(result),
             Step::None | Step::Sent => None,
         };
-        let good = (0..2).any(|n| self.members[n].is_in_sync() && ended(n) == Some(Ok(())));
-        // One is back in sync since, and the one that was asked is left out meanwhile.
-        let unasked = (0..2).find(|&n| self.members[n].is_in_sync() && slot.steps[n] == Step::None);
-        if let (false, Some(member)) = (good, unasked) {
+        let succeeded = (0..2).any(|n| self.members[n].is_in_sync() && ended(n) == Some(Ok(())));
+        // A member came back into sync after the request was issued, and the one that executed it was left out.
+        let untried = (0..2).find(|&n| self.members[n].is_in_sync() && slot.steps[n] == Step::None);
+        if let (false, Some(member)) = (succeeded, untried) {
             if let Some(known) = self.slots.get_mut(number) {
                 known.steps[member] = Step::Sent;
             }
             return self.issue(member, Job::User(number));
         }
         let error = (0..2).find_map(|n| ended(n).and_then(Result::err));
-        let told = slot.is_durable() && core::mem::take(&mut self.lost);
-        let result = match (good, error) {
-            (true, _) if told => Err(VolumeError::Io),
+        let reports_loss = slot.is_durable() && core::mem::take(&mut self.lost);
+        let result = match (succeeded, error) {
+            (true, _) if reports_loss => Err(VolumeError::Io),
             (true, _) => Ok(()),
             (false, error) => Err(error.unwrap_or(VolumeError::Io)),
         };
-        if good {
+        if succeeded {
             (0..2)
                 .filter(|&n| ended(n).is_some_and(|r| r.is_err()))
                 .for_each(|n| self.drop_member(n, why(ended(n))));
-        } else if !result.is_err_and(blames_request) {
-            // Members may differ now; the user was told that this failed.
+        } else if !result.is_err_and(is_request_error) {
+            // Members may differ now, and the request fails.
             let other = 1 - self.source;
             self.drop_member(other, why(ended(other)));
             if slot.writes() {
@@ -394,16 +396,16 @@ impl Mirror {
             }
             self.flushing.clear_all();
         }
-        if result.is_ok() && self.log.dropped > self.log.durable {
+        if result.is_ok() && self.log.drop_generation > self.log.durable {
             self.unlogged.push_back(number);
         } else {
             self.finish(number, result);
         }
     }
 
-    /// Answers what waited for the log to say that a member is left out.
-    pub(super) fn answer_logged(&mut self) -> bool {
-        let result = match (self.log.dropped <= self.log.durable, self.log.failed) {
+    /// Completes requests that waited for a record that a member is left out.
+    pub(super) fn complete_logged(&mut self) -> bool {
+        let result = match (self.log.drop_generation <= self.log.durable, self.log.failed) {
             (true, _) => Ok(()),
             (false, true) => Err(VolumeError::Io),
             (false, false) => return false,
@@ -419,11 +421,11 @@ impl Mirror {
     fn finish(&mut self, number: usize, result: Result<(), VolumeError>) {
         if let Some(slot) = self.slots.remove(number) {
             if result.is_ok() && slot.reads() && slot.piece.is_some() {
-                // As long.
+                // Both have the same length.
                 let _ = slot.request.data.write_window(0, &self.data_of(&slot));
             }
             self.give_piece(&slot);
-            // What a member lost is nothing that the user could do anything about.
+            // The user cannot act on a member's `Lost` or `Busy`.
             let result = result.map_err(|error| match error {
                 VolumeError::Lost | VolumeError::Busy => VolumeError::Io,
                 error => error,
@@ -434,7 +436,7 @@ impl Mirror {
 }
 
 impl Resync {
-    /// Whether a stretch is being copied, so that nobody may write to it.
+    /// Whether a range of sectors is being copied, so that no write to it may start.
     pub fn claims(&self, sector: u64, sectors: u64) -> bool {
         self.claimed().is_some_and(|claim| sector < claim.end && claim.start < sector + sectors)
     }

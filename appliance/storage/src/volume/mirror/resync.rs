@@ -1,4 +1,4 @@
-//! A member that is behind is brought up to date, region by region.
+//! Resynchronisation: copies stale regions to a member that missed writes.
 
 use super::bitmap::Bitmap;
 use super::grow::Growth;
@@ -11,11 +11,11 @@ use crate::volume::{Operation, Request, Tag, VolumeError};
 use core::ops::Range;
 use drivers::hal::{Instant, Window};
 
-/// Bytes copied at a time, and at most in one turn of the loop: members in memory are done at once,
-/// and would keep everybody else waiting until all is copied.
+/// Bytes copied at a time, and at most in one round of the loop: members in memory complete at once,
+/// and would delay all other work of the loop until all regions are copied.
 pub(super) const MEMORY: usize = 64 << 10;
 
-/// The region of what is copied while the mirror grows: it has none yet.
+/// Region of a part that is copied while the mirror grows: the part has no region yet.
 const NO_REGION: usize = usize::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,21 +23,21 @@ enum Phase {
     Idle,
     /// A member without a record gets one, in both places.
     Stamping,
-    /// A stretch of a region is to be copied once no write is under way in it.
+    /// A part of a region is to be copied once no write to it is in flight.
     Claimed(usize, Range<u64>),
     Reading(usize, Range<u64>),
     Writing(usize, Range<u64>),
-    /// What was copied is made durable: now and then, so that the copying goes on there after a power
-    /// cut, and when all is copied …
+    /// The copy is flushed: at checkpoints, so that a copy resumes there after a power
+    /// cut, and when all regions are copied.
     Flushing,
-    /// What the mirror grows by is copied and durable.
+    /// The space that the mirror grows by is copied and durable.
     Growing,
-    /// … and the record of that generation says that nobody is left out.
+    /// All regions are copied. The record of that generation says that no member is left out.
     Recording(u64),
 }
 
 impl Phase {
-    /// Whether it is a step of growing: what is copied has no region yet.
+    /// Whether the phase belongs to growth.
     fn is_of_growth(&self) -> bool {
         match self {
             Phase::Claimed(region, _) | Phase::Reading(region, _) | Phase::Writing(region, _) => {
@@ -49,24 +49,25 @@ impl Phase {
     }
 }
 
-/// The copying.
+/// State of the copy.
 pub(super) struct Resync {
     buffer: Window,
     phase: Phase,
-    /// Which member was last given something to do for it, and when.
+    /// Member that got the last job of the copy.
     member: usize,
+    /// When it got that job.
     since: Instant,
     /// The mirror grows.
     pub growth: Option<Growth>,
-    /// What was copied is to be made durable, and written down.
+    /// A checkpoint is due: the copy is to be flushed and recorded.
     pub checkpoint: bool,
     pub checkpoint_at: Instant,
-    /// A part may be copied in this turn.
-    pub turn: bool,
-    /// Regions that were copied, but not made durable.
+    /// A part may be copied in this round of the loop.
+    pub may_copy: bool,
+    /// Regions that were copied and not flushed.
     pub copied_regions: Bitmap,
     pub copied: u64,
-    /// The member that is behind has no record of this mirror.
+    /// The member that is copied to has no record of this mirror.
     pub stamp: bool,
     /// When a member that fails now is tried again.
     pub not_before: Instant,
@@ -82,7 +83,7 @@ impl Resync {
             growth: None,
             checkpoint: false,
             checkpoint_at: Instant::ZERO,
-            turn: false,
+            may_copy: false,
             copied_regions: Bitmap::new(),
             copied: 0,
             stamp: false,
@@ -90,7 +91,7 @@ impl Resync {
         }
     }
 
-    /// The sectors that nobody may write to.
+    /// Sectors that are being copied and must not be written.
     pub fn claimed(&self) -> Option<Range<u64>> {
         match &self.phase {
             Phase::Claimed(_, part) | Phase::Reading(_, part) | Phase::Writing(_, part) => {
@@ -104,17 +105,17 @@ impl Resync {
         }
     }
 
-    /// Whether a member works on it.
-    fn is_under_way(&self) -> bool {
+    /// Whether a job of the copy is in flight.
+    fn is_in_flight(&self) -> bool {
         matches!(
             self.phase,
             Phase::Stamping | Phase::Reading(..) | Phase::Writing(..) | Phase::Flushing
         )
     }
 
-    /// Whether the next part only waits for the next turn.
+    /// Whether the next part waits only for the next round of the loop.
     pub fn wants_turn(&self) -> bool {
-        !self.turn && matches!(self.phase, Phase::Claimed(..))
+        !self.may_copy && matches!(self.phase, Phase::Claimed(..))
     }
 
     fn part_sectors(&self) -> u64 {
@@ -123,8 +124,7 @@ impl Resync {
 }
 
 impl Mirror {
-    /// The member that is copied to: one that is behind, or while the mirror grows, which it does with both in sync,
-    /// one of them.
+    /// The member that is copied to: a syncing one, or one of the two members in sync while the mirror grows.
     fn target(&self) -> Option<usize> {
         let behind = self.members.iter().position(|member| member.state == MemberState::Syncing);
         behind.or(self.resync.growth.is_some().then_some(1 - self.source))
@@ -135,9 +135,9 @@ impl Mirror {
         self.issue(member, Job::Resync);
     }
 
-    /// Since when this member has something to do for the copying.
+    /// Since when this member has a job of the copy.
     pub(super) fn resync_waits_for(&self, member: usize) -> Option<Instant> {
-        let waits = self.resync.is_under_way() && self.resync.member == member;
+        let waits = self.resync.is_in_flight() && self.resync.member == member;
         waits.then_some(self.resync.since)
     }
 
@@ -162,11 +162,11 @@ impl Mirror {
         Request { tag: Tag::default(), operation, sector, data }
     }
 
-    /// Gives a member without a record one.
+    /// Writes a record to a member that has none.
     fn stamp(&mut self, shape: Shape, target: usize) {
         let (generation, dirty) = (self.log.durable, Bitmap::new());
         let record = Superblock { shape, generation, alone: false, dirty }.emit();
-        // A window of ours, large enough.
+        // The buffer is large enough for both writes.
         self.resync.buffer.fill(0);
         let _ = self.resync.buffer.write(0, &record);
         let _ = self.resync.buffer.write(DISTANCE, &record);
@@ -174,7 +174,7 @@ impl Mirror {
         self.issue_resync(target);
     }
 
-    /// The mirror grows: the next part is to be copied, or what is copied made durable.
+    /// Growth: copies the next part, or flushes the copy.
     fn copy_more(&mut self, target: usize) {
         let growth = self.resync.growth.as_ref();
         match growth.and_then(|growth| growth.part(self.resync.part_sectors())) {
@@ -186,19 +186,21 @@ impl Mirror {
         }
     }
 
-    /// Takes the next step, if nothing is under way.
-    pub(super) fn go_on_resync(&mut self) -> bool {
+    /// Starts the next step, if no job of the copy is in flight.
+    pub(super) fn advance_resync(&mut self) -> bool {
         let Some(shape) = self.shape else { return false };
         let Some(target) = self.target() else {
-            if !self.resync.is_under_way() {
+            if !self.resync.is_in_flight() {
                 self.resync.phase = Phase::Idle;
             }
             return false;
         };
         match self.resync.phase.clone() {
             Phase::Idle | Phase::Claimed(..) if self.ending.get() => false,
-            // Only once the member in sync has a record that says more.
-            Phase::Idle if self.resync.stamp && self.log.durable < self.log.dropped => false,
+            // Only once the member in sync has a record that it is alone.
+            Phase::Idle if self.resync.stamp && self.log.durable < self.log.drop_generation => {
+                false
+            }
             Phase::Idle if self.resync.stamp => {
                 self.stamp(shape, target);
                 true
@@ -228,7 +230,7 @@ impl Mirror {
             },
             Phase::Claimed(region, part) => {
                 if self.is_written_to(part.start, part.end - part.start)
-                    || !core::mem::take(&mut self.resync.turn)
+                    || !core::mem::take(&mut self.resync.may_copy)
                 {
                     return false;
                 }
@@ -237,17 +239,18 @@ impl Mirror {
                 true
             }
             Phase::Recording(_) if self.stale.first().is_some() => {
-                // The member in sync failed at a write that this one did.
+                // The member in sync failed a write that this member executed.
                 self.log.alone = true;
-                self.log.dropped = self.log.want();
+                self.log.drop_generation = self.log.want();
                 self.resync.phase = Phase::Idle;
                 true
             }
-            // A read of the other one's that could not be let go of is not to outlast its being the only one.
+            // The source cannot be abandoned while it reads into users' memory. That is safe only while it is the only
+            // member in sync.
             Phase::Recording(_) if self.source_uses_users_memory() => false,
             Phase::Recording(generation) if self.log.durable >= generation => {
                 self.set_member(target, MemberState::InSync);
-                self.slots.for_each(|slot| slot.asks_again(target));
+                self.slots.for_each(|slot| slot.allow_retry(target));
                 self.resync.copied_regions.clear_all();
                 self.log.want();
                 self.resync.phase = Phase::Idle;
@@ -262,7 +265,7 @@ impl Mirror {
         }
     }
 
-    /// Whether the member in sync reads into the memory of users, and may do so after that was given up.
+    /// Whether the member in sync reads into the memory of users, and may still do so after the request was given up.
     fn source_uses_users_memory(&self) -> bool {
         !self.members[self.source].volume.releases_memory()
             && self.slots.iter().any(Slot::reads_into_users_memory)
@@ -277,17 +280,17 @@ impl Mirror {
         }
         if let Err(error) = result {
             if error == VolumeError::Lost && member != target {
-                // It is read all the same, and the next flush tells.
-                self.lose(member);
+                // The source is the last member in sync: it is read again, and the next flush reports the loss.
+                self.handle_loss(member);
                 self.resync.phase = phase;
                 return self.issue_resync(member);
             }
             if self.resync.growth.is_some() && member != target {
-                // It is as large as it was.
+                // The growth ends, and the mirror keeps its size.
                 self.resync.growth = None;
                 return;
             }
-            // What cannot be read cannot be copied: another attempt later.
+            // The copy failed: the target is left out, and the copy is tried again later.
             return self.drop_member(target, Why::Failed(error));
         }
         match phase {
@@ -300,7 +303,7 @@ impl Mirror {
                 if let Some(growth) = &mut self.resync.growth {
                     return growth.copied(&part);
                 }
-                // Before it is forgotten that the region was stale.
+                // Before the region is removed from `stale`.
                 self.resync.copied_regions.set(region);
                 let end = ((region as u64 + 1) * shape.region_sectors).min(shape.sectors);
                 if part.end < end {
@@ -317,7 +320,7 @@ impl Mirror {
                 self.resync.phase = Phase::Recording(self.log.want());
             }
             Phase::Flushing => {
-                // What is copied is on the member: the copying goes on behind it.
+                // The copy so far is durable: record it, and continue after it.
                 self.resync.copied_regions.clear_all();
                 self.log.want();
             }

@@ -1,26 +1,26 @@
-//! The requests of a mirror's user, by number. Who looks at all of them looks at those that are there.
+//! Table of the requests of a mirror's user, by number. Iteration visits only occupied entries.
 
 use super::requests::Slot;
 use alloc::vec::Vec;
 
-/// Requests, up to a number of them.
+/// A table of requests with a fixed capacity.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// By number; with each its place in `taken`.
+    /// By number: the request and its index in `taken`.
     all: Vec<Option<(Slot, usize)>>,
     free: Vec<usize>,
-    /// Numbers of those that are there, in no order.
+    /// Numbers of the occupied entries, unordered.
     taken: Vec<usize>,
 }
 
 impl Slots {
-    /// Room for `depth` requests.
+    /// A table for `depth` requests.
     pub fn new(depth: usize) -> Self {
         let free = (0..depth).rev().collect();
         Slots { all: alloc::vec![None; depth], free, taken: Vec::with_capacity(depth) }
     }
 
-    /// Takes a request in; its number, or None if there is no room.
+    /// Adds a request and returns its number; None if the table is full.
     pub fn insert(&mut self, slot: Slot) -> Option<usize> {
         let number = self.free.pop()?;
         self.all[number] = Some((slot, self.taken.len()));
@@ -33,19 +33,19 @@ impl Slots {
         self.all.get(number)?.map(|(slot, _)| slot)
     }
 
-    /// A request, to be changed.
+    /// A mutable reference to a request.
     pub fn get_mut(&mut self, number: usize) -> Option<&mut Slot> {
         self.all.get_mut(number)?.as_mut().map(|(slot, _)| slot)
     }
 
-    /// Takes a request out.
+    /// Removes a request.
     pub fn remove(&mut self, number: usize) -> Option<Slot> {
         let (slot, place) = self.all.get_mut(number)?.take()?;
         self.taken.swap_remove(place);
         if let Some(&moved) = self.taken.get(place)
-            && let Some(Some((_, its))) = self.all.get_mut(moved)
+            && let Some(Some((_, index))) = self.all.get_mut(moved)
         {
-            *its = place;
+            *index = place;
         }
         self.free.push(number);
         Some(slot)
@@ -65,7 +65,7 @@ impl Slots {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map.
+        /// Compares the table with a map.
         #[test]
         fn requests_are_found_by_number(steps in proptest::collection::vec((0..3u8, 0..8usize), 0..100)) {
             let (mut slots, mut model) = (Slots::new(8), BTreeMap::new());

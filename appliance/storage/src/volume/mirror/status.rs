@@ -1,26 +1,26 @@
-//! How a mirror stands.
+//! Status of a mirror and its members, for the console, metrics and the log.
 
 use super::{Mirror, Resync};
 use crate::volume::VolumeError;
 use core::fmt;
 use drivers::hal::Instant;
 
-/// How a member stands.
+/// State of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemberState {
     /// Its record has not been read.
     #[default]
     Unknown,
-    /// It holds what the mirror holds.
+    /// It holds the mirror's data.
     InSync,
-    /// It failed, or is behind; it gets nothing.
+    /// It is left out: it failed, or missed writes. It gets no requests of the user.
     Out,
-    /// It gets what is written, and is being copied to.
+    /// It gets writes, and stale regions are being copied to it.
     Syncing,
 }
 
 impl MemberState {
-    /// The word that the console shows.
+    /// The state as the console shows it.
     pub const fn as_str(self) -> &'static str {
         match self {
             MemberState::Unknown => "unknown",
@@ -31,15 +31,15 @@ impl MemberState {
     }
 }
 
-/// How the mirror stands.
+/// State of the mirror.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MirrorState {
     /// It waits for its members' records.
     #[default]
     Waiting,
-    /// One member can be read, and the other may be newer: it waits for that, or for the operator.
+    /// One member can be read, and the other may be newer: the mirror waits for the other one, or for the operator.
     Alone,
-    /// The members are not of one mirror.
+    /// The members' records do not belong to one mirror.
     Strangers,
     /// It works.
     Running,
@@ -59,11 +59,11 @@ impl fmt::Display for MirrorState {
 /// Why a member was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It did not answer in time.
+    /// It did not respond in time.
     Silent,
     /// It failed.
     Failed(VolumeError),
-    /// The operator took it out.
+    /// The operator detached it.
     Detached,
 }
 
@@ -71,37 +71,37 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Silent => f.write_str("it did not answer in time"),
-            Why::Failed(VolumeError::Lost) => f.write_str("it may have lost writes"),
+            Why::Failed(VolumeError::Lost) => f.write_str("it may have lost unflushed writes"),
             Why::Failed(error) => write!(f, "it failed: {error}"),
             Why::Detached => f.write_str("the operator detached it"),
         }
     }
 }
 
-/// How a mirror and its members stand.
+/// Status of a mirror and its members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The mirror.
+    /// State of the mirror.
     pub state: MirrorState,
-    /// Its members.
+    /// States of its members.
     pub members: [MemberState; 2],
-    /// Since when they stand so.
+    /// Since when each member has its state.
     pub since: [Option<Instant>; 2],
-    /// Why they are left out, or were before they are copied to.
+    /// Why each member is left out, or was left out before the current copy.
     pub why: [Option<Why>; 2],
-    /// Since when they do not answer, although they are not left out: the mirror cannot do without them.
+    /// Since when each member has not responded, although it is not left out.
     pub silent: [Option<Instant>; 2],
-    /// Sectors of the mirror, and of its members.
+    /// Sectors of the mirror.
     pub sectors: u64,
-    /// See `sectors`.
+    /// Sectors of its members.
     pub member_sectors: [u64; 2],
-    /// Sectors that it could have, or will have when it has grown.
+    /// Sectors that the mirror could grow to, or is growing to.
     pub possible_sectors: u64,
-    /// It grows.
+    /// Whether growth is in progress.
     pub grows: bool,
-    /// Regions that have to be copied, of all.
+    /// Stale regions, which have to be copied.
     pub stale: usize,
-    /// The same in bytes, at most.
+    /// Upper bound of the bytes to copy.
     pub stale_bytes: u64,
     /// Regions in all.
     pub regions: usize,
@@ -109,19 +109,19 @@ pub struct Status {
     pub copied: u64,
     /// Times that a member was left out.
     pub dropped: u64,
-    /// Times that one was because it did not answer in time.
+    /// Times that a member was left out because it did not respond in time.
     pub timeouts: u64,
     /// Times that the record was written.
     pub records: u64,
 }
 
 impl Status {
-    /// Whether a member is in sync and answers.
+    /// Whether a member is in sync and responds.
     pub fn is_in_sync(&self, member: usize) -> bool {
         self.members[member] == MemberState::InSync && self.silent[member].is_none()
     }
 
-    /// How a member stands, in a word or two.
+    /// State of a member as the console shows it.
     pub fn member(&self, member: usize) -> &'static str {
         match self.silent[member] {
             Some(_) => "silent",
@@ -129,13 +129,13 @@ impl Status {
         }
     }
 
-    /// Whether it holds everything twice.
+    /// Whether both members are in sync and respond.
     pub fn is_whole(&self) -> bool {
         self.state == MirrorState::Running && self.is_in_sync(0) && self.is_in_sync(1)
     }
 }
 
-/// How it stands, in a few words.
+/// Summary of the status.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.state, [0, 1].map(|n| self.is_in_sync(n))) {
@@ -150,7 +150,7 @@ impl fmt::Display for Status {
 }
 
 impl Mirror {
-    /// A member goes to another state.
+    /// Changes the state of a member.
     pub(super) fn set_member(&mut self, member: usize, state: MemberState) {
         self.members[member].state = state;
         let mut status = self.status.get();
@@ -161,12 +161,12 @@ impl Mirror {
         }
         self.members[member].failed_probe = None;
         self.status.set(status);
-        // Its owner is to see it at once.
+        // The owner publishes the change at once.
         self.clock.wake_at(self.clock.now());
     }
 
-    /// Brings the counts up to date.
-    pub(super) fn tell(&mut self) {
+    /// Updates the counts in the status.
+    pub(super) fn publish_status(&mut self) {
         let mut status = self.status.get();
         status.stale = self.stale.count();
         let regions = |s: super::Shape| s.sectors.div_ceil(s.region_sectors) as usize;

@@ -1,5 +1,5 @@
-//! What a member's first sectors say of the mirror. Two records; the newer one with a right checksum
-//! counts, and the other one is written next, so that a power cut meanwhile leaves one.
+//! Records at the start of each member. A member has two. The newer one with a valid checksum is
+//! current, and the other one is overwritten next, so that a power cut leaves at least one.
 //!
 //! Little-endian: magic 8, version 4, CRC-32C of all the rest 4, UUID 16, generation 8, sectors 8,
 //! sectors of a region 8, flags 4 (1: the other member is left out), zeroes up to 512, bitmap.
@@ -17,13 +17,14 @@ const ALONE: u32 = 1;
 const HEAD: usize = 512;
 /// Bytes of a record.
 pub(super) const SIZE: usize = HEAD + BYTES;
-/// Bytes between the two records, and of both.
+/// Bytes between the starts of the two records.
 pub(super) const DISTANCE: usize = 8192;
+/// Bytes of both records.
 pub(super) const SIZE_ON_DISK: usize = 2 * DISTANCE;
 
-/// Sectors of the largest mirror, and of a region: their bytes are counted in 63 bits.
+/// Most sectors of a mirror, and of a region: the size in bytes has to fit in 63 bits.
 const MOST_SECTORS: u64 = i64::MAX as u64 / 512;
-/// No member lives to see as many records.
+/// Largest valid generation. No member outlives as many writes of a record.
 const MOST_GENERATIONS: u64 = u64::MAX / 2;
 
 const CRC: Range<usize> = 12..16;
@@ -41,7 +42,7 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
-    /// The newer of the two records of a member, and which one that is, if there is any.
+    /// The newest valid record of a member, with its index; None if neither record is valid.
     pub fn newest(bytes: &[u8; SIZE_ON_DISK]) -> Option<(usize, Self)> {
         let (first, second) = bytes.split_at(DISTANCE);
         let records = [first, second].map(|part| Self::parse(part.first_chunk()?));
@@ -49,8 +50,8 @@ impl Superblock {
         records.max_by_key(|(_, record)| record.generation)
     }
 
-    /// Whether there was a record once, of which one sector was written.
-    pub fn is_left(bytes: &[u8; SIZE_ON_DISK]) -> bool {
+    /// Whether the first sector of a record was written, so that the member belonged to a mirror.
+    pub fn has_remnant(bytes: &[u8; SIZE_ON_DISK]) -> bool {
         bytes.starts_with(&MAGIC) || bytes[DISTANCE..].starts_with(&MAGIC)
     }
 
@@ -69,19 +70,19 @@ impl Superblock {
         };
         let generation = number(32..40);
         let sizes = [shape.sectors, shape.region_sectors];
-        let sane = sizes.iter().all(|sectors| (1..=MOST_SECTORS).contains(sectors));
+        let sizes_valid = sizes.iter().all(|sectors| (1..=MOST_SECTORS).contains(sectors));
         let regions = shape.sectors.div_ceil(shape.region_sectors.max(1));
-        if !sane || regions > BITS as u64 || generation > MOST_GENERATIONS {
+        if !sizes_valid || regions > BITS as u64 || generation > MOST_GENERATIONS {
             return None;
         }
         let mut dirty = Bitmap::parse(&array(bytes, HEAD..SIZE));
-        // There are no regions behind the last one.
+        // Ignore marks beyond the last region.
         (regions as usize..BITS).for_each(|region| dirty.clear(region));
         let alone = u32::from_le_bytes(array(bytes, 56..60)) & ALONE != 0;
         Some(Superblock { shape, generation, alone, dirty })
     }
 
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn emit(&self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         put(&mut bytes, 0..8, &MAGIC);
@@ -112,7 +113,7 @@ mod tests {
         Superblock { shape, generation, alone: generation % 2 == 1, dirty }
     }
 
-    /// What a member holds.
+    /// The first sectors of a member with these records.
     fn member(records: &[&Superblock]) -> [u8; SIZE_ON_DISK] {
         let mut bytes = [0; SIZE_ON_DISK];
         for (n, record) in records.iter().enumerate() {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_record_counts_and_a_torn_one_does_not() {
+    fn newest_valid_record_is_chosen_over_a_torn_one() {
         let (old, new) = (record(6, &[1, 2]), record(7, &[2, 32767]));
         let both = member(&[&old, &new]);
         assert!(Superblock::newest(&both) == Some((1, new.clone())));
@@ -136,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_nobody_wrote_does_not_count() {
-        let sane = record(6, &[1]);
+    fn parse_rejects_impossible_records() {
+        let valid = record(6, &[1]);
         let with = |sectors, region_sectors, generation| {
-            let shape = Shape { sectors, region_sectors, ..sane.shape };
-            Superblock::newest(&member(&[&Superblock { shape, generation, ..sane.clone() }]))
+            let shape = Shape { sectors, region_sectors, ..valid.shape };
+            Superblock::newest(&member(&[&Superblock { shape, generation, ..valid.clone() }]))
         };
         assert!(with(64, 8, 1).is_some());
         for (sectors, region, generation) in [
@@ -153,7 +154,7 @@ mod tests {
         ] {
             assert!(with(sectors, region, generation).is_none(), "{sectors} {region}");
         }
-        // 64 sectors are eight regions: what is marked behind them is not there.
+        // 64 sectors are eight regions: marks beyond them are ignored.
         let mut marked = record(6, &[1, 8, 32767]);
         marked.shape = Shape { sectors: 64, region_sectors: 8, ..marked.shape };
         let (_, read) = Superblock::newest(&member(&[&marked])).unwrap();
@@ -162,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bit_that_changes_is_noticed(bit in 0..SIZE * 8) {
+        fn parse_rejects_any_flipped_bit(bit in 0..SIZE * 8) {
             let record = record(4, &[5, 100]);
             let mut bytes = member(&[&record]);
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! Nodes in one process: over RIOCM and over TCP, and one node with a peer whose messages are written here.
+//! Tests of nodes in one process: two nodes over RIOCM or TCP, and a node with a scripted peer.
 
 mod hostile;
 mod names;
@@ -19,15 +19,15 @@ fn memory(bytes: usize) -> Window {
     drivers::hal::Arena::on_heap(bytes + 8192).alloc(bytes, 4096).unwrap()
 }
 
-/// A node and its links. What it is told is written down.
+/// A node and its links, with a log of its events.
 struct Machine {
     node: Node,
     links: Vec<LinkId>,
     now: Instant,
     log: Vec<String>,
-    came: Vec<(Origin, u32, Vec<u8>)>,
+    received: Vec<(Origin, u32, Vec<u8>)>,
     found: Vec<PeerId>,
-    takes: bool,
+    reads: bool,
 }
 
 impl Machine {
@@ -38,9 +38,9 @@ impl Machine {
             links: Vec::new(),
             now: Instant::from_nanos(1_000_000_000),
             log: Vec::new(),
-            came: Vec::new(),
+            received: Vec::new(),
             found: Vec::new(),
-            takes: true,
+            reads: true,
         }
     }
 
@@ -76,7 +76,7 @@ impl Machine {
                     self.found.push(peer);
                 }
                 Event::Gone(_) => self.log.push("gone".into()),
-                Event::Signals(id) if self.takes => self.take(id),
+                Event::Signals(id) if self.reads => self.take(id),
                 Event::Signals(_) => (),
                 Event::Dropped(_) => self.log.push("dropped".into()),
                 Event::Room(_) => self.log.push("room".into()),
@@ -91,7 +91,7 @@ impl Machine {
             assert_eq!(self.node.read(&signal, 0, &mut bytes), bytes.len());
             let lengths: usize = self.node.windows(&signal).map(|window| window.len()).sum();
             assert_eq!(lengths, bytes.len());
-            self.came.push((signal.from, signal.number, bytes));
+            self.received.push((signal.from, signal.number, bytes));
             self.node.release(signal);
         }
     }
@@ -160,35 +160,35 @@ impl Pair {
     }
 }
 
-/// A machine whose peer is the test, over TCP.
-struct Against {
+/// A machine with a scripted peer, over TCP.
+struct ScriptedPeer {
     machine: Machine,
     link: LinkId,
     stream: StreamId,
 }
 
-impl Against {
-    fn new(change: impl FnOnce(&mut LinkConfig<'_>)) -> Against {
+impl ScriptedPeer {
+    fn new(change: impl FnOnce(&mut LinkConfig<'_>)) -> ScriptedPeer {
         let mut machine = Machine::new(3);
         let mut config = LinkConfig::new("link", Transport::Tcp(TcpConfig::default()));
         (config.max_addresses, config.max_peer_addresses) = (50, 50);
         change(&mut config);
         let link = machine.node.add_link(&config, machine.now).unwrap();
         machine.links.push(link);
-        let mut it = Against { machine, link, stream: StreamId(0) };
+        let mut it = ScriptedPeer { machine, link, stream: StreamId(0) };
         it.connect();
         it
     }
 
-    /// Opens what is ordered, and answers.
+    /// Opens the ordered stream, and answers CONN.
     fn connect(&mut self) {
         for _ in 0..20 {
             match self.machine.node.next_stream_order() {
                 Some((_, StreamOrder::Open(stream))) => {
                     self.stream = stream;
                     self.machine.node.stream_opened(self.link, stream, self.machine.now);
-                    assert_eq!(self.said(), ["CONN"]);
-                    self.show(
+                    assert_eq!(self.sent(), ["CONN"]);
+                    self.receive(
                         &crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Connect, 0, 0, 0)
                             .emit(),
                     );
@@ -201,24 +201,24 @@ impl Against {
                 }
             }
         }
-        panic!("no stream is wanted");
+        panic!("no stream is ordered");
     }
 
-    fn up(change: impl FnOnce(&mut LinkConfig<'_>)) -> Against {
-        let mut it = Against::new(change);
+    fn up(change: impl FnOnce(&mut LinkConfig<'_>)) -> ScriptedPeer {
+        let mut it = ScriptedPeer::new(change);
         it.begin();
         it
     }
 
     fn begin(&mut self) {
-        assert_eq!(self.said(), ["INIT version 2"]);
-        self.tell(Message::Init { version: 2 });
-        assert_eq!(self.said(), ["INIT_REPLY status 0 features \"\""]);
-        self.tell(Message::InitReply { status: 0, features: &[] });
+        assert_eq!(self.sent(), ["INIT version 2"]);
+        self.send(Message::Init { version: 2 });
+        assert_eq!(self.sent(), ["INIT_REPLY status 0 features \"\""]);
+        self.send(Message::InitReply { status: 0, features: &[] });
         assert_eq!(self.machine.phase(), Phase::Up);
     }
 
-    fn show(&mut self, bytes: &[u8]) -> usize {
+    fn receive(&mut self, bytes: &[u8]) -> usize {
         let taken =
             self.machine.node.stream_receive(self.link, self.stream, bytes, self.machine.now);
         self.machine.events();
@@ -229,17 +229,17 @@ impl Against {
         use crate::wire::tcp::{Header, Kind};
         let header = Header::new(Kind::Data, source, destination, bytes.len() as u32).emit();
         let whole = [&header[..], bytes].concat();
-        assert_eq!(self.show(&whole), whole.len());
+        assert_eq!(self.receive(&whole), whole.len());
     }
 
-    fn tell(&mut self, message: Message<'_>) {
+    fn send(&mut self, message: Message<'_>) {
         let mut bytes = [0; LONGEST];
         let length = message.emit(&mut bytes);
         self.message(0, 0, &bytes[..length]);
     }
 
-    /// What it says, as lines.
-    fn said(&mut self) -> Vec<String> {
+    /// Messages of the node, as lines.
+    fn sent(&mut self) -> Vec<String> {
         use crate::wire::tcp::{Header, Kind, LEN};
         let mut bytes = std::vec![0; 1 << 20];
         let now = self.machine.now;

@@ -1,9 +1,9 @@
-//! Names: hunted for, published, gone; and signals between them.
+//! Hunts, publishing and unpublishing of names, and signals between endpoints.
 
 use super::*;
 
 #[test]
-fn a_hunt_and_signals_both_ways() {
+fn hunt_finds_a_name_and_signals_go_both_ways() {
     let mut pair = Pair::up();
     let [a, b] = &mut pair.machines;
     let (server, client) = (b.open("server"), a.open("client"));
@@ -17,15 +17,15 @@ fn a_hunt_and_signals_both_ways() {
     }
     pair.run(10);
     let [_, b] = &mut pair.machines;
-    let sizes: Vec<(u32, usize)> = b.came.iter().map(|it| (it.1, it.2.len())).collect();
+    let sizes: Vec<(u32, usize)> = b.received.iter().map(|it| (it.1, it.2.len())).collect();
     assert_eq!(sizes, [(7, 5), (8, 0), (9, 60_000)]);
-    let Origin::Peer(back) = b.came[0].0 else { panic!() };
+    let Origin::Peer(back) = b.received[0].0 else { panic!() };
     assert_eq!(b.node.peer_name(back), Some(&b"client"[..]));
     b.node.send(Sender::Endpoint(server), back, 70, b"answer", b.now).unwrap();
     pair.run(10);
     let [a, _] = &mut pair.machines;
-    assert_eq!(a.came, [(Origin::Peer(peer), 70, b"answer".to_vec())]);
-    // The client ends; the server hears of it, and its address may be used again.
+    assert_eq!(a.received, [(Origin::Peer(peer), 70, b"answer".to_vec())]);
+    // The client closes: the server is notified, and the address is freed.
     a.node.close(client, a.now);
     pair.run(10);
     let [a, b] = &mut pair.machines;
@@ -36,7 +36,7 @@ fn a_hunt_and_signals_both_ways() {
 }
 
 #[test]
-fn a_hunt_waits_for_its_name_and_outlives_the_link() {
+fn hunt_waits_for_its_name_across_link_restarts() {
     let mut pair = Pair::new();
     let client = pair.machines[0].open("client");
     pair.machines[0].hunt(client, "late");
@@ -51,11 +51,11 @@ fn a_hunt_waits_for_its_name_and_outlives_the_link() {
     assert_eq!(pair.machines[0].take_log(), ["link Up", "link Down", "link Up", "found late"]);
     let status = pair.machines[1].node.link(link).unwrap();
     assert_eq!((status.hunts, status.why), (0, Some(Down::Asked)));
-    // Another hunt for what is known is over at once.
+    // A hunt for a known name completes at once.
     pair.machines[0].hunt(client, "late");
     pair.machines[0].events();
     assert_eq!(pair.machines[0].take_log(), ["found late"]);
-    // One that was ended finds nothing.
+    // An ended hunt finds nothing.
     let hunt = pair.machines[0].hunt(client, "never");
     pair.machines[0].node.end_hunt(hunt);
     pair.machines[1].open("never");
@@ -64,7 +64,7 @@ fn a_hunt_waits_for_its_name_and_outlives_the_link() {
 }
 
 #[test]
-fn a_link_that_goes_down_takes_its_names_along() {
+fn link_down_ends_all_names_of_the_peer() {
     let mut pair = Pair::up();
     let [a, b] = &mut pair.machines;
     let client = a.open("client");
@@ -82,7 +82,7 @@ fn a_link_that_goes_down_takes_its_names_along() {
     let status = a.node.link(a.links[0]).unwrap();
     assert_eq!((status.addresses, status.why), ((0, 0), Some(Down::Reset)));
     assert!(b.node.link(b.links[0]).is_none());
-    // It comes back, and what was found before is another now.
+    // The link comes back, and old peer ids are invalid.
     let config = LinkConfig::new("again", Transport::Riocm(riocm(1, 5)));
     b.links[0] = b.node.add_link(&config, b.now).unwrap();
     let old = a.found[0];
@@ -95,49 +95,49 @@ fn a_link_that_goes_down_takes_its_names_along() {
     a.node.send(Sender::Endpoint(client), a.found[2], 1, &[], a.now).unwrap();
 }
 
-/// An address is not used again before the peer has said that it knows of the end.
+/// An address is not reused before the peer's UNPUBLISH_ACK.
 #[test]
-fn addresses_are_used_again_after_the_ack() {
-    let mut it = Against::up(|config| config.max_addresses = 2);
+fn addresses_are_reused_after_the_ack() {
+    let mut it = ScriptedPeer::up(|config| config.max_addresses = 2);
     let names = ["a", "b"].map(|name| it.machine.open(name));
-    it.tell(Message::Publish { address: 1, name: b"hunter" });
-    it.tell(Message::QueryName { hunter: 1, name: b"b" });
-    it.tell(Message::QueryName { hunter: 1, name: b"a" });
-    it.tell(Message::QueryName { hunter: 1, name: b"a" });
-    assert_eq!(it.said(), ["PUBLISH 1 b", "PUBLISH 2 a"]);
+    it.send(Message::Publish { address: 1, name: b"hunter" });
+    it.send(Message::QueryName { hunter: 1, name: b"b" });
+    it.send(Message::QueryName { hunter: 1, name: b"a" });
+    it.send(Message::QueryName { hunter: 1, name: b"a" });
+    assert_eq!(it.sent(), ["PUBLISH 1 b", "PUBLISH 2 a"]);
     it.machine.node.close(names[1], it.machine.now);
-    assert_eq!(it.said(), ["UNPUBLISH 1"]);
+    assert_eq!(it.sent(), ["UNPUBLISH 1"]);
     it.message(1, 1, b"\0\0\0\x05for nobody");
     it.machine.open("c");
-    it.tell(Message::QueryName { hunter: 1, name: b"c" });
-    assert!(it.said().is_empty());
-    // One that was not asked for frees nothing.
-    it.tell(Message::UnpublishAck { address: 2 });
-    it.tell(Message::QueryName { hunter: 1, name: b"c" });
-    assert!(it.said().is_empty());
+    it.send(Message::QueryName { hunter: 1, name: b"c" });
+    assert!(it.sent().is_empty());
+    // An unsolicited UNPUBLISH_ACK frees nothing.
+    it.send(Message::UnpublishAck { address: 2 });
+    it.send(Message::QueryName { hunter: 1, name: b"c" });
+    assert!(it.sent().is_empty());
     let counters = it.machine.counters();
     assert_eq!((counters.no_address, counters.ignored, counters.unknown_destination), (2, 1, 1));
-    it.tell(Message::UnpublishAck { address: 1 });
-    it.tell(Message::UnpublishAck { address: 1 });
-    it.tell(Message::QueryName { hunter: 1, name: b"c" });
-    assert_eq!(it.said(), ["PUBLISH 1 c"]);
+    it.send(Message::UnpublishAck { address: 1 });
+    it.send(Message::UnpublishAck { address: 1 });
+    it.send(Message::QueryName { hunter: 1, name: b"c" });
+    assert_eq!(it.sent(), ["PUBLISH 1 c"]);
 }
 
-/// The peer's addresses are given back when our user knows of the end.
+/// UNPUBLISH_ACK is sent when the user has received the end of the endpoint.
 #[test]
-fn acks_wait_for_the_user() {
-    let mut it = Against::up(|_| ());
+fn unpublish_ack_waits_for_the_user() {
+    let mut it = ScriptedPeer::up(|_| ());
     let server = it.machine.open("server");
-    it.tell(Message::Publish { address: 9, name: b"quiet" });
-    it.tell(Message::Unpublish { address: 9 });
-    assert_eq!(it.said(), ["UNPUBLISH_ACK 9"]);
-    it.tell(Message::Unpublish { address: 9 });
-    assert!(it.said().is_empty());
-    it.tell(Message::Publish { address: 9, name: b"talker" });
-    it.tell(Message::QueryName { hunter: 9, name: b"server" });
-    assert_eq!(it.said(), ["PUBLISH 1 server"]);
+    it.send(Message::Publish { address: 9, name: b"quiet" });
+    it.send(Message::Unpublish { address: 9 });
+    assert_eq!(it.sent(), ["UNPUBLISH_ACK 9"]);
+    it.send(Message::Unpublish { address: 9 });
+    assert!(it.sent().is_empty());
+    it.send(Message::Publish { address: 9, name: b"talker" });
+    it.send(Message::QueryName { hunter: 9, name: b"server" });
+    assert_eq!(it.sent(), ["PUBLISH 1 server"]);
     it.message(9, 1, b"\0\0\0\x05hello");
-    assert_eq!(it.machine.came.len(), 1);
+    assert_eq!(it.machine.received.len(), 1);
     let mut bytes = [0; LONGEST];
     let length = Message::Unpublish { address: 9 }.emit(&mut bytes);
     let header = crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Data, 0, 0, length as u32);
@@ -148,13 +148,13 @@ fn acks_wait_for_the_user() {
     assert_eq!(it.machine.node.stream_transmit(it.link, it.stream, &mut out, now), 0);
     it.machine.events();
     assert_eq!(it.machine.take_log(), ["link Up", "gone"]);
-    assert_eq!(it.said(), ["UNPUBLISH_ACK 9"]);
+    assert_eq!(it.sent(), ["UNPUBLISH_ACK 9"]);
     let _ = server;
 }
 
-/// Signals of our own that a peer passes on, and of a peer's that we pass on.
+/// Local signals forwarded by a peer, and signals of a peer that we forward.
 #[test]
-fn peers_of_peers() {
+fn signals_are_forwarded_by_publish_peer() {
     let mut pair = Pair::up();
     let [a, b] = &mut pair.machines;
     let (one, _, relay) = (a.open("one"), a.open("two"), b.open("relay"));
@@ -166,11 +166,11 @@ fn peers_of_peers() {
     a.node.send(Sender::Endpoint(one), to_relay, 3, b"pass it on", a.now).unwrap();
     pair.run(10);
     let [_, b] = &mut pair.machines;
-    let (Origin::Peer(from), two) = (b.came[0].0, b.found[0]) else { panic!() };
+    let (Origin::Peer(from), two) = (b.received[0].0, b.found[0]) else { panic!() };
     b.node.send(Sender::Peer(from), two, 4, b"passed on", b.now).unwrap();
     pair.run(10);
     let [a, b] = &mut pair.machines;
-    assert_eq!(a.came, [(Origin::Own(one), 4, b"passed on".to_vec())]);
+    assert_eq!(a.received, [(Origin::Own(one), 4, b"passed on".to_vec())]);
     assert_eq!(b.node.link(b.links[0]).unwrap().addresses.0, 2);
     a.node.close(one, a.now);
     pair.run(10);
@@ -180,21 +180,21 @@ fn peers_of_peers() {
 }
 
 #[test]
-fn versions() {
+fn lower_version_of_both_ends_is_used() {
     for (ours, theirs, status, spoken) in [(2, 1, 0, 1), (1, 2, 1, 1), (2, 7, 1, 2), (1, 1, 0, 1)] {
-        let mut it = Against::new(|config| config.version = ours);
-        assert_eq!(it.said(), [format!("INIT version {ours}")]);
-        it.tell(Message::Init { version: theirs });
-        assert_eq!(it.said(), [format!("INIT_REPLY status {status} features \"\"")]);
+        let mut it = ScriptedPeer::new(|config| config.version = ours);
+        assert_eq!(it.sent(), [format!("INIT version {ours}")]);
+        it.send(Message::Init { version: theirs });
+        assert_eq!(it.sent(), [format!("INIT_REPLY status {status} features \"\"")]);
         it.message(0, 0, b"\0\0\0\x06\0\0\0\0");
         let status = it.machine.node.link(it.link).unwrap();
         assert_eq!((status.phase, status.version), (Phase::Up, spoken));
     }
 }
 
-/// What a link of many names costs one that talks: nothing, which the benchmark counts; here, that they do no harm.
+/// Many names on a link do not affect signals. The benchmark measures that they cost nothing.
 #[test]
-fn a_thousand_names() {
+fn thousand_names_are_found_and_ended() {
     let mut pair = Pair::up();
     let client = pair.machines[0].open("client");
     for n in 0..1000 {
@@ -213,7 +213,7 @@ fn a_thousand_names() {
         }
     }
     pair.run(10);
-    assert_eq!(pair.machines[1].came.len(), 128);
+    assert_eq!(pair.machines[1].received.len(), 128);
     pair.machines[1].node.remove_port(0, Instant::from_nanos(1 << 40));
     pair.run(10_000);
     let log = pair.machines[0].take_log();

@@ -1,12 +1,12 @@
-//! LINX's TCP connection manager: how it comes up, PINGs, and holds a peer up.
+//! Links over TCP: connection setup, PING, faults and flow control.
 
 use super::*;
 use crate::wire::tcp::{Header, Kind};
 
-/// Two nodes, and the streams between them, a few bytes at a time.
+/// Two nodes and the streams between them, which carry a few bytes at a time.
 struct Streams {
     machines: [Machine; 2],
-    /// By side that opened it: numbers at both ends, and what is under way to either.
+    /// Open streams: ids at both ends, and bytes under way to either end.
     open: Vec<([Option<StreamId>; 2], [Vec<u8>; 2])>,
     /// Whether SYNs arrive.
     connects: bool,
@@ -80,19 +80,19 @@ impl Streams {
     }
 }
 
-/// Both open at once: chance decides who takes the other's.
+/// Both ends open streams: random delays decide which end accepts the other's.
 #[test]
-fn they_meet_although_both_open() {
+fn nodes_connect_although_both_open_streams() {
     let mut it = Streams::new();
     it.run(60_000);
     for machine in &mut it.machines {
         assert_eq!(machine.phase(), Phase::Up);
         assert_eq!(machine.take_log(), ["tcp Up"]);
     }
-    // Nothing happens for a while, and it stays up.
+    // The idle link stays up.
     it.run(60_000);
     assert!(it.machines.iter_mut().all(|machine| machine.take_log().is_empty()));
-    // One dies, which a closed stream or silence tells; they meet again.
+    // One node restarts without closing its stream: the other detects it, and they reconnect.
     let mut again = Machine::new(99);
     let config = LinkConfig::new("tcp", Transport::Tcp(TcpConfig::default()));
     (again.now, again.links) = (it.machines[1].now, Vec::new());
@@ -105,7 +105,7 @@ fn they_meet_although_both_open() {
 }
 
 #[test]
-fn signals_of_all_sizes() {
+fn signals_of_all_sizes_arrive() {
     let mut it = Streams::new();
     it.run(60_000);
     let [a, b] = &mut it.machines;
@@ -122,8 +122,8 @@ fn signals_of_all_sizes() {
         it.run(2000);
     }
     let [a, b] = &mut it.machines;
-    let came: Vec<Vec<u8>> = b.came.drain(..).map(|it| it.2).collect();
-    assert!(came == expected);
+    let received: Vec<Vec<u8>> = b.received.drain(..).map(|it| it.2).collect();
+    assert!(received == expected);
     let long = a.node.send(Sender::Endpoint(client), a.found[0], 1, &[0; 65_533], a.now);
     assert_eq!(long, Err(SendError::TooLong));
     let window = memory(100);
@@ -131,16 +131,16 @@ fn signals_of_all_sizes() {
     a.node.send_windows(Sender::Endpoint(client), a.found[0], [window, window], 17, a.now).unwrap();
     it.run(50);
     assert_eq!(it.machines[0].take_log().last().unwrap(), "sent 17 true");
-    assert_eq!(it.machines[1].came[0].2, [3; 196]);
+    assert_eq!(it.machines[1].received[0].2, [3; 196]);
 }
 
 #[test]
-fn a_passive_end_answers() {
+fn passive_end_answers_conn() {
     let mut machine = Machine::new(1);
     let config = LinkConfig::new("tcp", Transport::Tcp(TcpConfig::default()));
     let link = machine.node.add_link(&config, machine.now).unwrap();
     let Some((_, StreamOrder::Open(own))) = machine.node.next_stream_order() else { panic!() };
-    // Its own attempt fails, and the peer's stream is there.
+    // Its own attempt fails while the peer's stream is open.
     let stream = machine.node.stream_accepted(link, machine.now).unwrap();
     let conn = Header::new(Kind::Connect, 0, 0, 0).emit();
     assert_eq!(machine.node.stream_receive(link, stream, &conn, machine.now), 0, "not yet");
@@ -153,66 +153,66 @@ fn a_passive_end_answers() {
 }
 
 #[test]
-fn wrong_versions_and_types() {
-    // CONN of another version goes unanswered; features in it are read over.
-    let mut it = Against::new(|_| ());
+fn wrong_versions_and_types_end_the_link() {
+    // A second CONN ends the link.
+    let mut it = ScriptedPeer::new(|_| ());
     let second = Header::new(Kind::Connect, 0, 0, 0).emit();
-    it.show(&second);
+    it.receive(&second);
     let status = it.machine.node.link(it.link).unwrap();
     assert!(matches!(status.why, Some(Down::Fault(riocm::Fault::Stream(0x43)))), "{status:?}");
     it.connect();
-    it.show(&[9; 16]);
+    it.receive(&[9; 16]);
     let status = it.machine.node.link(it.link).unwrap();
     assert_eq!(status.why, Some(Down::Fault(riocm::Fault::Stream(9))));
     it.connect();
-    it.show(&Header::new(Kind::Data, 1, 1, 70_000).emit());
+    it.receive(&Header::new(Kind::Data, 1, 1, 70_000).emit());
     let status = it.machine.node.link(it.link).unwrap();
     assert_eq!(status.why, Some(Down::Fault(riocm::Fault::TooLong(70_000))));
     it.connect();
-    it.said();
-    it.show(&Header::new(Kind::Ping, 0, 0, 0).emit());
-    assert_eq!(it.said(), ["PONG"]);
-    it.show(&Header::new(Kind::Pong, 0, 0, 0).emit());
-    // Nothing for two seconds.
+    it.sent();
+    it.receive(&Header::new(Kind::Ping, 0, 0, 0).emit());
+    assert_eq!(it.sent(), ["PONG"]);
+    it.receive(&Header::new(Kind::Pong, 0, 0, 0).emit());
+    // No message for several seconds.
     for _ in 0..5 {
         it.machine.now = it.machine.now + Duration::from_secs(1);
         it.machine.node.poll(it.machine.now);
-        it.said();
+        it.sent();
     }
     assert_eq!(it.machine.node.link(it.link).unwrap().why, Some(Down::Silent));
 }
 
-/// A peer that sends more than is taken waits, and nothing is lost.
+/// A peer that sends faster than the user reads is stopped, and nothing is lost.
 #[test]
-fn back_pressure() {
-    let mut it = Against::up(|_| ());
+fn full_inbox_stops_the_peer_without_loss() {
+    let mut it = ScriptedPeer::up(|_| ());
     let server = it.machine.open("server");
-    it.tell(Message::Publish { address: 1, name: b"x" });
-    it.tell(Message::QueryName { hunter: 1, name: b"server" });
-    it.said();
-    it.machine.takes = false;
+    it.send(Message::Publish { address: 1, name: b"x" });
+    it.send(Message::QueryName { hunter: 1, name: b"server" });
+    it.sent();
+    it.machine.reads = false;
     it.machine.node.config.inbox_bytes = usize::MAX;
     let mut one = Header::new(Kind::Data, 1, 1, 60_000).emit().to_vec();
     one.extend([7; 60_000]);
     let all = one.repeat(20);
     let mut taken = 0;
     while taken < all.len() {
-        let now = it.show(&all[taken..]);
+        let now = it.receive(&all[taken..]);
         taken += now;
         if now == 0 {
-            // Who is held up is not silent, however long it takes.
+            // A stopped peer does not count as silent.
             for _ in 0..4 {
                 it.machine.now = it.machine.now + Duration::from_millis(600);
                 it.machine.node.poll(it.machine.now);
-                assert_eq!(it.show(&all[taken..]), 0);
+                assert_eq!(it.receive(&all[taken..]), 0);
             }
             assert_eq!(it.machine.phase(), Phase::Up);
-            let before = it.machine.came.len();
+            let before = it.machine.received.len();
             it.machine.take(server);
-            assert!(it.machine.came.len() > before, "held up, and nothing to take");
+            assert!(it.machine.received.len() > before, "stopped, but the inbox is empty");
         }
     }
     it.machine.take(server);
-    assert_eq!(it.machine.came.len(), 20);
-    assert!(it.machine.came.iter().all(|it| it.2 == [[7; 60_000].as_slice()].concat()[4..]));
+    assert_eq!(it.machine.received.len(), 20);
+    assert!(it.machine.received.iter().all(|it| it.2 == [[7; 60_000].as_slice()].concat()[4..]));
 }

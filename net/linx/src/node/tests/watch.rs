@@ -1,4 +1,4 @@
-//! Handshakes that are lost, slow or hostile; and what a link does between two attempts.
+//! Lost, slow and hostile handshakes, and pauses between attempts.
 
 use super::*;
 use crate::wire::riocm::{Header, Packet, Part};
@@ -11,7 +11,7 @@ fn control(bytes: &[u8]) -> Option<String> {
     (message.destination == 0).then(|| Message::parse(body).unwrap().to_string())
 }
 
-/// Lets two nodes talk, each message given to `filter`, which says whether it arrives.
+/// Runs two nodes. `filter` gets each message, and returns whether it arrives.
 fn run(pair: &mut Pair, millis: u64, mut filter: impl FnMut(usize, &[u8]) -> bool) {
     for _ in 0..millis {
         for _ in 0..10 {
@@ -33,9 +33,9 @@ fn run(pair: &mut Pair, millis: u64, mut filter: impl FnMut(usize, &[u8]) -> boo
     }
 }
 
-/// LINX for Linux 2.5.1 drops what follows our INIT until its RIOCM delivers.
+/// LINX for Linux 2.5.1 drops messages after our INIT until its RIOCM delivers.
 #[test]
-fn what_follows_init_is_held_back_for_30_ms_over_riocm() {
+fn messages_after_init_are_delayed_by_30_ms_over_riocm() {
     let mut pair = Pair::new();
     let client = pair.machines[0].open("client");
     pair.machines[0].hunt(client, "server");
@@ -61,9 +61,9 @@ fn what_follows_init_is_held_back_for_30_ms_over_riocm() {
     }
 }
 
-/// Whichever packet with one of RLNH's first messages is lost: the link comes up within seconds.
+/// The link comes up within seconds if any one of the handshake's messages is lost.
 #[test]
-fn a_lost_init_or_init_reply_begins_anew() {
+fn lost_init_or_init_reply_restarts_the_handshake() {
     for lost in ["INIT version", "INIT_REPLY"] {
         for loser in 0..2 {
             let mut pair = Pair::new();
@@ -87,20 +87,20 @@ fn a_lost_init_or_init_reply_begins_anew() {
     }
 }
 
-/// A stock node whose INIT_REPLY from us was lost waits for ever, with its RIOCM connected and its heartbeats going.
+/// A stock node that has lost our INIT_REPLY waits for ever, while its RIOCM stays connected and sends heartbeats.
 #[test]
-fn a_peer_over_riocm_that_says_nothing_after_the_handshake_is_asked_once() {
+fn silent_peer_over_riocm_is_probed_once_after_the_handshake() {
     let mut pair = Pair::up();
-    let mut asked = Vec::new();
+    let mut probes = Vec::new();
     run(&mut pair, 20_000, |_, bytes| {
-        asked.extend(control(bytes));
+        probes.extend(control(bytes));
         true
     });
-    // The first that asks is answered, and the other has heard of it by that.
-    assert_eq!(asked, ["PUBLISH 1 isthmus-is-it-up", "UNPUBLISH 1", "UNPUBLISH_ACK 1"]);
+    // The first probe is answered. It shows the other end that its peer is up.
+    assert_eq!(probes, ["PUBLISH 1 isthmus-is-it-up", "UNPUBLISH 1", "UNPUBLISH_ACK 1"]);
     assert!(pair.machines.iter_mut().all(|it| it.take_log().is_empty() && it.phase() == Phase::Up));
     assert_eq!(pair.machines[0].node.link(pair.machines[0].links[0]).unwrap().addresses, (0, 0));
-    // One whose data do not arrive, though its heartbeats do.
+    // A peer whose data is lost, while its heartbeats arrive.
     let mut pair = Pair::up();
     run(&mut pair, 20_000, |side, bytes| side == 0 || control(bytes).is_none());
     let machine = &mut pair.machines[0];
@@ -110,33 +110,33 @@ fn a_peer_over_riocm_that_says_nothing_after_the_handshake_is_asked_once() {
 }
 
 #[test]
-fn a_silent_handshake_ends_in_3_seconds_over_tcp() {
-    let mut it = Against::new(|_| ());
-    it.said();
+fn silent_handshake_over_tcp_ends_after_3_seconds() {
+    let mut it = ScriptedPeer::new(|_| ());
+    it.sent();
     let start = it.machine.now;
     while it.machine.phase() != Phase::Down {
         it.machine.now = it.machine.now + Duration::from_millis(100);
-        it.show(&crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Ping, 0, 0, 0).emit());
+        it.receive(&crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Ping, 0, 0, 0).emit());
         it.machine.node.poll(it.machine.now);
         it.machine.events();
         assert!(it.machine.now.since(start) < Duration::from_secs(4));
     }
     let status = it.machine.node.link(it.link).unwrap();
     assert_eq!(status.why, Some(Down::Fault(riocm::Fault::Handshake)));
-    // Nothing comes over TCP without a question: one is not asked.
+    // Over TCP the peer is not probed.
     it.connect();
     it.begin();
     for _ in 0..200 {
         it.machine.now = it.machine.now + Duration::from_millis(100);
-        it.show(&crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Ping, 0, 0, 0).emit());
+        it.receive(&crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Ping, 0, 0, 0).emit());
         it.machine.node.poll(it.machine.now);
-        assert!(it.said().iter().all(|line| line == "PONG"));
+        assert!(it.sent().iter().all(|line| line == "PONG"));
     }
     assert_eq!(it.machine.phase(), Phase::Up);
 }
 
-/// Attempts of a link whose peer ends it at once, in a minute.
-fn attempts(it: &mut Against, end: impl Fn(&mut Against)) -> Vec<u64> {
+/// Times of the attempts in a minute of a link whose peer ends it at once.
+fn attempts(it: &mut ScriptedPeer, end: impl Fn(&mut ScriptedPeer)) -> Vec<u64> {
     let start = it.machine.now;
     let mut times = Vec::new();
     while it.machine.now.since(start) < Duration::from_secs(60) {
@@ -147,8 +147,8 @@ fn attempts(it: &mut Against, end: impl Fn(&mut Against)) -> Vec<u64> {
                 it.stream = stream;
                 it.machine.node.stream_opened(it.link, stream, it.machine.now);
                 let conn = crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Connect, 0, 0, 0);
-                it.show(&conn.emit());
-                it.said();
+                it.receive(&conn.emit());
+                it.sent();
                 end(it);
             }
             Some(_) => (),
@@ -163,18 +163,18 @@ fn attempts(it: &mut Against, end: impl Fn(&mut Against)) -> Vec<u64> {
 }
 
 #[test]
-fn a_link_that_ends_at_once_begins_anew_after_pauses_that_double() {
-    let mut it = Against::new(|_| ());
-    it.said();
-    it.tell(Message::Unpublish { address: 1 });
-    let times = attempts(&mut it, |it| it.tell(Message::Unpublish { address: 1 }));
+fn failing_link_reconnects_after_doubling_pauses() {
+    let mut it = ScriptedPeer::new(|_| ());
+    it.sent();
+    it.send(Message::Unpublish { address: 1 });
+    let times = attempts(&mut it, |it| it.send(Message::Unpublish { address: 1 }));
     let pauses: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!((8..=12).contains(&times.len()), "{times:?}");
     for (n, pause) in pauses.iter().enumerate() {
         let least = (200 << n).min(10_000);
         assert!((least..=least * 5 / 4 + 20).contains(pause), "{pauses:?}");
     }
-    // An operator does not wait.
+    // An operator's restart skips the pause.
     let (link, now) = (it.link, it.machine.now);
     it.machine.node.restart_link(link, now);
     it.connect();
@@ -182,20 +182,20 @@ fn a_link_that_ends_at_once_begins_anew_after_pauses_that_double() {
     it.begin();
     for _ in 0..110 {
         it.machine.now = it.machine.now + Duration::from_millis(100);
-        it.show(&crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Ping, 0, 0, 0).emit());
+        it.receive(&crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Ping, 0, 0, 0).emit());
         it.machine.node.poll(it.machine.now);
-        it.said();
+        it.sent();
     }
-    // Nor does a link that was up for a while.
+    // A link that was stable reconnects without a pause.
     let (stream, now) = (it.stream, it.machine.now);
     it.machine.node.stream_closed(link, stream, now);
     assert_eq!(it.machine.phase(), Phase::Down);
     assert!(matches!(it.machine.node.next_stream_order(), Some((_, StreamOrder::Open(_)))));
 }
 
-/// CONN_RESETs of a peer that does not want us are no reason to ask more often.
+/// CONN_RESETs of the peer do not shorten the pauses.
 #[test]
-fn a_link_over_riocm_that_is_reset_again_and_again_backs_off() {
+fn riocm_link_that_is_reset_repeatedly_backs_off() {
     let mut pair = Pair::new();
     let mut connects = 0;
     let reset = |machine: &mut Machine| {

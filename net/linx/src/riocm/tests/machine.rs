@@ -1,9 +1,9 @@
-//! The machine: each event in each state.
+//! The state machine of a connection: each event in each state.
 
 use super::*;
 
 #[test]
-fn it_comes_up_and_agrees() {
+fn connection_negotiates_mtu_and_heartbeat() {
     let mut configs = [config(0), config(1)];
     (configs[0].mtu, configs[0].heartbeat) = (2000, 3);
     (configs[1].mtu, configs[1].heartbeat) = (0, 20);
@@ -18,9 +18,9 @@ fn it_comes_up_and_agrees() {
     assert_eq!(a, (b.1, b.0));
 }
 
-/// Three packets do it where both want the same.
+/// If both ends connect, one CONN_REQ and three CONN_ACKs suffice.
 #[test]
-fn a_request_and_two_acks_are_enough() {
+fn one_request_and_acks_establish_a_connection() {
     let mut sides = [0, 1].map(|n| Side::new(n, &config(n), 4096));
     sides.iter_mut().for_each(|side| assert!(side.riocm.connect(side.id)));
     sides[0].wait(400);
@@ -40,8 +40,8 @@ fn a_request_and_two_acks_are_enough() {
 }
 
 #[test]
-fn disconnected_waits_for_its_user() {
-    let mut it = Against::new(4096);
+fn disconnected_ignores_packets_until_connect() {
+    let mut it = ScriptedPeer::new(4096);
     let id = it.side.id;
     it.side.riocm.disconnect(&mut it.side.pool, id);
     assert_eq!(it.side.state(), State::Disconnected);
@@ -49,22 +49,22 @@ fn disconnected_waits_for_its_user() {
     assert_eq!(it.side.take_log(), ["disconnected Asked 0"]);
     it.request();
     it.ack();
-    it.say(Header::Reset { generation: 1 });
-    it.say(Header::Heartbeat { cid: 1 });
-    it.data(1, Part::Single(told(0)), &[]);
+    it.send_header(Header::Reset { generation: 1 });
+    it.send_header(Header::Heartbeat { cid: 1 });
+    it.data(1, Part::Single(message_of(0)), &[]);
     it.side.wait(10_000);
     assert!(it.side.lines().is_empty());
-    assert!(it.side.take_log().is_empty() && it.side.came.is_empty());
+    assert!(it.side.take_log().is_empty() && it.side.received.is_empty());
     assert_eq!(it.side.state(), State::Disconnected);
     assert!(it.side.riocm.connect(id));
     assert!(!it.side.riocm.connect(id));
 }
 
 #[test]
-fn connecting() {
-    let mut it = Against::new(4096);
+fn connecting_handles_each_event() {
+    let mut it = ScriptedPeer::new(4096);
     let id = it.side.id;
-    // Requests, 200 ms more or less from each other.
+    // Requests, about 200 ms apart.
     let mut times = Vec::new();
     for millis in 0..20_000u64 {
         it.side.wait(1);
@@ -74,37 +74,37 @@ fn connecting() {
     }
     assert!(times.windows(2).all(|pair| (72..=328).contains(&(pair[1] - pair[0]))), "{times:?}");
     assert!((60..140).contains(&times.len()), "{}", times.len());
-    // A request is acknowledged, with the lesser MTU and the longer pause.
-    it.say(Header::Request { generation: 9, mtu: 1234, heartbeat: 7 });
+    // A request is acknowledged, with the smaller MTU and the longer interval.
+    it.send_header(Header::Request { generation: 9, mtu: 1234, heartbeat: 7 });
     let line = it.side.lines().remove(0);
     assert!(
         line.starts_with("CONN_ACK") && line.contains("ack 9 mtu 1234 heartbeat 7 cid 1"),
         "{line}"
     );
-    // One whose MTU is none is not.
-    it.say(Header::Request { generation: 9, mtu: 64, heartbeat: 7 });
+    // A request with an invalid MTU is ignored.
+    it.send_header(Header::Request { generation: 9, mtu: 64, heartbeat: 7 });
     assert!(it.side.lines().is_empty());
     assert_eq!(it.side.counters().ignored, 1);
     // An ACK that is wrong in any way counts as a request.
     let status = it.side.riocm.status(id).unwrap();
     let ours = status.generations.0;
     for (mtu, acknowledged, heartbeat) in [(1233, ours, 7), (1234, ours ^ 1, 7), (1233, ours, 8)] {
-        it.say(Header::Ack { generation: 9, mtu, acknowledged, heartbeat, cid: 5 });
+        it.send_header(Header::Ack { generation: 9, mtu, acknowledged, heartbeat, cid: 5 });
         assert_eq!(it.side.state(), State::Connecting);
         let lines = it.side.lines();
         assert_eq!(lines.len(), 1);
         assert!(lines[0].starts_with("CONN_ACK"), "{lines:?}");
     }
-    // CONN_RESET is nothing; the user ends it.
-    it.say(Header::Reset { generation: 9 });
+    // CONN_RESET is ignored; the user ends it.
+    it.send_header(Header::Reset { generation: 9 });
     assert_eq!(it.side.state(), State::Connecting);
     assert!(it.side.take_log().is_empty() && it.side.lines().is_empty());
     it.side.riocm.disconnect(&mut it.side.pool, id);
-    assert!(it.side.lines().is_empty(), "no CONN_RESET is said while connecting");
+    assert!(it.side.lines().is_empty(), "no CONN_RESET is sent while connecting");
     // The right ACK.
     it.side.take_log();
     it.side.riocm.connect(id);
-    // While it rests it hears nothing, and can be unwanted.
+    // During the pause it ignores packets, and can be disconnected.
     it.request();
     it.ack();
     assert_eq!((it.side.state(), it.side.lines()), (State::Disconnected, Vec::new()));
@@ -122,34 +122,34 @@ fn connecting() {
 
 #[test]
 fn connected_ends_by_each_event() {
-    let expect = |it: &mut Against, log: &[&str], lines: &[&str]| {
-        let said = it.side.lines();
+    let expect = |it: &mut ScriptedPeer, log: &[&str], lines: &[&str]| {
+        let sent = it.side.lines();
         assert_eq!(it.side.take_log(), log);
-        let said: Vec<&str> = said.iter().map(|line| line.split(' ').next().unwrap()).collect();
-        assert_eq!(said, lines);
+        let sent: Vec<&str> = sent.iter().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(sent, lines);
         assert_eq!(it.side.state(), State::Disconnected);
         assert!(it.side.riocm.connect(it.side.id));
     };
-    let mut it = Against::new(4096);
+    let mut it = ScriptedPeer::new(4096);
     it.connect();
-    // A second ACK, which is right, is nothing.
+    // A second, right ACK is ignored.
     it.ack();
     assert!(it.side.lines().is_empty());
     assert_eq!(it.side.state(), State::Connected);
-    it.say(Header::Reset { generation: 0 });
+    it.send_header(Header::Reset { generation: 0 });
     expect(&mut it, &["disconnected Reset 0"], &[]);
     it.connect();
     it.request();
     expect(&mut it, &["disconnected Restarted 0"], &[]);
     it.connect();
-    it.say(Header::Ack { generation: 1, mtu: 100, acknowledged: 0, heartbeat: 5, cid: 2 });
+    it.send_header(Header::Ack { generation: 1, mtu: 100, acknowledged: 0, heartbeat: 5, cid: 2 });
     expect(&mut it, &["disconnected Restarted 0"], &[]);
     it.connect();
     let id = it.side.id;
     it.side.riocm.disconnect(&mut it.side.pool, id);
     expect(&mut it, &["disconnected Asked 0"], &["CONN_RESET"]);
     it.connect();
-    // Two heartbeats, and at the third timer it is dead.
+    // Two heartbeats are sent; at the third interval the peer is considered dead.
     let mut lines = Vec::new();
     for _ in 0..300 {
         it.side.wait(10);
@@ -162,69 +162,69 @@ fn connected_ends_by_each_event() {
     assert!(lines[2].starts_with("CONN_RESET"));
     expect(&mut it, &["disconnected Silent 0"], &[]);
     it.connect();
-    // Heartbeats, and data, keep it alive.
+    // Heartbeats and data keep it alive.
     for n in 0..40 {
         it.side.wait(400);
         it.side.sent();
         match n % 2 {
-            0 => it.say(Header::Heartbeat { cid: 1 }),
-            _ => it.data(n, Part::Single(told(0)), &[]),
+            0 => it.send_header(Header::Heartbeat { cid: 1 }),
+            _ => it.data(n, Part::Single(message_of(0)), &[]),
         }
     }
     assert_eq!(it.side.state(), State::Connected);
-    assert_eq!(it.side.came.len(), 20);
+    assert_eq!(it.side.received.len(), 20);
 }
 
-/// INIT and INIT_REPLY, as LINX for Linux 2.6.9 keeps them.
+/// LINX for Linux 2.6.9 keeps INIT and INIT_REPLY the same way.
 #[test]
-fn two_messages_that_overtake_the_ack_wait_for_it_in_any_order() {
+fn two_early_messages_wait_for_the_ack_in_any_order() {
     for order in [[0, 1], [1, 0]] {
-        let mut it = Against::new(4096);
+        let mut it = ScriptedPeer::new(4096);
         it.request();
-        order.iter().for_each(|&n| it.data_at(n, 1, Part::Single(told(1)), &[n as u8]));
+        order.iter().for_each(|&n| it.data_at(n, 1, Part::Single(message_of(1)), &[n as u8]));
         it.ack();
-        let came: Vec<u8> = it.side.came.iter().map(|it| it.2[0]).collect();
-        assert_eq!(came, [0, 1]);
-        it.data_at(2, 1, Part::Single(told(1)), b"d");
-        assert_eq!(it.side.came.len(), 3);
+        let received: Vec<u8> = it.side.received.iter().map(|it| it.2[0]).collect();
+        assert_eq!(received, [0, 1]);
+        it.data_at(2, 1, Part::Single(message_of(1)), b"d");
+        assert_eq!(it.side.received.len(), 3);
     }
-    // The second alone: the first is still to come.
-    let mut it = Against::new(4096);
+    // Only the second: the first is still missing.
+    let mut it = ScriptedPeer::new(4096);
     it.request();
-    it.data_at(1, 1, Part::Single(told(1)), b"b");
+    it.data_at(1, 1, Part::Single(message_of(1)), b"b");
     it.ack();
-    assert!(it.side.came.is_empty());
-    it.data_at(0, 1, Part::Single(told(1)), b"a");
-    assert_eq!(it.side.came.len(), 2);
+    assert!(it.side.received.is_empty());
+    it.data_at(0, 1, Part::Single(message_of(1)), b"a");
+    assert_eq!(it.side.received.len(), 2);
 }
 
 #[test]
-fn a_message_that_overtakes_the_ack_waits_for_it() {
-    let mut it = Against::new(4096);
+fn early_message_waits_for_the_ack() {
+    let mut it = ScriptedPeer::new(4096);
     it.request();
-    // Others are from before.
-    it.data_at(2, 1, Part::Single(told(1)), b"x");
+    // Other packets are from an earlier connection.
+    it.data_at(2, 1, Part::Single(message_of(1)), b"x");
     it.data_at(0, 1, Part::Fragment, b"x");
-    it.data_at(0, 1, Part::Single(told(3)), b"abc-padding");
-    it.data_at(0, 1, Part::Single(told(3)), b"xyz");
-    assert!(it.side.came.is_empty());
+    it.data_at(0, 1, Part::Single(message_of(3)), b"abc-padding");
+    it.data_at(0, 1, Part::Single(message_of(3)), b"xyz");
+    assert!(it.side.received.is_empty());
     it.ack();
     assert_eq!(it.side.take_log(), ["connected"]);
-    assert_eq!(it.side.came, [(2, 1, b"abc".to_vec())]);
-    it.data_at(1, 2, Part::Single(told(1)), b"d");
-    assert_eq!(it.side.came.len(), 2);
+    assert_eq!(it.side.received, [(2, 1, b"abc".to_vec())]);
+    it.data_at(1, 2, Part::Single(message_of(1)), b"d");
+    assert_eq!(it.side.received.len(), 2);
     assert_eq!(it.side.counters().outside, 3);
 }
 
-/// The peer restarts within 30 ms, and gives our connection's id to another board's connection: what we still send to
-/// the old one is not the other's.
+/// The peer restarts within 30 ms, and assigns our connection id to another board's connection. Packets for the old
+/// connection must not reach the new one.
 #[test]
-fn an_id_that_another_has_now() {
+fn reused_connection_id_receives_no_stale_packets() {
     let mut sides = connected([config(0), config(1)], [4096; 2]);
     let [a, b] = &mut sides;
     a.send(b"for the old life");
     let stale = a.sent();
-    // The peer, born again: the id that A uses belongs to board C's connection.
+    // The restarted peer: the id that A uses belongs to board C's connection.
     let other = ConnectionConfig { peer_id: 0x0303, ..config(1) };
     let mut again = Side::new(1, &other, 4096);
     let for_a = again.riocm.create(&mut again.pool, &config(1), again.now).unwrap();
@@ -235,9 +235,9 @@ fn an_id_that_another_has_now() {
         again.receive(IDS[0], packet);
     }
     assert_eq!(again.riocm.strays().stale, 1);
-    assert!(again.came.is_empty());
+    assert!(again.received.is_empty());
     *b = again;
-    // A hears the request, knows that the peer has restarted, and comes up again.
+    // The peer's request shows A that it has restarted. A reconnects.
     for n in 0..200 {
         for packet in sides[0].sent() {
             sides[1].receive(IDS[0], &packet);
@@ -258,11 +258,11 @@ fn an_id_that_another_has_now() {
     assert_eq!(a.riocm.status(a.id).unwrap().cids, (1, 2));
     a.send(b"for the new one");
     a.sent().iter().for_each(|packet| b.receive(IDS[0], packet));
-    assert_eq!(b.came, [(1, 2, b"for the new one".to_vec())]);
+    assert_eq!(b.received, [(1, 2, b"for the new one".to_vec())]);
 }
 
 #[test]
-fn ports_that_go_and_come_back() {
+fn connection_survives_removal_of_its_port() {
     let mut sides = connected([config(0), config(1)], [4096; 2]);
     let [a, _] = &mut sides;
     a.send(b"in flight");
@@ -272,10 +272,10 @@ fn ports_that_go_and_come_back() {
     a.riocm.connect(a.id);
     for _ in 0..100 {
         a.wait(10);
-        assert!(a.sent().is_empty(), "an orphan sends nothing");
+        assert!(a.sent().is_empty(), "a connection without a port sends nothing");
     }
     assert!(!a.riocm.status(a.id).unwrap().has_port);
-    // One of another name is nothing to it.
+    // A port of another name is not used.
     a.riocm.add_port("rio7", 9, 4096).unwrap();
     assert!(!a.riocm.status(a.id).unwrap().has_port);
     a.port = a.riocm.add_port("rio0", IDS[0], 512).unwrap();

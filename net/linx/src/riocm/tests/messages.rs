@@ -7,7 +7,7 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn all_sizes_both_ways_of_fragmentation() {
+fn messages_of_all_sizes_arrive_with_both_fragmentations() {
     for how in [Fragmentation::Simple, Fragmentation::Patch] {
         for mtu in [65, 72, 100, 256, 1001, 4088, 4096] {
             netsim::label!(how, mtu);
@@ -21,13 +21,13 @@ fn all_sizes_both_ways_of_fragmentation() {
                 let message = bytes(size, size);
                 sides[0].send(&message);
                 run(&mut sides, 10);
-                let came = sides[1].came.pop().unwrap_or_else(|| {
+                let received = sides[1].received.pop().unwrap_or_else(|| {
                     panic!("{how:?} mtu {mtu} size {size}: {:?} {:?}", sides[0].log, sides[1].log)
                 });
-                assert_eq!(came.0, 1);
-                assert_eq!(came.2.len(), size);
-                assert!(came.2 == message, "{how:?} mtu {mtu} size {size}");
-                assert!(sides[1].came.is_empty());
+                assert_eq!(received.0, 1);
+                assert_eq!(received.2.len(), size);
+                assert!(received.2 == message, "{how:?} mtu {mtu} size {size}");
+                assert!(sides[1].received.is_empty());
             }
             for side in &sides {
                 assert_eq!(
@@ -44,7 +44,7 @@ fn account(side: &Side) -> crate::pool::AccountId {
 }
 
 #[test]
-fn windows_are_sent_where_they_lie() {
+fn windows_are_sent_without_a_copy() {
     for how in [Fragmentation::Simple, Fragmentation::Patch] {
         let configs = [0, 1].map(|n| ConnectionConfig { fragmentation: how, ..config(n) });
         let mut sides = connected(configs, [1000; 2]);
@@ -59,7 +59,7 @@ fn windows_are_sent_where_they_lie() {
             let side = &mut sides[0];
             side.riocm.send_windows(&mut side.pool, side.id, (1, 2), windows, 42).unwrap();
             run(&mut sides, 10);
-            assert_eq!(sides[1].came.pop().unwrap().2, whole);
+            assert_eq!(sides[1].received.pop().unwrap().2, whole);
             assert_eq!(sides[0].take_log(), ["sent 42 true"]);
         }
         let side = &mut sides[0];
@@ -73,7 +73,7 @@ fn windows_are_sent_where_they_lie() {
 }
 
 #[test]
-fn room_runs_out_and_comes_back() {
+fn send_reports_full_and_room_again() {
     let mut sides = connected([config(0), config(1)], [4096; 2]);
     let side = &mut sides[0];
     let long = std::vec![1; 300_000];
@@ -88,28 +88,34 @@ fn room_runs_out_and_comes_back() {
     assert_eq!(refused, Err(SendError::TooLong));
     run(&mut sides, 20);
     assert!(sides[0].take_log().contains(&"room".into()));
-    assert_eq!(sides[1].came.len(), 3);
-    // As many messages as are configured.
+    assert_eq!(sides[1].received.len(), 3);
+    // The configured number of messages.
     let side = &mut sides[0];
     (0..128).for_each(|_| side.send(b"x"));
     assert_eq!(side.riocm.send(&mut side.pool, side.id, (1, 2), &[], b"x"), Err(SendError::Full));
     run(&mut sides, 20);
-    assert_eq!(sides[1].came.len(), 131);
+    assert_eq!(sides[1].received.len(), 131);
     assert_eq!(sides[0].take_log(), ["room"]);
 }
 
-/// What breaks a message's rules ends the connection, and gives all memory back.
+/// A fault in the parts of a message ends the connection, and frees all memory.
 #[test]
-fn parts_that_do_not_fit() {
-    let start = |size| Part::Start(told(size));
-    let patch_start =
-        |size, fragments, patches| Part::PatchStart { message: told(size), fragments, patches };
+fn inconsistent_parts_end_the_connection() {
+    let start = |size| Part::Start(message_of(size));
+    let patch_start = |size, fragments, patches| Part::PatchStart {
+        message: message_of(size),
+        fragments,
+        patches,
+    };
     let zeros = |n: usize| std::vec![0; n];
     // MTU 100: 72 bytes in SINGLE and FRAG_START, 84 in FRAG and PATCH, 68 in PATCH_START.
     type Case = (Fault, Vec<(u8, Part, Vec<u8>)>);
     let cases: Vec<Case> = std::vec![
-        (Fault::Part, std::vec![(1, Part::Single(told(9)), zeros(8))]),
-        (Fault::TooLong(1 << 20 | 1), std::vec![(1, Part::Single(told(1 << 20 | 1)), zeros(8))]),
+        (Fault::Part, std::vec![(1, Part::Single(message_of(9)), zeros(8))]),
+        (
+            Fault::TooLong(1 << 20 | 1),
+            std::vec![(1, Part::Single(message_of(1 << 20 | 1)), zeros(8))]
+        ),
         (Fault::TooLong(u32::MAX), std::vec![(1, start(u32::MAX), zeros(72))]),
         (Fault::Part, std::vec![(1, start(72), zeros(72))]),
         (Fault::Part, std::vec![(1, start(0), zeros(72))]),
@@ -131,7 +137,7 @@ fn parts_that_do_not_fit() {
                 (1, Part::Fragment, zeros(84))
             ]
         ),
-        // A patch too short for the head; one of the two that are needed; leftovers with a fragment unpatched.
+        // A patch too short for the head; one patch missing; remaining bytes with an unpatched fragment.
         (
             Fault::Patches,
             std::vec![(1, patch_start(100, 0, 1), zeros(68)), (1, Part::Patch, zeros(31))]
@@ -156,7 +162,7 @@ fn parts_that_do_not_fit() {
             Fault::Patches,
             std::vec![(1, patch_start(200, 1, 1), zeros(68)), (1, Part::Patch, zeros(48))]
         ),
-        // Not enough bytes in all.
+        // Too few bytes in total.
         (
             Fault::Patches,
             std::vec![
@@ -170,35 +176,35 @@ fn parts_that_do_not_fit() {
     for early in [false, true] {
         netsim::label!(early);
         for (fault, packets) in &cases {
-            let mut it = Against::new(100);
+            let mut it = ScriptedPeer::new(100);
             it.connect();
             let count = packets.len() as u16;
             for n in 0..count {
-                // In order, or the first at last.
+                // In order, or with the first packet last.
                 let n = if early { (n + 1) % count } else { n };
                 let (id, part, payload) = &packets[usize::from(n)];
                 it.data_at(n, *id, *part, payload);
             }
             assert_eq!(it.side.take_log(), [format!("disconnected {:?} 0", Down::Fault(*fault))]);
             assert!(it.side.lines()[0].starts_with("CONN_RESET"));
-            assert!(it.side.came.is_empty());
+            assert!(it.side.received.is_empty());
             let account = account(&it.side);
             assert_eq!(it.side.pool.held(account), 0, "{fault:?}");
         }
     }
 }
 
-/// A peer that sends more than is taken, or begins more than it ends, loses its connection, and takes no more memory
-/// than is set aside for it.
+/// A peer that floods a connection with unread messages or unfinished parts loses the connection, and occupies no more
+/// than the reserved memory.
 #[test]
 fn floods_are_bounded() {
-    let mut it = Against::new(4096);
+    let mut it = ScriptedPeer::new(4096);
     it.connect();
     let account = account(&it.side);
     let cid = it.side.id.cid().into();
-    // Messages of no bytes, which nobody takes.
+    // Empty messages that the user does not read.
     for n in 0..10_000u16 {
-        let part = Part::Single(told(0));
+        let part = Part::Single(message_of(0));
         let bytes = it.packet(Header::Data { id: 0, sequence: n, cid, part }, &[]);
         it.side.riocm.receive(&mut it.side.pool, it.side.port, IDS[1], &bytes, it.side.now);
         assert!(it.side.pool.held(account) <= 2 << 20);
@@ -206,13 +212,13 @@ fn floods_are_bounded() {
     assert!(it.side.riocm.events.len() <= 2049);
     it.side.events();
     assert_eq!(it.side.take_log(), ["disconnected Fault(NoRoom) 0"]);
-    assert_eq!(it.side.came.len(), 2048);
+    assert_eq!(it.side.received.len(), 2048);
     assert_eq!(it.side.pool.held(account), 0);
-    // Halves of messages.
+    // Unfinished messages.
     it.side.riocm.connect(it.side.id);
     it.connect();
     for id in 0..32 {
-        it.data_at(id.into(), id, Part::Start(told(1 << 20)), &[0; 4068]);
+        it.data_at(id.into(), id, Part::Start(message_of(1 << 20)), &[0; 4068]);
     }
     assert_eq!(it.side.pool.held(account), 32 * 4096);
     for n in 32..1000 {

@@ -1,4 +1,4 @@
-//! Two engines in one process, and one engine with a peer whose packets are written here.
+//! Tests of two engines in one process, and of an engine with a scripted peer.
 
 mod machine;
 mod messages;
@@ -33,7 +33,7 @@ struct Side {
     port: usize,
     now: Instant,
     log: Vec<String>,
-    came: Vec<(u32, u32, Vec<u8>)>,
+    received: Vec<(u32, u32, Vec<u8>)>,
 }
 
 impl Side {
@@ -43,10 +43,10 @@ impl Side {
         let mut riocm = Riocm::new(Config::default(), &pool, 7 + side as u64);
         let port = riocm.add_port("rio0", IDS[side], mtu).unwrap();
         let id = riocm.create(&mut pool, config, now).unwrap();
-        Side { riocm, pool, id, port, now, log: Vec::new(), came: Vec::new() }
+        Side { riocm, pool, id, port, now, log: Vec::new(), received: Vec::new() }
     }
 
-    /// What it sends now.
+    /// Packets that it sends now.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         while let Some(packet) = self.riocm.poll_transmit(&mut self.pool, self.now) {
@@ -61,7 +61,7 @@ impl Side {
         sent
     }
 
-    /// The packets that it sends now, as lines without what differs between lives.
+    /// Packets that it sends now, as lines without sender, ports and generation.
     fn lines(&mut self) -> Vec<String> {
         let line = |bytes: Vec<u8>| {
             let (packet, _) = Packet::parse(&bytes).unwrap();
@@ -83,7 +83,7 @@ impl Side {
                     let mut bytes = std::vec![0; message.chain.len()];
                     self.pool.read(&message.chain, 0, &mut bytes);
                     self.pool.free(message.chain);
-                    self.came.push((message.source, message.destination, bytes));
+                    self.received.push((message.source, message.destination, bytes));
                 }
                 Event::Connected(_) => self.log.push("connected".into()),
                 Event::Disconnected { why, unsent, .. } => {
@@ -119,7 +119,7 @@ impl Side {
 use std::string::{String, ToString};
 use std::{format, vec::Vec};
 
-/// Lets two sides talk for some time, all of it delivered at once.
+/// Runs two sides for some time. Packets are delivered at once.
 fn run(sides: &mut [Side; 2], millis: u64) {
     for _ in 0..millis.div_ceil(10) {
         loop {
@@ -149,19 +149,19 @@ fn connected(configs: [ConnectionConfig<'_>; 2], mtus: [u16; 2]) -> [Side; 2] {
     sides
 }
 
-/// A side whose peer is the test.
-struct Against {
+/// A side with a scripted peer.
+struct ScriptedPeer {
     side: Side,
     peer_cid: u16,
     generation: u8,
     sequence: u16,
 }
 
-impl Against {
-    fn new(mtu: u16) -> Against {
+impl ScriptedPeer {
+    fn new(mtu: u16) -> ScriptedPeer {
         let mut side = Side::new(0, &config(0), mtu);
         side.riocm.connect(side.id);
-        Against { side, peer_cid: 77, generation: 200, sequence: 0 }
+        ScriptedPeer { side, peer_cid: 77, generation: 200, sequence: 0 }
     }
 
     fn packet(&self, header: Header, payload: &[u8]) -> Vec<u8> {
@@ -171,23 +171,29 @@ impl Against {
         [&bytes[..length], payload].concat()
     }
 
-    fn say(&mut self, header: Header) {
+    fn send_header(&mut self, header: Header) {
         let bytes = self.packet(header, &[]);
         self.side.receive(IDS[1], &bytes);
     }
 
     fn request(&mut self) {
-        self.say(Header::Request { generation: self.generation, mtu: 4096, heartbeat: 5 });
+        self.send_header(Header::Request { generation: self.generation, mtu: 4096, heartbeat: 5 });
     }
 
     fn ack(&mut self) {
         let status = self.side.riocm.status(self.side.id).unwrap();
         let Agreed { mtu, heartbeat } = status.agreed;
         let (generation, acknowledged) = (self.generation, status.generations.0);
-        self.say(Header::Ack { generation, mtu, acknowledged, heartbeat, cid: self.peer_cid });
+        self.send_header(Header::Ack {
+            generation,
+            mtu,
+            acknowledged,
+            heartbeat,
+            cid: self.peer_cid,
+        });
     }
 
-    /// Waits until what has ended is wanted again.
+    /// Waits for the end of the pause after a connection's end.
     fn until_connecting(&mut self) {
         for _ in 0..100 {
             if self.side.state() == State::Connecting {
@@ -196,7 +202,7 @@ impl Against {
             self.side.wait(10);
             self.side.sent();
         }
-        panic!("it rests");
+        panic!("it does not leave the pause");
     }
 
     fn connect(&mut self) {
@@ -221,6 +227,6 @@ impl Against {
     }
 }
 
-fn told(size: u32) -> crate::wire::riocm::Message {
+fn message_of(size: u32) -> crate::wire::riocm::Message {
     crate::wire::riocm::Message { source: 2, destination: 1, size }
 }

@@ -1,4 +1,4 @@
-//! What happens on a good wire.
+//! Two engines on a link without faults.
 
 use super::world::{Setup, TAG, World, message, port, sender};
 use crate::engine::{Channel, Config, Delivery, Failure, SendError, State};
@@ -31,7 +31,7 @@ fn messages_of_all_sizes_arrive_in_both_layouts() {
             }
             let counters = world.counters(0);
             assert_eq!((counters.num_resends, world.counters(1).num_resends), (0, 0));
-            // A whole fragment that just fits goes in one packet.
+            // The largest fragment that fits goes in one packet.
             assert_eq!(counters.num_frag_sends + world.counters(1).num_frag_sends, 5);
         }
     }
@@ -47,7 +47,7 @@ fn puts_arrive_where_they_were_granted() {
         let endpoint = world.sides[0].endpoint;
         world.sides[0].engine.permit_put(endpoint, 0x5000, 100_000);
         for (cookie, size) in [(1u64, 10usize), (2, 50_000)] {
-            // In two pieces, which packets do not keep to.
+            // In two windows, whose border is inside of a packet.
             let bytes = message(cookie as u32, size);
             let windows =
                 [world.window(0, &bytes[..size / 3]), world.window(0, &bytes[size / 3..])];
@@ -66,7 +66,7 @@ fn puts_arrive_where_they_were_granted() {
 }
 
 #[test]
-fn what_the_peer_did_not_ask_for_is_not_sent() {
+fn sends_that_the_peer_did_not_permit_are_rejected() {
     let mut world = World::new(Setup::default());
     let window = [world.window(0, &[1; 100]), Window::empty()];
     let now = world.now;
@@ -97,13 +97,13 @@ fn sequence_numbers_wrap() {
     world.run(20 * SECOND, |world| world.is_drained(0));
     let number = |(_, message): &(u8, Vec<u8>)| u32::from_le_bytes(message[..].try_into().unwrap());
     let mut came: Vec<u32> = world.sides[1].came.iter().map(number).collect();
-    // Packets that follow each other closely overtake each other.
+    // Packets sent closely after each other are reordered.
     came.sort_unstable();
     assert!(came.iter().copied().eq(0..200_000));
     assert_eq!(world.counters(0).num_resends, 0);
 }
 
-/// A receiver that is held up: the sender stops when 4,095 packets are on the way.
+/// The receiver does not respond: the sender stops with 4,095 packets in flight.
 #[test]
 fn the_window_is_never_overrun() {
     let config = Config { sends: 16_384, ..Setup::default().config };
@@ -111,7 +111,7 @@ fn the_window_is_never_overrun() {
         World::with(Setup { config, link_speed: 0, ..Setup::default() }, |_, config| {
             config.sends = 8192;
         });
-    // ACKs open the window first.
+    // First, ACKs raise the limit of packets in flight.
     for _ in 0..6000 {
         assert!(world.send(0, b"open"));
     }
@@ -129,9 +129,9 @@ fn the_window_is_never_overrun() {
     assert_eq!(world.sides[1].came.len(), 12_000);
 }
 
-/// ACKs go with data where there is some, wait a little for it, and do not when a fragment is complete.
+/// ACKs are piggybacked on data if there is some, are delayed for it, and are sent at once when a fragment is complete.
 #[test]
-fn acks_wait_for_company() {
+fn acks_are_delayed_for_piggybacking() {
     let mut world = World::new(Setup::default());
     world.log = Some(Vec::new());
     world.send(0, b"question");
@@ -183,7 +183,7 @@ fn packets_are_paced() {
     let took = world.now.since(start);
     // A megabyte, with headers, at 1 Gb/s.
     assert!(took > Duration::from_millis(8) && took < Duration::from_millis(11), "{took:?}");
-    assert!(most <= 16, "{most} at once");
+    assert!(most <= 16, "{most} packets at once");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn closing_waits_for_the_last_ack() {
     assert_eq!(engine.send(endpoint, TAG, b"more", now), Err(SendError::Closed));
     world.run(SECOND, |world| world.sides[0].engine.state(endpoint) == Some(State::Closed));
     assert_eq!(world.sides[1].came.len(), 1);
-    // It still acknowledges.
+    // The closed endpoint still acknowledges.
     world.send(1, b"after");
     world.run(SECOND, |world| world.is_drained(1));
     let engine = &mut world.sides[0].engine;
@@ -206,9 +206,9 @@ fn closing_waits_for_the_last_ack() {
     assert_eq!(engine.deadline(), None);
 }
 
-/// A user that takes nothing: its peer sends again, is not told that anything has arrived, and nobody is harmed.
+/// The user takes no messages: the peer retransmits, gets no ACKs, and other endpoints are not affected.
 #[test]
-fn who_does_not_read_is_sent_again() {
+fn packets_to_a_user_that_takes_no_messages_are_retransmitted() {
     let mut world = World::with(Setup::default(), |_, config| config.messages = 10);
     world.sides[1].is_deaf = true;
     for number in 0..30 {
@@ -218,15 +218,15 @@ fn who_does_not_read_is_sent_again() {
     assert_eq!(world.counters(1).messages_received, 10);
     assert!(world.counters(1).no_room > 20);
     let sent = world.counters(0).num_resends;
-    assert!(sent < 40, "{sent} packets again");
+    assert!(sent < 40, "{sent} retransmissions");
     world.sides[1].is_deaf = false;
     world.run(5 * SECOND, |world| world.is_drained(0));
     assert_eq!(world.sides[1].came.len(), 30);
 }
 
-/// The order is that of sending, though large messages take longer and packets overtake each other.
+/// Messages are delivered in the order of sending, although large messages take longer and packets are reordered.
 #[test]
-fn messages_come_in_order_if_that_is_wanted() {
+fn messages_arrive_in_order_with_in_order_delivery() {
     for seed in 0..50 {
         let mut world = World::with(Setup { seed, ..Setup::default() }, |_, config| {
             config.delivery = Delivery::InOrder;
@@ -244,9 +244,9 @@ fn messages_come_in_order_if_that_is_wanted() {
     }
 }
 
-/// Nobody answers: ever longer pauses, and an end with a reason.
+/// The peer does not respond: retransmissions back off, and the endpoint fails with a reason.
 #[test]
-fn who_never_answers_fails() {
+fn endpoint_of_a_silent_peer_fails() {
     let mut world = World::with(Setup::default(), |_, config| config.timing.retries = 12);
     world.wire.cut = [false, true];
     world.log = Some(Vec::new());
@@ -264,7 +264,7 @@ fn who_never_answers_fails() {
         log.windows(2).map(|pair| pair[1].0.since(pair[0].0).as_millis()).collect();
     assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 500, 500, 500, 500, 500]);
     assert_eq!(world.sides[0].engine.deadline(), None);
-    // What comes now is counted, and answered by nothing.
+    // Later packets are counted, and not acknowledged.
     world.wire.cut = [false; 2];
     world.send(1, b"late");
     world.pass(Duration::from_millis(20));
@@ -272,15 +272,15 @@ fn who_never_answers_fails() {
     assert_eq!(world.counters(0).num_ack_sends, 0);
 }
 
-/// One that restarts with another first number, and one that restarts with the old one.
+/// A peer restarts with another first sequence number, and with the old one.
 #[test]
-fn a_restart_is_found_out() {
+fn restart_of_a_peer_is_detected() {
     let mut world = World::new(Setup::default());
     for number in 0..100 {
         world.send(0, &message(number, 100));
     }
     world.run(SECOND, |world| world.is_drained(0));
-    // Side 0 restarts, and nobody tells side 1, which acknowledges what the new one never sent.
+    // Side 0 restarts without a new modex for side 1, which acknowledges packets that the new side 0 never sent.
     let setup = world.setup;
     let fresh = super::world::engine(&setup, 0, setup.isns[0], world.now);
     let other = world.sides[1].engine.modex(0).unwrap();
@@ -293,8 +293,8 @@ fn a_restart_is_found_out() {
     }
     world.pass(5 * SECOND);
     let state = world.sides[0].engine.state(world.sides[0].endpoint);
-    assert_eq!(state, Some(State::Failed(Failure::OtherLife)));
-    // They exchange their modexes again, with new numbers.
+    assert_eq!(state, Some(State::Failed(Failure::StaleState)));
+    // They exchange their modexes again, with new first sequence numbers.
     let fresh = super::world::engine(&setup, 0, 999, world.now);
     (world.sides[0].engine, world.sides[0].arena) = fresh;
     let ours = world.sides[0].engine.modex(0).unwrap();
@@ -306,7 +306,7 @@ fn a_restart_is_found_out() {
     assert!(engine.add_endpoint(&again, now).is_err());
     engine.remove(old);
     world.sides[1].endpoint = engine.add_endpoint(&again, now).unwrap();
-    // Side 1 goes on with its first number, as its modex says.
+    // Side 1 restarts with its first sequence number, as in its modex.
     world.sides[0].endpoint = world.sides[0].engine.add_endpoint(&config, now).unwrap();
     world.sides[1].came.clear();
     world.send(0, b"new");
@@ -315,9 +315,9 @@ fn a_restart_is_found_out() {
     assert_eq!((world.sides[0].came.len(), world.sides[1].came.len()), (1, 1));
 }
 
-/// Two interfaces of one peer: what is sent is spread over both, by what each has to do.
+/// A peer with two interfaces: fragments are distributed over both by their backlogs.
 #[test]
-fn fragments_are_spread_over_interfaces() {
+fn fragments_are_distributed_over_interfaces() {
     use crate::Stripe;
     use crate::engine::{EndpointConfig, Engine, InterfaceConfig};
     let setup = Setup::default();

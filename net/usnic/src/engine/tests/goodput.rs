@@ -1,5 +1,5 @@
-//! How fast messages get to a stock receiver over a link that loses packets, from the engine and from a stock
-//! sender (`super::stock`): a grid, which is kept in `goodput.txt`.
+//! Goodput to a stock receiver over a lossy link, of the engine and of a stock
+//! sender (`super::stock`), compared with the grid in `goodput.txt`.
 
 use super::stock::{Sender, StockReceiver, StockSender};
 use super::world::{Setup, TAG, engine, message, port, sender, socket};
@@ -13,22 +13,23 @@ use std::string::String;
 use std::vec::Vec;
 
 const MESSAGE: usize = 65_536;
-/// Thousandths.
+/// Loss in thousandths.
 const LOSSES: [u32; 4] = [0, 1, 10, 50];
 const SEEDS: u64 = 5;
-/// Picoseconds of a byte at 10 Gb/s, and bytes around a UDP payload: IPv4, UDP, Ethernet, between frames.
+/// Picoseconds of a byte at 10 Gb/s.
 const BYTE: u64 = 800;
-const AROUND: u64 = 28 + 38;
+/// Bytes of overhead of a UDP payload: IPv4, UDP, Ethernet, gap between frames.
+const OVERHEAD: u64 = 28 + 38;
 
-/// What is measured.
+/// A row of the grid.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    /// Each message when the last was acknowledged.
+    /// Send each message after the ACK of the one before.
     each: bool,
-    /// Microseconds one way.
+    /// Microseconds in each direction.
     latency: u64,
-    /// Both ends take turns of so many microseconds, as on one processor; 0 if each has its own.
+    /// Both sides run in turns of so many microseconds, as on one processor; 0 if each has its own processor.
     turn: u64,
 }
 
@@ -55,10 +56,10 @@ impl Ours {
         let setup = Setup { seed, memory: 1 << 24, isns: [0, 0], config, ..Setup::default() };
         let (mut engine, arena) = engine(&setup, 0, 0, now);
         let (other, _) = super::world::engine(&setup, 1, 0, now);
-        let peer = other.modex(0).expect("there is one");
+        let peer = other.modex(0).expect("it exists");
         let mut config = EndpointConfig::new(0, sender(0), sender(1), peer);
         config.check_connectivity = false;
-        let endpoint = engine.add_endpoint(&config, now).expect("a good one");
+        let endpoint = engine.add_endpoint(&config, now).expect("it is valid");
         Ours { engine, endpoint, bytes: message(1, MESSAGE), _arena: arena }
     }
 }
@@ -89,7 +90,7 @@ impl Sender for Ours {
     }
 }
 
-/// One direction of the link: what is on it, by when it arrives.
+/// One direction of the link: datagrams in flight, by the time of their arrival.
 #[derive(Default)]
 struct Link {
     busy: u64,
@@ -98,7 +99,7 @@ struct Link {
 
 impl Link {
     fn carry(&mut self, datagram: Vec<u8>, case: &Case, loss: u32, rng: &mut Rng, now: Instant) {
-        let bytes = datagram.len() as u64 + AROUND;
+        let bytes = datagram.len() as u64 + OVERHEAD;
         self.busy = self.busy.max(now.as_nanos()) + bytes * BYTE / 1000;
         if !rng.chance(loss) {
             let at = Instant::from_nanos(self.busy + case.latency * 1000);
@@ -107,7 +108,7 @@ impl Link {
     }
 }
 
-/// The moment from `at` on at which a side has the processor.
+/// The first time from `at` on at which a side has the processor.
 fn in_turn(case: &Case, side: u64, at: Instant) -> Instant {
     let turn = case.turn * 1000;
     if turn == 0 || at.as_nanos() / turn % 2 == side {
@@ -157,7 +158,7 @@ fn run(case: &Case, ours: bool, loss: u32, seed: u64) -> (f64, f64) {
         let moments =
             [(0, first(&back)), (0, from.deadline()), (1, first(&there)), (1, to.deadline())];
         let moments = moments.map(|(side, at)| at.map(|at| in_turn(case, side, at.max(now))));
-        // Whoever was just served is done; a turn that ends is the other's.
+        // The side that just ran is idle; at the end of its turn the other side runs.
         let next = Instant::first(moments);
         match next {
             Some(next) if next > now => now = next,
@@ -202,14 +203,14 @@ fn grid() -> String {
     text
 }
 
-/// `ISTHMUS_WRITE_GOLDEN=1` writes the file anew.
+/// `ISTHMUS_WRITE_GOLDEN=1` rewrites the file.
 #[test]
-fn goodput_is_as_it_was() {
+fn goodput_matches_the_recorded_grid() {
     let grid = grid();
     if std::env::var_os("ISTHMUS_WRITE_GOLDEN").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/engine/tests/goodput.txt");
         std::fs::write(path, &grid).expect("the source can be written");
         return;
     }
-    assert!(grid == include_str!("goodput.txt"), "goodput.txt says something else; now:\n{grid}");
+    assert!(grid == include_str!("goodput.txt"), "the grid differs from goodput.txt:\n{grid}");
 }

@@ -1,5 +1,5 @@
-//! A peer, or somebody in its name, that sends what no honest one does: it is counted, nothing is written that was
-//! not granted, nothing of others shows, memory is bounded, and others go on.
+//! A malicious peer, or an attacker in its name: its packets are counted, only granted memory is
+//! written, other users' data does not leak, memory is bounded, and other endpoints make progress.
 
 use super::world::{Setup, TAG, World, engine, message, port, sender, socket};
 use crate::engine::{Channel, Config, Counters, EndpointConfig, Failure, State};
@@ -11,7 +11,7 @@ use drivers::hal::Instant;
 use netsim::{Rng, explore};
 use std::vec::Vec;
 
-/// The first number of side 0, who attacks side 1.
+/// First sequence number of side 0, which attacks side 1.
 pub(super) const ISN: u16 = 10;
 
 pub(super) fn header(sequence: u16, kind: Kind) -> Header {
@@ -24,7 +24,7 @@ pub(super) fn packet(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&bytes[..length], payload].concat()
 }
 
-/// Side 1 receives a datagram; what its counters say then.
+/// Side 1 receives a datagram; returns its counters afterwards.
 pub(super) fn arrive(world: &mut World, bytes: &[u8]) -> Counters {
     arrive_from(world, socket(0, Channel::Data), Channel::Data, bytes)
 }
@@ -70,21 +70,21 @@ fn puts_outside_of_grants_write_nothing() {
         let put = Header { put_address: address, ..header(ISN, Kind::Fragment) };
         refused += 1;
         assert_eq!(arrive(&mut world, &packet(&put, &std::vec![9; length])).puts_refused, refused);
-        // As the first part of more.
+        // As the first part of a longer PUT.
         let kind = chunk(5, 2 * length as u32, 0);
         let put = Header { put_address: address, ..header(ISN, kind) };
         refused += 1;
         let counters = arrive(&mut world, &packet(&put, &std::vec![9; length]));
         assert_eq!(counters.puts_refused, refused, "{address:#x}");
     }
-    // A part that wraps the addresses round.
+    // A part whose end wraps around the address space.
     let put = Header { put_address: 0x1000, ..header(ISN, chunk(6, u32::MAX, u32::MAX - 9)) };
     arrive(&mut world, &packet(&put, &[9; 10]));
     let mut bytes = [0; 4000];
     memory.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 4000]);
     assert_eq!(world.counters(1).num_ack_sends, 0);
-    // Nothing of all that was taken: an honest one still fits, until the region is taken back.
+    // All of it was refused: a valid PUT is still accepted, until the region is revoked.
     let honest = Header { put_address: 0x1000 + 990, ..header(ISN, Kind::Fragment) };
     assert_eq!(arrive(&mut world, &packet(&honest, &[8; 10])).puts_received, 1);
     memory.read(0, &mut bytes).unwrap();
@@ -95,7 +95,7 @@ fn puts_outside_of_grants_write_nothing() {
 }
 
 #[test]
-fn parts_that_lie_are_not_taken() {
+fn parts_that_do_not_fit_their_fragment_are_dropped() {
     let mut world = World::new(Setup::default());
     let lies = [
         chunk(0, 100, 0),
@@ -113,7 +113,7 @@ fn parts_that_lie_are_not_taken() {
         arrive(&mut world, &packet(&header(ISN, chunk(1, 100, 0)), &[])).num_badfrag_recvs,
         7
     );
-    // One is begun, and then told of differently.
+    // A fragment begins, and a later part contradicts it.
     arrive(&mut world, &packet(&header(ISN, chunk(2, 30, 10)), &[1; 10]));
     for kind in [chunk(2, 31, 0), chunk(2, 29, 0)] {
         arrive(&mut world, &packet(&header(ISN + 1, kind), &[1; 10]));
@@ -121,12 +121,12 @@ fn parts_that_lie_are_not_taken() {
     let put = Header { put_address: 5, ..header(ISN + 1, chunk(2, 30, 0)) };
     arrive(&mut world, &packet(&put, &[1; 10]));
     assert_eq!(world.counters(1).num_badfrag_recvs, 10);
-    // Parts that lie on each other: what is counted as complete has zeros where nothing was, not what others left.
+    // Overlapping parts: the complete message has zeros in the gaps, not other users' data.
     arrive(&mut world, &packet(&header(ISN + 1, chunk(2, 30, 5)), &[2; 10]));
     arrive(&mut world, &packet(&header(ISN + 2, chunk(2, 30, 7)), &[3; 10]));
     let expected: Vec<u8> = [&[0; 5][..], &[2; 2], &[3; 10], &[1; 3], &[0; 10]].concat();
     assert_eq!(world.sides[1].came, [(TAG, expected)]);
-    // Shorter than it says, of no type, and an impossible length.
+    // Shorter than its header says, of an unknown type, and with an impossible length.
     let mut short = packet(&header(ISN + 3, Kind::Fragment), &[1; 10]);
     short.pop();
     assert_eq!(arrive(&mut world, &short).malformed, 1);
@@ -136,7 +136,7 @@ fn parts_that_lie_are_not_taken() {
 }
 
 #[test]
-fn nobody_speaks_for_a_peer() {
+fn packets_in_the_name_of_a_peer_are_dropped() {
     let mut world = World::new(Setup::default());
     let honest = packet(&header(ISN, Kind::Fragment), b"hello");
     let elsewhere = [
@@ -150,7 +150,7 @@ fn nobody_speaks_for_a_peer() {
     let other = packet(&Header { sender: sender(5), ..header(ISN, Kind::Fragment) }, b"hello");
     assert_eq!(arrive(&mut world, &other).other_senders, 1);
     assert!(world.sides[1].came.is_empty());
-    // Small data on the priority channel is taken, large is not.
+    // Small data on the priority channel is accepted, large data is not.
     let large = packet(&header(ISN, Kind::Fragment), &[0; 737]);
     let from = socket(0, Channel::Priority);
     assert_eq!(arrive_from(&mut world, from, Channel::Priority, &large).large_on_priority, 1);
@@ -160,7 +160,7 @@ fn nobody_speaks_for_a_peer() {
 }
 
 #[test]
-fn acks_of_what_was_never_sent_are_not_believed() {
+fn acks_of_packets_never_sent_are_ignored() {
     let mut world = World::new(Setup::default());
     world.wire.cut = [true, true];
     for number in 0..5 {
@@ -174,7 +174,7 @@ fn acks_of_what_was_never_sent_are_not_believed() {
     }
     let backlog = world.sides[1].engine.backlog(world.sides[1].endpoint);
     assert_eq!(backlog, Some((5, 0)));
-    // An honest one is.
+    // A valid ACK is accepted.
     let ack = Header { acknowledged: Some(isn.wrapping_add(4)), ..header(0, Kind::Ack) };
     arrive(&mut world, &packet(&ack, &[]));
     assert!(world.is_drained(1));
@@ -185,9 +185,9 @@ fn acks_of_what_was_never_sent_are_not_believed() {
     assert_eq!(world.sides[1].engine.state(world.sides[1].endpoint), Some(State::Open));
 }
 
-/// ACKs that say the same, by the thousand: few packets are sent because of them.
+/// Thousands of duplicate ACKs cause few retransmissions.
 #[test]
-fn a_flood_of_acks_causes_none_of_packets() {
+fn flood_of_duplicate_acks_causes_few_retransmissions() {
     let mut world = World::new(Setup::default());
     world.wire.cut = [true, true];
     for number in 0..50 {
@@ -203,10 +203,10 @@ fn a_flood_of_acks_causes_none_of_packets() {
         world.now = world.now + Duration::from_nanos(100);
     }
     let counters = world.counters(1);
-    // A millisecond has passed: one in a hundred microseconds.
+    // A millisecond has passed: at most one retransmission in 100 µs.
     assert!(counters.num_resends <= 11, "{counters:?}");
     assert_eq!(counters.num_dup_acks, 10_000);
-    // Old ones cause none.
+    // Old ACKs cause none.
     let resends = counters.num_resends;
     let old = Header { acknowledged: Some(isn.wrapping_sub(3000)), ..header(0, Kind::Ack) };
     for _ in 0..1000 {
@@ -216,9 +216,9 @@ fn a_flood_of_acks_causes_none_of_packets() {
     assert_eq!(world.counters(1).num_resends, resends);
 }
 
-/// Packets from beyond the window and from before it, by the thousand: one ACK for those that came at once.
+/// Thousands of packets beyond and before the window: one ACK for each burst.
 #[test]
-fn packets_outside_of_the_window_cost_an_ack_a_turn() {
+fn packets_outside_of_the_window_cause_one_ack_a_turn() {
     let mut world = World::new(Setup::default());
     for n in 0..1000u16 {
         for sequence in [ISN + 4096 + n, ISN.wrapping_sub(1 + n)] {
@@ -232,9 +232,9 @@ fn packets_outside_of_the_window_cost_an_ack_a_turn() {
     assert!(world.sides[1].came.is_empty());
 }
 
-/// However many take all that they can get, a message of another one arrives, and its answer goes.
+/// While many attackers take all the memory that they can get, a message of another peer arrives, and is answered.
 #[test]
-fn many_who_take_all_they_can_get_leave_room_for_others() {
+fn greedy_peers_leave_memory_to_others() {
     const ATTACKERS: u32 = 40;
     for (size, length) in [(400_000u32, 100), (60_000, 1400), (4, 1)] {
         let config = Config { endpoints: 64, messages: 512, sends: 512, ..Setup::default().config };
@@ -257,13 +257,10 @@ fn many_who_take_all_they_can_get_leave_room_for_others() {
                 let kind = chunk(1 + u32::from(number), size, 0);
                 let bytes = packet(&header(ISN + number, kind), &std::vec![1; length]);
                 engine.receive(0, from(n), port(Channel::Data), &bytes, now);
-                // What is sent to it, it does not acknowledge.
+                // The attacker does not acknowledge messages to it.
                 let _ = engine.send(id, TAG, &[7; 1000], now);
             }
-            assert!(
-                engine.counters(id).unwrap().no_room > 0,
-                "attacker {n} had all that it wanted"
-            );
+            assert!(engine.counters(id).unwrap().no_room > 0, "attacker {n} was not limited");
         }
         let bytes = packet(&header(ISN, Kind::Fragment), &[2; 1000]);
         engine.receive(0, from(ATTACKERS), port(Channel::Data), &bytes, now);
@@ -274,9 +271,9 @@ fn many_who_take_all_they_can_get_leave_room_for_others() {
     }
 }
 
-/// One begins messages and finishes none: it takes its share and no more, and loses its endpoint in the end.
+/// A peer begins messages and completes none: it is limited to its share, and its endpoint fails in the end.
 #[test]
-fn messages_that_are_never_whole_take_a_share() {
+fn incomplete_messages_are_limited_and_end_their_endpoint() {
     let mut world = World::with(Setup::default(), |_, config| {
         config.receive_bytes = 1 << 20;
         config.messages = 100;
@@ -288,7 +285,7 @@ fn messages_that_are_never_whole_take_a_share() {
     }
     let held = free - world.sides[1].engine.memory_available();
     assert!((1 << 19..=1 << 20).contains(&held), "{held}");
-    // Small ones are bounded by their number.
+    // Small messages are limited by their number.
     let mut other = World::with(Setup::default(), |_, config| config.messages = 100);
     for n in 0..1000u16 {
         let kind = chunk(1 + u32::from(n), 2, 0);
@@ -302,11 +299,11 @@ fn messages_that_are_never_whole_take_a_share() {
     assert_eq!(world.sides[1].engine.memory_available(), free);
 }
 
-/// Any bytes, and packets that are right but for a few bytes: no panic, nothing outside of the grant, nothing of
-/// what memory held before.
+/// Random bytes, and packets with a few changed bytes: no panic, no write outside of the grant, no leak of
+/// former contents of memory.
 #[test]
-fn whatever_comes_is_survived() {
-    explore("whatever_comes_is_survived", 1000, |seed| {
+fn random_datagrams_are_survived() {
+    explore("random_datagrams_are_survived", 1000, |seed| {
         let mut rng = Rng::new(seed);
         let mut world = World::new(Setup { seed, memory: 1 << 18, ..Setup::default() });
         let memory = world.window(1, &[7; 3000]);
@@ -350,7 +347,7 @@ fn whatever_comes_is_survived() {
         let mut bytes = [0; 3000];
         memory.read(0, &mut bytes).unwrap();
         assert!(bytes[..1000] == [7; 1000] && bytes[2000..] == [7; 1000], "seed {seed}");
-        // What memory held before is 0xee; an attacker's random bytes may be, but not eight in a row.
+        // Memory held 0xee before. An attacker's random bytes may have that value, but not eight in a row.
         for (_, came) in &world.sides[1].came {
             assert!(!came.windows(8).any(|run| run == [0xee; 8]), "seed {seed}");
         }

@@ -1,4 +1,4 @@
-//! Cost follows work.
+//! Costs of idle endpoints.
 
 use super::world::{Setup, engine, sender};
 use crate::engine::{Config, EndpointConfig};
@@ -7,15 +7,15 @@ use core::net::Ipv4Addr;
 use drivers::hal::Instant;
 
 #[test]
-fn an_idle_endpoint_is_small() {
+fn idle_endpoint_takes_little_memory() {
     let size = size_of::<crate::engine::endpoint::Endpoint>();
-    // Names, timers and lists besides.
+    // Plus entries in tables, timers and lists.
     assert!(size + 256 <= 8192 / 4, "{size}");
 }
 
-/// A thousand endpoints that rest: no deadline, nothing ready, and a busy one moves as if it were alone.
+/// A thousand idle endpoints have no deadlines and no entries in the ready queue, and do not slow down a busy one.
 #[test]
-fn a_thousand_idle_endpoints_have_nothing_to_do() {
+fn thousand_idle_endpoints_cost_nothing() {
     let config = Config { endpoints: 1001, ..Setup::default().config };
     let setup = Setup { config, ..Setup::default() };
     let now = Instant::from_nanos(1_000_000_000);

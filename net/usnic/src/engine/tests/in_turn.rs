@@ -1,4 +1,4 @@
-//! Parts that come in their turn take a short way: it is no way around what is checked of others.
+//! The fast path for parts that arrive in order has the same checks as the general path.
 
 use super::hostile::{ISN, arrive, chunk, header, packet};
 use super::world::{Setup, TAG, World};
@@ -6,7 +6,7 @@ use crate::wire::header::Header;
 use std::vec::Vec;
 
 #[test]
-fn a_put_that_is_under_way_ends_with_its_grant() {
+fn put_in_progress_ends_when_its_grant_is_revoked() {
     let mut world = World::new(Setup::default());
     let [first, second] = [0, 1].map(|_| world.window(1, &[7; 50]));
     let endpoint = world.sides[1].endpoint;
@@ -19,7 +19,7 @@ fn a_put_that_is_under_way_ends_with_its_grant() {
     (0..3).for_each(|n| assert_eq!(arrive(&mut world, &part(n)).puts_refused, 0));
     world.sides[1].engine.revoke(endpoint, 0x1000);
     assert_eq!(arrive(&mut world, &part(3)).puts_refused, 1);
-    // The same addresses may be other memory then.
+    // The same addresses may be granted for other memory.
     world.sides[1].engine.grant(endpoint, 0x1000, second).unwrap();
     (3..5).for_each(|n| assert_eq!(arrive(&mut world, &part(n)).puts_refused, 1));
     assert_eq!(world.counters(1).puts_received, 1);
@@ -29,7 +29,7 @@ fn a_put_that_is_under_way_ends_with_its_grant() {
 }
 
 #[test]
-fn parts_that_lie_in_their_turn_are_not_taken() {
+fn invalid_parts_in_order_are_dropped() {
     let mut world = World::new(Setup::default());
     let part = |kind, put_address, length: usize| {
         let header = Header { put_address, ..header(ISN + 2, kind) };
@@ -47,9 +47,9 @@ fn parts_that_lie_in_their_turn_are_not_taken() {
     for (n, lie) in (1..).zip(lies) {
         assert_eq!(arrive(&mut world, &lie).num_badfrag_recvs, n);
     }
-    let somebody = Header { sender: 5, ..header(ISN + 2, chunk(2, 50, 20)) };
-    assert_eq!(arrive(&mut world, &packet(&somebody, &[9; 10])).other_senders, 1);
-    // All is as it was: what is honest still fits.
+    let forged = Header { sender: 5, ..header(ISN + 2, chunk(2, 50, 20)) };
+    assert_eq!(arrive(&mut world, &packet(&forged, &[9; 10])).other_senders, 1);
+    // The state is unchanged: a valid part is still accepted.
     arrive(&mut world, &packet(&header(ISN + 2, chunk(2, 50, 20)), &[3; 29]));
     arrive(&mut world, &packet(&header(ISN + 3, chunk(2, 50, 49)), &[4; 1]));
     let expected: Vec<u8> = [&[1; 10][..], &[2; 10], &[3; 29], &[4; 1]].concat();

@@ -1,4 +1,4 @@
-//! What happens on a bad wire: every message arrives once and whole, whatever the seed.
+//! Two engines on a lossy link: every message arrives once and complete, for any seed.
 
 use super::world::{Setup, TAG, Wire, World, message};
 use crate::engine::{Config, Delivery};
@@ -8,21 +8,21 @@ use drivers::hal::Window;
 use netsim::explore;
 use std::vec::Vec;
 
-/// With `--full`, `explore` takes five times as many: ten thousand.
+/// With `--full`, `explore` uses five times as many seeds: ten thousand.
 fn seeds(count: u64) -> u64 {
     if std::env::var_os("ISTHMUS_FULL").is_some() { 2000 } else { count }
 }
 
-/// Messages and PUTs both ways, of sizes by chance, over a wire by chance.
+/// Messages and PUTs of random sizes in both directions, over a link with random faults.
 #[test]
-fn everything_arrives_once() {
-    explore("everything_arrives_once", seeds(400), |seed| scenario(seed, 60));
+fn messages_and_puts_arrive_once() {
+    explore("messages_and_puts_arrive_once", seeds(400), |seed| scenario(seed, 60));
 }
 
-/// One of the two restarts while messages are on the way: what is sent after that arrives once and whole.
+/// One side restarts with messages in flight: messages sent afterwards arrive once and complete.
 #[test]
-fn a_restart_costs_what_was_on_the_way() {
-    explore("a_restart_costs_what_was_on_the_way", seeds(100), |seed| {
+fn restart_loses_only_messages_in_flight() {
+    explore("restart_loses_only_messages_in_flight", seeds(100), |seed| {
         let mut rng = netsim::Rng::new(seed ^ 0xb007);
         let setup = any_setup(seed, &mut rng);
         let mut world = World::new(setup);
@@ -133,7 +133,7 @@ fn scenario(seed: u64, messages: u32) {
     let mut written = std::vec![0; put.len()];
     region.read(0, &mut written).unwrap();
     assert!(written == put, "seed {seed}");
-    // Everything was given back, and nobody waits for anything.
+    // All memory is released, and no timer is left.
     for side in &mut world.sides {
         let free = side.engine.memory_available();
         assert!(free >= (1 << 21) - 128, "{free}");
@@ -141,9 +141,9 @@ fn scenario(seed: u64, messages: u32) {
     }
 }
 
-/// A packet is missing, and 4,094 behind it are taken; one more is not.
+/// With one packet missing, the next 4,094 packets are accepted; one more is not.
 #[test]
-fn the_window_reaches_as_far_as_it_does() {
+fn window_accepts_4095_packets() {
     use super::world::{port, sender, socket};
     use crate::engine::Channel;
     use crate::wire::header::{Header, Kind, MAX_HEADER};
@@ -183,13 +183,13 @@ fn the_window_reaches_as_far_as_it_does() {
     assert_eq!(world.counters(1).num_oow_low_recvs, 1);
 }
 
-/// One packet of a message is lost: it comes again long before the stock timer.
+/// One lost packet of a message is retransmitted long before the stock timer.
 #[test]
-fn a_lost_packet_comes_again_within_a_millisecond() {
+fn lost_packet_is_retransmitted_within_a_millisecond() {
     for lost in 0..46 {
         netsim::label!(lost);
         let mut world = World::new(Setup::default());
-        // Round trips are known.
+        // Get samples of the round trip time first.
         for _ in 0..20 {
             world.send(0, b"round");
             world.run(Duration::from_secs(1), |world| world.is_drained(0));

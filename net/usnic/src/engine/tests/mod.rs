@@ -1,4 +1,4 @@
-//! Two engines on a wire that the test makes, and one beside models of the stock BTL.
+//! Tests of two engines on a simulated link, and of an engine against models of the stock BTL.
 
 mod basics;
 mod goodput;

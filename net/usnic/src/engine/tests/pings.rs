@@ -1,4 +1,4 @@
-//! The connectivity checker.
+//! Tests of the connectivity checker.
 
 use super::world::{Setup, World, address, port, socket};
 use crate::engine::{Channel, Failure, State};
@@ -17,7 +17,7 @@ fn world(layout: Layout) -> World {
     world
 }
 
-/// PINGs that side 0 sent: after how many milliseconds, and of what size.
+/// PINGs that side 0 sent: milliseconds from the start, and size.
 fn pings(world: &World) -> Vec<(u128, usize)> {
     let log = world.log.as_ref().unwrap();
     let start = log[0].0;
@@ -26,18 +26,18 @@ fn pings(world: &World) -> Vec<(u128, usize)> {
 }
 
 #[test]
-fn the_small_one_first_then_the_large_one() {
+fn small_ping_precedes_the_large_one() {
     for layout in [Layout::V4, Layout::V5] {
         let mut world = world(layout);
         world.pass(Duration::from_secs(1));
-        assert!(world.log.as_ref().unwrap().is_empty(), "nothing was sent, nothing is asked");
+        assert!(world.log.as_ref().unwrap().is_empty(), "no PING before the first message");
         world.send(0, b"data");
         world.pass(Duration::from_secs(1));
         assert_eq!(pings(&world), [(0, 40), (20, 1468)]);
         let (engine, endpoint) = (&world.sides[0].engine, world.sides[0].endpoint);
         assert_eq!(engine.connectivity(endpoint), Some((true, true)));
         assert_eq!(world.sides[1].engine.interface_counters(0).unwrap().pings_answered, 2);
-        // Answers are of 40 bytes, and data was not held back.
+        // ACKs have 40 bytes, and data did not wait for them.
         let log = world.log.as_ref().unwrap();
         assert_eq!(log.iter().filter(|(_, d)| d.to == 0 && d.bytes.len() == 40).count(), 2);
         assert_eq!(world.sides[1].came.len(), 1);
@@ -45,7 +45,7 @@ fn the_small_one_first_then_the_large_one() {
 }
 
 #[test]
-fn an_mtu_that_is_too_small_on_the_way_is_named() {
+fn failure_names_the_mtu_that_the_path_lacks() {
     let mut world = world(Layout::V4);
     world.wire.longest = 1400;
     world.send(0, b"data");
@@ -62,7 +62,7 @@ fn an_mtu_that_is_too_small_on_the_way_is_named() {
 }
 
 #[test]
-fn nobody_there_is_told() {
+fn unreachable_peer_is_reported() {
     let mut world = world(Layout::V4);
     world.wire.cut[1] = true;
     world.send(0, b"data");
@@ -75,7 +75,7 @@ fn nobody_there_is_told() {
 }
 
 #[test]
-fn strangers_and_other_versions_are_not_answered() {
+fn pings_of_strangers_and_other_versions_are_ignored() {
     let mut world = world(Layout::V4);
     let ping = Ping {
         is_ack: false,
@@ -97,11 +97,11 @@ fn strangers_and_other_versions_are_not_answered() {
     assert!(!try_one(honest, &Ping { version: Version { major: 5, minor: 0 }, ..ping }.emit()));
     assert!(!try_one(honest, &Ping { asker: socket(0, Channel::Ping), ..ping }.emit()));
     assert!(!try_one(honest, &Ping { size: 41, ..ping }.emit()));
-    // ACKs of what was never asked.
+    // ACKs of PINGs that were never sent.
     let ack = Ping { is_ack: true, asker: socket(0, Channel::Ping), ..ping };
     assert!(!try_one(honest, &ack.emit()));
     assert_eq!(world.sides[0].engine.interface_counters(0).unwrap().ping_acks, 0);
-    // A flood of PINGs: answers that wait are few.
+    // A flood of PINGs: the number of queued ACKs is bounded.
     let (now, engine) = (world.now, &mut world.sides[0].engine);
     for _ in 0..1000 {
         engine.receive(0, honest, port(Channel::Ping), &ping.emit(), now);
@@ -113,9 +113,9 @@ fn strangers_and_other_versions_are_not_answered() {
     assert_eq!(answers, 32);
 }
 
-/// By order, whatever was answered before; and nothing fails when there is no answer.
+/// A check by the operator ignores earlier answers, and no endpoint fails without an answer.
 #[test]
-fn a_ping_that_is_ordered_asks_anew_and_fails_nothing() {
+fn operator_ping_repeats_the_check_and_fails_no_endpoint() {
     let mut world = world(Layout::V4);
     world.send(0, b"data");
     world.pass(Duration::from_secs(1));

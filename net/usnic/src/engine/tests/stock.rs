@@ -1,4 +1,4 @@
-//! Models of the stock BTL's two sides, as far as their speed goes, by what was measured of Open MPI 4.1.4.
+//! Models of the stock BTL's sender and receiver, with the timing measured on Open MPI 4.1.4.
 
 use super::world::{TAG, sender};
 use crate::engine::WINDOW;
@@ -8,18 +8,19 @@ use drivers::hal::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::vec::Vec;
 
-/// Its timer is set to 5 ms, and seen to expire after eight.
+/// Its timer is set to 5 ms, and was observed to expire after 8 ms.
 const RETRANSMIT: Duration = Duration::from_millis(8);
-/// Packets that are sent again in one call of its progress function, and how long such a call takes.
+/// Retransmissions in one call of its progress function.
 const RESENDS: usize = 16;
+/// Duration of such a call.
 const CALL: Duration = Duration::from_micros(10);
-/// How long an ACK waits: four calls.
+/// Delay of an ACK: four calls.
 const ACK_DELAY: Duration = Duration::from_micros(30);
 const CHUNK: usize = 1424;
 
-/// Whoever sends messages.
+/// A sender of messages.
 pub trait Sender {
-    /// Takes a message of so many bytes; false if there is no room.
+    /// Queues a message of so many bytes; false if there is no room.
     fn give(&mut self, bytes: usize, now: Instant) -> bool;
     fn is_drained(&self) -> bool;
     fn receive(&mut self, datagram: &[u8], now: Instant);
@@ -35,12 +36,12 @@ fn packet(header: &Header, payload: usize) -> Vec<u8> {
     packet
 }
 
-/// A part of a message, and a packet.
+/// A part of a message, which is one packet.
 struct Part {
     offset: usize,
     size: usize,
     message: u32,
-    /// When its timer expires, and whether it waits to be sent again.
+    /// When its timer expires, and whether it is queued for retransmission.
     due: Instant,
     is_queued: bool,
 }
@@ -49,16 +50,16 @@ struct Part {
 #[derive(Default)]
 pub struct StockSender {
     next: u64,
-    /// Everything before this was acknowledged.
+    /// All packets before this number are acknowledged.
     acknowledged: u64,
-    /// What is not acknowledged, and the rest of what was given.
+    /// Unacknowledged packets, and the packets not sent yet.
     packets: VecDeque<Part>,
     waits: VecDeque<Part>,
     messages: u32,
-    /// One for each time that a packet was sent: only its last counts.
+    /// One for each transmission of a packet; only the last one is valid.
     timers: BTreeSet<(Instant, u64)>,
     again: Vec<u64>,
-    /// What is sent again in this call, and when the next begins.
+    /// Retransmissions in this call, and when the next call begins.
     calls: (usize, Option<Instant>),
 }
 
@@ -111,7 +112,7 @@ impl Sender for StockSender {
     }
 
     fn receive(&mut self, datagram: &[u8], _now: Instant) {
-        let (header, _) = Header::parse(Layout::V4, datagram).expect("a good one");
+        let (header, _) = Header::parse(Layout::V4, datagram).expect("it is valid");
         let Some(number) = header.acknowledged else { return };
         let behind = number.wrapping_sub(self.acknowledged as u16).wrapping_add(1) as i16;
         if behind > 0 {
@@ -134,7 +135,7 @@ impl Sender for StockSender {
         if self.calls.1.is_none_or(|at| at <= now) {
             self.calls = (0, None);
         }
-        // The last that was put there is the first to go.
+        // The packet that was queued last is sent first.
         while self.calls.0 < RESENDS
             && let Some(number) = self.again.pop()
         {
@@ -160,7 +161,7 @@ impl Sender for StockSender {
     }
 }
 
-/// The receiving side: cumulative ACKs, at once for what is old, doubled, or completes a message.
+/// The receiving side: cumulative ACKs, sent at once for old or duplicate packets, and for the end of a message.
 #[derive(Default)]
 pub struct StockReceiver {
     pub expected: u64,
@@ -168,7 +169,7 @@ pub struct StockReceiver {
     /// Bytes of messages that are arriving.
     messages: BTreeMap<u32, usize>,
     pub complete: u32,
-    /// An ACK is to be sent then.
+    /// When an ACK is to be sent.
     ack: Option<Instant>,
     pub acks: u64,
     pub twice: u64,
@@ -176,7 +177,7 @@ pub struct StockReceiver {
 
 impl StockReceiver {
     pub fn receive(&mut self, datagram: &[u8], now: Instant) {
-        let (header, payload) = Header::parse(Layout::V4, datagram).expect("a good one");
+        let (header, payload) = Header::parse(Layout::V4, datagram).expect("it is valid");
         let ahead = header.sequence.wrapping_sub(self.expected as u16) as i16;
         let number = self.expected.wrapping_add_signed(ahead.into());
         if ahead < 0 || ahead as u64 >= WINDOW || self.arrived.contains(&number) {

@@ -1,4 +1,4 @@
-//! Two engines and a wire between them, in virtual time: loss, doubling, reordering, corruption, cuts.
+//! Two engines and a link between them, in virtual time: loss, duplication, reordering, corruption, cuts.
 
 use crate::engine::{Channel, Config, EndpointConfig, EndpointId, Engine, InterfaceConfig};
 use crate::wire::header::Layout;
@@ -13,20 +13,20 @@ use std::vec::Vec;
 pub const TAG: u8 = 0x41;
 const PORTS: [u16; 3] = [100, 101, 102];
 
-/// What the wire does, in thousandths of datagrams.
+/// Faults of the link, in thousandths of datagrams.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
     pub loss: u32,
     pub twice: u32,
     pub late: u32,
-    /// The UDP checksum finds it: it is lost, too.
+    /// Corrupted datagrams, which are dropped because of the UDP checksum.
     pub corrupt: u32,
-    /// Most microseconds that a late datagram comes later.
+    /// Largest delay of a late datagram in microseconds.
     pub later: u64,
     pub latency: u64,
-    /// Longest datagram that gets through.
+    /// Longest datagram that is delivered.
     pub longest: usize,
-    /// Nothing gets to this side.
+    /// Sides that receive no datagrams.
     pub cut: [bool; 2],
 }
 
@@ -54,7 +54,7 @@ pub struct Datagram {
     pub bytes: Vec<u8>,
 }
 
-/// What can be chosen of a world.
+/// Parameters of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub seed: u64,
@@ -88,18 +88,18 @@ impl Default for Setup {
     }
 }
 
-/// One of the two.
+/// One of the two sides.
 pub struct Side {
     pub engine: Engine,
     pub endpoint: EndpointId,
     pub arena: Arena,
     pub came: Vec<(u8, Vec<u8>)>,
     pub completed: Vec<(u64, bool)>,
-    /// It takes no messages.
+    /// Its user takes no messages.
     pub is_deaf: bool,
 }
 
-/// Both, and the wire.
+/// Both sides and the link.
 pub struct World {
     pub now: Instant,
     pub sides: [Side; 2],
@@ -107,10 +107,10 @@ pub struct World {
     pub rng: Rng,
     pub flying: BTreeMap<(Instant, u64), Datagram>,
     pub count: u64,
-    /// Every datagram that was sent, with the moment, if asked for.
+    /// Every datagram sent, with its time, if logging is on.
     pub log: Option<Vec<(Instant, Datagram)>>,
     pub setup: Setup,
-    /// What the engines have, and those had that are no more.
+    /// Memory of the engines, including those of former engines.
     memory: Vec<Window>,
 }
 
@@ -124,7 +124,7 @@ pub fn address(side: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, side as u8 + 1)
 }
 
-/// Where a side sends from.
+/// Source of a side's datagrams.
 pub fn socket(side: usize, channel: Channel) -> SocketAddrV4 {
     SocketAddrV4::new(address(side), port(channel))
 }
@@ -142,7 +142,7 @@ pub fn sender(side: usize) -> u64 {
 }
 
 std::thread_local! {
-    /// Memory of worlds that are over: what an arena has on the heap is never given back.
+    /// Memory of former worlds for reuse, because an arena never returns memory to the heap.
     static SPARE: RefCell<Vec<Window>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -170,7 +170,7 @@ fn engine_in(
 ) -> (Engine, Arena) {
     let mut arena = Arena::new(memory);
     let memory = arena.alloc(setup.memory + 65_000, 4096).expect("room");
-    // What was there before must not show.
+    // Former contents, which must not leak.
     memory.fill(0xee);
     let mut engine = Engine::new(setup.config, memory, setup.seed.wrapping_mul(77) | 1, now);
     let interface = InterfaceConfig {
@@ -183,7 +183,7 @@ fn engine_in(
         mtu: setup.mtu,
         isn,
     };
-    engine.add_interface(interface).expect("a good one");
+    engine.add_interface(interface).expect("it is valid");
     (engine, arena)
 }
 
@@ -197,7 +197,7 @@ impl World {
         let memory = [memory(&setup), memory(&setup)];
         let mut made =
             [0, 1].map(|side| engine_in(memory[side], &setup, side, setup.isns[side], now));
-        let modexes = [0, 1].map(|side| made[side].0.modex(0).expect("there is one"));
+        let modexes = [0, 1].map(|side| made[side].0.modex(0).expect("it exists"));
         let endpoints = [0, 1].map(|side: usize| {
             let other = 1 - side;
             let mut config = EndpointConfig::new(0, sender(side), sender(other), modexes[other]);
@@ -205,7 +205,7 @@ impl World {
             config.check_connectivity = false;
             config.tag = Some(TAG);
             configure(side, &mut config);
-            made[side].0.add_endpoint(&config, now).expect("a good one")
+            made[side].0.add_endpoint(&config, now).expect("it is valid")
         });
         let [a, b] = made;
         let side = |(engine, arena): (Engine, Arena), endpoint| Side {
@@ -229,8 +229,8 @@ impl World {
         }
     }
 
-    /// A side restarts with another first number, and both hear of each other again. That takes longer than
-    /// anything is on the way.
+    /// Restarts a side with another first sequence number, and exchanges the modexes again. That takes longer than
+    /// any datagram is in flight.
     pub fn restart(&mut self, side: usize, isn: u16) {
         let (setup, now, other) = (self.setup, self.now, 1 - side);
         let memory = memory(&setup);
@@ -241,12 +241,12 @@ impl World {
         let old = self.sides[other].endpoint;
         self.sides[other].engine.remove(old);
         for side in 0..2 {
-            let modex = self.sides[1 - side].engine.modex(0).expect("there is one");
+            let modex = self.sides[1 - side].engine.modex(0).expect("it exists");
             let mut config = EndpointConfig::new(0, sender(side), sender(1 - side), modex);
             config.layout = setup.layout;
             config.check_connectivity = false;
             let added = self.sides[side].engine.add_endpoint(&config, now);
-            self.sides[side].endpoint = added.expect("a good one");
+            self.sides[side].endpoint = added.expect("it is valid");
         }
     }
 
@@ -259,16 +259,16 @@ impl World {
 
     pub fn window(&mut self, side: usize, bytes: &[u8]) -> Window {
         let window = self.sides[side].arena.alloc(bytes.len(), 64).expect("room");
-        window.write(0, bytes).expect("as long");
+        window.write(0, bytes).expect("both have the same length");
         window
     }
 
     pub fn counters(&self, side: usize) -> crate::engine::Counters {
         let Side { engine, endpoint, .. } = &self.sides[side];
-        *engine.counters(*endpoint).expect("there is one")
+        *engine.counters(*endpoint).expect("it exists")
     }
 
-    /// Puts a datagram on the wire.
+    /// Puts a datagram on the link.
     pub fn fly(&mut self, datagram: Datagram) {
         if let Some(log) = &mut self.log {
             log.push((self.now, datagram.clone()));
@@ -290,17 +290,17 @@ impl World {
         }
     }
 
-    /// Sends what is to be sent now, and takes what has come.
+    /// Sends all datagrams that are due now, and takes messages that have arrived.
     pub fn settle(&mut self) {
         for side in 0..2 {
             for n in 0.. {
-                assert!(n < 100_000, "it sends for ever");
+                assert!(n < 100_000, "the engine sends without end");
                 let now = self.now;
                 let Some(packet) = self.sides[side].engine.poll_transmit(now) else { break };
                 let mut bytes = packet.header().to_vec();
                 for window in packet.payload() {
                     let mut part = std::vec![0; window.len()];
-                    window.read(0, &mut part).expect("as long");
+                    window.read(0, &mut part).expect("both have the same length");
                     bytes.extend(part);
                 }
                 assert_eq!(bytes.len(), packet.len());
@@ -320,7 +320,7 @@ impl World {
         while engine.next_news().is_some() {}
         while !*is_deaf && let Some(message) = engine.take_message(*endpoint) {
             let mut bytes = std::vec![0; message.bytes.len()];
-            message.bytes.read(0, &mut bytes).expect("as long");
+            message.bytes.read(0, &mut bytes).expect("both have the same length");
             engine.release(message);
             came.push((message.tag, bytes));
         }
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// Goes on to the next moment at which something happens; false if nothing ever will.
+    /// Advances to the next event; false if there is none.
     pub fn step(&mut self) -> bool {
         self.settle();
         let arrival = self.flying.first_key_value().map(|(&(at, _), _)| at);
@@ -349,20 +349,20 @@ impl World {
         true
     }
 
-    /// Goes on until `done`; panics if that takes longer than `most`, or nothing happens any more.
+    /// Runs until `done`; panics if that takes longer than `most`, or no event is left.
     pub fn run(&mut self, most: Duration, mut done: impl FnMut(&mut World) -> bool) {
         let end = self.now + most;
         while !done(self) {
-            let goes_on = self.step();
+            let has_event = self.step();
             if done(self) {
                 return;
             }
-            assert!(goes_on, "nothing happens any more: {:#?}", [0, 1].map(|n| self.counters(n)));
+            assert!(has_event, "no event is left: {:#?}", [0, 1].map(|n| self.counters(n)));
             assert!(self.now < end, "not in time: {:#?}", [0, 1].map(|n| self.counters(n)));
         }
     }
 
-    /// Goes on for so long.
+    /// Runs for so long.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// Whether everything that a side sent was acknowledged.
+    /// Whether all packets of a side are acknowledged.
     pub fn is_drained(&self, side: usize) -> bool {
         let Side { engine, endpoint, .. } = &self.sides[side];
         engine.backlog(*endpoint) == Some((0, 0))

@@ -1,13 +1,13 @@
-//! A peer that sends over several interfaces.
+//! Tests of a peer that sends over several interfaces.
 
 use super::*;
 
-/// Over two interfaces the second of two messages comes first. There is memory for one: the peer takes back the first
-/// before the second, so that has it.
+/// Over two interfaces, the second of two messages arrives first. There is memory for one. The first message gets it,
+/// because the peer takes back the first before the second.
 #[test]
-fn what_overtakes_waits_for_what_was_sent_before() {
+fn message_that_overtakes_waits_for_the_earlier_one() {
     for whole in [false, true] {
-        // All but a sixteenth, which a peer leaves to others.
+        // A peer may use all but a sixteenth.
         let all = (needs_of(300_000) + 4096) / 15 * 16;
         let (mut mirror, mut budget) = (Mirror::new(RANK, LIMITS), Budget::new(all));
         mirror.set_several();
@@ -19,12 +19,12 @@ fn what_overtakes_waits_for_what_was_sent_before() {
         };
         let overtakes = rank.begin(2, &second);
         give(&mut mirror, &mut budget, overtakes).unwrap();
-        assert!(out(&mut mirror, &mut budget).is_empty(), "it is asked for nothing");
+        assert!(out(&mut mirror, &mut budget).is_empty(), "its rest is not requested");
         assert_eq!((mirror.under_way(), mirror.counters().waited), ((1, 1), 1));
         give(&mut mirror, &mut budget, begins).unwrap();
         let answers = out(&mut mirror, &mut budget);
-        let asked = answers.iter().filter(|bytes| bytes[0] == 68).count();
-        assert_eq!(asked, 1, "one message is asked for: {answers:?}");
+        let requested = answers.iter().filter(|bytes| bytes[0] == 68).count();
+        assert_eq!(requested, 1, "the rest of one message is requested: {answers:?}");
         let parts = answers.iter().filter(|bytes| bytes[0] == 68);
         let parts = parts.flat_map(|ack| rank.answer(ack)).collect();
         carry(&mut mirror, &mut budget, &mut rank, parts);

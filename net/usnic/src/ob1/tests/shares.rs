@@ -1,4 +1,4 @@
-//! Memory of mirrors: what a greedy peer leaves to others, and what is taken back from it.
+//! Tests of the memory budget of mirrors: limits of a greedy peer, and the release of overdue messages.
 
 use super::*;
 use core::time::Duration;
@@ -6,7 +6,7 @@ use drivers::hal::Instant;
 
 const ALL: u64 = 120 << 20;
 
-/// The first message of 32 bytes of one that is to be so long.
+/// A RNDV of 32 bytes for a message of that length.
 fn promise(sequence: u16, length: u64) -> Vec<u8> {
     let header = Header::Rendezvous { envelope: envelope(sequence), length, request: 5 };
     message(header, b"")
@@ -16,7 +16,7 @@ fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-/// One message of 32 bytes that says that 64 MiB follow, and many more: another peer's 200 KB are asked for at once.
+/// A peer announces a message of 64 MiB and many more. The 200 KB of another peer are requested at once.
 #[test]
 fn greedy_peer_leaves_memory_to_others() {
     for (length, count) in [(64 << 20, 1), (64 << 20, 500), (1 << 20, 500), (1, 500)] {
@@ -35,9 +35,9 @@ fn greedy_peer_leaves_memory_to_others() {
     }
 }
 
-/// Peers that have all of it together and do not go on: what they have is taken back while others wait, and only then.
+/// Peers hold all memory together and make no progress: their memory is released while others wait, and only then.
 #[test]
-fn memory_that_is_not_used_is_taken_back_for_others() {
+fn memory_of_overdue_messages_is_released_for_others() {
     let mut budget = Budget::new(ALL);
     let mut mirrors: Vec<_> = (0..4).map(|_| Mirror::new(RANK, LIMITS)).collect();
     for (n, mirror) in mirrors.iter_mut().enumerate() {
@@ -45,9 +45,9 @@ fn memory_that_is_not_used_is_taken_back_for_others() {
             give(mirror, &mut budget, promise(sequence, 16 << 20 >> n)).unwrap();
         }
     }
-    // They are asked for the rest, and say nothing.
-    let asked = mirrors.iter_mut().map(|mirror| out(mirror, &mut budget).len());
-    assert_eq!(asked.sum::<usize>(), 7);
+    // Their rest is requested, and they do not respond.
+    let requested = mirrors.iter_mut().map(|mirror| out(mirror, &mut budget).len());
+    assert_eq!(requested.sum::<usize>(), 7);
     let mut honest = Mirror::new(RANK, Limits { parts: 1024, ..LIMITS });
     let mut rank = Rank::new(153_568, 1);
     let data = data(20_000_000, 1);
@@ -69,17 +69,17 @@ fn memory_that_is_not_used_is_taken_back_for_others() {
     let parts = acks.iter().flat_map(|ack| rank.answer(ack)).collect();
     carry(&mut honest, &mut budget, &mut rank, parts);
     assert!(rank.done == [(1, data)]);
-    // What comes of it later is of no message.
+    // A late part belongs to no message.
     let late = Header::Fragment { offset: 0, sender: 5, receiver: 1 << 32 };
     let late = message(late, b"late");
-    assert!(matches!(give(&mut mirrors[0], &mut budget, late), Err((Refused::Strange, _))));
+    assert!(matches!(give(&mut mirrors[0], &mut budget, late), Err((Refused::Mismatch, _))));
     mirrors.iter_mut().for_each(|mirror| mirror.clear(&mut budget, |_| {}));
     assert_eq!(budget.free(), ALL);
 }
 
-/// One that goes on is waited for: as long as its length takes, and a minute until its peer takes it back.
+/// A message that makes progress is kept: for as long as its length allows, and a minute until its peer takes it back.
 #[test]
-fn message_that_goes_on_is_not_taken_back() {
+fn message_that_makes_progress_is_kept() {
     let mut budget = Budget::new(ALL);
     let mut mirror = Mirror::new(RANK, LIMITS);
     let mut rank = Rank::new(153_568, 1);
@@ -93,7 +93,7 @@ fn message_that_goes_on_is_not_taken_back() {
         give(&mut mirror, &mut budget, part).unwrap();
     }
     budget.set_time(at(70));
-    assert_eq!(mirror.give_up_overdue(&mut budget), 0, "its rank computes");
+    assert_eq!(mirror.give_up_overdue(&mut budget), 0, "its rank may compute");
     let offers = out(&mut mirror, &mut budget);
     let answers = offers.iter().flat_map(|offer| rank.answer(offer)).collect();
     carry(&mut mirror, &mut budget, &mut rank, answers);
@@ -101,7 +101,7 @@ fn message_that_goes_on_is_not_taken_back() {
     assert_eq!((mirror.counters().overdue, budget.free()), (0, ALL));
 }
 
-/// Who gives memory back does not have it again before others who wait for it.
+/// A peer that releases memory does not get it again before others that wait.
 #[test]
 fn freed_memory_goes_to_others_first() {
     let mut budget = Budget::new(ALL);

@@ -1,18 +1,19 @@
-//! What differs between generations.
+//! Register differences between generations of Intel's bridge.
 
 /// A generation of the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// The third: Skylake.
+    /// The third generation: Skylake.
     Third,
-    /// The fourth, in Ice Lake: translations begin at a multiple of the BAR's size.
+    /// The fourth generation, in Ice Lake: translations are aligned to the BAR's size.
     IceLake,
-    /// The fourth, in Sapphire Rapids and Granite Rapids.
+    /// The fourth generation, in Sapphire Rapids and Granite Rapids.
     SapphireRapids,
 }
 
 impl Generation {
-    /// That of a device. What is not known here is taken for the third, so that drivers can be shown other devices.
+    /// The generation of a device. Unknown devices count as third generation, so that tests can present them to
+    /// drivers.
     pub fn of(device: u16, revision: u8) -> Self {
         match (device, revision) {
             (0x347e, 0..0x10) => Generation::IceLake,
@@ -21,17 +22,17 @@ impl Generation {
         }
     }
 
-    /// Whether it is the third.
+    /// Whether this is the third generation.
     pub fn is_third(self) -> bool {
         self == Generation::Third
     }
 
-    /// Whether a translation's bits below the size of the BAR count for nothing.
+    /// Whether a translation's bits below the BAR's size are ignored.
     pub fn aligns_to_bar(self) -> bool {
         self != Generation::SapphireRapids
     }
 
-    /// Offset of the vectors of bells.
+    /// Offset of the doorbell vectors.
     pub fn vectors(self) -> u64 {
         if self.is_third() { 0xd0 } else { 0x50 }
     }
@@ -41,18 +42,18 @@ impl Generation {
         if self.is_third() { 0x180 } else { 0x8080 }
     }
 
-    /// Offsets of the table of MSI-X and of its pending bits.
+    /// Offsets of the MSI-X table and of its pending bits.
     pub fn msix(self) -> (u32, u32) {
         if self.is_third() { (0x8000, 0x9000) } else { (0xe000, 0xe800) }
     }
 
-    /// The state of a link that is up: active, 16 lanes, PCI Express 3.0 or 4.0.
+    /// Link status of an active link: 16 lanes, PCI Express 3.0 or 4.0.
     pub fn link_up(self) -> u16 {
         0x2000 | 16 << 4 | if self.is_third() { 3 } else { 4 }
     }
 
-    /// The port's definition, by connection (1 is back to back) and side. It is in configuration space for the third
-    /// generation, else a register (PPD1).
+    /// The port definition, by connection (1 is back to back) and side. The third generation has it in configuration
+    /// space, the fourth in a register (PPD1).
     pub fn port_definition(self, connection: u32, downstream: bool) -> u32 {
         let side = if downstream { 1 } else { 0 };
         match self {

@@ -1,5 +1,5 @@
-//! Intel's non-transparent bridges, back to back: the third generation (Xeon, Skylake) and the fourth (Ice Lake to
-//! Granite Rapids). Registers as in Linux `drivers/ntb/hw/intel/ntb_hw_gen{3,4}.{c,h}`.
+//! Models of Intel's non-transparent bridges, back to back: the third generation (Xeon, Skylake) and the fourth (Ice
+//! Lake to Granite Rapids). Registers as in Linux `drivers/ntb/hw/intel/ntb_hw_gen{3,4}.{c,h}`.
 //!
 //! Not modelled: the secondary side's own configuration space.
 
@@ -18,13 +18,12 @@ pub use generation::Generation;
 use side::Side;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The device of the third generation.
+/// PCI device id of the third generation.
 pub const DEVICE: u16 = 0x201c;
-/// The devices of the fourth: in Ice Lake (revisions below 0x10) and Sapphire Rapids, and in Granite Rapids.
+/// PCI device id of the fourth generation in Ice Lake (revisions below 0x10) and Sapphire Rapids.
 pub const GEN4: u16 = 0x347e;
-/// See [`GEN4`].
+/// PCI device id of the fourth generation in Granite Rapids.
 pub const GRANITE_RAPIDS: u16 = 0x0db4;
-/// The registers.
 const REGISTERS: Bar = Bar { index: 0, size: 0x1_0000 };
 const VECTORS: u16 = 33;
 
@@ -34,33 +33,33 @@ const WINDOW_SIZES_4: usize = 0xc4;
 const PORT_DEFINITION: usize = 0xd4;
 const LINK_STATUS: usize = 0x1a2;
 
-/// What the model does wrong, or firmware has set up wrongly.
+/// Faults to inject, of the device or of its set-up by firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The port is transparent, or towards a root port: not back to back.
+    /// The port is transparent or connected to a root port, not back to back.
     NotBackToBack,
-    /// The first window's BAR was given no memory.
+    /// The first window's BAR has no memory.
     NoWindow,
-    /// The limit of a window cannot be written.
+    /// Limits of windows are read-only.
     NoLimit,
-    /// The translation of a window cannot be written.
+    /// Translations of windows are read-only.
     NoTranslation,
-    /// The index of a window's translation cannot be written (Ice Lake).
+    /// The translation index of a window is read-only (Ice Lake).
     NoIndex,
     /// The link is never trained.
     NoTraining,
-    /// Bells set their bit and raise no interrupt.
+    /// Doorbells set their bit but raise no interrupt.
     NoInterrupt,
-    /// Bells do not arrive.
+    /// Doorbells are lost.
     NoBell,
-    /// Scratchpads do not arrive.
+    /// Writes to scratchpads are lost.
     NoScratchpad,
-    /// A byte of each 16 KiB that are written is wrong.
+    /// A byte in every 16 KiB of written memory is wrong.
     Corrupt,
 }
 
 impl Fault {
-    /// By name.
+    /// Faults by name.
     pub const NAMED: [(&str, Fault); 10] = [
         ("not-back-to-back", Fault::NotBackToBack),
         ("no-window", Fault::NoWindow),
@@ -75,49 +74,49 @@ impl Fault {
     ];
 }
 
-/// How the two functions are.
+/// Properties of the two functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// PCI device id: [`DEVICE`], or that of another generation.
+    /// PCI device id: [`DEVICE`], [`GEN4`] or [`GRANITE_RAPIDS`].
     pub device: u16,
-    /// Its revision.
+    /// PCI revision.
     pub revision: u8,
     /// Bytes of each of the two windows, a power of two.
     pub window: u64,
-    /// What is wrong.
+    /// Injected fault.
     pub fault: Option<Fault>,
 }
 
 impl Config {
-    /// A good one.
+    /// A configuration without a fault.
     pub fn new(device: u16, window: u64) -> Self {
         Config { device, revision: 4, window, fault: None }
     }
 }
 
-/// What is done to the other machine's registers.
+/// A posted write to the other machine's registers.
 #[derive(Clone, Copy, Debug)]
 enum Signal {
     Scratchpad(usize, u32),
     Bell(u64),
 }
 
-/// Both sides.
+/// The bridge: both sides.
 struct Pair {
     generation: Generation,
     window: u64,
     sides: [Side; 2],
-    /// What is under way to each.
+    /// Posted accesses to each machine.
     to: [Crossing<Signal>; 2],
-    /// When the link is trained; None while it is not, or is already.
+    /// When link training ends; None if no training is in progress.
     trained_at: Option<Nanoseconds>,
     link: bool,
-    /// The cable is there.
+    /// The cable is plugged in.
     cable: bool,
     fault: Option<Fault>,
 }
 
-/// The function in one of the two machines.
+/// The function of one side, in its machine.
 pub struct IntelNtb {
     pair: Arc<Mutex<Pair>>,
     generation: Generation,
@@ -127,7 +126,7 @@ pub struct IntelNtb {
 }
 
 impl IntelNtb {
-    /// The functions of both machines: upstream device and downstream device.
+    /// Creates the functions of both machines: upstream device and downstream device.
     pub fn pair(settings: Config) -> [IntelNtb; 2] {
         assert!(settings.window.is_power_of_two(), "a BAR's size is a power of two");
         let generation = Generation::of(settings.device, settings.revision);
@@ -177,17 +176,17 @@ impl IntelNtb {
         self.pair.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cable is pulled out, or put back.
+    /// Unplugs the cable, or plugs it in.
     pub fn set_cable(&self, there: bool) {
         self.state().cable = there;
     }
 
-    /// From now on this is wrong, or nothing.
+    /// Replaces the injected fault; None removes it.
     pub fn inject(&self, fault: Option<Fault>) {
         self.state().fault = fault;
     }
 
-    /// Where accesses through the other machine's first window end in this one's memory: from, and how many bytes.
+    /// The memory of this machine that the other machine's first window exposes: start and bytes.
     pub fn exposed(&mut self) -> (u64, u64) {
         let base = self.bar_address(2);
         let (start, limit) = self.state().sides[self.me].windows[0];
@@ -200,7 +199,7 @@ impl IntelNtb {
         u64::from_le_bytes(bytes) & !0xf
     }
 
-    /// Shows the state of the link, which is the same for both, in this one's configuration space.
+    /// Sets the link status in this function's configuration space.
     fn show_link(&mut self, up: bool) {
         if self.generation.is_third() {
             let status = if up { self.generation.link_up() } else { 0 };
@@ -208,15 +207,15 @@ impl IntelNtb {
         }
     }
 
-    /// Takes note of what the driver has written to configuration space.
-    fn see(&self, pair: &mut Pair) {
+    /// Reads BAR addresses and bus master enable from configuration space.
+    fn update_from_config(&self, pair: &mut Pair) {
         pair.sides[self.me].bases = [self.bar_address(2), self.bar_address(4)];
-        pair.to[self.me].see(&self.config);
+        pair.to[self.me].update_master(&self.config);
     }
 }
 
 impl Pair {
-    /// Both want the link, and there is a cable: it comes up some time later.
+    /// Trains the link for some time once both sides enable it and the cable is plugged in.
     fn train(&mut self, now: Nanoseconds) {
         let wanted = self.cable
             && self.fault != Some(Fault::NoTraining)
@@ -244,12 +243,12 @@ impl Pair {
         }
     }
 
-    /// Where an access of `me` through a window ends at the other machine.
+    /// Translates an access of `me` through a window to the other machine's memory.
     fn translated(&self, me: usize, bar: u8, offset: u64, len: usize) -> Option<u64> {
         let window = usize::from(bar / 2 - 1);
         let other = &self.sides[1 - me];
         let (start, limit) = other.windows[window];
-        // The other's limit is an address of its own BAR.
+        // The other side's limit is an address in its own BAR.
         let end = other.bases[window] + offset + len as u64;
         let index = other.index[window];
         let inside = index == 0 || offset + len as u64 <= 1 << index.min(63);
@@ -259,7 +258,7 @@ impl Pair {
             .then(|| start + offset)
     }
 
-    /// What is under way to a machine arrives.
+    /// Executes the posted accesses to a machine.
     fn deliver(&mut self, machine: usize) {
         let side = &mut self.sides[machine];
         self.to[machine].deliver(|signal| match signal {
@@ -268,7 +267,7 @@ impl Pair {
         });
     }
 
-    /// A machine writes through a window.
+    /// Posts a machine's write through a window.
     fn write_through(&mut self, me: usize, bar: u8, offset: u64, bytes: &[u8]) {
         self.sides[me].counts.window_writes += 1;
         let Some(address) = self.translated(me, bar, offset, bytes.len()) else {
@@ -282,7 +281,7 @@ impl Pair {
         self.to[1 - me].post_write(address, &bytes);
     }
 
-    /// A machine signals the other, if that arrives at all.
+    /// Posts a machine's signal to the other, unless a fault drops it.
     fn signal(&mut self, me: usize, signal: Signal) {
         let lost = match signal {
             Signal::Scratchpad(..) => Fault::NoScratchpad,
@@ -319,7 +318,7 @@ impl Function for IntelNtb {
         let (me, peer) = (self.me, 1 - self.me);
         let mut guard = self.state();
         let pair = &mut *guard;
-        self.see(pair);
+        self.update_from_config(pair);
         let scratchpads = pair.generation.peer_scratchpads();
         match (bar, offset) {
             (0, at) if (scratchpads..scratchpads + 0x40).contains(&at) => {
@@ -332,7 +331,7 @@ impl Function for IntelNtb {
             (0, _) => read_bytes(offset, into, |at| pair.sides[me].byte(at)),
             _ => match pair.translated(me, bar, offset, into.len()) {
                 Some(address) => {
-                    // What was written before arrives before.
+                    // Earlier writes arrive before a load.
                     pair.deliver(peer);
                     pair.to[peer].load(address, into);
                 }
@@ -348,7 +347,7 @@ impl Function for IntelNtb {
         let me = self.me;
         let mut guard = self.state();
         let pair = &mut *guard;
-        self.see(pair);
+        self.update_from_config(pair);
         let value = number(bytes);
         let scratchpads = pair.generation.peer_scratchpads();
         match (bar, offset) {
@@ -373,7 +372,7 @@ impl Function for IntelNtb {
         let me = self.me;
         let mut guard = self.state();
         let pair = &mut *guard;
-        self.see(pair);
+        self.update_from_config(pair);
         pair.train(now);
         pair.deliver(me);
         let fault = pair.fault;

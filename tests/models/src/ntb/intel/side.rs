@@ -1,44 +1,44 @@
-//! One machine's registers.
+//! The bridge registers of one machine.
 
 use super::{Counts, Fault, Generation};
 use crate::registers::{byte_of, with_half};
 
-/// The bell that tells of the link.
+/// The doorbell that reports link changes.
 pub const LINK_BELL: u64 = 1 << 32;
 pub const BELLS: usize = 33;
 
-/// NTBCNTL of the third generation: the secondary side cannot be configured, and the link is off.
+/// NTBCNTL of the third generation after a reset: secondary side configuration locked, link disabled.
 const AT_RESET: u32 = 3;
 const LINK_DISABLE: u32 = 2;
-/// Link control and PPD0 of the fourth: the link is off; it is being trained.
+/// Fourth generation: link disable in link control, and start of training in PPD0.
 const LINK_DISABLE_4: u16 = 0x10;
 const START_TRAINING: u32 = 8;
-/// Slot status: the state of the link has changed.
+/// Slot status: the link state has changed.
 const LINK_CHANGED: u16 = 0x100;
 
 #[derive(Clone, Debug)]
 pub struct Side {
     generation: Generation,
-    /// What the port is.
+    /// The port definition.
     definition: u32,
     control: u32,
-    /// Of the fourth generation: link control, link status, slot status, PPD0, LTR.
+    // Fourth generation: link control, link status, slot status, PPD0, LTR.
     link_control: u16,
     link_status: u16,
     slot_status: u16,
     training: u32,
     latency: [u32; 3],
-    /// log2 of each window's bytes, or 0.
+    /// Log2 of each window's bytes, or 0.
     pub index: [u16; 2],
-    /// Of each window: where the other's accesses go, and up to which address of our BAR.
+    /// Each window's translation for the other side's accesses, and its limit as an address in this side's BAR.
     pub windows: [(u64, u64); 2],
-    /// Addresses of our BARs.
+    /// Addresses of this side's BARs.
     pub bases: [u64; 2],
     /// Limits and BARs of the secondary side.
     outer: [u64; 6],
     pub bells: u64,
     masked: u64,
-    /// Bells whose interrupt was not raised yet.
+    /// Doorbells whose interrupt was not raised yet.
     pub unsent: u64,
     pub scratchpads: [u32; 16],
     pub vectors: [u8; BELLS],
@@ -48,7 +48,7 @@ pub struct Side {
 
 impl Side {
     pub fn new(generation: Generation, definition: u32) -> Self {
-        // The vector of the link's bell comes first.
+        // The link's doorbell has the first vector.
         let vectors = core::array::from_fn(|bell| if bell == 32 { 0 } else { bell as u8 + 1 });
         Side {
             generation,
@@ -73,7 +73,7 @@ impl Side {
         }
     }
 
-    /// As after power-on.
+    /// Restores the power-on state, except for counters.
     pub fn reset(&mut self) {
         *self = Side { counts: self.counts, ..Side::new(self.generation, self.definition) };
     }
@@ -85,7 +85,7 @@ impl Side {
         }
     }
 
-    /// The link has come up, or gone down.
+    /// Reports a change of the link.
     pub fn link_changed(&mut self, status: u16) {
         self.link_status = status;
         self.slot_status |= LINK_CHANGED;
@@ -97,7 +97,7 @@ impl Side {
         self.unsent |= bells;
     }
 
-    /// Bells whose interrupt is due now.
+    /// Takes the doorbells whose interrupt is due.
     pub fn due(&mut self) -> impl Iterator<Item = usize> + use<> {
         let due = self.unsent & self.bells & !self.masked;
         self.unsent &= !due;
@@ -130,7 +130,7 @@ impl Side {
         }
     }
 
-    /// What only the fourth generation has.
+    /// Reads registers that only the fourth generation has.
     fn byte_4(&self, offset: u64) -> u8 {
         match offset {
             0x74..0x78 => byte_of(self.index[(offset - 0x74) as usize / 2].into(), offset % 2),
@@ -164,7 +164,7 @@ impl Side {
         }
     }
 
-    /// A register of our own is written.
+    /// Handles the machine's write to its own registers.
     pub fn write(&mut self, offset: u64, value: u64, bytes: &[u8], fault: Option<Fault>) {
         let merged = |old: u64| match bytes.len() {
             8 => value,
@@ -184,7 +184,7 @@ impl Side {
             0x20..0x28 if translations => self.windows[1].0 = merged(self.windows[1].0),
             0x28..0x30 if limits => self.windows[1].1 = merged(self.windows[1].1),
             0x40..0x48 => {
-                // The link's cannot be cleared while the slot says that it has changed.
+                // The link's doorbell cannot be cleared while the slot status reports a change.
                 let held = !self.generation.is_third() && self.slot_status & LINK_CHANGED != 0;
                 self.bells &= !merged(0) | if held { LINK_BELL } else { 0 };
                 self.unsent &= self.bells;

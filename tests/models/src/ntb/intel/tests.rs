@@ -4,7 +4,7 @@ use crate::testing::{TestMachine, TestMemory};
 
 const WINDOW: u64 = 1 << 13;
 
-/// Two machines whose drivers have brought the link up; the first has given the other a window to its memory.
+/// Two machines with an active link. The first exposes a window of its memory to the other.
 struct World {
     functions: [IntelNtb; 2],
     machines: [TestMachine; 2],
@@ -77,7 +77,7 @@ impl World {
 }
 
 #[test]
-fn the_link_takes_its_time_and_tells_of_it() {
+fn link_training_takes_time_and_raises_an_interrupt() {
     let mut world = World::new(None);
     world.poll();
     assert_eq!(world.link(), [0; 2]);
@@ -86,14 +86,18 @@ fn the_link_takes_its_time_and_tells_of_it() {
     world.poll();
     assert_eq!(world.link(), [Generation::Third.link_up(); 2]);
     assert_eq!(world.read(0, 0x40), LINK_BELL);
-    assert_eq!(world.machines[0].interrupts, [Interrupt::Msix(0)], "as vectors are after a reset");
+    assert_eq!(
+        world.machines[0].interrupts,
+        [Interrupt::Msix(0)],
+        "vector of the link after a reset"
+    );
     world.functions[1].reset();
     world.poll();
     assert_eq!(world.link(), [0; 2]);
 }
 
 #[test]
-fn writes_go_where_the_other_allows_and_bells_come_behind_them() {
+fn writes_are_translated_and_doorbells_stay_ordered() {
     let mut world = World::up(None);
     world.write(0, 0x40, &u64::MAX.to_le_bytes());
     for (offset, len) in [(0u64, 8usize), (0xff8, 8), (0xffc, 8), (0x1000, 4)] {
@@ -114,7 +118,7 @@ fn writes_go_where_the_other_allows_and_bells_come_behind_them() {
 }
 
 #[test]
-fn masked_bells_interrupt_when_they_are_let() {
+fn masked_doorbells_interrupt_when_unmasked() {
     let mut world = World::up(None);
     world.write(0, 0x48, &0xffff_ffffu64.to_le_bytes());
     world.machines[0].interrupts.clear();
@@ -127,7 +131,7 @@ fn masked_bells_interrupt_when_they_are_let() {
 }
 
 #[test]
-fn faults_show() {
+fn faults_are_detectable() {
     let mut world = World::new(Some(Fault::NoLimit));
     assert_eq!(world.read(0, 0x18), 0);
     world = World::new(Some(Fault::NoTranslation));
@@ -144,7 +148,7 @@ fn faults_show() {
 }
 
 #[test]
-fn a_load_finds_what_was_written_before_it() {
+fn loads_see_earlier_writes() {
     let mut world = World::up(None);
     world.functions[1].write(2, 16, &[9; 4], 0, &mut world.machines[1]);
     let mut bytes = [0; 8];
@@ -154,11 +158,11 @@ fn a_load_finds_what_was_written_before_it() {
     assert_eq!(bytes, [0xff; 8], "beyond the limit");
 }
 
-/// A pair of the fourth generation whose link is up.
+/// A fourth-generation pair with an active link.
 fn fourth(revision: u8) -> World {
     let settings = Config { revision, ..Config::new(GEN4, WINDOW) };
     let mut world = World::of(settings);
-    assert_eq!(world.read(0, 0xb0d4) as u32, 8, "it is being trained");
+    assert_eq!(world.read(0, 0xb0d4) as u32, 8, "training in progress");
     world.poll();
     world.now += TRAINING;
     world.poll();
@@ -167,7 +171,7 @@ fn fourth(revision: u8) -> World {
 }
 
 #[test]
-fn the_fourth_generation_tells_of_its_link_until_the_slot_is_quiet() {
+fn fourth_generation_link_doorbell_stays_until_slot_status_is_cleared() {
     for (revision, downstream) in [(4, 0x1200), (0x20, 0x4200)] {
         let mut world = fourth(revision);
         assert_eq!(world.read(0, 0xb4c0) as u32, 0x200);
@@ -175,7 +179,7 @@ fn the_fourth_generation_tells_of_its_link_until_the_slot_is_quiet() {
         assert_eq!(world.read(0, 0xb052) as u16, 0x2104);
         assert_eq!(world.machines[0].interrupts, [Interrupt::Msix(0)]);
         world.write(0, 0x40, &LINK_BELL.to_le_bytes());
-        assert_eq!(world.read(0, 0x40), LINK_BELL, "the slot says that it has changed");
+        assert_eq!(world.read(0, 0x40), LINK_BELL, "slot status reports a change");
         world.write(0, 0xb05a, &0x100u16.to_le_bytes());
         world.write(0, 0x40, &LINK_BELL.to_le_bytes());
         assert_eq!(world.read(0, 0x40), 0);
@@ -189,7 +193,7 @@ fn the_fourth_generation_tells_of_its_link_until_the_slot_is_quiet() {
 }
 
 #[test]
-fn only_ice_lake_wants_translations_that_are_aligned_to_the_bar() {
+fn only_ice_lake_aligns_translations_to_the_bar() {
     for (revision, lands) in [(4, 0x4000), (0x20, 0x5000)] {
         let mut world = fourth(revision);
         world.write(0, 0x10, &0x5000u64.to_le_bytes());

@@ -1,8 +1,8 @@
-//! Bells and messages of a partition. Masks say what is let through.
+//! Doorbells and messages of a partition, with their masks.
 
 use crate::registers::with_half;
 
-/// The bell whose vector is that of the first message.
+/// The doorbell whose vector the first message uses.
 const MESSAGE_BELL: usize = 60;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,11 +19,11 @@ pub struct Bells {
     rung: u64,
     enabled: u64,
     vectors: [u8; 64],
-    /// Of each place for a message: which message of which partition arrives there.
+    /// Source of each message slot: partition and message number.
     map: u32,
     sent: [u32; 4],
-    places: [Message; 4],
-    /// Vectors that are to be raised, a bit each.
+    slots: [Message; 4],
+    /// Vectors to raise, a bit each.
     pub due: u64,
 }
 
@@ -36,17 +36,17 @@ impl Bells {
             vectors: [0; 64],
             map: 0,
             sent: [0; 4],
-            places: [Message::default(); 4],
+            slots: [Message::default(); 4],
             due: 0,
         }
     }
 
-    /// Bells that leave of those that the partition's host rings.
+    /// The doorbells that the outbound mask lets through.
     pub fn leaving(&self, bells: u64) -> u64 {
         bells & self.out_enabled
     }
 
-    /// Bells arrive.
+    /// Handles doorbells from the other partition.
     pub fn ring(&mut self, bells: u64) {
         self.rung |= bells;
         self.raise(bells & self.enabled);
@@ -58,13 +58,13 @@ impl Bells {
         }
     }
 
-    /// A message arrives, if there is a place for it.
+    /// Handles a message from a partition. It is dropped unless a slot is mapped to it.
     pub fn receive(&mut self, partition: usize, number: usize, value: u32) {
         for n in 0..4 {
             if (self.map >> (8 * n)) as u8 != (partition << 2 | number) as u8 {
                 continue;
             }
-            let place = &mut self.places[n];
+            let place = &mut self.slots[n];
             (place.value, place.arrived, place.from) = (value, true, partition as u8);
             let bell = MESSAGE_BELL + n;
             if place.enabled && self.enabled >> bell & 1 == 1 {
@@ -86,7 +86,7 @@ impl Bells {
             0x1060 => self.map,
             0x1068..0x1088 if at.is_multiple_of(8) => self.sent[(at - 0x1068) as usize / 8],
             0x1088..0x10a8 => {
-                let place = &self.places[(at - 0x1088) as usize / 8];
+                let place = &self.slots[(at - 0x1088) as usize / 8];
                 let state = |bit: bool, shift: u32| u32::from(bit) << shift;
                 match at % 8 {
                     0 => place.value,
@@ -101,7 +101,7 @@ impl Bells {
         }
     }
 
-    /// A word is written that stays here.
+    /// Handles a write of a word that has no effect on the other partition.
     pub fn write(&mut self, at: u64, value: u32) {
         let part = with_half(0, at % 8, value);
         match at {
@@ -115,7 +115,7 @@ impl Bells {
             0x1060 => self.map = value,
             0x1068..0x1088 if at.is_multiple_of(8) => self.sent[(at - 0x1068) as usize / 8] = value,
             0x1088..0x10a8 if at % 8 == 4 => {
-                let place = &mut self.places[(at - 0x1088) as usize / 8];
+                let place = &mut self.slots[(at - 0x1088) as usize / 8];
                 place.arrived &= value & 1 == 0;
                 place.enabled = value & 0x100 != 0;
             }
@@ -123,13 +123,13 @@ impl Bells {
         }
     }
 
-    /// Bytes are written: vectors, or that a message was taken.
+    /// Handles a write of bytes: vectors, or the acknowledgement of a message.
     pub fn write_bytes(&mut self, at: u64, bytes: &[u8]) {
         for (at, &byte) in (at..).zip(bytes) {
             match at {
                 0x1020..0x1060 => self.vectors[(at - 0x1020) as usize] = byte,
                 0x1088..0x10a8 if at % 8 == 4 && byte & 1 != 0 => {
-                    self.places[(at - 0x1088) as usize / 8].arrived = false;
+                    self.slots[(at - 0x1088) as usize / 8].arrived = false;
                 }
                 _ => {}
             }

@@ -1,41 +1,42 @@
-//! The NT control block of a partition: where its host's windows lead. Either host may lock it, and program it then.
+//! The NT control block of a partition: translations of its host's windows. Either host may lock it to program it.
 
 use super::Fault;
 use crate::Nanoseconds;
 use crate::registers::with_half;
 
-// Operations, and what the status says.
+// Operations, and values of the status.
 const LOCK: u32 = 1;
 const RESET: u32 = 3;
 const NORMAL: u32 = 1;
 const LOCKED: u32 = 2;
 
-/// Control of a BAR's windows.
+/// Control bits of a BAR's windows.
 const VALID: u32 = 1;
 const DIRECT: u32 = 0x10;
 const LOOKED_UP: u32 = 0x20;
-/// Requester ids that fit in.
+/// Size of the requester id table.
 const REQUESTERS: usize = 16;
 
 pub struct Control {
-    /// The host that has locked it.
+    /// The host that holds the lock.
     owner: Option<usize>,
-    /// Of each host: the operation that it has begun, and when that may be done.
+    /// Each host's pending operation, and the time from which it can complete.
     begun: [Option<(u32, Nanoseconds)>; 2],
-    /// Of each BAR: control, size, translation.
+    /// Words of each BAR: control, size, translation (2).
     bars: [[u32; 4]; 6],
     sizes_high: [u32; 6],
     table: Vec<u64>,
     requesters: [u32; REQUESTERS],
-    /// Writes by who had not locked it.
+    /// Refused writes by a host without the lock.
     pub refused: u64,
-    /// Operations, and locks that had to wait for the other host.
+    /// Operations started.
     pub operations: u64,
+    /// Lock operations that had to wait for the other host.
     pub waited: u64,
 }
 
 impl Control {
-    /// With so many entries in the table.
+    /// Creates a block with this many entries in the lookup table.
     pub fn new(entries: usize) -> Self {
         let mut bars = [[0; 4]; 6];
         bars[2][0] = VALID;
@@ -52,22 +53,22 @@ impl Control {
         }
     }
 
-    /// The partition is reset: nothing leads anywhere. Who has locked it still has.
+    /// Resets the partition's translations. The lock stays.
     pub fn clear(&mut self) {
         let fresh = Control::new(self.table.len());
         (self.bars, self.sizes_high) = (fresh.bars, fresh.sizes_high);
         (self.table, self.requesters) = (fresh.table, fresh.requesters);
     }
 
-    /// A host is reset: what it has begun or locked is given up.
-    pub fn forget(&mut self, host: usize) {
+    /// Releases a host's pending operation and lock after the host's reset.
+    pub fn release(&mut self, host: usize) {
         self.begun[host] = None;
         if self.owner == Some(host) {
             self.owner = None;
         }
     }
 
-    /// Ends operations whose time has come; when the next may.
+    /// Completes the operations that are due. Returns the time of the next.
     pub fn settle(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
         for host in 0..2 {
             let Some((operation, _)) = self.begun[host].filter(|(_, at)| *at <= now) else {
@@ -114,7 +115,7 @@ impl Control {
         }
     }
 
-    /// A host writes; operations are done `after`.
+    /// Handles a host's write. An operation can complete at `after`.
     pub fn write(
         &mut self,
         host: usize,
@@ -147,7 +148,7 @@ impl Control {
             }
             0xa0..0x100 if at.is_multiple_of(16) => self.sizes_high[entry(0xa0, 16)] = value,
             0x400..0xc00 => {
-                // The proxy id is the device's to choose.
+                // The device chooses the proxy id.
                 let n = entry(0x400, 4);
                 if let Some(requester) = self.requesters.get_mut(n) {
                     *requester = value & 0xffff_0000 | (0x10 + n as u32) << 1 | value & 1;
@@ -162,7 +163,7 @@ impl Control {
         }
     }
 
-    /// Where an access through BAR 2 leads: partition and address.
+    /// Translates an access through BAR 2 to a partition and an address.
     pub fn translated(&self, offset: u64, len: usize) -> Option<(usize, u64)> {
         let [control, size, low, high] = self.bars[2];
         let (shift, entries) = (control >> 8 & 0x3f, u64::from(control >> 14 & 0x3ff) + 1);

@@ -1,7 +1,8 @@
-//! Microchip's Switchtec PFX of the third generation with two non-transparent partitions, a host at each. Registers as in
-//! Linux `include/linux/switchtec.h`, `drivers/pci/switch/switchtec.c` and `drivers/ntb/hw/mscc/ntb_hw_switchtec.c`.
+//! Model of Microchip's Switchtec PFX, third generation, with two non-transparent partitions, a host at each. Registers
+//! as in Linux `include/linux/switchtec.h`, `drivers/pci/switch/switchtec.c` and
+//! `drivers/ntb/hw/mscc/ntb_hw_switchtec.c`.
 //!
-//! Not modelled: management commands (MRPC), crosslinks, and messages of a partition to itself.
+//! Not modelled: management commands (MRPC), crosslinks, messages of a partition to itself.
 
 mod bells;
 mod control;
@@ -19,17 +20,17 @@ use control::Control;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Vendor and device: PFX 24xG3 with NTB.
+/// PCI vendor id.
 pub const VENDOR: u16 = 0x11f8;
-/// See [`VENDOR`].
+/// PCI device id of a PFX 24xG3 with NTB.
 pub const DEVICE: u16 = 0x8531;
 
 const REGISTERS: Bar = Bar { index: 0, size: 0x40_0000 };
 const VECTORS: u16 = 4;
-/// How late bells are with [`Fault::LateBells`].
+/// Delay of doorbells with [`Fault::LateBells`].
 const LATE: Nanoseconds = 200_000_000;
 
-// Parts of BAR 0, and how far those of one partition or function are from the next.
+// Parts of BAR 0, and their sizes per partition or function.
 const SYSTEM: u64 = 0x2000;
 const PARTITION: u64 = 0x2018;
 const PARTITIONS: u64 = 0x4000;
@@ -42,41 +43,41 @@ const BELLS_SIZE: u64 = 0x4000;
 const FUNCTIONS: u64 = 0x13_4000;
 const FUNCTION_SIZE: u64 = 0x1000;
 
-/// 16 lanes, 8 GT/s, as the upper half of a word.
+/// Link status in the upper half of a word: 16 lanes, 8 GT/s.
 const LINK_STATUS: u32 = 0x0103_0000;
-/// Header of an event: it has occurred; what of it can be written.
+/// Event header: the event has occurred; writable enable bits.
 const OCCURRED: u32 = 1;
 const EVENT_ENABLES: u32 = 0xe;
 
-/// What the model does wrong, or the switch's configuration.
+/// Faults to inject, of the device or of the switch's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The function is for management only.
+    /// The function has the management class only.
     NotBridge,
-    /// The other partition is none of the bridge's.
+    /// The other partition is not part of the bridge.
     Alone,
-    /// The table for lookups has no entry.
+    /// The lookup table has no entries.
     NoTable,
-    /// Operations are never locked.
+    /// Lock operations never complete.
     NoLock,
-    /// Entries of the table do not keep what is written.
+    /// Entries of the lookup table are read-only.
     NoTranslation,
     /// Operations take half a second.
     Slow,
-    /// Messages do not arrive.
+    /// Messages are lost.
     NoMessage,
-    /// Bells set their bit and raise no interrupt.
+    /// Doorbells set their bit but raise no interrupt.
     NoInterrupt,
-    /// Bells do not arrive.
+    /// Doorbells are lost.
     NoBell,
-    /// Bells take a fifth of a second.
+    /// Doorbells take a fifth of a second.
     LateBells,
-    /// A byte of each 16 KiB that are written is wrong.
+    /// A byte in every 16 KiB of written memory is wrong.
     Corrupt,
 }
 
 impl Fault {
-    /// By name.
+    /// Faults by name.
     pub const NAMED: [(&str, Fault); 11] = [
         ("not-bridge", Fault::NotBridge),
         ("alone", Fault::Alone),
@@ -92,48 +93,48 @@ impl Fault {
     ];
 }
 
-/// How the two functions are.
+/// Properties of the two functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of BAR 2, a power of two: windows by lookup of 64 KiB each, then the direct one.
+    /// Bytes of BAR 2, a power of two: lookup windows of 64 KiB each, then the direct window.
     pub window: u64,
-    /// Entries of the table for lookups.
+    /// Entries of the lookup table.
     pub entries: usize,
-    /// What is wrong.
+    /// Injected fault.
     pub fault: Option<Fault>,
 }
 
 impl Config {
-    /// A good one with eight entries.
+    /// A configuration with eight entries and without a fault.
     pub fn new(window: u64) -> Self {
         Config { window, entries: 8, fault: None }
     }
 }
 
-/// What is done to the other partition's registers.
+/// A posted write to the other partition's registers.
 #[derive(Clone, Copy, Debug)]
 enum Signal {
     Bells(u64),
     Message(usize, u32),
 }
 
-/// Both partitions.
+/// The switch: both partitions.
 struct Switch {
     controls: [Control; 2],
     bells: [Bells; 2],
-    /// Headers of events, by their offset.
+    /// Event headers by offset.
     events: [BTreeMap<u64, u32>; 2],
     counts: [Counts; 2],
-    /// What is under way to each.
+    /// Posted accesses to each machine.
     to: [Crossing<Signal>; 2],
-    /// Bells that arrive late, with the moments.
+    /// Delayed doorbells, with their times of arrival.
     late: [VecDeque<(Nanoseconds, u64)>; 2],
     cable: bool,
     now: Nanoseconds,
     fault: Option<Fault>,
 }
 
-/// The function in one of the two machines.
+/// The function of one partition, in its machine.
 pub struct Switchtec {
     switch: Arc<Mutex<Switch>>,
     me: usize,
@@ -142,7 +143,7 @@ pub struct Switchtec {
 }
 
 impl Switchtec {
-    /// The functions of both machines: partitions 0 and 1.
+    /// Creates the functions of both machines: partitions 0 and 1.
     pub fn pair(settings: Config) -> [Switchtec; 2] {
         assert!(settings.window.is_power_of_two(), "a BAR's size is a power of two");
         let fault = settings.fault;
@@ -178,23 +179,23 @@ impl Switchtec {
         self.switch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The partitions are cut off from each other, or not.
+    /// Disconnects the partitions, or connects them.
     pub fn set_cable(&self, there: bool) {
         self.state().cable = there;
     }
 
-    /// From now on this is wrong, or nothing.
+    /// Replaces the injected fault; None removes it.
     pub fn inject(&self, fault: Option<Fault>) {
         self.state().fault = fault;
     }
 
-    /// Operations on partitions that had to wait for the other host.
+    /// Lock operations that had to wait for the other host.
     pub fn waited(&self) -> u64 {
         self.state().controls.iter().map(|control| control.waited).sum()
     }
 }
 
-/// Which of several, and the offset in it.
+/// The number of the block of `size` bytes that contains the offset, and the offset in it.
 fn place(offset: u64, start: u64, size: u64) -> (usize, u64) {
     (((offset - start) / size) as usize, (offset - start) % size)
 }
@@ -238,13 +239,13 @@ impl Switch {
         }
     }
 
-    /// A word of registers.
+    /// Reads a word of the registers.
     fn read(&self, me: usize, offset: u64) -> u32 {
         let event = || self.events[me].get(&offset).copied().unwrap_or(0);
         match offset {
             SYSTEM => u32::from(DEVICE) << 16 | u32::from(VENDOR),
             PARTITION => me as u32,
-            // Partitions there are, and the own one; which of them are the bridge's; requester id of the host.
+            // Number of partitions, and the own one; the bridge's partitions; requester id of the host.
             BRIDGE => 2 | (me as u32) << 8,
             0x1_0004 if self.fault == Some(Fault::Alone) => 1 << me,
             0x1_0004 => 3,
@@ -262,7 +263,7 @@ impl Switch {
                 let (partition, at) = place(offset, BELLS, BELLS_SIZE);
                 self.bells.get(partition).map_or(0, |bells| bells.read(at))
             }
-            // Endpoints of both partitions; whoever looks stops at the first of another vendor.
+            // Endpoints of both partitions. The driver stops at the first of another vendor.
             FUNCTIONS.. => match place(offset, FUNCTIONS, FUNCTION_SIZE) {
                 (0..2, 0) => u32::from(DEVICE) << 16 | u32::from(VENDOR),
                 (0..2, 0x74) => LINK_STATUS,
@@ -353,11 +354,11 @@ impl Function for Switchtec {
         let (me, peer) = (self.me, 1 - self.me);
         let mut guard = self.state();
         let switch = &mut *guard;
-        switch.to[me].see(&self.config);
+        switch.to[me].update_master(&self.config);
         if bar != 0 {
             match switch.translated(me, offset, into.len()) {
                 Some(address) => {
-                    // What was written before arrives before.
+                    // Earlier writes arrive before a load.
                     switch.deliver(peer);
                     switch.to[peer].load(address, into);
                 }
@@ -377,7 +378,7 @@ impl Function for Switchtec {
         let me = self.me;
         let mut guard = self.state();
         let switch = &mut *guard;
-        switch.to[me].see(&self.config);
+        switch.to[me].update_master(&self.config);
         switch.settle(now);
         if bar != 0 {
             return switch.write_through(me, offset, bytes);
@@ -399,7 +400,7 @@ impl Function for Switchtec {
         let me = self.me;
         let mut guard = self.state();
         let switch = &mut *guard;
-        switch.to[me].see(&self.config);
+        switch.to[me].update_master(&self.config);
         let due = switch.settle(now);
         switch.deliver(me);
         let vectors = std::mem::take(&mut switch.bells[me].due);
@@ -417,7 +418,7 @@ impl Function for Switchtec {
         let mut guard = self.state();
         let switch = &mut *guard;
         switch.controls[me].clear();
-        switch.controls.iter_mut().for_each(|control| control.forget(me));
+        switch.controls.iter_mut().for_each(|control| control.release(me));
         switch.bells[me] = Bells::new();
         switch.events[me].clear();
         switch.to[me].clear();

@@ -49,7 +49,7 @@ impl World {
         u32::from_le_bytes(bytes)
     }
 
-    /// Lets operations end.
+    /// Advances time until operations complete.
     fn pass(&mut self) {
         self.now += OPERATION;
         self.poll();
@@ -62,7 +62,7 @@ fn control(partition: u64) -> u64 {
 }
 
 #[test]
-fn a_lock_waits_for_the_other_host() {
+fn lock_waits_for_the_other_host() {
     let mut world = World::new();
     world.write32(0, control(1) + 4, 1);
     assert_eq!(world.read(0, control(1)), 3);
@@ -76,7 +76,7 @@ fn a_lock_waits_for_the_other_host() {
     world.pass();
     assert_eq!((world.read(0, control(1)), world.read(1, control(1))), (1, 2));
     world.write32(0, control(1) + 0x40 + 32, 0x10);
-    assert_eq!(world.read(0, control(1) + 0x40 + 32), 1, "it is not locked by this one");
+    assert_eq!(world.read(0, control(1) + 0x40 + 32), 1, "this host does not hold the lock");
     assert_eq!(
         (world.functions[0].waited(), world.functions[1].counters().last().unwrap().1),
         (1, 1)
@@ -84,11 +84,11 @@ fn a_lock_waits_for_the_other_host() {
 }
 
 #[test]
-fn windows_lead_where_the_other_host_says() {
+fn windows_use_the_other_hosts_translations() {
     let mut world = World::new();
     world.write32(0, control(1) + 4, 1);
     world.pass();
-    // 8 entries of 64 KiB; the direct window behind them.
+    // 8 entries of 64 KiB, then the direct window.
     world.write32(0, control(1) + 0x60, 0x30 | 16 << 8 | 7 << 14);
     world.write32(0, control(1) + 0x64, 16 | 0x8000);
     world.write(0, control(1) + 0x68, &0x1_0000u64.to_le_bytes());
@@ -112,7 +112,7 @@ fn windows_lead_where_the_other_host_says() {
 }
 
 #[test]
-fn bells_and_messages_arrive_where_they_are_let_in() {
+fn doorbells_and_messages_arrive_where_masks_permit() {
     let mut world = World::new();
     let bells = |partition: u64| BELLS + BELLS_SIZE * partition;
     world.write(0, bells(0) + 0x1008, &(0x0fff_ffffu64 << 32).to_le_bytes());
@@ -137,7 +137,7 @@ fn bells_and_messages_arrive_where_they_are_let_in() {
 }
 
 #[test]
-fn late_bells_arrive_behind_a_message() {
+fn late_doorbells_arrive_after_a_message() {
     let mut world = World::new();
     world.functions[0].inject(Some(Fault::LateBells));
     let bells = |partition: u64| BELLS + BELLS_SIZE * partition;

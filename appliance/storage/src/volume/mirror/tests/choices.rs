@@ -1,16 +1,16 @@
-//! Which member is asked for what, and in which order.
+//! Choice of the member for a request, and the order of requests.
 
 use super::superblock::DISTANCE;
 use super::*;
 use crate::volume::RamVolume;
 
-/// What the user reads, in one sector.
+/// Whether it is the user's read of one sector.
 fn read(request: &Request) -> bool {
     request.operation == Operation::Read && request.sector >= RESERVED && request.data.len() == 512
 }
 
 impl World {
-    /// Writes that one of the members is the first to do.
+    /// Writes that one member completes first.
     fn writes_won_by(&mut self, first: usize, count: u64) {
         for _ in 0..count {
             self.write(3, 0xaa);
@@ -21,12 +21,12 @@ impl World {
         }
     }
 
-    fn asked(&self) -> [bool; 2] {
+    fn is_busy(&self) -> [bool; 2] {
         self.disks.each_ref().map(|disk| disk.waits(read))
     }
 }
 
-/// To the one that has less to do, or else to the one that is done with most writes first.
+/// Reads go to the member with fewer jobs in flight, or else to the one that completes most writes first.
 #[test]
 fn reads_go_to_the_member_that_is_faster() {
     for (fast, writes, expected) in [(0, 0, 0), (0, 16, 0), (1, 16, 1), (1, 1, 0)] {
@@ -34,35 +34,39 @@ fn reads_go_to_the_member_that_is_faster() {
         let mut world = World::new();
         world.writes_won_by(fast, writes);
         world.submit(Operation::Read, 3, 0);
-        assert_eq!(world.asked(), [expected == 0, expected == 1]);
+        assert_eq!(world.is_busy(), [expected == 0, expected == 1]);
         // The next one goes to the other.
         world.submit(Operation::Read, 4, 0);
-        assert_eq!(world.asked(), [true, true]);
+        assert_eq!(world.is_busy(), [true, true]);
         assert_eq!(world.run(), [Ok(()), Ok(())]);
-        // What one has won the other wins back.
+        // The other member wins as many writes.
         world.writes_won_by(1 - fast, writes);
         world.submit(Operation::Read, 3, 0);
-        assert_eq!(world.asked(), [true, false]);
+        assert_eq!(world.is_busy(), [true, false]);
     }
 }
 
-/// A member is asked for the same only once.
+/// A read is tried once on each member.
 #[test]
-fn what_neither_can_read_is_told() {
+fn read_that_both_members_fail_is_reported() {
     let mut world = World::new();
     world.submit(Operation::Read, 3, 0);
     assert_eq!(world.disks[0].end(read, Some(VolumeError::Io)), 1);
     assert_eq!(world.mirror.poll(), None);
-    assert_eq!(world.asked(), [false, true]);
+    assert_eq!(world.is_busy(), [false, true]);
     assert_eq!(world.disks[1].end(read, Some(VolumeError::Io)), 1);
     assert_eq!(world.mirror.poll().map(|done| done.result), Some(Err(VolumeError::Io)));
-    assert_eq!(world.asked(), [false, false]);
-    assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2], "that is no reason");
+    assert_eq!(world.is_busy(), [false, false]);
+    assert_eq!(
+        world.mirror.status().get().members,
+        [MemberState::InSync; 2],
+        "a failed read leaves no member out"
+    );
 }
 
-/// One that is left out, or is copied to, is not asked for what the other cannot read.
+/// A read that the source fails is not tried on a member that is out or syncing.
 #[test]
-fn who_may_be_stale_is_not_read() {
+fn stale_member_is_not_read() {
     for back in [false, true] {
         netsim::label!(back);
         let mut world = World::new();
@@ -84,26 +88,26 @@ fn who_may_be_stale_is_not_read() {
     }
 }
 
-/// A member answers a read when it is left out: what it says is from before a write that it has missed.
+/// A member completes a read after it was left out: its data may be from before a write that it has missed.
 #[test]
-fn what_a_member_says_that_was_left_out_meanwhile_is_not_believed() {
+fn read_from_a_member_left_out_meanwhile_is_repeated() {
     let mut world = World::new();
     world.writes_won_by(1, 16);
     world.submit(Operation::Read, 3, 0);
-    assert_eq!(world.asked(), [false, true]);
+    assert_eq!(world.is_busy(), [false, true]);
     world.drop_second(20, 0xbb);
     assert_eq!(world.mirror.poll(), None);
     world.disks[0].end(own, None);
     assert_eq!(world.mirror.poll().map(|done| done.result), Some(Ok(())), "the write");
     assert_eq!(world.disks[1].end(read, None), 1);
     assert_eq!(world.mirror.poll(), None);
-    assert_eq!(world.asked(), [true, false]);
+    assert_eq!(world.is_busy(), [true, false]);
     assert_eq!(world.run(), [Ok(())]);
 }
 
-/// A read does not overtake a write that waits for a copy; others do.
+/// A read does not overtake an overlapping write that waits for a copy; other reads do.
 #[test]
-fn requests_that_meet_stay_in_order() {
+fn overlapping_requests_stay_in_order() {
     let mut world = World::new();
     world.drop_second(8, 0xaa);
     assert_eq!(world.run(), [Ok(())]);
@@ -117,7 +121,7 @@ fn requests_that_meet_stay_in_order() {
     world.write(9, 0xbb);
     world.log();
     world.submit(Operation::Read, 9, 0xbb);
-    assert_eq!(world.asked(), [false, false], "behind the write");
+    assert_eq!(world.is_busy(), [false, false], "the read waits for the write");
     world.submit(Operation::Read, 10, 0xbb);
     world.submit(Operation::Read, 10, 0xbb);
     let sectors = |disk: &Disk, sector| {
@@ -129,9 +133,9 @@ fn requests_that_meet_stay_in_order() {
     assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
 }
 
-/// Regions that a record marks which is on its way need no other.
+/// Regions that the record being written marks need no further record.
 #[test]
-fn writes_at_once_are_marked_at_once() {
+fn concurrent_writes_are_marked_by_one_record() {
     for (sectors, records) in [([3, 4, 5], 1), ([3, 12, 13], 2), ([3, 12, 20], 2)] {
         netsim::label!(sectors);
         let mut world = World::new();
@@ -144,8 +148,8 @@ fn writes_at_once_are_marked_at_once() {
     }
 }
 
-/// A member that is blank gets a record only when that of the other says that it is left out: else both would be
-/// taken for equal after a power cut.
+/// A blank member gets a record only after the other member's record says that it is left out. Otherwise both would
+/// count as equal after a power cut.
 #[test]
 fn a_blank_member_gets_its_record_after_the_other() {
     let mut world = World::new();
@@ -170,7 +174,7 @@ fn a_blank_member_gets_its_record_after_the_other() {
     assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
 }
 
-/// Whichever member was the source before.
+/// With either member as the source before.
 #[test]
 fn a_write_that_both_fail_makes_one_the_source() {
     for source in 0..2 {
@@ -198,7 +202,7 @@ fn a_write_that_both_fail_makes_one_the_source() {
     }
 }
 
-/// A volume that has a shape, and nothing else.
+/// A volume that has only a geometry.
 struct Shaped(Geometry);
 
 impl Volume for Shaped {
@@ -214,9 +218,9 @@ impl Volume for Shaped {
     }
 }
 
-/// What both members can do; one that is not there has no say.
+/// A mirror supports what both members support; an absent member does not count.
 #[test]
-fn a_mirror_can_do_what_its_members_can() {
+fn mirror_supports_the_operations_of_both_members() {
     let one = Geometry {
         sectors: 1000,
         logical_block: 512,
@@ -260,7 +264,7 @@ fn a_mirror_can_do_what_its_members_can() {
     }
 }
 
-/// Regions of large mirrors are larger than what is copied at once, and the last one is not whole.
+/// Regions of large mirrors are larger than a part, and the last region is shorter.
 #[test]
 fn a_large_region_is_copied_in_parts() {
     const SECTORS: u64 = 2 * 256 + 88;

@@ -1,11 +1,11 @@
-//! Who waits for a copy, and for whom a copy waits.
+//! Copies and requests that wait for each other.
 
 use super::*;
 
 /// Sectors of a region.
 const REGION: u64 = 8;
 
-/// What a copy reads, and what it writes: a whole region.
+/// Whether it is a read or a write of a copy: a whole region.
 fn copy(request: &Request) -> bool {
     request.sector >= RESERVED && request.data.len() == REGION as usize * 512
 }
@@ -14,7 +14,7 @@ fn reads(request: &Request) -> bool {
     request.operation == Operation::Read && request.sector >= RESERVED
 }
 
-/// A mirror whose second member is behind in its second and third region; the second is being copied to it.
+/// A mirror whose second member is stale in its second and third region; the second is being copied to it.
 fn copying() -> World {
     let mut world = World::new();
     world.drop_second(REGION, 0xaa);
@@ -31,9 +31,9 @@ fn copying() -> World {
     world
 }
 
-/// All that waits is done, and the members hold the same.
-fn ends(mut world: World, told: &[Result<(), VolumeError>]) -> [Vec<u8>; 2] {
-    assert_eq!(world.run(), told);
+/// All waiting requests complete with `expected`, and the members hold the same data.
+fn ends(mut world: World, expected: &[Result<(), VolumeError>]) -> [Vec<u8>; 2] {
+    assert_eq!(world.run(), expected);
     world.settle();
     let [first, second] = world.disks.each_ref().map(Disk::data);
     assert!(first == second, "the members differ");
@@ -41,7 +41,7 @@ fn ends(mut world: World, told: &[Result<(), VolumeError>]) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn a_write_waits_for_a_copy_where_it_is_under_way_and_nowhere_else() {
+fn write_waits_only_for_a_copy_of_its_sectors() {
     for sector in 0..SECTORS as u64 {
         let mut world = copying();
         world.write(sector, 0xbb);
@@ -54,7 +54,7 @@ fn a_write_waits_for_a_copy_where_it_is_under_way_and_nowhere_else() {
 }
 
 #[test]
-fn a_read_waits_for_no_copy() {
+fn read_does_not_wait_for_a_copy() {
     for sector in [REGION, 2 * REGION - 1] {
         let mut world = copying();
         world.submit(Operation::Read, sector, 0);
@@ -63,14 +63,14 @@ fn a_read_waits_for_no_copy() {
     }
 }
 
-/// What it would read may be from before the write, and what it would write after it.
+/// Otherwise the copy could read data from before the write, and overwrite it afterwards.
 #[test]
-fn a_copy_waits_for_a_write_where_it_goes_on_and_nowhere_else() {
+fn copy_waits_only_for_writes_to_its_sectors() {
     for sector in (0..REGION).chain(2 * REGION..SECTORS as u64) {
         let mut world = copying();
         world.write(sector, 0xbb);
         world.log();
-        assert!(world.disks[0].waits(data) && world.disks[1].waits(data), "it is under way");
+        assert!(world.disks[0].waits(data) && world.disks[1].waits(data), "the copy is in flight");
         world.disks[1].end(copy, None);
         for _ in 0..3 {
             assert_eq!(world.mirror.poll(), None);
@@ -81,22 +81,22 @@ fn a_copy_waits_for_a_write_where_it_goes_on_and_nowhere_else() {
     }
 }
 
-/// A member that fails while it is copied to is left out, and the copy begins again when it is back.
+/// A member that fails while it is copied to is left out, and the copy begins again when it returns.
 #[test]
-fn a_copy_that_fails_is_made_later() {
+fn failed_copy_is_repeated_later() {
     let mut world = copying();
     assert_eq!(world.disks[1].end(copy, Some(VolumeError::Io)), 1);
     assert_eq!(world.mirror.poll(), None);
     let status = world.mirror.status().get();
     assert_eq!(status.members, [MemberState::InSync, MemberState::Out]);
     assert_eq!((status.why[1], status.stale), (Some(Why::Failed(VolumeError::Io)), 2));
-    assert!(!world.disks[1].waits(any), "it gets nothing meanwhile");
+    assert!(!world.disks[1].waits(any), "it gets no requests meanwhile");
     ends(world, &[]);
 }
 
-/// What cannot be read of the member in sync cannot be copied: that one stays, being the only one.
+/// The copy fails if the source cannot be read. The source stays in sync, because it is the only member.
 #[test]
-fn a_copy_of_what_cannot_be_read_leaves_the_reader_in_sync() {
+fn copy_that_cannot_be_read_leaves_the_source_in_sync() {
     let mut world = copying();
     world.disks[1].end(copy, None);
     for _ in 0..3 {
@@ -106,13 +106,13 @@ fn a_copy_of_what_cannot_be_read_leaves_the_reader_in_sync() {
     assert_eq!(world.mirror.poll(), None);
     let status = world.mirror.status().get();
     assert_eq!(status.members, [MemberState::InSync, MemberState::Out]);
-    assert_eq!(status.copied, 4 + 1, "all of them once, when the mirror was made, and one now");
+    assert_eq!(status.copied, 4 + 1, "all regions once when the mirror was created, and one now");
     ends(world, &[]);
 }
 
-/// Who wants it taken apart has no more copied than what is under way.
+/// A mirror that is dissolved copies only the part in flight.
 #[test]
-fn a_mirror_that_ends_copies_no_more() {
+fn dissolved_mirror_starts_no_further_copy() {
     let mut world = copying();
     world.mirror.ending().set(true);
     world.disks[1].end(copy, None);
@@ -127,10 +127,10 @@ fn a_mirror_that_ends_copies_no_more() {
     ends(world, &[]);
 }
 
-/// A member fails when all is copied to it and the record that nobody is left out is being written: one that says
-/// otherwise is written behind it, before anything is answered that the member has missed.
+/// A member fails after the copy, while the record that no member is left out is being written. A record that says
+/// otherwise follows, before any write that the member has missed completes.
 #[test]
-fn a_member_that_fails_before_its_return_is_written_down_is_left_out() {
+fn member_that_fails_before_its_return_is_recorded_is_left_out() {
     let mut world = copying();
     let user = |request: &Request| data(request) && !copy(request);
     world.write(0, 0xbb);
@@ -145,7 +145,7 @@ fn a_member_that_fails_before_its_return_is_written_down_is_left_out() {
     assert_eq!(world.disks[0].end(user, None), 1);
     assert_eq!(world.mirror.poll(), None);
     world.disks[0].end(own, None);
-    assert_eq!(world.mirror.poll(), None, "it says that nobody is left out");
+    assert_eq!(world.mirror.poll(), None, "the record says that no member is left out");
     assert!(!world.disks[0].record().alone);
     world.disks[0].end(own, None);
     assert_eq!(world.mirror.poll().map(|done| done.result), Some(Ok(())));

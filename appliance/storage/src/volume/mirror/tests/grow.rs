@@ -1,15 +1,15 @@
-//! A mirror takes the space that its members have got.
+//! Growth of a mirror whose members have become larger.
 
 use super::site::*;
 use super::*;
 
-/// Sectors that the disks have then.
+/// Sectors of the enlarged disks.
 const MORE: usize = 3 * SECTORS + 5;
-/// Those that the mirror can use.
+/// Sectors of them that the mirror can use.
 const USED: u64 = (MORE / 8 * 8) as u64;
 
 impl Site {
-    /// Both disks have more space, with something else on it each.
+    /// Both disks have more space, with different contents.
     fn with_more_space() -> Self {
         let mut site = Site::new(16);
         site.write(0, 3, 0xaa);
@@ -36,13 +36,13 @@ impl Site {
     }
 }
 
-/// What is new holds the same on both; nothing else is copied, and nobody is out meanwhile.
+/// The new space becomes equal on both members, only it is copied, and no member is left out meanwhile.
 #[test]
 fn mirror_grows_when_both_members_have_grown() {
     let mut site = Site::with_more_space();
     let copied = site.mirror.status().get().copied;
     site.pass(1000);
-    assert_eq!(site.sectors(), SECTORS as u64, "not by itself");
+    assert_eq!(site.sectors(), SECTORS as u64, "no growth without a request");
     site.grow();
     assert_eq!(site.states(), [MemberState::InSync; 2]);
     site.pass(3000);
@@ -55,7 +55,7 @@ fn mirror_grows_when_both_members_have_grown() {
     site.ask(1, READ, 3, 0);
     assert_eq!(site.pass(10).len(), 2);
     assert_eq!(site.byte(1), 0xaa);
-    // It stays so.
+    // The size survives a power cut.
     site.cut_power();
     site.pass(2000);
     assert_eq!(site.sectors(), USED);
@@ -63,7 +63,7 @@ fn mirror_grows_when_both_members_have_grown() {
     assert_eq!(site.disks[0].sector(USED - 1), 0xbb);
 }
 
-/// One of them alone has more space.
+/// Only one member has more space.
 #[test]
 fn mirror_is_as_large_as_its_smaller_member() {
     let mut site = Site::new(16);
@@ -75,7 +75,7 @@ fn mirror_is_as_large_as_its_smaller_member() {
 }
 
 /// The power fails after any number of requests of the disks: the mirror has the old size or the new one, and both
-/// members hold the same.
+/// members hold the same data.
 #[test]
 fn power_cut_while_the_mirror_grows_leaves_members_equal() {
     let mut sizes = [false; 2];
@@ -112,12 +112,13 @@ fn power_cut_while_the_mirror_grows_leaves_members_equal() {
             assert_eq!(site.disks[1].sector(3), 0xaa);
         }
     }
-    assert_eq!(sizes, [true; 2], "both were met");
+    assert_eq!(sizes, [true; 2], "both sizes occur");
 }
 
-/// A member falls silent meanwhile: it is left out, and the mirror has its old size until it is told again.
+/// A member stops responding: it is left out, and the mirror keeps its old size until the operator requests growth
+/// again.
 #[test]
-fn member_that_is_silent_while_the_mirror_grows_ends_that() {
+fn member_that_is_silent_ends_the_growth() {
     for silent in 0..2 {
         for steps in 0..8 {
             netsim::label!(silent, steps);
@@ -143,7 +144,7 @@ fn member_that_is_silent_while_the_mirror_grows_ends_that() {
     }
 }
 
-/// Clients write all the time, and to what is new at once.
+/// Clients write all the time, and to the new space as soon as it exists.
 #[test]
 fn mirror_grows_under_writes() {
     let mut site = Site::with_more_space();

@@ -1,28 +1,28 @@
-//! What a mirror makes of its members by their records, at the start and when one comes back.
+//! Start of a mirror from its members' records, and the return of a member.
 
 use super::superblock::{DISTANCE, SIZE};
 use super::*;
 
 impl Disk {
-    /// So many sectors are left of it.
+    /// Sets the number of sectors that it reports.
     fn resize(&self, sectors: u64) {
         self.0.borrow_mut().sectors = sectors;
     }
 
-    /// Somebody has written where the records are.
+    /// Overwrites the sectors of the records.
     fn overwrite(&self, at: usize, bytes: &[u8]) {
         let plan = &mut *self.0.borrow_mut();
         plan.cache[at..at + bytes.len()].copy_from_slice(bytes);
         plan.durable[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Both its records are these.
+    /// Sets both of its records.
     fn put_record(&self, record: &Superblock) {
         let bytes = record.emit();
         [0, DISTANCE].into_iter().for_each(|at| self.overwrite(at, &bytes));
     }
 
-    /// What the mirror's own sectors hold.
+    /// Contents of the reserved sectors.
     fn own_sectors(&self) -> Vec<u8> {
         self.0.borrow().durable[..RESERVED as usize * 512].to_vec()
     }
@@ -32,7 +32,7 @@ impl Disk {
 const ALL: u64 = (BYTES / 512) as u64;
 
 impl World {
-    /// Some seconds in which everything is done.
+    /// Passes some seconds, in which all requests complete.
     fn some_time(&mut self) {
         for _ in 0..5 {
             self.tend();
@@ -45,32 +45,32 @@ impl World {
         (status.state, status.members)
     }
 
-    /// The members of this world as those of a mirror that starts.
+    /// Starts a mirror with these members.
     fn start(&mut self, members: [Disk; 2]) {
         self.disks = members;
         self.mirror = Mirror::assemble(Self::members(&self.disks), self.memory);
     }
 }
 
-/// A remote volume that is not there has no sectors; a member without its last one is not whole either.
+/// An absent remote volume has no sectors. A member that lacks only its last sector is waited for as well.
 #[test]
-fn a_member_that_is_smaller_than_it_was_is_waited_for() {
+fn mirror_waits_for_a_member_smaller_than_its_record() {
     for (n, sectors) in [(0, 0), (1, 0), (0, ALL - 1), (1, ALL - 1)] {
         let mut world = World::new();
         world.disks[n].resize(sectors);
         world.reboot();
         world.some_time();
         assert_eq!(world.states().0, MirrorState::Alone, "{sectors} sectors");
-        assert_eq!(world.mirror.geometry().sectors, 0, "nobody uses it");
+        assert_eq!(world.mirror.geometry().sectors, 0, "the mirror has not started");
         world.disks[n].resize(ALL);
         world.settle();
         assert_eq!(world.mirror.geometry().sectors, SECTORS as u64);
     }
 }
 
-/// The same of one that was left out: it comes back when it is whole.
+/// A member that was left out returns only when it has its size again.
 #[test]
-fn a_member_that_comes_back_smaller_is_not_copied_to() {
+fn member_that_returns_smaller_is_not_copied_to() {
     let mut world = World::new();
     world.drop_second(3, 0xaa);
     assert_eq!(world.run(), [Ok(())]);
@@ -83,7 +83,7 @@ fn a_member_that_comes_back_smaller_is_not_copied_to() {
 }
 
 #[test]
-fn a_member_alone_is_used_if_it_knows_that_the_other_is_out_or_the_operator_says_so() {
+fn single_member_starts_if_its_record_or_the_operator_allows() {
     for knows in [false, true] {
         let mut world = World::new();
         if knows {
@@ -102,7 +102,7 @@ fn a_member_alone_is_used_if_it_knows_that_the_other_is_out_or_the_operator_says
         }
         let running = (MirrorState::Running, [MemberState::InSync, MemberState::Out]);
         assert_eq!(world.states(), running, "knows: {knows}");
-        // What may differ: what was written without the other, or else nobody knows what.
+        // Stale regions: the one written without the other member, or all if the record does not know.
         let stale = if knows { 1 } else { SECTORS / 8 };
         assert_eq!(world.mirror.status().get().stale, stale);
         assert!(world.disks[0].record().alone);
@@ -116,9 +116,9 @@ fn a_member_alone_is_used_if_it_knows_that_the_other_is_out_or_the_operator_says
     }
 }
 
-/// Members of two mirrors, and disks that are none: nothing is written to them.
+/// Members of two mirrors, and disks without records: nothing is written to them.
 #[test]
-fn what_is_not_of_one_mirror_does_not_start() {
+fn members_of_different_mirrors_do_not_start() {
     let (one, two) = (World::new(), World::new());
     let mut record = two.disks[1].record();
     record.shape.uuid = [8; 16];
@@ -136,7 +136,7 @@ fn what_is_not_of_one_mirror_does_not_start() {
     }
 }
 
-/// While one of them has not been seen nobody knows what the two are.
+/// A blank member alone does not decide the state: the other member may have a record.
 #[test]
 fn a_blank_disk_waits_for_the_other_one() {
     let mut world = World::new();
@@ -149,9 +149,9 @@ fn a_blank_disk_waits_for_the_other_one() {
     assert_eq!(world.states().0, MirrorState::Strangers);
 }
 
-/// In the place of a member that was left out stands a disk of others.
+/// A foreign disk takes the place of a member that was left out.
 #[test]
-fn what_is_somebody_elses_is_not_copied_to() {
+fn foreign_disk_is_not_copied_to() {
     let foreign: [fn(&Disk, &Superblock); 2] = [
         |disk, own| {
             let mut record = own.clone();
@@ -176,7 +176,7 @@ fn what_is_somebody_elses_is_not_copied_to() {
     }
 }
 
-/// A member whose records cannot be read is asked again, after a pause.
+/// The records of a member that fails to read them are read again, after a delay.
 #[test]
 fn a_member_whose_records_cannot_be_read_is_tried_again() {
     let mut world = World::new();
@@ -185,10 +185,14 @@ fn a_member_whose_records_cannot_be_read_is_tried_again() {
     let records = |request: &Request| request.operation == Operation::Read && request.sector == 0;
     for _ in 0..3 {
         world.tend();
-        assert_eq!(world.disks[1].end(records, Some(VolumeError::Io)), 1, "it is asked once");
+        assert_eq!(
+            world.disks[1].end(records, Some(VolumeError::Io)),
+            1,
+            "the records are read once"
+        );
         assert_eq!(world.run(), []);
         assert_eq!(world.states().1[1], MemberState::Out);
-        // Within the pause it is left alone.
+        // Within the delay they are not read.
         world.now = world.now + Duration::from_millis(900);
         world.mirror.tend(world.now);
         assert!(!world.disks[1].waits(any));
@@ -223,10 +227,9 @@ fn a_new_mirror_has_the_size_of_its_smaller_member() {
     }
 }
 
-/// A record of which one sector was written, in whichever of the two places, is what is left of a mirror's; that is
-/// copied to.
+/// A member with the first sector of a record, in either of the two places, has the remnant of one and is copied to.
 #[test]
-fn a_member_with_what_is_left_of_a_record_is_copied_to() {
+fn member_with_the_remnant_of_a_record_is_copied_to() {
     for place in [0, DISTANCE] {
         netsim::label!(place);
         let mut world = World::new();
@@ -240,7 +243,7 @@ fn a_member_with_what_is_left_of_a_record_is_copied_to() {
     }
 }
 
-/// Members that nobody left out, and that hold the same, are in sync at once, whichever has the newer record.
+/// Members that were not left out and have no marked regions are in sync at once, whichever has the newer record.
 #[test]
 fn members_that_are_equal_are_in_sync_at_once() {
     for newer in 0..2 {
@@ -265,7 +268,7 @@ fn members_that_are_equal_are_in_sync_at_once() {
     }
 }
 
-/// Of members that may differ the newer one is copied to the other.
+/// If members may differ, the newer one is copied to the other.
 #[test]
 fn the_newer_member_is_copied_to_the_other() {
     for newer in 0..2 {
@@ -293,16 +296,16 @@ fn the_newer_member_is_copied_to_the_other() {
     }
 }
 
-/// A record is written in place of the older one, also by a mirror that was started since.
+/// A record replaces the older one, also after a restart of the mirror.
 #[test]
-fn a_record_takes_the_place_of_the_older_one() {
+fn record_replaces_the_older_one() {
     let mut world = World::new();
     let mut generation = 0;
     for n in 0..8 {
         netsim::label!(n);
         world.write(8 * (n % 4) + 1, 0xaa);
         assert_eq!(world.run(), [Ok(())]);
-        // Every second time the region is taken out of the record again.
+        // Every second time the record no longer marks the region.
         if n % 2 == 1 {
             world.settle();
         }

@@ -1,4 +1,4 @@
-//! The mirror on members that do what the test says, when it says so.
+//! The mirror on members whose completions and results the test controls.
 
 mod choices;
 mod copies;
@@ -16,17 +16,17 @@ use drivers::hal::Arena;
 use std::vec::Vec;
 use superblock::Superblock;
 
-/// Sectors of a member behind the mirror's own: four regions.
+/// Sectors of a member after the reserved ones: four regions.
 const SECTORS: usize = 32;
 const BYTES: usize = (RESERVED as usize + SECTORS) * 512;
 
-/// A disk with a cache, whose requests wait until the test has them done.
+/// A disk with a cache, whose requests wait until the test completes them.
 struct Plan {
-    /// Requests that were given up, and that it may still do.
+    /// Requests that were given up, and that it may still execute.
     given_up: Vec<(Request, Vec<u8>)>,
     cache: Vec<u8>,
     durable: Vec<u8>,
-    /// How many sectors it says that it has.
+    /// Number of sectors that it reports.
     sectors: u64,
     queue: VecDeque<Request>,
     done: VecDeque<Completion>,
@@ -50,7 +50,7 @@ impl Disk {
         })))
     }
 
-    /// Ends the requests that `wanted` names: does them, or fails them.
+    /// Ends the requests that `wanted` selects: executes them, or fails them.
     fn end(&self, wanted: impl Fn(&Request) -> bool, error: Option<VolumeError>) -> usize {
         let plan = &mut *self.0.borrow_mut();
         let (now, later): (VecDeque<_>, _) = plan.queue.drain(..).partition(|r| wanted(r));
@@ -74,7 +74,7 @@ impl Disk {
         now.len()
     }
 
-    /// Does what was given up, late.
+    /// Executes given-up requests late.
     fn end_given_up(&self) -> usize {
         let plan = &mut *self.0.borrow_mut();
         let late = core::mem::take(&mut plan.given_up);
@@ -102,7 +102,7 @@ impl Disk {
         Superblock::newest(plan.durable.first_chunk().unwrap()).expect("a record").1
     }
 
-    /// A record that is being written is torn.
+    /// Tears the record that is being written.
     fn tear(&self) {
         let plan = &mut *self.0.borrow_mut();
         let record = plan.queue.iter().find(|request| own(request)).expect("one is written");
@@ -141,7 +141,7 @@ impl Volume for Disk {
         let plan = self.0.borrow();
         plan.queue.is_empty() && plan.done.is_empty() && plan.given_up.is_empty()
     }
-    /// As of a remote volume.
+    /// As for a remote volume.
     fn releases_memory(&self) -> bool {
         true
     }
@@ -156,7 +156,7 @@ impl Volume for Disk {
     }
 }
 
-/// Of the mirror's own records.
+/// Whether it is a request for the reserved sectors.
 fn own(request: &Request) -> bool {
     request.sector < RESERVED && matches!(request.operation, Operation::Write { .. })
 }
@@ -199,13 +199,13 @@ impl World {
         self.mirror.tend(self.now);
     }
 
-    /// Does all that waits; what the user is told.
+    /// Completes all waiting requests; returns the results for the user.
     fn run(&mut self) -> Vec<Result<(), VolumeError>> {
-        let mut told = Vec::new();
+        let mut results = Vec::new();
         loop {
-            told.extend(core::iter::from_fn(|| self.mirror.poll()).map(|done| done.result));
+            results.extend(core::iter::from_fn(|| self.mirror.poll()).map(|done| done.result));
             if self.disks.iter().map(|disk| disk.end(any, None)).sum::<usize>() == 0 {
-                return told;
+                return results;
             }
         }
     }
@@ -232,7 +232,7 @@ impl World {
         self.submit(Operation::Write { durable: false }, sector, byte);
     }
 
-    /// What is done by all means, the records among it, is done; what the user wrote is not.
+    /// Completes all requests, among them the records, except the user's writes.
     fn log(&mut self) {
         for _ in 0..3 {
             for disk in &self.disks {
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// One member fails a write that the other has done.
+    /// The second member fails a write that the first one executes.
     fn drop_second(&mut self, sector: u64, byte: u8) {
         self.write(sector, byte);
         self.log();
@@ -250,9 +250,9 @@ impl World {
         assert_eq!(self.disks[0].end(data, None), 1);
     }
 
-    /// Lets so many milliseconds pass, as the loop does, with what the first member is asked for done or not.
+    /// Passes so many milliseconds as the loop does; `first` says whether the first member responds.
     fn wait(&mut self, millis: u64, first: bool) -> Vec<Result<(), VolumeError>> {
-        let mut told = Vec::new();
+        let mut results = Vec::new();
         for _ in 0..millis / 10 {
             self.now = self.now + Duration::from_millis(10);
             self.mirror.clock.set(self.now);
@@ -260,13 +260,13 @@ impl World {
                 self.mirror.tend(self.now);
             }
             loop {
-                told.extend(core::iter::from_fn(|| self.mirror.poll()).map(|done| done.result));
+                results.extend(core::iter::from_fn(|| self.mirror.poll()).map(|done| done.result));
                 if !first || self.disks[0].end(any, None) == 0 {
                     break;
                 }
             }
         }
-        told
+        results
     }
 
     fn reboot(&mut self) {

@@ -1,13 +1,13 @@
-//! Anything at random: requests, disks that fall silent, do single things, and answer again, and power cuts. Whoever
-//! uses the mirror sees what was written last, what it has in its memory is its own, and in the end both disks hold
-//! the same.
+//! Random requests, power cuts, and disks that stop responding, execute single requests, and respond again. The user
+//! of the mirror reads the data that it wrote last, its memory is not accessed after completion, and in the end both
+//! disks hold the same data.
 
 use super::site::*;
 use super::*;
 use proptest::prelude::*;
 use std::vec;
 
-/// Requests at a time.
+/// Most requests in flight.
 const TAGS: usize = 6;
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ enum Step {
     Flush,
     Silence(usize, usize),
     Answer(usize),
-    /// A disk does so many of the things that it has.
+    /// A disk executes so many of its requests.
     Do(usize, usize),
     Pass(u64),
     Detach(usize),
@@ -28,8 +28,9 @@ enum Step {
     CutPower,
 }
 
-/// Sectors that the disks have when they have grown, and what is in the new ones at first.
+/// Sectors of the enlarged disks.
 const MORE: usize = 2 * SECTORS;
+/// Initial contents of the new sectors, by disk.
 const NEW: [u8; 2] = [0x5a, 0x77];
 
 fn step() -> impl Strategy<Value = Step> {
@@ -53,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A request that has not ended.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Pending {
     operation: Operation,
     sector: u64,
     count: u64,
@@ -62,10 +63,10 @@ struct Asked {
 
 struct Story {
     site: Site,
-    asked: [Option<Asked>; TAGS],
-    /// What each sector may hold: more than one value if the power failed during a write.
+    pending: [Option<Pending>; TAGS],
+    /// Possible contents of each sector: more than one value if the power failed during a write.
     sectors: Vec<Vec<u8>>,
-    /// What the user has in its buffers, if the mirror has no business there.
+    /// Contents of the user's buffers that have no request in flight.
     own: [u8; TAGS],
     next: u8,
 }
@@ -75,19 +76,19 @@ impl Story {
         let site = Site::new(pages);
         let sectors = alloc::vec![alloc::vec![0]; SECTORS];
         (0..TAGS).for_each(|tag| site.buffers[tag].fill(0x33));
-        Story { site, asked: [None; TAGS], sectors, own: [0x33; TAGS], next: 0 }
+        Story { site, pending: [None; TAGS], sectors, own: [0x33; TAGS], next: 0 }
     }
 
-    fn meets(&self, sector: u64, count: u64) -> bool {
-        self.asked
+    fn overlaps(&self, sector: u64, count: u64) -> bool {
+        self.pending
             .iter()
             .flatten()
             .any(|one| sector < one.sector + one.count && one.sector < sector + count)
     }
 
     fn ask(&mut self, operation: Operation, sector: u64, count: u64) {
-        let free = self.asked.iter().position(Option::is_none);
-        let Some(tag) = free.filter(|_| !self.meets(sector, count)) else { return };
+        let free = self.pending.iter().position(Option::is_none);
+        let Some(tag) = free.filter(|_| !self.overlaps(sector, count)) else { return };
         self.next = self.next % 250 + 1;
         let byte = match operation {
             Operation::Write { .. } => self.next,
@@ -98,14 +99,14 @@ impl Story {
             return;
         }
         self.site.ask(tag, operation, sector, byte);
-        self.asked[tag] = Some(Asked { operation, sector, count, byte });
+        self.pending[tag] = Some(Pending { operation, sector, count, byte });
     }
 
-    /// Lets time pass, and checks what ends.
+    /// Passes time, and checks the completions.
     fn pass(&mut self, millis: u64) {
         for (tag, result) in self.site.pass(millis) {
             let tag = tag as usize;
-            let one = self.asked[tag].take().expect("it was asked");
+            let one = self.pending[tag].take().expect("a request has the tag");
             assert_eq!(result, Ok(()), "{one:?}: disks are silent, and do not fail");
             let sectors = &mut self.sectors[one.sector as usize..(one.sector + one.count) as usize];
             match one.operation {
@@ -113,24 +114,24 @@ impl Story {
                     let byte = self.site.byte(tag);
                     assert!(
                         sectors[0].contains(&byte),
-                        "{byte} is read, and {:?} is there",
+                        "{byte} was read, but the sector holds {:?}",
                         sectors[0]
                     );
-                    // It does not change any more.
+                    // After a read the value is fixed.
                     sectors[0] = alloc::vec![byte];
                 }
                 _ => sectors.iter_mut().for_each(|sector| *sector = alloc::vec![one.byte]),
             }
-            // The user has something else in its memory at once.
+            // The user changes its memory at once.
             self.own[tag] = self.own[tag].wrapping_add(0x40) | 1;
             self.site.buffers[tag].fill(self.own[tag]);
         }
         self.check_buffers();
     }
 
-    /// What the mirror has given back is the user's own.
+    /// Checks that the buffers of completed requests were not written to.
     fn check_buffers(&self) {
-        for tag in (0..TAGS).filter(|&tag| self.asked[tag].is_none()) {
+        for tag in (0..TAGS).filter(|&tag| self.pending[tag].is_none()) {
             let mut bytes = [0; 512];
             self.site.buffers[tag].read(0, &mut bytes).unwrap();
             let own = self.own[tag];
@@ -139,7 +140,7 @@ impl Story {
     }
 
     fn cut_power(&mut self) {
-        for (tag, one) in self.asked.iter_mut().enumerate() {
+        for (tag, one) in self.pending.iter_mut().enumerate() {
             let Some(one) = one.take() else { continue };
             if !matches!(one.operation, Operation::Read | Operation::Flush) {
                 let sectors = one.sector as usize..(one.sector + one.count) as usize;
@@ -150,7 +151,7 @@ impl Story {
         }
         self.site.cut_power();
         self.pass(2000);
-        // What was new has yet to be copied, if the new size was not durable.
+        // If the new size was not durable, the new space has yet to be copied.
         let left = self.site.mirror.geometry().sectors as usize;
         assert!(left > 0, "both can be read");
         self.sectors[left..].iter_mut().for_each(|sector| *sector = NEW.to_vec());
@@ -197,12 +198,12 @@ impl Story {
         self.pass(10);
     }
 
-    /// All is well again.
+    /// All disks respond again, and all requests end.
     fn end(mut self) {
         self.site.disks.iter().for_each(Local::answer);
         self.site.mirror.detached().set([false; 2]);
         self.pass(20_000);
-        assert!(self.asked.iter().all(Option::is_none), "it does not end: {:?}", self.asked);
+        assert!(self.pending.iter().all(Option::is_none), "requests hang: {:?}", self.pending);
         self.site.settle();
         let sectors = self.site.mirror.geometry().sectors as usize;
         for (n, allowed) in self.sectors.iter().enumerate().take(sectors) {

@@ -1,19 +1,23 @@
-//! Rules of the mirror, each with the story in which breaking it loses data.
+//! Rules of the mirror, each with a sequence of events in which breaking the rule loses data.
 
 use super::*;
 
 #[test]
-fn nothing_is_answered_that_a_member_missed_before_that_is_written_down() {
+fn write_that_a_member_missed_completes_after_the_record() {
     let mut world = World::new();
     world.drop_second(3, 0xaa);
-    assert_eq!(world.mirror.poll(), None, "only the first member has it, and that is not written");
+    assert_eq!(
+        world.mirror.poll(),
+        None,
+        "only the first member has the write, and no record says so"
+    );
     assert!(!world.disks[0].record().alone);
-    assert!(world.disks[0].waits(own), "it is being written");
-    assert!(!world.disks[1].waits(any), "the member that is left out gets nothing");
+    assert!(world.disks[0].waits(own), "the record is being written");
+    assert!(!world.disks[1].waits(any), "the member that is left out gets no requests");
     world.disks[0].end(own, None);
     assert_eq!(world.mirror.poll().map(|done| done.result), Some(Ok(())));
     assert!(world.disks[0].record().alone);
-    // The member that missed it does not come up alone, and does not win.
+    // The member that missed the write does not start alone, and does not become the source.
     world.submit(Operation::Flush, 0, 0);
     assert_eq!(world.run(), [Ok(())]);
     world.reboot();
@@ -21,9 +25,9 @@ fn nothing_is_answered_that_a_member_missed_before_that_is_written_down() {
     assert!(world.disks.iter().all(|disk| disk.data()[3 * 512] == 0xaa));
 }
 
-/// A member whose two records are both torn is nobody: the other one would wait for the operator.
+/// If both records of a member were torn, the other member would wait for the operator.
 #[test]
-fn a_record_that_may_be_torn_is_written_before_the_whole_one() {
+fn record_that_may_be_torn_is_rewritten_first() {
     for others in 0..2 {
         let mut world = World::new();
         // The second member fails while a record is written to it.
@@ -35,7 +39,7 @@ fn a_record_that_may_be_torn_is_written_before_the_whole_one() {
             world.write(8 * sector, 0xbb);
             assert_eq!(world.run(), [Ok(())]);
         }
-        // It comes back, and there is a power cut while it gets its first record.
+        // It returns, and the power fails while it gets its first record.
         while !world.disks[1].waits(own) {
             world.tend();
             world.disks[0].end(any, None);
@@ -56,7 +60,7 @@ fn a_region_that_was_copied_and_not_flushed_may_differ() {
     assert_eq!(world.run(), [Ok(())]);
     world.submit(Operation::Flush, 0, 0);
     assert_eq!(world.run(), [Ok(())]);
-    // It is back, and copied to, up to the flush.
+    // It returns, and is copied to, up to the flush.
     let flush = |request: &Request| request.operation == Operation::Flush;
     world.tend();
     for _ in 0..20 {
@@ -80,21 +84,21 @@ fn a_region_that_was_copied_and_not_flushed_may_differ() {
     assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
 }
 
-/// One member fails, and the other has lost what was not flushed: whoever stays has not all that was
-/// acknowledged, and says so.
+/// One member fails, and the other loses unflushed writes: the member that stays lacks acknowledged
+/// writes, which the next flush reports.
 #[test]
-fn what_both_members_may_have_lost_is_told_with_the_next_flush() {
+fn flush_reports_writes_that_both_members_may_have_lost() {
     for lost_first in [false, true] {
         let mut world = World::new();
         world.write(3, 0xaa);
         assert_eq!(world.run(), [Ok(())]);
-        // A write elsewhere is marked first: there one member fails, and the other tells its loss.
+        // A write to another region is marked first: there one member fails, and the other reports its loss.
         world.write(20, 0xbb);
         let fates = [VolumeError::Io, VolumeError::Lost];
         let order = if lost_first { [1, 0] } else { [0, 1] };
         for n in order {
             assert_eq!(world.disks[n].end(own, Some(fates[n])), 1);
-            // The last one fails the write if it failed itself; after a loss it goes on.
+            // The last member fails the write if it failed itself; after a loss it executes the write again.
             let fails = n == order[1] && fates[n] == VolumeError::Io;
             assert_eq!(
                 world.mirror.poll().map(|done| done.result),
@@ -102,23 +106,23 @@ fn what_both_members_may_have_lost_is_told_with_the_next_flush() {
             );
         }
         world.tend();
-        let told = world.run();
+        let results = world.run();
         let stays = world.mirror.source;
         assert_eq!(stays, order[1], "the last one stays");
         let expected: &[_] = if stays == 1 { &[Ok(())] } else { &[] };
-        assert_eq!(told, expected);
+        assert_eq!(results, expected);
         world.submit(Operation::Flush, 0, 0);
-        let told = world.run();
+        let results = world.run();
         let expected = if stays == 1 { Err(VolumeError::Io) } else { Ok(()) };
-        assert_eq!(told, [expected]);
+        assert_eq!(results, [expected]);
         world.submit(Operation::Flush, 0, 0);
-        assert_eq!(world.run(), [Ok(())], "it is told once");
+        assert_eq!(world.run(), [Ok(())], "the loss is reported once");
         world.settle();
         assert!(world.disks[0].data() == world.disks[1].data());
     }
 }
 
-/// A flush that was given to one member while the other was away, and fails there after the other is back.
+/// A flush is issued to one member while the other is out, and fails there after the other has returned.
 #[test]
 fn a_flush_of_a_member_that_is_left_out_is_done_by_the_other() {
     let mut world = World::new();
@@ -128,7 +132,7 @@ fn a_flush_of_a_member_that_is_left_out_is_done_by_the_other() {
     world.submit(Operation::Flush, 0, 0);
     assert_eq!(world.mirror.poll(), None);
     assert!(world.disks[0].waits(flush) && !world.disks[1].waits(flush));
-    // The second comes back meanwhile, and then the first one fails.
+    // The second member returns meanwhile, and then the first one fails.
     for _ in 0..10 {
         world.tend();
         while world.disks[0].end(|r| !flush(r), None) + world.disks[1].end(any, None) > 0 {
@@ -144,10 +148,10 @@ fn a_flush_of_a_member_that_is_left_out_is_done_by_the_other() {
     assert!(world.disks[1].0.borrow().durable[(RESERVED as usize + 3) * 512] == 0xaa);
 }
 
-/// A member that could not read something, and is left out and back in sync before the other one fails to read it,
-/// too: it may be good by then.
+/// A member fails a read, is left out and returns before the other one fails the read too. The first may hold good
+/// data by then, so the read is tried on it again.
 #[test]
-fn a_member_that_is_back_is_asked_again() {
+fn read_is_retried_on_a_member_that_returned() {
     let mut world = World::new();
     world.write(3, 0xaa);
     assert_eq!(world.run(), [Ok(())]);
@@ -157,20 +161,20 @@ fn a_member_that_is_back_is_asked_again() {
         |request: &Request| request.operation == Operation::Read && request.sector == RESERVED + 3;
     assert_eq!(world.disks[1].end(read, Some(VolumeError::Io)), 1);
     assert_eq!(world.mirror.poll(), None);
-    assert!(world.disks[0].waits(read), "the other one is asked");
+    assert!(world.disks[0].waits(read), "the read goes to the other member");
     world.drop_second(20, 0xbb);
-    let mut told = 0;
+    let mut results = 0;
     for _ in 0..2 {
         while world.disks[0].end(|r| !read(r), None) + world.disks[1].end(any, None) > 0 {
-            told += core::iter::from_fn(|| world.mirror.poll()).count();
+            results += core::iter::from_fn(|| world.mirror.poll()).count();
         }
         world.tend();
     }
-    told += core::iter::from_fn(|| world.mirror.poll()).count();
+    results += core::iter::from_fn(|| world.mirror.poll()).count();
     while world.disks[0].end(|r| !read(r), None) + world.disks[1].end(any, None) > 0 {
-        told += core::iter::from_fn(|| world.mirror.poll()).count();
+        results += core::iter::from_fn(|| world.mirror.poll()).count();
     }
-    assert_eq!(told, 1, "the write");
+    assert_eq!(results, 1, "the write");
     assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
     assert_eq!(world.disks[0].end(read, Some(VolumeError::Io)), 1);
     assert_eq!(world.run(), [Ok(())]);
@@ -179,8 +183,8 @@ fn a_member_that_is_back_is_asked_again() {
     assert_eq!(byte, [0xaa]);
 }
 
-/// A write that no member has done: the user is told, and both hold the same in the end, whichever
-/// member has done a part of it, and whether the power fails then.
+/// A write that both members fail is reported, and both hold the same data in the end, whichever
+/// member executed a part of it, with and without a power cut.
 #[test]
 fn a_write_that_both_members_fail_leaves_them_equal() {
     for power in [false, true] {
@@ -189,7 +193,7 @@ fn a_write_that_both_members_fail_leaves_them_equal() {
             let mut world = World::new();
             world.write(3, 0xaa);
             world.log();
-            // One of them has done it all the same.
+            // One member has executed it nevertheless.
             let partly = &world.disks[usize::from(reverse)];
             let at = (RESERVED as usize + 3) * 512;
             partly.0.borrow_mut().cache[at..at + 512].fill(0xaa);
@@ -213,9 +217,9 @@ fn a_write_that_both_members_fail_leaves_them_equal() {
     }
 }
 
-/// Members in memory are done at once; others are served meanwhile all the same.
+/// Members in memory complete at once; the copy must still leave time for other work.
 #[test]
-fn a_turn_copies_one_part() {
+fn round_of_the_loop_copies_one_part() {
     const REGIONS: u64 = 128;
     let mut arena = Arena::on_heap(4 << 20);
     let bytes = (RESERVED + REGIONS * 8) as usize * 512;
@@ -255,26 +259,26 @@ fn a_turn_copies_one_part() {
     }
 }
 
-/// A write waits for a silent member no longer than it may, and no other one does.
+/// A write waits for a silent member until the timeout, and later requests do not wait for it.
 #[test]
-fn a_silent_member_is_left_out_in_time() {
+fn silent_member_is_left_out_after_the_timeout() {
     for durable in [false, true] {
         let mut world = World::new();
         world.submit(Operation::Write { durable }, 3, 0xaa);
-        assert_eq!(world.wait(4900, true), [], "the second member may answer yet");
+        assert_eq!(world.wait(4900, true), [], "the timeout has not passed");
         assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
         assert_eq!(world.wait(300, true), [Ok(())]);
         let status = world.mirror.status().get();
         assert_eq!(status.members, [MemberState::InSync, MemberState::Out]);
         assert_eq!((status.why[1], status.timeouts), (Some(Why::Silent), 1));
         assert_eq!(status.dropped, 1);
-        assert_eq!((status.stale, status.stale_bytes), (1, 4096), "told at once");
+        assert_eq!((status.stale, status.stale_bytes), (1, 4096), "the status is updated at once");
         assert!(world.disks[0].record().alone);
         world.write(4, 0xbb);
-        assert_eq!(world.wait(10, true), [Ok(())], "the next one waits for nobody");
-        // It is back, and does what it was asked for before: that is not believed, and copied over.
+        assert_eq!(world.wait(10, true), [Ok(())], "the next write does not wait");
+        // It returns and executes its old requests. The regions are copied nevertheless.
         world.tend();
-        assert!(!world.disks[1].waits(any), "it is not asked before that is over");
+        assert!(!world.disks[1].waits(any), "it gets no requests before it is idle");
         assert!(world.disks[1].end_given_up() > 0);
         world.settle();
         assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
@@ -282,15 +286,15 @@ fn a_silent_member_is_left_out_in_time() {
     }
 }
 
-/// While neither answers nobody is left out, however long it takes.
+/// While neither member responds, none is left out.
 #[test]
-fn two_silent_members_are_waited_for() {
+fn mirror_waits_for_two_silent_members() {
     for late in 0..2 {
         let mut world = World::new();
         world.write(3, 0xaa);
         world.log();
         assert_eq!(world.wait(50_000, false), []);
-        // One is back four seconds before the other.
+        // One member responds four seconds before the other.
         world.disks[late].end(any, None);
         assert_eq!(world.wait(4000, false), []);
         assert_eq!(world.run(), [Ok(())]);
@@ -298,9 +302,9 @@ fn two_silent_members_are_waited_for() {
     }
 }
 
-/// Both fall silent just after one of them has answered something: that one is not taken for being there.
+/// Both members stop responding just after one has completed a request, which does not count as a response.
 #[test]
-fn an_answer_of_before_is_no_sign_of_life() {
+fn earlier_completion_is_no_sign_of_life() {
     for durable in [false, true] {
         let mut world = World::new();
         world.submit(Operation::Write { durable }, 3, 0xaa);
@@ -311,37 +315,37 @@ fn an_answer_of_before_is_no_sign_of_life() {
     }
 }
 
-/// After both were silent, the first to be back waits for the other as long as ever.
+/// After both were silent, the second to respond gets the full timeout from the first one's return.
 #[test]
-fn a_member_is_waited_for_from_when_the_other_is_back() {
+fn timeout_of_a_member_begins_when_the_other_returns() {
     let mut world = World::new();
     world.write(3, 0xaa);
     assert_eq!(world.run(), [Ok(())]);
     world.mirror.members[1].lead = 64;
     world.submit(Operation::Read, 3, 0);
     assert_eq!(world.wait(10_000, false), []);
-    assert!(world.disks[0].end(any, None) > 0, "it was asked for a sign of life");
+    assert!(world.disks[0].end(any, None) > 0, "a probe was sent");
     assert_eq!(world.wait(4900, true), []);
     assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
     assert_eq!(world.wait(300, true), [Ok(())]);
     assert_eq!(world.mirror.status().get().members[1], MemberState::Out);
 }
 
-/// A read of a silent member goes to the other one, if that is there: it is asked.
+/// A read that a silent member does not complete goes to the other one, if that one answers a probe.
 #[test]
 fn a_read_of_a_silent_member_is_done_by_the_other() {
-    for there in [true, false] {
+    for responds in [true, false] {
         let mut world = World::new();
         world.write(3, 0xaa);
         assert_eq!(world.run(), [Ok(())]);
         world.mirror.members[1].lead = 64;
         world.submit(Operation::Read, 3, 0);
         assert!(world.disks[1].waits(any) && !world.disks[0].waits(any));
-        let told = world.wait(6000, there);
-        assert_eq!(told, if there { alloc::vec![Ok(())] } else { alloc::vec![] });
+        let results = world.wait(6000, responds);
+        assert_eq!(results, if responds { alloc::vec![Ok(())] } else { alloc::vec![] });
         let out = world.mirror.status().get().members[1] == MemberState::Out;
-        assert_eq!(out, there, "without a sign of life of the other one both are waited for");
-        if there {
+        assert_eq!(out, responds, "without a response of the other one the mirror waits for both");
+        if responds {
             let mut byte = [0];
             world.buffer.read(0, &mut byte).unwrap();
             assert_eq!(byte, [0xaa]);
@@ -349,9 +353,9 @@ fn a_read_of_a_silent_member_is_done_by_the_other() {
     }
 }
 
-/// A copy to a member that falls silent keeps nobody from writing where it is being copied.
+/// A copy to a member that stops responding does not block writes to its sectors for ever.
 #[test]
-fn a_copy_that_hangs_gives_way() {
+fn hanging_copy_does_not_block_writes() {
     let mut world = World::new();
     world.drop_second(0, 0xaa);
     assert_eq!(world.run(), [Ok(())]);
@@ -370,9 +374,9 @@ fn a_copy_that_hangs_gives_way() {
     assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
 }
 
-/// Memory that a member was made of, and that is zeroes now, is copied to as a whole.
+/// A member in memory whose contents are lost is all zeroes, and is copied to completely.
 #[test]
-fn a_member_that_is_blank_gets_everything() {
+fn blank_member_is_copied_completely() {
     let mut world = World::new();
     for sector in [0, 8, 16, 24] {
         world.write(sector, 0x11);
@@ -391,9 +395,9 @@ fn a_member_that_is_blank_gets_everything() {
     assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
 }
 
-/// What was copied of a member before the power failed is not copied again.
+/// Regions that were copied before a power cut are not copied again.
 #[test]
-fn a_copy_goes_on_where_it_was() {
+fn copy_resumes_after_a_power_cut() {
     let mut world = World::new();
     world.drop_second(0, 0x40);
     assert_eq!(world.run(), [Ok(())]);
@@ -407,7 +411,7 @@ fn a_copy_goes_on_where_it_was() {
     assert_eq!(world.run(), [Ok(())]);
     let before = world.mirror.status().get().copied;
     world.tend();
-    // All regions are to be copied; the third takes a while, and then the last one.
+    // All regions are to be copied; the third one hangs, and then the last one.
     for hangs in [16, 24] {
         netsim::label!(hangs);
         for _ in 0..30 {
@@ -423,6 +427,9 @@ fn a_copy_goes_on_where_it_was() {
     world.reboot();
     world.settle();
     let again = world.mirror.status().get().copied;
-    assert!(copied == 3 && again <= 2, "{copied} were copied before, and {again} afterwards");
+    assert!(
+        copied == 3 && again <= 2,
+        "{copied} regions were copied before the power cut, and {again} afterwards"
+    );
     assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
 }

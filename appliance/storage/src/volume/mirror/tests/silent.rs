@@ -1,12 +1,12 @@
-//! Members that are local disks, one of which stops answering: it keeps what it has, and may read and write the
-//! memory of that for as long as it likes.
+//! Members that are local disks, one of which stops responding: it keeps its requests, and may access
+//! their memory at any later time.
 
 use super::site::*;
 use super::superblock::DISTANCE;
 use super::*;
 use drivers::hal;
 
-/// Whatever it is that the disk is silent at, and whichever disk it is.
+/// For each kind of request that the disk does not complete, and for each disk.
 #[test]
 fn write_beside_a_silent_disk_ends_within_the_timeout() {
     for silent in 0..2 {
@@ -15,14 +15,14 @@ fn write_beside_a_silent_disk_ends_within_the_timeout() {
             let mut site = Site::new(16);
             site.disks[silent].silence(mute);
             site.write(0, 3, 0xaa);
-            assert_eq!(site.pass(4900), [], "it may answer yet");
+            assert_eq!(site.pass(4900), [], "the timeout has not passed");
             assert_eq!(site.pass(300), [(0, Ok(()))]);
             let mut states = [MemberState::InSync; 2];
             states[silent] = MemberState::Out;
             assert_eq!(site.states(), states);
             assert!(site.disks[1 - silent].record().alone);
-            assert!(site.disks[silent].has() > 0, "it still has what it was asked for");
-            // In the same region, in another one, and the same block again: nothing waits for it any more.
+            assert!(site.disks[silent].has() > 0, "it still has its requests");
+            // In the same region, in another one, and the same block again: no write waits for the disk any more.
             for (tag, sector) in [(1, 4), (2, 20), (3, 3)] {
                 site.write(tag, sector, 0xb0 + tag as u8);
                 assert_eq!(site.pass(10), [(tag as u64, Ok(()))]);
@@ -32,7 +32,7 @@ fn write_beside_a_silent_disk_ends_within_the_timeout() {
             }
             site.ask(4, Operation::Flush, 0, 0);
             assert_eq!(site.pass(10), [(4, Ok(()))]);
-            assert_eq!(site.pass(60_000), [], "however long it is silent");
+            assert_eq!(site.pass(60_000), [], "no member returns while the disk is silent");
             assert_eq!(site.states(), states);
             site.disks[silent].answer();
             site.settle();
@@ -41,9 +41,9 @@ fn write_beside_a_silent_disk_ends_within_the_timeout() {
     }
 }
 
-/// The user has other things in its memory when the disk does what it was asked for at last.
+/// The user reuses its memory before the disk executes its old requests.
 #[test]
-fn memory_of_an_answered_request_is_the_users_own() {
+fn memory_of_a_completed_request_is_not_accessed() {
     let mut site = Site::new(16);
     for (tag, sector) in [(0, 3), (1, 9)] {
         // The record marks both regions from now on.
@@ -54,17 +54,17 @@ fn memory_of_an_answered_request_is_the_users_own() {
     site.mirror.members[1].lead = 64;
     site.ask(1, READ, 3, 0);
     site.write(2, 9, 0xbb);
-    let mut told = site.pass(5200);
-    told.sort_by_key(|(tag, _)| *tag);
-    assert_eq!(told, [(1, Ok(())), (2, Ok(()))]);
-    assert_eq!(site.byte(1), 0xaa, "the other one was read");
+    let mut results = site.pass(5200);
+    results.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(results, [(1, Ok(())), (2, Ok(()))]);
+    assert_eq!(site.byte(1), 0xaa, "the other member was read");
     site.buffers.iter().for_each(|buffer| buffer.fill(0x55));
     site.write(3, 3, 0xcc);
     assert_eq!(site.pass(10), [(3, Ok(()))]);
-    // What is still to be done is done, and only then the member is asked for anything.
+    // The disk executes its old requests, and only then the member gets new ones.
     site.disks[1].answer();
     while core::iter::from_fn(|| site.mirror.poll()).next().is_some() {}
-    assert_eq!(site.disks[1].sector(9), 0xbb, "what it was told to write, and nothing else");
+    assert_eq!(site.disks[1].sector(9), 0xbb, "it writes the data of the request");
     assert!(site.buffers[..3].iter().all(|buffer| {
         let mut bytes = [0; 512];
         buffer.read(0, &mut bytes).unwrap();
@@ -74,10 +74,10 @@ fn memory_of_an_answered_request_is_the_users_own() {
     assert_eq!(site.disks[1].sector(3), 0xcc);
 }
 
-/// The record that a silent disk writes at last is the one that it was given, although others were written since:
-/// otherwise both members would say that the other one is left out.
+/// A silent disk writes the record of its request at last, although later records were written since. Otherwise
+/// the records of both members would say that the other one is left out.
 #[test]
-fn late_record_is_the_one_that_the_disk_was_given() {
+fn late_record_has_the_contents_of_its_request() {
     let mut site = Site::new(16);
     let before = site.disks[0].record().generation;
     site.disks[0].silence(records);
@@ -86,7 +86,7 @@ fn late_record_is_the_one_that_the_disk_was_given() {
         assert_eq!(site.pass(5200), [(tag as u64, Ok(()))]);
     }
     assert!(site.disks[1].record().generation > before + 2);
-    // It does what it has, and the power fails before anything else is done.
+    // It executes its requests, and the power fails before it gets new ones.
     site.disks[0].answer();
     hal::Disk::poll(&mut site.disks[0].clone()).expect("its record");
     let record = site.disks[0].record();
@@ -98,9 +98,9 @@ fn late_record_is_the_one_that_the_disk_was_given() {
     assert_eq!(site.disks[0].sector(24), 0xaa);
 }
 
-/// All slots, and all memory for data, are taken by what the silent disk has.
+/// The requests of the silent disk hold all slots and all bounce buffers.
 #[test]
-fn requests_go_on_when_a_silent_disk_holds_all_memory() {
+fn requests_complete_when_a_silent_disk_holds_all_memory() {
     for pages in [4, DEPTH, 4 * DEPTH] {
         netsim::label!(pages);
         let mut site = Site::new(pages);
@@ -112,9 +112,9 @@ fn requests_go_on_when_a_silent_disk_holds_all_memory() {
                 false => site.ask(tag, READ, sector, 0),
             }
         }
-        let told = site.pass(5500);
-        assert_eq!(told.len(), DEPTH, "all of them");
-        assert!(told.iter().all(|(_, result)| result.is_ok()));
+        let results = site.pass(5500);
+        assert_eq!(results.len(), DEPTH, "all of them");
+        assert!(results.iter().all(|(_, result)| result.is_ok()));
         for round in 0..3 {
             for tag in 0..DEPTH {
                 site.write(tag, tag as u64 % SECTORS as u64, round);
@@ -131,9 +131,9 @@ fn requests_go_on_when_a_silent_disk_holds_all_memory() {
     }
 }
 
-/// While both are silent nobody is left out, and all goes on when they are back.
+/// While both are silent, none is left out, and requests complete when they respond again.
 #[test]
-fn two_silent_disks_are_waited_for() {
+fn mirror_waits_for_two_silent_disks() {
     let mut site = Site::new(16);
     site.disks.iter().for_each(|disk| disk.silence(all));
     for tag in 0..8 {
@@ -149,9 +149,9 @@ fn two_silent_disks_are_waited_for() {
     site.settle();
 }
 
-/// A disk that is silent again and again, for less than the timeout, stays in.
+/// A disk that is silent repeatedly, for less than the timeout, is not left out.
 #[test]
-fn short_silences_leave_nobody_out() {
+fn short_silences_leave_no_member_out() {
     let mut site = Site::new(16);
     for round in 0..10 {
         let silent = &site.disks[round % 2];
@@ -166,9 +166,9 @@ fn short_silences_leave_nobody_out() {
     site.settle();
 }
 
-/// It falls silent while it is copied to: in its records, at the data, and when all is copied.
+/// It stops responding while it is copied to: at its records, at the data, and when all regions are copied.
 #[test]
-fn disk_that_is_silent_during_the_copy_is_let_go_of() {
+fn disk_that_is_silent_during_the_copy_is_abandoned() {
     for mute in [all, data_writes, records] {
         for turns in 0..12 {
             netsim::label!(turns);
@@ -184,7 +184,7 @@ fn disk_that_is_silent_during_the_copy_is_let_go_of() {
             for tag in 0..4 {
                 site.write(tag, 8 * tag as u64 + 1, 0xbb);
             }
-            assert_eq!(site.pass(5500).len(), 4, "writes where it was being copied to");
+            assert_eq!(site.pass(5500).len(), 4, "writes to the region that was being copied");
             site.disks[0].answer();
             site.settle();
             assert_eq!([1, 9, 17, 25].map(|n| site.disks[0].sector(n)), [0xbb; 4]);
@@ -192,9 +192,9 @@ fn disk_that_is_silent_during_the_copy_is_let_go_of() {
     }
 }
 
-/// The power failed, and one of the members does not answer when its records are read, or when it is copied to.
+/// After a power cut, one of the members does not respond when its records are read, or when it is copied to.
 #[test]
-fn disk_that_is_silent_after_a_power_cut_keeps_nobody_waiting() {
+fn disk_that_is_silent_after_a_power_cut_blocks_no_request() {
     for mute in [all, data_writes, records] {
         let mut site = Site::new(16);
         site.disks[0].silence(all);
@@ -214,8 +214,8 @@ fn disk_that_is_silent_after_a_power_cut_keeps_nobody_waiting() {
     }
 }
 
-/// A read that the only member is silent at goes into the user's memory; until it has ended that member is not one
-/// of two.
+/// The only member does not complete a read into the user's memory. Until the read has ended, the other member does
+/// not get in sync.
 #[test]
 fn member_with_a_read_into_users_memory_stays_the_only_one() {
     let mut site = Site::new(16);
@@ -236,7 +236,7 @@ fn member_with_a_read_into_users_memory_stays_the_only_one() {
     site.settle();
 }
 
-/// Records are in place all the same: both places are used in turns.
+/// Bounce buffers do not change the alternation of records: both places are written in turn.
 #[test]
 fn records_are_written_in_both_places() {
     let mut site = Site::new(16);
@@ -246,7 +246,7 @@ fn records_are_written_in_both_places() {
     }
     let bytes = site.disks[0].0.borrow().bytes[..2 * DISTANCE].to_vec();
     let whole = [0, DISTANCE].map(|at| {
-        Superblock::is_left(&{
+        Superblock::has_remnant(&{
             let mut one = [0; 2 * DISTANCE];
             one[at..at + DISTANCE].copy_from_slice(&bytes[at..at + DISTANCE]);
             one
@@ -255,7 +255,7 @@ fn records_are_written_in_both_places() {
     assert_eq!(whole, [true; 2]);
 }
 
-/// Nobody asks the mirror for anything.
+/// Without requests of the user.
 #[test]
 fn idle_mirror_notices_a_silent_member() {
     for silent in 0..2 {
@@ -275,9 +275,9 @@ fn idle_mirror_notices_a_silent_member() {
     }
 }
 
-/// The only member, or both: none is left out, and the mirror does not say that it runs.
+/// With the only member silent, or both: none is left out, and the status does not say `running`.
 #[test]
-fn mirror_without_a_member_that_answers_says_so() {
+fn status_shows_that_no_member_responds() {
     for both in [true, false] {
         netsim::label!(both);
         let mut site = Site::new(16);
@@ -300,9 +300,9 @@ fn mirror_without_a_member_that_answers_says_so() {
     }
 }
 
-/// The operator takes a member out that works, or one that is silent, and takes it back.
+/// The operator detaches a member that works, or one that is silent, and attaches it again.
 #[test]
-fn member_is_detached_while_requests_are_under_way() {
+fn member_is_detached_with_requests_in_flight() {
     for mute in [None, Some(all as Mute)] {
         let mut site = Site::new(16);
         if let Some(mute) = mute {
@@ -313,9 +313,9 @@ fn member_is_detached_while_requests_are_under_way() {
         let detached = site.mirror.detached();
         detached.set([true, false]);
         site.mirror.tend(site.now);
-        let mut told = site.pass(50);
-        told.sort_by_key(|(tag, _)| *tag);
-        assert_eq!(told, [(0, Ok(())), (1, Ok(()))]);
+        let mut results = site.pass(50);
+        results.sort_by_key(|(tag, _)| *tag);
+        assert_eq!(results, [(0, Ok(())), (1, Ok(()))]);
         assert_eq!(site.states(), [MemberState::Out, MemberState::InSync]);
         site.disks[0].answer();
         site.write(2, 4, 0xbb);
@@ -326,7 +326,7 @@ fn member_is_detached_while_requests_are_under_way() {
             "as long as it is detached"
         );
         assert_eq!(site.mirror.status().get().why[0], Some(Why::Detached));
-        // The last one is not detached.
+        // The last member in sync is not detached.
         detached.set([true, true]);
         site.mirror.tend(site.now);
         assert_eq!(detached.get(), [true, false]);

@@ -1,5 +1,5 @@
-//! A mirror of two local disks that are silent when the test says so. What they have they do when they answer again,
-//! from and to the memory that they were given.
+//! A mirror of two local disks that the test can silence. When a disk responds again it executes its
+//! requests, from and to the memory that they name.
 
 use super::*;
 use crate::volume::DiskVolume;
@@ -10,20 +10,20 @@ pub(super) const READ: Operation = Operation::Read;
 
 pub(super) const MEGABYTE: usize = 1 << 20;
 
-/// What a disk is silent at.
+/// Selects the requests that a disk does not complete.
 pub(super) type Mute = fn(&hal::Request) -> bool;
 
 pub(super) struct Medium {
     pub bytes: Vec<u8>,
     pub queue: VecDeque<hal::Request>,
     mute: Option<Mute>,
-    /// What was done while it is silent otherwise.
+    /// Completions of requests that the test had it execute while it is silent.
     ended: VecDeque<hal::Completion>,
-    /// It does not zero or discard after all.
+    /// It rejects discards and write-zeroes that it advertises.
     pub refuses: bool,
 }
 
-/// A disk without a cache that does what it has when it is polled, unless it is silent at it.
+/// A disk without a cache that executes its requests when it is polled, except those that it is silent at.
 #[derive(Clone)]
 pub(super) struct Local(pub Rc<RefCell<Medium>>);
 
@@ -42,7 +42,7 @@ impl Local {
         self.0.borrow_mut().mute = None;
     }
 
-    /// It has so many sectors for the mirror's user; new ones hold something.
+    /// Sets its number of sectors after the reserved ones; new sectors are filled with 0x5a.
     pub(super) fn resize(&self, sectors: usize) {
         self.0.borrow_mut().bytes.resize((RESERVED as usize + sectors) * 512, 0x5a);
     }
@@ -51,7 +51,7 @@ impl Local {
         self.0.borrow().queue.len()
     }
 
-    /// Has the disk do one thing, although it is silent otherwise. Its end is told.
+    /// Has the silent disk execute one request and report its completion.
     pub(super) fn do_one(&self) -> bool {
         let mute = self.0.borrow_mut().mute.take();
         let done = hal::Disk::poll(&mut self.clone());
@@ -100,8 +100,8 @@ impl hal::Disk for Local {
         if let Some(ended) = medium.ended.pop_front() {
             return Some(ended);
         }
-        let heard = |request: &hal::Request| !medium.mute.is_some_and(|mute| mute(request));
-        let next = medium.queue.iter().position(heard)?;
+        let executes = |request: &hal::Request| !medium.mute.is_some_and(|mute| mute(request));
+        let next = medium.queue.iter().position(executes)?;
         let request = medium.queue.remove(next)?;
         let at = request.sector as usize * 512;
         let result = match request.operation {
@@ -157,7 +157,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// In sync, with so many pages for data under way.
+    /// A mirror in sync, with so many pages of bounce buffers.
     pub(super) fn new(pages: usize) -> Self {
         let mut arena = Arena::on_heap(4 * MEGABYTE);
         let memory = arena.alloc(Mirror::MEMORY + pages * 4096, 4096).unwrap();
@@ -174,7 +174,7 @@ impl Site {
         disks.each_ref().map(|disk| Box::new(DiskVolume::new(disk.clone(), false)) as Box<_>)
     }
 
-    /// The power fails, and comes back: the disks have nothing to do, and answer.
+    /// The power fails and returns: the disks have no requests, and respond.
     pub(super) fn cut_power(&mut self) {
         for disk in &self.disks {
             let medium = &mut *disk.0.borrow_mut();
@@ -183,9 +183,9 @@ impl Site {
         self.mirror = Mirror::assemble(Site::members(&self.disks), self.memory);
     }
 
-    /// Lets so many milliseconds pass; which requests ended, and how.
+    /// Passes so many milliseconds; returns the tags and results of completed requests.
     pub(super) fn pass(&mut self, millis: u64) -> Vec<(u64, Result<(), VolumeError>)> {
-        let mut told = Vec::new();
+        let mut results = Vec::new();
         for _ in 0..millis / 10 {
             self.now = self.now + Duration::from_millis(10);
             self.mirror.clock.set(self.now);
@@ -193,23 +193,23 @@ impl Site {
             if self.mirror.clock.take_due() || second {
                 self.mirror.tend(self.now);
             }
-            // What follows from what has ended is done as well.
+            // Completions lead to further requests, which are executed as well.
             for _ in 0..8 {
                 let ended = core::iter::from_fn(|| self.mirror.poll());
-                told.extend(ended.map(|done| (done.tag.word, done.result)));
+                results.extend(ended.map(|done| (done.tag.word, done.result)));
             }
         }
-        told
+        results
     }
 
-    /// Both members are in sync, and hold the same.
+    /// Passes time until both members are in sync, and checks that they hold the same data.
     pub(super) fn settle(&mut self) {
         assert_eq!(self.pass(10_000), []);
         assert_eq!(self.states(), [MemberState::InSync; 2]);
         self.compare();
     }
 
-    /// Up to where the mirror goes both hold the same.
+    /// Checks that both members hold the same data up to the end of the mirror.
     pub(super) fn compare(&self) {
         let used = self.mirror.geometry().sectors as usize * 512;
         let [first, second] = self.disks.each_ref().map(|disk| disk.data()[..used].to_vec());
@@ -220,7 +220,7 @@ impl Site {
         self.mirror.status().get().members
     }
 
-    /// Asks for something, with the buffer of that number.
+    /// Submits a request with the buffer of that number.
     pub(super) fn ask(&mut self, tag: usize, operation: Operation, sector: u64, byte: u8) {
         self.buffers[tag].fill(byte);
         let data = match operation {

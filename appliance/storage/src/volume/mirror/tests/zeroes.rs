@@ -1,4 +1,4 @@
-//! Discards and write-zeroes.
+//! Discards and write-zeroes on a mirror.
 
 use super::site::*;
 use super::*;
@@ -28,8 +28,8 @@ fn discards_and_zeroes_reach_both_members() {
     }
 }
 
-/// They are marked in the records before they are done, as writes are: after a power cut what one member alone has
-/// done is copied.
+/// Their regions are marked in the records first, as for writes. After a power cut, the region that one member alone
+/// has zeroed is copied.
 #[test]
 fn zeroes_that_one_member_has_done_at_a_power_cut_are_copied() {
     for operation in [ZEROES, DISCARD] {
@@ -39,7 +39,11 @@ fn zeroes_that_one_member_has_done_at_a_power_cut_are_copied() {
             site.disks[1 - first].silence(data_writes);
             site.ask(0, operation, 6, 0);
             assert_eq!(site.pass(10), []);
-            assert_ne!(site.disks[0].sector(6), site.disks[1].sector(6), "one has done it");
+            assert_ne!(
+                site.disks[0].sector(6),
+                site.disks[1].sector(6),
+                "only one member has executed it"
+            );
             site.cut_power();
             assert_eq!(site.pass(2000), []);
             site.settle();
@@ -47,7 +51,7 @@ fn zeroes_that_one_member_has_done_at_a_power_cut_are_copied() {
     }
 }
 
-/// A member that is left out gets them later, and one that is silent keeps nobody waiting.
+/// A member that is left out gets them later, and a silent member blocks no request.
 #[test]
 fn zeroes_that_a_silent_member_has_missed_are_copied() {
     for operation in [ZEROES, DISCARD] {
@@ -65,9 +69,9 @@ fn zeroes_that_a_silent_member_has_missed_are_copied() {
     }
 }
 
-/// A member that refuses after all what its shape offers is left out once, and the mirror does not offer that any more.
+/// A member that rejects an operation that it advertises is left out once, and the mirror stops advertising it.
 #[test]
-fn member_that_refuses_to_zero_is_left_out_once() {
+fn member_that_rejects_zeroes_is_left_out_once() {
     let mut site = filled();
     site.disks[1].0.borrow_mut().refuses = true;
     site.ask(0, ZEROES, 6, 0);
