@@ -1,7 +1,7 @@
-"""Mutants of Rust source: what can be changed in a file, and the file with some of the changes behind a switch.
+"""Mutants of Rust source: lists the mutants of a file, and builds the file with some of them behind a switch.
 
-The changes are those of cargo-mutants: a function that returns at once, another operator, a negation that is gone, an
-arm of a match that is gone, a guard that always or never holds. Not in constants, macros, and tests.
+The mutations are those of cargo-mutants: a function that returns at once, another operator, a deleted negation, a
+deleted match arm, a guard that always or never holds. Constants, macros, and tests are excluded.
 """
 import re
 
@@ -18,11 +18,12 @@ OPERATORS = {
     "|=": ["&=", "^="], "&=": ["|=", "^="], "^=": ["|=", "&="], "<<=": [">>="], ">>=": ["<<="],
 }
 INTEGERS = {sign + bits for sign in "ui" for bits in ("8", "16", "32", "64", "128", "size")}
-# What is not looked into: nothing there can ask for the switch.
+# Node kinds that are skipped, because their code cannot call the switch.
 CONSTANT = {"const_item", "static_item", "array_type", "attribute_item", "macro_invocation", "macro_definition",
             "enum_item", "type_item"}
 
-# Stands at the end of each crate. `MUTANT` says which one is on; `MUTANT_LOG` where to note which test asks for which.
+# Appended to each crate. `MUTANT` selects the active mutant. `MUTANT_LOG` is the file that records which test reaches
+# which mutant.
 SWITCH = r"""
 extern crate std as mutant_std;
 #[allow(missing_docs, dead_code)]
@@ -48,7 +49,7 @@ pub(crate) fn mutant(n: u32) -> bool {
 
 
 def values(kind):
-    """What a function that returns `kind` may return at once."""
+    """Values that a mutant of a function with return type `kind` returns at once."""
     kind = kind.strip()
     if kind in ("", "()"):
         return ["()"]
@@ -82,7 +83,7 @@ def text(node):
 
 
 def is_test(node):
-    """Whether an attribute keeps it out of what is shipped."""
+    """Whether an attribute excludes the node from release builds."""
     before = node.prev_sibling
     while before is not None and before.type in ("attribute_item", "line_comment", "block_comment"):
         if before.type == "attribute_item" and re.search(r"cfg\(test\)|#\[test\]|cfg\(any\(test", text(before)):
@@ -92,7 +93,7 @@ def is_test(node):
 
 
 def mutants(source):
-    """All mutants of a file: kind, bytes that it replaces, line, what it puts there, and what that is in words."""
+    """All mutants of a file: kind, replaced byte range, line, replacement, and description."""
     found = []
 
     def add(kind, node, line, to, what):
@@ -142,7 +143,7 @@ def mutants(source):
 
 
 def switched(source, chosen):
-    """The file with these mutants (with an `id` each) behind the switch."""
+    """The file with these mutants, which have an `id` each, behind the switch."""
     places = {}
     for one in chosen:
         kind = "arm" if one["kind"] == "guard" else one["kind"]
@@ -152,7 +153,7 @@ def switched(source, chosen):
         return source[start:end].decode()
 
     def inside(node, start, end):
-        """The text from `start` to `end` in a node, with what is changed in its children."""
+        """The text from `start` to `end` in a node, with its children rendered."""
         out = ""
         for child in node.children:
             if start <= child.start_byte and child.end_byte <= end:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How many of a random sample of mutants the unit tests catch (docs/test.md, "Mutants").
+"""Measures how many of a random sample of mutants the unit tests catch (docs/test.md, "Mutants").
 
     sample.py draw --seed N [--count N] [--of SET] [--area PATH]
-                              prints a sample, and notes it in target/mutants; with --area only of what is below PATH
-    sample.py run [--of SET]  builds the unit tests once, with every mutant of the sample behind a switch, and runs those
-                              that reach each
+                              prints a sample, and writes it to target/mutants; with --area only from files below PATH
+    sample.py run [--of SET]  builds the unit tests once, with every mutant of the sample behind a switch, and runs for
+                              each mutant the tests that reach it
 
 Needs Python's tree_sitter and tree_sitter_rust.
 """
@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "mutants"
 TREE, SAMPLE, BUILT = WORK / "tree", WORK / "sample.json", WORK / "target"
 
-# What mutants are drawn from, and for each crate whose unit tests are run, the nearest first.
+# Sources that mutants are drawn from, and for each crate the crates whose unit tests run, the nearest first.
 SETS = {
     # Memory checks, RTRS and RNBD servers, RoCE responder and connection manager, volumes, SMC-R engine.
     "protocols": (
@@ -45,14 +45,14 @@ SETS = {
             "appliance/storage": ["storage"],
         },
     ),
-    # Drivers of NVMe drives and of NICs, with the tests on models of their devices.
+    # Drivers of NVMe drives and of NICs, with the tests on device models.
     "drivers": (
         ["drivers/src/block/nvme", "drivers/src/ethernet/intel", "drivers/src/ethernet/vmxnet3", "drivers/src/ethernet/owners.rs"],
         {"drivers": ["drivers", "metal"]},
     ),
 }
 AREAS, CRATES = SETS["protocols"]
-# Seconds of processor that tests may take beyond what they take without a mutant, and memory.
+# Limits of a test run: CPU seconds beyond the time without a mutant, and bytes of memory.
 PATIENCE, MEMORY = 30, 12 << 30
 
 
@@ -85,8 +85,8 @@ def crates_for(one):
 
 
 def make_tree(sample):
-    """A copy of the sources, with the mutants of the sample. What is there and the same stays untouched, so that
-    cargo compiles what has changed since, and nothing else."""
+    """Makes a copy of the sources with the mutants of the sample. Unchanged files are not rewritten, so that cargo
+    compiles only changed ones."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True)
     names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
     sources = {name: (ROOT / name).read_bytes() for name in names if (ROOT / name).is_file()}
@@ -106,7 +106,7 @@ def make_tree(sample):
 
 
 def build(sample):
-    """The programs of unit tests, by crate. Mutants that do not compile are taken out of the sample."""
+    """Builds the unit tests, and returns the programs by crate. Removes mutants that do not compile from the sample."""
     while True:
         make_tree(sample)
         names = sorted({name for one in sample for name in crates_for(one)})
@@ -117,7 +117,7 @@ def build(sample):
         messages = [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{")]
         if output.returncode == 0:
             programs = [m for m in messages if m.get("executable") and m["target"]["name"] in names]
-            # Of a crate that is there for its tests, those; otherwise the unit tests.
+            # Unit tests, or for a crate with only integration tests, those.
             programs.sort(key=lambda m: "test" in m["target"]["kind"])
             return {m["target"]["name"]: m["executable"] for m in programs}
         wrong = set()
@@ -132,12 +132,12 @@ def build(sample):
 
 
 def tests(program, arguments, environment, seconds):
-    """Runs tests: whether they passed, and what they said."""
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
+    """Runs tests. Returns whether they passed, and their output."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
         limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        # In the copy: proptest keeps what has failed beside the sources.
+        # In the copy, because proptest stores failures beside the sources.
         child = subprocess.Popen([program, *arguments], cwd=TREE, env=dict(os.environ, **environment), preexec_fn=limit,
-                                 stdout=said, stderr=subprocess.STDOUT)
+                                 stdout=output, stderr=subprocess.STDOUT)
         while True:
             try:
                 child.wait(0.3)
@@ -146,21 +146,21 @@ def tests(program, arguments, environment, seconds):
                 resident = pathlib.Path(f"/proc/{child.pid}/statm").read_text().split()[1:2]
                 if resident and int(resident[0]) * 4096 > MEMORY:
                     child.kill()
-        said.seek(0)
-        return child.returncode == 0, said.read()
+        output.seek(0)
+        return child.returncode == 0, output.read()
 
 
 def reached(programs):
-    """Which tests reach which mutant, and how long each takes."""
+    """Finds which tests reach which mutant, and the time of each test."""
     hits, times = collections.defaultdict(set), {}
     for crate, program in programs.items():
         log = WORK / f"reached-{crate}"
         log.unlink(missing_ok=True)
         timed = ["--test-threads", "1", "-Zunstable-options", "--report-time"]
-        good, said = tests(program, timed, {"MUTANT_LOG": str(log), "RUSTC_BOOTSTRAP": "1"}, 3600)
+        good, output = tests(program, timed, {"MUTANT_LOG": str(log), "RUSTC_BOOTSTRAP": "1"}, 3600)
         if not good:
-            sys.exit(f"{crate}: the tests fail without a mutant\n{said[-2000:]}")
-        for test, seconds in re.findall(r"^test (\S+) \.\.\. ok <([\d.]+)s>", said, re.M):
+            sys.exit(f"{crate}: the tests fail without a mutant\n{output[-2000:]}")
+        for test, seconds in re.findall(r"^test (\S+) \.\.\. ok <([\d.]+)s>", output, re.M):
             times[crate, test] = float(seconds)
         for line in log.read_text().splitlines() if log.exists() else []:
             number, test = line.split("\t")
@@ -169,14 +169,14 @@ def reached(programs):
 
 
 def verdict(one, programs, hits, times):
-    came = "not reached"
+    result = "not reached"
     for crate in crates_for(one):
         names = hits.get((one["id"], crate), set())
         if any((crate, name) not in times for name in names):
-            # A thread that has another name than its test: it may be of any.
+            # A thread whose name is not a test's may belong to any test.
             names = {name for of, name in times if of == crate}
-        came = "survived" if names else came
-        # The quick ones first, in groups that take longer and longer.
+        result = "survived" if names else result
+        # Quick tests first, in groups of increasing duration.
         group, longest = [], 0.1
         names = sorted(names, key=lambda name: times[crate, name])
         for at, name in enumerate(names):
@@ -185,12 +185,12 @@ def verdict(one, programs, hits, times):
             if seconds < longest and at + 1 < len(names):
                 continue
             enough = int(PATIENCE + 5 * seconds)
-            good, said = tests(programs[crate], ["--exact", *group], {"MUTANT": str(one["id"])}, enough)
+            good, output = tests(programs[crate], ["--exact", *group], {"MUTANT": str(one["id"])}, enough)
             if not good:
-                failed = re.findall(r"^test (\S+) \.\.\. FAILED", said, re.M)
-                return f"caught by {crate}::{failed[0]}" if failed else f"caught: the tests of {crate} do not end well"
+                failed = re.findall(r"^test (\S+) \.\.\. FAILED", output, re.M)
+                return f"caught by {crate}::{failed[0]}" if failed else f"caught: the tests of {crate} crash or exceed a limit"
             group, longest = [], 4 * longest
-    return came
+    return result
 
 
 def run():
@@ -200,9 +200,9 @@ def run():
     hits, times = reached(programs)
     caught = 0
     for one in sample:
-        came = verdict(one, programs, hits, times)
-        caught += came.startswith("caught")
-        print(one["id"], one["file"], one["line"], one["what"], "=>", came, flush=True)
+        result = verdict(one, programs, hits, times)
+        caught += result.startswith("caught")
+        print(one["id"], one["file"], one["line"], one["what"], "=>", result, flush=True)
     print(f"{caught} of {len(sample)} caught ({100 * caught // max(len(sample), 1)} %), {drawn - len(sample)} do not compile")
 
 

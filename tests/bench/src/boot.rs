@@ -1,7 +1,6 @@
-//! `./isthmus bench boot`: how big, how quick, how quiet the appliance is.
+//! `./isthmus bench boot`: size, memory, boot time and idle cost of the appliance.
 //!
-//! Everything is counted under TCG, where instruction counts hardly differ from run to run. Times are
-//! those of this machine.
+//! Instructions are counted under TCG, where counts hardly differ from run to run. Times are those of this machine.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +18,9 @@ use crate::report::Report;
 const APPLIANCE: &str = "10.9.0.1";
 const DISK_BYTES: u64 = 16 << 20;
 
-/// Echoes that are counted, and how many are on their way at a time.
+/// Number of counted echoes.
 const ECHOES: u64 = 2000;
+/// Payload of an echo in bytes.
 const ECHO_BYTES: usize = 64;
 
 /// Measures, writes `target/bench/boot.json`, and fails if a bar is missed.
@@ -36,12 +36,12 @@ pub fn bench() -> Result<()> {
     report.add("boot_instructions", boot_instructions(&plugin)?);
     report.add("boot_seconds", boot_seconds()?);
     report.add("udp_echo_instructions", udp_echo_instructions(&plugin)?);
-    // As shipped, which is what an idle machine costs.
+    // With the shipped `idle_after_us`.
     report.add("idle_instructions_per_second", idle_instructions(&plugin)?);
     report.close()
 }
 
-/// The machine that all figures are for: q35, PVH, one NIC and one disk.
+/// The machine of all figures: q35, PVH, one NIC and one disk.
 fn machine(nic: Nic, disk: &NamedTempFile) -> Result<Spec> {
     disk.as_file().set_len(DISK_BYTES)?;
     Ok(Spec::kernel(image()?).nic(nic).disk(Disk::new(disk.path())))
@@ -56,7 +56,7 @@ fn memory_floor() -> Result<u32> {
         step.at(&format!("{middle} MiB"));
         let disk = NamedTempFile::new()?;
         let mut vm = machine(Nic::user(), &disk)?.memory(middle).start()?;
-        // Where there is room it takes a fraction of a second.
+        // With enough memory the boot takes a fraction of a second.
         let reached = vm.wait_for_within(PROMPT, Duration::from_secs(5)).is_ok();
         if reached { enough = middle } else { too_small = middle }
     }
@@ -72,7 +72,7 @@ fn boot_instructions(plugin: &Plugin) -> Result<f64> {
     instructions_to_prompt(plugin, |disk| machine(Nic::user(), disk))
 }
 
-/// The same on a machine with nothing virtio: an 82574 and an NVMe drive.
+/// The same on a machine without virtio devices: an 82574 and an NVMe drive.
 pub fn boot_instructions_metal(plugin: &Plugin) -> Result<f64> {
     instructions_to_prompt(plugin, |disk| {
         disk.as_file().set_len(DISK_BYTES)?;
@@ -109,7 +109,7 @@ fn boot_seconds() -> Result<f64> {
     Ok((fastest * 1000.0).round() / 1000.0)
 }
 
-/// Instructions for one UDP echo, the whole way from the halted loop and back to it.
+/// Instructions for one UDP echo, from the halted loop back to the halt.
 fn udp_echo_instructions(plugin: &Plugin) -> Result<f64> {
     let step = progress::step("counting UDP echoes");
     let disk = NamedTempFile::new()?;
@@ -136,7 +136,7 @@ fn udp_echo_instructions(plugin: &Plugin) -> Result<f64> {
     Ok(((counted - others) / ECHOES as f64).round())
 }
 
-/// Instructions per second when nothing is asked of it.
+/// Instructions per second of an idle appliance.
 fn idle_instructions(plugin: &Plugin) -> Result<f64> {
     let step = progress::step("counting while idle");
     let disk = NamedTempFile::new()?;
@@ -145,7 +145,7 @@ fn idle_instructions(plugin: &Plugin) -> Result<f64> {
     let peer = Peer::new(&["10.9.0.2/24"])?;
     let spec = machine(peer.nic(), &disk)?.append(&settings).extra(counters.arguments());
     let _vm = boot(spec)?;
-    std::thread::sleep(Duration::from_secs(2)); // whatever follows the boot is over by then
+    std::thread::sleep(Duration::from_secs(2)); // the work after the boot is done by then
     let idle = rate(&counters, Duration::from_secs(5))?;
     step.done("5 s");
     Ok(idle.round())

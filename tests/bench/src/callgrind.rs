@@ -1,5 +1,5 @@
-//! Counting a program's instructions with callgrind. Programs take `SCENARIO COUNT` and do a thing
-//! COUNT times; the difference between two numbers is what it costs.
+//! Counts a program's instructions with callgrind. A program takes `SCENARIO COUNT` and runs the scenario COUNT times.
+//! The difference between two counts gives the cost of one run, without start and end of the program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use launch::{command, workspace};
 const FEW: u64 = 1000;
 const MANY: u64 = 3000;
 
-/// A program of this workspace, built as the image is: optimised.
+/// A program of this workspace, built with optimisation like the image.
 pub struct Program(PathBuf);
 
 impl Program {
@@ -23,12 +23,12 @@ impl Program {
         Ok(Program(workspace::target().join("release").join(package)))
     }
 
-    /// What it prints.
+    /// The program's output.
     pub fn output(&self, scenario: &str, count: u64) -> Result<String> {
         command::output(Command::new(&self.0).args([scenario, &count.to_string()]))
     }
 
-    /// Where it is.
+    /// Path of the program.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -38,28 +38,28 @@ impl Program {
         self.count(scenario, &[])
     }
 
-    /// As [`Program::instructions`], for what takes long: it is done fewer times.
+    /// As [`Program::instructions`], for slow scenarios: with fewer runs.
     pub fn instructions_of_few(&self, scenario: &str) -> Result<f64> {
         self.difference(scenario, &[], [FEW / 100, MANY / 100])
     }
 
-    /// As [`Program::instructions`], without those within a function and what it calls.
+    /// As [`Program::instructions`], without those of a function and its callees.
     pub fn instructions_without(&self, scenario: &str, function: &str) -> Result<f64> {
         Ok(self.instructions(scenario)? - self.instructions_only_within(scenario, function)?)
     }
 
-    /// As [`Program::instructions`], but only those within functions and what these call, none of which calls another
-    /// of them.
+    /// As [`Program::instructions`], but only those of some functions and their callees. None of the functions may call
+    /// another of them.
     pub fn instructions_only_within(&self, scenario: &str, functions: &str) -> Result<f64> {
         self.count(scenario, &[toggle(functions)])
     }
 
-    /// As [`Program::instructions_only_within`], for what takes long: it is done fewer times.
+    /// As [`Program::instructions_only_within`], for slow scenarios: with fewer runs.
     pub fn instructions_of_few_only_within(&self, scenario: &str, functions: &str) -> Result<f64> {
         self.difference(scenario, &[toggle(functions)], [FEW / 100, MANY / 100])
     }
 
-    /// As [`Program::instructions`], but only those within a function, without those of another.
+    /// As [`Program::instructions`], but only those of the function `within`, without those of the function `but`.
     pub fn instructions_within(&self, scenario: &str, within: &str, but: &str) -> Result<f64> {
         self.count(scenario, &[within, but].map(toggle))
     }
@@ -75,7 +75,7 @@ impl Program {
             valgrind.args(options).arg(&self.0).args([scenario, &count.to_string()]);
             let log = command::output(&mut valgrind)?;
             let collected = log.lines().find_map(|line| line.split_once("Collected : "));
-            let (_, number) = collected.context("callgrind told no number of instructions")?;
+            let (_, number) = collected.context("callgrind printed no number of instructions")?;
             number.trim().parse::<u64>().context("callgrind's number of instructions")
         };
         let [few, many] = counts;
@@ -83,7 +83,7 @@ impl Program {
     }
 }
 
-/// The option that begins to count, or ends it, where a function is entered, and again where it is left.
+/// The option that toggles counting at each entry and each exit of a function.
 fn toggle(function: &str) -> String {
     format!("--toggle-collect=*{function}*")
 }

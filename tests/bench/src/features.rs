@@ -1,5 +1,5 @@
-//! What the image's code is for: the bytes of its functions by feature, told by the modules in their names. Data, and
-//! what the linker has merged, is nobody's.
+//! Code bytes of the image by feature. The module in a function's name determines its feature. Data, and functions that
+//! the linker has merged, belong to no feature.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use launch::symbolize::Symbols;
 use launch::workspace;
 
-/// A feature: its key, and names of modules of which a function has one.
+/// A feature: its key, and the modules of its functions.
 type Feature = (&'static str, &'static [&'static str]);
 
-/// All of them; the first whose module a function's name has is its own. Parts before the wholes that they are in.
+/// All features. A function belongs to the first feature with a module in its name, so submodules come before modules.
 const FEATURES: &[Feature] = &[
     ("code_bytes_mirror", &["volume::mirror", "remote_storage::mirrors"]),
     ("code_bytes_measure", &["perf_responders", "gateway::rping", "ntb_perf", "read_benchmark"]),
@@ -54,7 +54,7 @@ const FEATURES: &[Feature] = &[
     ("code_bytes_management", &["operator::", "toml_parser", "management::", "gateway::"]),
     ("code_bytes_kernel", &["hermit", "talc::", "x86_64::", "isthmus::", "boot::", "fdt::"]),
 ];
-/// What has none of these modules in its name: the library, and what was not named.
+/// Functions of no feature: the standard library, and functions without a name.
 const REST: &str = "code_bytes_rest";
 
 /// Bytes of code by feature.
@@ -75,7 +75,7 @@ fn count<'a>(functions: impl Iterator<Item = (&'a str, u64)>) -> Vec<(&'static s
     counts
 }
 
-/// Whether a function's name has a module: behind nothing that would make it a part of another word.
+/// Whether a function's name contains a module, not as the end of a longer word.
 fn has(name: &str, module: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.match_indices(module).any(|(at, _)| !name[..at].ends_with(word))
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_of_the_first_feature_in_their_names() {
+    fn function_belongs_to_the_first_feature_in_its_name() {
         let functions = [
             ("<smcr::engine::Engine>::poll::<provider_set::ProviderSet>", 10),
             ("<storage::volume::mirror::Mirror as storage::volume::Volume>::submit", 20),

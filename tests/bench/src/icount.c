@@ -1,8 +1,8 @@
 /* QEMU TCG plugin: counts the guest instructions that each virtual CPU executes, in a shared file of
- * 64-bit numbers, so that the counts can be read while the guest runs: 16 of all instructions, 16 of
- * those in a range of addresses, and then that range (its first address, and the one behind it), which
- * whoever reads may set at any time; an address that is marked, the most instructions that a CPU has
- * executed from one passage of it to the next, and the count of each CPU at its last passage.
+ * 64-bit numbers, which can be read while the guest runs. The file holds 16 counts of all instructions, 16 counts
+ * of instructions in a range of addresses, that range (first address, and end), a marked address, the most
+ * instructions that a CPU has executed between two passages of the mark, and the count of each CPU at its last
+ * passage. The reader may set the range and the mark at any time.
  * Use: -plugin icount.so,counters=FILE */
 #include "plugin.h"
 
@@ -22,7 +22,7 @@
 
 static volatile uint64_t *counters;
 
-/* A stretch of instructions that are executed one after the other. */
+/* A translation block: instructions that are executed one after the other. */
 struct block {
     uint64_t address;
     uint64_t instructions;
@@ -45,7 +45,7 @@ static void executed(unsigned int vcpu, void *data)
 
 static void count(struct qemu_plugin_tb *tb)
 {
-    /* QEMU does not say when it has no more use for one: they stay, 16 bytes each. */
+    /* QEMU does not report when it discards a translation block, so blocks are never freed: 16 bytes each. */
     struct block *block = malloc(sizeof *block);
     if (!block)
         abort();

@@ -1,4 +1,4 @@
-//! Counting a guest's instructions with a QEMU plugin.
+//! Counts a guest's instructions with a QEMU plugin.
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -9,8 +9,7 @@ use launch::qemu::{Program, plugin};
 
 const SOURCE: &str = include_str!("icount.c");
 const COUNTERS: u64 = 16;
-/// Where the plugin is told the marked address; behind it are the longest distance, and what is noted of
-/// each CPU.
+/// Offset of the marked address. Behind it are the longest distance, and the count of each CPU at its last passage.
 const MARKER: u64 = (2 * COUNTERS + 2) * 8;
 
 /// The compiled plugin.
@@ -30,7 +29,7 @@ impl Plugin {
         Plugin::compile_for(&Program::Installed)
     }
 
-    /// The same for another.
+    /// Compiles the plugin for another QEMU.
     pub fn compile_for(program: &Program) -> Result<Plugin> {
         let library = plugin::compile("icount", SOURCE, program)?;
         Ok(Plugin { library })
@@ -45,7 +44,7 @@ impl Plugin {
 }
 
 impl Counters {
-    /// What QEMU needs to be told to count here.
+    /// QEMU's arguments to count into this file.
     pub fn arguments(&self) -> [String; 2] {
         ["-plugin".into(), self.argument.clone()]
     }
@@ -55,28 +54,28 @@ impl Counters {
         self.sum_at(0)
     }
 
-    /// Counts those at some addresses too, from now on.
+    /// From now on also counts instructions in a range of addresses.
     pub fn watch(&self, addresses: &Range<u64>) -> Result<()> {
         let bytes = [addresses.start, addresses.end].map(u64::to_ne_bytes);
         let file = self.file.as_file();
         file.write_all_at(bytes.as_flattened(), 2 * COUNTERS * 8).context("could not set a range")
     }
 
-    /// Of the instructions so far, those that were watched.
+    /// Instructions executed so far in the watched range.
     pub fn watched(&self) -> Result<u64> {
         self.sum_at(COUNTERS * 8)
     }
 
-    /// Measures from now on how many instructions go by from one passage of this address to the next.
+    /// From now on measures the instructions between two passages of this address.
     pub fn mark(&self, address: u64) -> Result<()> {
         let file = self.file.as_file();
-        // Off, forgotten, on.
+        // Off, reset, on.
         file.write_all_at(&0u64.to_ne_bytes(), MARKER)?;
         file.write_all_at(&[0; 8 * (1 + COUNTERS as usize)], MARKER + 8)?;
         file.write_all_at(&address.to_ne_bytes(), MARKER).context("could not set a marker")
     }
 
-    /// The most of those since then.
+    /// The most instructions between two passages since [`Counters::mark`].
     pub fn longest(&self) -> Result<u64> {
         let mut bytes = [0; 8];
         self.file.as_file().read_exact_at(&mut bytes, MARKER + 8)?;

@@ -26,7 +26,7 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser)]
 struct Arguments {
     suite: Suite,
-    /// Measure this figure only, of a suite that can do so
+    /// Measure only this figure, if the suite supports it
     #[arg(long = "key", value_parser = clap::builder::PossibleValuesParser::new(scale::KEYS))]
     keys: Vec<String>,
 }
@@ -41,19 +41,19 @@ enum Suite {
     Ntrdma,
     /// Instructions per I/O of the storage server, beside Linux
     Rnbd,
-    /// Instructions per I/O of the client of another server, beside Linux; failover
+    /// Instructions per I/O of the client of a remote server, beside Linux; failover
     RtrsClient,
     /// Instructions per round, byte and connection of SMC-R, beside Linux
     Smcr,
-    /// Instructions per request of drivers of real hardware, on models of it
+    /// Instructions per request of drivers of real hardware, on device models
     Metal,
-    /// Instructions per I/O of the storage server and of SMC-R on a ConnectX, on models of it
+    /// Instructions per I/O of the storage server and of SMC-R on models of a ConnectX
     Mlx5,
     /// Instructions per message and byte of the usNIC engine
     Usnic,
     /// Instructions per message and byte of LINX over RIOCM
     Riocm,
-    /// The same work beside many sessions, volumes and connections, and beside none
+    /// The same work with and without many sessions, volumes and connections
     Scale,
 }
 

@@ -1,4 +1,4 @@
-//! What a program's processor loads and stores, counted by valgrind's lackey, which sees each access by its address.
+//! Bytes that a program loads and stores, counted by valgrind's lackey, which reports each access with its address.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// What the program tells of itself, in a line `trace [marks] [starts] length`.
-struct Told {
-    /// Stored to when models begin to work, and end; when what is counted begins, and ends.
+/// Addresses that the program prints in a line `trace [marks] [starts] length`.
+struct Header {
+    /// The program stores to these addresses when a model begins and ends its work, and when counting begins and ends.
     entered: u64,
     left: u64,
     begun: u64,
     ended: u64,
-    /// Where memory begins that counts, and how long it is.
+    /// Start addresses and length of the counted memory.
     starts: Vec<u64>,
     length: u64,
 }
 
-impl Told {
-    fn parse(line: &str) -> Option<Told> {
+impl Header {
+    fn parse(line: &str) -> Option<Header> {
         let (marks, rest) = line.strip_prefix("trace [")?.split_once("] [")?;
         let (starts, length) = rest.split_once("] ")?;
         let numbers = |list: &str| -> Option<Vec<u64>> {
@@ -27,7 +27,7 @@ impl Told {
         };
         let [entered, left, begun, ended] = numbers(marks)?[..] else { return None };
         let (starts, length) = (numbers(starts)?, length.trim().parse().ok()?);
-        Some(Told { entered, left, begun, ended, starts, length })
+        Some(Header { entered, left, begun, ended, starts, length })
     }
 
     fn is_inside(&self, address: u64) -> bool {
@@ -35,7 +35,7 @@ impl Told {
     }
 }
 
-/// An access of the trace: ` S 1ffeffe7e0,8`; whether it loads, whether it stores, where, how many bytes.
+/// Parses an access of the trace, ` S 1ffeffe7e0,8`, as (loads, stores, address, bytes).
 fn access(line: &str) -> Option<(bool, bool, u64, u64)> {
     let (loads, stores) = match line.as_bytes().get(..3)? {
         b" L " => (true, false),
@@ -50,8 +50,8 @@ fn access(line: &str) -> Option<(bool, bool, u64, u64)> {
 /// Counts in a trace.
 #[derive(Default)]
 struct Count {
-    told: Option<Told>,
-    /// Models that work on behalf of each other, and whether it counts.
+    header: Option<Header>,
+    /// Depth of nested calls of models.
     depth: u64,
     is_counting: bool,
     bytes: u64,
@@ -60,27 +60,27 @@ struct Count {
 
 impl Count {
     fn take(&mut self, line: &str) {
-        let Some(told) = &self.told else {
-            self.told = Told::parse(line);
+        let Some(header) = &self.header else {
+            self.header = Header::parse(line);
             return;
         };
         let Some((loads, stores, address, length)) = access(line) else { return };
-        if stores && address == told.entered {
+        if stores && address == header.entered {
             self.depth += 1;
-        } else if stores && address == told.left {
+        } else if stores && address == header.left {
             self.depth = self.depth.saturating_sub(1);
-        } else if stores && address == told.begun {
+        } else if stores && address == header.begun {
             self.is_counting = true;
-        } else if stores && address == told.ended {
+        } else if stores && address == header.ended {
             self.is_counting = false;
             self.rounds += 1;
-        } else if self.is_counting && self.depth == 0 && told.is_inside(address) {
+        } else if self.is_counting && self.depth == 0 && header.is_inside(address) {
             self.bytes += length * (u64::from(loads) + u64::from(stores));
         }
     }
 }
 
-/// Bytes of the memory that the program tells of which it loads and stores between its marks, but not in models, for each
+/// Bytes of the counted memory that the program loads and stores between its marks, without those of models, per round
 /// of `rounds` rounds.
 pub fn bytes_touched(program: &Path, scenario: &str, rounds: u64) -> Result<f64> {
     let mut valgrind = Command::new("valgrind");
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_models_touch_and_what_lies_elsewhere_does_not_count() {
+    fn accesses_of_models_and_to_other_memory_are_not_counted() {
         let mut count = Count::default();
         let lines = [
             " S 00001000,8",
@@ -118,14 +118,14 @@ mod tests {
             " L 00001ffc,4",
             " M 00010000,2",
             " S 00002000,8", // behind the memory
-            " S 00000010,1", // a model, and another on its behalf
+            " S 00000010,1", // a model, which calls another one
             " S 00000010,1",
             " L 00001000,8",
             " S 00000011,1",
             " L 00001000,8",
             " S 00000011,1",
             " L 00001000,1",
-            " L 00000013,1", // no mark is loaded
+            " L 00000013,1", // a load is not a mark
             " S 00000013,1", // ended
             " S 00001000,8",
         ];

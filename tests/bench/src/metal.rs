@@ -1,5 +1,5 @@
-//! The `metal` suite: what drivers of real hardware cost, counted by callgrind on models of their devices, where what
-//! the models do is left out; and what the appliance executes on QEMU's `nvme` and `e1000e`.
+//! The `metal` suite: instructions of drivers of real hardware, counted by callgrind on device models without the
+//! models' own instructions; and instructions of the appliance on QEMU's `nvme` and `e1000e`.
 
 use anyhow::Result;
 use launch::progress;
@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::rnbd::{READ_4K_QD32, ROUNDS, fio, volumes};
 use crate::site::{Appliance, LINUX, Site};
 
-/// What belongs to a model, and not to its driver.
+/// Functions of the models, which are not counted.
 const MODEL: &str = "of_the_model";
 
 /// Runs the suite.
@@ -35,7 +35,7 @@ pub fn bench() -> Result<()> {
     report.close()
 }
 
-/// The volume of an NVMe drive, and that in memory; both halt when they have nothing to do.
+/// The appliances with a volume on an NVMe drive and in memory. Both halt as soon as they are idle.
 const NVME: usize = 2;
 const RAM: usize = 1;
 
@@ -43,13 +43,13 @@ const RAM: usize = 1;
 fn read4k(plugin: &Plugin) -> Result<(f64, f64)> {
     let file = NamedTempFile::new()?;
     file.as_file().set_len(64 << 20)?;
-    // Of the name that the volume in memory has.
+    // With the name of the volume in memory.
     let volume = "isthmus.volume.0.name=ram0 isthmus.volume.0.disk=nvme:BENCH/1";
     let drive = Disk::new(file.path()).nvme(0, 1).serial("BENCH");
     let appliances = [Appliance::halting(""), Appliance::halting(volume).disk(drive)];
     let mut site = Site::boot(plugin, &appliances)?;
     volumes::serve(&mut site)?;
-    // The client numbers its devices in the order in which they are mapped.
+    // The client numbers its devices in the order of mapping.
     for server in [LINUX, RAM, NVME] {
         volumes::map_and_fill(&mut site, server)?;
     }

@@ -1,11 +1,11 @@
-//! `./isthmus bench mlx5`: what an I/O costs the appliance whose card does RoCE.
+//! `./isthmus bench mlx5`: cost of an I/O at an appliance whose card does RoCE.
 //!
-//! One stock Linux client with `mlx5_ib` has three appliances on three wires, which halt as soon as they have nothing to do:
-//! one that serves a volume, one with `always_invalidate` off besides, and one that speaks SMC-R. Each wire is a model of
-//! ConnectX with two functions. A QEMU plugin counts the instructions that each appliance executes, the model the accesses to its
-//! registers; what an appliance executes while nothing is asked of it is taken off.
+//! One stock Linux client with `mlx5_ib` has three appliances on three wires, which halt as soon as they are idle: one
+//! that serves a volume, one that serves a volume with `always_invalidate` off, and one that speaks SMC-R. Each wire is
+//! a model of ConnectX with two functions. A QEMU plugin counts the instructions of each appliance; the model counts
+//! accesses to its registers. The cost of an idle appliance is subtracted.
 //!
-//! No card was seen: the model does what a card would, at once and at no cost.
+//! No real card was measured: the model completes every request at once and at no cost.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::instructions::{Counters, Plugin};
 use crate::report::Report;
 use crate::rnbd::{READ_4K_QD32, ROUNDS, WRITE_4K_QD32, fio};
 
-/// What the appliances have on their command lines: fresh keys for each request, lasting ones, SMC-R.
+/// Command lines of the appliances: fresh keys for each request, lasting keys, SMC-R.
 const WORDS: &str = "isthmus.system.idle_after_us=0 isthmus.volume.0.size=64MiB";
 const KINDS: [&str; 3] = [
     "",
@@ -33,9 +33,9 @@ const FRESH: usize = 0;
 const LASTING: usize = 1;
 const SMC: usize = 2;
 
-/// Connections that have a round of an echo under way each: what `iodepth` is of reads and writes.
+/// Connections with one outstanding echo each, corresponding to the `iodepth` of reads and writes.
 const DEPTH: u32 = 32;
-/// Rounds of an echo on a connection, beside a run with a tenth of them.
+/// Echoes on a connection; a second run does a tenth of them.
 const ECHOES: u32 = 1000;
 const IDLING: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -75,7 +75,7 @@ pub fn bench() -> Result<()> {
     report.add("write4k_invalidate_instructions", runs[3].instructions);
     report.add("smcr_echo64_instructions", echo.instructions);
     report.add("mmio_writes_per_io", most(|run| run.writes));
-    // The card's health is looked at five times a second, which is more or less what an idle one takes.
+    // The driver polls the card's health five times a second, which is about the cost of an idle card.
     report.add("mmio_reads_per_io", (100.0 * most(|run| run.reads)).round().max(0.0) / 100.0);
     report.add("interrupts_per_io", most(|run| run.interrupts));
     report.add("smcr_echo64_mmio_writes", echo.writes);
@@ -84,7 +84,7 @@ pub fn bench() -> Result<()> {
     report.close()
 }
 
-/// What an I/O takes.
+/// Cost of an I/O.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     instructions: f64,
@@ -97,7 +97,7 @@ struct Run {
 impl Run {
     const NOTHING: Run = Run { instructions: 0.0, writes: 0.0, reads: 0.0, interrupts: 0.0 };
 
-    /// Of each figure of both.
+    /// Combines each value of two runs.
     fn with(self, other: Run, of: impl Fn(f64, f64) -> f64) -> Run {
         Run {
             instructions: of(self.instructions, other.instructions),
@@ -116,7 +116,7 @@ impl Run {
     }
 }
 
-/// Medians of each figure.
+/// Median of each value.
 fn median(runs: Vec<Run>) -> Result<Run> {
     let of = |value: fn(&Run) -> f64| crate::smcr::median(runs.iter().map(value).collect());
     Ok(Run {
@@ -127,10 +127,10 @@ fn median(runs: Vec<Run>) -> Result<Run> {
     })
 }
 
-/// An appliance, and the model that it has the second function of.
+/// An appliance, and the model whose second function it drives.
 struct Appliance {
     counters: Counters,
-    /// Each second while nothing is asked of it.
+    /// Cost per second while idle.
     idle: Run,
     _vm: Vm,
     // Must outlive the machines.
@@ -155,7 +155,7 @@ impl Appliance {
         Ok(Appliance { counters, idle: Run::NOTHING, _vm: vm, model })
     }
 
-    /// What was counted so far.
+    /// Counts so far.
     fn read(&mut self) -> Result<Run> {
         let text = self.model.counters_so_far()?;
         let counter = |name: &str| {
@@ -172,7 +172,7 @@ impl Appliance {
         })
     }
 
-    /// What `work` takes in all, without idling.
+    /// Total cost of `work`, without the cost of an idle appliance.
     fn count<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<Run> {
         let (before, started) = (self.read()?, Instant::now());
         work()?;
@@ -246,7 +246,7 @@ impl Site {
         Ok(run.by(job.ios.into()))
     }
 
-    /// Rounds of 64 bytes over SMC-R, on each of several connections at once; what they take in all.
+    /// Total cost of echoes of 64 bytes over SMC-R, on several connections at once.
     fn ask(&mut self, place: usize, rounds: u32, connections: u32) -> Result<Run> {
         let Site { client, appliances } = self;
         let command = format!("smc echo 10.0.{place}.1 7 64 {rounds} {connections}");
@@ -257,7 +257,7 @@ impl Site {
         })
     }
 
-    /// What a round takes: the difference between many and few.
+    /// Cost of an echo: the difference between many and few.
     fn echo(&mut self, place: usize, connections: u32) -> Result<Run> {
         let few = ECHOES / 10;
         let many = self.ask(place, ECHOES, connections)?;
@@ -265,7 +265,7 @@ impl Site {
         Ok(all.by(f64::from(connections * (ECHOES - few))))
     }
 
-    /// Whether the appliance is really spoken to over SMC-R.
+    /// Checks that connections to the appliance use SMC-R.
     fn speaks_smc(&mut self, place: usize) -> Result<()> {
         let command = format!("smc echo 10.0.{place}.1 7 64 1 1 hold=4 > /tmp/held 2>&1 &");
         self.client.sh(&command)?;

@@ -1,7 +1,6 @@
-//! The `ntrdma` suite, native on the host: two providers over memory that both have mapped. Time is
-//! measured with a thread for each, beside the bare memory in the same run; instructions are
-//! counted by callgrind. Over Intel's bridge and I/OAT engines, on models, what is counted are bytes that processors
-//! touch, by lackey, accesses to registers, and instructions.
+//! The `ntrdma` suite, native on the host: two providers over shared memory. Times are measured with a thread for each
+//! provider, beside bare memory in the same run. callgrind counts instructions. On models of Intel's bridge and I/OAT
+//! engines the suite counts the bytes that processors access (by lackey), accesses to registers, and instructions.
 
 use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
@@ -10,13 +9,13 @@ use crate::callgrind::Program;
 use crate::memory_trace::bytes_touched;
 use crate::report::Report;
 
-/// Turns of which the best counts.
+/// Turns; the best one is the result.
 const TURNS: u64 = 40;
 
-/// Bytes of a WRITE whose way is traced.
+/// Bytes of the traced WRITE.
 const LONG: f64 = 1048576.0;
 
-/// What qperf measures, in the order in which the program prints it: bytes per second, nanoseconds.
+/// qperf's measurements in the order of the program's output: bytes per second, nanoseconds.
 const QPERF: [&str; 6] = [
     "rc_bw",
     "rc_lat",
@@ -37,9 +36,9 @@ pub fn bench() -> Result<()> {
     report.ratio("write_lat_ratio", ours, bare);
     let rung = program.instructions_within("send", "doorbell_to_completion", "storage::frame")?;
     report.add("send_instructions", rung);
-    // With both posts, which come before the doorbell.
+    // Includes both posts, which precede the doorbell.
     report.add("send_and_posts_instructions", program.instructions("send")?);
-    // A network card would put frames together.
+    // Without frame assembly, which a network card does in hardware.
     let server = |scenario| program.instructions_within(scenario, "server_turn", "storage::frame");
     report.ratio("rnbd_read4k_qd32_ratio", server("read-ntrdma")?, server("read-roce")?);
     over_gen3(&program, &mut report)?;
@@ -50,24 +49,24 @@ pub fn bench() -> Result<()> {
     report.close()
 }
 
-/// Over Intel's bridge of the third generation, an I/OAT engine at each side.
+/// Over Intel's bridge of the third generation, with an I/OAT engine at each side.
 fn over_gen3(program: &Program, report: &mut Report) -> Result<()> {
     let touched =
         |scenario| Ok::<_, anyhow::Error>(bytes_touched(program.path(), scenario, 2)? / LONG);
     report.add("ioat_cpu_bytes_per_byte", touched("write-covered")?);
-    // Where no window covers the region, the peer's processor copies.
+    // If no window covers the region, the peer's processor copies.
     report.add("ioat_cpu_bytes_per_byte_uncovered", touched("write-elsewhere")?);
     let [writes, reads] = pair(program, "registers")?;
     report.add("mmio_writes_per_batch", writes);
     report.add("mmio_reads_per_batch", reads);
-    // What models do at an access is none of the server's; by themselves they work outside of its turn.
+    // The work of models at an access is not counted. Other work of models happens outside of the server's turn.
     let gen3 = program.instructions_within("read-gen3", "server_turn", "access_of_the_model")?;
     let ivshmem = program.instructions_only_within("read-ivshmem", "server_turn")?;
     report.ratio("ntb_read4k_ratio", gen3, ivshmem);
     Ok(())
 }
 
-/// The two numbers that a scenario prints.
+/// Returns the two numbers that a scenario prints.
 fn pair(program: &Program, scenario: &str) -> Result<[f64; 2]> {
     let printed = program.output(scenario, TURNS)?;
     let (a, b) = printed.trim().split_once(' ').context("bench-ntrdma prints two numbers")?;

@@ -1,4 +1,4 @@
-//! What a benchmark found: a JSON document and a table beside its bars.
+//! Results of a benchmark: a JSON document, and a table with the bars.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 /// The figures of one suite.
 pub struct Report {
     suite: &'static Suite,
-    /// What the appliance has it at where a key does not end in `_default`: that counts more than anything else, because
-    /// polling is counted. None where nothing waits.
+    /// `system.idle_after_us` of the appliance for keys that do not end in `_default`. It dominates the figures,
+    /// because polling is counted. None if nothing waits.
     idle_after_us: Option<u32>,
-    /// The keys that are wanted; all, if none is named.
+    /// The requested keys; empty means all.
     keys: Vec<String>,
     found: Vec<(&'static Figure, Measured)>,
 }
@@ -34,7 +34,7 @@ impl Report {
         Report { suite, idle_after_us, keys, found: Vec::new() }
     }
 
-    /// Whether one of these keys is wanted.
+    /// Whether one of these keys is requested.
     pub fn wants(&self, keys: &[&str]) -> bool {
         self.keys.is_empty() || keys.iter().any(|key| self.keys.iter().any(|wanted| wanted == key))
     }
@@ -44,12 +44,12 @@ impl Report {
         self.put(key, Measured { value, ..Measured::default() });
     }
 
-    /// Adds a figure that is a ratio, by Linux or by what else its meaning names.
+    /// Adds a figure that is a ratio to Linux, or to the divisor that its meaning names.
     pub fn ratio(&mut self, key: &str, ours: f64, other: f64) {
         self.ratio_of(key, ours / other, ours, other);
     }
 
-    /// As [`Report::ratio`], of a ratio that was made from more than these two values.
+    /// As [`Report::ratio`], for a ratio that was computed from more than these two values.
     pub fn ratio_of(&mut self, key: &str, value: f64, ours: f64, other: f64) {
         let by_linux = self.figure(key).of == Of::Linux;
         let linux = by_linux.then_some(other);
@@ -76,7 +76,7 @@ impl Report {
         let directory = workspace::target().join("bench");
         fs::create_dir_all(&directory)?;
         let file = directory.join(format!("{}.json", self.suite.name));
-        // Of some keys only, the others stay as they were.
+        // A run of some keys retains the others.
         let before = if self.keys.is_empty() { Map::new() } else { document(&file) };
         fs::write(&file, format!("{:#}\n", Value::Object(self.json(before))))?;
         self.print();
@@ -106,7 +106,7 @@ impl Report {
         }
     }
 
-    /// The values by their keys, and below `figures` all that belongs to each.
+    /// The values by key, and below `figures` the details of each.
     fn json(&self, mut document: Map<String, Value>) -> Map<String, Value> {
         let mut figures = match document.remove("figures") {
             Some(Value::Object(figures)) => figures,
@@ -138,7 +138,7 @@ fn number(value: f64) -> Value {
     }
 }
 
-/// The document of a run before; an empty one where there is none.
+/// The document of the previous run; empty if there is none.
 fn document(file: &Path) -> Map<String, Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     match serde_json::from_str(&text) {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_has_values_by_key_and_what_belongs_to_each() {
+    fn document_has_values_by_key_and_the_details_of_each_figure() {
         let mut report = Report::new("roce", Some(0));
         report.add("rx_write_packet_instructions", 181.0);
         report.ratio("guest_write_lat_ratio", 1_000.0, 4_000.0);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_stays_as_it_was() {
+    fn figures_that_were_not_measured_are_retained() {
         let mut before = Report::new("roce", None);
         before.add("bytes_per_idle_qp", 7.0);
         let mut report = Report::new("roce", None);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "is not in the table")]
-    fn a_figure_is_in_the_table() {
+    fn figure_outside_the_table_panics() {
         Report::new("roce", None).add("unknown", 1.0);
     }
 }

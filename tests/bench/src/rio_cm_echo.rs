@@ -1,5 +1,5 @@
-//! An echo of 1 KiB over a channel of rio_cm: what the appliance executes for one, and what a stock Linux does, in the same
-//! run. A third machine, Linux, is the host of the network and has its messages sent back by one and by the other.
+//! Instructions of an echo of 1 KiB over a channel of rio_cm at the appliance, and at a stock Linux in the same run. A
+//! third machine with Linux is the host of the network and the client of both.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::instructions::{Counters, Plugin};
 
-/// The appliance, a Linux that echoes, and the Linux that asks, at ports of a switch.
+/// The appliance, the Linux server, and the Linux client, at ports of a switch.
 const TOPOLOGY: &str = "A=s0.0,B=s0.4,C=s0.5";
 const CHANNEL: u16 = 10;
 const ROUNDS: u32 = 2000;
@@ -23,11 +23,11 @@ const IDLING: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
 const WORDS: &str = "isthmus.rapidio.0.services=echo isthmus.rapidio.0.echo_channel=10 isthmus.system.idle_after_us=0";
 
-/// What the appliance's loop does for an echo, and what Linux and it execute.
+/// Cost of an echo.
 pub struct Echo {
     /// Instructions of the appliance.
     pub ours: f64,
-    /// Those of Linux.
+    /// Instructions of Linux.
     pub linux: f64,
     /// Rounds of the appliance's loop, times that it halted, and interrupts of the bridge.
     pub rounds: f64,
@@ -70,7 +70,7 @@ impl Site {
             guest
                 .sh(&format!("modprobe rapidio {options} && modprobe -a idt_gen2 tsi721_mport"))?;
         }
-        // Whoever is found waits for that.
+        // On a machine that is not the host, rio-scan waits until the host enumerates it.
         echoes.sh("modprobe rio-scan scan=1 > /tmp/scan 2>&1 &")?;
         asks.sh("sleep 2; modprobe rio-scan scan=1")?;
         let found = "[ $(ls /sys/bus/rapidio/devices | grep -c :e:) = 2 ] || { echo 0 > /sys/bus/rapidio/scan; false; }";
@@ -85,9 +85,9 @@ impl Site {
         Ok(Site { asks, appliance, _echoes: echoes, counters, _model: model })
     }
 
-    /// Instructions of an echo at who has this id, without those of idling.
+    /// Instructions of an echo at the machine with this id, without those of an idle machine.
     fn echo(&mut self, place: usize, id: u16) -> Result<f64> {
-        // Whatever is done once is done.
+        // One-time work is done.
         self.ask(id, 50)?;
         let rate = {
             let (before, started) = (self.counters[place].read()?, Instant::now());
@@ -117,14 +117,14 @@ impl Site {
     }
 }
 
-/// Measures it.
+/// Measures the echoes.
 pub fn measure() -> Result<Echo> {
     let mut site = Site::boot()?;
     let step = progress::step("echoes over rio_cm");
-    // The lowest ids that are free, in the order of the switch's ports.
+    // The host assigns the lowest free ids, in the order of the switch's ports.
     let [ours, linux] = [(0, 0), (1, 2)].map(|(place, id)| site.echo(place, id));
     let (ours, linux) = (ours?, linux?);
-    // Once more, as what is asked by its console costs instructions. A few of each are the console's.
+    // A separate run, because the console commands cost instructions. The counts include a few for the console.
     let before = site.loops()?;
     site.ask(0, ROUNDS)?;
     let after = site.loops()?;

@@ -1,5 +1,5 @@
-//! The `riocm` suite: instructions of LINX over RIOCM at both ends, without what the driver costs, and what it allocates;
-//! and an echo over a channel of rio_cm beside that of Linux, machine and driver included.
+//! The `riocm` suite: instructions of LINX over RIOCM at both ends, without the driver, and its allocations; and an
+//! echo over a channel of rio_cm compared with Linux, including machine and driver.
 
 use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
@@ -8,7 +8,7 @@ use crate::callgrind::Program;
 use crate::report::Report;
 use crate::rio_cm_echo;
 
-/// The driver's part of `bench-linx`.
+/// The module of `bench-linx` that acts as the driver.
 const DRIVER: &str = "bench_linx::driver";
 /// Bytes of a large message.
 const LARGE: f64 = 65536.0;
@@ -26,7 +26,7 @@ pub fn bench() -> Result<()> {
     let mut report = Report::new("riocm", Some(0));
     report.add("message_64b_instructions", message);
     report.ratio("message_64b_beside_1000_names_ratio", beside_names, message);
-    // With the driver's own copy of each packet.
+    // Includes the driver's copy of each packet.
     for (key, scenario) in [
         ("message_64k_instructions_per_byte", "message-64k"),
         ("message_64k_patched_instructions_per_byte", "message-64k-patched"),

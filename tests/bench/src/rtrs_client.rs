@@ -1,9 +1,9 @@
-//! `./isthmus bench rtrs-client`: what an I/O costs the client of a storage server, beside what it costs
-//! a stock Linux client of the same server, a Linux guest with a brd RAM disk; and how long a request
-//! takes whose path is cut, in virtual time, with the default timers.
+//! `./isthmus bench rtrs-client`: cost of an I/O at the client of a storage server (a Linux guest with a brd RAM disk),
+//! compared with a stock Linux client of the same server; and the duration of a request whose path is cut, in virtual
+//! time, with the default timers.
 //!
-//! Linux's client is counted with the fio that asks, the appliance with the `remote read` of its
-//! console. What each executes per second while nothing is asked of it is taken off.
+//! Linux's client is counted including fio, the appliance including `remote read` of its console. The instructions of
+//! idle clients are subtracted.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,10 @@ const ROUNDS: usize = 3;
 const READS: u32 = 6000;
 const CUTS: u32 = 100;
 
-/// A client, and what it executes.
+/// Instruction counters of a client.
 struct Counted {
     counters: Counters,
-    /// Instructions per second while nothing is asked of it.
+    /// Instructions per second while idle.
     idle: f64,
 }
 
@@ -42,7 +42,7 @@ impl Counted {
         Ok(())
     }
 
-    /// Instructions per read of what is done.
+    /// Instructions per read of `work`.
     fn count(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         let (before, started) = (self.counters.read()?, Instant::now());
         work()?;
@@ -61,7 +61,7 @@ pub fn bench() -> Result<()> {
         system()?.spec("server", &["10.0.0.1/24", "10.0.1.1/24"], 1500).first_mac(0x10);
     let mut theirs = Counted::new(&plugin)?;
     let mut ours = Counted::new(&plugin)?;
-    // Linux to Linux nothing may be lost: rdma_rxe does not survive it.
+    // Between two Linux machines no packet may be lost: rdma_rxe does not survive it.
     let mut ends = wires.iter().map(Wire::stream);
     let mut connect = || ends.next().context("a wire is missing");
     let (near, client) = connect()?;
@@ -86,7 +86,7 @@ pub fn bench() -> Result<()> {
         server.sh(&format!("dd if=/dev/zero of=/dev/ram{disk} bs=1M count=64 2>/dev/null"))?;
     }
     client.sh("modprobe rnbd-client")?;
-    // It asks for the server's address once, and waits half a minute for the answer.
+    // The client resolves the server's address only once, and waits half a minute for the answer.
     client.sh("ping -c 1 -W 5 10.0.0.1")?;
     map(&mut client, "s1", "ip:10.0.0.2@ip:10.0.0.1", "/dev/ram0", "")?;
     wait_open(&mut appliance)?;
@@ -136,7 +136,7 @@ fn read(appliance: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// The middle one, of an odd number.
+/// Median of an odd number of values.
 fn median(mut values: Vec<f64>) -> Result<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().context("a median needs a run")

@@ -1,5 +1,5 @@
-//! A stock Linux client with several servers, each on a wire of its own: a stock Linux guest, and
-//! appliances. A QEMU plugin counts the instructions that each server executes.
+//! A stock Linux client with several servers, each on its own wire: a stock Linux guest, and appliances. A QEMU plugin
+//! counts the instructions of each server.
 
 use std::ops::Range;
 use std::process::Command;
@@ -14,11 +14,11 @@ use launch::{command, progress};
 
 use crate::instructions::{Counters, Plugin};
 
-/// The server that is Linux; the others are appliances.
+/// Number of the Linux server; the others are appliances.
 pub const LINUX: usize = 0;
 
-/// From the first of the functions that compute Ethernet's CRC to behind the last, by lines of kallsyms
-/// with the function that follows each.
+/// Address range of the functions that compute Ethernet's CRC, from lines of kallsyms, each with the line of the next
+/// function.
 fn checksum_code(symbols: &str) -> Result<Range<u64>> {
     let (mut start, mut end) = (u64::MAX, 0);
     let mut open = false;
@@ -39,35 +39,34 @@ fn checksum_code(symbols: &str) -> Result<Range<u64>> {
     Ok(start..end)
 }
 
-/// How long a server's idling is counted: two heartbeats of every session are in it.
+/// How long an idle server is counted: the time of two heartbeats of every session.
 const IDLING: Duration = Duration::from_secs(10);
-/// How long a server may take to come to rest.
+/// How long a server may take to become idle.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An appliance among the servers.
 #[derive(Clone, Debug)]
 pub struct Appliance {
-    /// For its command line.
+    /// Words of its command line.
     words: String,
-    /// Its document.
+    /// Its configuration document.
     config: String,
-    /// MiB.
+    /// Memory in MiB.
     memory: u32,
-    /// `system.idle_after_us`; none for what is shipped.
+    /// `system.idle_after_us`; None for the shipped value.
     idle_after_us: Option<u32>,
-    /// Beside what it has in memory.
+    /// A disk in addition to volumes in memory.
     disk: Option<Disk>,
 }
 
 impl Appliance {
-    /// One that halts as soon as it finds nothing to do, as Linux does: otherwise its waiting for more
-    /// would be counted as part of whatever is counted.
+    /// An appliance that halts as soon as it is idle, as Linux does. Otherwise its polling would be counted.
     pub fn halting(words: &str) -> Appliance {
         let (words, config) = (words.to_string(), String::new());
         Appliance { words, config, memory: 256, idle_after_us: Some(0), disk: None }
     }
 
-    /// One that polls for as long as the shipped default has it.
+    /// An appliance that polls for the shipped time before it halts.
     pub fn as_shipped(words: &str) -> Appliance {
         Appliance { idle_after_us: None, ..Appliance::halting(words) }
     }
@@ -82,7 +81,7 @@ impl Appliance {
         Appliance { disk: Some(disk), ..self }
     }
 
-    /// With so much memory.
+    /// With `mib` MiB of memory.
     pub fn memory(self, mib: u32) -> Appliance {
         Appliance { memory: mib, ..self }
     }
@@ -94,13 +93,13 @@ pub struct Site {
     pub linux: Guest,
     _appliances: Vec<Vm>,
     counters: Vec<Counters>,
-    /// Instructions per second of each server when nothing is asked of it.
+    /// Instructions per second of each idle server.
     idle: Vec<f64>,
     // Must outlive the machines.
     _wires: Vec<Wire>,
 }
 
-/// Where the function of the first loop's rounds begins, by the image's symbols, which lie beside it.
+/// Start address of the function of the first loop's rounds, from the symbols file beside the image.
 fn round_function() -> Result<u64> {
     let symbols = image()?.with_extension("symbols");
     let listing = command::output(Command::new("nm").arg("-C").arg(&symbols))?;
@@ -111,7 +110,7 @@ fn round_function() -> Result<u64> {
     u64::from_str_radix(address, 16).context(line.to_string())
 }
 
-/// The network that server `number` shares with the client: it is .1 there, the client .2.
+/// Network of server `number` and the client. The server has address .1, the client .2.
 pub fn network(number: usize) -> String {
     format!("10.0.{number}")
 }
@@ -122,7 +121,7 @@ impl Site {
         Site::boot_with(plugin, kinds, |spec| spec)
     }
 
-    /// As `boot`, with a Linux server that has `more`.
+    /// As `boot`; `more` extends the Linux server.
     pub fn boot_with(
         plugin: &Plugin,
         kinds: &[Appliance],
@@ -134,7 +133,7 @@ impl Site {
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let mut client = system()?.spec("client", &addresses, 1500).first_mac(0x10);
         let (mut wires, mut counters) = (Vec::new(), Vec::new());
-        // Linux to Linux nothing may be lost: rdma_rxe does not survive it.
+        // Between two Linux machines no packet may be lost: rdma_rxe does not survive it.
         let mut connect = |number: usize, server: Spec, client: Spec| {
             let wire = Wire::new()?;
             let (ours, theirs) = wire.stream();
@@ -186,12 +185,12 @@ impl Site {
         })
     }
 
-    /// Counts what every server executes while nothing is asked of it.
+    /// Counts the instructions of every server while idle.
     pub fn count_idle(&mut self) -> Result<()> {
         self.count_idle_for(IDLING)
     }
 
-    /// As [`Site::count_idle`], for so long.
+    /// As [`Site::count_idle`], for this time.
     pub fn count_idle_for(&mut self, time: Duration) -> Result<()> {
         let step = progress::step("counting while idle");
         let read =
@@ -206,7 +205,7 @@ impl Site {
         Ok(())
     }
 
-    /// Waits until a server does no more in a second than in the one before, within a tenth.
+    /// Waits until a server executes no more in a second than in the second before, within a tenth.
     pub fn wait_quiet(&mut self, number: usize) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut last = f64::INFINITY;
@@ -218,17 +217,17 @@ impl Site {
             if rate <= 1.1 * last && last <= 1.1 * rate {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "server {number} does not come to rest: {rate:.0}");
+            ensure!(Instant::now() < deadline, "server {number} does not become idle: {rate:.0}");
             last = rate;
         }
     }
 
-    /// Instructions per second of a server when nothing was asked of it.
+    /// Instructions per second of a server while idle.
     pub fn idle(&self, number: usize) -> Result<f64> {
-        self.idle.get(number).copied().context("nobody has counted while it was idle")
+        self.idle.get(number).copied().context("the idle servers were not counted")
     }
 
-    /// Instructions of the longest round of an appliance's first loop while something is done with it.
+    /// Instructions of the longest round of an appliance's first loop during `work`.
     pub fn longest_round(
         &mut self,
         number: usize,
@@ -239,8 +238,8 @@ impl Site {
         Ok(self.counters[number].longest()? as f64)
     }
 
-    /// Watches the Linux server compute checksums. Its soft-RoCE asks the kernel's crypto API for `crc32`,
-    /// which on its CPU is `crc32_le`, by tables.
+    /// Counts checksums of the Linux server separately. Its soft-RoCE uses `crc32` of the kernel's crypto API, which on
+    /// this CPU is `crc32_le`, with tables.
     pub fn watch_checksums(&mut self) -> Result<()> {
         let symbols =
             self.linux.sh("sort /proc/kallsyms | grep -A1 ' [tTwW] crc32_\\(le\\|body\\)'")?;
@@ -252,8 +251,8 @@ impl Site {
         Ok(self.counters[LINUX].watched()? as f64)
     }
 
-    /// What the client gets from doing something with server `number`, and the instructions that it
-    /// took there; without those of an idle server, if they were counted.
+    /// Returns the result of `work`, and the instructions of server `number` meanwhile, without those of an idle
+    /// server, if they were counted.
     pub fn count<T>(
         &mut self,
         number: usize,
@@ -266,7 +265,7 @@ impl Site {
         Ok((done, counted - idle * started.elapsed().as_secs_f64()))
     }
 
-    /// Frames on the wire to server `number` so far, both ways, as the client counts them.
+    /// Frames on the wire to server `number` so far, in both directions, as the client counts them.
     pub fn frames(&mut self, number: usize) -> Result<f64> {
         let files = format!("/sys/class/net/eth{number}/statistics/[rt]x_packets");
         let text = self.client.sh(&format!("cat {files}"))?;
@@ -280,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_of_checksums_is_found() {
+    fn address_range_of_checksum_code_is_found() {
         let symbols = "\
 ffffffff81a00000 t crc32_body
 ffffffff81a00100 T crc32_le_base

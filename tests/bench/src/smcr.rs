@@ -1,12 +1,12 @@
-//! `./isthmus bench smcr`: what SMC-R costs the server, beside what it costs a stock Linux server.
+//! `./isthmus bench smcr`: cost of SMC-R at the server, compared with a stock Linux server.
 //!
-//! One stock Linux client has three servers on three wires: a Linux guest with an AF_SMC echo server, the
-//! appliance with its echo service, halting as soon as it has nothing to do, and one that polls as it is
-//! shipped (keys that end in `_default`). The same connections are made to each in turn, while a QEMU plugin
-//! counts the instructions that each server executes; what it executes per second while nothing is asked
-//! of it is taken off. What a round costs is the difference between many rounds and few.
+//! One stock Linux client has three servers on three wires: a Linux guest with an AF_SMC echo server; the appliance
+//! with its echo service, which halts as soon as it is idle; and an appliance that polls as shipped (keys that end in
+//! `_default`). The client makes the same connections to each in turn, while a QEMU plugin counts the instructions of
+//! each server. The instructions of an idle server are subtracted. The cost of a round is the difference between many
+//! rounds and few.
 //!
-//! Nothing is counted of the client, and no time matters.
+//! The client is not counted, and times are not measured.
 
 use std::time::Duration;
 
@@ -20,22 +20,22 @@ use crate::report::Report;
 use crate::site::{Appliance, LINUX, Site, network};
 
 const ISTHMUS: usize = 1;
-/// The appliance that polls as it is shipped; the other halts at once.
+/// The appliance that polls as shipped; the other halts at once.
 const SHIPPED: usize = 2;
 const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.smc.connections=512 isthmus.smc.connections_per_host=512";
 
-/// Times that everything is done on each server.
+/// Repetitions on each server.
 const TIMES: usize = 3;
-/// Rounds of an echo, beside a run with a tenth of them.
+/// Echoes; a second run does a tenth of them.
 const ROUNDS: u32 = 1000;
 /// Bytes of the stream.
 const STREAM: u32 = 5_000_000;
-/// Connections, one after the other.
+/// Successive connections.
 const CONNECTIONS: u32 = 30;
-/// Connections that are open at once and do nothing. A link group has 255 at most.
+/// Concurrent idle connections. A link group has at most 255.
 const IDLE: u32 = 200;
-/// How long anything may take that the client does.
+/// Time limit of each command of the client.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Measures, writes `target/bench/smcr.json`, and fails if a bar is missed.
@@ -71,10 +71,10 @@ pub fn bench() -> Result<()> {
     report.close()
 }
 
-/// What something costs a server.
+/// Measures the cost of an operation at a server.
 type Cost = fn(&mut Site, usize) -> Result<f64>;
 
-/// What is measured: its keys, halting at once and as shipped.
+/// The measurements, with the keys for halting at once and as shipped.
 const COSTS: [(&str, [&str; 2], Cost); 4] = [
     ("a round of 64 bytes", ["echo64_ratio", "echo64_ratio_default"], |s, n| round(s, n, 64)),
     ("a round of 4 KiB", ["echo4k_ratio", "echo4k_ratio_default"], |s, n| round(s, n, 4096)),
@@ -82,7 +82,7 @@ const COSTS: [(&str, [&str; 2], Cost); 4] = [
     ("a connection", ["connect_ratio", "connect_ratio_default"], connection),
 ];
 
-/// An echo of the client's, over SMC-R.
+/// Runs the client's echo over SMC-R.
 fn echo(site: &mut Site, server: usize, words: &str) -> Result<()> {
     let command = format!("smc echo {}.1 7 {words}", network(server));
     let (status, said) = site.client.try_sh(&command, PATIENCE)?;
@@ -90,7 +90,7 @@ fn echo(site: &mut Site, server: usize, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the server is really spoken to over SMC-R.
+/// Checks that connections to the server use SMC-R.
 fn speaks_smc(site: &mut Site, server: usize) -> Result<()> {
     let command = format!("smc echo {}.1 7 64 1 1 hold=4 > /tmp/held 2>&1 &", network(server));
     site.client.sh(&command)?;
@@ -117,7 +117,7 @@ fn stream(site: &mut Site, server: usize) -> Result<f64> {
     Ok((count(STREAM)? - count(64)?) / f64::from(STREAM - 64))
 }
 
-/// Connect, 64 bytes there and back, close.
+/// Cost of a connection: connect, an echo of 64 bytes, close.
 fn connection(site: &mut Site, server: usize) -> Result<f64> {
     let one = format!("smc echo {}.1 7 64 1 1 > /tmp/said", network(server));
     let all = format!("for n in $(seq {CONNECTIONS}); do {one} || exit 1; done");
@@ -126,10 +126,10 @@ fn connection(site: &mut Site, server: usize) -> Result<f64> {
     Ok(count / f64::from(CONNECTIONS))
 }
 
-/// Memory that the appliance has for a connection which was used and is open, heap and arena.
+/// Memory, in heap and arena, of an open connection after it was used.
 fn idle_connection(site: &mut Site) -> Result<f64> {
     let step = progress::step("memory of idle connections");
-    // What is kept for later is there from here on.
+    // Now the appliance has the memory that it retains for later connections.
     echo(site, ISTHMUS, &format!("64 1 {IDLE}"))?;
     site.client.sh("sleep 3")?;
     let before = memory(site)?;
@@ -144,8 +144,8 @@ fn idle_connection(site: &mut Site) -> Result<f64> {
     Ok(each)
 }
 
-/// Memory that the appliance uses: heap, and what is not free of the arena, without the buffers that are
-/// kept for whoever writes next, which are as many as were in use at a time.
+/// Memory in use: the heap, and the used part of the arena, without the buffers that are retained for later writers.
+/// There are as many of these as were in use at a time.
 fn memory(site: &mut Site) -> Result<f64> {
     let url = format!("http://{}.1/metrics", network(ISTHMUS));
     let page = site.client.sh(&format!("busybox wget -q -O - {url}"))?;
@@ -161,7 +161,7 @@ fn memory(site: &mut Site) -> Result<f64> {
     Ok(arena + value("isthmus_memory_heap_bytes")? - kept)
 }
 
-/// The middle one, of an odd number.
+/// Median of an odd number of values.
 pub fn median(mut values: Vec<f64>) -> Result<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().context("a median needs a run")

@@ -4,7 +4,7 @@ use boot_tests::{boot, faulty, image, skip, spec, without_virtio};
 use launch::qemu::{Accelerator, Disk, Nic, Vm, accelerator};
 
 #[test]
-fn without_any_device_it_reaches_the_prompt() -> Result<()> {
+fn prompt_is_reached_without_any_device() -> Result<()> {
     let mut vm = boot(spec()?)?;
     vm.run("help")?.contains("show")?.contains("poweroff")?;
     Ok(())
@@ -19,7 +19,7 @@ fn version_is_shown() -> Result<()> {
 
 /// The console, metrics and HTTP show the build of the image.
 #[test]
-fn the_build_that_is_shown_is_the_images() -> Result<()> {
+fn shown_build_is_that_of_the_image() -> Result<()> {
     let port = launch::qemu::free_port()?;
     let mut vm = boot(spec()?.nic(Nic::User { forwards: vec![("tcp", port, 80)] }))?;
     let version = vm.run("show version --json")?.json()?;
@@ -98,7 +98,7 @@ fn a_panic_prints_its_place_and_ends_with_its_code() -> Result<()> {
 }
 
 #[test]
-fn memory_that_runs_out_ends_as_a_panic_does() -> Result<()> {
+fn memory_exhaustion_ends_in_a_panic() -> Result<()> {
     fault("memory", &["memory allocation of", "panicked: aborted", "called from 0x", "build"])
 }
 
@@ -113,7 +113,7 @@ fn the_shipped_image_has_no_faults_to_provoke() -> Result<()> {
 }
 
 #[test]
-fn after_a_panic_it_starts_again_and_tells_of_it_from_memory() -> Result<()> {
+fn panic_is_reported_from_memory_after_the_restart() -> Result<()> {
     let mut vm = boot(faulty()?.reboots())?;
     panic_now(&mut vm)?;
     vm.run("show log")?.contains("started again after")?.contains("panicked")?;
@@ -187,7 +187,7 @@ fn a_panic_is_recorded_on_a_disk_behind_a_scsi_controller() -> Result<()> {
 }
 
 #[test]
-fn with_on_panic_halt_it_stands_still() -> Result<()> {
+fn on_panic_halt_halts_the_machine() -> Result<()> {
     let mut vm = boot(faulty()?.append("isthmus.system.on_panic=halt"))?;
     vm.serial.send(b"\x1c")?;
     vm.wait_for("isthmus: halted")?;
@@ -196,7 +196,7 @@ fn with_on_panic_halt_it_stands_still() -> Result<()> {
 }
 
 #[test]
-fn pvpanic_tells_whoever_runs_the_machine() -> Result<()> {
+fn pvpanic_reports_a_panic_to_the_hypervisor() -> Result<()> {
     for (policy, event) in [("reboot", "GUEST_CRASHLOADED"), ("halt", "GUEST_PANICKED")] {
         let words = format!("isthmus.system.on_panic={policy}");
         let extra = ["-device", "pvpanic", "-action", "panic=none"];
@@ -217,7 +217,7 @@ fn panic_now(vm: &mut Vm) -> Result<()> {
 
 /// The cleanup after a panic panics itself, or never ends: the machine restarts in both cases.
 #[test]
-fn a_last_act_that_goes_wrong_holds_nothing_up() -> Result<()> {
+fn restart_follows_a_failed_or_endless_panic_cleanup() -> Result<()> {
     for (key, says) in [(b"\x1e", "restarts in"), (b"\x1f", "peers not disconnected in time")] {
         let mut vm = boot(faulty()?.reboots())?;
         panic_now(&mut vm)?;
@@ -232,7 +232,7 @@ fn a_last_act_that_goes_wrong_holds_nothing_up() -> Result<()> {
 }
 
 #[test]
-fn without_entropy_it_refuses_and_says_why() -> Result<()> {
+fn boot_is_refused_without_entropy() -> Result<()> {
     let mut vm = spec()?.cpu("qemu64,-rdrand,-rdseed").start()?;
     vm.wait_for("entropy")?;
     let status = vm.wait_exit()?;
@@ -261,7 +261,7 @@ fn virtio_rng_is_a_source_of_entropy() -> Result<()> {
 }
 
 #[test]
-fn it_boots_under_kvm_where_that_works() -> Result<()> {
+fn image_boots_under_kvm_if_available() -> Result<()> {
     if accelerator(&image()?) == Accelerator::Tcg {
         return skip("boot under KVM", "KVM does not work on this machine");
     }
@@ -286,7 +286,7 @@ fn fault(name: &str, wanted: &[&str]) -> Result<()> {
 
 /// The image has no paths of the build machine, so a commit gives the same image in any folder.
 #[test]
-fn the_image_does_not_tell_where_it_was_built() -> Result<()> {
+fn image_has_no_paths_of_the_build_machine() -> Result<()> {
     let bytes = std::fs::read(image()?)?;
     let here = launch::workspace::root().display().to_string();
     // The build replaces the path by "/isthmus".

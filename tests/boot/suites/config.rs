@@ -5,7 +5,7 @@ use launch::image::{bare_config_area, config_disk, configured};
 use launch::qemu::{Disk, Fault, Nic, Spec, Vm};
 
 #[test]
-fn without_a_document_every_nic_asks_dhcp_and_there_is_a_volume() -> Result<()> {
+fn defaults_without_a_document_are_dhcp_and_a_volume() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
     // The lease takes a moment.
     for _ in 0..600 {
@@ -57,7 +57,7 @@ fn the_console_wins_over_the_command_line() -> Result<()> {
 }
 
 #[test]
-fn sources_are_laid_over_each_other_key_by_key() -> Result<()> {
+fn sources_are_merged_key_by_key() -> Result<()> {
     let spec = spec()?.nic(Nic::user()).config("[[net]]\naddress = \"10.9.0.1/24\"\n");
     let mut vm = boot(spec.append("isthmus.net.0.mtu=1400"))?;
     vm.run("show interfaces")?.contains("10.9.0.1")?.contains("1400")?;
@@ -90,7 +90,7 @@ fn a_misspelled_restriction_admits_nobody() -> Result<()> {
 
 /// A misspelt or misplaced restriction closes its section, and the appliance is not ready.
 #[test]
-fn a_restriction_in_another_place_closes_what_it_stands_in() -> Result<()> {
+fn misplaced_restriction_closes_its_section() -> Result<()> {
     let open = "[[export]]\nname = \"mine\"\nvolume = \"ram0\"\n";
     for (text, closed) in [
         (format!("{open}clients = [\"10.0.0.7\"]\n"), "0.0.0.0/32"),
@@ -107,7 +107,7 @@ fn a_restriction_in_another_place_closes_what_it_stands_in() -> Result<()> {
 }
 
 #[test]
-fn what_is_open_to_everybody_is_shown() -> Result<()> {
+fn unrestricted_exports_are_shown() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
     vm.run("show exports")?.contains("ram0")?.contains("open to everybody")?;
     Ok(())
@@ -178,7 +178,7 @@ fn the_image_s_document_names_the_config_disk() -> Result<()> {
 }
 
 #[test]
-fn the_copy_saved_before_is_in_force_while_the_newest_cannot_be_used() -> Result<()> {
+fn previous_copy_is_used_while_the_newest_is_invalid() -> Result<()> {
     let mut area = bare_config_area(Some("[system]\nhostname = \"first\"\n"))?;
     // The second slot has a later document, which is intact but invalid.
     let later = bare_config_area(Some("[http]\nport = 65535\n"))?;
@@ -219,7 +219,7 @@ fn a_wrong_setting_on_the_command_line_leaves_the_others() -> Result<()> {
 }
 
 #[test]
-fn a_wrong_setting_on_the_console_is_refused_with_what_is_accepted() -> Result<()> {
+fn wrong_setting_on_the_console_is_refused_with_the_accepted_values() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
     vm.run("set net.0.mtu tall")?.contains("error")?.contains("accepted")?;
     vm.run("set net.0.mtuu 1400")?.contains("mtu")?;
@@ -227,7 +227,7 @@ fn a_wrong_setting_on_the_console_is_refused_with_what_is_accepted() -> Result<(
 }
 
 #[test]
-fn mistakes_are_told_in_status_too() -> Result<()> {
+fn mistakes_are_reported_in_status() -> Result<()> {
     let port = launch::qemu::free_port()?;
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let _vm = boot(spec()?.nic(nic).config("[system]\nhostnam = \"x\"\n"))?;
@@ -321,7 +321,7 @@ fn sixty_four_rules_fit_into_128_mib() -> Result<()> {
 
 /// A client above the connection limit of a rule is refused, reported and counted.
 #[test]
-fn who_finds_all_places_of_a_rule_taken_is_told_of() -> Result<()> {
+fn client_above_the_limit_of_a_rule_is_refused_and_reported() -> Result<()> {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
     use std::time::{Duration, Instant};

@@ -114,7 +114,7 @@ fn the_clock_is_shown_with_its_source_and_stamps_messages() -> Result<()> {
 }
 
 #[test]
-fn a_clock_of_2001_is_told_and_stamps_nothing() -> Result<()> {
+fn clock_of_2001_is_reported_and_stamps_nothing() -> Result<()> {
     let mut vm = boot(spec()?.extra(["-rtc", "base=2001-09-09T01:46:40"]))?;
     vm.run("show log errors")?.contains("2001-09-09T01:46:")?.lacks("[2001")?;
     vm.run("show time")?.contains("no: it is before this build")?;
@@ -122,7 +122,7 @@ fn a_clock_of_2001_is_told_and_stamps_nothing() -> Result<()> {
 }
 
 #[test]
-fn json_is_asked_for_in_both_ways() -> Result<()> {
+fn json_is_accepted_in_both_forms() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
     for command in
         ["show disks --json", "show disks json", "volume list --json", "volume list json"]

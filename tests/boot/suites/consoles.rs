@@ -89,7 +89,7 @@ fn the_screen_of_a_bios_shows_messages_and_the_address() -> Result<()> {
 
 /// The screen shows the output of the serial port, with scrolling and wrapped lines.
 #[test]
-fn the_screen_goes_round_and_shows_the_last_lines() -> Result<()> {
+fn screen_scrolls_and_shows_the_last_lines() -> Result<()> {
     let iso = Spec::new(Boot::Iso(named_file("ISTHMUS_ISO")?)).firmware(Firmware::Ovmf);
     let mut vm = boot(iso.memory(512).extra(["-device", "VGA"]))?;
     for _ in 0..5 {

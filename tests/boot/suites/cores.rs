@@ -84,7 +84,7 @@ fn idle_loops_halt_and_cores_without_ports_sleep() -> Result<()> {
 }
 
 #[test]
-fn a_core_that_is_not_there_is_said_to_be_missing() -> Result<()> {
+fn missing_core_is_logged() -> Result<()> {
     let (mut vm, _first, mut second) = two(2, "isthmus.net.1.core=2")?;
     second.ping(SECOND, 56)?;
     vm.run("show log")?.contains("net1: there is no core 2; accepted: 0 to 1")?;
@@ -92,7 +92,7 @@ fn a_core_that_is_not_there_is_said_to_be_missing() -> Result<()> {
 }
 
 #[test]
-fn a_fault_on_another_core_is_told_and_ends_the_machine() -> Result<()> {
+fn fault_on_another_core_is_reported_and_ends_the_machine() -> Result<()> {
     let mut vm = faulty()?.cpus(2).append("isthmus.test.fault=core1").start()?;
     let status = vm.wait_exit()?;
     let printed = vm.serial.tail().to_lowercase();

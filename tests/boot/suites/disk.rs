@@ -84,14 +84,14 @@ fn a_disk_that_cannot_be_read_does_not_stop_the_boot() -> Result<()> {
 }
 
 #[test]
-fn a_failing_write_is_told_by_save_and_leaves_the_old_document() -> Result<()> {
+fn failing_write_is_reported_by_save_and_keeps_the_old_document() -> Result<()> {
     let disk = config()?;
     save_fails(&disk, Fault { event: "write_aio", sector: None, once: false })?;
     hostname_is(&mut boot(spec()?.disk(keeps_configuration(disk.path())))?, "old")
 }
 
 #[test]
-fn a_failing_flush_is_told_by_save() -> Result<()> {
+fn failing_flush_is_reported_by_save() -> Result<()> {
     save_fails(&config()?, Fault { event: "flush_to_disk", sector: None, once: false })
 }
 
@@ -120,7 +120,7 @@ fn save_without_a_config_disk_says_what_to_do() -> Result<()> {
 
 /// A document that a client has written to a disk that is exported as a whole.
 #[test]
-fn what_a_client_writes_to_a_whole_disk_is_no_configuration() -> Result<()> {
+fn document_that_a_client_writes_to_a_disk_is_ignored() -> Result<()> {
     const DOCUMENT: &str = "[system]\nhostname = \"owned\"\n";
     let bare = launch::image::bare_config_area(Some(DOCUMENT))?;
     let partition = config_disk(Some(DOCUMENT))?;
@@ -153,7 +153,7 @@ fn what_a_client_writes_to_a_whole_disk_is_no_configuration() -> Result<()> {
 }
 
 #[test]
-fn a_disk_that_only_looks_like_the_configuration_is_told_and_can_be_named() -> Result<()> {
+fn unmarked_configuration_disk_is_reported_and_can_be_named() -> Result<()> {
     let disk = NamedTempFile::new()?;
     let area = launch::image::bare_config_area(Some("[system]\nhostname = \"old\"\n"))?;
     std::fs::write(disk.path(), area)?;
@@ -189,7 +189,7 @@ fn a_disk_that_only_looks_like_the_configuration_is_told_and_can_be_named() -> R
 }
 
 #[test]
-fn a_disk_is_named_by_what_stays_the_same() -> Result<()> {
+fn disks_are_named_by_stable_properties() -> Result<()> {
     let (one, two) = (empty(8)?, empty(16)?);
     let words = "isthmus.volume.0.name=data isthmus.volume.0.disk=";
     let boot_with = |name: &str| {
@@ -269,7 +269,7 @@ fn empty(mib: u64) -> Result<NamedTempFile> {
 /// The write caches of disks with volumes are flushed before the machine ends. A failed flush is reported, and does not
 /// delay the end.
 #[test]
-fn before_it_ends_a_disk_writes_its_cache_down() -> Result<()> {
+fn disk_caches_are_flushed_before_the_machine_ends() -> Result<()> {
     let words = "isthmus.volume.0.name=data isthmus.volume.0.disk=0";
     for keys in [&b"poweroff\r"[..], b"reboot\r"] {
         let disk = empty(8)?;

@@ -16,7 +16,7 @@ const WANTED: &str = "isthmus.smc.services=true isthmus.roce.services=true \
     isthmus.remote.0.path=ip:10.0.2.15@ip:10.0.2.2";
 
 #[test]
-fn what_is_left_out_is_told_and_the_rest_works() -> Result<()> {
+fn left_out_families_are_reported_and_the_rest_works() -> Result<()> {
     let port = launch::qemu::free_port()?;
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let mut vm = boot(spec()?.nic(nic).append(WANTED))?;
@@ -38,7 +38,7 @@ fn what_is_left_out_is_told_and_the_rest_works() -> Result<()> {
 
 /// The five families together are larger than half a mebibyte.
 #[test]
-fn it_is_smaller() -> Result<()> {
+fn image_without_families_is_smaller() -> Result<()> {
     let bytes = std::fs::metadata(image()?)?.len();
     ensure!(bytes < 3_500_000, "{bytes} bytes");
     Ok(())

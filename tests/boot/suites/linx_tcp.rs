@@ -1,4 +1,4 @@
-//! LINX over TCP: the image, and a peer in Python that was written apart from it (`tests/linx/peer`).
+//! LINX over TCP between the image and an independent peer in Python (`tests/linx/peer`).
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use boot_tests::{boot, spec};
 use launch::qemu::{Nic, Vm, free_port};
 use serde_json::Value;
 
-/// The image with a link to whoever comes from QEMU's user network; the port of this host that leads to it.
+/// Boots the image with a link to a peer on QEMU's user network, and returns the host port of the link.
 fn start(words: &str) -> Result<(Vm, u16)> {
     start_with(words, &[])
 }
 
-/// As [`start`], with these ports of this host leading to others of the image.
+/// As [`start`], with further host ports forwarded to the image.
 fn start_with(words: &str, more: &[(u16, u16)]) -> Result<(Vm, u16)> {
     let (port, nowhere) = (free_port()?, free_port()?);
     let mut forwards = vec![("tcp", port, 19790)];
     forwards.extend(more.iter().map(|(ours, images)| ("tcp", *ours, *images)));
-    // Connections to the link's peer are refused: the peer connects.
+    // The image's own connections to the peer are refused, so the peer connects.
     let link = format!(
         "isthmus.linx.0.name=far isthmus.linx.0.transport=tcp isthmus.linx.0.address=10.0.2.2 \
          isthmus.linx.0.peer_port={nowhere} isthmus.linx.0.services=echo isthmus.linx.0.heartbeat_ms=5000 isthmus.net.0.address=10.0.2.15/24 {words}"
@@ -29,13 +29,14 @@ fn start_with(words: &str, more: &[(u16, u16)]) -> Result<(Vm, u16)> {
     Ok((boot(spec()?.nic(nic).append(&link))?, port))
 }
 
-/// The peer: hunts for a name, and has so many signals sent back.
+/// Runs the peer, which hunts for a name and checks this many echoed signals. Returns whether it succeeded, and its
+/// output.
 fn peer(port: u16, name: &str, signals: u32) -> Result<(bool, String)> {
     let mut python = python(&peer_program());
     python.args(["127.0.0.1", &port.to_string(), name, &signals.to_string()]);
     let output = python.output()?;
-    let said = [output.stdout, output.stderr].concat();
-    Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+    let printed = [output.stdout, output.stderr].concat();
+    Ok((output.status.success(), String::from_utf8_lossy(&printed).into_owned()))
 }
 
 fn peer_program() -> PathBuf {
@@ -48,10 +49,10 @@ fn python(program: &Path) -> Command {
     python
 }
 
-/// A peer that publishes a name and sends signals back.
+/// A peer that publishes a name and echoes signals.
 struct Server {
     child: Child,
-    said: BufReader<std::process::ChildStdout>,
+    output: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {
@@ -60,16 +61,16 @@ impl Server {
         python.env("PYTHONDONTWRITEBYTECODE", "1").arg(peer_program());
         python.args(["127.0.0.1", &port.to_string(), name, "--serve"]);
         let mut child = python.stdout(Stdio::piped()).spawn()?;
-        let said = BufReader::new(child.stdout.take().context("no output")?);
-        Ok(Server { child, said })
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(Server { child, output })
     }
 
-    /// Reads what it says until a line begins like that.
+    /// Reads the peer's output until a line starts with `beginning`.
     fn until(&mut self, beginning: &str) -> Result<()> {
         let mut line = String::new();
         while !line.starts_with(beginning) {
             line.clear();
-            ensure!(self.said.read_line(&mut line)? > 0, "it has not said {beginning:?}");
+            ensure!(self.output.read_line(&mut line)? > 0, "the peer did not print {beginning:?}");
         }
         Ok(())
     }
@@ -82,12 +83,12 @@ impl Drop for Server {
     }
 }
 
-/// The rule of the image, as it is shown.
+/// The image's rule in `show smc rules`.
 fn rule(vm: &mut Vm) -> Result<Value> {
     Ok(vm.run("show smc rules --json")?.json()?[0].clone())
 }
 
-/// Waits until what is shown of the rule is as wanted.
+/// Waits until `wanted` accepts the rule.
 fn rule_until(vm: &mut Vm, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
@@ -95,12 +96,12 @@ fn rule_until(vm: &mut Vm, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         if wanted(&shown) {
             return Ok(shown);
         }
-        ensure!(Instant::now() < deadline, "it does not become so: {shown:#}");
+        ensure!(Instant::now() < deadline, "the rule is not in the expected state: {shown:#}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The client that docs/messaging.md shows.
+/// The example client of docs/messaging.md.
 fn documented_client() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text = std::fs::read_to_string(root.join("docs/messaging.md"))?;
@@ -111,7 +112,7 @@ fn documented_client() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Takes a connection and sends back what comes, until the other end closes; what came.
+/// Accepts a connection, echoes until the other end closes, and returns the number of bytes.
 fn echo_one(listener: &TcpListener) -> Result<u64> {
     let (mut stream, _) = listener.accept()?;
     let (mut bytes, mut all) = (vec![0; 64 << 10], 0);
@@ -136,37 +137,37 @@ fn until(vm: &mut Vm, state: &str) -> Result<Value> {
         if shown["state"] == state {
             return Ok(shown);
         }
-        ensure!(Instant::now() < deadline, "it is not {state}: {shown:#}");
+        ensure!(Instant::now() < deadline, "the link is not {state}: {shown:#}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 #[test]
-fn a_peer_finds_the_echo_and_has_every_signal_back_again_and_again() -> Result<()> {
+fn peer_finds_the_echo_and_receives_every_signal_repeatedly() -> Result<()> {
     let (mut vm, port) = start("isthmus.linx.0.publish=mirror")?;
-    ensure!(link(&mut vm)?["state"] == "down", "nobody is there yet");
-    for life in 1..=3u64 {
-        let (is_well, said) = peer(port, "mirror", 60)?;
-        ensure!(is_well && said.contains("60 signals came back"), "life {life}: {said}");
+    ensure!(link(&mut vm)?["state"] == "down", "the link is up without a peer");
+    for run in 1..=3u64 {
+        let (succeeded, said) = peer(port, "mirror", 60)?;
+        ensure!(succeeded && said.contains("60 signals came back"), "run {run}: {said}");
         let shown = until(&mut vm, "down")?;
-        ensure!(shown["ups"] == life && shown["received"] == 60 * life, "{shown:#}");
-        ensure!(shown["sent"] == 60 * life && shown["dropped"] == 0, "{shown:#}");
+        ensure!(shown["ups"] == run && shown["received"] == 60 * run, "{shown:#}");
+        ensure!(shown["sent"] == 60 * run && shown["dropped"] == 0, "{shown:#}");
     }
     vm.run("show log")?.contains("linx far: up")?.contains("linx far: down")?.lacks("ERROR")?;
     Ok(())
 }
 
 #[test]
-fn nobody_but_the_peer_is_taken() -> Result<()> {
+fn only_the_configured_peer_is_accepted() -> Result<()> {
     let (mut vm, port) = start("")?;
     vm.run("set linx.0.address 10.0.2.99")?;
-    // A link is what it was when the appliance started: the peer is taken still.
-    let (is_well, said) = peer(port, "echo", 3)?;
-    ensure!(is_well, "{said}");
+    // Changes of a link apply at the next boot, so the peer is still accepted.
+    let (succeeded, said) = peer(port, "echo", 3)?;
+    ensure!(succeeded, "{said}");
     drop(vm);
     let (mut vm, port) = start("isthmus.linx.0.address=10.0.2.99")?;
-    let (is_well, said) = peer(port, "echo", 1)?;
-    ensure!(!is_well, "{said}");
+    let (succeeded, said) = peer(port, "echo", 1)?;
+    ensure!(!succeeded, "{said}");
     vm.run("show refused")?.contains("10.0.2.2")?.contains("no [[linx]] has this host")?;
     Ok(())
 }
@@ -182,18 +183,18 @@ fn a_peer_reaches_a_tcp_service_by_a_name_that_a_rule_publishes() -> Result<()> 
     let served = std::thread::spawn(move || -> Result<[u64; 2]> {
         Ok([echo_one(&listener)?, echo_one(&listener)?])
     });
-    for life in 1..=2u64 {
-        let (is_well, said) = peer(port, "gate", 60)?;
-        ensure!(is_well && said.contains("60 signals came back"), "life {life}: {said}");
+    for run in 1..=2u64 {
+        let (succeeded, said) = peer(port, "gate", 60)?;
+        ensure!(succeeded && said.contains("60 signals came back"), "run {run}: {said}");
         let shown = rule_until(&mut vm, |shown| shown["connections"] == 0)?;
-        ensure!(shown["message_clients"] == life && shown["refused"] == 0, "{shown:#}");
+        ensure!(shown["message_clients"] == run && shown["refused"] == 0, "{shown:#}");
         ensure!(
             shown["bytes_in"] == shown["bytes_out"] && shown["messages_lost"] == 0,
             "{shown:#}"
         );
     }
     let served = served.join().expect("the server")?;
-    // Each signal has its length and its number before its bytes.
+    // Each signal is preceded by its length and its number.
     let all: u64 = (0..60u64).map(|number| 8 + number * number * 37 % 65533).sum();
     ensure!(served == [all, all], "{served:?}, not {all}");
     vm.run("show log")?.contains("linx far: down")?.lacks("ERROR")?;
@@ -217,31 +218,31 @@ fn a_tcp_client_reaches_an_endpoint_of_the_peer() -> Result<()> {
     server.until("up")?;
     let said = run(60)?;
     ensure!(said.contains("60 signals were answered"), "{said}");
-    // Whose client has closed is told so, by the end of its endpoint.
+    // When the client closes, the peer sees its endpoint unpublished.
     server.until("unpublished out.1")?;
     let shown = rule_until(&mut vm, |shown| shown["connections"] == 0)?;
     ensure!(shown["tcp_clients"] == 1 && shown["messages_lost"] == 0, "{shown:#}");
-    // A length that no link takes ends the connection, and says why.
+    // A length beyond the link's limit ends the connection, and the log has the reason.
     let mut wrong = TcpStream::connect(("127.0.0.1", clients))?;
     wrong.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
-    ensure!(!matches!(wrong.read(&mut [0; 8]), Ok(1..)), "it was answered");
+    ensure!(!matches!(wrong.read(&mut [0; 8]), Ok(1..)), "the message was answered");
     vm.run("show log")?.contains("announces a message of 1195725856 bytes")?;
-    // The peer dies: its client hears of it.
+    // The peer is killed: the client's connection ends.
     let mut held = TcpStream::connect(("127.0.0.1", clients))?;
     held.write_all(&[0, 0, 0, 5, 0, 0, 0, 9, 7])?;
     let mut answer = [0; 9];
     held.read_exact(&mut answer)?;
     ensure!(answer == [0, 0, 0, 5, 0, 0, 0, 9, 7], "{answer:?}");
     drop(server);
-    ensure!(!matches!(held.read(&mut answer), Ok(1..)), "there is more");
+    ensure!(!matches!(held.read(&mut answer), Ok(1..)), "the connection is still open");
     rule_until(&mut vm, |shown| shown["connections"] == 0)?;
-    // That is told once a second at most.
+    // The log reports it with a delay, because its rate is limited to once a second.
     let deadline = Instant::now() + Duration::from_secs(60);
     while vm.run("show log")?.contains("the link to the peer is down").is_err() {
-        ensure!(Instant::now() < deadline, "the log does not tell of it");
+        ensure!(Instant::now() < deadline, "the log does not report it");
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Another life of it: who waits finds it.
+    // After a restart of the peer, clients reach it again.
     let mut server = Server::start(port, "mirror")?;
     server.until("up")?;
     let said = run(3)?;

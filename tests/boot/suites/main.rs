@@ -1,4 +1,4 @@
-//! The image in QEMU, with the other end of its wires in the test process: a module for each suite, in one program.
+//! The image in QEMU, with the peers of its wires in the test process: a module for each suite, in one program.
 //! `./isthmus test SUITE` runs the cases of one module.
 
 mod boot;

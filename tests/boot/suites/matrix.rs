@@ -1,7 +1,7 @@
-//! The image boots on every machine, by every way, with little and much memory, on one and more CPUs.
+//! The image boots on every machine, by every boot path, with little and much memory, on one and more CPUs.
 //!
-//! Without `ISTHMUS_FULL` a covering choice: every way on every machine, every size of memory and every
-//! number of CPUs with every machine.
+//! Without `ISTHMUS_FULL`, only a covering selection runs: every boot path on every machine, and every memory size and
+//! CPU count with every machine.
 use anyhow::{Result, ensure};
 use boot_tests::{boot, image, named_file};
 use launch::qemu::{Boot, Firmware, Machine, Spec};
@@ -24,13 +24,13 @@ fn main() {
     for (number, (way, machine)) in places().into_iter().enumerate() {
         for (m, memory) in MEMORY_MIB.into_iter().enumerate() {
             for (c, cpus) in CPUS.into_iter().enumerate() {
-                // Without ACPI tables there is no list of CPUs to start.
+                // Without ACPI tables the image cannot find further CPUs.
                 let possible = machine != Machine::MicrovmNoAcpi || cpus == 1;
-                // A diagonal, shifted from place to place; under PVH, which is quick, all memory sizes.
+                // A diagonal that shifts from place to place. PVH is quick, so it gets all memory sizes.
                 let chosen = (m + c + number) % 4 == 0 || way == Way::Pvh && (m + number) % 3 == c;
                 if possible && (full || chosen) {
                     let name = format!("{way:?} {machine:?} {memory} MiB {cpus} CPUs");
-                    let case = move || Ok(story(way, machine, memory, cpus)?);
+                    let case = move || Ok(boots(way, machine, memory, cpus)?);
                     trials.push(Trial::test(name, case));
                 }
             }
@@ -39,7 +39,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Every way on every machine that knows it.
+/// All boot paths with the machines that support them.
 fn places() -> Vec<(Way, Machine)> {
     let mut places: Vec<_> = [Machine::Pc, Machine::Q35, Machine::Microvm, Machine::MicrovmNoAcpi]
         .map(|machine| (Way::Pvh, machine))
@@ -51,7 +51,7 @@ fn places() -> Vec<(Way, Machine)> {
     places
 }
 
-fn story(way: Way, machine: Machine, memory: u32, cpus: u32) -> Result<()> {
+fn boots(way: Way, machine: Machine, memory: u32, cpus: u32) -> Result<()> {
     let spec = match way {
         Way::Pvh => Spec::kernel(image()?),
         Way::Iso(firmware) => Spec::new(Boot::Iso(named_file("ISTHMUS_ISO")?)).firmware(firmware),

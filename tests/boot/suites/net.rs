@@ -1,4 +1,4 @@
-//! The network as its neighbours see it.
+//! The network stack, HTTP and the log, tested from the network.
 mod addresses;
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -24,7 +24,7 @@ fn dhcp_gives_an_address_and_the_gateway_answers() -> Result<()> {
 }
 
 #[test]
-fn it_answers_pings_over_ipv4() -> Result<()> {
+fn pings_over_ipv4_are_answered() -> Result<()> {
     let (_vm, mut peer) = pair("")?;
     for length in [0, 56, 1400] {
         peer.ping(APPLIANCE, length)?;
@@ -33,7 +33,7 @@ fn it_answers_pings_over_ipv4() -> Result<()> {
 }
 
 #[test]
-fn it_answers_pings_over_ipv6() -> Result<()> {
+fn pings_over_ipv6_are_answered() -> Result<()> {
     let (_vm, mut peer) = pair("")?;
     for length in [0, 56, 1400] {
         peer.ping(APPLIANCE_6, length)?;
@@ -85,14 +85,14 @@ fn health_and_status_are_served() -> Result<()> {
     let status = http::get(server, "/status")?;
     let document: serde_json::Value = serde_json::from_str(&status.body)?;
     ensure!(document.is_object(), "/status is {document}");
-    ensure!(http::get(server, "/nothing")?.status == 404, "/nothing is there");
+    ensure!(http::get(server, "/nothing")?.status == 404, "/nothing is served");
     Ok(())
 }
 
 /// `test-token`.
 const TOKEN_HASH: &str = "4c5dc9b7708905f77f5e5d16316b5dfb425e68cb326dcd55a860e90a7707031e";
 
-/// The status of a request whose `Host` is right unless the fields say otherwise.
+/// The status of a request. `Host` is the appliance's unless the fields have another.
 fn status(server: SocketAddr, method: &str, path: &str, fields: &[(&str, &str)]) -> Result<u16> {
     let host = server.to_string();
     let mut all = fields.to_vec();
@@ -127,12 +127,12 @@ fn http_is_read_only_and_without_captures_until_a_token_is_set() -> Result<()> {
     let own = server.to_string();
     let answer = http::request(server, "GET", "/capture.pcapng", &[("Host", &own)], "")?;
     ensure!(answer.head.contains("WWW-Authenticate: Bearer"), "{}", answer.head);
-    // The one wrong token is a second ago by then, and those that came too soon after it were not looked at.
+    // One token is checked per second, so the next one is checked after this wait.
     std::thread::sleep(Duration::from_millis(1200));
-    // A browser that was lured elsewhere, though it had the token.
+    // Cross-site requests of a browser that has the token.
     for foreign in [("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")]
     {
-        // It is judged before the path is: what ends sessions and volumes, and what there is not.
+        // The check precedes the lookup of the path: paths that end sessions and volumes, and unknown ones.
         for path in [
             "/api/capture",
             "/api/rtrs-server/sessions/s1/disconnect",
@@ -193,20 +193,20 @@ fn tokens_can_be_guessed_once_a_second_and_the_log_lasts() -> Result<()> {
     vm.run(&format!("set http.token_sha256 {TOKEN_HASH}"))?.contains("(not shown)")?;
     let wrong = ("Authorization", "Bearer test-tokem");
     let start = Instant::now();
-    let mut looked_at = 0;
+    let mut checked = 0;
     for _ in 0..600 {
         match status(server, "POST", "/api/capture", &[wrong])? {
-            401 => looked_at += 1,
+            401 => checked += 1,
             429 => {}
             other => anyhow::bail!("a guess was answered by {other}"),
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    ensure!(f64::from(looked_at) <= seconds + 2.0, "{looked_at} guesses in {seconds:.1} s");
+    ensure!(f64::from(checked) <= seconds + 2.0, "{checked} guesses in {seconds:.1} s");
     std::thread::sleep(Duration::from_millis(1200));
     let right = ("Authorization", "Bearer test-token");
     ensure!(status(server, "POST", "/api/capture", &[right])? == 200, "with the token");
-    // What was there before is still there, and the guesses are few lines.
+    // Earlier lines are still in the log, and the guesses take few lines.
     let log = vm.run("show log")?;
     log.contains("isthmus 0.1.0 ready")?.lacks(TOKEN_HASH)?;
     let lines = log.text.lines().filter(|line| line.contains("refused http")).count();
@@ -227,7 +227,7 @@ fn tokens_can_be_guessed_once_a_second_and_the_log_lasts() -> Result<()> {
     Ok(())
 }
 
-/// A peer of a smaller MTU answers what fits, and the console says so.
+/// Pings up to the MTU are answered, and larger ones are refused on the console.
 #[test]
 fn ping_takes_a_size() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
@@ -237,14 +237,14 @@ fn ping_takes_a_size() -> Result<()> {
     Ok(())
 }
 
-/// A client for whom no server answers is where all other refusals are.
+/// A client of a rule whose server does not answer is listed with all other refusals.
 #[test]
 fn a_client_without_a_server_is_in_show_refused() -> Result<()> {
     let words = "isthmus.rule.0.name=dead isthmus.rule.0.listen=7000 \
                  isthmus.rule.0.backend=10.9.0.77:7777 isthmus.rule.0.connect_timeout_ms=500";
     let (mut vm, mut peer) = pair(words)?;
     let server = SocketAddr::new(APPLIANCE.parse()?, 7000);
-    ensure!(peer.request(1, server, b"hello", b"hello").is_err(), "somebody answers");
+    ensure!(peer.request(1, server, b"hello", b"hello").is_err(), "the client got an answer");
     let refused = vm.run("show refused --json")?.json()?;
     let row = &refused[0];
     ensure!(row["reason"] == "no_server" && row["from"] == "10.9.0.2", "{refused:#}");
@@ -290,7 +290,7 @@ fn readiness_has_its_reasons() -> Result<()> {
 fn noise_on_the_wire_does_no_harm() -> Result<()> {
     let (mut vm, mut peer) = pair("")?;
     peer.ping(APPLIANCE, 56)?;
-    // A multiplicative generator: the same noise every time.
+    // A multiplicative generator, so that each run has the same noise.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for length in (0..2000).map(|i| 1 + i * 37 % 1514) {
         let frame: Vec<u8> = (0..length)
@@ -299,7 +299,7 @@ fn noise_on_the_wire_does_no_harm() -> Result<()> {
                 (state >> 56) as u8
             })
             .collect();
-        // A full queue loses frames, which is as good.
+        // Frames lost to a full queue do not matter.
         let _ = peer.send_frame(&frame);
     }
     peer.ping(APPLIANCE, 56)?;
@@ -307,19 +307,18 @@ fn noise_on_the_wire_does_no_harm() -> Result<()> {
     Ok(())
 }
 
-/// Their addresses were never seen before, and each is asked for at the same time.
+/// The appliance must resolve the addresses of all of them at the same time.
 #[test]
 fn thirty_two_unknown_clients_are_served_within_a_second() -> Result<()> {
     let (mut vm, mut peer) = pair("isthmus.smc.services=true")?;
     let mut crowd = Crowd::new(&mut peer, APPLIANCE.parse()?, 7)?;
     let took = crowd.request(32, b"hello", b"hello")?;
-    ensure!(took < Duration::from_secs(1), "it took {took:?}");
+    ensure!(took < Duration::from_secs(1), "the clients took {took:?}");
     vm.run("show interfaces")?.contains(APPLIANCE)?;
     Ok(())
 }
 
-/// No address of a server was ever seen: each of eight clients that call at once has its own, and none is given up,
-/// nor counted as one that failed.
+/// Eight clients connect at once, each to a server whose address is not resolved yet. No server is marked as failed.
 #[test]
 fn eight_cold_servers_are_reached_within_a_second() -> Result<()> {
     for (appliance, network, from) in
@@ -354,19 +353,19 @@ fn eight_cold_servers_are_reached_within_a_second() -> Result<()> {
             format!("{rules}\n{log}")
         })?;
         println!("{appliance}: eight cold servers answered within {took:?}");
-        let told = &rules[0]["backends"];
-        let told = told.as_array().with_context(|| format!("no servers in {rules}"))?;
-        ensure!(told.len() == 8, "{rules}");
-        for one in told {
+        let backends = &rules[0]["backends"];
+        let backends = backends.as_array().with_context(|| format!("no servers in {rules}"))?;
+        ensure!(backends.len() == 8, "{rules}");
+        for one in backends {
             ensure!(one["failures"] == 0 && one["total"] == 1, "{rules}");
         }
-        ensure!(took < Duration::from_secs(1), "it took {took:?}");
+        ensure!(took < Duration::from_secs(1), "the clients took {took:?}");
     }
     Ok(())
 }
 
-/// Frames with the address of a host that is known, of one that nobody answers for, and of none that a host can have:
-/// the station that sends them gets no answer.
+/// A station sends frames with the address of a known host, of a non-existent one, and with invalid source addresses.
+/// It gets no answer.
 #[test]
 fn station_with_another_hosts_address_gets_no_answer_over_tcp() -> Result<()> {
     const FOREIGN: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
@@ -383,7 +382,7 @@ fn station_with_another_hosts_address_gets_no_answer_over_tcp() -> Result<()> {
     while Instant::now() < end {
         let Some(frame) = peer.receive_frame(Duration::from_millis(100))? else { continue };
         ensure!(frame[..6] != FOREIGN, "the station was answered: {frame:02x?}");
-        // What is said in its name goes to the host that has the address.
+        // The reply goes to the real host with the address.
         to_peer += usize::from(frame[..6] == [2, 0, 0, 0, 0, 2] && frame[12..14] == [8, 0]);
     }
     ensure!(to_peer > 0, "the host was not answered");
@@ -391,9 +390,10 @@ fn station_with_another_hosts_address_gets_no_answer_over_tcp() -> Result<()> {
     Ok(())
 }
 
-/// SYNs of nobody, ten thousand a second while honest clients call: of HTTP, and of a rule whose server is here.
+/// Ten thousand SYNs a second from non-existent hosts, while honest clients use HTTP, and a rule whose server is the
+/// peer.
 #[test]
-fn honest_clients_come_through_a_flood_of_syns() -> Result<()> {
+fn honest_clients_survive_a_flood_of_syns() -> Result<()> {
     let words = "isthmus.rule.0.name=flooded isthmus.rule.0.listen=7000 \
                  isthmus.rule.0.backend=10.9.0.2:7777";
     let (mut vm, mut peer) = pair(words)?;
@@ -402,24 +402,25 @@ fn honest_clients_come_through_a_flood_of_syns() -> Result<()> {
     for (port, request, wanted) in [http, (7000, b"hello", b"hello")] {
         for address in [APPLIANCE, APPLIANCE_6] {
             let server = SocketAddr::new(address.parse()?, port);
-            // A server that is down is given time.
+            // The first request may wait for the server to be marked up.
             peer.request(1, server, request, wanted)?;
             let flood = Flood::start(&peer, server, APPLIANCE_MAC, 10_000.0)?;
-            let (start, mut slowest, mut calls, mut late) = (Instant::now(), Duration::ZERO, 0, 0);
-            while calls < 30 || start.elapsed() < Duration::from_secs(3) {
+            let (start, mut slowest, mut requests, mut late) =
+                (Instant::now(), Duration::ZERO, 0, 0);
+            while requests < 30 || start.elapsed() < Duration::from_secs(3) {
                 let took = peer.request(1, server, request, wanted)?;
                 slowest = slowest.max(took);
-                // A frame was lost, and sent again after a second.
+                // A frame was lost, and retransmitted after a second.
                 late += u32::from(took > Duration::from_millis(900));
-                calls += 1;
+                requests += 1;
             }
             let rate = flood.end()?;
-            let told = format!(
-                "{server}: {rate:.0} SYNs a second, {calls} calls, slowest {slowest:?}, {late} late"
+            let result = format!(
+                "{server}: {rate:.0} SYNs/s, {requests} requests, slowest {slowest:?}, {late} late"
             );
-            println!("{told}");
-            ensure!(rate > 5_000.0, "too few: {told}");
-            ensure!(slowest < Duration::from_secs(4) && late * 20 <= calls, "{told}");
+            println!("{result}");
+            ensure!(rate > 5_000.0, "too few SYNs: {result}");
+            ensure!(slowest < Duration::from_secs(4) && late * 20 <= requests, "{result}");
         }
     }
     vm.run("show interfaces")?.contains(APPLIANCE)?;
@@ -440,8 +441,8 @@ fn the_log_reaches_a_syslog_server() -> Result<()> {
     Ok(())
 }
 
-/// The appliance at 10.9.0.1 and fd09::1, and a peer that knows it.
-/// An echo request of the peer's with 32 bytes of data, in a frame with these tags; or its part from `from` to `to`.
+/// A frame with an echo request of the peer with 32 bytes of data, or the fragment from `from` to `to` of it. `tags`
+/// are VLAN tags.
 fn echo_request(tags: &[u16], from: usize, to: usize) -> Vec<u8> {
     let sum = |bytes: &[u8]| {
         let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
@@ -468,7 +469,7 @@ fn echo_request(tags: &[u16], from: usize, to: usize) -> Vec<u8> {
     [frame, header, message[from..to].to_vec()].concat()
 }
 
-/// Whether an echo reply comes within half a second.
+/// Whether an echo reply arrives within half a second.
 fn is_answered(peer: &mut Peer) -> Result<bool> {
     let mut answered = false;
     while let Some(frame) = peer.receive_frame(Duration::from_millis(500))? {
@@ -478,7 +479,7 @@ fn is_answered(peer: &mut Peer) -> Result<bool> {
 }
 
 #[test]
-fn priority_tags_are_taken_and_vlans_are_not() -> Result<()> {
+fn priority_tags_are_accepted_and_vlans_are_not() -> Result<()> {
     let (_vm, mut peer) = pair("")?;
     for (tags, wanted) in
         [(&[][..], true), (&[0x6000], true), (&[5], false), (&[0x6005], false), (&[0, 0], false)]
@@ -502,12 +503,13 @@ fn fragments_are_put_together_unless_they_overlap() -> Result<()> {
             peer.send_frame(&echo_request(&[], from, to))?;
         }
         ensure!(is_answered(&mut peer)? == wanted, "pieces {pieces:?}");
-        // What is left of it is forgotten.
+        // Waits until incomplete fragments have timed out.
         std::thread::sleep(Duration::from_secs(6));
     }
     Ok(())
 }
 
+/// Boots the appliance at 10.9.0.1 and fd09::1, and a peer in its neighbour table.
 fn pair(append: &str) -> Result<(Vm, Peer)> {
     let mut peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
     let addresses = format!("isthmus.net.0.address={APPLIANCE}/24,{APPLIANCE_6}/64");

@@ -1,5 +1,5 @@
-//! Machines that boot from the network: the boot ROM of QEMU's `e1000e` asks DHCP and fetches the image by TFTP (PXE) or
-//! HTTP. They have no virtio device, and no disk.
+//! Network boot: the boot ROM of QEMU's `e1000e` uses DHCP and fetches the image by TFTP (PXE) or HTTP. The machines
+//! have no virtio device and no disk.
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ fn machine(firmware: Firmware, file: &str) -> Result<Spec> {
     Ok(spec.nic_of(NicModel::E1000e, Nic::user()))
 }
 
-/// It comes up, has its address from the same server, and knows its interface.
+/// Checks that the image boots, gets its address from the same server, and drives the card.
 fn serves(spec: Spec) -> Result<()> {
     let mut vm = boot(spec)?;
     vm.wait_for("10.0.2.15")?;
@@ -50,12 +50,12 @@ fn uefi_boots_by_http() -> Result<()> {
     let thread = std::thread::spawn(move || serve_one(&server, &directory));
     // 10.0.2.2 is the loopback address of the machine that QEMU runs on.
     serves(machine(Firmware::Ovmf, &format!("http://10.0.2.2:{port}/isthmus.efi"))?)?;
-    let asked = thread.join().map_err(|_| anyhow::anyhow!("the HTTP server panicked"))??;
-    ensure!(asked == "/isthmus.efi", "{asked} was asked for");
+    let name = thread.join().map_err(|_| anyhow::anyhow!("the HTTP server panicked"))??;
+    ensure!(name == "/isthmus.efi", "{name} was requested");
     Ok(())
 }
 
-/// Serves files of a directory until one was sent whole; its name.
+/// Serves files of a directory until one was sent completely, and returns its name.
 fn serve_one(server: &TcpListener, directory: &Path) -> Result<String> {
     loop {
         let (stream, _) = server.accept()?;
@@ -65,7 +65,7 @@ fn serve_one(server: &TcpListener, directory: &Path) -> Result<String> {
     }
 }
 
-/// Answers one request; the name of the file if it was sent whole.
+/// Answers one request. Returns the name of the file if it was sent completely.
 fn answer(mut stream: TcpStream, directory: &Path) -> Result<Option<String>> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let first = lines.next().context("an empty request")??;

@@ -12,19 +12,19 @@ use serde_json::json;
 const APPLIANCE: &str = "10.9.0.1";
 const APPLIANCE_6: &str = "fd09::1";
 
-/// Each story, on each card.
+/// Defines each case for each card.
 macro_rules! on_each_card {
-    ($($story:ident),* $(,)?) => {
-        on_each_card!(@ e1000e, E1000e, $($story),*);
-        on_each_card!(@ igb, Igb, $($story),*);
-        on_each_card!(@ vmxnet3, Vmxnet3, $($story),*);
+    ($($case:ident),* $(,)?) => {
+        on_each_card!(@ e1000e, E1000e, $($case),*);
+        on_each_card!(@ igb, Igb, $($case),*);
+        on_each_card!(@ vmxnet3, Vmxnet3, $($case),*);
     };
-    (@ $module:ident, $model:ident, $($story:ident),*) => {
+    (@ $module:ident, $model:ident, $($case:ident),*) => {
         mod $module {
             $(
                 #[test]
-                fn $story() -> anyhow::Result<()> {
-                    super::$story(launch::qemu::NicModel::$model)
+                fn $case() -> anyhow::Result<()> {
+                    super::$case(launch::qemu::NicModel::$model)
                 }
             )*
         }
@@ -32,15 +32,15 @@ macro_rules! on_each_card {
 }
 
 on_each_card!(
-    it_gets_an_address_and_serves_http,
-    it_is_found_on_both_buses,
-    frames_of_every_size_come_back_as_they_were,
+    card_gets_an_address_and_serves_http,
+    card_is_found_on_both_buses,
+    frames_of_every_size_are_echoed_unchanged,
     many_frames_pass_both_ways,
     jumbo_frames_pass,
     jumbo_frames_pass_between_two_appliances,
-    a_link_that_goes_down_and_comes_back_is_told,
+    link_changes_are_reported,
     noise_on_the_wire_does_no_harm,
-    it_halts_and_is_woken,
+    idle_loop_halts_and_is_woken,
 );
 
 fn machine(model: NicModel) -> Result<Spec> {
@@ -51,16 +51,16 @@ fn machine(model: NicModel) -> Result<Spec> {
 fn until(vm: &mut Vm, command: &str, wanted: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        let said = vm.run(command)?.text;
-        if said.contains(wanted) {
+        let reply = vm.run(command)?.text;
+        if reply.contains(wanted) {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "`{command}` did not say {wanted:?} but:\n{said}");
+        ensure!(Instant::now() < deadline, "no {wanted:?} in the reply to `{command}`:\n{reply}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The appliance at 10.9.0.1 and fd09::1, and a peer that knows it.
+/// Boots the appliance at 10.9.0.1 and fd09::1, and a peer in its neighbour table.
 fn pair(model: NicModel, append: &str) -> Result<(Vm, Peer)> {
     let mut peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
     let addresses = format!("isthmus.net.0.address={APPLIANCE}/24,{APPLIANCE_6}/64");
@@ -75,13 +75,13 @@ fn pair(model: NicModel, append: &str) -> Result<(Vm, Peer)> {
     Ok((vm, peer))
 }
 
-/// What is counted of the first interface.
+/// A counter of the first interface.
 fn counter(vm: &mut Vm, name: &str) -> Result<f64> {
     let interfaces = vm.run("show interfaces --json")?.json()?;
     interfaces[0][name].as_f64().with_context(|| format!("no {name} in {interfaces}"))
 }
 
-fn it_gets_an_address_and_serves_http(model: NicModel) -> Result<()> {
+fn card_gets_an_address_and_serves_http(model: NicModel) -> Result<()> {
     let port = free_port()?;
     let mut vm = boot(machine(model)?.nic(Nic::User { forwards: vec![("tcp", port, 80)] }))?;
     until(&mut vm, "show interfaces", "10.0.2.15")?;
@@ -100,7 +100,7 @@ fn it_gets_an_address_and_serves_http(model: NicModel) -> Result<()> {
     Ok(())
 }
 
-fn it_is_found_on_both_buses(model: NicModel) -> Result<()> {
+fn card_is_found_on_both_buses(model: NicModel) -> Result<()> {
     for bus in [Machine::Pc, Machine::Q35] {
         let spec = machine(model)?.machine(bus).nic(Nic::user()).nic(Nic::user());
         let mut vm = boot(spec)?;
@@ -113,7 +113,7 @@ fn it_is_found_on_both_buses(model: NicModel) -> Result<()> {
     Ok(())
 }
 
-fn frames_of_every_size_come_back_as_they_were(model: NicModel) -> Result<()> {
+fn frames_of_every_size_are_echoed_unchanged(model: NicModel) -> Result<()> {
     let (mut vm, mut peer) = pair(model, "")?;
     for length in (0..=1472).step_by(7).chain([1472]) {
         let payload: Vec<u8> = (0..length).map(|i| (i * 7 + length) as u8).collect();
@@ -144,7 +144,7 @@ fn jumbo_frames_pass(model: NicModel) -> Result<()> {
     for length in [1473, 2006, 2007, 4054, 8900, 8952] {
         peer.ping(APPLIANCE, length)?;
     }
-    // Often enough that some go over the end of the ring.
+    // Enough that some frames wrap around the end of the ring.
     for n in 0..1500usize {
         let payload: Vec<u8> = (0..8900 - n % 7).map(|i| (i * 31 + n) as u8).collect();
         peer.echo(APPLIANCE, &payload)?;
@@ -154,8 +154,8 @@ fn jumbo_frames_pass(model: NicModel) -> Result<()> {
     Ok(())
 }
 
-/// RDMA reads and writes of their memory, in packets of 4 KiB that the cards send from where it lies; what comes back
-/// is compared.
+/// RDMA reads and writes between two appliances, in packets of 4 KiB that the cards send directly from memory. The data
+/// are compared.
 fn jumbo_frames_pass_between_two_appliances(model: NicModel) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("wire");
@@ -166,7 +166,7 @@ fn jumbo_frames_pass_between_two_appliances(model: NicModel) -> Result<()> {
         boot(spec.append("isthmus.roce.services=true"))
     };
     let (mut first, mut second) = (end(true, 1)?, end(false, 2)?);
-    // Either may have come up before the other's link.
+    // Each may have booted before the other's link was up.
     until(&mut first, "ping 10.9.0.2 1", "1 of 1 answered")?;
     for (vm, other) in [(&mut first, "10.9.0.2"), (&mut second, "10.9.0.1")] {
         vm.run(&format!("ping {other}"))?.contains(other)?.lacks("no answer")?;
@@ -179,7 +179,7 @@ fn jumbo_frames_pass_between_two_appliances(model: NicModel) -> Result<()> {
     Ok(())
 }
 
-fn a_link_that_goes_down_and_comes_back_is_told(model: NicModel) -> Result<()> {
+fn link_changes_are_reported(model: NicModel) -> Result<()> {
     let (mut vm, mut peer) = pair(model, "")?;
     for _ in 0..2 {
         vm.qmp.execute("set_link", json!({"name": "net0", "up": false}))?;
@@ -204,7 +204,7 @@ fn noise_on_the_wire_does_no_harm(model: NicModel) -> Result<()> {
                 (state >> 56) as u8
             })
             .collect();
-        // A full queue loses frames, which is as good.
+        // Frames lost to a full queue do not matter.
         let _ = peer.send_frame(&frame);
     }
     peer.ping(APPLIANCE, 56)?;
@@ -212,8 +212,8 @@ fn noise_on_the_wire_does_no_harm(model: NicModel) -> Result<()> {
     Ok(())
 }
 
-/// A loop that polls for ever needs no interrupt; this one halts at once.
-fn it_halts_and_is_woken(model: NicModel) -> Result<()> {
+/// The loop halts as soon as it is idle, so that it depends on interrupts.
+fn idle_loop_halts_and_is_woken(model: NicModel) -> Result<()> {
     let (mut vm, mut peer) = pair(model, "isthmus.system.idle_after_us=0")?;
     let before = counter(&mut vm, "interrupts")?;
     let mut slow = 0;
@@ -223,12 +223,12 @@ fn it_halts_and_is_woken(model: NicModel) -> Result<()> {
     }
     let raised = counter(&mut vm, "interrupts")? - before;
     ensure!(raised >= 100.0, "{raised} interrupts for 200 frames");
-    // Without any, the loop would look once a second, at the link.
+    // Without interrupts the loop would wake only once a second, to check the link.
     ensure!(slow < 20, "{slow} of 200 took half a second");
     Ok(())
 }
 
-/// A datagram of the host 10.9.0.`host` to the appliance's echo, from a port of its own.
+/// A UDP frame from host 10.9.0.`host` to the appliance's echo, from a port for this host and round.
 fn echo_request(to: &[u8], host: u8, round: u8) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 128, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, host, 10, 9, 0, 1];
     let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
@@ -240,8 +240,8 @@ fn echo_request(to: &[u8], host: u8, round: u8) -> Vec<u8> {
     frame
 }
 
-/// Hosts spread over the cores that are listed, each core answers its own, and the control plane hears what is for it
-/// whichever queue it comes to.
+/// Hosts are spread over the listed cores, each core answers its own hosts, and the control plane gets its frames from
+/// every queue.
 fn cores_share_a_card(model: NicModel, cores: u32) -> Result<()> {
     let mut peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
     let list: Vec<String> = (0..cores).map(|core| core.to_string()).collect();
@@ -253,7 +253,7 @@ fn cores_share_a_card(model: NicModel, cores: u32) -> Result<()> {
     )?;
     peer.ping(APPLIANCE, 100)?;
     peer.ping(APPLIANCE_6, 100)?;
-    // All queues send from then on.
+    // All queues transmit once the link is up.
     until(&mut vm, "show interfaces --json", "\"link\":\"up\"")?;
     let interfaces = vm.run("show interfaces --json")?.json()?;
     ensure!(interfaces[0]["loop"] == json!((0..cores).collect::<Vec<_>>()), "{interfaces}");
@@ -282,8 +282,8 @@ fn cores_share_a_card(model: NicModel, cores: u32) -> Result<()> {
         ensure!(items(&after) > items(&before) + 10, "core {core} has no hosts: {before} {after}");
         ensure!(after[core]["ports"] == json!(["net0"]), "{after}");
     }
-    // They halt, and each is woken by its own queue.
-    ensure!(counter(&mut vm, "interrupts")? > 0.0, "nobody was woken");
+    // The cores halt, and each is woken by its own queue.
+    ensure!(counter(&mut vm, "interrupts")? > 0.0, "no core was woken");
     vm.run("show log")?.lacks("ERROR")?.lacks("WARN")?;
     Ok(())
 }
@@ -298,10 +298,10 @@ fn four_cores_share_an_igb() -> Result<()> {
     cores_share_a_card(NicModel::Igb, 4)
 }
 
-/// Cores for whom there is no queue are named, and the others serve.
+/// The log names cores without a queue, and the other cores serve.
 #[test]
-fn a_card_without_so_many_queues_is_served_by_fewer_cores() -> Result<()> {
-    for (model, words, told) in [
+fn card_with_too_few_queues_is_served_by_fewer_cores() -> Result<()> {
+    for (model, words, message) in [
         (NicModel::Virtio, "0,1", "net0: its device has no queues for cores [1]"),
         (NicModel::E1000e, "0,1,2", "net0: its device has no queues for cores [2]"),
         (NicModel::E1000e, "0,5", "net0: some cores of its list do not exist; accepted: 0 to 2"),
@@ -316,14 +316,15 @@ fn a_card_without_so_many_queues_is_served_by_fewer_cores() -> Result<()> {
         )?;
         peer.ping(APPLIANCE, 100)?;
         peer.echo(APPLIANCE, &[7; 64])?;
-        vm.run("show log")?.contains(told)?;
+        vm.run("show log")?.contains(message)?;
     }
     Ok(())
 }
 
-/// QEMU's vmxnet3 gives every frame to its first queue, whatever it is told: core 0 has all of it, and the other waits.
+/// QEMU's vmxnet3 delivers every frame to its first queue and ignores RSS, so core 0 gets all frames, and the other
+/// idles.
 #[test]
-fn cores_share_a_vmxnet3_as_far_as_qemu_goes() -> Result<()> {
+fn cores_share_a_vmxnet3_within_the_limits_of_qemu() -> Result<()> {
     let mut peer = Peer::new(&["10.9.0.2/24"])?;
     let mut vm = boot(
         machine(NicModel::Vmxnet3)?

@@ -16,7 +16,7 @@ fn disk(mib: u64) -> Result<NamedTempFile> {
     Ok(file)
 }
 
-/// A disk that keeps a configuration with this host name.
+/// A configuration disk whose document has this host name.
 fn config(hostname: &str) -> Result<NamedTempFile> {
     let disk = NamedTempFile::new()?;
     let document = format!("[system]\nhostname = \"{hostname}\"\n");
@@ -30,15 +30,15 @@ fn hostname_is(vm: &mut Vm, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Repeats a command until its answer contains a text.
+/// Repeats a command until its reply contains a text.
 fn until(vm: &mut Vm, command: &str, wanted: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        let said = vm.run(command)?.text;
-        if said.contains(wanted) {
+        let reply = vm.run(command)?.text;
+        if reply.contains(wanted) {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "`{command}` did not say {wanted:?} but:\n{said}");
+        ensure!(Instant::now() < deadline, "no {wanted:?} in the reply to `{command}`:\n{reply}");
         std::thread::sleep(Duration::from_millis(200));
     }
 }
@@ -61,7 +61,7 @@ fn a_drive_is_found_and_names_itself_on_every_machine_with_pci() -> Result<()> {
         ensure!(location.starts_with("pci:0000:00:") && location.ends_with("/5"), "{disks}");
         let model = disks[0]["model"].as_str().unwrap_or_default();
         ensure!(model.contains("QEMU NVMe"), "{disks}");
-        ensure!(disks[0]["health"]["celsius"] == 50.0, "QEMU's has 323 K: {disks}");
+        ensure!(disks[0]["health"]["celsius"] == 50.0, "QEMU reports 323 K: {disks}");
         ensure!(disks[0]["health"]["state"] == "works", "{disks}");
         vm.run("show devices")?.contains("QEMU NVMe")?;
         vm.run("show log")?.lacks("ERROR")?.lacks("WARN")?;
@@ -69,7 +69,7 @@ fn a_drive_is_found_and_names_itself_on_every_machine_with_pci() -> Result<()> {
     Ok(())
 }
 
-/// A volume by each name that a namespace has, and nothing is written to what no volume names.
+/// A volume can use each name of a namespace. Namespaces without a volume are not written to.
 #[test]
 fn namespaces_are_volumes_by_their_names_and_others_are_left_alone() -> Result<()> {
     let (one, two) = (disk(8)?, disk(16)?);
@@ -99,12 +99,12 @@ fn namespaces_are_volumes_by_their_names_and_others_are_left_alone() -> Result<(
     with("serial:S1")?.run("show log")?.contains("two disks have the name serial:S1")?;
     with("nvme:S1/3")?.run("show log")?.contains("there is no disk nvme:S1/3")?;
     let untouched = std::fs::read(one.path())?.iter().all(|byte| *byte == 0);
-    ensure!(untouched, "a namespace that no volume names was written to");
+    ensure!(untouched, "a namespace without a volume was written to");
     Ok(())
 }
 
 #[test]
-fn volumes_are_made_grow_and_go_and_are_there_after_a_reboot() -> Result<()> {
+fn volumes_are_created_grown_and_deleted_and_survive_a_reboot() -> Result<()> {
     for block in [512, 4096] {
         let disk = disk(64)?;
         let boot = || boot(on(&disk, block)?);
@@ -122,7 +122,7 @@ fn volumes_are_made_grow_and_go_and_are_there_after_a_reboot() -> Result<()> {
     Ok(())
 }
 
-/// A machine with a network and one drive.
+/// A machine with a network interface and one drive.
 fn on(disk: &NamedTempFile, block: u32) -> Result<Spec> {
     let disk = Disk::new(disk.path()).nvme(0, 1).block_size(block);
     Ok(spec()?.nic(Nic::user()).append("isthmus.volume.0.size=1MiB").disk(disk))
@@ -179,7 +179,7 @@ fn the_configuration_is_kept_on_a_namespace() -> Result<()> {
 }
 
 #[test]
-fn errors_of_the_drive_are_told_and_leave_the_old_document() -> Result<()> {
+fn errors_of_the_drive_are_reported_and_keep_the_old_document() -> Result<()> {
     for event in ["write_aio", "flush_to_disk"] {
         let disk = config("old")?;
         let one = || keeps_configuration(disk.path()).nvme(0, 1);
@@ -200,9 +200,9 @@ fn errors_of_the_drive_are_told_and_leave_the_old_document() -> Result<()> {
     hostname_is(&mut vm, "isthmus")
 }
 
-/// A drive that goes without being asked: the slot of `pc` is told to eject, as firmware does.
+/// A surprise removal: the hotplug controller of `pc` ejects the slot, as firmware does.
 #[test]
-fn a_drive_that_is_pulled_out_is_told_and_the_rest_goes_on() -> Result<()> {
+fn pulled_out_drive_is_reported_and_the_rest_works() -> Result<()> {
     let (gone, stays) = (disk(64)?, disk(8)?);
     let mut vm = boot(
         spec()?
@@ -238,7 +238,7 @@ fn a_large_sparse_drive_holds_large_volumes() -> Result<()> {
     Ok(())
 }
 
-/// Large transfers, with lists of pages: the whole document and the tables of volumes are small.
+/// A drive with a small MDTS, so that transfers are split.
 #[test]
 fn a_drive_with_a_small_limit_of_transfers_works() -> Result<()> {
     let disk = disk(64)?;

@@ -1,5 +1,5 @@
-//! What real machines have and the usual virtual ones have not: many processors, much memory, several PCI host
-//! bridges and segments, BARs above 4 GiB, IOMMUs that firmware has left on, x2APIC, and an end by ACPI alone.
+//! Properties of real machines that usual virtual ones lack: many processors, much memory, several PCI host bridges and
+//! segments, BARs above 4 GiB, IOMMUs that firmware left enabled, x2APIC, and power-off by ACPI only.
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 const FIRST: &str = "10.9.0.1";
 const SECOND: &str = "10.8.0.1";
 
-/// The last core is as good as any, and those without ports sleep.
+/// A port on the last core works, and cores without ports sleep.
 #[test]
-fn sixty_four_processors() -> Result<()> {
+fn sixty_four_processors_work() -> Result<()> {
     let (mut vm, _first, mut second) = last_core(spec()?.cpus(64).memory(1024), 63)?;
     ensure!(vm.run("show version --json")?.json()?["cpus"] == 64, "not 64 processors");
     second.echo(SECOND, &[7; 1000])?;
@@ -25,9 +25,9 @@ fn sixty_four_processors() -> Result<()> {
     Ok(())
 }
 
-/// Nothing of it is touched but what is used: the host has not a tenth of it.
+/// The image touches only memory that it uses: the test machine has less than a tenth of 256 GiB.
 #[test]
-fn two_hundred_fifty_six_gibibytes() -> Result<()> {
+fn memory_of_256_gib_is_used() -> Result<()> {
     const MIB: u32 = 256 << 10;
     let backend = "memory-backend-ram,id=ram,size=256G,reserve=off";
     let mut peer = Peer::new(&["10.9.0.2/24"])?;
@@ -44,14 +44,14 @@ fn two_hundred_fifty_six_gibibytes() -> Result<()> {
     Ok(())
 }
 
-/// Processors whose APICs are reached by MSRs, and one whose number does not fit the other way.
+/// Processors with x2APIC, and one whose APIC ID does not fit into 8 bits.
 #[test]
-fn x2apic_and_numbers_beyond_255() -> Result<()> {
+fn x2apic_and_apic_ids_above_255_work() -> Result<()> {
     let machine = || Ok::<_, anyhow::Error>(spec()?.program(Program::with_vfio_user()?));
     let (mut vm, _first, mut second) = last_core(machine()?.cpus(2), 1)?;
     vm.run("show log")?.contains("x2APIC")?;
     second.echo(SECOND, &[7; 1000])?;
-    // One socket has room for 256 cores: the second begins with 256.
+    // The first socket has APIC IDs 0 to 255, so the second socket starts at 256.
     let far = "max-x86_64-cpu,socket-id=1,core-id=0,thread-id=0";
     let sparse = ["-smp", "1,maxcpus=512,sockets=2,cores=256", "-device", far];
     let (mut vm, _first, mut second) = last_core(machine()?.extra(sparse), 1)?;
@@ -60,7 +60,7 @@ fn x2apic_and_numbers_beyond_255() -> Result<()> {
     Ok(())
 }
 
-/// The appliance with a port on this core, between two peers. It halts whenever it can.
+/// Boots the appliance with a port on this core, between two peers. Its loops halt as soon as they are idle.
 fn last_core(spec: Spec, core: u32) -> Result<(Vm, Peer, Peer)> {
     let mut first = Peer::new(&["10.9.0.2/24"])?;
     let mut second = Peer::new(&["10.8.0.2/24"])?;
@@ -78,7 +78,7 @@ fn last_core(spec: Spec, core: u32) -> Result<(Vm, Peer, Peer)> {
     Ok((vm, first, second))
 }
 
-/// Buses that no bridge of the first host bridge leads to, and ports behind bridges behind bridges.
+/// Devices behind another host bridge, and behind nested bridges.
 #[test]
 fn devices_of_other_host_bridges_and_behind_bridges_are_found() -> Result<()> {
     let express = [
@@ -103,7 +103,7 @@ fn devices_of_other_host_bridges_and_behind_bridges_are_found() -> Result<()> {
                 .append(&format!("isthmus.net.0.address={FIRST}/24"))
                 .append(&format!("isthmus.net.1.address={SECOND}/24")),
         )?;
-        // In the order of their places: what is behind the first host bridge, and then the others.
+        // Interfaces are numbered by location: devices of the first host bridge come first.
         let shown = vm.run("show interfaces --json")?.json()?;
         ensure!(shown[0]["mac"] == "52:54:00:12:34:57", "{shown}");
         ensure!(shown[1]["mac"] == "52:54:00:12:34:56", "{shown}");
@@ -113,7 +113,7 @@ fn devices_of_other_host_bridges_and_behind_bridges_are_found() -> Result<()> {
     Ok(())
 }
 
-/// UEFI puts what is 64 bits wide there.
+/// UEFI places 64-bit BARs above 4 GiB.
 #[test]
 fn registers_above_4_gib_are_used() -> Result<()> {
     let medium = tempfile::NamedTempFile::new()?;
@@ -134,7 +134,7 @@ fn registers_above_4_gib_are_used() -> Result<()> {
     Ok(())
 }
 
-/// Where BARs are, behind bridges too.
+/// Addresses of all BARs, including those behind bridges.
 fn addresses(vm: &mut Vm) -> Result<Vec<u64>> {
     fn walk(value: &Value, found: &mut Vec<u64>) {
         match value {
@@ -153,13 +153,13 @@ fn addresses(vm: &mut Vm) -> Result<Vec<u64>> {
     Ok(found)
 }
 
-/// A machine without ECAM of its own, whose ACPI tables say that a segment's lies in the memory of a device: a
-/// function is found there that QEMU knows nothing of.
+/// A machine without ECAM, whose ACPI tables place the ECAM of another segment in the memory of an ivshmem device. The
+/// image finds functions there that QEMU does not know.
 #[test]
 fn functions_of_another_segment_are_found() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let path = |name: &str| directory.path().join(name);
-    // Configuration space of the buses 16 and 17: a network interface of Intel's that has no driver, behind a bridge.
+    // Configuration space of buses 16 and 17: an Intel network interface without a driver, behind a bridge.
     let mut space = vec![0xff; 2 << 20];
     let mut function = |at: usize, id: u32, class: u32, header: u8, buses: u32| {
         space[at..at + 4096].fill(0);
@@ -181,7 +181,7 @@ fn functions_of_another_segment_are_found() -> Result<()> {
         let spec = Spec::kernel(image()?).machine(Machine::Pc);
         boot(spec.extra(["-object", &backend, "-device", device, "-acpitable", &table]))
     };
-    // Where the memory is, firmware decides, the same at each boot.
+    // Firmware chooses the address of the memory, the same one at each boot.
     let table = path("mcfg");
     std::fs::write(&table, [0; 8])?;
     let found = addresses(&mut machine(&table)?)?;
@@ -197,14 +197,14 @@ fn functions_of_another_segment_are_found() -> Result<()> {
     Ok(())
 }
 
-/// Firmware that protects itself from devices leaves the IOMMU on: here somebody writes to its registers, before the
-/// first instruction.
+/// Firmware with DMA protection leaves the IOMMU enabled. The test enables it through qtest before the first
+/// instruction.
 #[test]
 fn an_iommu_that_was_left_on_is_turned_off() -> Result<()> {
     const REGISTERS: u64 = 0xfed9_0000;
     const COMMAND: u64 = REGISTERS + 0x18;
     const STATUS: u64 = REGISTERS + 0x1c;
-    /// Tables of nothing; both pointers are taken by commands of their own.
+    /// Sets the root table and interrupt remapping table pointers, then enables both. The tables are empty.
     const COMMANDS: [u32; 3] = [1 << 30, 1 << 24, 1 << 31 | 1 << 25];
     let directory = tempfile::tempdir()?;
     let listener = UnixListener::bind(directory.path().join("qtest"))?;
@@ -239,7 +239,7 @@ fn an_iommu_that_was_left_on_is_turned_off() -> Result<()> {
     Ok(())
 }
 
-/// Without QEMU's own way out: as ACPI says.
+/// Power-off and reboot by ACPI, on machines without isa-debug-exit.
 #[test]
 fn acpi_switches_the_machine_off_and_on_again() -> Result<()> {
     let uefi = || {
@@ -248,7 +248,7 @@ fn acpi_switches_the_machine_off_and_on_again() -> Result<()> {
     };
     let on = |machine| Ok::<_, anyhow::Error>(spec()?.machine(machine));
     for spec in [on(Machine::Pc)?, on(Machine::Q35)?, on(Machine::Microvm)?, uefi()?] {
-        // Without isa-debug-exit.
+        // `reboots` removes isa-debug-exit.
         let mut vm = boot(spec.reboots())?;
         vm.reboot()?;
         vm.serial.send(b"poweroff\r")?;

@@ -1,7 +1,8 @@
-//! Power cuts during `save`: the old or the new document is there afterwards, whole.
+//! `save`: power cuts, reboots and refusals. After a power cut the disk has either the old or the new document,
+//! complete.
 //!
-//! SIGKILL ends QEMU at a random moment around the save. What QEMU has handed to the host stays, so this
-//! cuts between requests; cuts within a request are tried by the unit tests of the config disk.
+//! SIGKILL ends QEMU at a random moment around the save. Requests that QEMU has passed to the host complete, so these
+//! cuts are between requests. The unit tests of the config disk cover cuts within a request.
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
@@ -33,7 +34,7 @@ fn a_power_cut_leaves_the_old_or_the_new_document() -> Result<()> {
         vm.run(&format!("set system.hostname {new}"))?.lacks("error")?;
         vm.serial.send(b"save\r")?;
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // A save takes a few milliseconds: cut before, within and after.
+        // A save takes a few milliseconds, so cuts fall before, within and after it.
         std::thread::sleep(Duration::from_micros(random >> 33 & 0x3fff));
         vm.kill();
     }
@@ -42,7 +43,7 @@ fn a_power_cut_leaves_the_old_or_the_new_document() -> Result<()> {
 }
 
 #[test]
-fn what_was_saved_is_there_after_a_reboot() -> Result<()> {
+fn saved_settings_survive_a_reboot() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), config_disk(None)?)?;
     let mut vm = boot(spec()?.disk(keeps_configuration(disk.path())).reboots())?;
@@ -53,9 +54,9 @@ fn what_was_saved_is_there_after_a_reboot() -> Result<()> {
     Ok(())
 }
 
-/// Linux gives a path up for good when the queue depth changes: it does not when a volume in memory was made.
+/// Linux drops a path for good when the queue depth changes. Creating a volume in memory keeps the depth.
 #[test]
-fn the_queue_depth_stays_when_a_volume_in_memory_was_made() -> Result<()> {
+fn queue_depth_is_kept_when_a_memory_volume_is_created() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), config_disk(None)?)?;
     let spec =
@@ -72,7 +73,7 @@ fn the_queue_depth_stays_when_a_volume_in_memory_was_made() -> Result<()> {
     vm.reboot()?;
     vm.run("show volumes")?.contains("more")?;
     vm.run("show log")?.contains(&format!("a queue depth of {depth}, as before"))?;
-    // It is reckoned anew where that is wanted.
+    // Without `offered_depth` the depth is computed again.
     vm.run("unset rnbd.offered_depth")?.lacks("error")?;
     vm.run("set rnbd.queue_depth 256")?.lacks("error")?;
     vm.run("save")?.contains("saved")?;
@@ -82,7 +83,7 @@ fn the_queue_depth_stays_when_a_volume_in_memory_was_made() -> Result<()> {
 }
 
 #[test]
-fn save_refuses_what_cannot_start() -> Result<()> {
+fn save_refuses_settings_that_cannot_start() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), config_disk(None)?)?;
     let mut vm = boot(spec()?.disk(keeps_configuration(disk.path())).reboots())?;
@@ -97,9 +98,9 @@ fn save_refuses_what_cannot_start() -> Result<()> {
     Ok(())
 }
 
-/// The disk that the appliance boots from has a place for what `save` keeps, and is nothing else's.
+/// `save` can use the disk that the appliance boots from, which cannot hold volumes.
 #[test]
-fn what_is_saved_on_a_boot_disk_is_there_after_a_reboot() -> Result<()> {
+fn settings_saved_on_a_boot_disk_survive_a_reboot() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let own = directory.path().join("own.qcow2");
     std::fs::copy(named_file("ISTHMUS_QCOW2")?, &own)?;

@@ -1,4 +1,4 @@
-//! HTTP over TLS, as curl and OpenSSL meet it: versions, certificates, and clients that only cost.
+//! HTTP over TLS with curl and OpenSSL: versions, certificates, and floods of handshakes.
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -12,11 +12,11 @@ use launch::image::config_disk;
 use launch::qemu::{Nic, Spec, Vm, free_port};
 
 const TLS: &str = "[http]\ntls = true\n";
-/// An ECDSA key on P-256, as the operator of a test has it.
+/// OpenSSL's arguments that make an ECDSA key on P-256.
 const MAKE_KEY: &[&str] =
     &["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out"];
 
-/// A machine under test, reached by forwards.
+/// A machine under test, and the forwarded ports of its services.
 struct Server {
     vm: Vm,
     tls: SocketAddr,
@@ -38,17 +38,17 @@ fn start(spec: Spec) -> Result<Server> {
     Err(vm.error("no address by DHCP within 30 s"))
 }
 
-/// Runs a program to its end: whether it succeeded, and all that it said.
+/// Runs a program. Returns whether it succeeded, and its output.
 fn run(program: &str, arguments: &[&str]) -> Result<(bool, String)> {
     let mut command = Command::new(program);
     let out = command.args(arguments).stdin(Stdio::null()).output();
     let out = out.with_context(|| format!("could not run {program}"))?;
-    let said = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    Ok((out.status.success(), said.into_owned()))
+    let printed = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    Ok((out.status.success(), printed.into_owned()))
 }
 
 impl Server {
-    /// What `curl` says of a page.
+    /// Fetches a page with `curl`. Returns whether it succeeded, and its output.
     fn curl(&self, options: &[&str], path: &str) -> Result<(bool, String)> {
         let url = format!("https://{}{path}", self.tls);
         let common = ["--silent", "--show-error", "--max-time", "20"];
@@ -56,18 +56,18 @@ impl Server {
     }
 
     /// A value of `show tls`.
-    fn told(&mut self, key: &str) -> Result<String> {
-        let told = self.vm.run("show tls --json")?.json()?;
-        let value = told[key].as_str().map(str::to_string);
-        value.with_context(|| format!("show tls has no {key}: {told}"))
+    fn tls_value(&mut self, key: &str) -> Result<String> {
+        let tls = self.vm.run("show tls --json")?.json()?;
+        let value = tls[key].as_str().map(str::to_string);
+        value.with_context(|| format!("show tls has no {key}: {tls}"))
     }
 }
 
 #[test]
 fn curl_and_openssl_are_served_in_both_versions() -> Result<()> {
     let mut server = start(spec()?.config(TLS))?;
-    let pin = server.told("pin")?;
-    let fingerprint = server.told("sha256_fingerprint")?;
+    let pin = server.tls_value("pin")?;
+    let fingerprint = server.tls_value("sha256_fingerprint")?;
     server.vm.run("show log")?.contains("is not kept across a reboot")?.contains(&fingerprint)?;
     let pinned = ["--insecure", "--pinnedpubkey", pin.as_str()];
     for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"], &["--http2"]] {
@@ -76,8 +76,8 @@ fn curl_and_openssl_are_served_in_both_versions() -> Result<()> {
     }
     let wrong = "sha256//AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     let (good, said) = server.curl(&["--insecure", "--pinnedpubkey", wrong], "/healthz")?;
-    ensure!(!good, "a wrong pin was taken: {said}");
-    // A long page, and one that is made as it is sent.
+    ensure!(!good, "a wrong pin was accepted: {said}");
+    // A long page, which is generated while it is sent.
     let (good, page) = server.curl(&["--insecure"], "/metrics")?;
     ensure!(good && page.contains("isthmus_uptime_seconds"), "/metrics: {page}");
     let address = server.tls.to_string();
@@ -94,9 +94,8 @@ fn curl_and_openssl_are_served_in_both_versions() -> Result<()> {
         ensure!(said.contains(&format!("Cipher is {cipher}")), "{arguments:?}: {said}");
     }
     let (_, said) = run("openssl", &["s_client", "-connect", &address, "-tls1_1"])?;
-    ensure!(said.contains("Cipher is (NONE)"), "TLS 1.1 was spoken: {said}");
-    // What the console calls its fingerprint is what OpenSSL calls so; the certificate is as good as one can be
-    // that nobody else has signed.
+    ensure!(said.contains("Cipher is (NONE)"), "TLS 1.1 was accepted: {said}");
+    // OpenSSL computes the same fingerprint, and accepts the self-signed certificate as its own CA.
     let certificate = tempfile::NamedTempFile::new()?;
     let path = certificate.path().display().to_string();
     let get = format!("openssl s_client -connect {address} </dev/null | openssl x509 > {path}");
@@ -114,14 +113,14 @@ fn curl_and_openssl_are_served_in_both_versions() -> Result<()> {
 }
 
 #[test]
-fn without_tls_nothing_is_told() -> Result<()> {
+fn plain_http_is_refused_with_tls_on() -> Result<()> {
     let mut server = start(spec()?.config(TLS))?;
     let plain = launch::http::get(server.plain, "/healthz");
     ensure!(plain.is_err(), "port 80 answers: {plain:?}");
     let over_tls_port = launch::http::get(server.tls, "/healthz");
     ensure!(over_tls_port.is_err(), "port 443 answers without TLS: {over_tls_port:?}");
     server.vm.run("show refused")?.contains("tls_failed")?.contains("https://")?;
-    // Neither is TLS switched off by a mistyped key.
+    // A misspelt key does not switch TLS off.
     let mut mistyped = start(spec()?.config("[http]\ntsl = true\n"))?;
     ensure!(launch::http::get(mistyped.plain, "/healthz").is_err());
     mistyped.vm.run("show log")?.contains("http.tsl: unknown key (did you mean \"tls\"?)")?;
@@ -135,21 +134,21 @@ fn the_certificate_survives_a_reboot_where_the_configuration_is_kept() -> Result
     let with_disk =
         || Ok::<_, anyhow::Error>(spec()?.disk(boot_tests::keeps_configuration(disk.path())));
     let mut first = start(with_disk()?)?;
-    let fingerprint = first.told("sha256_fingerprint")?;
-    ensure!(first.told("certificate_of")? == "config disk (made now)");
+    let fingerprint = first.tls_value("sha256_fingerprint")?;
+    ensure!(first.tls_value("certificate_of")? == "config disk (made now)");
     first.vm.run("set system.hostname other")?.lacks("error")?;
     first.vm.run("save")?.contains("saved")?;
     first.vm.kill();
     let mut second = start(with_disk()?)?;
     second.vm.run("show version")?.contains("other")?;
-    ensure!(second.told("certificate_of")? == "config disk");
-    ensure!(second.told("sha256_fingerprint")? == fingerprint);
-    let pin = second.told("pin")?;
+    ensure!(second.tls_value("certificate_of")? == "config disk");
+    ensure!(second.tls_value("sha256_fingerprint")? == fingerprint);
+    let pin = second.tls_value("pin")?;
     let (good, said) = second.curl(&["--insecure", "--pinnedpubkey", &pin], "/healthz")?;
     ensure!(good && said == "ok\n", "{said}");
-    // Without a disk each boot has one of its own.
+    // Without a disk each boot makes a new certificate.
     let mut third = start(spec()?.config(TLS))?;
-    ensure!(third.told("sha256_fingerprint")? != fingerprint);
+    ensure!(third.tls_value("sha256_fingerprint")? != fingerprint);
     Ok(())
 }
 
@@ -166,22 +165,22 @@ fn make_pair(directory: &Path) -> Result<(String, String)> {
 }
 
 #[test]
-fn the_operators_certificate_is_served_and_a_bad_one_is_not_replaced_by_nothing() -> Result<()> {
+fn operators_certificate_is_served_and_a_mismatched_key_is_reported() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let (certificate, key) = make_pair(directory.path())?;
     let (pem, secret) = (std::fs::read_to_string(&certificate)?, std::fs::read_to_string(&key)?);
     let document = format!("{TLS}certificate = '''\n{pem}'''\nkey = '''\n{secret}'''\n");
     let mut server = start(spec()?.config(&document))?;
-    ensure!(server.told("certificate_of")? == "configuration");
+    ensure!(server.tls_value("certificate_of")? == "configuration");
     let (good, said) = server.curl(&["--cacert", &certificate], "/healthz")?;
     ensure!(good && said == "ok\n", "{said}");
-    // The key is shown nowhere.
+    // The key is never shown.
     let body = secret.lines().nth(1).context("a line of the key")?;
     for command in ["show config", "show config --json", "show log"] {
         server.vm.run(command)?.lacks(body)?;
     }
     server.vm.run("show config")?.contains("(not shown)")?;
-    // A key that is not the certificate's: the document is not in force, and TLS is not spoken with another.
+    // A key that does not match the certificate: the document is not used, and no other certificate is served.
     let elsewhere = tempfile::tempdir()?;
     let (_, other) = make_pair(elsewhere.path())?;
     let mismatch = document.replace(&secret, &std::fs::read_to_string(other)?);
@@ -192,7 +191,7 @@ fn the_operators_certificate_is_served_and_a_bad_one_is_not_replaced_by_nothing(
     Ok(())
 }
 
-/// Handshakes that are begun as fast as the host can, beside echoes over UDP and an honest client.
+/// A flood of new handshakes, beside UDP echoes and an honest client.
 #[test]
 fn a_flood_of_handshakes_stops_neither_echoes_nor_honest_clients() -> Result<()> {
     let server = start(spec()?.config(&format!("{TLS}[services]\nudp_echo = true\n")))?;
@@ -220,11 +219,11 @@ fn a_flood_of_handshakes_stops_neither_echoes_nor_honest_clients() -> Result<()>
     sleep(Duration::from_millis(300));
     let (mut echoed, mut slowest) = (0, Duration::ZERO);
     for number in 0..200u32 {
-        let asked = Instant::now();
+        let sent = Instant::now();
         udp.send(&number.to_be_bytes())?;
         let mut answer = [0; 4];
         echoed += u32::from(udp.recv(&mut answer).is_ok_and(|len| len == 4));
-        slowest = slowest.max(asked.elapsed());
+        slowest = slowest.max(sent.elapsed());
     }
     let (good, said) = server.curl(&["--insecure"], "/healthz")?;
     let handshakes: usize = flood.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
@@ -235,10 +234,10 @@ fn a_flood_of_handshakes_stops_neither_echoes_nor_honest_clients() -> Result<()>
     Ok(())
 }
 
-/// Clients that never end their handshakes hold every place; an honest one is served all the same, and they are
-/// gone after five seconds.
+/// Clients with unfinished handshakes take all connection slots. An honest client is still served, and the stalled ones
+/// are dropped after five seconds.
 #[test]
-fn handshakes_that_stall_keep_nobody_out() -> Result<()> {
+fn stalled_handshakes_do_not_block_other_clients() -> Result<()> {
     let mut server = start(spec()?.config(TLS))?;
     let hello = client_hello()?;
     let mut stalled = Vec::new();
@@ -248,22 +247,22 @@ fn handshakes_that_stall_keep_nobody_out() -> Result<()> {
         stalled.push(client);
         sleep(Duration::from_millis(20));
     }
-    let asked = Instant::now();
+    let start = Instant::now();
     let (good, said) =
         server.curl(&["--insecure", "--retry", "5", "--retry-all-errors"], "/healthz")?;
     ensure!(good && said.starts_with("ok\n"), "an honest client beside stalled ones: {said}");
-    ensure!(asked.elapsed() < Duration::from_secs(6), "it took {:?}", asked.elapsed());
+    ensure!(start.elapsed() < Duration::from_secs(6), "the request took {:?}", start.elapsed());
     for client in &mut stalled {
         client.set_read_timeout(Some(Duration::from_secs(10)))?;
         let end = client.read(&mut [0; 64]);
         ensure!(end.as_ref().is_ok_and(|n| *n <= 64) || end.is_err());
     }
-    ensure!(asked.elapsed() < Duration::from_secs(12), "they were there for {:?}", asked.elapsed());
+    ensure!(start.elapsed() < Duration::from_secs(12), "they stayed for {:?}", start.elapsed());
     server.vm.run("show refused")?.contains("tls_timeout")?;
     Ok(())
 }
 
-/// The first flight of an OpenSSL client, caught by a listener of ours.
+/// The ClientHello of an OpenSSL client, captured by a listener.
 fn client_hello() -> Result<Vec<u8>> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?.to_string();
@@ -285,7 +284,8 @@ fn client_hello() -> Result<Vec<u8>> {
     Ok([&head[..], &hello].concat())
 }
 
-/// A certificate with its issuers is longer than other lines; it is set on the console, and served after a reboot.
+/// A certificate with its issuers, which exceeds the usual line length, is set on the console, and served after a
+/// reboot.
 #[test]
 fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
     let directory = tempfile::tempdir()?;
@@ -295,9 +295,9 @@ fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), config_disk(Some("[system]\nhostname = \"a\"\n"))?)?;
     let mut vm = boot(spec()?.disk(keeps_configuration(disk.path())))?;
-    // Eight of them: the first is the key's.
+    // Eight certificates, of which the first matches the key.
     let chain = line(&certificate)?.repeat(8);
-    ensure!(chain.len() > 4096, "too short to be a case: {}", chain.len());
+    ensure!(chain.len() > 4096, "the chain is too short for this case: {}", chain.len());
     vm.run(&format!("set http.certificate {}", chain.trim()))?.lacks("error")?;
     let secret = line(&key)?;
     vm.run(&format!("set http.key {}", secret.trim()))?.lacks("error")?.lacks(secret.trim())?;
@@ -306,7 +306,7 @@ fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
     vm.run("save")?.contains("saved")?;
     vm.kill();
     let mut server = start(spec()?.disk(keeps_configuration(disk.path())))?;
-    ensure!(server.told("certificate_of")? == "configuration");
+    ensure!(server.tls_value("certificate_of")? == "configuration");
     let (good, said) = server.curl(&["--cacert", &certificate], "/healthz")?;
     ensure!(good && said == "ok\n", "{said}");
     let (_, metrics) = server.curl(&["--cacert", &certificate], "/metrics")?;

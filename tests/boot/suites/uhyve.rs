@@ -1,5 +1,5 @@
-//! The image for uhyve: on a model of uhyve, in a machine of QEMU's that is made up as uhyve makes one, and in uhyve
-//! itself where KVM works.
+//! The image for uhyve: on a model of uhyve, in a QEMU machine that is set up like a uhyve machine, and in uhyve itself
+//! if KVM works.
 
 mod real;
 
@@ -13,11 +13,11 @@ use launch::uhyve::{Machine, Pretended};
 
 const APPLIANCE: &str = "10.9.0.1";
 const APPLIANCE_6: &str = "fd09::1";
-/// What the first line of a console that is ready says.
+/// The prompt, which shows that the console is ready.
 const READY: &str = "isthmus> ";
 
-/// A machine at 10.9.0.1 and fd09::1, by what stands behind `--` or by the file that is mapped, and a peer that knows
-/// it.
+/// Starts a machine at 10.9.0.1 and fd09::1, configured by its arguments or by a mapped file, and a peer on its
+/// network.
 fn pair(machine: Machine, config: Option<&str>) -> Result<(Pretended, Peer)> {
     let peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
     let image = named_file("ISTHMUS_UHYVE")?;
@@ -35,7 +35,7 @@ fn addresses() -> String {
     format!("isthmus.net.0.address={APPLIANCE}/24,{APPLIANCE_6}/64")
 }
 
-/// Waits until HTTP's answer to a request has a text in it.
+/// Sends an HTTP request, and waits for a text in the reply.
 fn http(peer: &mut Peer, request: &str, wanted: &str) -> Result<()> {
     let server: SocketAddr = format!("{APPLIANCE}:80").parse()?;
     peer.request(1, server, request.as_bytes(), wanted.as_bytes())?;
@@ -46,8 +46,8 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {APPLIANCE}\r\n\r\n")
 }
 
-/// uhyve has nothing to say of what the image did, and the machine is still there.
-fn is_content(machine: &Pretended) -> Result<()> {
+/// Checks that the uhyve model reports no fault of the image, and still runs.
+fn reports_no_fault(machine: &Pretended) -> Result<()> {
     let output = machine.output();
     ensure!(!output.contains("uhyve complains"), "{output}");
     ensure!(!output.contains("uhyve ends"), "{output}");
@@ -55,17 +55,17 @@ fn is_content(machine: &Pretended) -> Result<()> {
 }
 
 #[test]
-fn it_boots_and_is_reached_by_its_network() -> Result<()> {
+fn image_boots_and_is_reached_over_the_network() -> Result<()> {
     let (mut machine, mut peer) = pair(arguments(&["--", &addresses()]), None)?;
     for (address, length) in [(APPLIANCE, 0), (APPLIANCE, 1400), (APPLIANCE_6, 64)] {
         peer.ping(address, length)?;
     }
     http(&mut peer, &get("/healthz"), "200 OK")?;
     http(&mut peer, &get("/status"), "\"boot\":\"uhyve\"")?;
-    // The MTU with which nothing is cut off, and an address that is not the TAP device's own.
+    // The MTU avoids truncated frames, and the MAC address differs from the TAP device's.
     http(&mut peer, &get("/api/interfaces"), "5e:11:a2:33:44:55")?;
     http(&mut peer, &get("/api/interfaces"), "1486")?;
-    // A loop that halts is woken by the device's line; else it would be by its clock, a quarter of a second later.
+    // The device's interrupt wakes a halted loop. Otherwise its timer would, a quarter of a second later.
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(300));
         let took = peer.ping(APPLIANCE, 64)?;
@@ -74,29 +74,29 @@ fn it_boots_and_is_reached_by_its_network() -> Result<()> {
     let counters = machine.counters()?;
     ensure!(counters.contains("cut 0\n"), "{counters}");
     ensure!(!counters.contains("interrupts 0\n"), "{counters}");
-    is_content(&machine)
+    reports_no_fault(&machine)
 }
 
 #[test]
-fn a_mapped_file_configures_it() -> Result<()> {
+fn mapped_file_configures_the_image() -> Result<()> {
     let config = format!(
         "[system]\nhostname = \"strait\"\n[[net]]\naddress = [\"{APPLIANCE}/24\", \"{APPLIANCE_6}/64\"]\n"
     );
     let (machine, mut peer) = pair(Machine::default(), Some(&config))?;
     peer.ping(APPLIANCE, 64)?;
     http(&mut peer, &get("/status"), "strait")?;
-    is_content(&machine)
+    reports_no_fault(&machine)
 }
 
 #[test]
-fn what_cannot_be_read_is_told_and_closes() -> Result<()> {
+fn unreadable_configuration_file_is_reported() -> Result<()> {
     let config = format!("# {}\n[system]\nhostname = \"strait\"\n", "x".repeat(70_000));
     let (machine, mut peer) = pair(arguments(&[&addresses()]), Some(&config))?;
     peer.ping(APPLIANCE, 64)?;
     let output = machine.output();
-    ensure!(output.contains("/isthmus.toml: the file has more than the 65536 bytes"), "{output}");
+    ensure!(output.contains("/isthmus.toml: the file has more than 65536 bytes"), "{output}");
     ensure!(output.contains("/isthmus.toml line 1"), "{output}");
-    is_content(&machine)
+    reports_no_fault(&machine)
 }
 
 #[test]
@@ -105,11 +105,11 @@ fn all_processors_come_up() -> Result<()> {
     let (machine, mut peer) = pair(machine, None)?;
     peer.ping(APPLIANCE, 64)?;
     http(&mut peer, &get("/status"), "\"cpus\":3")?;
-    is_content(&machine)
+    reports_no_fault(&machine)
 }
 
 #[test]
-fn it_says_when_there_is_too_little_memory() -> Result<()> {
+fn too_little_memory_is_reported() -> Result<()> {
     let peer = Peer::new(&["10.9.0.2/24"])?;
     let (image, models) = (named_file("ISTHMUS_UHYVE")?, named_file("ISTHMUS_MODELS")?);
     let machine = Machine { memory: 16 << 20, ..Machine::default() };
@@ -119,5 +119,5 @@ fn it_says_when_there_is_too_little_memory() -> Result<()> {
     Ok(())
 }
 
-/// How long the real one may take for what it is asked.
+/// How long the real uhyve may take to print an expected text.
 const PATIENCE: Duration = Duration::from_secs(30);

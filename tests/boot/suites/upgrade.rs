@@ -1,5 +1,5 @@
-//! Releases that are written into the slots of a disk, and started: what comes up counts, what does not is followed by
-//! what ran before. From UEFI firmware, on the disk that `./isthmus image qcow2` makes.
+//! Upgrades: releases are written into the slots of a disk and started on trial. A ready release is confirmed, any
+//! other is rolled back. Runs with UEFI firmware, on the disk that `./isthmus image qcow2` makes.
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use object::elf::{FileHeader64, PT_LOAD};
 use object::endian::LittleEndian;
 use object::read::elf::{FileHeader, ProgramHeader};
 
-/// What firmware and a start of the appliance may take, beside others.
+/// Time limit for firmware and a boot of the appliance, on a busy host.
 const START: Duration = Duration::from_secs(120);
 
-/// When releases are made here: after the commit that the image under test is of, which is taken for none later.
+/// Time stamp of releases here, later than the commit of the image under test, because older releases are refused.
 const LATER: u64 = 4_000_000_000;
 
 fn key() -> SigningKey {
@@ -27,8 +27,8 @@ fn image() -> Result<Vec<u8>> {
     Ok(std::fs::read(named_file("ISTHMUS_IMAGE")?)?)
 }
 
-/// The image with other bytes where it is entered.
-fn entered(bytes: &[u8]) -> Result<Vec<u8>> {
+/// The image with these bytes at its PVH entry point.
+fn with_entry(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut image = image()?;
     let at = {
         let data = &image[..];
@@ -56,7 +56,7 @@ fn entered(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(image)
 }
 
-/// What a server does with a request.
+/// A server's reply to a request.
 #[derive(Clone)]
 struct Answer {
     header: String,
@@ -64,14 +64,14 @@ struct Answer {
     then: Then,
 }
 
-/// What comes behind the body.
+/// The server's behaviour after the body.
 #[derive(Clone, Copy)]
 enum Then {
-    /// The end of the connection.
+    /// Closes the connection.
     Ends,
-    /// Nothing, for as long as the client waits.
+    /// Sends nothing until the client closes.
     Waits,
-    /// Zeros, for as long as the client takes them.
+    /// Sends zeros until the client closes.
     GoesOn,
 }
 
@@ -87,13 +87,13 @@ impl Answer {
     }
 }
 
-/// An HTTP server that gives this answer to everybody; what to say to `upgrade`.
+/// Starts an HTTP server that sends this reply to every request. Returns the URL for `upgrade`.
 fn serve(answer: Answer) -> Result<String> {
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = server.local_addr()?.port();
     std::thread::spawn(move || {
         for stream in server.incoming().map_while(Result::ok) {
-            // Whoever goes away in the middle is not of interest here.
+            // Errors of aborted downloads are ignored.
             let _ = reply(stream, &answer);
         }
     });
@@ -116,7 +116,7 @@ fn reply(mut stream: TcpStream, answer: &Answer) -> Result<()> {
     }
 }
 
-/// A machine with a disk of its own.
+/// A machine with an installed disk.
 struct Installed {
     _directory: tempfile::TempDir,
     disk: Disk,
@@ -135,13 +135,13 @@ impl Installed {
         spec.memory(256).nic(Nic::user()).reboots()
     }
 
-    /// Boots, and takes releases.
+    /// Boots, and sets the upgrade key.
     fn boot(&self) -> Result<Vm> {
-        self.take_releases(boot(self.spec())?)
+        self.set_upgrade_key(boot(self.spec())?)
     }
 
-    /// Has releases taken that are signed with [`key`], also after the next start.
-    fn take_releases(&self, mut vm: Vm) -> Result<Vm> {
+    /// Sets and saves the upgrade key, so that releases signed with [`key`] are accepted.
+    fn set_upgrade_key(&self, mut vm: Vm) -> Result<Vm> {
         has_its_address(&mut vm)?;
         let line = public(&key());
         let digits = line.split('"').nth(1).context("a key")?;
@@ -162,7 +162,7 @@ fn has_its_address(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Orders an upgrade, and waits until what is started by it has its console.
+/// Runs `upgrade`, and waits until the started release has its console.
 fn upgrade(vm: &mut Vm, from: &str) -> Result<()> {
     // A lease is probed for half a second before it is used.
     has_its_address(vm)?;
@@ -173,13 +173,13 @@ fn upgrade(vm: &mut Vm, from: &str) -> Result<()> {
     Ok(())
 }
 
-/// `show upgrade`: what runs, whether on trial, and what failed.
+/// `show upgrade`: the running slot, whether it is on trial, and a failed slot.
 fn slots(vm: &mut Vm) -> Result<serde_json::Value> {
     vm.run("show upgrade --json")?.json()
 }
 
 #[test]
-fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
+fn release_runs_on_trial_and_is_confirmed_when_ready() -> Result<()> {
     let machine = Installed::new()?;
     let mut vm = machine.boot()?;
     let shown = slots(&mut vm)?;
@@ -192,13 +192,13 @@ fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
     vm.run("show version")?.contains("kept")?;
     vm.run("show log")?.contains("slot a (first) is on trial")?;
     vm.run(&format!("upgrade {first}"))?.contains("on trial")?;
-    // It counts by itself after half a minute.
+    // It is confirmed automatically after half a minute.
     vm.wait_for_within("slot a is confirmed", START)?;
     vm.reboot()?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "a" && shown["trial"] == false, "{shown:#}");
 
-    // The next goes into the other slot, and counts at once if the operator says so.
+    // The next release goes into the other slot, and the operator confirms it at once.
     let second = serve(Answer::file(sign(&image()?, LATER + 200, "second", &key())))?;
     upgrade(&mut vm, &second)?;
     vm.run("upgrade confirm")?.contains("the running release is confirmed")?;
@@ -209,7 +209,7 @@ fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "b" && shown["trial"] == false, "{shown:#}");
     ensure!(shown["slots"][0]["version"] == "first", "{shown:#}");
-    // An older one is taken by force only.
+    // An older release needs `force`.
     has_its_address(&mut vm)?;
     vm.run(&format!("upgrade {first}"))?.contains("older than the running release")?;
     upgrade(&mut vm, &format!("{first} force"))?;
@@ -217,9 +217,9 @@ fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
     Ok(())
 }
 
-/// A release that carries its configuration, and a plain one after it: what was in force goes along.
+/// A release with a configuration in its image, and a plain one after it, which keeps the configuration in force.
 #[test]
-fn a_configuration_in_the_image_is_taken_along() -> Result<()> {
+fn configuration_in_the_image_is_kept_by_an_upgrade() -> Result<()> {
     let machine = Installed::new()?;
     let key_line = public(&key());
     let document = format!(
@@ -229,14 +229,14 @@ fn a_configuration_in_the_image_is_taken_along() -> Result<()> {
     let carries = launch::image::configured(&image()?, &document)?;
     let first = serve(Answer::file(sign(&carries, LATER + 100, "carries", &key())))?;
     let plain = serve(Answer::file(sign(&image()?, LATER + 200, "plain", &key())))?;
-    // The VMM's document is there once, and nothing is saved.
+    // The VMM's document exists only for this boot, and no settings are saved.
     let mut vm = boot(machine.spec().config(&format!("[system]\n{key_line}\n")))?;
     has_its_address(&mut vm)?;
     upgrade(&mut vm, &first)?;
     vm.run("upgrade confirm")?.contains("the running release is confirmed")?;
     vm.wait_for("slot a is confirmed")?;
     drop(vm);
-    // Without a disk that keeps it, it would be lost.
+    // Without a configuration disk the settings would be lost.
     let nowhere = ["-fw_cfg", "name=opt/isthmus/config-disk,string=none"];
     let mut vm = boot(machine.spec().extra(nowhere))?;
     has_its_address(&mut vm)?;
@@ -246,12 +246,12 @@ fn a_configuration_in_the_image_is_taken_along() -> Result<()> {
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "b" && shown["trial"] == true, "{shown:#}");
     drop(vm);
-    // The trial has failed, and what ran before is there again.
+    // The trial has failed, and the previous release runs again.
     let mut vm = boot(machine.spec())?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "a" && shown["failed"] == "b", "{shown:#}");
     has_its_address(&mut vm)?;
-    // A disk keeps it: it counts by itself.
+    // With a configuration disk the release is confirmed automatically.
     upgrade(&mut vm, &plain)?;
     vm.run("show version")?.contains("carried")?;
     vm.run("show exports")?.contains("mine")?.contains("10.0.0.7/32")?.lacks("everybody")?;
@@ -259,7 +259,7 @@ fn a_configuration_in_the_image_is_taken_along() -> Result<()> {
     Ok(())
 }
 
-/// A client has a whole disk, and makes it look like the one that the machine boots from.
+/// A client has a whole disk as a volume, and copies the layout of the boot disk to it.
 #[test]
 fn a_disk_that_imitates_the_boot_disk_is_a_volume_and_has_no_slots() -> Result<()> {
     let machine = Installed::new()?;
@@ -267,7 +267,7 @@ fn a_disk_that_imitates_the_boot_disk_is_a_volume_and_has_no_slots() -> Result<(
     let mut qemu_img = std::process::Command::new("qemu-img");
     qemu_img.args(["convert", "-O", "raw"]).arg(named_file("ISTHMUS_QCOW2")?).arg(&file);
     launch::command::run(&mut qemu_img)?;
-    // So that firmware cannot boot it: the file system of its first partition is gone.
+    // The file system of the first partition is erased, so that firmware does not boot from it.
     let write = std::fs::File::options().write(true).open(&file)?;
     std::os::unix::fs::FileExt::write_all_at(&write, &[0; 64 << 10], 1 << 20)?;
     let mut vm = machine.boot()?;
@@ -291,27 +291,27 @@ fn a_disk_that_imitates_the_boot_disk_is_a_volume_and_has_no_slots() -> Result<(
 }
 
 #[test]
-fn what_does_not_come_up_is_followed_by_what_ran_before() -> Result<()> {
+fn release_that_does_not_start_is_rolled_back() -> Result<()> {
     let machine = Installed::new()?;
     let mut vm = machine.boot()?;
-    // An instruction that is none, and no handler for it: the machine starts anew.
+    // An invalid opcode without an exception handler resets the machine.
     let broken =
-        serve(Answer::file(sign(&entered(&[0x0f, 0x0b])?, LATER + 100, "broken", &key())))?;
+        serve(Answer::file(sign(&with_entry(&[0x0f, 0x0b])?, LATER + 100, "broken", &key())))?;
     upgrade(&mut vm, &broken)?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
     vm.run("show log")?.contains("the trial of slot a (broken) failed")?;
     vm.run("show version")?.contains("kept")?;
-    // It is told once.
+    // The failure is reported once.
     vm.reboot()?;
     let shown = slots(&mut vm)?;
     ensure!(shown["failed"] == serde_json::Value::Null, "{shown:#}");
-    // What is good is taken all the same.
+    // A good release is still accepted.
     let good = serve(Answer::file(sign(&image()?, LATER + 200, "good", &key())))?;
     upgrade(&mut vm, &good)?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "a" && shown["trial"] == true, "{shown:#}");
-    // The power fails before it counts.
+    // A power failure before the release is confirmed.
     drop(vm);
     let mut vm = boot(machine.spec())?;
     let shown = slots(&mut vm)?;
@@ -320,7 +320,7 @@ fn what_does_not_come_up_is_followed_by_what_ran_before() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
+fn unsigned_or_incomplete_releases_are_refused() -> Result<()> {
     let machine = Installed::new()?;
     let mut vm = machine.boot()?;
     let good = sign(&image()?, LATER + 100, "good", &key());
@@ -357,11 +357,11 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
         (missing, "404 Not Found"),
         (pieces, "Transfer-Encoding"),
     ];
-    for (answer, told) in trials {
+    for (answer, message) in trials {
         let from = serve(answer)?;
-        vm.run(&format!("upgrade {from}"))?.contains("error")?.contains(told)?;
+        vm.run(&format!("upgrade {from}"))?.contains("error")?.contains(message)?;
     }
-    // Ctrl-C, while the rest of it is waited for.
+    // Ctrl-C cancels a stalled download.
     vm.serial.send(format!("upgrade {}\r", serve(stalls)?).as_bytes())?;
     vm.wait_for("into slot a")?;
     vm.press("\x03")?.contains("cancelled")?;
@@ -379,13 +379,13 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
     let mut vm = boot(machine.spec())?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "the disk's own image", "{shown:#}");
-    ensure!(shown["slots"][0]["version"] == "", "half a release is none: {shown:#}");
+    ensure!(shown["slots"][0]["version"] == "", "an incomplete release is listed: {shown:#}");
     Ok(())
 }
 
-/// An image that runs, on a network that it does not see: it is not what an operator could reach.
+/// A release that runs without a network link, so that no operator could reach it.
 #[test]
-fn what_comes_up_without_its_network_is_followed_by_what_ran_before() -> Result<()> {
+fn release_without_network_is_rolled_back() -> Result<()> {
     let machine = Installed::new()?;
     let mut vm = machine.boot()?;
     let release = serve(Answer::file(sign(&image()?, LATER + 100, "deaf", &key())))?;
@@ -407,7 +407,7 @@ fn what_comes_up_without_its_network_is_followed_by_what_ran_before() -> Result<
     Ok(())
 }
 
-/// The machine of a server: an NVMe drive, larger than what was written to it, and no virtio device.
+/// A server with an NVMe drive, which is larger than the image written to it, and without virtio devices.
 #[test]
 fn an_installed_nvme_drive_boots_keeps_the_configuration_and_is_upgraded() -> Result<()> {
     let mut machine = Installed::new()?;
@@ -421,7 +421,7 @@ fn an_installed_nvme_drive_boots_keeps_the_configuration_and_is_upgraded() -> Re
         let spec = Spec::new(Boot::OwnDisk(machine.disk.clone())).firmware(Firmware::Ovmf);
         spec.memory(256).nic_of(NicModel::E1000e, Nic::user()).reboots()
     };
-    let mut vm = machine.take_releases(boot(spec())?)?;
+    let mut vm = machine.set_upgrade_key(boot(spec())?)?;
     vm.run("show devices")?.contains("NVMe")?.lacks("virtio")?;
     let disks = vm.run("show disks --json")?.json()?;
     ensure!(disks[0]["use"] == "boot", "{disks:#}");
@@ -437,28 +437,29 @@ fn an_installed_nvme_drive_boots_keeps_the_configuration_and_is_upgraded() -> Re
     Ok(())
 }
 
-/// An image that hangs before it can do anything: the machine's watchdog resets it.
+/// The machine's watchdog resets a release that hangs at its first instruction.
 fn a_watchdog_ends_a_trial_that_hangs(device: [&str; 2], name: &str) -> Result<()> {
     let machine = Installed::new()?;
-    let mut vm = machine.take_releases(boot(machine.spec().extra(device))?)?;
+    let mut vm = machine.set_upgrade_key(boot(machine.spec().extra(device))?)?;
     let shown = slots(&mut vm)?;
     ensure!(shown["watchdog"] == name && shown["watchdog_seconds"] == 0, "{shown:#}");
-    // A jump to itself.
-    let hangs = serve(Answer::file(sign(&entered(&[0xeb, 0xfe])?, LATER + 100, "hangs", &key())))?;
+    // An endless loop.
+    let hangs =
+        serve(Answer::file(sign(&with_entry(&[0xeb, 0xfe])?, LATER + 100, "hangs", &key())))?;
     vm.serial.send(format!("upgrade {hangs}\r").as_bytes())?;
     vm.wait_for_within("written, and read back; restarting", START)?;
-    // The front end gives it two minutes, and TCO counts them twice.
+    // The boot stub sets two minutes, and TCO counts them twice.
     vm.wait_for_within("slot a did not come up", Duration::from_secs(400))?;
     vm.wait_for_within(" ready", START)?;
     vm.wait_ready()?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
-    // It is let rest when it is not wanted, and watches what runs when it is.
+    // The watchdog is off unless `system.watchdog` sets a timeout.
     ensure!(shown["watchdog_seconds"] == 0, "{shown:#}");
     vm.run("set system.watchdog 5")?.contains("now")?;
     let shown = slots(&mut vm)?;
     ensure!(shown["watchdog_seconds"] == 5, "{shown:#}");
-    // Longer than that passes while it is seen to.
+    // The appliance runs for longer than the timeout, because it keeps the watchdog alive.
     has_its_address(&mut vm)?;
     vm.run("ping 10.0.2.2 15")?.contains("15 of 15")?;
     Ok(())

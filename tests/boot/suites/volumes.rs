@@ -15,7 +15,7 @@ fn disk(mib: u64, first: &[u8]) -> Result<NamedTempFile> {
     Ok(file)
 }
 
-/// A machine with a network: without one nothing is exported.
+/// A machine with a network interface, because without one no volumes are exported.
 fn machine() -> Result<Spec> {
     Ok(spec()?.nic(Nic::user()))
 }
@@ -37,7 +37,7 @@ fn volumes(vm: &mut Vm) -> Result<Vec<(String, u64)>> {
 }
 
 #[test]
-fn volumes_are_made_grow_and_go_and_are_there_after_a_reboot() -> Result<()> {
+fn volumes_are_created_grown_and_deleted_and_survive_a_reboot() -> Result<()> {
     let disk = disk(64, &[])?;
     let mut vm = with(&disk)?;
     vm.run("volume create a size=8MiB disk=0")?.contains("volume a has 8MiB on disk 0")?;
@@ -58,13 +58,16 @@ fn volumes_are_made_grow_and_go_and_are_there_after_a_reboot() -> Result<()> {
 }
 
 #[test]
-fn what_is_on_a_disk_is_not_touched_without_force() -> Result<()> {
+fn data_on_a_disk_are_not_overwritten_without_force() -> Result<()> {
     let disk = disk(16, &[7; 4096])?;
     let mut vm = with(&disk)?;
     vm.run("volume create a size=1MiB disk=0")?.contains("error")?.contains("force")?;
     drop(vm);
     let bytes = std::fs::read(disk.path())?;
-    ensure!(bytes[..4096] == [7; 4096] && bytes[4096..].iter().all(|&byte| byte == 0), "touched");
+    ensure!(
+        bytes[..4096] == [7; 4096] && bytes[4096..].iter().all(|&byte| byte == 0),
+        "the disk was written to"
+    );
     let mut vm = with(&disk)?;
     vm.run("volume create a size=1MiB disk=0 force")?.contains("volume a has 1MiB")?;
     drop(vm);
@@ -77,7 +80,7 @@ fn what_is_on_a_disk_is_not_touched_without_force() -> Result<()> {
     vm.run("show log")?.contains("damaged table of volumes")?;
     vm.run("volume create b size=1MiB disk=0")?.contains("error")?.contains("damaged")?;
     drop(vm);
-    ensure!(std::fs::read(disk.path())? == bytes, "a damaged table was touched");
+    ensure!(std::fs::read(disk.path())? == bytes, "a damaged table was overwritten");
     Ok(())
 }
 
@@ -92,13 +95,13 @@ fn volumes_of_the_configuration_are_made_and_exported() -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    ensure!(volumes(&mut vm)? == [("data".into(), 6)], "made");
+    ensure!(volumes(&mut vm)? == [("data".into(), 6)], "the volume was not created");
     vm.run("export list json")?.contains("\"volume\":\"data\"")?;
     Ok(())
 }
 
 #[test]
-fn exports_change_while_it_runs_and_save_keeps_them() -> Result<()> {
+fn exports_change_at_run_time_and_stay_in_the_configuration() -> Result<()> {
     let mut vm = boot(machine()?.append("isthmus.volume.0.size=1MiB"))?;
     vm.run("volume create scratch size=2MiB")?.contains("in force now")?;
     vm.run("export add own/%SESSNAME% volume=scratch ro sessions=h1,h2")?.contains("in force")?;
@@ -129,8 +132,8 @@ fn exports_change_while_it_runs_and_save_keeps_them() -> Result<()> {
     Ok(())
 }
 
-/// SIGKILL ends QEMU at a random moment around each change. What QEMU has handed to the host stays, so
-/// that this cuts between requests; cuts within one are tried by the engine's own tests.
+/// SIGKILL ends QEMU at a random moment around each change. Requests that QEMU has passed to the host complete, so
+/// these cuts are between requests. The storage engine's tests cover cuts within a request.
 #[test]
 fn a_power_cut_leaves_a_change_done_or_not_done() -> Result<()> {
     let disk = disk(64, &[])?;
@@ -155,14 +158,14 @@ fn a_power_cut_leaves_a_change_done_or_not_done() -> Result<()> {
     Ok(())
 }
 
-/// What the console, log and reports say of mirrors, and what helps.
+/// The console and the log report faults of mirrors, with the remedy.
 #[test]
-fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
+fn mirrors_report_faults_and_remedies() -> Result<()> {
     const DOCUMENT: &str = "\
 [[volume]]\nname = \"a\"\nsize = \"256MiB\"\n[[volume]]\nname = \"b\"\nsize = \"256MiB\"
 [[mirror]]\nname = \"safe\"\nmembers = [\"a\", \"b\"]\ntimeout_ms = 700\n";
     const REMEDY: &str = "mirror create safe a b force";
-    // The copy of so large members is not over when the next command comes.
+    // The members are so large that their copy still runs at the next command.
     let mut vm = boot(machine()?.memory(1024).config(DOCUMENT))?;
     let deadline = SystemTime::now() + Duration::from_secs(60);
     while !vm.run("mirror list")?.text.contains("the members are not of one mirror") {
@@ -172,13 +175,13 @@ fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
     vm.run("mirror force safe")?.contains(REMEDY)?.lacks("built-in default")?;
     vm.run("mirror create safe b a force")?.contains(REMEDY)?;
     vm.run(REMEDY)?.contains("in force now")?;
-    // It is refused from the first moment on: until its members were looked at, and while they are not in sync.
+    // Removal is refused until the members have been examined, and while they are not in sync.
     loop {
-        let said = vm.run("mirror remove safe")?.lacks("in force now")?.text.clone();
-        if said.contains("is not in sync") && said.contains("are not copied to it") {
+        let reply = vm.run("mirror remove safe")?.lacks("in force now")?.text.clone();
+        if reply.contains("is not in sync") && reply.contains("are not copied to it") {
             break;
         }
-        ensure!(said.contains("is not known yet"), "{said}");
+        ensure!(reply.contains("is not known yet"), "{reply}");
         ensure!(SystemTime::now() < deadline, "{}", vm.run("mirror list")?.text);
     }
     let deadline = SystemTime::now() + Duration::from_secs(60);
@@ -197,9 +200,9 @@ fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
     Ok(())
 }
 
-/// A mirror takes the space that its members have got, at once and for good.
+/// A mirror grows to the size of its grown members at run time, and keeps the size after a power cut.
 #[test]
-fn a_mirror_grows_after_its_members_and_is_so_large_after_a_power_cut() -> Result<()> {
+fn mirror_grows_after_its_members_and_keeps_its_size_after_a_power_cut() -> Result<()> {
     let disks = [disk(64, &[])?, disk(64, &[])?];
     let words = "isthmus.volume.0.name=pa isthmus.volume.0.size=8MiB isthmus.volume.0.disk=0 \
         isthmus.volume.1.name=pb isthmus.volume.1.size=8MiB isthmus.volume.1.disk=1";
@@ -255,7 +258,7 @@ fn a_mirror_grows_after_its_members_and_is_so_large_after_a_power_cut() -> Resul
     Ok(())
 }
 
-/// Whether all of these volumes are there.
+/// Whether all of these volumes are online.
 fn volumes_named(vm: &mut Vm, names: [&str; 2]) -> Result<bool> {
     let list = vm.run("volume list json")?.json()?;
     let there = |name: &str| {

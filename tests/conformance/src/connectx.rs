@@ -1,4 +1,4 @@
-//! Two functions of ConnectX, each a model in a machine of its own, with their providers.
+//! Two ConnectX models, each in a machine of its own, with their providers.
 
 use crate::fixture::{Fixture, Offers};
 use core::net::IpAddr;
@@ -10,7 +10,7 @@ use verbs::{AddressVector, RdmaDevice};
 pub struct ConnectXPair(Pair);
 
 impl ConnectXPair {
-    /// Two nodes, over IPv4 or IPv6.
+    /// Creates two nodes with IPv4 or IPv6 addresses.
     pub fn new(seed: u64, v6: bool) -> Self {
         ConnectXPair(Pair::new(seed, v6))
     }

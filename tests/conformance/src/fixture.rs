@@ -1,35 +1,35 @@
-//! What a kind of device has to come with to be tested.
+//! The fixture that a kind of device needs for the tests.
 
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use verbs::{AddressVector, RdmaDevice};
 
-/// What not every provider has. All else is expected of each.
+/// Optional features of a provider. All others are required.
 #[derive(Clone, Copy, Debug)]
 pub struct Offers {
     /// Unreliable datagrams.
     pub datagrams: bool,
-    /// A number of retries after RNR NAKs, after which a queue pair fails. (Without it, a receiver that is
-    /// not ready is waited for as long as the connection stands.)
+    /// A limit of RNR retries, after which a queue pair fails. (Without it, a sender waits for a receiver as long as
+    /// the connection exists.)
     pub rnr_retries: bool,
 }
 
-/// Two devices of one kind, nodes 0 and 1, that reach each other.
+/// Two connected devices of one kind, nodes 0 and 1.
 pub trait Fixture {
-    /// What they have beside what each has.
+    /// Optional features of the devices.
     fn offers(&self) -> Offers;
     /// The device of a node.
     fn device(&mut self, node: usize) -> &mut dyn RdmaDevice;
-    /// The address by which a node's device is known.
+    /// The IP address of a node's device.
     fn address(&self, node: usize) -> IpAddr;
-    /// The way from a node to the other.
+    /// The address vector from a node to the other.
     fn way(&self, node: usize) -> AddressVector;
-    /// Memory of a node, exactly `len` bytes.
+    /// Allocates exactly `len` bytes of a node's memory.
     fn memory(&mut self, node: usize, len: usize) -> Window;
-    /// The present.
+    /// The current time.
     fn now(&self) -> Instant;
-    /// Lets the next things happen, but none later than `until`.
+    /// Advances to the next event, at most to `until`.
     fn step(&mut self, until: Instant);
-    /// From now on nothing of what either sends arrives.
+    /// Drops all packets of both nodes from now on.
     fn cut(&mut self);
 }

@@ -1,14 +1,14 @@
-//! A provider that behaves as hardware does, made of any other: everything is late.
+//! A wrapper that makes any provider behave like hardware: all effects are delayed.
 //!
-//! * Changes of a queue pair's state, destruction, the end of registrations and revocations are commands,
-//!   carried out one after the other some time after they were asked for. Requests may be posted meanwhile:
-//!   they stand in their ring, whose doorbell is rung when the state is there.
-//! * A key that is changed by request is a work request of its queue pair: those behind it wait for it.
-//! * Completions are written in batches. A watched completion queue is armed: it raises one event, and is
-//!   armed again when that was taken.
-//! * Events come through a queue of their own, later than what they tell of.
+//! * State transitions of queue pairs, destruction, deregistration and revocation are commands, which execute in order
+//!   some time after the call. Requests may be posted before: they wait in their ring, and its doorbell is rung when
+//!   the state is reached.
+//! * A key change by request is a work request of its queue pair: later requests wait for it.
+//! * Completions are written in batches. A watched completion queue is armed: it raises one event, and is armed again
+//!   when the event was taken.
+//! * Events come through a queue of their own, later than their causes.
 //!
-//! What was given up is the device's until it has said so: a domain is `Busy` that long.
+//! The device owns destroyed objects until their command completes: their domain is `Busy` until then.
 
 use crate::overlay::{Over, Overlay};
 use core::net::{IpAddr, SocketAddr};
@@ -21,20 +21,20 @@ use roce::testing::OverRoce;
 use std::collections::{BTreeMap, VecDeque};
 use verbs::*;
 
-/// How long a command takes at least, a batch of completions, an event; and at most so many times that.
+/// Shortest delays of a command, a batch of completions and an event. A random part of up to `SPREAD` times is added.
 const COMMAND: Duration = Duration::from_micros(30);
 const BATCH: Duration = Duration::from_micros(20);
 const EVENT: Duration = Duration::from_micros(40);
 const SPREAD: u64 = 4;
 
-/// What the device is asked to do.
+/// A command to the device.
 #[derive(Debug)]
 enum Command {
     ReadyToReceive(QpId, ReadyToReceive),
     ReadyToSend(QpId, ReadyToSend),
     Fail(QpId),
     Destroy(QpId, PdId),
-    /// The connection manager has moved the queue pair: its user may know.
+    /// The connection manager has changed the state of the queue pair, which now becomes visible to the user.
     Moved(QpId),
     Revoke(MrId, PdId),
     Deregister(MrId, PdId),
@@ -42,7 +42,7 @@ enum Command {
 }
 
 impl Command {
-    /// The domain that is not free before it is done.
+    /// The domain that is busy until the command completes.
     fn holds(&self) -> Option<PdId> {
         match self {
             Command::Destroy(_, pd) | Command::Revoke(_, pd) | Command::Deregister(_, pd) => {
@@ -53,11 +53,11 @@ impl Command {
     }
 }
 
-/// What stands in a send queue behind its doorbell.
+/// An entry of a send queue whose doorbell was not rung yet.
 #[derive(Debug)]
 enum Held {
     Send(Owned),
-    /// A change of a key, due when what was posted before is done.
+    /// A key change, due when the earlier requests are done.
     Key {
         region: MrId,
         chunk: Option<u16>,
@@ -67,7 +67,7 @@ enum Held {
     },
 }
 
-/// A send request that owns what it refers to.
+/// A send request that owns its payload and windows.
 #[derive(Debug)]
 struct Owned {
     request: SendRequest<'static>,
@@ -105,7 +105,7 @@ impl Owned {
         Owned { request, windows, inline }
     }
 
-    /// Posts it.
+    /// Posts the request.
     fn post(&self, qp: QpId, device: &mut impl Provider) -> Result<(), VerbsError> {
         let payload = match &self.inline {
             Some(bytes) => Payload::Inline(bytes),
@@ -133,18 +133,19 @@ fn own(payload: &Payload<'_>) -> (Vec<Window>, Option<Vec<u8>>) {
 #[derive(Debug)]
 struct Qp {
     init: QpInit,
-    /// The state that was asked for last, and the one that is known to be reached.
-    asked: QpState,
+    /// The last requested state.
+    requested: QpState,
+    /// The last state that is visible as reached.
     reached: QpState,
     connection: Option<ConnectionId>,
     held: VecDeque<Held>,
-    /// Requests handed to the device, and behind the doorbell, but for keys.
+    /// Outstanding requests, posted or waiting for the doorbell, except key changes.
     posted: u32,
 }
 
 #[derive(Debug, Default)]
 struct Cq {
-    /// Written by the device, but not seen yet.
+    /// Completions in a batch that is not visible yet.
     landed: VecDeque<Completion>,
     batch: Option<Instant>,
     seen: VecDeque<Completion>,
@@ -152,7 +153,7 @@ struct Cq {
     armed: bool,
 }
 
-/// A provider that is late.
+/// A provider with delayed effects.
 #[derive(Debug)]
 pub struct Late<P> {
     inner: P,
@@ -164,12 +165,12 @@ pub struct Late<P> {
     commands: VecDeque<(Instant, Command)>,
     events: VecDeque<(Instant, AsyncEvent)>,
     connection_events: VecDeque<(Instant, ConnectionEvent)>,
-    told: VecDeque<(Instant, u32)>,
+    watch_events: VecDeque<(Instant, u32)>,
     connections: BTreeMap<ConnectionId, QpId>,
 }
 
 impl<P: RdmaDevice> Late<P> {
-    /// The provider, late.
+    /// Wraps a provider.
     pub fn new(inner: P) -> Over<Self> {
         Over(Late {
             inner,
@@ -181,12 +182,12 @@ impl<P: RdmaDevice> Late<P> {
             commands: VecDeque::new(),
             events: VecDeque::new(),
             connection_events: VecDeque::new(),
-            told: VecDeque::new(),
+            watch_events: VecDeque::new(),
             connections: BTreeMap::new(),
         })
     }
 
-    /// Some time from now, and not before what was to come at `after`.
+    /// A random time from now, not before `after`.
     fn later(&mut self, least: Duration, after: Option<Instant>) -> Instant {
         let spread = least.as_nanos() as u64 * SPREAD;
         let at = self.now + least + Duration::from_nanos(self.rng.within(0..spread));
@@ -203,13 +204,13 @@ impl<P: RdmaDevice> Late<P> {
         self.qps.get_mut(&qp).ok_or(VerbsError::NoSuchObject)
     }
 
-    /// Lets happen what is due.
+    /// Runs all work that is due.
     fn advance(&mut self) {
         while let Some((at, _)) = self.commands.front()
             && *at <= self.now
             && let Some((_, command)) = self.commands.pop_front()
         {
-            self.carry_out(command);
+            self.execute(command);
         }
         let qps: Vec<QpId> = self.qps.keys().copied().collect();
         for qp in qps {
@@ -219,27 +220,25 @@ impl<P: RdmaDevice> Late<P> {
         self.take_events();
     }
 
-    fn carry_out(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         let moved = match command {
             Command::ReadyToReceive(qp, peer) => (qp, self.inner.ready_to_receive(qp, &peer)),
             Command::ReadyToSend(qp, to) => (qp, self.inner.ready_to_send(qp, &to)),
             Command::Moved(qp) => (qp, Ok(())),
             Command::Fail(qp) => (qp, self.inner.fail_qp(qp)),
-            Command::Destroy(qp, _) => return self.inner.destroy_qp(qp).expect("it is there"),
-            Command::Revoke(region, _) => {
-                return self.inner.revoke_key(region).expect("it is there");
-            }
+            Command::Destroy(qp, _) => return self.inner.destroy_qp(qp).expect("it exists"),
+            Command::Revoke(region, _) => return self.inner.revoke_key(region).expect("it exists"),
             Command::Deregister(region, _) => {
-                return self.inner.deregister(region).expect("it is there");
+                return self.inner.deregister(region).expect("it exists");
             }
             Command::DestroyQueue(cq) => {
-                // Its queue pairs were destroyed by commands before this one.
+                // Earlier commands have destroyed its queue pairs.
                 return self.inner.destroy_cq(cq).expect("nothing uses it");
             }
         };
         let (qp, result) = moved;
         if result.is_err() {
-            // What the device refuses brings the queue pair to error.
+            // A refused command brings the queue pair to the error state.
             let _ = self.inner.fail_qp(qp);
             let at = self.later(EVENT, None);
             self.events.push_back((at, AsyncEvent::QpError(qp)));
@@ -250,12 +249,12 @@ impl<P: RdmaDevice> Late<P> {
         }
     }
 
-    /// Hands the device what stands behind a doorbell, as far as that may be.
+    /// Rings the doorbell: posts waiting requests to the device as far as possible.
     fn ring(&mut self, qp: QpId) {
         while let Some(found) = self.qps.get_mut(&qp)
             && let Some(first) = found.held.front_mut()
         {
-            let state = self.inner.qp_state(qp).expect("it is not destroyed");
+            let state = self.inner.qp_state(qp).expect("the queue pair is not destroyed");
             if state == QpState::Error {
                 self.take_completions();
                 self.flush(qp);
@@ -267,7 +266,7 @@ impl<P: RdmaDevice> Late<P> {
             match first {
                 Held::Send(posted) => {
                     if posted.post(qp, &mut self.inner).is_err() {
-                        // Its ring is full.
+                        // The device's ring is full.
                         return;
                     }
                 }
@@ -282,7 +281,7 @@ impl<P: RdmaDevice> Late<P> {
                             let rng = &mut self.rng;
                             match self.inner.rotate_chunk_key(region, chunk, request, rng) {
                                 Ok(KeyChange::Done(rkey)) => rkey,
-                                // The region was deregistered meanwhile.
+                                // The region was deregistered since the post.
                                 _ => 0,
                             }
                         }
@@ -302,7 +301,7 @@ impl<P: RdmaDevice> Late<P> {
         }
     }
 
-    /// What stands behind the doorbell of a queue pair that has failed ends.
+    /// Flushes the waiting requests of a failed queue pair.
     fn flush(&mut self, qp: QpId) {
         let Some(found) = self.qps.get_mut(&qp) else { return };
         for held in core::mem::take(&mut found.held) {
@@ -332,7 +331,7 @@ impl<P: RdmaDevice> Late<P> {
         let cqs: Vec<CqId> = self.cqs.keys().copied().collect();
         for cq in cqs {
             while let Some(completion) = self.inner.poll_cq(cq) {
-                // Nobody hears of those that are destroyed.
+                // Completions of destroyed queue pairs are dropped.
                 if self.qps.contains_key(&completion.qp) {
                     self.land(cq, completion);
                 }
@@ -347,15 +346,15 @@ impl<P: RdmaDevice> Late<P> {
         }
     }
 
-    /// A queue that is armed, and has something, raises an event.
+    /// Raises an event if a queue is armed and has completions.
     fn raise(&mut self, cq: CqId) {
         let Some(found) = self.cqs.get_mut(&cq) else { return };
         if let (true, false, Some(number)) = (found.armed, found.seen.is_empty(), found.watched_as)
         {
             found.armed = false;
-            let last = self.told.back().map(|(at, _)| *at);
+            let last = self.watch_events.back().map(|(at, _)| *at);
             let at = self.later(EVENT, last);
-            self.told.push_back((at, number));
+            self.watch_events.push_back((at, number));
         }
     }
 
@@ -374,15 +373,15 @@ impl<P: RdmaDevice> Late<P> {
             if let (due, AsyncEvent::QpError(qp)) = self.events[at]
                 && due <= self.now
             {
-                self.heard_of_error(qp);
+                self.note_error(qp);
             }
         }
     }
 
-    /// The driver hears that a queue pair is in error.
-    fn heard_of_error(&mut self, qp: QpId) {
+    /// Makes the error state of a queue pair visible to the user.
+    fn note_error(&mut self, qp: QpId) {
         if let Some(found) = self.qps.get_mut(&qp) {
-            (found.asked, found.reached) = (QpState::Error, QpState::Error);
+            (found.requested, found.reached) = (QpState::Error, QpState::Error);
         }
     }
 }
@@ -473,7 +472,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
     ) -> Result<KeyChange<u32>, VerbsError> {
         self.inner.chunk_key(region, chunk)?;
         if !request.signaled {
-            // Software does it at once.
+            // An inner software provider changes the key at once.
             return self.inner.rotate_chunk_key(region, chunk, request, rng);
         }
         self.change(region, Some(chunk), request)?;
@@ -508,7 +507,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
         let completion = self.cqs.get_mut(&cq)?.seen.pop_front()?;
         if completion.status != Status::Success {
-            self.heard_of_error(completion.qp);
+            self.note_error(completion.qp);
         }
         Some(completion)
     }
@@ -521,11 +520,11 @@ impl<P: RdmaDevice> Overlay for Late<P> {
     }
 
     fn next_watched(&mut self) -> Option<u32> {
-        let (at, number) = *self.told.front()?;
+        let (at, number) = *self.watch_events.front()?;
         if at > self.now {
             return None;
         }
-        self.told.pop_front();
+        self.watch_events.pop_front();
         let again = |cq: &&mut Cq| cq.watched_as == Some(number);
         self.cqs.values_mut().filter(again).for_each(|cq| cq.armed = true);
         Some(number)
@@ -536,9 +535,9 @@ impl<P: RdmaDevice> Overlay for Late<P> {
             return Err(VerbsError::NoSuchObject);
         }
         let qp = self.inner.create_qp(init, rng)?;
-        let (asked, reached) = (QpState::Init, QpState::Init);
+        let (requested, reached) = (QpState::Init, QpState::Init);
         let held = VecDeque::new();
-        let made = Qp { init: *init, asked, reached, connection: None, held, posted: 0 };
+        let made = Qp { init: *init, requested, reached, connection: None, held, posted: 0 };
         self.qps.insert(qp, made);
         Ok(qp)
     }
@@ -555,13 +554,13 @@ impl<P: RdmaDevice> Overlay for Late<P> {
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
         let most = self.inner.attributes();
         let found = self.qp(qp)?;
-        if found.asked != QpState::Init {
+        if found.requested != QpState::Init {
             return Err(VerbsError::WrongState);
         }
         if peer.max_dest_rd_atomic > most.max_rd_atomic || peer.path_mtu > most.max_path_mtu {
             return Err(VerbsError::Invalid);
         }
-        found.asked = QpState::Rtr;
+        found.requested = QpState::Rtr;
         self.command(Command::ReadyToReceive(qp, *peer));
         Ok(())
     }
@@ -569,19 +568,19 @@ impl<P: RdmaDevice> Overlay for Late<P> {
     fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError> {
         let most = self.inner.attributes();
         let found = self.qp(qp)?;
-        if found.asked != QpState::Rtr {
+        if found.requested != QpState::Rtr {
             return Err(VerbsError::WrongState);
         }
         if to.max_rd_atomic > most.max_rd_atomic {
             return Err(VerbsError::Invalid);
         }
-        found.asked = QpState::Rts;
+        found.requested = QpState::Rts;
         self.command(Command::ReadyToSend(qp, *to));
         Ok(())
     }
 
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        self.qp(qp)?.asked = QpState::Error;
+        self.qp(qp)?.requested = QpState::Error;
         self.command(Command::Fail(qp));
         Ok(())
     }
@@ -598,7 +597,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
 
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let found = self.qps.get_mut(&qp).ok_or(VerbsError::NoSuchObject)?;
-        if found.asked != QpState::Rts {
+        if found.requested != QpState::Rts {
             return Err(VerbsError::WrongState);
         }
         if found.held.is_empty() && self.inner.qp_state(qp) == Ok(QpState::Rts) {
@@ -621,12 +620,12 @@ impl<P: RdmaDevice> Overlay for Late<P> {
 
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
         let found = self.qp(qp)?;
-        if found.asked == QpState::Error {
+        if found.requested == QpState::Error {
             return Err(VerbsError::WrongState);
         }
         let cq = found.init.recv_cq;
         match self.inner.post_recv(qp, request) {
-            // The user does not know of the error yet.
+            // The error state is not visible to the user yet.
             Err(VerbsError::WrongState) => {
                 let operation = CompletedOperation::Recv { length: 0, with: SendWith::Nothing };
                 let (id, status) = (request.id, Status::Flushed);
@@ -666,7 +665,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let key_due = |qp: &Qp| match qp.held.front() {
-            // Behind others, it waits for their completion.
+            // A key change after other requests waits for their completion.
             Some(Held::Key { due, .. }) => Some((*due).max(self.now + BATCH)),
             Some(Held::Send(_)) => Some(self.now + BATCH),
             None => None,
@@ -676,7 +675,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
             self.commands.front().map(|(at, _)| *at),
             self.events.front().map(|(at, _)| *at).filter(|at| *at > self.now),
             self.connection_events.front().map(|(at, _)| *at).filter(|at| *at > self.now),
-            self.told.front().map(|(at, _)| *at).filter(|at| *at > self.now),
+            self.watch_events.front().map(|(at, _)| *at).filter(|at| *at > self.now),
             self.cqs.values().filter_map(|cq| cq.batch).min(),
             self.qps.values().filter_map(key_due).min(),
         ])
@@ -698,7 +697,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         now: Instant,
         rng: &mut dyn RngCore,
     ) -> Result<ConnectionId, VerbsError> {
-        if self.qp(qp)?.asked != QpState::Init {
+        if self.qp(qp)?.requested != QpState::Init {
             return Err(VerbsError::WrongState);
         }
         let made = self.inner.connect(qp, from, to, parameters, private_data, now, rng)?;
@@ -715,13 +714,13 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         private_data: &[u8],
         now: Instant,
     ) -> Result<(), VerbsError> {
-        if self.qp(qp)?.asked != QpState::Init {
+        if self.qp(qp)?.requested != QpState::Init {
             return Err(VerbsError::WrongState);
         }
         self.inner.accept(connection, qp, parameters, private_data, now)?;
         self.connections.insert(connection, qp);
         let found = self.qp(qp)?;
-        (found.asked, found.connection) = (QpState::Rts, Some(connection));
+        (found.requested, found.connection) = (QpState::Rts, Some(connection));
         self.command(Command::Moved(qp));
         Ok(())
     }
@@ -730,9 +729,9 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         self.inner.disconnect(connection, now)?;
         if let Some(&qp) = self.connections.get(&connection)
             && let Some(found) = self.qps.get_mut(&qp)
-            && found.asked != QpState::Init
+            && found.requested != QpState::Init
         {
-            found.asked = QpState::Error;
+            found.requested = QpState::Error;
         }
         Ok(())
     }
@@ -752,10 +751,10 @@ impl<P: RdmaDevice> Overlay for Late<P> {
                 if state != QpState::Rts {
                     self.connections.remove(&connection);
                 }
-                // Who has destroyed the queue pair wants to hear no more.
+                // A destroyed queue pair gets no more events.
                 let Some(found) = self.qps.get_mut(&qp) else { continue };
-                if found.asked != QpState::Error {
-                    (found.asked, found.reached) = (state, state);
+                if found.requested != QpState::Error {
+                    (found.requested, found.reached) = (state, state);
                 }
                 if state == QpState::Error {
                     found.reached = state;
@@ -768,7 +767,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
 }
 
 impl<P: RdmaDevice> Late<P> {
-    /// A region that is there, whose revocation, if it is under way, is overtaken by a new key.
+    /// Checks that the region exists, and cancels a pending revocation, because a new key overrides it.
     fn settle(&mut self, region: MrId) -> Result<(), VerbsError> {
         self.regions.get(&region).ok_or(VerbsError::NoSuchObject)?;
         self.commands.retain(
@@ -777,7 +776,7 @@ impl<P: RdmaDevice> Late<P> {
         Ok(())
     }
 
-    /// Puts a change of a key into the queue of its queue pair.
+    /// Posts a key change to its queue pair.
     fn change(
         &mut self,
         region: MrId,
@@ -788,7 +787,7 @@ impl<P: RdmaDevice> Late<P> {
         let KeyRequest { qp, id, .. } = request;
         let due = self.later(BATCH, None);
         let found = self.qps.get_mut(&qp).ok_or(VerbsError::NoSuchObject)?;
-        if found.asked != QpState::Rts {
+        if found.requested != QpState::Rts {
             return Err(VerbsError::WrongState);
         }
         let mut before = UnderWay::default();

@@ -6,12 +6,12 @@ use drivers::hal::{Instant, Window};
 use ntrdma::testing::{Pair, SMALL, Way};
 use verbs::{AddressVector, GidType, RdmaDevice};
 
-/// Two nodes whose link is up.
+/// Two nodes with an active link.
 #[derive(Debug)]
 pub struct NtrdmaPair(Pair);
 
 impl NtrdmaPair {
-    /// Two nodes with small rings, joined by a bridge of that kind.
+    /// Creates two nodes with small rings, joined by a bridge of this kind.
     pub fn new(seed: u64, way: Way) -> Self {
         let mut pair = Pair::new(seed, SMALL, way);
         pair.bring_up();

@@ -1,12 +1,12 @@
-//! A provider that is another one but for some verbs.
+//! A provider that wraps another one and replaces some verbs.
 
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 use verbs::*;
 
-/// A provider around another: what it does not do in its own way is the other's. [`Over`] makes a
-/// [`RdmaDevice`] of it.
+/// A wrapper around a provider: verbs that it does not implement itself are the inner provider's. [`Over`] makes it an
+/// [`RdmaDevice`].
 #[derive(Debug)]
 pub struct Over<T>(pub T);
 
@@ -16,7 +16,7 @@ macro_rules! overlay {
         reads { $(fn $r:ident($($ra:ident: $rt:ty),*) -> $rr:ty;)* }
         does { $(fn $d:ident($($da:ident: $dt:ty),*) -> $dr:ty;)* }
     )*) => {
-        /// The verbs of a provider around another one, as those of the other one by themselves.
+        /// The verbs of a wrapper. By default they call the inner provider.
         #[allow(missing_docs, clippy::too_many_arguments)]
         pub trait Overlay {
             type Inner: RdmaDevice;

@@ -1,4 +1,4 @@
-//! Two RoCE providers on a simulated network, each perhaps within others.
+//! Two RoCE providers on a simulated network, with optional wrappers.
 
 use crate::fixture::{Fixture, Offers};
 use core::net::IpAddr;
@@ -7,12 +7,12 @@ use roce::testing::{OverRoce, Pair};
 use roce::{Limits, Roce};
 use verbs::{AddressVector, RdmaDevice};
 
-/// Two nodes that know each other's MAC addresses.
+/// Two nodes with each other's MAC addresses.
 #[derive(Debug)]
 pub struct RocePair<D>(Pair<D>);
 
 impl<D: OverRoce> RocePair<D> {
-    /// Two nodes, over IPv4 or IPv6; `within` puts each provider into whatever is to be around it.
+    /// Creates two nodes with IPv4 or IPv6 addresses. `within` wraps each provider.
     pub fn new(seed: u64, v6: bool, within: impl Fn(Roce) -> D) -> Self {
         let limits = Limits { qps: 64, regions: 256, ..Limits::default() };
         RocePair(Pair::within(seed, 1500, v6, limits, within))
@@ -34,7 +34,7 @@ impl<D: OverRoce> Fixture for RocePair<D> {
     }
     fn memory(&mut self, node: usize, len: usize) -> Window {
         let memory = self.0.nodes[node].arena.alloc(len.max(1), 64).expect("there is memory");
-        memory.slice(0, len).expect("as much as was asked for")
+        memory.slice(0, len).expect("the allocation has this size")
     }
     fn now(&self) -> Instant {
         self.0.network.now

@@ -1,4 +1,4 @@
-//! Two nodes with what most cases need: a domain, a completion queue and a queue pair each.
+//! Two nodes with the objects that most cases need: a domain, a completion queue and a queue pair each.
 
 use crate::fixture::{Fixture, Offers};
 use core::net::SocketAddr;
@@ -8,13 +8,13 @@ use netsim::Rng;
 use rand_core::RngCore;
 use verbs::*;
 
-/// How long anything may take. (A request that nobody answers is given up after 16 times 4.3 s.)
+/// Time limit of a wait. (A request without an answer is given up after 16 times 4.3 s.)
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// How long nothing may happen, where nothing should.
+/// Time for which the absence of an event is checked.
 const QUIET: Duration = Duration::from_millis(5);
 
-/// What both ask for when they connect.
+/// Connection parameters of both nodes.
 pub const PARAMETERS: ConnectionParameters = ConnectionParameters {
     responder_resources: 2,
     initiator_depth: 3,
@@ -23,23 +23,23 @@ pub const PARAMETERS: ConnectionParameters = ConnectionParameters {
     min_rnr_timer: 12,
 };
 
-/// How queue pairs that are joined without the connection manager send: an ACK timeout of 67 ms.
+/// Send parameters of queue pairs that are joined without the connection manager: an ACK timeout of 67 ms.
 pub const SEND: ReadyToSend =
     ReadyToSend { sq_psn: 0, max_rd_atomic: 4, ack_timeout: 14, retry_count: 3, rnr_retry: 7 };
 
-/// PSNs that both begin with.
+/// First PSN of each node.
 const PSNS: [u32; 2] = [0xff_fff0, 0x12_3456];
 
 /// Two nodes.
 pub struct World {
     fixture: Box<dyn Fixture>,
-    /// Their domains,
+    /// Protection domains.
     pub pd: [PdId; 2],
-    /// completion queues, for sends and receives,
+    /// Completion queues, for sends and receives.
     pub cq: [CqId; 2],
-    /// and queue pairs, in state Init.
+    /// Queue pairs, in state Init.
     pub qp: [QpId; 2],
-    /// All chance.
+    /// The random generator.
     pub rng: Rng,
 }
 
@@ -61,7 +61,7 @@ pub fn send_inline(bytes: &[u8]) -> SendOperation<'_> {
     SendOperation::Send { payload: Payload::Inline(bytes), with: SendWith::Nothing }
 }
 
-/// The first byte of a region, as its peer is told.
+/// Address and key of a region's first byte.
 pub fn granted(region: &Region) -> RemoteAddress {
     RemoteAddress { address: region.address, rkey: region.rkey }
 }
@@ -72,7 +72,7 @@ pub fn write_byte(to: RemoteAddress) -> SendOperation<'static> {
 }
 
 impl World {
-    /// Two nodes.
+    /// Creates the objects of both nodes.
     pub fn new(mut fixture: Box<dyn Fixture>) -> Self {
         let mut rng = Rng::new(7);
         let pd = [0, 1].map(|n| fixture.device(n).alloc_pd().expect("a domain"));
@@ -84,7 +84,7 @@ impl World {
         World { fixture, pd, cq, qp, rng }
     }
 
-    /// How queue pairs are made.
+    /// Parameters of new queue pairs.
     pub fn init(pd: PdId, cq: CqId) -> QpInit {
         QpInit {
             kind: QpType::Rc,
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// What the devices have that not each has.
+    /// Optional features of the devices.
     pub fn offers(&self) -> Offers {
         self.fixture.offers()
     }
@@ -109,7 +109,7 @@ impl World {
         self.fixture.device(n)
     }
 
-    /// The present.
+    /// The current time.
     pub fn now(&self) -> Instant {
         self.fixture.now()
     }
@@ -119,22 +119,22 @@ impl World {
         self.fixture.address(n)
     }
 
-    /// The way from a node to the other.
+    /// The address vector from a node to the other.
     pub fn way(&self, n: usize) -> AddressVector {
         self.fixture.way(n)
     }
 
-    /// Nothing arrives any more.
+    /// Drops all packets from now on.
     pub fn cut(&mut self) {
         self.fixture.cut();
     }
 
-    /// Memory of a node.
+    /// Allocates memory of a node.
     pub fn memory(&mut self, n: usize, len: usize) -> Window {
         self.fixture.memory(n, len)
     }
 
-    /// Memory of a node with something in it.
+    /// Allocates memory of a node with random contents.
     pub fn filled(&mut self, n: usize, len: usize) -> (Window, Vec<u8>) {
         let (window, mut bytes) = (self.memory(n, len), vec![0; len]);
         self.rng.fill_bytes(&mut bytes);
@@ -142,30 +142,30 @@ impl World {
         (window, bytes)
     }
 
-    /// Grants memory of a node to its peers.
+    /// Registers memory of a node for its peers.
     pub fn grant(&mut self, n: usize, memory: Window, access: Access) -> Region {
         let pd = self.pd[n];
         self.fixture.device(n).register(pd, memory, access, &mut self.rng).expect("a region")
     }
 
-    /// Another queue pair of a node.
+    /// Creates another queue pair of a node.
     pub fn queue_pair(&mut self, n: usize, init: &QpInit) -> QpId {
         self.fixture.device(n).create_qp(init, &mut self.rng).expect("a queue pair")
     }
 
-    /// Lets time pass until `done`; panics if that does not happen.
+    /// Advances time until `done`. Panics after the time limit.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut World) -> bool) {
         let end = self.now() + PATIENCE;
         loop {
             if done(self) {
                 return;
             }
-            assert!(self.now() < end, "this never came: {what}");
+            assert!(self.now() < end, "time limit exceeded: {what}");
             self.fixture.step(end);
         }
     }
 
-    /// Lets some time pass.
+    /// Advances time by [`QUIET`].
     pub fn pause(&mut self) {
         let end = self.now() + QUIET;
         while self.now() < end {
@@ -173,10 +173,10 @@ impl World {
         }
     }
 
-    /// What node `n` has to know of the other's queue pair to receive.
+    /// Parameters of node `n` for the transition to ready-to-receive.
     pub fn to_receive(&mut self, n: usize, from: QpId) -> ReadyToReceive {
         ReadyToReceive {
-            remote_qpn: self.device(1 - n).qp_number(from).expect("it is there"),
+            remote_qpn: self.device(1 - n).qp_number(from).expect("the queue pair exists"),
             rq_psn: PSNS[1 - n],
             path_mtu: PathMtu::Mtu1024,
             address: self.way(n),
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// What node `n` has to know to send.
+    /// Parameters of node `n` for the transition to ready-to-send.
     pub fn to_send(n: usize) -> ReadyToSend {
         ReadyToSend { sq_psn: PSNS[n], ..SEND }
     }
@@ -194,16 +194,16 @@ impl World {
     pub fn join(&mut self, qps: [QpId; 2], to: ReadyToSend) {
         for n in 0..2 {
             let peer = self.to_receive(n, qps[1 - n]);
-            self.device(n).ready_to_receive(qps[n], &peer).expect("it is in Init");
+            self.device(n).ready_to_receive(qps[n], &peer).expect("the queue pair is in Init");
             let to = ReadyToSend { sq_psn: PSNS[n], ..to };
-            self.device(n).ready_to_send(qps[n], &to).expect("it is in RTR");
+            self.device(n).ready_to_send(qps[n], &to).expect("the queue pair is in RTR");
         }
         self.until("both are ready to send", |world| {
             (0..2).all(|n| world.device(n).qp_state(qps[n]) == Ok(QpState::Rts))
         });
     }
 
-    /// Joins the two queue pairs.
+    /// Joins the queue pairs of the world.
     pub fn connected(mut self) -> World {
         self.join(self.qp, SEND);
         self
@@ -215,13 +215,13 @@ impl World {
         self.device(n).post_send(qp, &request(id, operation)).expect("there is room");
     }
 
-    /// Posts a receive likewise.
+    /// Posts a receive to the queue pair of a node.
     pub fn post_recv(&mut self, n: usize, id: u64, into: &[Window]) {
         let qp = self.qp[n];
         self.device(n).post_recv(qp, &RecvRequest { id, into }).expect("there is room");
     }
 
-    /// The next completions of a node's queue, as many.
+    /// Waits for `count` completions of a node's queue.
     pub fn completions(&mut self, n: usize, count: usize) -> Vec<Completion> {
         let mut all = Vec::new();
         self.until(&format!("{count} completions of node {n}"), |world| {
@@ -236,44 +236,48 @@ impl World {
         all
     }
 
-    /// Their ids and how they ended.
-    pub fn ends(&mut self, n: usize, count: usize) -> Vec<(u64, Status)> {
+    /// Waits for `count` completions of a node's queue. Returns their ids and statuses.
+    pub fn statuses(&mut self, n: usize, count: usize) -> Vec<(u64, Status)> {
         self.completions(n, count).iter().map(|c| (c.id, c.status)).collect()
     }
 
-    /// Nothing more completes.
+    /// Checks that no completion follows.
     pub fn nothing_completes(&mut self) {
         self.pause();
         for n in 0..2 {
             let cq = self.cq[n];
             let more = self.device(n).poll_cq(cq);
-            assert!(more.is_none(), "node {n} completes what nobody waits for: {more:?}");
+            assert!(more.is_none(), "unexpected completion of node {n}: {more:?}");
         }
     }
 
-    /// Does one request of node 0, alone, and says how it ended.
+    /// Runs one request of node 0 alone, and returns its status.
     pub fn attempt(&mut self, operation: SendOperation<'_>) -> Status {
         self.post(0, 99, operation);
-        let [end] = self.ends(0, 1)[..] else { unreachable!() };
+        let [end] = self.statuses(0, 1)[..] else { unreachable!() };
         assert_eq!(end.0, 99);
         end.1
     }
 
-    /// Waits for the queue pair of a node to be in error.
-    pub fn fails(&mut self, n: usize) {
+    /// Waits until the queue pair of a node is in the error state.
+    pub fn expect_error(&mut self, n: usize) {
         let qp = self.qp[n];
         self.until("a queue pair fails", |world| {
             world.device(n).qp_state(qp) == Ok(QpState::Error)
         });
     }
 
-    /// Node 0 asks node 1 for a connection of its queue pair.
-    pub fn ask(&mut self, port: u16, data: &[u8]) -> Result<ConnectionId, VerbsError> {
-        self.ask_with(self.qp[0], port, data)
+    /// Requests a connection from node 0 to node 1 for the world's queue pair.
+    pub fn request_connection(
+        &mut self,
+        port: u16,
+        data: &[u8],
+    ) -> Result<ConnectionId, VerbsError> {
+        self.request_connection_for(self.qp[0], port, data)
     }
 
-    /// Likewise, of another queue pair.
-    pub fn ask_with(
+    /// Requests a connection from node 0 to node 1 for this queue pair.
+    pub fn request_connection_for(
         &mut self,
         qp: QpId,
         port: u16,
@@ -284,71 +288,73 @@ impl World {
         self.fixture.device(0).connect(qp, from, to, &PARAMETERS, data, now, rng)
     }
 
-    /// The next event of a node's connection manager.
+    /// Waits for the next event of a node's connection manager.
     pub fn event(&mut self, n: usize) -> ConnectionEvent {
         let mut found = None;
         self.until(&format!("an event of node {n}"), |world| {
             found = world.device(n).poll_connection_event();
             found.is_some()
         });
-        found.expect("that was waited for")
+        found.expect("`until` has found one")
     }
 
-    /// Nothing more is told of connections.
+    /// Checks that no connection event follows.
     pub fn no_event(&mut self) {
         self.pause();
         for n in 0..2 {
             let more = self.device(n).poll_connection_event();
-            assert!(more.is_none(), "node {n} is told what nobody waits for: {more:?}");
+            assert!(more.is_none(), "unexpected connection event of node {n}: {more:?}");
         }
     }
 
-    /// The request that has come to node 1.
-    pub fn asked(&mut self) -> (ConnectionId, ConnectionParameters) {
+    /// Waits for a connection request at node 1.
+    pub fn incoming_request(&mut self) -> (ConnectionId, ConnectionParameters) {
         match self.event(1) {
             ConnectionEvent::Request { connection, parameters, .. } => (connection, parameters),
-            other => panic!("a request was expected, and not {other:?}"),
+            other => panic!("expected a request, got {other:?}"),
         }
     }
 
-    /// Connects the two queue pairs by the connection manager; the connection as each names it.
-    pub fn meet(&mut self) -> [ConnectionId; 2] {
-        self.meet_with(self.qp)
+    /// Connects the world's queue pairs by the connection manager. Returns the connection id of each node.
+    pub fn connect(&mut self) -> [ConnectionId; 2] {
+        self.connect_pairs(self.qp)
     }
 
-    /// Likewise, other queue pairs.
-    pub fn meet_with(&mut self, qp: [QpId; 2]) -> [ConnectionId; 2] {
-        let own = self.ask_with(qp[0], PORT, b"").expect("it can ask");
-        let (other, parameters) = self.asked();
+    /// Connects these queue pairs by the connection manager. Returns the connection id of each node.
+    pub fn connect_pairs(&mut self, qp: [QpId; 2]) -> [ConnectionId; 2] {
+        let own = self.request_connection_for(qp[0], PORT, b"").expect("the request is sent");
+        let (other, parameters) = self.incoming_request();
         let now = self.now();
-        self.device(1).accept(other, qp[1], &parameters, b"", now).expect("it can accept");
+        self.device(1)
+            .accept(other, qp[1], &parameters, b"", now)
+            .expect("the request is accepted");
         for (n, expected) in [(0, own), (1, other)] {
             match self.event(n) {
                 ConnectionEvent::Established { connection, .. } => assert_eq!(connection, expected),
-                other => panic!("a connection was expected, and not {other:?}"),
+                other => panic!("expected a connection, got {other:?}"),
             }
         }
         [own, other]
     }
 
-    /// The connection of a node is over, and it is told of that next.
-    pub fn is_over(&mut self, n: usize, expected: ConnectionId) {
+    /// Checks that the node's next event is the end of this connection.
+    pub fn expect_disconnect(&mut self, n: usize, expected: ConnectionId) {
         match self.event(n) {
             ConnectionEvent::Disconnected { connection } => assert_eq!(connection, expected),
-            other => panic!("the end was expected, and not {other:?}"),
+            other => panic!("expected a disconnect, got {other:?}"),
         }
     }
 
-    /// Node 0 sends something to node 1, which receives it.
+    /// Checks that node 1 receives a message from node 0.
     pub fn use_connection(&mut self) {
         let into = self.memory(1, 64);
         self.post_recv(1, 41, &[into]);
         self.post(0, 42, send_inline(b"hello"));
-        assert_eq!(self.ends(0, 1), [(42, Status::Success)]);
-        assert_eq!(self.ends(1, 1), [(41, Status::Success)]);
+        assert_eq!(self.statuses(0, 1), [(42, Status::Success)]);
+        assert_eq!(self.statuses(1, 1), [(41, Status::Success)]);
         assert_eq!(&netsim::contents(&into)[..5], b"hello");
     }
 }
 
-/// The port that node 1 listens on, once a case has it so.
+/// The port on which node 1 listens in cases of connections.
 pub const PORT: u16 = 7;

@@ -1,4 +1,4 @@
-//! Providers that break a promise.
+//! A wrapper that breaks one promise of a provider.
 
 use crate::overlay::{Over, Overlay};
 use core::net::{IpAddr, SocketAddr};
@@ -10,22 +10,22 @@ use roce::testing::OverRoce;
 use std::collections::{BTreeSet, VecDeque};
 use verbs::*;
 
-/// What is wrong.
+/// The broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Fault {
     DomainsAreNeverBusy,
     QueuesAreNeverBusy,
-    NamesComeBack,
+    ReusesIds,
     HasNoLimits,
     SkipsStates,
     RefusesEarlyPosts,
     ConnectsFromAnywhere,
     ForgetsFlushes,
-    TakesPostsInError,
+    AcceptsPostsInError,
     KeepsCompletions,
-    TellsErrorsTwice,
-    IsAlwaysDue,
+    ReportsErrorsTwice,
+    AlwaysDue,
     LosesImmediates,
     TakesTheFirstWindow,
     WritesOneByteFurther,
@@ -38,15 +38,15 @@ pub enum Fault {
     RepostsNothing,
     AnnouncesFirst,
     PostsOneReceiveOfMany,
-    TellsOfEarlierOnes,
+    ReportsEarlierCompletions,
     LosesSources,
     SignalsEverything,
     CompletesOutOfOrder,
-    TakesFewerSends,
-    TakesFewerReceives,
+    AcceptsFewerSends,
+    AcceptsFewerReceives,
     MisnamesQueuePairs,
-    NeverTellsOfQueues,
-    NothingIsUnderWay,
+    NeverReportsWatchedQueues,
+    ReportsNothingUnderWay,
     NeverRetries,
     RetriesForEver,
     WaitsForEver,
@@ -56,7 +56,7 @@ pub enum Fault {
     HasOneDomain,
     AlignsAtomics,
     FailsNeighbours,
-    OnlySaysNewKeys,
+    ReturnsNewKeysOnly,
     RemapsNothing,
     RevokesNothing,
     DeregistersNothing,
@@ -70,15 +70,15 @@ pub enum Fault {
     ListensEverywhere,
     NeverGivesUp,
     ListensTwice,
-    TellsEndsTwice,
-    FailsInSilence,
+    ReportsEndsTwice,
+    FailsSilently,
     DestroysNothing,
     ForgetsEnds,
     AcceptsAnything,
     MixesUpConnections,
 }
 
-/// The provider within, but for the fault.
+/// A provider with a fault.
 #[derive(Debug)]
 pub struct Wrong<P> {
     inner: P,
@@ -92,12 +92,12 @@ pub struct Wrong<P> {
     receives: Option<(QpId, u64, Vec<Window>)>,
     event: Option<AsyncEvent>,
     connection_event: Option<ConnectionEvent>,
-    asked_to_send: Option<QpId>,
+    requested_to_send: Option<QpId>,
     listens: Option<u16>,
 }
 
 impl<P: RdmaDevice> Wrong<P> {
-    /// A provider with that fault.
+    /// Wraps a provider, and adds the fault.
     pub fn new(inner: P, fault: Fault) -> Over<Self> {
         Over(Wrong {
             inner,
@@ -111,7 +111,7 @@ impl<P: RdmaDevice> Wrong<P> {
             receives: None,
             event: None,
             connection_event: None,
-            asked_to_send: None,
+            requested_to_send: None,
             listens: None,
         })
     }
@@ -120,7 +120,7 @@ impl<P: RdmaDevice> Wrong<P> {
         self.fault == fault
     }
 
-    /// Takes an error for none.
+    /// Turns an error into success if the fault is set.
     fn forgive<T>(
         &self,
         fault: Fault,
@@ -178,7 +178,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
 
     fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
         match self.fault {
-            Fault::OnlySaysNewKeys => Ok(rng.next_u32()),
+            Fault::ReturnsNewKeysOnly => Ok(rng.next_u32()),
             Fault::DrawsKeysAnew => self.inner.rotate_key(region, &mut Rng::new(1)),
             _ => self.inner.rotate_key(region, rng),
         }
@@ -279,7 +279,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
     }
 
     fn next_watched(&mut self) -> Option<u32> {
-        if self.is(Fault::NeverTellsOfQueues) { None } else { self.inner.next_watched() }
+        if self.is(Fault::NeverReportsWatchedQueues) { None } else { self.inner.next_watched() }
     }
 
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
@@ -293,8 +293,8 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
                 init.max_recv_sge = init.max_recv_sge.min(most.max_sge);
                 init.max_inline = init.max_inline.min(most.max_inline);
             }
-            Fault::TakesFewerSends => init.max_send_wr -= 1,
-            Fault::TakesFewerReceives => init.max_recv_wr -= 1,
+            Fault::AcceptsFewerSends => init.max_send_wr -= 1,
+            Fault::AcceptsFewerReceives => init.max_recv_wr -= 1,
             _ => (),
         }
         let qp = self.inner.create_qp(&init, rng)?;
@@ -304,11 +304,11 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
 
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
         let result = self.inner.qp_state(qp);
-        self.forgive(Fault::NamesComeBack, result, QpState::Init)
+        self.forgive(Fault::ReusesIds, result, QpState::Init)
     }
 
     fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError> {
-        self.asked_to_send = Some(qp);
+        self.requested_to_send = Some(qp);
         let to = match self.fault {
             Fault::NeverRetries => ReadyToSend { rnr_retry: 0, ..*to },
             Fault::RetriesForEver => ReadyToSend { rnr_retry: 7, ..*to },
@@ -321,7 +321,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
 
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         match self.fault {
-            Fault::FailsInSilence => return Ok(()),
+            Fault::FailsSilently => return Ok(()),
             Fault::FailsNeighbours => {
                 for other in self.qps.clone() {
                     let _ = self.inner.fail_qp(other);
@@ -342,10 +342,10 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let mut request = *request;
         request.signaled |= self.is(Fault::SignalsEverything);
-        if self.is(Fault::TellsOfEarlierOnes) {
+        if self.is(Fault::ReportsEarlierCompletions) {
             request.id = request.id.saturating_sub(1);
         }
-        if self.is(Fault::RefusesEarlyPosts) && self.asked_to_send == Some(qp) {
+        if self.is(Fault::RefusesEarlyPosts) && self.requested_to_send == Some(qp) {
             return Err(VerbsError::WrongState);
         }
         let zeros = [0; 256];
@@ -389,7 +389,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
             (_, operation) => operation,
         };
         let result = self.inner.post_send(qp, &request);
-        self.forgive(Fault::TakesPostsInError, result, ())
+        self.forgive(Fault::AcceptsPostsInError, result, ())
     }
 
     fn post_announced(
@@ -434,7 +434,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
     }
 
     fn under_way(&self) -> UnderWay {
-        if self.is(Fault::NothingIsUnderWay) {
+        if self.is(Fault::ReportsNothingUnderWay) {
             return UnderWay::default();
         }
         self.inner.under_way()
@@ -445,21 +445,21 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
             return Some(event);
         }
         let event = self.inner.poll_event()?;
-        if self.is(Fault::TellsErrorsTwice) {
+        if self.is(Fault::ReportsErrorsTwice) {
             self.event = Some(event);
         }
         Some(event)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if self.is(Fault::IsAlwaysDue) {
+        if self.is(Fault::AlwaysDue) {
             return Some(self.now);
         }
         self.inner.poll_timeout()
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        (self.now, self.asked_to_send) = (now, None);
+        (self.now, self.requested_to_send) = (now, None);
         self.inner.handle_timeout(now);
         if self.is(Fault::KeepsCompletions) {
             for &cq in &self.cqs {
@@ -529,7 +529,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
             {
                 return None;
             }
-            (Fault::TellsEndsTwice, ConnectionEvent::Disconnected { .. }) => {
+            (Fault::ReportsEndsTwice, ConnectionEvent::Disconnected { .. }) => {
                 self.connection_event = Some(event);
             }
             (Fault::ForgetsEnds, ConnectionEvent::Disconnected { .. }) => return None,

@@ -1,4 +1,4 @@
-//! Every case, on every provider.
+//! Runs every case on every provider.
 
 mod roce {
     use conformance::roce::RocePair;
@@ -54,7 +54,7 @@ mod connectx {
     }
 }
 
-/// A provider that behaves as hardware does.
+/// A provider that behaves like hardware.
 mod late {
     use conformance::late::Late;
     use conformance::roce::RocePair;

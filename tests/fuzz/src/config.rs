@@ -2,7 +2,7 @@
 
 use appliance::config::{Document, Sources, check};
 
-/// What has to be right in one document is right in what it is written as.
+/// A valid document stays valid when it is written out as `save` does.
 pub fn run(data: &[u8]) {
     let _ = check(data);
     let mut parts = data.splitn(3, |&byte| byte == 0);
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     let _ = document.complete(path);
     let written = document.to_toml();
     let again = check(written.as_bytes());
-    assert!(again.is_ok(), "what `save` writes is refused: {written}\n{again:?}");
+    assert!(again.is_ok(), "the document that `save` writes is refused: {written}\n{again:?}");
     assert_eq!(again.ok().as_ref(), Some(document.config()), "{written}");
     let _ = document.to_report();
 }

@@ -1,4 +1,4 @@
-//! Keystrokes, of a hand or of a line with noise on it.
+//! Keystrokes of an operator or of a noisy line.
 
 use appliance::config::{Document, Problem};
 use appliance::console::{Console, Managed, Progress, System, Topic};
@@ -7,7 +7,7 @@ use appliance::report::Value;
 use core::net::IpAddr;
 use drivers::hal::Instant;
 
-/// An appliance with nothing in it but its configuration.
+/// An appliance with only a configuration.
 struct Appliance {
     document: Document,
     log: LogRing,
@@ -84,8 +84,7 @@ impl System for Appliance {
     }
 }
 
-/// Types everything; what is shown has to be plain text, in which nothing but the console's own
-/// control characters appears.
+/// Types the input. The output must be plain text, with the console's own control characters only.
 pub fn run(data: &[u8]) {
     let mut system = Appliance {
         document: Document::default(),
@@ -106,7 +105,7 @@ pub fn run(data: &[u8]) {
         let count = shown.len().min(1000);
         console.sent(count);
         rounds += 1;
-        assert!(rounds < 100_000, "the console never comes to rest");
+        assert!(rounds < 100_000, "the console never becomes idle");
     }
 }
 

@@ -1,23 +1,23 @@
-//! Formats that come from disks, operators and servers: releases, partition tables, PEM, the answer of an HTTP server.
+//! Formats from disks, operators and servers: releases, partition tables, PEM, the answer of an HTTP server.
 
 use appliance::config::partitions::{self, LOOK};
 use net::answer::Answer;
 use net::tls::Pair;
 use release::{Header, Record, newest};
 
-/// Headers of releases and records of slots: what is read is written as it was read.
+/// Headers of releases and records of slots: parsing and emitting yields the same bytes.
 pub fn release(data: &[u8]) {
     if let Ok(header) = Header::parse(data) {
-        let again = Header::parse(&header.emit()).expect("what was read is written");
+        let again = Header::parse(&header.emit()).expect("an emitted header or record is parsed");
         assert_eq!((again.signed(), again.version()), (header.signed(), header.version()));
         assert!(header.version().bytes().all(|byte| byte.is_ascii_graphic()));
-        // Nobody has signed it but by chance.
+        // A random signature is invalid.
         let key: [u8; 32] = data.first_chunk().copied().unwrap_or_default();
         let _ = header.verify(&key);
     }
     let (one, two) = data.split_at(data.len() / 2);
     for mut record in [one, two, data].into_iter().filter_map(Record::parse) {
-        let again = Record::parse(&record.emit()).expect("what was read is written");
+        let again = Record::parse(&record.emit()).expect("an emitted header or record is parsed");
         assert_eq!(again, record);
         let _ = record.choose();
         record.confirm();
@@ -34,7 +34,7 @@ pub fn release_corpus() -> Vec<Vec<u8>> {
     vec![header.clone(), record.clone(), [&record[..], &record].concat(), header[..192].to_vec()]
 }
 
-/// Partition tables: what is found lies on the disk.
+/// Partition tables: found partitions are within the disk.
 pub fn partitions(data: &[u8]) {
     let (sectors, start) = match data.split_first_chunk() {
         Some((sectors, start)) => (u64::from_le_bytes(*sectors), start),
@@ -49,7 +49,7 @@ pub fn partitions(data: &[u8]) {
 }
 
 pub fn partitions_corpus() -> Vec<Vec<u8>> {
-    // Two entries: an EFI system partition, and one of slots; in units of 512 bytes and of 4 KiB.
+    // Two entries: an EFI system partition, and a partition of slots; in units of 512 bytes and of 4 KiB.
     let table = |block: usize, last: u64| {
         let mut start = vec![0; LOOK];
         let mut entries = vec![0; 2 * 128];
@@ -80,12 +80,12 @@ pub fn partitions_corpus() -> Vec<Vec<u8>> {
     vec![table(512, 200), table(4096, 200), table(512, u64::MAX), vec![0; 100]]
 }
 
-/// PEM of certificates and keys, and pairs as they are kept.
+/// PEM of certificates and keys, and pairs in their stored form.
 pub fn pem(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (certificates, key) = text.split_once('\0').unwrap_or((&text, &text));
     if let Ok(pair) = Pair::from_pem(certificates, key) {
-        let kept = Pair::from_bytes(&pair.to_bytes()).expect("what was read is kept");
+        let kept = Pair::from_bytes(&pair.to_bytes()).expect("a stored pair is parsed");
         assert_eq!(
             (kept.certificate(), kept.fingerprint()),
             (pair.certificate(), pair.fingerprint())
@@ -112,7 +112,7 @@ pub fn pem_corpus() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The answer to a request for a file, in pieces: never more is given than the header says.
+/// The answer to a request for a file, in pieces: its reader never returns more than the announced length.
 pub fn answer(data: &[u8]) {
     let Some((&piece, data)) = data.split_first() else { return };
     let mut answer = Answer::new();

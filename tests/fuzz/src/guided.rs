@@ -1,12 +1,12 @@
-//! The fuzzer that is guided by coverage: libFuzzer's driver, and one of the targets.
+//! The coverage-guided fuzzer: libFuzzer's driver with one of the targets.
 //!
 //! ```text
 //! guided                             the names of all targets
-//! guided TARGET --seeds DIRECTORY    writes what the target begins with into files
+//! guided TARGET --seeds DIRECTORY    writes the target's initial inputs into files
 //! guided TARGET [libFuzzer's arguments]
 //! ```
 //!
-//! It is built by `./isthmus test fuzz` (`launch/src/fuzz.rs`), which knows the flags.
+//! `./isthmus test guided` builds it with the right flags (`launch/src/fuzz.rs`).
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use std::{env, fs, process, slice};
 use fuzz::{TARGETS, Target, target};
 
 unsafe extern "C" {
-    /// libFuzzer: parses the arguments, and calls `feed` until they say that it is enough.
+    /// libFuzzer: parses the arguments, and calls `feed` until their limits are reached.
     fn LLVMFuzzerRunDriver(
         argc: *mut c_int,
         argv: *mut *mut *mut c_char,
@@ -23,7 +23,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Environment variable that names the target to processes that libFuzzer starts.
+/// Environment variable with the name of the target, for processes that libFuzzer starts.
 const TARGET: &str = "ISTHMUS_FUZZ_TARGET";
 
 static CHOSEN: OnceLock<&Target> = OnceLock::new();
@@ -33,7 +33,7 @@ extern "C" fn feed(data: *const u8, len: usize) -> c_int {
     let input = if len == 0 {
         &[][..]
     } else {
-        // SAFETY: libFuzzer's promise: so many bytes that nobody changes during the call.
+        // SAFETY: libFuzzer passes `len` readable bytes, and does not change them during the call.
         unsafe { slice::from_raw_parts(data, len) }
     };
     (CHOSEN.get().expect("chosen before the driver was started").run)(input);
@@ -59,7 +59,7 @@ fn main() {
         return;
     }
     CHOSEN.set(target).ok().expect("set once");
-    // libFuzzer starts itself again to merge: with these arguments, and without the name.
+    // To merge, libFuzzer starts this program again with these arguments, but without the name.
     let first = if inherited.is_some() { 1 } else { 2 };
     // SAFETY: there is one thread.
     unsafe { env::set_var(TARGET, target.name) };
@@ -71,7 +71,7 @@ fn main() {
     pointers.push(std::ptr::null_mut());
     let mut argc = arguments.len() as c_int;
     let mut argv = pointers.as_mut_ptr();
-    // SAFETY: `argc` strings and a null pointer, as `main` of C gets them; they outlive the call.
+    // SAFETY: `argc` strings and a null pointer, as for `main` in C; they outlive the call.
     let status = unsafe { LLVMFuzzerRunDriver(&mut argc, &mut argv, feed) };
     process::exit(status);
 }

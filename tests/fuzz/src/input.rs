@@ -1,4 +1,4 @@
-//! Input as a list of choices. When it is used up, everything is 0.
+//! Input as a list of choices. Past its end all values are 0.
 
 /// The rest of the input.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +10,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// The next `len` bytes, or what there is.
+    /// The next `len` bytes, or the rest.
     pub fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -27,12 +27,12 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// One of `count`.
+    /// A number below `count`.
     pub fn below(&mut self, count: usize) -> usize {
         self.byte() as usize % count.max(1)
     }
 
-    /// Hands the rest to `event`, which takes what it needs, until it is used up; at most so many times.
+    /// Calls `event`, which consumes input, until the input is used up; at most `most` times.
     pub fn events(&mut self, most: usize, mut event: impl FnMut(&mut Self)) {
         for _ in 0..most {
             if self.is_empty() {

@@ -1,6 +1,6 @@
-//! Frames with right checksums, so that what is wrong in them is looked at.
+//! Frames with correct checksums, so that the code behind the checksum test is reached.
 
-/// A frame of TCP over IPv4 between 10.0.0.2 (a stranger) and 10.0.0.1.
+/// A frame of TCP over IPv4 from 10.0.0.2 (the attacker) to 10.0.0.1.
 pub fn tcp(source: u16, target: u16, numbers: (u32, u32), flags: u8, data: &[u8]) -> Vec<u8> {
     let mut segment = [source.to_be_bytes(), target.to_be_bytes()].concat();
     segment.extend(numbers.0.to_be_bytes());
@@ -35,7 +35,7 @@ pub fn v6(next: u8, source: &str, target: &str, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sets the checksums of an IP packet and of what is in it right, if they are where they should be.
+/// Corrects the checksums of an IP packet and of its payload, if the packet is long enough.
 pub fn seal(frame: &mut [u8]) {
     let Some(packet) = frame.get_mut(14..) else { return };
     let (header, protocol, addresses) = match packet.first().map(|byte| byte >> 4) {

@@ -1,33 +1,34 @@
-//! The leak oracle: memory is filled with marks by owner, and whoever must not see it is searched for them.
+//! The leak oracle: memory is filled with marks of its owner, and everything that the attacker receives is searched for
+//! marks.
 //!
-//! Every byte of a mark has its highest bit set; whoever attacks sends bytes without it ([`plain`]), or nothing in
-//! which there is a part of a mark ([`in_part`]), so that a mark which comes to him was not his own. Eight bytes in
-//! a row are taken for a leak: chance makes one of them in 2^64. A fuzzer that is guided by comparisons does not
-//! leave it to chance: it learns the marks from this file, and puts them wherever the input is copied.
+//! Every byte of a mark has its highest bit set. The attacker sends bytes without that bit ([`plain`]), or data that
+//! contains no part of a mark ([`in_part`]), so a mark that it receives is not its own. Eight successive bytes of a
+//! mark count as a leak; random bytes match with a chance of 1 in 2^64. A fuzzer guided by comparisons learns the marks
+//! from this file, and puts them wherever the input is copied.
 
 use drivers::hal::Window;
 
-/// Whose memory it is.
+/// Owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Owner {
-    /// Sessions that are gone: what lies in memory that nobody has.
+    /// Former sessions, whose data is left in free memory.
     Past = 0x91,
-    /// Another session that stands.
+    /// Another established session.
     Victim = 0xa3,
     /// A volume that is not exported to the attacker.
     Volume = 0xb5,
-    /// What the gateway keeps for itself.
+    /// The gateway's private memory.
     Gateway = 0xc7,
 }
 
 const OWNERS: [Owner; 4] = [Owner::Past, Owner::Victim, Owner::Volume, Owner::Gateway];
 const LEN: usize = 16;
 const RUN: usize = 8;
-/// Bytes of a mark in a row that nobody sends who attacks.
+/// Successive bytes of a mark that an attacker must not send.
 const PART: usize = 3;
 
-/// The bytes of an owner's mark, which repeats.
+/// The bytes of an owner's mark. Memory is filled with repetitions of it.
 pub fn mark(owner: Owner) -> [u8; LEN] {
     core::array::from_fn(|n| (owner as u8).wrapping_add((n as u8).wrapping_mul(7)) | 0x80)
 }
@@ -43,17 +44,17 @@ pub fn fill(memory: Window, owner: Owner) {
     }
 }
 
-/// The owner of a mark that is in `bytes`, and where.
+/// The owner and the offset of a mark in `bytes`.
 pub fn find(bytes: &[u8]) -> Option<(Owner, usize)> {
     find_run::<RUN>(bytes)
 }
 
-/// Whether somebody who sends these bytes, some of them at a time, could have a mark back.
+/// Whether a sender of these bytes, or of parts of them, could receive its own mark.
 pub fn in_part(bytes: &[u8]) -> bool {
     find_run::<PART>(bytes).is_some()
 }
 
-/// Bytes of which none is in a mark.
+/// The bytes with their highest bit cleared, so that none is part of a mark.
 pub fn plain(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| byte & 0x7f).collect()
 }
@@ -61,7 +62,7 @@ pub fn plain(bytes: &[u8]) -> Vec<u8> {
 fn find_run<const RUN: usize>(bytes: &[u8]) -> Option<(Owner, usize)> {
     let mut at = 0;
     while at + RUN <= bytes.len() {
-        // A run has its last byte here, and all of them have their highest bit set.
+        // A run ends here only if all its bytes have their highest bit set.
         match bytes[at..at + RUN].iter().rposition(|byte| byte & 0x80 == 0) {
             Some(plain) => at += plain + 1,
             None => {
@@ -79,14 +80,14 @@ fn find_run<const RUN: usize>(bytes: &[u8]) -> Option<(Owner, usize)> {
     None
 }
 
-/// Panics if there is a mark in memory that `who` sees.
+/// Panics if memory that `who` can see contains a mark.
 pub fn check(memory: Window, who: &str) {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes).expect("its own length");
     check_bytes(&bytes, who);
 }
 
-/// Panics if memory is not all an owner's mark any more.
+/// Panics if memory is not filled with the owner's mark any more.
 pub fn untouched(memory: Window, owner: Owner, what: &str) {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes).expect("its own length");
@@ -94,7 +95,7 @@ pub fn untouched(memory: Window, owner: Owner, what: &str) {
     assert!(bytes.chunks(LEN).all(|part| *part == mark[..part.len()]), "{what} was touched");
 }
 
-/// Panics if there is a mark in what `who` is sent.
+/// Panics if data for `who` contains a mark.
 pub fn check_bytes(bytes: &[u8], who: &str) {
     if let Some((owner, at)) = find(bytes) {
         let end = bytes.len().min(at + 32);
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_found_wherever_it_begins() {
+    fn mark_is_found_at_any_offset() {
         for owner in OWNERS {
             for start in 0..LEN {
                 let marked = &mark(owner).repeat(2)[start..start + RUN];

@@ -1,7 +1,7 @@
-//! What hostile input is fed to. A [`Target`] takes any bytes and must not panic; most also check
-//! that what they feed keeps its promises. Bytes come from [`mutate`], which changes a target's
-//! corpus (real captures among it) by a seed, or from a fuzzer that is guided by coverage (`guided`), whose finds and
-//! a choice of what gets it far are kept in `corpus/TARGET`.
+//! Targets for hostile input. A [`Target`] takes any bytes and must not panic. Most targets also check invariants of
+//! the tested code. Input comes from [`mutate`], which changes a target's corpus (including real captures) by a seed,
+//! or from the coverage-guided fuzzer (`guided`). Its findings, and selected inputs that reach deep, are in
+//! `corpus/TARGET`.
 
 mod bridge;
 mod capture;
@@ -30,13 +30,13 @@ use std::path::{Path, PathBuf};
 
 pub use mutate::mutate;
 
-/// Something that takes hostile input.
+/// A consumer of hostile input.
 pub struct Target {
-    /// Its name.
+    /// Name of the target.
     pub name: &'static str,
-    /// Takes the input; panics if something is wrong.
+    /// Processes the input; panics on a fault.
     pub run: fn(&[u8]),
-    /// Inputs that get far.
+    /// Inputs that reach deep into the code.
     pub corpus: fn() -> Vec<Vec<u8>>,
 }
 
@@ -67,21 +67,21 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pem", run: formats::pem, corpus: formats::pem_corpus },
 ];
 
-/// The target of that name.
+/// The target with this name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
 impl Target {
-    /// What the target begins with: what it makes itself, and the files of its directory in `corpus`.
+    /// Initial inputs: those that the target makes itself, and the files of its directory in `corpus`.
     pub fn inputs(&self) -> Vec<Vec<u8>> {
         let mut inputs = (self.corpus)();
         let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name);
         let files = fs::read_dir(kept).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
-        // In an order that is the same everywhere: seeds choose by number.
+        // In the same order everywhere, because seeds select inputs by number.
         files.sort();
-        inputs.extend(files.iter().map(|file| fs::read(file).expect("it can be read")));
+        inputs.extend(files.iter().map(|file| fs::read(file).expect("the corpus is readable")));
         inputs
     }
 }

@@ -1,12 +1,12 @@
-//! Changes to inputs, by chance.
+//! Random changes of inputs.
 
 use netsim::Rng;
 use rand_core::RngCore;
 
-/// Values at which code tends to go wrong.
+/// Boundary values at which code tends to fail.
 const EDGES: [u8; 8] = [0, 1, 2, 0x7f, 0x80, 0xfe, 0xff, 0x40];
 
-/// One of `corpus`, changed in a few ways.
+/// An input of `corpus` with a few changes.
 pub fn mutate(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let any = |rng: &mut Rng| &corpus[rng.within(0..corpus.len() as u64) as usize];
     let mut bytes = any(rng).clone();
@@ -22,7 +22,7 @@ pub fn mutate(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
                 bytes.splice(at..at, copy);
             }
             3 => {
-                // The rest of another.
+                // The rest of another input.
                 let other = any(rng);
                 let from = rng.within(0..other.len() as u64 + 1) as usize;
                 bytes.truncate(at);

@@ -1,5 +1,5 @@
-//! The mirror of MPI's messages, with a peer whose messages are the input: each comes out once, whatever it says, parts
-//! never take more memory than there is for them, and in the end all of it is free. Bytes of a rendezvous as well.
+//! The mirror of MPI's messages, with a peer whose messages are the input: each message comes out exactly once, parts
+//! never use more memory than their limit, and at the end all memory is free. Also parses records of a rendezvous.
 
 use crate::input::Input;
 use usnic::ob1::header::{Envelope, Header, LONGEST};
@@ -13,9 +13,9 @@ const LIMITS: Limits = Limits { rendezvous: 5, parts: 12, longest: 1 << 19 };
 struct World {
     mirror: Mirror<usize>,
     budget: Budget,
-    /// By number of the message: what it takes while it is here, if it is a part.
+    /// By number of the message: memory that it uses while it is stored, 0 if it is not a part.
     takes: Vec<Option<u64>>,
-    /// What was sent back and is not acknowledged.
+    /// Returned messages without an acknowledgement.
     sent: Vec<(usize, Mark)>,
 }
 
@@ -60,7 +60,7 @@ impl World {
     fn message(&mut self, choice: u8, input: &mut Input) {
         let envelope =
             Envelope { communicator: 0, source: 0, tag: 1, sequence: u16::from(input.byte()) };
-        // Tokens that there are: the generation, and a place.
+        // Existing tokens: the generation, and a slot.
         let token = u64::from(input.byte() & 31) << 32 | u64::from(choice >> 4 & 7);
         let size = u64::from(input.word()) * 8;
         let header = match choice & 3 {
@@ -106,7 +106,7 @@ impl World {
 }
 
 pub fn corpus() -> Vec<Vec<u8>> {
-    // By what `World::event` reads: choice, sequence, generation, offset or length, length.
+    // As `World::event` reads them: choice, sequence, generation, offset or length, length.
     let begin = |length: u16| [&[1, 1, 0][..], &length.to_be_bytes(), &[0, 60]].concat();
     let part = |generation: u8, offset: u16, length: u16| {
         [&[3, 0, generation][..], &offset.to_be_bytes(), &length.to_be_bytes()].concat()

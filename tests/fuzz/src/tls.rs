@@ -5,7 +5,7 @@ use net::tls::{Pair, Tls};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The server; its certificate and what it draws are the same in each run.
+/// The server. Its certificate and its random numbers are the same in each run.
 fn server() -> &'static Arc<Tls> {
     static SERVER: OnceLock<Arc<Tls>> = OnceLock::new();
     SERVER.get_or_init(|| {
@@ -19,11 +19,11 @@ fn server() -> &'static Arc<Tls> {
     })
 }
 
-/// What a client sends, each piece behind its length, and a pause behind it. Nothing panics, nothing is kept beyond its
-/// bounds, and a session that failed stays so.
+/// Feeds pieces of a client's stream, each as its length, the piece, and a pause. Nothing panics, buffers stay within
+/// their bounds, and a failed session stays failed.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
-    // Later than any session before: the server spreads handshakes in time.
+    // Later than any earlier session, because the server spreads handshakes in time.
     let mut now = server().due() + Duration::from_secs(1);
     let mut session = server().session(now);
     let mut read = 0;
@@ -56,7 +56,7 @@ pub fn run(data: &[u8]) {
     }
     session.close();
     session.poll(now);
-    // Nobody here has the keys of a session.
+    // The input cannot contain data under a session's keys.
     assert_eq!(read, 0, "text of a client that did no handshake");
     now = now + Duration::from_secs(60);
     session.poll(now);
@@ -78,7 +78,7 @@ fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &(body.len() as u16).to_be_bytes(), body].concat()
 }
 
-/// A ClientHello of TLS 1.3, or of 1.2.
+/// A ClientHello of TLS 1.3 or 1.2.
 fn hello(is_new: bool) -> Vec<u8> {
     let mut base = [0; 32];
     base[0] = 9;
@@ -106,7 +106,7 @@ fn hello(is_new: bool) -> Vec<u8> {
     message(1, &body)
 }
 
-/// Pieces as [`run`] reads them.
+/// Encodes pieces for [`run`].
 fn pieces(all: &[Vec<u8>]) -> Vec<u8> {
     let mut input = Vec::new();
     for piece in all.iter().flat_map(|bytes| bytes.chunks(255)) {

@@ -1,5 +1,4 @@
-//! Parsers of wire formats. What was parsed can be shown, and where it can be written again it is
-//! parsed as the same.
+//! Parsers of wire formats. A parsed message can be displayed. Emitting and parsing it again yields the same message.
 
 use crate::capture;
 use roce::wire::bth::{self, Bth};
@@ -12,7 +11,7 @@ use rtrs::wire as rtrs;
 use smcr::wire as smcr;
 use storage::rnbd::wire as rnbd;
 
-/// A frame, down to the messages of the connection manager.
+/// Parses a frame, down to the messages of the connection manager.
 pub fn run(data: &[u8]) {
     let _ = net::classify(data);
     let Ok(frame) = Frame::parse(data) else { return };
@@ -41,12 +40,12 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Frames as captured.
+/// Captured frames.
 pub fn corpus() -> Vec<Vec<u8>> {
     capture::frames()
 }
 
-/// Messages of RTRS, RNBD and SMC-R, from whatever carries them.
+/// Parses messages of RTRS, RNBD and SMC-R, without their transport.
 pub fn messages(data: &[u8]) {
     let _ = rtrs::ConnectRequest::parse(data).map(|it| it.to_string());
     let _ = rtrs::ConnectResponse::parse(data).map(|it| it.to_string());
@@ -70,7 +69,7 @@ pub fn messages(data: &[u8]) {
     }
 }
 
-/// What captured frames carry: payloads behind each set of headers.
+/// Payloads of captured frames, behind each set of headers.
 pub fn message_corpus() -> Vec<Vec<u8>> {
     let payload = |frame: Vec<u8>| {
         [42 + 12, 42 + 16, 42 + 28, 42 + 20 + 24 + 140 + 36, 66]

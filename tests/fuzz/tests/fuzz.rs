@@ -1,10 +1,10 @@
-//! `./isthmus test fuzz`: every target with the inputs that are kept, and with these changed by chance, from seeds that
-//! can be replayed.
+//! `./isthmus test fuzz`: every target with its stored inputs, and with random changes of these, from seeds that can be
+//! replayed.
 
 use fuzz::{mutate, target};
 
 fn run(name: &str, count: u64) {
-    let target = target(name).expect("there is such a target");
+    let target = target(name).expect("the target exists");
     let corpus = target.inputs();
     corpus.iter().for_each(|input| (target.run)(input));
     netsim::explore(name, count, |seed| {
@@ -131,7 +131,7 @@ fn pem() {
     run("pem", 5_000);
 }
 
-/// A target without a case would be left out here, and a directory without a target everywhere.
+/// This suite would skip a target without a case, and every run would skip a directory without a target.
 #[test]
 fn every_target_has_a_case_and_every_corpus_a_target() {
     let here = include_str!("fuzz.rs");

@@ -92,7 +92,8 @@ impl Site {
     ) -> Result<()> {
         let mut site = Site::boot(mtu, words)?;
         let result = scenario(&mut site);
-        result.with_context(|| evidence(&mut site.gateway, &mut site.client))
+        result
+            .with_context(|| evidence(&mut site.gateway, &mut site.client))
             .with_context(|| format!("with an MTU of {mtu}"))
     }
 

@@ -398,7 +398,8 @@ impl Attacker {
                 let accept = AcceptConfirm::parse(&accept).map_err(|error| anyhow!("{error}"))?;
                 let pair = self.make_pair()?;
                 // The CONFIRM_LINK of the appliance stays unanswered.
-                let said = self.connect_pair(&pair, &accept).and_then(|()| self.confirm(&pair, &accept));
+                let said =
+                    self.connect_pair(&pair, &accept).and_then(|()| self.confirm(&pair, &accept));
                 if let Ok(confirm) = said {
                     self.write(link, &confirm);
                     self.idle(Duration::from_millis(50));

@@ -51,12 +51,12 @@ pub fn fio_verifies(guest: &mut Guest, mib: u32, depth: u32) -> Result<()> {
 /// Starts fio in the background: for a while it writes checksummed data at random places at a limited rate, and reads
 /// it back. On a busy host, ACKs may be late at any time; the client survives that with a depth of 1 only (rdma_rxe
 /// breaks its own queue pair with more).
-pub fn fio_begins(guest: &mut Guest, device: &str, seconds: u32, depth: u32) -> Result<()> {
-    fio_begins_in(guest, device, 24, depth, seconds)
+pub fn start_fio(guest: &mut Guest, device: &str, seconds: u32, depth: u32) -> Result<()> {
+    start_fio_in(guest, device, 24, depth, seconds)
 }
 
-/// As `fio_begins`, in the first `mib` MiB.
-pub fn fio_begins_in(
+/// As `start_fio`, in the first `mib` MiB.
+pub fn start_fio_in(
     guest: &mut Guest,
     device: &str,
     mib: u32,
@@ -89,7 +89,7 @@ fn ios_done(device: &str) -> String {
 }
 
 /// Waits until the background fio ends, and fails if it reports an error.
-pub fn fio_ends(guest: &mut Guest, limit: Duration) -> Result<()> {
+pub fn finish_fio(guest: &mut Guest, limit: Duration) -> Result<()> {
     guest.wait_until("[ -e /tmp/fio.status ]", limit).context("fio does not end")?;
     let output = guest.sh("cat /tmp/fio.status /tmp/fio.out")?;
     let status = output.lines().next();
@@ -122,7 +122,7 @@ pub fn fsx_finds_nothing(guest: &mut Guest, operations: u32) -> Result<()> {
 }
 
 /// Maps and unmaps repeatedly.
-pub fn maps_and_unmaps(guest: &mut Guest, times: u32) -> Result<()> {
+pub fn map_and_unmap(guest: &mut Guest, times: u32) -> Result<()> {
     guest.sh("modprobe rnbd-client")?;
     for turn in 1..=times {
         map(guest, "s1", PATH, "ram0", "")

@@ -138,7 +138,8 @@ pub fn qperf_by(
         for size in sizes {
             let command = format!("qperf -cm 1 -t {seconds} -m {size} {} {test}", way.server);
             let output = run(guest, &command)?;
-            let result = output.lines().find_map(|line| line.split_once('=')).map(|(_, value)| value);
+            let result =
+                output.lines().find_map(|line| line.split_once('=')).map(|(_, value)| value);
             ensure!(
                 result.is_some_and(|value| !value.trim().starts_with('0')),
                 "`{command}` measured nothing:\n{output}"

@@ -26,7 +26,7 @@ fn well_formed(file: &Path) -> Result<()> {
 
 #[test]
 fn the_appliance_measures_linux() -> Result<()> {
-    Site::tell(1500, SERVICES, |site| {
+    Site::run_scenario(1500, SERVICES, |site| {
         for address in ["10.0.0.2", "fd00::2"] {
             // No server listens yet.
             site.gateway.run(&format!("rping {address} 1"))?.contains("start `rping -s` there")?;

@@ -65,9 +65,7 @@ fn ext4_keeps_its_data() -> Result<()> {
 
 #[test]
 fn ext4_keeps_its_data_with_jumbo_frames_and_fixed_keys() -> Result<()> {
-    run_mapped(Setup { mtu: 9000, ..fixed_keys() }, |guest| {
-        storage::ext4_keeps_its_data(guest, 16)
-    })
+    run_mapped(Setup { mtu: 9000, ..fixed_keys() }, |guest| storage::ext4_keeps_its_data(guest, 16))
 }
 
 #[test]
@@ -93,8 +91,8 @@ fn connects_without_delay() -> Result<()> {
 }
 
 #[test]
-fn maps_and_unmaps_twenty_times() -> Result<()> {
-    run_scenario(Setup::default(), |guest| storage::maps_and_unmaps(guest, 20))
+fn volume_is_mapped_and_unmapped_twenty_times() -> Result<()> {
+    run_scenario(Setup::default(), |guest| storage::map_and_unmap(guest, 20))
 }
 
 #[test]

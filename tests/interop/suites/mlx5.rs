@@ -102,7 +102,8 @@ impl Linux {
     /// Loads `mlx5_core`, which also drives the interface.
     fn load(&mut self) -> Result<()> {
         let loaded = self.guest.try_sh("modprobe mlx5_core", LIMIT);
-        loaded.with_context(|| format!("the output of the model server:\n{}", self.model.output()))?;
+        loaded
+            .with_context(|| format!("the output of the model server:\n{}", self.model.output()))?;
         Ok(())
     }
 
@@ -298,7 +299,7 @@ fn verbs_of_virtual_functions_reach_each_other() -> Result<()> {
 /// Kernel verbs: NVMe over RDMA with target and host behind the same function, over its loopback. Work requests
 /// register keys, and SENDs invalidate them.
 #[test]
-fn nvme_over_rdma_reaches_oneself() -> Result<()> {
+fn nvme_over_rdma_works_over_loopback() -> Result<()> {
     let mut linux = Linux::boot(1, &[])?;
     linux.load()?;
     linux.guest.wait_until("[ -e /sys/class/net/eth0 ]", LIMIT)?;

@@ -65,8 +65,8 @@ fn nvme_works_under_the_driver_of_linux() -> Result<()> {
         let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
         guest.wait_up()?;
         let loaded = guest.try_sh("modprobe nvme", std::time::Duration::from_secs(60));
-        let (_, loaded) =
-            loaded.with_context(|| format!("the output of the model server:\n{}", model.output()))?;
+        let (_, loaded) = loaded
+            .with_context(|| format!("the output of the model server:\n{}", model.output()))?;
         let found = guest.wait_until("[ -b /dev/nvme0n1 ]", std::time::Duration::from_secs(20));
         if found.is_err() {
             let said =
@@ -138,7 +138,7 @@ fn a_corrupt_copy_is_found() -> Result<()> {
 }
 
 #[test]
-fn a_completion_that_does_not_come_is_found() -> Result<()> {
+fn lost_completion_is_found() -> Result<()> {
     let mut ioat = Ioat::boot(&["--fault", "no-completion"])?;
     let messages = ioat.messages()?;
     ensure!(messages.contains("Reset channel") || messages.contains("timed out"), "{messages}");
@@ -146,7 +146,7 @@ fn a_completion_that_does_not_come_is_found() -> Result<()> {
 }
 
 #[test]
-fn an_interrupt_that_does_not_come_is_found() -> Result<()> {
+fn lost_interrupt_is_found() -> Result<()> {
     let mut ioat = Ioat::boot(&["--fault", "no-interrupt"])?;
     let interrupts = ioat.interrupts()?;
     ensure!(interrupts == 0, "{interrupts} interrupts");
@@ -202,7 +202,7 @@ fn an_error_of_ptdma_is_logged() -> Result<()> {
 }
 
 #[test]
-fn interrupts_of_ptdma_that_do_not_come_are_found() -> Result<()> {
+fn lost_interrupts_of_ptdma_are_found() -> Result<()> {
     let (_, interrupts, _) = dmatest(&["--fault", "no-interrupt"])?;
     ensure!(interrupts == 0, "{interrupts} interrupts");
     Ok(())

@@ -185,7 +185,7 @@ fn a_volume_is_used(kind: Kind) -> Result<()> {
 }
 
 /// Kills each machine under load. Link and session recover, and requests continue.
-fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
+fn session_recovers_from_a_kill_of_either_machine(kind: Kind, rounds: u64) -> Result<()> {
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { rounds };
     let bridge = kind.start()?;
     let (mut server, mut client) = (bridge.server()?, bridge.client()?);
@@ -208,7 +208,8 @@ fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
         std::thread::sleep(Duration::from_millis(200 + 53 * round % 400));
         client.kill();
         client = bridge.client()?;
-        wait_open(&mut client).with_context(|| format!("round {round}: after the client was killed"))?;
+        wait_open(&mut client)
+            .with_context(|| format!("round {round}: after the client was killed"))?;
     }
     for vm in [&mut server, &mut client] {
         let shown = shown(vm)?;
@@ -286,7 +287,7 @@ fn a_write_is_touched_by_no_cpu_of_the_server() -> Result<()> {
 
 /// If the configured core does not exist, the first core owns the bridge, and the log reports it.
 #[test]
-fn a_core_that_is_not_there_is_said_to_be_missing() -> Result<()> {
+fn missing_core_is_logged() -> Result<()> {
     let bridge = GEN3.without_engine().start()?;
     let mut server = boot(bridge.image(0, "isthmus.ntb.0.core=2")?.cpus(2))?;
     server.run("show log")?.contains("ntb0: there is no core 2; accepted: 0 to 1")?;
@@ -320,18 +321,18 @@ fn a_volume_is_used_over_amd_and_ptdma() -> Result<()> {
 }
 
 #[test]
-fn either_machine_is_killed_over_intel_gen3() -> Result<()> {
-    either_machine_is_killed(GEN3, 1)
+fn session_recovers_from_a_kill_of_either_machine_over_intel_gen3() -> Result<()> {
+    session_recovers_from_a_kill_of_either_machine(GEN3, 1)
 }
 
 #[test]
-fn either_machine_is_killed_over_intel_gen4() -> Result<()> {
-    either_machine_is_killed(GEN4, 1)
+fn session_recovers_from_a_kill_of_either_machine_over_intel_gen4() -> Result<()> {
+    session_recovers_from_a_kill_of_either_machine(GEN4, 1)
 }
 
 #[test]
-fn either_machine_is_killed_over_switchtec() -> Result<()> {
-    either_machine_is_killed(SWITCHTEC, 1)
+fn session_recovers_from_a_kill_of_either_machine_over_switchtec() -> Result<()> {
+    session_recovers_from_a_kill_of_either_machine(SWITCHTEC, 1)
 }
 
 /// A stock client uses an image, which reaches another image with the disk across the bridge.
@@ -341,22 +342,22 @@ fn data_survives_over(kind: Kind) -> Result<()> {
 }
 
 #[test]
-fn data_survives_the_way_over_intel_gen3_and_ioat() -> Result<()> {
+fn data_survives_over_intel_gen3_and_ioat() -> Result<()> {
     data_survives_over(GEN3)
 }
 
 #[test]
-fn data_survives_the_way_over_intel_gen4_and_ioat() -> Result<()> {
+fn data_survives_over_intel_gen4_and_ioat() -> Result<()> {
     data_survives_over(GEN4)
 }
 
 #[test]
-fn data_survives_the_way_over_switchtec_and_ioat() -> Result<()> {
+fn data_survives_over_switchtec_and_ioat() -> Result<()> {
     data_survives_over(SWITCHTEC)
 }
 
 #[test]
-fn data_survives_the_way_over_intel_gen4_and_dsa_where_the_cpu_has_its_instruction() -> Result<()> {
+fn data_survives_over_intel_gen4_and_dsa_if_the_cpu_has_movdir64b() -> Result<()> {
     if let Some(why) = without_movdir64b()? {
         return skip("DSA beside a bridge", &why);
     }

@@ -20,14 +20,14 @@ fn count(vm: &mut Vm, key: &str) -> Result<u64> {
 }
 
 #[test]
-fn data_survives_the_way_and_the_end_of_either_appliance() -> Result<()> {
+fn data_survives_a_kill_of_either_appliance() -> Result<()> {
     let memory = SharedMemory::new(64)?;
     let doorbells = memory.serve()?;
     data_survives(|_, spec| spec.extra(doorbells.doorbell()))
 }
 
 #[test]
-fn data_survives_the_way_over_tcp() -> Result<()> {
+fn data_survives_over_tcp() -> Result<()> {
     let between = Wire::new()?;
     data_survives(|far, spec| over_tcp(&between, far, spec))
 }
@@ -76,7 +76,7 @@ pub fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
     ensure!(written > 24 << 20, "{written} bytes went over the bridge");
 
     let pairs = count(&mut middle, "queue_pairs")?;
-    storage::fio_begins(&mut guest, "/dev/rnbd0", 30, 1)?;
+    storage::start_fio(&mut guest, "/dev/rnbd0", 30, 1)?;
     storage::fio_at_work(&mut guest, "/dev/rnbd0")?;
     for round in 0..4 {
         // Each kill is at another moment.
@@ -86,8 +86,8 @@ pub fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
         far.wait_ready()?;
         wait_for(&mut middle, "remote list csv", OPEN, PATIENCE)?;
     }
-    storage::fio_ends(&mut guest, Duration::from_secs(180))?;
-    ensure!(count(&mut middle, "link_up")? == 5, "the link came up another number of times than the far machine booted");
+    storage::finish_fio(&mut guest, Duration::from_secs(180))?;
+    ensure!(count(&mut middle, "link_up")? == 5, "the link did not come up once for each boot");
     ensure!(count(&mut middle, "queue_pairs")? == pairs, "queue pairs have leaked");
 
     guest.sh("set -e

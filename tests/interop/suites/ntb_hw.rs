@@ -84,7 +84,9 @@ impl Hosts {
     /// Runs a command in both guests.
     fn both(&mut self, script: &str) -> Result<()> {
         for guest in &mut self.guests {
-            guest.sh(script).with_context(|| format!("the output of the model server:\n{}", self.model.output()))?;
+            guest.sh(script).with_context(|| {
+                format!("the output of the model server:\n{}", self.model.output())
+            })?;
         }
         Ok(())
     }
@@ -357,7 +359,7 @@ fn switchtec_works_with_slow_operations() -> Result<()> {
 
 /// Doorbells, or their interrupts, that do not arrive.
 #[test]
-fn bells_that_do_not_arrive_are_noticed() -> Result<()> {
+fn lost_doorbells_are_noticed() -> Result<()> {
     for (kind, fault) in [
         (GEN3, "no-bell"),
         (ICE_LAKE, "no-interrupt"),
@@ -381,7 +383,7 @@ fn corrupt_bytes_are_noticed() -> Result<()> {
 }
 
 #[test]
-fn scratchpads_that_do_not_arrive_are_noticed() -> Result<()> {
+fn lost_scratchpad_writes_are_noticed() -> Result<()> {
     for kind in [GEN3, AMD] {
         let mut hosts = Hosts::with(kind, &["--fault", "no-scratchpad"])?;
         hosts.tool()?;

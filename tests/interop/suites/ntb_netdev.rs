@@ -233,7 +233,7 @@ fn linux_pings_the_image_and_maps_a_volume_over_intel_gen3() -> Result<()> {
 }
 
 #[test]
-fn either_side_goes_and_comes_back_over_intel_gen3() -> Result<()> {
+fn link_recovers_from_a_restart_of_either_side_over_intel_gen3() -> Result<()> {
     let words = "isthmus.ntb.0.device=pci:0000:00:01.0 isthmus.ntb.0.protocol=ntb_transport isthmus.ntb.0.trust=peer";
     let mut hosts = Hosts::boot(GEN3, words)?;
     hosts.load(9000)?;
@@ -256,7 +256,7 @@ fn linux_speaks_smc_r_with_the_image_over_intel_gen3() -> Result<()> {
 
 /// The volume is mapped again after each reboot, and every byte is verified.
 #[test]
-fn both_are_booted_anew_in_turns_over_intel_gen3() -> Result<()> {
+fn volume_is_mapped_again_after_reboots_of_both_sides_over_intel_gen3() -> Result<()> {
     let words =
         "isthmus.ntb.0.device=0 isthmus.ntb.0.protocol=ntb_transport isthmus.ntb.0.trust=peer";
     let mut hosts = Hosts::boot(GEN3, words)?;

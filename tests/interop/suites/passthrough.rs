@@ -210,7 +210,10 @@ fn devices_are_listed_refused_and_tried() -> Result<()> {
     let tried = nest.succeeds(&format!("probe {function}"))?;
     ensure!(tried.contains("driver: igbvf") && tried.contains("52:54:00:77:00:01"), "{tried}");
     ensure!(tried.contains("link: up") && tried.contains("8 frames were sent"), "{tried}");
-    ensure!(nest.driver(&function)? == "vfio-pci", "the function is not bound to vfio-pci any more");
+    ensure!(
+        nest.driver(&function)? == "vfio-pci",
+        "the function is not bound to vfio-pci any more"
+    );
     Ok(())
 }
 
@@ -310,7 +313,7 @@ fn write_and_read(client: &mut Guest, device: &str) -> Result<String> {
 
 /// The devices return to their drivers, however `./isthmus run` ends.
 #[test]
-fn devices_come_back_when_it_is_killed() -> Result<()> {
+fn devices_are_returned_when_isthmus_is_killed() -> Result<()> {
     let mut nest = Nest::boot()?;
     let (function, free) = (nest.function.clone(), nest.free.clone());
     for signal in ["TERM", "KILL"] {

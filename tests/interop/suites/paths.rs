@@ -71,7 +71,7 @@ fn each_policy_spreads_requests_as_it_says() -> Result<()> {
 fn a_cut_is_survived(words: &str, policy: &str, cut: usize) -> Result<()> {
     let mut site = mapped(words)?;
     site.client.sh(&format!("echo {policy} >{SESSION}/mpath_policy"))?;
-    storage::fio_begins(&mut site.client, "/dev/rnbd0", 90, 4)?;
+    storage::start_fio(&mut site.client, "/dev/rnbd0", 90, 4)?;
     storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
     // The client keeps its carrier, but no frames pass.
     let states = ["disconnected connected", "connected disconnected"];
@@ -81,9 +81,10 @@ fn a_cut_is_survived(words: &str, policy: &str, cut: usize) -> Result<()> {
     // The other path carries all of it for a while.
     std::thread::sleep(Duration::from_secs(3));
     site.gateway.qmp.execute("set_link", link(true))?;
-    wait_for_states(&mut site.client, "connected connected", 120).context("the path does not reconnect")?;
+    wait_for_states(&mut site.client, "connected connected", 120)
+        .context("the path does not reconnect")?;
     requests(&mut site.client)?;
-    storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
+    storage::finish_fio(&mut site.client, Duration::from_secs(180))?;
     let log = site.client.sh("dmesg | grep -i 'i/o error' || true")?;
     ensure!(log.is_empty(), "the client reports I/O errors:\n{log}");
     if policy != "min-latency" {
@@ -112,7 +113,7 @@ fn a_cut_path_is_survived_by_min_latency() -> Result<()> {
 #[test]
 fn paths_are_ended_from_both_sides() -> Result<()> {
     let mut site = mapped("")?;
-    storage::fio_begins(&mut site.client, "/dev/rnbd0", 20, 4)?;
+    storage::start_fio(&mut site.client, "/dev/rnbd0", 20, 4)?;
     let path = "/rtrs-server/s1/paths/ip:10.0.1.2@ip:10.0.1.1";
     site.gateway.run(&format!("write {path}/disconnect 1"))?.lacks("error")?;
     wait_for_states(&mut site.client, "connected disconnected", 20)?;
@@ -123,6 +124,6 @@ fn paths_are_ended_from_both_sides() -> Result<()> {
     site.client.sh(&format!("echo 1 >{SESSION}/paths/{SECOND}/reconnect"))?;
     site.client.sh(&format!("echo 1 >{SESSION}/paths/{}/remove_path", storage::PATH))?;
     wait_for_states(&mut site.client, "connected", 20)?;
-    storage::fio_ends(&mut site.client, Duration::from_secs(120))?;
+    storage::finish_fio(&mut site.client, Duration::from_secs(120))?;
     unmap(&mut site.client, 0)
 }

@@ -9,7 +9,7 @@ use interop_tests::{SERVICES, Site};
 
 #[test]
 fn every_measuring_tool_measures() -> Result<()> {
-    Site::tell(1500, SERVICES, |site| {
+    Site::run_scenario(1500, SERVICES, |site| {
         let guest = &mut site.client;
         let gids = Gids::of(guest)?;
         rping(guest, &[4000], 5)?;

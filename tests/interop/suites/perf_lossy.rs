@@ -79,7 +79,7 @@ fn the_tools_measure_a_bad_cable() -> Result<()> {
 }
 
 #[test]
-fn a_link_that_flaps_is_waited_for() -> Result<()> {
+fn connection_survives_a_flapping_link() -> Result<()> {
     let mut site = Site::boot(1500, SERVICES)?;
     let before = Memory::of(&mut site.gateway)?;
     let guest = &mut site.client;
@@ -107,7 +107,7 @@ fn a_link_that_flaps_is_waited_for() -> Result<()> {
 }
 
 #[test]
-fn a_peer_whose_power_goes_comes_back() -> Result<()> {
+fn peer_reconnects_after_power_loss() -> Result<()> {
     let wire = Wire::new()?;
     let (first, second) = wire.datagrams();
     let mut gateway = gateway_spec(1500, SERVICES)?.nic(first).first_mac(1).start()?;

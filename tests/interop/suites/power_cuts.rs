@@ -69,7 +69,7 @@ impl Lab {
 }
 
 #[test]
-fn what_was_acknowledged_as_durable_is_there_after_twenty_power_cuts() -> Result<()> {
+fn durable_writes_survive_twenty_power_cuts() -> Result<()> {
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64 | 1;
     let mut random = seed;
     let mut below = move |limit: u64| {
@@ -104,7 +104,10 @@ fn what_was_acknowledged_as_durable_is_there_after_twenty_power_cuts() -> Result
     lab.check(CUTS)?;
     let counts = lab.disk.counts();
     println!("seed {seed}: {counts:?}");
-    ensure!(counts.lost > u64::from(CUTS) && counts.flushes > 100, "the drive lost no writes: {counts:?}");
+    ensure!(
+        counts.lost > u64::from(CUTS) && counts.flushes > 100,
+        "the drive lost no writes: {counts:?}"
+    );
     Ok(())
 }
 

@@ -44,7 +44,7 @@ fn echo(site: &mut Site, port: u16, words: &str) -> Result<()> {
 }
 
 #[test]
-fn smc_and_tcp_on_either_side() -> Result<()> {
+fn smc_and_tcp_work_on_either_side() -> Result<()> {
     run_scenario(|site| {
         for port in [7000, 7001, 7002] {
             echo(site, port, "64 10 1")?;
@@ -115,12 +115,15 @@ fn changed_rule_disturbs_no_other_connection() -> Result<()> {
     let log = site.gateway.run("show log")?.text;
     ensure!(!log.contains("failed") && !log.contains("ended by"), "a link was lost:\n{log}");
     let metrics = Metrics::read(&mut site.client)?;
-    ensure!(metrics.get("smc_violations_total")? == 0.0, "the appliance counted violations of the host");
+    ensure!(
+        metrics.get("smc_violations_total")? == 0.0,
+        "the appliance counted violations of the host"
+    );
     Ok(())
 }
 
 #[test]
-fn aborts_and_refusals_go_across() -> Result<()> {
+fn aborts_and_refusals_are_relayed() -> Result<()> {
     run_scenario(|site| {
         // No server is reachable: the client's connection ends.
         let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7003 64 1 1 2>&1; true")?;
@@ -141,7 +144,7 @@ fn aborts_and_refusals_go_across() -> Result<()> {
 }
 
 #[test]
-fn servers_learn_the_address_and_silence_ends() -> Result<()> {
+fn proxy_protocol_reports_the_address_and_idle_connections_end() -> Result<()> {
     run_scenario(|site| {
         // The server sends nothing, and does not close.
         site.client.sh("(sleep 60 | busybox nc -l -p 7779 > /tmp/got) &")?;
@@ -181,7 +184,7 @@ fn large_answers_pass_a_router_with_a_smaller_mtu() -> Result<()> {
         let said = site.client.sh(command)?;
         ensure!(said.trim() == "fine", "ICMP: {icmp}: {said}");
         let log = site.gateway.run("show log")?.text;
-        ensure!(log.contains("bytes pass to 10.7.0.2"), "ICMP: {icmp}: {log}");
+        ensure!(log.contains("the path MTU to 10.7.0.2 is"), "ICMP: {icmp}: {log}");
     }
     Ok(())
 }

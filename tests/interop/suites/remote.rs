@@ -30,7 +30,9 @@ fn a_remote_is_added_and_removed_while_it_runs() -> Result<()> {
         gateway.run("cat /rtrs-client/gw/mp_policy")?.contains("round-robin (RR: 0)")?;
         gateway.run("write /rtrs-client/gw/max_reconnect_attempts 5")?.lacks("error")?;
         gateway.run("cat /rtrs-client/gw/max_reconnect_attempts")?.contains("5")?;
-        gateway.run("write /rtrs-client/gw/max_reconnect_attempts x")?.contains("-1 for no end")?;
+        gateway
+            .run("write /rtrs-client/gw/max_reconnect_attempts x")?
+            .contains("-1 for no limit")?;
         gateway
             .run("write /rtrs-client/gw/add_path ip:10.0.0.1@ip:10.0.0.2")?
             .contains("has a path")?;

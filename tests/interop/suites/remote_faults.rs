@@ -3,9 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use interop_tests::remote::{
-    self, object, path, run_scenario, wait_for, wait_for_state, words,
-};
+use interop_tests::remote::{self, object, path, run_scenario, wait_for, wait_for_state, words};
 use interop_tests::{Site, client_of, gateway_spec, map, networked_gateway_spec, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::Disk;
@@ -85,16 +83,18 @@ fn a_cut_is_survived(policy: &str) -> Result<()> {
     run_scenario(remote::site(2, "", &words(0, 1, &more))?, |site| {
         (0..2).try_for_each(|n| wait_for_state(&mut site.gateway, n, "connected", 20))?;
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
-        storage::fio_begins(&mut site.client, "/dev/rnbd0", 40, 4)?;
+        storage::start_fio(&mut site.client, "/dev/rnbd0", 40, 4)?;
         storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
         site.client.set_link(1, false)?;
         // On a loaded path a timeout detects the cut within a second; on an idle one heartbeats do.
-        wait_for_state(&mut site.gateway, 1, "reconnecting", 60).context("the cut is not noticed")?;
+        wait_for_state(&mut site.gateway, 1, "reconnecting", 60)
+            .context("the cut is not noticed")?;
         // The other one carries all of it for a while.
         std::thread::sleep(Duration::from_secs(3));
         site.client.set_link(1, true)?;
-        wait_for_state(&mut site.gateway, 1, "connected", 90).context("the path does not reconnect")?;
-        storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
+        wait_for_state(&mut site.gateway, 1, "connected", 90)
+            .context("the path does not reconnect")?;
+        storage::finish_fio(&mut site.client, Duration::from_secs(180))?;
         unmap(&mut site.client, 0)
     })
 }
@@ -116,31 +116,31 @@ fn a_cut_path_is_survived_by_min_latency() -> Result<()> {
 
 /// All paths are cut for a while: requests wait, and continue afterwards.
 #[test]
-fn a_silent_outage_is_waited_for() -> Result<()> {
+fn requests_wait_for_the_end_of_an_outage() -> Result<()> {
     run_scenario(remote::site(2, "", &words(1, 1, ""))?, |site| {
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
-        storage::fio_begins(&mut site.client, "/dev/rnbd0", 60, 1)?;
+        storage::start_fio(&mut site.client, "/dev/rnbd0", 60, 1)?;
         storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
         site.client.set_link(1, false)?;
         // The outage.
         std::thread::sleep(Duration::from_secs(40));
         site.client.set_link(1, true)?;
         wait_for_state(&mut site.gateway, 1, "connected", 90)?;
-        storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
+        storage::finish_fio(&mut site.client, Duration::from_secs(180))?;
         unmap(&mut site.client, 0)
     })
 }
 
 /// The server's module is reloaded under load. Then the server's operator closes the device.
 #[test]
-fn a_server_that_is_reloaded_or_closes_the_device() -> Result<()> {
+fn session_recovers_from_a_reloaded_server_and_a_closed_device() -> Result<()> {
     run_scenario(remote::site(1, "", &words(0, 0, ""))?, |site| {
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
-        storage::fio_begins(&mut site.client, "/dev/rnbd0", 20, 1)?;
+        storage::start_fio(&mut site.client, "/dev/rnbd0", 20, 1)?;
         storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
         // The module is unloaded for 3 s.
         site.client.sh("rmmod rnbd-server && sleep 3 && modprobe rnbd-server")?;
-        storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
+        storage::finish_fio(&mut site.client, Duration::from_secs(180))?;
         let patience = Duration::from_secs(60);
         wait_for(&mut site.gateway, "remote list csv", OPEN, patience)?;
         // Linux's force_close: I/O fails, and the state is `closed`.
@@ -166,7 +166,10 @@ fn access_modes() -> Result<()> {
         let (gateway, guest) = (&mut site.gateway, &mut site.client);
         let patience = Duration::from_secs(20);
         wait_for(gateway, "remote list csv", "fixed,ro,/dev/ram0,open,", patience)?;
-        ensure!(map(guest, "s1", storage::PATH, "fixed", "").is_err(), "a read-only volume was mapped rw");
+        ensure!(
+            map(guest, "s1", storage::PATH, "fixed", "").is_err(),
+            "a read-only volume was mapped rw"
+        );
         map(guest, "s1", storage::PATH, "fixed", "access_mode=ro")?;
         guest.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=10 iflag=direct 2>/dev/null")?;
         unmap(guest, 0)?;
@@ -184,7 +187,7 @@ fn access_modes() -> Result<()> {
 
 /// Reconnect attempts to a missing server continue for ever, or up to the configured limit.
 #[test]
-fn reconnecting_with_a_limit_and_without() -> Result<()> {
+fn reconnect_limit_is_applied() -> Result<()> {
     let limited = words(0, 0, "isthmus.remote.0.max_reconnect_attempts=3");
     run_scenario(remote::site(1, "", &limited)?, |site| {
         site.client.sh("rmmod rnbd-server")?;
@@ -215,7 +218,7 @@ fn reconnecting_with_a_limit_and_without() -> Result<()> {
 
 /// The server's disk grows, and a client of the appliance's export sees the new size.
 #[test]
-fn a_disk_of_the_server_grows() -> Result<()> {
+fn growth_of_the_servers_disk_reaches_clients() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     disk.as_file().set_len(16 << 20)?;
     let wire = Wire::new()?;
@@ -241,7 +244,7 @@ fn a_disk_of_the_server_grows() -> Result<()> {
 
 /// A stock client uses an appliance that exports a RAM volume of a second appliance.
 #[test]
-fn from_appliance_to_appliance() -> Result<()> {
+fn client_uses_an_appliance_behind_an_appliance() -> Result<()> {
     let (near, far) = (Wire::new()?, Wire::new()?);
     let ((one, client), (two, other)) = (near.datagrams(), far.datagrams());
     let remote = "isthmus.volume=[] isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \

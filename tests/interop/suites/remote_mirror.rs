@@ -108,13 +108,13 @@ fn sum(path: &Path) -> Result<String> {
 
 /// The remote member is cut off under verified load. The mirror continues, and resynchronises the member afterwards.
 #[test]
-fn a_remote_member_goes_and_comes_back() -> Result<()> {
+fn mirror_survives_an_outage_of_the_remote_member() -> Result<()> {
     let mut lab = Lab::boot(|disk| disk)?;
     map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
     // 20 MiB of data, which are compared in the end.
     lab.guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=20 oflag=direct 2>/dev/null")?;
     // 16 MiB, which is less than the mirror's size.
-    storage::fio_begins_in(&mut lab.guest, "/dev/rnbd0", 16, 1, 40)?;
+    storage::start_fio_in(&mut lab.guest, "/dev/rnbd0", 16, 1, 40)?;
     storage::fio_at_work(&mut lab.guest, "/dev/rnbd0")?;
     lab.guest.set_link(1, false)?;
     lab.wait_for_members("in sync", "out", 60)?;
@@ -122,7 +122,7 @@ fn a_remote_member_goes_and_comes_back() -> Result<()> {
     std::thread::sleep(Duration::from_secs(5));
     lab.guest.set_link(1, true)?;
     lab.wait_for_members("in sync", "in sync", 120)?;
-    storage::fio_ends(&mut lab.guest, Duration::from_secs(180))?;
+    storage::finish_fio(&mut lab.guest, Duration::from_secs(180))?;
     unmap(&mut lab.guest, 0)?;
     lab.compare()
 }
@@ -130,7 +130,7 @@ fn a_remote_member_goes_and_comes_back() -> Result<()> {
 /// A remote member stops answering, and its remote volume would wait for a minute. A write waits for the mirror's
 /// timeout of five seconds, and the mirror reports the member as out at once.
 #[test]
-fn a_write_waits_for_a_silent_member_as_long_as_the_mirror_says() -> Result<()> {
+fn write_waits_for_a_silent_member_up_to_the_mirrors_timeout() -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(7);
     let mut lab = Lab::with(|disk| disk, "")?;
     map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
@@ -172,10 +172,7 @@ fn a_write_waits_for_a_silent_member_as_long_as_the_mirror_says() -> Result<()> 
     let longest = Duration::from_millis(longest * 10);
     println!("reported after {reported:?}, the longest write took {longest:?}: {mirror}");
     ensure!(longest <= LIMIT, "a write took {longest:?}");
-    ensure!(
-        longest >= Duration::from_secs(4),
-        "the longest write took only {longest:?}"
-    );
+    ensure!(longest >= Duration::from_secs(4), "the longest write took only {longest:?}");
     ensure!(reported <= LIMIT, "reported after {reported:?}: {mirror}");
     unmap(&mut lab.guest, 0)?;
     lab.compare()
@@ -183,14 +180,17 @@ fn a_write_waits_for_a_silent_member_as_long_as_the_mirror_says() -> Result<()> 
 
 /// A write to the local member fails. The mirror drops the member, and resynchronises it.
 #[test]
-fn a_local_member_fails_and_is_copied_to() -> Result<()> {
+fn failed_local_member_is_resynchronised() -> Result<()> {
     let fault = Fault { event: "write_aio", sector: Some(20_000), once: true };
     let mut lab = Lab::boot(|disk| disk.fault(fault))?;
     map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
     lab.guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=20 oflag=direct 2>/dev/null")?;
     lab.wait_for_members("in sync", "in sync", 60)?;
     let mirror = object(lab.gateway()?, "/mirrors/safe")?;
-    ensure!(mirror["dropped"].as_u64() == Some(1), "the member was not dropped exactly once: {mirror}");
+    ensure!(
+        mirror["dropped"].as_u64() == Some(1),
+        "the member was not dropped exactly once: {mirror}"
+    );
     lab.gateway()?.run("mirror remove safe")?.contains("has safe open")?;
     unmap(&mut lab.guest, 0)?;
     lab.compare()?;
@@ -204,7 +204,7 @@ fn a_local_member_fails_and_is_copied_to() -> Result<()> {
 
 /// The power is cut during the resynchronisation of a member.
 #[test]
-fn a_power_cut_during_the_copy() -> Result<()> {
+fn resync_continues_after_a_power_cut() -> Result<()> {
     let mut lab = Lab::boot(|disk| disk)?;
     map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
     let pattern = "dd if=/dev/urandom of=/tmp/kept bs=1M count=20 2>/dev/null";
@@ -229,7 +229,7 @@ fn a_power_cut_during_the_copy() -> Result<()> {
 /// Both members are on a stock server that is cut off for ten seconds under verified load. Requests wait, as for a
 /// single remote volume, and none fails. The appliance does not take the server for restarted.
 #[test]
-fn two_remote_members_and_a_cut_of_ten_seconds() -> Result<()> {
+fn two_remote_members_survive_a_cut_of_ten_seconds() -> Result<()> {
     let other = "isthmus.remote.1.name=near isthmus.remote.1.sessname=gw2 \
         isthmus.remote.1.path=ip:10.0.1.1@ip:10.0.1.2 isthmus.remote.1.device_path=/dev/ram1";
     remote::run_scenario(Site::with_networks(2, 1500, &words(1, 1, other))?, |site| {
@@ -257,7 +257,7 @@ fn two_remote_members_and_a_cut_of_ten_seconds() -> Result<()> {
         };
         in_sync(gateway)?;
         map(guest, "s1", storage::PATH, "safe", "")?;
-        storage::fio_begins_in(guest, "/dev/rnbd0", 16, 1, 40)?;
+        storage::start_fio_in(guest, "/dev/rnbd0", 16, 1, 40)?;
         storage::fio_at_work(guest, "/dev/rnbd0")?;
         for _ in 0..2 {
             guest.set_link(1, false)?;
@@ -265,7 +265,7 @@ fn two_remote_members_and_a_cut_of_ten_seconds() -> Result<()> {
             guest.set_link(1, true)?;
             std::thread::sleep(Duration::from_secs(6));
         }
-        storage::fio_ends(guest, Duration::from_secs(180))?;
+        storage::finish_fio(guest, Duration::from_secs(180))?;
         in_sync(gateway)?;
         gateway.run("show log")?.lacks("restarted: unflushed")?;
         unmap(guest, 0)?;

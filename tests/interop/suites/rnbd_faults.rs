@@ -70,7 +70,7 @@ fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
 }
 
 #[test]
-fn the_client_comes_back_to_a_gateway_that_was_started_anew() -> Result<()> {
+fn client_reconnects_to_a_restarted_gateway() -> Result<()> {
     run_scenario(Setup::default(), 1, |engines, guest| {
         engines.restart()?;
         wait_until_back(guest)?;
@@ -82,7 +82,7 @@ fn the_client_comes_back_to_a_gateway_that_was_started_anew() -> Result<()> {
 /// Minutes of load with all block sizes. The appliance sends a lost ACK again before the client's soft-RoCE
 /// retransmits, which soft-RoCE would not survive.
 #[test]
-fn two_percent_of_loss_are_survived_at_depth_32() -> Result<()> {
+fn loss_of_two_percent_is_survived_at_depth_32() -> Result<()> {
     for always_invalidate in [true, false] {
         let storage = Config { always_invalidate, ..Config::default() };
         run_scenario(Setup { storage, loss: 50, ..Setup::default() }, 1, |_, guest| {
@@ -106,7 +106,7 @@ fn a_client_with_two_cpus_uses_three_connections() -> Result<()> {
 }
 
 #[test]
-fn the_shallowest_queue_and_the_largest_chunks() -> Result<()> {
+fn shallowest_queue_and_largest_chunks_work() -> Result<()> {
     for (queue_depth, chunk_size) in [(64, 1 << 20), (2, 8192)] {
         let storage = Config { queue_depth, chunk_size, ..Config::default() };
         run_scenario(Setup { storage, ..Setup::default() }, 1, |_, guest| {

@@ -14,15 +14,15 @@ use launch::qemu::{Disk, Vm};
 const FIXED_KEYS: &str = "isthmus.rnbd.always_invalidate=false";
 
 #[test]
-fn maps_and_unmaps_a_hundred_times() -> Result<()> {
+fn volume_is_mapped_and_unmapped_a_hundred_times() -> Result<()> {
     for words in ["", FIXED_KEYS] {
-        Site::run_scenario(1500, words, |site| storage::maps_and_unmaps(&mut site.client, 100))?;
+        Site::run_scenario(1500, words, |site| storage::map_and_unmap(&mut site.client, 100))?;
     }
     Ok(())
 }
 
 #[test]
-fn connects_fifty_times_without_delay() -> Result<()> {
+fn fifty_connects_have_no_delay() -> Result<()> {
     Site::run_scenario(1500, "", |site| storage::connects_without_delay(&mut site.client, 50))
 }
 
@@ -65,7 +65,7 @@ fn fsx_finds_nothing_in_ten_thousand_operations() -> Result<()> {
 }
 
 #[test]
-fn every_depth_and_chunk_size() -> Result<()> {
+fn every_depth_and_chunk_size_works() -> Result<()> {
     let shapes = [
         (2, 8),
         (2, 1024),
@@ -92,7 +92,7 @@ fn every_depth_and_chunk_size() -> Result<()> {
 
 /// One frame in fifty to the client is lost, with any number of requests in flight.
 #[test]
-fn two_percent_of_loss_are_survived() -> Result<()> {
+fn loss_of_two_percent_is_survived() -> Result<()> {
     for words in ["", FIXED_KEYS] {
         let relay = Relay::new(50)?;
         let (first, second) = relay.ends();
@@ -112,7 +112,7 @@ fn two_percent_of_loss_are_survived() -> Result<()> {
 
 /// Four hosts at once, each with a volume of its own.
 #[test]
-fn four_clients_at_once() -> Result<()> {
+fn four_clients_work_at_once() -> Result<()> {
     const CLIENTS: usize = 4;
     let wires = (0..CLIENTS).map(|_| Wire::new()).collect::<Result<Vec<_>>>()?;
     let volumes: Vec<String> = (0..CLIENTS)
@@ -136,10 +136,10 @@ fn four_clients_at_once() -> Result<()> {
         guests.push(guest);
     }
     for guest in &mut guests {
-        storage::fio_begins(guest, "/dev/rnbd0", 60, 4)?;
+        storage::start_fio(guest, "/dev/rnbd0", 60, 4)?;
     }
     for (n, guest) in guests.iter_mut().enumerate() {
-        storage::fio_ends(guest, Duration::from_secs(180))?;
+        storage::finish_fio(guest, Duration::from_secs(180))?;
         let reconnects = guest.sh("cat /sys/class/rtrs-client/*/paths/*/stats/reconnects")?;
         ensure!(reconnects.trim() == "0 0", "client {n} reconnected: {reconnects}");
         unmap(guest, 0)?;

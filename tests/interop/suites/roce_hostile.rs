@@ -174,7 +174,7 @@ const WRONG: &[Case] = &[
 ];
 
 #[test]
-fn requests_that_are_not_granted_are_refused() -> Result<()> {
+fn requests_without_permission_are_refused() -> Result<()> {
     Site::run_scenario(|site| {
         let before = Metrics::read(&mut site.client)?;
         let crafter = &mut site.crafter;
@@ -204,7 +204,10 @@ fn requests_that_are_not_granted_are_refused() -> Result<()> {
             }
             let packet = crafter.write(&one.link, other.address, other.rkey, b"harm");
             let answer = crafter.try_packet(&one.link, &packet)?;
-            ensure!(answer == NAK_REMOTE_ACCESS, "the key of another domain (gone: {gone}): {answer:?}");
+            ensure!(
+                answer == NAK_REMOTE_ACCESS,
+                "the key of another domain (gone: {gone}): {answer:?}"
+            );
         }
         let after = Metrics::read(&mut site.client)?;
         let naks =
@@ -217,7 +220,7 @@ fn requests_that_are_not_granted_are_refused() -> Result<()> {
 }
 
 #[test]
-fn packets_that_are_nobodys_are_dropped() -> Result<()> {
+fn packets_of_no_connection_are_dropped() -> Result<()> {
     Site::run_scenario(|site| {
         let crafter = &mut site.crafter;
         let victim = crafter.victim()?;
@@ -333,7 +336,7 @@ fn garbage_for_the_connection_manager_does_no_harm() -> Result<()> {
 /// An attacker knows all identifiers of a stock client's connections, and uses them from other addresses: on the
 /// client's network and on another, with its own addresses and the client's in the messages.
 #[test]
-fn who_claims_another_hosts_connection_gets_nothing_of_it() -> Result<()> {
+fn spoofed_connection_messages_are_refused() -> Result<()> {
     let mut site = Site::boot()?;
     let capture = site.wire.path("capture");
     site.client.capture(0, &capture)?;

@@ -41,13 +41,13 @@ impl Site {
         // not free.
         stranger.idle(Duration::from_secs(1));
         let free = free(&mut gateway)?;
-        storage::fio_begins(&mut client, "/dev/rnbd0", seconds, 1)?;
+        storage::start_fio(&mut client, "/dev/rnbd0", seconds, 1)?;
         Ok(Site { gateway, client, stranger, free, _wire: wire })
     }
 
     /// Checks that the stock client was not disturbed, and that the memory of the attacker's sessions is free.
     fn verify(mut self) -> Result<()> {
-        storage::fio_ends(&mut self.client, Duration::from_secs(180))?;
+        storage::finish_fio(&mut self.client, Duration::from_secs(180))?;
         let reconnects =
             self.client.sh("cat /sys/class/rtrs-client/s1/paths/*/stats/reconnects")?;
         ensure!(reconnects.trim() == "0 0", "the stock client reconnected: {reconnects}");
@@ -122,7 +122,12 @@ fn connection_requests_are_refused_with_the_errno_of_linux() -> Result<()> {
     refused(stranger, &[], reset, "nothing")?;
     refused(stranger, &[0xff; 56], reset, "ones")?;
     let unknown = ConnectRequest { first: false, ..good };
-    refused(stranger, &unknown.emit(), ConnectOutcome::Refused(Errno::ENXIO), "an unknown session")?;
+    refused(
+        stranger,
+        &unknown.emit(),
+        ConnectOutcome::Refused(Errno::ENXIO),
+        "an unknown session",
+    )?;
     let rejected = ConnectOutcome::Rejected(RejectReason::INVALID_SERVICE_ID);
     let (answer, _) = stranger.connect(1235, &bytes)?;
     ensure!(answer == rejected, "another port: {answer:?}");
@@ -243,19 +248,19 @@ fn invalid_requests(words: &str) -> Result<()> {
 }
 
 #[test]
-fn requests_that_lie_get_their_errno() -> Result<()> {
+fn invalid_requests_are_answered_with_an_errno() -> Result<()> {
     invalid_requests("")
 }
 
 #[test]
-fn requests_that_lie_get_their_errno_with_fixed_keys() -> Result<()> {
+fn invalid_requests_are_answered_with_an_errno_with_fixed_keys() -> Result<()> {
     invalid_requests("isthmus.rnbd.always_invalidate=false")
 }
 
 /// Of all operations that are sent as an RTRS READ, only a volume's read returns data. Other operations leave the
 /// client's buffer unchanged.
 #[test]
-fn only_a_read_brings_data() -> Result<()> {
+fn only_reads_return_data() -> Result<()> {
     for words in ["", "isthmus.rnbd.always_invalidate=false", "isthmus.rnbd.oversubscribe=4"] {
         let mut site = Site::boot(words, 10)?;
         let stranger = &mut site.stranger;
@@ -292,7 +297,7 @@ fn only_a_read_brings_data() -> Result<()> {
 
 /// A malformed request ends its own path, and no other.
 #[test]
-fn requests_without_sense_end_their_path() -> Result<()> {
+fn malformed_requests_end_their_path() -> Result<()> {
     let mut site = Site::boot("", 30)?;
     let stranger = &mut site.stranger;
     let (bystander, _) = opened(stranger, "bystander")?;
@@ -332,7 +337,7 @@ fn requests_without_sense_end_their_path() -> Result<()> {
 }
 
 #[test]
-fn ten_thousand_half_open_connects_are_forgotten() -> Result<()> {
+fn ten_thousand_half_open_connects_time_out() -> Result<()> {
     let mut site = Site::boot("", 60)?;
     for n in 0..4 {
         site.stranger.half_open(2_500)?;

@@ -53,7 +53,7 @@ fn a_stock_client_gets_its_echo_over_smc_r() -> Result<()> {
 }
 
 #[test]
-fn tcp_where_smc_cannot_be() -> Result<()> {
+fn clients_without_common_smc_use_tcp() -> Result<()> {
     let report = run_scenario(Setup::default(), |guest| {
         // A client that does not offer SMC, then one with another EID.
         echo(guest, "100000 2 3 tcp")?;
@@ -74,18 +74,18 @@ fn the_engines_are_clients_of_a_stock_server() -> Result<()> {
 }
 
 #[test]
-fn before_the_machine_ends_everybody_is_told() -> Result<()> {
+fn peers_are_disconnected_before_a_poweroff() -> Result<()> {
     peers_are_disconnected(|spec| spec, b"poweroff\r", "powering off")
 }
 
 #[test]
-fn before_it_starts_again_everybody_is_told() -> Result<()> {
+fn peers_are_disconnected_before_a_reboot() -> Result<()> {
     peers_are_disconnected(|spec| spec, b"reboot\r", "rebooting")
 }
 
 /// Ctrl-\\ panics the image for tests.
 #[test]
-fn the_last_act_of_a_panic_is_to_tell_everybody() -> Result<()> {
+fn peers_are_disconnected_after_a_panic() -> Result<()> {
     let faulty = std::env::var_os("ISTHMUS_FAULTS");
     let faulty = faulty.context("ISTHMUS_FAULTS is not set: run ./isthmus test")?;
     peers_are_disconnected(|spec| spec.elf(faulty), b"\x1c", "peers disconnected")
@@ -115,7 +115,7 @@ fn peers_are_disconnected(
     guest.sh(&until_active(4))?;
     guest.sh("smc echo 10.0.0.1 7000 200000 100000 1 > /dev/null 2>&1 &")?;
     guest.sh(&until_active(5))?;
-    storage::fio_begins(guest, "/dev/rnbd0", 600, 1)?;
+    storage::start_fio(guest, "/dev/rnbd0", 600, 1)?;
     storage::fio_at_work(guest, "/dev/rnbd0")?;
     let open = "netstat -tn | grep -c '10.0.0.1:.*ESTABLISHED'";
     guest.sh(&format!("[ $({open}) -ge 8 ]"))?;
@@ -156,7 +156,7 @@ fn peers_are_disconnected(
 /// Removing a rule, or changing its port, disconnects its clients and servers. Connections of other rules continue, and
 /// so do those of a rule whose backend changes.
 #[test]
-fn a_rule_that_ends_tells_everybody() -> Result<()> {
+fn peers_of_a_removed_rule_are_disconnected() -> Result<()> {
     let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
         isthmus.rule.0.name=gone isthmus.rule.0.listen=7000 isthmus.rule.0.backend=10.0.0.2:7777 \
         isthmus.rule.1.name=smc isthmus.rule.1.listen=7001 isthmus.rule.1.backend=10.0.0.2:7777 \
@@ -173,7 +173,8 @@ fn a_rule_that_ends_tells_everybody() -> Result<()> {
         ))?;
     }
     // The sockets of three clients, and of one client's server.
-    let active_smc = |count: usize| format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {count} ]");
+    let active_smc =
+        |count: usize| format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {count} ]");
     guest.wait_until(&active_smc(4), Duration::from_secs(30))?;
     let established = |end: &str, count: usize| {
         format!("[ $(netstat -tn | grep '{end}' | grep -c ESTABLISHED) = {count} ]")
@@ -227,7 +228,7 @@ fn a_rule_that_ends_tells_everybody() -> Result<()> {
 }
 
 #[test]
-fn a_server_that_roce_does_not_reach_is_spoken_to_over_tcp() -> Result<()> {
+fn server_without_a_roce_path_is_reached_over_tcp() -> Result<()> {
     let words = "isthmus.smc.ueid.0=LAB.SMC.EID isthmus.rule.0.name=smc isthmus.rule.0.listen=7000 \
         isthmus.rule.0.backend=10.0.0.2:7777 isthmus.rule.0.backend_smc=true";
     let cable = Relay::without_roce()?;
@@ -247,7 +248,10 @@ fn a_server_that_roce_does_not_reach_is_spoken_to_over_tcp() -> Result<()> {
     let rules = site.gateway.run("show smc rules --json")?.text;
     ensure!(rules.contains("\"state\":\"up\"") && rules.contains("\"failures\":0"), "{rules}");
     let stats = site.gateway.run("show smc stats --json")?.text;
-    ensure!(stats.contains("\"tcp_fallback\":3,"), "SMC-R to the server is not suspended after three failures: {stats}");
+    ensure!(
+        stats.contains("\"tcp_fallback\":3,"),
+        "SMC-R to the server is not suspended after three failures: {stats}"
+    );
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use interop_tests::engines::Setup;
 use interop_tests::smc::{echo, run_scenario, until_active};
 
 #[test]
-fn mtus_and_buffers_of_all_sizes() -> Result<()> {
+fn mtus_and_buffers_of_all_sizes_work() -> Result<()> {
     for (mtu, rmb_size) in [(1500, 0), (9000, 5), (5000, 2)] {
         let report = run_scenario(Setup { mtu, rmb_size, ..Setup::default() }, |guest| {
             echo(guest, "5000000 1 1")?;
@@ -23,7 +23,7 @@ fn mtus_and_buffers_of_all_sizes() -> Result<()> {
 }
 
 #[test]
-fn loss_and_bad_ends() -> Result<()> {
+fn loss_and_aborts_are_survived() -> Result<()> {
     let report = run_scenario(Setup { loss: 100, ..Setup::default() }, |guest| {
         echo(guest, "1000000 1 2")?;
         echo(guest, "64 1 1 urgent")?;
@@ -42,7 +42,7 @@ fn loss_and_bad_ends() -> Result<()> {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_let_go() -> Result<()> {
+fn link_group_of_a_vanished_peer_is_released() -> Result<()> {
     let report = run_scenario(Setup::default(), |guest| {
         echo(guest, "64 1 1")?;
         let active = until_active(1);

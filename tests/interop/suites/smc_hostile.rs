@@ -13,13 +13,8 @@ use interop_tests::{Site, evidence};
 use launch::guest::Wire;
 use launch::qemu::Nic;
 
-const ATTACKS: [Attack; 5] = [
-    Attack::Garbage,
-    Attack::HalfHandshakes,
-    Attack::Cursors,
-    Attack::StaleKeys,
-    Attack::Floods,
-];
+const ATTACKS: [Attack; 5] =
+    [Attack::Garbage, Attack::HalfHandshakes, Attack::Cursors, Attack::StaleKeys, Attack::Floods];
 /// Bytes that memory use may vary by: nodes of maps, and buffers of the page that reports it.
 const SLACK: f64 = 65_536.0;
 /// Longest time of a round of the stock client during the attacks, in milliseconds, on a busy host.
@@ -44,7 +39,7 @@ fn attack(ports: &[(PathBuf, PathBuf)], time: Duration) -> Result<Vec<u32>> {
 }
 
 #[test]
-fn hostile_clients_beside_a_good_one() -> Result<()> {
+fn hostile_clients_do_not_disturb_a_stock_client() -> Result<()> {
     let wire = Wire::new()?;
     let directory = tempfile::Builder::new().prefix("isthmus-attackers-").tempdir()?;
     let path = |name: &str, n: usize| directory.path().join(format!("{name}{n}"));
@@ -53,12 +48,10 @@ fn hostile_clients_beside_a_good_one() -> Result<()> {
     let (ours, theirs) = wire.datagrams();
     let site = Site::beside(
         (ours, theirs),
-        ports
-            .iter()
-            .map(|(attacker, appliance)| Nic::Dgram {
-                ours: appliance.clone(),
-                peer: attacker.clone(),
-            }),
+        ports.iter().map(|(attacker, appliance)| Nic::Dgram {
+            ours: appliance.clone(),
+            peer: attacker.clone(),
+        }),
         WORDS,
     )?;
     let mut lab = Lab::new(site);

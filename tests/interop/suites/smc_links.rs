@@ -37,7 +37,7 @@ fn have_links(lab: &mut Lab, roles: &[&str], links: usize, limit: Duration) -> R
 }
 
 #[test]
-fn a_link_is_lost_and_made_anew() -> Result<()> {
+fn lost_link_is_replaced() -> Result<()> {
     let wires = [Wire::new()?, Wire::new()?];
     let [(ours0, theirs0), (ours1, theirs1)] = [wires[0].datagrams(), wires[1].datagrams()];
     let gateway = image_spec()?.append(NETS).append(WORDS).nic(ours0).nic(ours1).first_mac(1);
@@ -65,7 +65,8 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
         set_link(lab, 0, false)?;
         have_links(lab, BOTH, 1, Duration::from_secs(60)).context("wire 0 is cut here")?;
         set_link(lab, 0, true)?;
-        have_links(lab, &["SERV"], 2, Duration::from_secs(60)).context("wire 0 is reconnected here")?;
+        have_links(lab, &["SERV"], 2, Duration::from_secs(60))
+            .context("wire 0 is reconnected here")?;
         for port in [7, 7001] {
             let good = format!("grep fine /tmp/good{port}");
             let done = lab.site.client.wait_until(&good, Duration::from_secs(90));

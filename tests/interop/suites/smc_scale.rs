@@ -50,7 +50,7 @@ fn hold_many(site: &mut Site) -> Result<()> {
 }
 
 #[test]
-fn a_thousand_at_once_and_ten_thousand_after_each_other() -> Result<()> {
+fn thousand_concurrent_and_ten_thousand_sequential_connections_work() -> Result<()> {
     Site::run_scenario(1500, SERVICES, |site| {
         prepare(&mut site.client)?;
         hold_many(site)?;

@@ -17,7 +17,7 @@ use launch::workspace;
 use pcap_file::pcap::PcapReader;
 
 #[test]
-fn streams_of_all_shapes() -> Result<()> {
+fn streams_of_all_shapes_work() -> Result<()> {
     run_scenario(Site::boot(1500, WORDS)?, |lab| {
         for port in BOTH {
             // Behind a rule is another socket of the guest.
@@ -39,7 +39,7 @@ fn streams_of_all_shapes() -> Result<()> {
 }
 
 #[test]
-fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
+fn full_windows_and_killed_peers_are_handled() -> Result<()> {
     run_scenario(Site::boot(1500, WORDS)?, |lab| {
         // A process of the peer is stopped under load, and continued.
         for (port, stopped) in [(7, "echo"), (7001, "echo"), (7001, "serve 7777")] {
@@ -81,7 +81,7 @@ fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
 }
 
 #[test]
-fn one_side_without_smc() -> Result<()> {
+fn one_side_without_smc_falls_back_to_tcp() -> Result<()> {
     run_scenario(Site::boot(1500, WORDS)?, |lab| {
         for port in [7, 7001, 7002] {
             lab.echo(port, "100000 2 2 tcp").context("a client that has only TCP")?;
@@ -102,7 +102,7 @@ fn one_side_without_smc() -> Result<()> {
 }
 
 #[test]
-fn settings_of_the_peer() -> Result<()> {
+fn settings_of_the_peer_are_respected() -> Result<()> {
     let words = format!("{WORDS} isthmus.smc.buffer_size=512KiB");
     run_scenario(Site::boot(1500, &words)?, |lab| {
         lab.reload("LAB.SMC.EID", "smcr_testlink_time=1")?;
@@ -126,7 +126,7 @@ fn settings_of_the_peer() -> Result<()> {
 }
 
 #[test]
-fn small_buffers_here() -> Result<()> {
+fn small_local_buffers_work() -> Result<()> {
     let words = format!("{WORDS} isthmus.smc.buffer_size=16KiB");
     run_scenario(Site::boot(1500, &words)?, |lab| {
         lab.reload("LAB.SMC.EID", "rmem=524288 wmem=524288")?;
@@ -155,22 +155,22 @@ fn with_mtus(here: u16, there: u16, path: u64) -> Result<()> {
 }
 
 #[test]
-fn mtu_5000() -> Result<()> {
+fn mtu_5000_works() -> Result<()> {
     with_mtus(5000, 5000, 4096)
 }
 
 #[test]
-fn mtu_9000() -> Result<()> {
+fn mtu_9000_works() -> Result<()> {
     with_mtus(9000, 9000, 4096)
 }
 
 #[test]
-fn mtus_that_differ() -> Result<()> {
+fn different_mtus_work() -> Result<()> {
     with_mtus(5000, 2500, 2048)
 }
 
 #[test]
-fn loss_on_the_way() -> Result<()> {
+fn loss_is_survived() -> Result<()> {
     // 2 % of the frames to the guest, and 2 % of those from it.
     let relay = Relay::new(50)?;
     let site = Site::between(vec![relay.ends()], (1500, 1500), WORDS, |s| s, |s| s)?;
@@ -188,7 +188,7 @@ fn loss_on_the_way() -> Result<()> {
 }
 
 #[test]
-fn peers_that_take_their_links_away() -> Result<()> {
+fn links_removed_by_the_peer_are_replaced() -> Result<()> {
     run_scenario(Site::boot(1500, WORDS)?, |lab| {
         let hold = |lab: &mut Lab| {
             lab.sh(&format!(
@@ -224,7 +224,8 @@ fn peers_that_take_their_links_away() -> Result<()> {
         lab.fallbacks.push(("04000000", 1));
         lab.broken_links = 3;
         for port in BOTH {
-            lab.echo(port, "4096 1 1").context("the first after the guest dropped its link groups")?;
+            lab.echo(port, "4096 1 1")
+                .context("the first after the guest dropped its link groups")?;
             lab.echo_over_smc(port, "4096 2 2", if port == 7 { 2 } else { 4 })?;
         }
         Ok(())
@@ -232,7 +233,7 @@ fn peers_that_take_their_links_away() -> Result<()> {
 }
 
 #[test]
-fn a_peer_whose_power_goes() -> Result<()> {
+fn resources_of_a_powered_off_peer_are_released() -> Result<()> {
     let mut lab = Lab::new(Site::boot(1500, WORDS)?);
     lab.prepare()?;
     lab.sh(&format!(
@@ -260,14 +261,14 @@ fn a_peer_whose_power_goes() -> Result<()> {
 }
 
 #[test]
-fn the_appliance_reboots() -> Result<()> {
+fn peers_reconnect_after_a_reboot_of_the_appliance() -> Result<()> {
     let wire = Wire::new()?;
     let nics = vec![wire.datagrams()];
     let site = Site::between(nics, (1500, 1500), WORDS, Spec::reboots, |s| s)?;
     let mut lab = Lab::new(site);
     lab.prepare()?;
     let directory = workspace::target().join("interop");
-    let capture = directory.join("the_appliance_reboots.pcap");
+    let capture = directory.join("peers_reconnect_after_a_reboot_of_the_appliance.pcap");
     let mut fastest = Duration::MAX;
     for _ in 0..3 {
         // Open connections, which the reboot ends.
@@ -337,7 +338,7 @@ fn all_have_echoed(lab: &mut Lab) -> Result<()> {
 
 /// All topics of the console and of `/api/smc` while connections are open, by the columns of the SMC tools.
 #[test]
-fn every_topic_is_told() -> Result<()> {
+fn every_topic_is_reported() -> Result<()> {
     let words = format!("{WORDS} isthmus.net.0.pnetid=LAB");
     run_scenario(Site::boot(1500, &words)?, |lab| {
         lab.sh("for port in 7 7001; do smc echo 10.0.0.1 $port 1000 1 1 hold=20 > /tmp/s$port 2>&1 & done

@@ -34,8 +34,8 @@ fn fio_verifies_with_a_short_queue_and_small_chunks() -> Result<()> {
 }
 
 #[test]
-fn maps_and_unmaps_twenty_times() -> Result<()> {
-    Site::run_scenario(1500, "", |site| storage::maps_and_unmaps(&mut site.client, 20))
+fn volume_is_mapped_and_unmapped_twenty_times() -> Result<()> {
+    Site::run_scenario(1500, "", |site| storage::map_and_unmap(&mut site.client, 20))
 }
 
 #[test]
@@ -44,14 +44,14 @@ fn connects_without_delay() -> Result<()> {
 }
 
 #[test]
-fn access_modes_are_linux_s() -> Result<()> {
-    Site::run_scenario(1500, "", |site| storage::access_modes_are_linux_s(&mut site.client))
+fn access_modes_match_linux() -> Result<()> {
+    Site::run_scenario(1500, "", |site| storage::access_modes_match_linux(&mut site.client))
 }
 
 /// The object tree has the names of Linux's sysfs, on the console and over HTTP. An open device stays in it when its
 /// export is removed.
 #[test]
-fn the_object_tree_has_linux_s_names() -> Result<()> {
+fn object_tree_has_the_names_of_linux() -> Result<()> {
     let words = "isthmus.volume.0.name=a isthmus.volume.0.size=1MiB isthmus.volume.1.name=b \
                  isthmus.volume.1.size=1MiB isthmus.export.0.name=a isthmus.export.0.volume=a \
                  isthmus.export.1.name=other isthmus.export.1.volume=a";
@@ -78,7 +78,10 @@ fn the_object_tree_has_linux_s_names() -> Result<()> {
         let devices = |gateway: &mut Vm| gateway.run("cat /rnbd-server/ctl/devices --json")?.json();
         let open = devices(gateway)?;
         ensure!(open["a"]["sessions"]["s1"]["access_mode"] == "rw", "{open}");
-        ensure!(open["other"]["sessions"]["s1"].is_null(), "the device is listed under another export: {open}");
+        ensure!(
+            open["other"]["sessions"]["s1"].is_null(),
+            "the device is listed under another export: {open}"
+        );
         gateway.run("export add /dev/other volume=b")?.contains("error")?;
         // Data sent from a volume may have to be retransmitted, so its memory is not free at once.
         let free = |gateway: &mut Vm| {
@@ -288,7 +291,10 @@ fn sessions_share_memory() -> Result<()> {
     storage::fio_verifies(guest, 16, 32)?;
     let memory = site.gateway.run("show memory --json")?.json()?;
     ensure!(memory["promised"].as_u64() > memory["arena"].as_u64(), "{memory}");
-    ensure!(memory["shared"]["size"] == memory["shared"]["free"], "shared memory is not free again: {memory}");
+    ensure!(
+        memory["shared"]["size"] == memory["shared"]["free"],
+        "shared memory is not free again: {memory}"
+    );
     ensure!(memory["shared"]["lowest"].as_u64() < memory["shared"]["size"].as_u64(), "{memory}");
     for number in 0..6 {
         unmap(&mut site.client, number)?;
@@ -301,7 +307,10 @@ fn sessions_share_memory() -> Result<()> {
 fn client_on_a_vlan_maps_and_verifies() -> Result<()> {
     Site::run_scenario(1500, "isthmus.net.0.vlan=5", |site| {
         let client = &mut site.client;
-        ensure!(client.sh("ping -c 1 -W 2 10.0.0.1").is_err(), "the appliance answers untagged frames");
+        ensure!(
+            client.sh("ping -c 1 -W 2 10.0.0.1").is_err(),
+            "the appliance answers untagged frames"
+        );
         client.sh("modprobe 8021q && ip addr flush dev eth0 && \
              ip link add link eth0 name eth0.5 type vlan id 5 && \
              ip addr add 10.0.0.2/24 dev eth0.5 && ip link set eth0.5 up")?;

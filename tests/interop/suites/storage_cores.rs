@@ -107,7 +107,10 @@ fn serve_on_both(cores: &mut Cores) -> Result<()> {
                 "dd if=/dev/rnbd{device} bs=64k skip={} count=64 iflag=direct 2>/dev/null | md5sum",
                 place * 16
             ))?;
-            ensure!(wrote == read, "client {to} reads other data than client {from} wrote on rnbd{device}");
+            ensure!(
+                wrote == read,
+                "client {to} reads other data than client {from} wrote on rnbd{device}"
+            );
         }
     }
     for (n, client) in cores.clients.iter_mut().enumerate() {
@@ -198,14 +201,18 @@ fn wait_for_reply(gateway: &mut Vm, command: &str, words: &str) -> Result<()> {
         if answer.text.contains(words) {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "no {words:?} in the reply to {command}: {}", answer.text);
+        ensure!(
+            Instant::now() < deadline,
+            "no {words:?} in the reply to {command}: {}",
+            answer.text
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 /// Across cores, a writer excludes other writers, and a session name belongs to one host.
 #[test]
-fn what_holds_for_one_core_holds_for_all() -> Result<()> {
+fn access_rules_hold_across_cores() -> Result<()> {
     let mut cores = Cores::boot()?;
     let [first, second] = &mut cores.clients;
     map(first, "s0", PATHS[0], "ram", "")?;
@@ -213,7 +220,11 @@ fn what_holds_for_one_core_holds_for_all() -> Result<()> {
     wait_for_reply(&mut cores.gateway, "show refused", "another session has it open")?;
     map(second, "s1", PATHS[1], "ram", "access_mode=ro")?;
     ensure!(map(second, "s0", PATHS[1], "data", "").is_err(), "two hosts share a session name");
-    wait_for_reply(&mut cores.gateway, "show refused", "another address has a session of that name")?;
+    wait_for_reply(
+        &mut cores.gateway,
+        "show refused",
+        "another address has a session of that name",
+    )?;
     unmap(first, 0)?;
     unmap(second, 0)?;
     map(second, "s1", PATHS[1], "ram", "")?;
@@ -383,7 +394,9 @@ fn one_card_is_served_by_two_cores() -> Result<()> {
     // stays `connected` until the client detects that, so a read is the test.
     let reads = "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
     for client in &mut shared.clients {
-        client.wait_until(reads, Duration::from_secs(90)).context("the client does not reconnect")?;
+        client
+            .wait_until(reads, Duration::from_secs(90))
+            .context("the client does not reconnect")?;
     }
     let after = [pattern(&mut shared.clients[0], 0)?, pattern(&mut shared.clients[1], 448)?];
     ensure!(before == after, "the data have changed: {before:?}, {after:?}");
@@ -394,7 +407,7 @@ fn one_card_is_served_by_two_cores() -> Result<()> {
 
 /// All paths of a session must be on one core. A path from an address that another core serves is refused and reported.
 #[test]
-fn a_path_that_comes_to_the_other_core_is_refused_and_told() -> Result<()> {
+fn path_to_another_core_is_refused_and_reported() -> Result<()> {
     let mut shared = Shared::boot()?;
     shared.map(0, "ram", "")?;
     // The other client's address moves to the first, which opens a second path from there.

@@ -70,7 +70,7 @@ fn router(wire: &Wire, cable: launch::qemu::Nic) -> Result<Guest> {
 /// Loss, reordering, duplicates and corruption by Linux's netem in both directions: each message is echoed once and
 /// intact.
 #[test]
-fn netem_between_the_stock_btl_and_the_image() -> Result<()> {
+fn stock_btl_and_the_image_survive_netem() -> Result<()> {
     let (wire, cable) = (Wire::new()?, Cable::new()?);
     let (ours, theirs) = cable.datagrams();
     let mut guest = router(&wire, theirs)?;

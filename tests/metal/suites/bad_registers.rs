@@ -160,11 +160,11 @@ fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
         opened(machine);
         let mailbox = Mailbox::ALL[0];
         let open = port.open_mailbox(mailbox, machine.arena());
-        let mut asked = 0;
+        let mut pending = 0;
         for round in 0..60 {
             port.set_interrupts(round % 3 == 0);
             let question = Maintenance { to: 7, hops: 0xff, offset: 0, write: None };
-            asked += usize::from(port.maintain(&question).is_ok());
+            pending += usize::from(port.maintain(&question).is_ok());
             let _ = port.ring_doorbell(7, round);
             let frame = Packet { header: &[1; 64], payload: &[], trailer: &[] };
             if open {
@@ -174,7 +174,7 @@ fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
             machine.run();
             port.poll(machine.pass(Duration::from_millis(30)));
             while port.maintained().is_some() {
-                asked = asked.checked_sub(1).expect("an answer without a request");
+                pending = pending.checked_sub(1).expect("an answer without a request");
             }
             while let Some(message) = port.receive(mailbox) {
                 let _ = port.payload(&message).len();

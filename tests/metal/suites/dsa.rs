@@ -76,9 +76,9 @@ fn order_is_kept_in_a_batch_and_across_batches() {
         let now = bench.machine.pass(MICROSECOND);
         bench.machine.run();
         let done = bench.channel().complete(now).0;
-        let is = bench.at(0).map_or(0, |part| part + 1);
-        assert!(is >= last && is as u64 >= done, "{is} {last} {done}");
-        last = is;
+        let current = bench.at(0).map_or(0, |part| part + 1);
+        assert!(current >= last && current as u64 >= done, "{current} {last} {done}");
+        last = current;
     }
     assert_eq!((last, bench.counter("fences") > 100), (200, true));
     // Without `order` the model reorders.
@@ -120,9 +120,9 @@ fn recovery_from_an_error_does_not_repeat_completed_copies() {
             bench.machine.run();
             let (_, health) = bench.channel().complete(now);
             assert_eq!(health, Health::Good);
-            let is = bench.at(0).map_or(0, |part| part + 1);
-            assert!(is >= last, "{fault:?}: {is} after {last}");
-            last = is;
+            let current = bench.at(0).map_or(0, |part| part + 1);
+            assert!(current >= last, "{fault:?}: {current} after {last}");
+            last = current;
         }
         assert_eq!(bench.pass(MICROSECOND), (120, Health::Good), "{fault:?}");
         assert_eq!(bench.at(0), Some(59));

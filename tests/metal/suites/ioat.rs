@@ -330,10 +330,10 @@ fn doorbell_never_precedes_the_data_that_it_announces() {
         assert!(!lost && carriage.carrier.is_idle(), "seed {seed}");
         assert_eq!(bell.load32(0), announced, "seed {seed}");
         for part in 0..16 {
-            let (mut is, mut was) = ([0; LEN], [0; LEN]);
-            carriage.at(part * LEN, LEN).read(0, &mut is).unwrap();
-            carriage.bench.from.read(part * LEN, &mut was).unwrap();
-            assert!(is == was, "seed {seed} part {part}");
+            let (mut copied, mut original) = ([0; LEN], [0; LEN]);
+            carriage.at(part * LEN, LEN).read(0, &mut copied).unwrap();
+            carriage.bench.from.read(part * LEN, &mut original).unwrap();
+            assert!(copied == original, "seed {seed} part {part}");
         }
     }
 }

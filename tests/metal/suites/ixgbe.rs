@@ -1,5 +1,4 @@
-//! The drivers of the 82599 and of its virtual function on their models: what they do with cards that keep to the
-//! datasheet, and with such as do not.
+//! The drivers of the 82599 and of its virtual function on their models, with and without faults.
 
 use super::network_card::{Bench, NetworkCard, plain, try_open};
 use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
@@ -7,11 +6,11 @@ use drivers::registry::Class;
 use metal::Metal;
 use models::ixgbe::{Config, Fault, Ixgbe, IxgbeVf, MAC};
 
-/// What both models have.
+/// Common parts of both models.
 pub trait Model: NetworkCard {
     const DRIVER: &'static str;
     const IS_VIRTUAL: bool;
-    /// The register that resets it, and the ones of the two queues' control.
+    /// The register with the link state.
     const LINKS: u64;
     fn make(vectors: u16) -> Self;
     fn inject(&mut self, fault: Fault);
@@ -44,7 +43,7 @@ macro_rules! model {
 model!(Ixgbe, "ixgbe", false, 0x42a4);
 model!(IxgbeVf, "ixgbevf", true, 0x10);
 
-/// A test for both.
+/// Defines a test for both models.
 macro_rules! both {
     ($(#[$comment:meta])* fn $name:ident<$model:ident>() $body:block) => {
         $(#[$comment])*
@@ -61,7 +60,7 @@ fn machine<M: Model>() -> Metal<M> {
     Metal::new(M::make(3), 8 << 20)
 }
 
-/// A machine whose function does something wrong from the beginning.
+/// A machine whose function has a fault from the beginning.
 fn faulty<M: Model>(fault: Fault) -> Metal<M> {
     let machine = machine::<M>();
     machine.model(|nic| nic.inject(fault));
@@ -80,7 +79,7 @@ fn jumbo<M: Model>() -> Bench<M> {
     try_open(machine(), Some(9000)).unwrap()
 }
 
-/// A frame for the port, so that it passes the filters.
+/// A frame to the port that passes the filters.
 fn frame(n: usize, len: usize) -> Vec<u8> {
     Ixgbe::frame(n, len)
 }
@@ -115,7 +114,7 @@ both! {
 }
 
 both! {
-    fn payload_is_sent_from_where_it_lies<M>() {
+    fn payload_is_sent_without_a_copy<M>() {
         let mut bench = jumbo::<M>();
         let lengths = [1, 300, 4096, 2000];
         let windows: Vec<Window> = (0..)
@@ -150,7 +149,7 @@ both! {
 }
 
 both! {
-    fn a_full_queue_says_so_and_when_there_is_room_again<M>() {
+    fn full_queue_refuses_packets_until_it_has_room<M>() {
         let mut bench = open::<M>();
         for _ in 0..3 {
             let mut taken = 0;
@@ -175,20 +174,20 @@ both! {
 }
 
 both! {
-    fn interrupts_come_only_when_asked_for<M>() {
+    fn interrupts_are_raised_only_when_armed<M>() {
         for vectors in [3, 0] {
-            // A virtual function has its vectors, whatever is asked for.
+            // A virtual function always has its vectors.
             let mut bench = try_open(Metal::new(M::make(vectors), 8 << 20), None).unwrap();
             assert!(bench.port.wakes());
             let raised = |bench: &Bench<M>| bench.port.counters().interrupts;
             bench.arrive([frame(1, 60)]);
             bench.send(&frame(1, 60));
-            assert_eq!(raised(&bench), 0, "{}: nobody asked", M::DRIVER);
+            assert_eq!(raised(&bench), 0, "{}: not armed", M::DRIVER);
             for round in 1..10 {
                 assert_eq!(bench.received().len(), 1);
                 bench.port.set_interrupts(true);
                 assert!(!bench.port.pending());
-                // What is sent is of no interest while there is room.
+                // Sent packets raise no interrupt while the queue has room.
                 bench.send(&frame(1, 60));
                 assert_eq!(raised(&bench), round - 1, "{} {vectors}", M::DRIVER);
                 bench.arrive([frame(1, 60)]);
@@ -216,7 +215,7 @@ both! {
 }
 
 both! {
-    fn without_an_interrupt_to_give_a_card_is_polled<M>() {
+    fn card_without_an_interrupt_is_polled<M>() {
         let mut machine = machine::<M>();
         machine.interrupts = 0;
         let mut bench = try_open(machine, None).unwrap();
@@ -228,7 +227,7 @@ both! {
 }
 
 both! {
-    fn frames_may_be_kept_and_come_back_in_any_order<M>() {
+    fn frames_may_be_held_and_released_in_any_order<M>() {
         let mut bench = jumbo::<M>();
         for round in 0..200 {
             let frames: Vec<Vec<u8>> =
@@ -250,19 +249,19 @@ both! {
 }
 
 both! {
-    fn links_are_seen_to_go_and_come<M>() {
+    fn link_changes_are_noticed<M>() {
         let mut bench = open::<M>();
         for _ in 0..3 {
             bench.machine.model(|nic| *nic.link() = false);
-            // Nobody has noticed yet.
+            // The driver has not noticed yet.
             bench.port.transmit(&plain(&frame(0, 60))).unwrap();
             bench.port.flush();
             assert!(!bench.port.link_up() && bench.port.is_sending());
-            // However long that takes: the chip is reset once, so that it does not hold on to memory.
+            // The chip is reset once, so that it releases memory, however long the link stays down.
             bench.watch(100);
             assert!(!bench.port.is_sending());
             bench.port.transmit(&plain(&frame(1, 60))).unwrap();
-            assert!(!bench.port.is_sending(), "what is sent without a link is lost");
+            assert!(!bench.port.is_sending(), "packets sent without a link are dropped");
             bench.machine.model(|nic| *nic.link() = true);
             bench.machine.run();
             assert!(bench.port.link_up());
@@ -287,9 +286,9 @@ both! {
                 false => bench.inject(Fault::AllOnes),
             }
             assert!(!bench.port.link_up());
-            let told = bench.notices();
-            assert_eq!(told.len(), 1);
-            assert!(told[0].0 == Severity::Error && told[0].1.contains("pulled out"), "{told:?}");
+            let news = bench.notices();
+            assert_eq!(news.len(), 1);
+            assert!(news[0].0 == Severity::Error && news[0].1.contains("pulled out"), "{news:?}");
             bench.watch(5);
             while bench.port.transmit(&plain(&frame(0, 60))).is_ok() {}
             bench.port.flush();
@@ -313,29 +312,29 @@ both! {
 }
 
 both! {
-    fn a_reset_that_never_ends_is_told<M>() {
+    fn reset_that_never_ends_is_reported<M>() {
         let wanted = match M::IS_VIRTUAL {
             true => "not answered by the driver of its physical function",
             false => "does not come out of reset",
         };
         let why = why_not::<M>(Fault::StuckReset);
         assert!(why.contains(wanted), "{why}");
-        // And when it was in use.
+        // The same while the card is in use.
         let mut bench = open::<M>();
         bench.inject(Fault::NeverReports);
         bench.inject(Fault::StuckReset);
         bench.send(&frame(0, 60));
         bench.watch(20);
-        let told = bench.notices();
-        assert!(told[0].1.contains("does not send"), "{told:?}");
+        let news = bench.notices();
+        assert!(news[0].1.contains("does not send"), "{news:?}");
         assert!(!bench.port.link_up());
         if M::IS_VIRTUAL {
-            // Who is in charge of it may come back.
+            // The physical function's driver may recover.
             bench.machine.model(M::repair);
             bench.watch(40);
             bench.works(1);
         } else {
-            assert!(told[1].1.contains("does not come out of a reset"), "{told:?}");
+            assert!(news[1].1.contains("does not come out of a reset"), "{news:?}");
         }
     }
 }
@@ -348,10 +347,10 @@ both! {
         bench.send(&frame(0, 60));
         bench.sent();
         bench.watch(10);
-        let told = bench.notices();
-        assert_eq!(told.len(), 2, "{}: {told:?}", M::DRIVER);
-        assert!(told[0].0 == Severity::Warning && told[0].1.contains("does not send"), "{told:?}");
-        assert!(told[1].1.contains("works again"), "{told:?}");
+        let news = bench.notices();
+        assert_eq!(news.len(), 2, "{}: {news:?}", M::DRIVER);
+        assert!(news[0].0 == Severity::Warning && news[0].1.contains("does not send"), "{news:?}");
+        assert!(news[1].1.contains("works again"), "{news:?}");
         assert_eq!(bench.port.counters().resets, 1);
         (0..2000).for_each(|n| bench.works(n % 1000));
         bench.watch(100);
@@ -361,17 +360,17 @@ both! {
 }
 
 both! {
-    fn resets_again_and_again_are_told_once<M>() {
+    fn repeated_resets_are_reported_once<M>() {
         let mut bench = open::<M>();
         bench.inject(Fault::NeverReportsAgain);
         for _ in 0..20 {
             bench.send(&frame(0, 60));
             bench.watch(10);
         }
-        let told = bench.notices();
+        let news = bench.notices();
         assert!(bench.port.counters().resets >= 10);
-        assert!(told.len() < 10, "{told:?}");
-        assert!(told.iter().any(|(_, text)| text.contains("again and again")), "{told:?}");
+        assert!(news.len() < 10, "{news:?}");
+        assert!(news.iter().any(|(_, text)| text.contains("again and again")), "{news:?}");
         bench.machine.model(M::repair);
         bench.watch(10);
         bench.works(1);
@@ -379,13 +378,13 @@ both! {
 }
 
 both! {
-    /// It is looked at for some looks; what then does not work is noticed where it matters.
-    fn queues_that_are_never_enabled_do_not_hang_us<M>() {
+    /// The driver polls the enable bit a limited number of times. A queue that does not work is noticed in use.
+    fn queues_that_are_never_enabled_do_not_hang_the_driver<M>() {
         let mut bench = try_open(faulty::<M>(Fault::NeverEnabled), None).unwrap();
         bench.send(&frame(0, 60));
         bench.watch(10);
-        let told = bench.notices();
-        assert!(told[0].1.contains("does not send"), "{told:?}");
+        let news = bench.notices();
+        assert!(news[0].1.contains("does not send"), "{news:?}");
         bench.machine.model(M::repair);
         bench.inject(Fault::NeverReports);
         bench.send(&frame(0, 60));
@@ -395,22 +394,22 @@ both! {
 }
 
 both! {
-    fn a_report_that_comes_twice_or_names_another_harms_nobody<M>() {
+    fn duplicate_or_misplaced_report_does_no_harm<M>() {
         let mut bench = open::<M>();
         bench.inject(Fault::ReportsTwice);
         (0..3000).for_each(|n| bench.works(n % 1000));
         bench.inject(Fault::ReportsAnother(5));
         bench.send(&frame(0, 60));
         bench.watch(10);
-        let told = bench.notices();
-        assert!(told[0].1.contains("does not send"), "{told:?}");
+        let news = bench.notices();
+        assert!(news[0].1.contains("does not send"), "{news:?}");
         (0..3000).for_each(|n| bench.works(n % 1000));
         assert_eq!(bench.port.counters().resets, 1);
     }
 }
 
 both! {
-    fn lengths_that_lie_are_counted_and_dropped<M>() {
+    fn wrong_lengths_are_counted_and_dropped<M>() {
         let mut bench = jumbo::<M>();
         for length in [0, 13, 2049, 9019, u16::MAX] {
             let before = bench.port.counters().rx_errors;
@@ -418,7 +417,7 @@ both! {
             bench.arrive([frame(0, 60), frame(1, 61)]);
             assert_eq!(bench.received(), [frame(1, 61)], "{length}");
             assert_eq!(bench.port.counters().rx_errors, before + 1, "{length}");
-            // In the last of several buffers.
+            // The wrong length is in the last of several buffers.
             bench.inject(Fault::Length(length));
             bench.arrive([frame(0, 5000), frame(1, 5001)]);
             let received = bench.received();
@@ -430,16 +429,16 @@ both! {
 }
 
 both! {
-    fn damaged_frames_and_such_without_an_end_are_dropped<M>() {
+    fn damaged_and_unterminated_frames_are_dropped<M>() {
         let mut bench = jumbo::<M>();
         bench.inject(Fault::Damaged);
         bench.arrive([frame(0, 3000), frame(1, 61)]);
         assert_eq!(bench.received(), [frame(1, 61)]);
-        // The next frame's end is taken for it.
+        // The next frame's end is taken as this frame's.
         bench.inject(Fault::NoEnd);
         bench.arrive([frame(0, 60), frame(1, 61), frame(2, 62)]);
         assert_eq!(bench.received(), [frame(2, 62)]);
-        // And one that has none for longer than a frame may be.
+        // A frame without an end beyond the longest frame.
         (0..7).for_each(|_| bench.inject(Fault::NoEnd));
         bench.arrive((0..9).map(|n| frame(n, 60 + n)));
         assert_eq!(bench.received(), [frame(8, 68)]);
@@ -449,8 +448,8 @@ both! {
 }
 
 both! {
-    /// They are the business of who reads the packet.
-    fn frames_with_wrong_checksums_come<M>() {
+    /// The reader of a packet checks its checksums.
+    fn frames_with_wrong_checksums_are_delivered<M>() {
         let mut bench = open::<M>();
         let mut one = frame(1, 60);
         one[12..34].copy_from_slice(&[
@@ -469,8 +468,8 @@ both! {
         bench.arrive([frame(0, 60)]);
         assert_eq!(bench.received().len(), 0);
         bench.watch(10);
-        let told = bench.notices();
-        assert!(told[0].1.contains("not in order"), "{}: {told:?}", M::DRIVER);
+        let news = bench.notices();
+        assert!(news[0].1.contains("not in order"), "{}: {news:?}", M::DRIVER);
         assert_eq!(bench.port.counters().resets, 1);
         (0..1500).for_each(|n| bench.works(n % 1000));
     }
@@ -496,8 +495,8 @@ both! {
 }
 
 both! {
-    /// A link that is said to be up though it is not: what is sent is not, and the card is reset.
-    fn a_link_bit_that_sticks_harms_nobody<M>() {
+    /// The register reports a link that is down as up: packets stay in the queue, and the card is reset.
+    fn stuck_link_bit_does_no_harm<M>() {
         let mut bench = open::<M>();
         bench.inject(Fault::StuckBit(M::LINKS, 30, false));
         assert!(!bench.port.link_up());
@@ -510,13 +509,13 @@ both! {
         assert!(bench.port.link_up());
         bench.send(&frame(0, 60));
         bench.watch(10);
-        let told = bench.notices();
-        assert!(told[0].1.contains("does not send"), "{told:?}");
+        let news = bench.notices();
+        assert!(news[0].1.contains("does not send"), "{news:?}");
     }
 }
 
 #[test]
-fn frames_that_find_no_buffer_are_counted() {
+fn frames_without_a_buffer_are_counted() {
     let mut bench = open::<Ixgbe>();
     bench.arrive((0..2000).map(|n| frame(n, 60)));
     bench.watch(1);
@@ -527,7 +526,7 @@ fn frames_that_find_no_buffer_are_counted() {
 }
 
 #[test]
-fn what_is_not_for_us_is_filtered() {
+fn frames_for_other_addresses_are_filtered() {
     let mut bench = open::<Ixgbe>();
     let to = |mac: [u8; 6]| {
         let mut one = frame(0, 60);
@@ -540,14 +539,14 @@ fn what_is_not_for_us_is_filtered() {
 }
 
 #[test]
-fn the_address_comes_from_the_eeprom_if_need_be() {
+fn address_is_read_from_the_eeprom_if_registers_have_none() {
     assert_eq!(try_open(faulty::<Ixgbe>(Fault::NoAddress), None).unwrap().port.mac(), MAC);
     let why = why_not::<Ixgbe>(Fault::EmptyEeprom);
     assert!(why.contains("no MAC address"), "{why}");
 }
 
 #[test]
-fn an_empty_cage_is_no_link_until_a_module_is_put_in() {
+fn link_needs_a_module_in_the_cage() {
     let mut bench = try_open(faulty::<Ixgbe>(Fault::NoModule), None).unwrap();
     bench.watch(5);
     assert!(!bench.port.link_up());
@@ -559,10 +558,10 @@ fn an_empty_cage_is_no_link_until_a_module_is_put_in() {
     bench.is_content();
 }
 
-/// Bits of the registers that a reset waits for.
+/// Stuck bits of the registers that a reset waits for.
 #[test]
-fn bits_that_stick_are_waited_for_no_longer_than_they_are_worth() {
-    // The bus is still used, they say: the reset is done all the same. The EEPROM is not read, or says so.
+fn waits_for_stuck_bits_are_bounded() {
+    // Bus mastering reads as active: the reset proceeds. The EEPROM is not loaded, or reads so.
     for (at, bit, set) in [(0x0008, 19, true), (0x1_0010, 9, false), (0x8d04, 0, false)] {
         let mut bench = try_open(faulty::<Ixgbe>(Fault::StuckBit(at, bit, set)), None).unwrap();
         bench.works(1);
@@ -571,7 +570,7 @@ fn bits_that_stick_are_waited_for_no_longer_than_they_are_worth() {
         let why = why_not::<Ixgbe>(Fault::StuckBit(at, bit, set));
         assert!(why.contains("does not come out of reset"), "{at:#x}: {why}");
     }
-    // The EEPROM does not answer, and has the only address.
+    // The EEPROM, which has the only address, does not answer.
     let machine = faulty::<Ixgbe>(Fault::StuckBit(0x1_0014, 1, false));
     machine.model(|nic| nic.inject(Fault::NoAddress));
     let why = try_open(machine, None).err().unwrap();
@@ -579,7 +578,7 @@ fn bits_that_stick_are_waited_for_no_longer_than_they_are_worth() {
 }
 
 #[test]
-fn a_driver_of_a_physical_function_that_is_deaf_or_refuses_is_blamed() {
+fn silent_or_refusing_physical_function_is_blamed() {
     for (fault, wanted) in [
         (Fault::Deaf, "not answered"),
         (Fault::Unnamed, "has no MAC address: give it one on the host"),
@@ -592,7 +591,7 @@ fn a_driver_of_a_physical_function_that_is_deaf_or_refuses_is_blamed() {
     }
 }
 
-/// The newest interface that both know; all of multicast, or the groups that are named.
+/// The functions agree on the newest common interface, and on all multicast or listed groups.
 #[test]
 fn a_virtual_function_agrees_with_its_physical_one() {
     let granted = |machine: Metal<IxgbeVf>| {
@@ -622,10 +621,10 @@ fn a_virtual_function_follows_its_physical_one() {
     bench.works(1);
     bench.machine.model(|nic| nic.reset_physical_function());
     bench.watch(10);
-    let told = bench.notices();
-    assert!(told[0].1.contains("set up anew") && told[1].1.contains("works again"), "{told:?}");
+    let news = bench.notices();
+    assert!(news[0].1.contains("set up anew") && news[1].1.contains("works again"), "{news:?}");
     bench.works(2);
-    // What it says by itself is no reason; that it has lost us, without a reset, is.
+    // An unsolicited message is no reason for a reset, but the loss of the virtual function's state is.
     bench.machine.model(|nic| nic.ping(false));
     bench.watch(10);
     assert_eq!(bench.notices(), []);
@@ -633,7 +632,7 @@ fn a_virtual_function_follows_its_physical_one() {
     bench.watch(10);
     assert!(bench.notices()[0].1.contains("set up anew"));
     bench.works(2);
-    // One that stays away for long.
+    // The physical function stays away for long.
     bench.machine.model(|nic| {
         nic.reset_physical_function();
         nic.inject(Fault::Deaf);

@@ -1,4 +1,4 @@
-//! Drivers on models of their devices: a module for each driver, in one program.
+//! Tests of drivers on models of their devices, with a module for each driver.
 
 mod bad_registers;
 mod dma_engine;

@@ -1,5 +1,5 @@
-//! The driver of ConnectX on the model: what it does with a card that works, and with such as do not. What the model does
-//! on errors is an opinion, so these cases say that our driver gets along with that, not that it would with a card.
+//! The driver of ConnectX on the model, with and without faults. The model's behaviour on errors is a guess, so these
+//! cases show that the driver copes with the model, not with a card.
 
 use super::network_card::{NetworkCard, plain, try_open};
 use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
@@ -32,7 +32,7 @@ fn open(settings: Config, mtu: u16) -> Bench {
     bench
 }
 
-/// A frame for the interface, of this length.
+/// A frame of this length to the interface.
 fn frame(n: usize, len: usize) -> Vec<u8> {
     Mlx5::frame(n, len)
 }
@@ -46,7 +46,7 @@ impl Bench {
         self.machine.model(Mlx5::repair);
     }
 
-    /// The card was reset with these words, and works again.
+    /// Checks that the card was reset with a notice of these words, and works again.
     fn came_back(&mut self, words: &str) {
         // A reset takes a tenth of a second.
         self.watch(1);
@@ -75,7 +75,11 @@ fn cards_are_found_with_their_address() {
         assert_eq!(bench.complaints(), [""; 0]);
     }
     let settings = Config { mtu: 1400, ..Config::default() };
-    assert_eq!(try_open(machine(settings), Some(9000)).unwrap().port.mtu(), 1400, "and no more");
+    assert_eq!(
+        try_open(machine(settings), Some(9000)).unwrap().port.mtu(),
+        1400,
+        "limited by the port"
+    );
 }
 
 #[test]
@@ -87,7 +91,7 @@ fn frames_of_every_length_come_and_go_around_the_rings() {
 }
 
 #[test]
-fn payload_is_sent_from_where_it_lies() {
+fn payload_is_sent_without_a_copy() {
     let mut bench = open(Config::default(), 9000);
     let lengths = [1, 300, 4096];
     let mut part = |n: usize| {
@@ -117,7 +121,7 @@ fn payload_is_sent_from_where_it_lies() {
 }
 
 #[test]
-fn a_burst_is_told_of_by_one_doorbell() {
+fn burst_rings_one_doorbell() {
     let mut bench = open(Config::default(), 1500);
     let frames: Vec<_> = (0..200).map(|n| frame(n, 64 + n)).collect();
     let (accesses, reads) = (bench.machine.accesses(), bench.machine.reads());
@@ -160,7 +164,7 @@ fn a_full_queue_refuses_and_has_room_again() {
 }
 
 impl Bench {
-    /// The model looks at its send queues without a doorbell.
+    /// Makes the model process its send queues without a doorbell.
     fn send_again(&mut self) {
         self.machine.model(|card| card.wake());
         self.machine.run();
@@ -168,7 +172,7 @@ impl Bench {
 }
 
 #[test]
-fn buffers_may_come_back_in_any_order() {
+fn frames_may_be_released_in_any_order() {
     let mut bench = open(Config::default(), 1500);
     for round in 0..200 {
         let frames: Vec<_> = (0..5).map(|n| frame(round + n, 100 + n)).collect();
@@ -205,7 +209,7 @@ fn a_lost_interrupt_loses_no_frame() {
 }
 
 #[test]
-fn interrupts_come_only_when_they_are_asked_for() {
+fn interrupts_are_raised_only_when_armed() {
     let mut bench = open(Config::default(), 1500);
     let raised = bench.port.counters().interrupts;
     for n in 0..10 {
@@ -221,7 +225,7 @@ fn interrupts_come_only_when_they_are_asked_for() {
         bench.port.set_interrupts(false);
         assert_eq!(bench.received().len(), 2);
     }
-    // What has come before it was asked is told of at once.
+    // A frame that arrived before arming raises an interrupt at once.
     bench.arrive([frame(1, 70)]);
     bench.port.set_interrupts(true);
     assert!(bench.port.pending());
@@ -229,7 +233,7 @@ fn interrupts_come_only_when_they_are_asked_for() {
 }
 
 #[test]
-fn the_link_is_told_by_events() {
+fn link_changes_are_reported_by_events() {
     let mut bench = open(Config::default(), 1500);
     assert!(bench.port.link_up());
     for up in [false, true] {
@@ -242,7 +246,7 @@ fn the_link_is_told_by_events() {
 }
 
 #[test]
-fn what_is_not_for_us_does_not_arrive() {
+fn frames_for_other_addresses_do_not_arrive() {
     let mut bench = open(Config::default(), 1500);
     let to = |address: [u8; 6]| {
         let mut one = frame(1, 80);
@@ -256,7 +260,7 @@ fn what_is_not_for_us_does_not_arrive() {
 }
 
 #[test]
-fn commands_may_be_late_and_in_another_order() {
+fn commands_may_complete_late_and_out_of_order() {
     for fault in [Fault::Late(3_000_000), Fault::OutOfOrder] {
         let mut bench = try_open(faulty(&[fault]), Some(1500)).unwrap();
         bench.watch(1);
@@ -266,15 +270,15 @@ fn commands_may_be_late_and_in_another_order() {
 }
 
 #[test]
-fn the_firmware_gets_memory_whenever_it_asks_and_gives_it_back() {
-    // While a command waits for it.
+fn firmware_gets_requested_pages_and_returns_them() {
+    // A command waits for the pages.
     let mut bench = try_open(faulty(&[Fault::AsksForPages(700)]), Some(1500)).unwrap();
     let [boot, init, regular] = Config::default().pages.map(|count| count as usize);
     let all = boot + init + regular + 700;
     bench.watch(2);
     let has = |bench: &Bench| bench.machine.model(|card| card.pages());
     assert_eq!(has(&bench), all);
-    // While nothing else happens.
+    // No command is outstanding.
     let before = has(&bench);
     bench.machine.ask_for_pages(50);
     bench.watch(2);
@@ -283,7 +287,7 @@ fn the_firmware_gets_memory_whenever_it_asks_and_gives_it_back() {
     bench.machine.ask_for_pages(-120);
     bench.watch(2);
     assert_eq!(has(&bench), before - 70);
-    // Those are given before others are taken of the arena.
+    // Returned pages are supplied before new ones are allocated.
     bench.machine.ask_for_pages(100);
     bench.watch(2);
     assert_eq!(has(&bench), before + 30);
@@ -304,7 +308,7 @@ impl AsksForPages for Metal<Mlx5> {
 }
 
 #[test]
-fn cards_that_do_not_come_up_are_told_apart() {
+fn start_up_failures_are_distinguished() {
     refused(faulty(&[Fault::NeverReady]), &["does not come up", "power the machine off"]);
     refused(faulty(&[Fault::AllOnesForEver]), &["does not answer"]);
     refused(faulty(&[Fault::OtherRevision]), &["revision 6, not 5", "update"]);
@@ -317,13 +321,13 @@ fn cards_that_do_not_come_up_are_told_apart() {
     refused(machine(Config { mac, ..Config::default() }), &["no MAC address"]);
     let min_inline = 2;
     refused(machine(Config { min_inline, ..Config::default() }), &["min_wqe_inline_mode"]);
-    // It is not so slow as to be given up.
+    // A slow start is within the time limit.
     let start_up = 30_000_000_000;
     try_open(machine(Config { start_up, ..Config::default() }), None).unwrap();
 }
 
 #[test]
-fn every_command_may_fail_or_stay_unanswered() {
+fn failure_or_timeout_of_each_command_is_reported() {
     let opcodes = {
         let bench = open(Config::default(), 1500);
         bench.machine.model(|card| card.commands_seen())
@@ -337,7 +341,7 @@ fn every_command_may_fail_or_stay_unanswered() {
 }
 
 #[test]
-fn a_function_that_is_not_trusted_works_and_says_so() {
+fn untrusted_function_works_and_is_reported() {
     let machine = machine(Config { trusted: false, ..Config::default() });
     let mut bench = try_open(machine, Some(1500)).unwrap();
     let notices = bench.notices();
@@ -365,12 +369,12 @@ fn firmware_that_fails_is_reset() {
     bench.watch(1);
     bench.came_back("reported a fatal error");
     let counters = bench.port.counters();
-    assert_eq!((counters.rx_frames, counters.tx_frames), (2, 2), "what was counted stays");
+    assert_eq!((counters.rx_frames, counters.tx_frames), (2, 2), "counters survive the reset");
     assert_eq!(bench.complaints(), [""; 0]);
 }
 
 #[test]
-fn firmware_that_stands_still_is_reset() {
+fn firmware_with_a_stuck_health_counter_is_reset() {
     let mut bench = open(Config::default(), 1500);
     bench.inject(Fault::StuckHealth);
     bench.watch(3);
@@ -382,7 +386,7 @@ fn firmware_that_stands_still_is_reset() {
 }
 
 #[test]
-fn registers_that_read_as_all_ones_are_a_reason_for_a_reset() {
+fn registers_that_read_as_all_ones_cause_a_reset() {
     let mut bench = open(Config::default(), 1500);
     bench.inject(Fault::AllOnes);
     bench.watch(1);
@@ -420,7 +424,7 @@ fn a_queue_that_does_not_send_is_reset() {
 }
 
 #[test]
-fn errors_of_queues_are_reasons_for_a_reset() {
+fn queue_errors_cause_a_reset() {
     let send = |bench: &mut Bench| bench.send(&frame(1, 100));
     let receive = |bench: &mut Bench| {
         bench.arrive([frame(1, 100)]);
@@ -440,7 +444,7 @@ fn errors_of_queues_are_reasons_for_a_reset() {
         bench.inject(fault);
         act(&mut bench);
         if fault == Fault::OwnerBit {
-            // Nothing seems to come, until something behind does.
+            // The frame is not noticed until a later one arrives.
             bench.repair();
             bench.arrive([frame(2, 100)]);
             bench.watch(2);
@@ -451,7 +455,7 @@ fn errors_of_queues_are_reasons_for_a_reset() {
 }
 
 #[test]
-fn lengths_that_cannot_be_are_errors() {
+fn impossible_lengths_are_errors() {
     let mut bench = open(Config::default(), 1500);
     for length in [0, 13, 1519, u32::MAX] {
         bench.inject(Fault::Length(length));
@@ -476,7 +480,7 @@ fn frames_that_are_held_across_a_reset_are_empty() {
 }
 
 #[test]
-fn a_card_that_fails_again_and_again_goes_on_to_be_reset() {
+fn card_that_fails_repeatedly_is_reset_each_time() {
     let mut bench = open(Config::default(), 1500);
     for _ in 0..6 {
         bench.inject(Fault::Fatal(1));
@@ -489,13 +493,17 @@ fn a_card_that_fails_again_and_again_goes_on_to_be_reset() {
 }
 
 #[test]
-fn closing_a_port_leaves_nothing_behind() {
+fn closing_a_port_frees_all_memory() {
     let mut bench = open(Config::default(), 1500);
     bench.works(1);
     let Bench { mut machine, port } = bench;
     drop(port);
     machine.run();
-    assert_eq!(machine.model(|card| (card.pages(), card.left().len())), (0, 0), "it was reset");
-    // All that was taken can be had again.
+    assert_eq!(
+        machine.model(|card| (card.pages(), card.left().len())),
+        (0, 0),
+        "the card was reset"
+    );
+    // All memory was freed.
     assert!(machine.arena().alloc(15 << 20, 4096).is_some());
 }

@@ -1,5 +1,5 @@
-//! Several pairs of queues of a ConnectX, beside what those of all cards have in common (`nic_queues`): cards that have less
-//! than was asked for, or that fail while they are split, and interrupts.
+//! Several queue pairs of a ConnectX: cards with fewer resources than requested, failures while the card is split, and
+//! interrupts. `nic_queues` has the tests that all cards share.
 
 use drivers::hal::{HashKey, Packet, Platform, Port};
 use drivers::registry::Class;
@@ -15,7 +15,8 @@ struct Bench {
     ports: Vec<Box<dyn Port + Send>>,
 }
 
-/// A card that does this wrong: what it lacks it lacks from the beginning, all else is from before it is split on.
+/// Splits a card with these faults. Missing capabilities are missing from the beginning, other faults are injected
+/// before the split.
 fn split(settings: Config, faults: &[Fault], more: usize) -> Bench {
     let mut machine = Metal::new(Mlx5::new(settings), 48 << 20);
     machine.interrupts = 16;
@@ -37,7 +38,7 @@ fn split(settings: Config, faults: &[Fault], more: usize) -> Bench {
     bench
 }
 
-/// A packet of a host.
+/// A packet from a host.
 fn packet(host: u8) -> Vec<u8> {
     let mut frame = [&MAC[..], &[2, 0, 0, 0, 1, host, 8, 0, 0x45, 0, 0, 60]].concat();
     frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, host, 10, 0, 0, 1]);
@@ -68,7 +69,7 @@ impl Bench {
         count
     }
 
-    /// Which queue has a host.
+    /// The queue of a host's packets.
     fn queue_of(&mut self, host: u8) -> usize {
         self.arrive(packet(host));
         let counts: Vec<usize> = (0..self.ports.len()).map(|queue| self.received(queue)).collect();
@@ -86,7 +87,7 @@ impl Bench {
         frame
     }
 
-    /// Both ways on each queue, and nothing was done that must not be.
+    /// Checks that each queue sends and receives, and that the model has no complaints.
     fn works(&mut self) {
         self.machine.model(|card| card.sent.clear());
         let mut reached = vec![false; self.ports.len()];
@@ -102,16 +103,16 @@ impl Bench {
     }
 }
 
-/// It has as many as there is of everything, and works with those.
+/// The number of queues is limited by the scarcest resource.
 #[test]
-fn a_card_with_less_than_was_asked_for_has_fewer_queues() {
+fn card_with_fewer_resources_has_fewer_queues() {
     let some = Config::default();
     let vectors = |vectors| Config { vectors, ..some };
     for (settings, faults, queues) in [
         (some, &[][..], 4),
         (vectors(1), &[], 1),
         (vectors(3), &[], 3),
-        // No table for a hash; no more events, doorbell pages, completion queues, queues.
+        // No hash table; too few event queues, doorbell pages, completion queues, send queues, receive queues.
         (some, &[Fault::Lacks(0, 0x393, 5)], 1),
         (some, &[Fault::Lacks(0, 0x470, 16), Fault::Lacks(0, 0xfc, 4)], 1),
         (some, &[Fault::Few(0x301, 2)], 2),
@@ -123,7 +124,7 @@ fn a_card_with_less_than_was_asked_for_has_fewer_queues() {
         let mut bench = split(settings, faults, 3);
         assert_eq!(bench.ports.len(), queues, "{faults:?}");
         bench.works();
-        // It comes back as it was.
+        // The card has the same queues after a reset.
         bench.machine.model(|card| card.inject(Fault::AllOnes));
         bench.watch(4);
         assert_eq!(bench.ports[0].counters().resets, 1, "{faults:?}");
@@ -131,10 +132,10 @@ fn a_card_with_less_than_was_asked_for_has_fewer_queues() {
     }
 }
 
-/// Whatever the firmware refuses, or does not answer, while the card is split: it goes on with one queue, and takes no memory
+/// If the firmware refuses or does not answer a command of the split, the card keeps one queue, and allocates no memory
 /// for others.
 #[test]
-fn a_card_that_cannot_be_split_goes_on_with_one_queue() {
+fn card_that_cannot_be_split_keeps_one_queue() {
     let free = split(Config::default(), &[], 0).machine.arena().available();
     for fault in [
         Fault::Fails(0x916, 4),
@@ -158,11 +159,13 @@ fn a_card_that_is_gone_while_it_is_split_is_given_up() {
     assert_eq!(bench.ports.len(), 1);
     bench.watch(3);
     assert!(!bench.ports[0].link_up() && bench.ports[0].receive().is_none());
-    let told: Vec<&str> = std::iter::from_fn(|| bench.ports[0].notice()).map(|n| n.text).collect();
-    assert!(matches!(&told[..], [why] if why.contains("does not come back")), "{told:?}");
+    let notices: Vec<&str> =
+        std::iter::from_fn(|| bench.ports[0].notice()).map(|n| n.text).collect();
+    assert!(matches!(&notices[..], [why] if why.contains("does not come back")), "{notices:?}");
 }
 
-/// What was armed is told once, to the core that armed it, also after a reset, which forgets where interrupts go.
+/// An armed queue raises one interrupt at the core that armed it, also after a reset, which clears the routing of
+/// interrupts.
 #[test]
 fn each_queue_interrupts_its_own_core() {
     let mut bench = split(Config::default(), &[], 1);
@@ -176,7 +179,7 @@ fn each_queue_interrupts_its_own_core() {
             bench.ports[queue].set_interrupts(true);
             assert!(!bench.ports[queue].pending(), "{round}");
             bench.arrive(packet(hosts[1 - queue]));
-            assert_eq!(raised(&bench), before, "{round}: the other's");
+            assert_eq!(raised(&bench), before, "{round}: only the other queue's frame");
             bench.arrive(packet(hosts[queue]));
             bench.arrive(packet(hosts[queue]));
             let mut wanted = before;
@@ -192,10 +195,10 @@ fn each_queue_interrupts_its_own_core() {
     }
 }
 
-/// Frames that come after a reset before another core has looked: they find no buffers, which the card has again when it
-/// has looked, and not before, whatever it does meanwhile.
+/// After a reset, another core's queue has no buffers until that core has polled it. Frames that arrive before are
+/// dropped.
 #[test]
-fn a_core_that_looks_late_after_a_reset_receives_again() {
+fn core_that_polls_late_after_a_reset_receives_again() {
     for early in [Fault::AllOnes, Fault::Fatal(1)] {
         let mut bench = split(Config::default(), &[], 1);
         let host = (0..64).find(|&host| bench.queue_of(host) == 1).unwrap();
@@ -205,17 +208,20 @@ fn a_core_that_looks_late_after_a_reset_receives_again() {
             let now = bench.machine.pass(SECOND);
             bench.ports[0].watch(now);
             bench.machine.run();
-            // It has a round while the card is being reset, one in which it hears that it is stopped, and none when it is
-            // live again.
+            // The core runs a round during the reset, a round in which it learns that its queue is stopped, and no
+            // round once the card is live again.
             if seconds == 0 {
                 assert_eq!(bench.received(1), 0);
                 bench.sends(1, host);
                 bench.ports[1].set_interrupts(true);
-                assert!(!bench.ports[1].wakes(), "who halts now hears nothing");
+                assert!(!bench.ports[1].wakes(), "a core that halts now is not woken");
             }
             if seconds == 1 {
                 assert_eq!(bench.received(1), 0);
-                assert!(!bench.ports[1].wakes(), "who halts now is not told that the card is live");
+                assert!(
+                    !bench.ports[1].wakes(),
+                    "a core that halts now is not woken by the live card"
+                );
             }
             seconds += 1;
             assert!(seconds < 10, "the card is not back");
@@ -231,9 +237,9 @@ fn a_core_that_looks_late_after_a_reset_receives_again() {
     }
 }
 
-/// A further queue that the card stops, or that completes something else, is a reason for a reset of the card.
+/// The card is reset if it stops a further queue, or if that queue's completions are wrong.
 #[test]
-fn errors_of_a_further_queue_are_reasons_for_a_reset() {
+fn errors_of_a_further_queue_cause_a_reset() {
     for fault in [Fault::ReceiveFails(1), Fault::ReceivesAt(1), Fault::Opcode(9)] {
         let mut bench = split(Config::default(), &[], 1);
         let host = (0..64).find(|&host| bench.queue_of(host) == 1).unwrap();
@@ -254,7 +260,7 @@ fn closing_all_ports_leaves_the_card_reset() {
     drop(ports.remove(0));
     machine.run();
     assert_eq!(machine.model(|card| (card.pages(), card.left().len())), (0, 0));
-    // Those who are left send nowhere.
+    // The remaining ports send and receive no frames.
     for port in &mut ports {
         assert!(port.receive().is_none() && !port.link_up());
         let frame = packet(1);

@@ -1,6 +1,6 @@
-//! The verbs provider of ConnectX on two models that are joined by a wire: what it tells the card and how often, and what
-//! it does with a card that fails. That it does what verbs promise is `tests/conformance`'s matter. What the models do on
-//! errors is an opinion, so these cases say that our provider gets along with that, not that it would with a card.
+//! The verbs provider of ConnectX on two models joined by a wire: doorbells, interrupts, and recovery from failures of
+//! the card. `tests/conformance` tests the behaviour that verbs promise. The model's behaviour on errors is a guess, so
+//! these cases show that the provider copes with the model, not with a card.
 
 mod errors;
 mod moderation;
@@ -64,7 +64,7 @@ impl Bench {
         &self.pair.nodes[n]
     }
 
-    /// Joins the queue pairs, with an ACK timeout of 67 ms.
+    /// Connects the queue pairs, with an ACK timeout of 67 ms.
     fn join(&mut self) {
         for n in 0..2 {
             let (qp, other, address) = (self.qp[n], self.qp[1 - n], self.pair.way(n));
@@ -86,7 +86,7 @@ impl Bench {
                 retry_count: 3,
                 rnr_retry: 7,
             };
-            // One whose first change was refused is in error by now.
+            // A queue pair whose first transition was refused is in the error state by now.
             let sends = self.device(n).ready_to_send(qp, &to);
             let state = self.device(n).qp_state(qp);
             assert!(sends.is_ok() || state == Ok(QpState::Error), "{sends:?}");
@@ -128,7 +128,7 @@ impl Bench {
         self.node(n).machine.model(|card| card.inject(fault));
     }
 
-    /// Node 0 writes something to node 1.
+    /// Checks that node 0 can write to node 1.
     fn works(&mut self) {
         let (from, memory) = (self.pair.memory(0, 3000), self.pair.memory(1, 3000));
         let mut bytes = [0; 3000];
@@ -170,7 +170,7 @@ fn send() -> SendOperation<'static> {
 }
 
 #[test]
-fn a_batch_is_told_by_one_doorbell_and_nothing_is_read() {
+fn batch_rings_one_doorbell_and_reads_no_register() {
     for v6 in [false, true] {
         let mut bench = Bench::new(v6);
         let (memory, into) = (bench.pair.memory(1, 4096), bench.pair.memory(1, 64));
@@ -191,9 +191,9 @@ fn a_batch_is_told_by_one_doorbell_and_nothing_is_read() {
             let all: Vec<_> = (0..20).map(|id| (id, Status::Success)).collect();
             assert_eq!(bench.ends(0), all);
             assert_eq!(bench.ends(1).len(), 10);
-            let told = bench.node(0).machine.accesses() - before[0];
-            assert_eq!(told, batch + 1, "one write to a register for each batch");
-            assert_eq!(bench.node(1).machine.accesses(), before[1], "and none to receive");
+            let written = bench.node(0).machine.accesses() - before[0];
+            assert_eq!(written, batch + 1, "one register write for each batch");
+            assert_eq!(bench.node(1).machine.accesses(), before[1], "none to receive");
         }
         assert_eq!([0, 1].map(|n| bench.node(n).machine.reads()), reads);
         assert_eq!(bench.pair.complaints(), [""; 0]);
@@ -201,7 +201,7 @@ fn a_batch_is_told_by_one_doorbell_and_nothing_is_read() {
 }
 
 #[test]
-fn requests_that_nobody_hears_of_give_their_room_back() {
+fn unsignaled_requests_free_their_queue_entries() {
     let mut bench = Bench::new(false);
     let memory = bench.pair.memory(1, 64);
     let region = bench.grant(1, memory, Access::REMOTE_WRITE);
@@ -220,17 +220,17 @@ fn requests_that_nobody_hears_of_give_their_room_back() {
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }
 
-/// Its memory is somebody else's from then on.
+/// The memory may have another use as soon as `deregister` returns.
 #[test]
-fn what_is_deregistered_is_closed_when_that_is_said() {
+fn deregistered_memory_is_inaccessible_when_the_call_returns() {
     let mut bench = Bench::new(false);
     let memory = bench.pair.memory(1, 64);
     memory.fill(1);
     let region = bench.grant(1, memory, Access::REMOTE_WRITE);
     bench.device(1).deregister(region.id).unwrap();
-    let (told, now) = (bench.node(1).machine.accesses(), bench.pair.now());
+    let (accesses, now) = (bench.node(1).machine.accesses(), bench.pair.now());
     bench.device(1).poll(now);
-    assert_eq!(bench.node(1).machine.accesses(), told, "the card was told before");
+    assert_eq!(bench.node(1).machine.accesses(), accesses, "the key was revoked before");
     bench.post(0, 1, write(granted(&region)));
     bench.pair.run(MILLISECOND);
     assert_eq!(bench.ends(0), [(1, Status::RemoteAccess)]);
@@ -238,7 +238,7 @@ fn what_is_deregistered_is_closed_when_that_is_said() {
 }
 
 #[test]
-fn interrupts_come_only_when_they_are_asked_for() {
+fn interrupts_are_raised_only_when_armed() {
     let mut bench = Bench::new(false);
     let raised = |bench: &mut Bench| bench.device(1).port().counters().interrupts;
     for round in 0..8 {
@@ -262,7 +262,7 @@ fn interrupts_come_only_when_they_are_asked_for() {
 }
 
 #[test]
-fn lost_packets_are_sent_again() {
+fn lost_packets_are_retransmitted() {
     let mut bench = Bench::new(false);
     for n in [0, 1, 1, 0] {
         bench.inject(n, Fault::LosesPacket);
@@ -276,14 +276,14 @@ fn lost_packets_are_sent_again() {
 }
 
 #[test]
-fn a_key_is_good_where_it_is_and_as_long_as_it_is() {
+fn key_opens_only_its_region_until_it_is_revoked() {
     let mut bench = Bench::new(false);
     let memory = bench.pair.memory(1, 64);
     let region = bench.grant(1, memory, Access::REMOTE_WRITE);
     bench.post(0, 1, write(granted(&region)));
     bench.pair.run(MILLISECOND);
     assert_eq!(bench.ends(0), [(1, Status::Success)]);
-    // Every value of its eight bits but one opens nothing; nor do its neighbours in the pool.
+    // Other values of the key's eight variable bits open no memory, nor do its neighbours in the pool.
     for wrong in [region.rkey ^ 1, region.rkey ^ 0x80, region.rkey ^ 0x100, region.rkey ^ 0x300] {
         let to = RemoteAddress { rkey: wrong, ..granted(&region) };
         bench.post(0, 2, write(to));
@@ -293,7 +293,7 @@ fn a_key_is_good_where_it_is_and_as_long_as_it_is() {
         assert_eq!(bench.events(1), [AsyncEvent::QpError(bench.qp[1])]);
         bench.again();
     }
-    // The revocation is in force when it completes, and not told to the card before the round ends.
+    // The revocation is in force when it completes. The card gets it at the end of the round.
     let by = KeyRequest { qp: bench.qp[1], id: 9, signaled: true };
     let change = bench.device(1).revoke_key_by(region.id, by).unwrap();
     assert_eq!(change, KeyChange::Posted);
@@ -308,7 +308,7 @@ fn a_key_is_good_where_it_is_and_as_long_as_it_is() {
     bench.post(0, 4, write(granted(&region)));
     bench.pair.run(MILLISECOND);
     assert_eq!(bench.ends(0), [(4, Status::RemoteAccess)]);
-    // A key that was given belongs to its queue pair's domain, or the change is refused.
+    // The queue pair of a change must belong to the key's domain.
     bench.again();
     let pd = bench.device(1).alloc_pd().unwrap();
     let cq = bench.cq[1];
@@ -318,10 +318,10 @@ fn a_key_is_good_where_it_is_and_as_long_as_it_is() {
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }
 
-/// A change that its queue pair has not done, because it failed before or at it, is done all the same.
+/// A key change takes effect even if its queue pair fails at it or before it.
 #[test]
-fn keys_change_though_their_queue_pair_fails() {
-    for behind in [false, true] {
+fn keys_change_even_if_their_queue_pair_fails() {
+    for fails_before in [false, true] {
         let mut bench = Bench::new(false);
         let memory = bench.pair.memory(1, 64);
         let Bench { pair, pd, rng, .. } = &mut bench;
@@ -331,7 +331,7 @@ fn keys_change_though_their_queue_pair_fails() {
         bench.inject(1, Fault::RequestFails(0x04));
         let there = bench.pair.memory(0, 64);
         let region = bench.grant(0, there, Access::REMOTE_WRITE);
-        if behind {
+        if fails_before {
             bench.post(1, 1, write(granted(&region)));
         }
         let by = KeyRequest { qp: bench.qp[1], id: 9, signaled: true };
@@ -339,7 +339,7 @@ fn keys_change_though_their_queue_pair_fails() {
         let change = pair.nodes[1].device.rotate_chunk_key(made.id, 0, by, rng).unwrap();
         assert_eq!(change, KeyChange::Posted);
         bench.pair.run(MILLISECOND);
-        match behind {
+        match fails_before {
             false => assert_eq!(bench.ends(1), [(9, Status::LocalProtection)]),
             true => {
                 assert_eq!(bench.ends(1), [(1, Status::LocalProtection), (9, Status::Flushed)])
@@ -374,10 +374,10 @@ fn keys_are_drawn_from_many() {
         numbers.insert(key >> 8);
         last = key;
     }
-    // The next is hardly ever the same of the pool, and all of the pool come.
+    // Consecutive keys are rarely neighbours in the pool, and all keys of the pool are used.
     assert!(followers < 40, "{followers}");
     assert!(numbers.len() > 200, "{}", numbers.len());
-    // A pool without spare keys gives none.
+    // A pool without spare keys refuses a registration.
     let mut regions = Vec::new();
     let refused = loop {
         let (pd, access) = (bench.pd[1], Access::REMOTE_WRITE);
@@ -396,7 +396,7 @@ fn keys_are_drawn_from_many() {
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }
 
-/// All is flushed and told, and everything can be made again once the card is back.
+/// Checks that a reset flushes and reports all requests, and that objects can be created again afterwards.
 fn recovers(mut bench: Bench, words: &str) {
     let memory = bench.pair.memory(0, 4096);
     let region = bench.grant(0, memory, Access::REMOTE_WRITE);
@@ -405,7 +405,7 @@ fn recovers(mut bench: Bench, words: &str) {
     for id in 0..4 {
         bench.device(0).post_recv(qp, &RecvRequest { id: 10 + id, into: &[] }).unwrap();
     }
-    // Nobody has a receive for these.
+    // The peer has posted no receive for these.
     bench.post(0, 1, send());
     bench.post(0, 2, send());
     bench.pair.run(MILLISECOND);
@@ -424,7 +424,7 @@ fn recovers(mut bench: Bench, words: &str) {
     assert_eq!(events.last(), Some(&AsyncEvent::PortActive(0)));
     let notices: Vec<_> = std::iter::from_fn(|| bench.device(0).port().notice()).collect();
     assert!(notices.iter().any(|notice| notice.text.contains(words)), "{notices:?}");
-    // The peer gives up by its own timers; what was is destroyed, and all works again.
+    // The peer's timers expire. The old queue pairs are destroyed, and new ones work.
     for n in 0..2 {
         let qp = bench.qp[n];
         bench.device(n).destroy_qp(qp).unwrap();
@@ -454,9 +454,9 @@ fn a_card_that_reads_as_all_ones_comes_back() {
     recovers(Bench::new(true), "does not answer");
 }
 
-/// A loop does not stand still for a firmware that does: its card is reset, and all can be made again.
+/// A hung firmware does not block the loop: the card is reset, and objects can be created again.
 #[test]
-fn a_card_that_does_not_answer_what_is_waited_for_is_reset() {
+fn card_that_does_not_answer_a_synchronous_command_is_reset() {
     const ALLOC_PD: u16 = 0x800;
     let mut bench = Bench::new(false);
     bench.inject(0, Fault::NeverAnswers(ALLOC_PD));
@@ -476,7 +476,7 @@ fn a_card_that_does_not_answer_what_is_waited_for_is_reset() {
 }
 
 #[test]
-fn changes_of_state_may_take_a_while() {
+fn state_transitions_may_be_slow() {
     let mut bench = Bench::new(false);
     for n in 0..2 {
         let (pd, cq) = (bench.pd[n], bench.cq[n]);
@@ -491,14 +491,14 @@ fn changes_of_state_may_take_a_while() {
         })
     };
     assert_eq!(state(&mut bench), [QpState::Init; 2]);
-    // Both were asked for, so requests are taken; they are done later.
+    // Both transitions are requested, so requests are accepted. They execute later.
     let qp = bench.qp[1];
     bench.device(1).post_recv(qp, &RecvRequest { id: 1, into: &[] }).unwrap();
     let payload = Payload::Inline(&[]);
     bench.post(0, 2, SendOperation::Send { payload, with: SendWith::Nothing });
     let before = bench.node(0).machine.accesses();
     bench.pair.run(MILLISECOND);
-    assert_eq!(bench.node(0).machine.accesses(), before, "it is not told before it can send");
+    assert_eq!(bench.node(0).machine.accesses(), before, "no doorbell before ready-to-send");
     bench.pair.run(Duration::from_millis(20));
     assert_eq!(state(&mut bench), [QpState::Rts; 2]);
     assert_eq!(
@@ -561,7 +561,7 @@ fn a_command_that_is_not_answered_has_the_card_reset() {
     bench.inject(0, Fault::NeverAnswers(0x507));
     bench.device(0).fail_qp(qp).unwrap();
     bench.pair.run(Duration::from_secs(50));
-    assert_eq!(bench.device(0).qp_state(qp), Ok(QpState::Rts), "it is waited for");
+    assert_eq!(bench.device(0).qp_state(qp), Ok(QpState::Rts), "still waiting for the command");
     bench.pair.run(Duration::from_secs(20));
     assert_eq!(bench.device(0).qp_state(qp), Ok(QpState::Error));
     for n in 0..2 {
@@ -573,21 +573,21 @@ fn a_command_that_is_not_answered_has_the_card_reset() {
 }
 
 #[test]
-fn cards_that_are_no_good_are_told_apart() {
+fn unusable_cards_are_distinguished() {
     let refused = |faults: &[Fault], words: &[&str]| {
         let mut machine = Metal::new(Mlx5::new(Config::default()), 32 << 20);
         machine.model(|card| faults.iter().for_each(|fault| card.inject(*fault)));
         let address = "10.0.0.1".parse().unwrap();
         let free = machine.arena_available();
-        let why = open(&mut machine, &[address], &mut Rng::new(1)).err().expect("it is no good");
+        let why = open(&mut machine, &[address], &mut Rng::new(1)).err().expect("unusable");
         assert!(words.iter().all(|word| why.contains(word)), "{why}");
-        assert_eq!(machine.arena_available(), free, "memory is given back");
+        assert_eq!(machine.arena_available(), free, "memory is freed");
     };
     refused(&[Fault::Lacks(0, 0x21d, 1)], &["roce", "turn RoCE on"]);
     refused(&[Fault::Lacks(0, 0x23f, 1)], &["capability rc"]);
     refused(&[Fault::Lacks(4, 0xf0, 16)], &["roce_address_table_size"]);
     for opcode in [0x200, 0x400, 0x500, 0x502, 0x503, 0x504, 0x761] {
-        // The port makes a key and two completion queues of its own before.
+        // The port itself creates a key and two completion queues first.
         if !matches!(opcode, 0x200 | 0x400) {
             refused(&[Fault::Fails(opcode, 4)], &["no RDMA", "bad system state"]);
         }
@@ -595,7 +595,7 @@ fn cards_that_are_no_good_are_told_apart() {
 }
 
 #[test]
-fn addresses_come_and_go() {
+fn addresses_are_added_and_removed() {
     let mut bench = Bench::new(false);
     let (old, new) = (bench.node(0).address, "10.0.0.77".parse().unwrap());
     let others: Vec<std::net::IpAddr> = (0..20).map(|n| [10, 0, 1, n].into()).collect();
@@ -628,7 +628,7 @@ fn addresses_come_and_go() {
 }
 
 #[test]
-fn everything_that_was_made_is_taken_away() {
+fn all_created_objects_are_destroyed() {
     let mut bench = Bench::new(false);
     let left = |bench: &Bench, kind: &str| {
         let all = bench.node(0).machine.model(|card| card.left());

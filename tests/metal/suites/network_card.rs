@@ -1,4 +1,4 @@
-//! A network card that is a model, and its port: what the suites of all of them do.
+//! Common parts of the suites of network cards: a modelled card and its port.
 
 use drivers::hal::{Notice, Packet, Platform, Port, Severity};
 use drivers::registry::Class;
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// What the models have.
+/// Common interface of the card models.
 pub trait NetworkCard: Function + Send + 'static {
     const MAC: [u8; 6];
-    /// Whichever of our drivers takes it.
+    /// Drivers that accept the card.
     const DRIVERS: &'static [&'static str];
-    /// Frames from the wire that it has not taken yet.
+    /// Frames from the wire, not received yet.
     fn arriving(&mut self) -> &mut VecDeque<Vec<u8>>;
-    /// Frames that went to the wire.
+    /// Frames that were sent to the wire.
     fn sent(&mut self) -> &mut Vec<Vec<u8>>;
-    /// What its driver did that it must not.
+    /// The driver's violations of the device's rules.
     fn complaints(&self) -> Vec<String>;
 
-    /// A frame for the port, so that it passes filters, of a type that no card knows.
+    /// A frame to the port that passes filters, with an Ethertype that no card parses.
     fn frame(n: usize, len: usize) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect();
         let header = [&Self::MAC[..], &Self::MAC, &[0x88, 0xb5]].concat();
@@ -69,7 +69,7 @@ pub struct Bench<M> {
     pub port: Box<dyn Port + Send>,
 }
 
-/// Opens what is in the machine; or why not.
+/// Opens the card of a machine. An error is the reason.
 pub fn try_open<M: NetworkCard>(
     mut machine: Metal<M>,
     mtu: Option<u16>,
@@ -81,26 +81,26 @@ pub fn try_open<M: NetworkCard>(
     match device.open_port(&mut machine, &|_| mtu, &clock) {
         Ok(port) => Ok(Bench { machine, port }),
         Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
+            assert_eq!(machine.arena().available(), free, "memory is freed");
             let enabled = machine.model(|card| {
                 let mut command = [0; 2];
                 card.config().read(4, &mut command);
                 command[0] & 4 != 0
             });
-            assert!(!enabled, "it can still reach memory");
+            assert!(!enabled, "bus mastering is still enabled");
             Err(why.to_string())
         }
     }
 }
 
 impl<M: NetworkCard> Bench<M> {
-    /// These frames come from the wire.
+    /// Delivers frames from the wire.
     pub fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
         self.machine.model(|card| card.arriving().extend(frames));
         self.machine.run();
     }
 
-    /// All that is received.
+    /// Receives all frames.
     pub fn received(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         self.port.receive_each(usize::MAX, &mut |bytes| {
@@ -117,12 +117,12 @@ impl<M: NetworkCard> Bench<M> {
         self.machine.run();
     }
 
-    /// What went to the wire since.
+    /// Takes the frames that were sent to the wire.
     pub fn sent(&self) -> Vec<Vec<u8>> {
         self.machine.model(|card| std::mem::take(card.sent()))
     }
 
-    /// So many seconds pass, in which nobody but the port's keeper looks.
+    /// Advances the time by this many seconds, with only the health check of the port.
     pub fn watch(&mut self, seconds: u32) {
         for _ in 0..seconds {
             let now = self.machine.pass(SECOND);
@@ -132,14 +132,14 @@ impl<M: NetworkCard> Bench<M> {
         }
     }
 
-    /// What the driver has to tell.
+    /// The driver's notices.
     pub fn notices(&mut self) -> Vec<(Severity, &'static str)> {
         let port = &mut self.port;
-        let one = |told: Notice| (told.severity, told.text);
+        let one = |notice: Notice| (notice.severity, notice.text);
         std::iter::from_fn(|| port.notice()).map(one).collect()
     }
 
-    /// A frame goes each way.
+    /// Checks that a frame is sent and a frame is received.
     pub fn works(&mut self, n: usize) {
         let one = M::frame(n, 100 + n);
         self.sent();
@@ -149,7 +149,7 @@ impl<M: NetworkCard> Bench<M> {
         assert!(self.received() == [one], "{n}");
     }
 
-    /// Frames of every length that fits the MTU, each way, more of them than the rings have places.
+    /// Sends and receives frames of every length up to the MTU, more of them than the rings have entries.
     pub fn goes_around_the_rings(&mut self, mtu: usize) {
         let drivers = M::DRIVERS;
         netsim::label!(drivers, mtu);

@@ -1,5 +1,5 @@
-//! Network cards with several pairs of queues, each a port of its own for a core of its own: who gets which frame, who is
-//! interrupted, and how they come through a reset of the chip that they share.
+//! Network cards with several queue pairs, each a port for a core of its own: distribution of frames, interrupts, and
+//! resets of the shared chip.
 
 use super::network_card::{NetworkCard, SECOND, plain};
 use drivers::hal::{HashKey, Notice, Packet, Platform, Port};
@@ -25,10 +25,10 @@ const KEY: HashKey = [
     0xfa01_acbe,
 ];
 
-/// What the models have.
+/// Common interface of the card models.
 trait Model: NetworkCard {
     fn make() -> Self;
-    /// It stops sending until a reset: the queue, where the model can tell them apart.
+    /// Makes the queue (or the whole port, in models without a fault per queue) stop sending until a reset.
     fn hang(&mut self, queue: usize);
     fn set_link(&mut self, up: bool);
 }
@@ -147,11 +147,11 @@ impl Model for Mlx5 {
 
 struct Bench<M> {
     machine: Metal<M>,
-    /// By queue.
+    /// A port for each queue.
     ports: Vec<Box<dyn Port + Send>>,
 }
 
-/// A card with as many queues as there are, up to `cores`.
+/// Opens a card with all its queues, up to `cores`.
 fn open<M: Model>(cores: usize, key: &HashKey) -> Bench<M> {
     let mut machine = Metal::new(M::make(), 32 << 20);
     machine.interrupts = 1 + cores as u32;
@@ -167,13 +167,13 @@ fn open<M: Model>(cores: usize, key: &HashKey) -> Bench<M> {
     }
     assert!(ports.iter().all(|port| port.mac() == ports[0].mac()));
     let mut bench = Bench { machine, ports };
-    // Each looks for the first time.
+    // The first health check of each port.
     bench.watch(1);
     assert!(bench.ports.iter().all(|port| port.wakes()));
     bench
 }
 
-/// A datagram of a host, from that port of it, to the one of RoCE, with something to tell it by.
+/// A datagram from a host's port to the RoCE port, with contents that identify it.
 fn datagram(host: u8, port: u16, len: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, host, 8, 0];
     let total = (28 + len) as u16;
@@ -188,7 +188,7 @@ fn datagram(host: u8, port: u16, len: usize) -> Vec<u8> {
     frame
 }
 
-/// The same over IPv6.
+/// A datagram from a host's port to the RoCE port over IPv6.
 fn datagram_6(host: u8, port: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, host, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 24];
     frame.extend([17, 64]);
@@ -218,12 +218,12 @@ impl<M: Model> Bench<M> {
         self.machine.run();
     }
 
-    /// The queue that a frame comes to; exactly one has it, as it was.
+    /// The queue that receives a frame. Checks that exactly one does, with the frame unchanged.
     fn queue_of(&mut self, mut frame: Vec<u8>) -> usize {
         frame[..6].copy_from_slice(&self.ports[0].mac());
         self.arrive(frame.clone());
         let got: Vec<_> = (0..self.ports.len()).map(|queue| self.received(queue)).collect();
-        let queue = got.iter().position(|got| !got.is_empty()).expect("somebody has it");
+        let queue = got.iter().position(|got| !got.is_empty()).expect("a queue has the frame");
         assert!(got[queue] == [frame] && got.iter().map(Vec::len).sum::<usize>() == 1);
         queue
     }
@@ -238,7 +238,7 @@ impl<M: Model> Bench<M> {
         self.machine.model(|model| std::mem::take(model.sent()))
     }
 
-    /// Seconds pass, in which these owners look.
+    /// Advances the time by seconds, with health checks of these ports only.
     fn watch_some(&mut self, seconds: u32, owners: &[usize]) {
         for _ in 0..seconds {
             let now = self.machine.pass(SECOND);
@@ -257,10 +257,10 @@ impl<M: Model> Bench<M> {
 
     fn notices(&mut self, queue: usize) -> Vec<&'static str> {
         let port = &mut self.ports[queue];
-        std::iter::from_fn(|| port.notice()).map(|told: Notice| told.text).collect()
+        std::iter::from_fn(|| port.notice()).map(|notices: Notice| notices.text).collect()
     }
 
-    /// Both ways, on each queue.
+    /// Checks that each queue sends and receives.
     fn works(&mut self) {
         self.sent();
         for queue in 0..self.ports.len() {
@@ -274,9 +274,9 @@ impl<M: Model> Bench<M> {
     }
 }
 
-/// An owner may keep frames, and give them back in any order, for longer than a ring.
+/// A port's owner may hold frames and release them in any order, for longer than a lap of the ring.
 #[test]
-fn frames_may_be_kept_by_each_owner() {
+fn frames_may_be_held_by_each_owner() {
     fn of<M: Model>() {
         let mut bench = open::<M>(2, &KEY);
         for queue in 0..2 {
@@ -310,7 +310,7 @@ fn each_host_has_a_queue<M: Model>(cores: usize, queues: usize) {
     for host in 0..64 {
         let queue = bench.queue_of(datagram(host, 4791, 64));
         hosts[queue] += 1;
-        // Whatever port it sends from, however long frames are; parts of packets too.
+        // Independent of source port, frame length and fragmentation.
         for (port, len) in [(1, 64), (40_000, 900), (65_535, 1400), (9, 8000)] {
             assert_eq!(bench.queue_of(datagram(host, port, len)), queue);
         }
@@ -321,7 +321,7 @@ fn each_host_has_a_queue<M: Model>(cores: usize, queues: usize) {
         assert_eq!(bench.queue_of(datagram_6(host, 33)), queue);
     }
     assert!(hosts.iter().all(|&hosts| hosts >= 64 / queues / 3), "{hosts:?}");
-    // Without addresses it comes somewhere.
+    // A frame without IP addresses goes to any queue.
     let mut arp = vec![2; 12];
     arp.extend([8, 6]);
     arp.resize(60, 0);
@@ -332,7 +332,7 @@ fn each_host_has_a_queue<M: Model>(cores: usize, queues: usize) {
 }
 
 #[test]
-fn all_of_a_host_comes_to_one_queue() {
+fn one_queue_receives_all_frames_of_a_host() {
     each_host_has_a_queue::<E1000e>(2, 2);
     each_host_has_a_queue::<E1000e>(4, 2);
     each_host_has_a_queue::<Igb>(2, 2);
@@ -342,16 +342,16 @@ fn all_of_a_host_comes_to_one_queue() {
     each_host_has_a_queue::<Ixgbe>(5, 5);
     each_host_has_a_queue::<Vmxnet3>(2, 2);
     each_host_has_a_queue::<Vmxnet3>(4, 4);
-    // It takes powers of two.
+    // vmxnet3's number of queues is a power of two.
     each_host_has_a_queue::<Vmxnet3>(7, 4);
     each_host_has_a_queue::<Mlx5>(2, 2);
     each_host_has_a_queue::<Mlx5>(5, 5);
     each_host_has_a_queue::<Mlx5>(9, 8);
 }
 
-/// A virtual function's hash is its physical one's business: of all virtual functions, and of ports too, perhaps.
+/// The physical function sets the hash of all its virtual functions, and may include ports.
 #[test]
-fn virtual_functions_have_one_queue_and_go_on_with_it() {
+fn virtual_functions_have_one_queue() {
     fn of<M: Model>() {
         let mut machine = Metal::new(M::make(), 8 << 20);
         let device = machine.find().take(Class::Port).remove(0);
@@ -368,7 +368,7 @@ fn virtual_functions_have_one_queue_and_go_on_with_it() {
     of::<IxgbeVf>();
 }
 
-/// Without a vector for each there are none; without memory, fewer.
+/// Each further queue needs a vector and memory.
 #[test]
 fn a_card_without_vectors_has_no_further_queues() {
     for (vectors, queues) in [(0, 0), (3, 0), (4, 1), (6, 2)] {
@@ -386,11 +386,11 @@ fn a_card_without_vectors_has_no_further_queues() {
     while machine.arena().alloc(64 << 10, 4096).is_some() {}
     let free = machine.arena().available();
     assert!(port.split(3, &KEY, &mut machine, &clock).is_empty());
-    assert_eq!(machine.arena().available(), free, "memory is given back");
+    assert_eq!(machine.arena().available(), free, "memory is freed");
 }
 
 #[test]
-fn the_key_decides_who_is_where() {
+fn hash_key_selects_the_queue_of_a_host() {
     fn of<M: Model>() {
         let spread = |key: &HashKey| {
             let mut bench = open::<M>(2, key);
@@ -408,7 +408,7 @@ fn the_key_decides_who_is_where() {
 }
 
 #[test]
-fn each_queue_interrupts_its_own_core_and_only_when_asked() {
+fn each_queue_interrupts_its_own_core_only_when_armed() {
     fn of<M: Model>() {
         let mut bench = open::<M>(2, &KEY);
         let host = |bench: &mut Bench<M>, wanted: usize| {
@@ -417,20 +417,20 @@ fn each_queue_interrupts_its_own_core_and_only_when_asked() {
         let hosts = [host(&mut bench, 0), host(&mut bench, 1)];
         let raised =
             |bench: &Bench<M>| [0, 1].map(|queue| bench.ports[queue].counters().interrupts);
-        assert_eq!(raised(&bench), [0, 0], "nobody asked");
+        assert_eq!(raised(&bench), [0, 0], "not armed");
         for round in 1..9 {
             for (queue, host) in hosts.into_iter().enumerate() {
-                // What vmxnet3 has kept from before comes at once.
+                // vmxnet3 raises an interrupt that is pending from before at once.
                 bench.ports[queue].set_interrupts(true);
                 let before = raised(&bench);
                 assert!(!bench.ports[queue].pending());
                 bench.arrive(datagram(hosts[1 - queue], 1, 60));
-                assert_eq!(raised(&bench), before, "{round}: the other's");
+                assert_eq!(raised(&bench), before, "{round}: only the other queue's frame");
                 bench.arrive(datagram(host, 1, 60));
                 let mut wanted = before;
                 wanted[queue] += 1;
                 assert_eq!(raised(&bench), wanted, "{round}: {queue}");
-                // The other asks for none, which does not matter to this one.
+                // Disarming the other queue does not affect this one.
                 bench.ports[1 - queue].set_interrupts(true);
                 bench.ports[1 - queue].set_interrupts(false);
                 let got = [bench.received(0).len(), bench.received(1).len()];
@@ -452,7 +452,7 @@ fn each_queue_interrupts_its_own_core_and_only_when_asked() {
 }
 
 #[test]
-fn a_queue_that_hangs_has_the_chip_reset_and_all_go_on() {
+fn hung_queue_resets_the_chip_and_all_queues_recover() {
     fn of<M: Model>(queue: usize) {
         let mut bench = open::<M>(2, &KEY);
         for round in 1..4 {
@@ -461,14 +461,14 @@ fn a_queue_that_hangs_has_the_chip_reset_and_all_go_on() {
             assert!(bench.ports[queue].is_sending());
             bench.watch(8);
             assert_eq!(bench.ports[0].counters().resets, round, "queue {queue}");
-            let told = bench.notices(0);
-            assert!(told.len() == 2 && told[0].contains("does not send"), "{told:?}");
+            let notices = bench.notices(0);
+            assert!(notices.len() == 2 && notices[0].contains("does not send"), "{notices:?}");
             assert!(bench.notices(1).is_empty());
             assert!(!bench.ports[0].is_sending() && !bench.ports[1].is_sending());
             bench.works();
         }
         bench.watch(20);
-        assert_eq!(bench.ports[0].counters().resets, 3, "and no further ones");
+        assert_eq!(bench.ports[0].counters().resets, 3, "no further resets");
     }
     for queue in 0..2 {
         of::<E1000e>(queue);
@@ -479,9 +479,9 @@ fn a_queue_that_hangs_has_the_chip_reset_and_all_go_on() {
     }
 }
 
-/// Whose loop is busy elsewhere for long finds its rings as it left them, and the chip does not touch them meanwhile.
+/// A loop that was busy for long finds its rings unchanged. The chip does not access them before.
 #[test]
-fn the_chip_is_set_up_again_when_all_know_that_it_was_reset() {
+fn chip_is_set_up_once_all_loops_have_noticed_the_reset() {
     fn of<M: Model>() {
         let mut bench = open::<M>(3.min(open::<M>(3, &KEY).ports.len()), &KEY);
         let last = bench.ports.len() - 1;
@@ -489,25 +489,28 @@ fn the_chip_is_set_up_again_when_all_know_that_it_was_reset() {
         bench.machine.model(|model| model.hang(0));
         bench.send(0, &datagram(1, 1, 60));
         bench.watch_some(30, &others);
-        assert!(!bench.ports[0].link_up(), "one has not looked");
-        assert!(bench.ports[last].pending(), "who is about to halt looks first");
-        // No interrupt would say that the chip is live again.
-        assert!(bench.ports[1..last].iter().all(|port| !port.wakes()), "who halts would not hear");
-        assert!(bench.notices(0).iter().all(|told| !told.contains("not come out")));
-        // It goes on for a while, into the void.
+        assert!(!bench.ports[0].link_up(), "one loop has not noticed");
+        assert!(bench.ports[last].pending(), "pending before a halt");
+        // No interrupt would report that the chip is live again.
+        assert!(
+            bench.ports[1..last].iter().all(|port| !port.wakes()),
+            "a halted loop would not be woken"
+        );
+        assert!(bench.notices(0).iter().all(|text| !text.contains("not come out")));
+        // The loop continues for a while, and its frames are dropped.
         for n in 0..40 {
             let packet = datagram(n, 1, 300);
             let packet = Packet { header: &packet, payload: &[], trailer: &[] };
             _ = bench.ports[last].transmit(&packet);
         }
-        assert!(bench.ports[last].is_sending(), "what it sends is not said to be gone");
+        assert!(bench.ports[last].is_sending(), "its frames are not reported as sent");
         bench.machine.run();
         bench.sent();
         assert!(bench.received(last).is_empty());
         assert!(!bench.ports[last].is_sending());
         bench.watch(3);
         assert!(bench.ports.iter_mut().all(|port| port.link_up()));
-        assert!(bench.sent().is_empty(), "what was queued before is lost");
+        assert!(bench.sent().is_empty(), "queued frames are dropped");
         bench.works();
         assert_eq!(bench.ports[0].counters().resets, 1);
         assert_eq!(bench.machine.model(|model| model.complaints()), [""; 0]);
@@ -520,16 +523,16 @@ fn the_chip_is_set_up_again_when_all_know_that_it_was_reset() {
 }
 
 #[test]
-fn links_go_and_come_for_all_queues() {
+fn link_changes_are_noticed_by_all_queues() {
     fn of<M: Model>() {
         let mut bench = open::<M>(2, &KEY);
         for _ in 0..3 {
             bench.machine.model(|model| model.set_link(false));
-            // Nobody has noticed yet.
+            // The driver has not noticed yet.
             for queue in 0..2 {
                 bench.send(queue, &datagram(1, 1, 60));
             }
-            // A reset takes what lies there, and the memory that it would be sent from.
+            // A reset drops the queued frames, and releases their memory.
             bench.watch(60);
             for port in &mut bench.ports {
                 assert!(!port.link_up() && !port.is_sending());
@@ -548,15 +551,15 @@ fn links_go_and_come_for_all_queues() {
     of::<Mlx5>();
 }
 
-/// What the chip gives to the wrong queue is received there: whoever has that core knows what to do with strangers.
+/// A frame in a wrong queue is received there. The core's loop handles frames of other cores' hosts.
 #[test]
-fn a_frame_on_the_wrong_queue_is_only_a_frame() {
+fn frame_in_the_wrong_queue_is_received() {
     let mut bench = open::<Igb>(2, &KEY);
     for queue in [0, 1, 1, 0] {
         bench.machine.model(|card| card.0.inject(Fault::WrongQueue(queue)));
         assert_eq!(bench.queue_of(datagram(1, 1, 60)), queue);
     }
-    // A queue that nobody has loses it.
+    // A queue without a port drops the frame.
     bench.machine.model(|card| card.0.inject(Fault::WrongQueue(2)));
     bench.arrive(datagram(1, 1, 60));
     assert!(bench.received(0).is_empty() && bench.received(1).is_empty());
@@ -564,15 +567,15 @@ fn a_frame_on_the_wrong_queue_is_only_a_frame() {
 }
 
 #[test]
-fn a_card_that_is_pulled_out_is_gone_for_all() {
+fn removed_card_is_gone_for_all_queues() {
     fn of<M: Model>() {
         let mut bench = open::<M>(2, &KEY);
         bench.machine.pull_out(true);
         bench.watch(3);
         assert!(bench.ports.iter_mut().all(|port| !port.link_up()));
-        let told = bench.notices(0);
-        let gone = |told: &str| told.contains("pulled out") || told.contains("was removed");
-        assert!(told.len() == 1 && gone(told[0]), "{told:?}");
+        let notices = bench.notices(0);
+        let gone = |text: &str| text.contains("pulled out") || text.contains("was removed");
+        assert!(notices.len() == 1 && gone(notices[0]), "{notices:?}");
         for port in &mut bench.ports {
             let frame = datagram(1, 1, 60);
             let packet = Packet { header: &frame, payload: &[], trailer: &[] };

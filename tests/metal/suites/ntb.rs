@@ -1,5 +1,5 @@
-//! The drivers of bridges on their models, two machines against each other; and NTRDMA over them, carried by the CPU or
-//! by an I/OAT engine beside the bridge.
+//! The drivers of bridges on their models, with two machines; and NTRDMA over them, carried by the CPU or by an I/OAT
+//! engine in the same machine.
 
 use drivers::dma::Carried;
 use drivers::hal::{Instant, Platform, Window};
@@ -25,14 +25,14 @@ use verbs::{
 const STEP: Duration = Duration::from_micros(20);
 const LAYOUT: Layout = Layout { qps: 4, ring: 16, staging: 256 << 10, landing: 128 << 10 };
 
-/// Why a bridge that is set up so cannot be used.
+/// The reason why a bridge with this set-up is refused.
 fn refused<M: Joined>(functions: [M; 2], memory: usize, side: Option<Side>) -> String {
     let [mut machine, _] = machines(functions, memory);
     open_as(&mut machine, side).err().expect("it is refused")
 }
 
 #[test]
-fn what_firmware_did_wrong_is_named_with_what_to_set() {
+fn firmware_mistakes_are_named_with_the_right_setting() {
     use intel::Fault;
     let gen4 = intel::Config::new(intel::GEN4, BAR);
     for (settings, fault, words) in [
@@ -60,7 +60,7 @@ fn what_firmware_did_wrong_is_named_with_what_to_set() {
 }
 
 #[test]
-fn what_is_wrong_with_amd_s_and_switchtec_is_named_with_what_to_set() {
+fn amd_and_switchtec_mistakes_are_named_with_the_right_setting() {
     for (fault, words) in [
         (amd::Fault::NoWindow, "BAR 2"),
         (amd::Fault::NoLimit, "BAR23LMT"),
@@ -87,7 +87,7 @@ fn what_is_wrong_with_amd_s_and_switchtec_is_named_with_what_to_set() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
+fn unsupported_devices_are_refused_by_name() {
     let why = refused(IntelNtb::pair(intel::Config::new(0x6f0d, BAR)), MEMORY, None);
     assert!(why.contains("the first") && why.contains("8086:6f0d"), "{why}");
     let early = intel::Config { revision: 1, ..intel::Config::new(intel::GEN4, BAR) };
@@ -95,7 +95,7 @@ fn what_is_not_supported_is_refused_by_name() {
     assert!(why.contains("revision 1"), "{why}");
 }
 
-/// What an end needs for verbs.
+/// An end with its objects for verbs.
 struct End<M> {
     machine: Metal<M>,
     engine: Option<Metal<Ioat>>,
@@ -265,7 +265,7 @@ impl<M: Joined> Pair<M> {
         }
     }
 
-    /// New queue pairs after the link was down.
+    /// Creates and connects new queue pairs after the link was down.
     fn connect_again(&mut self) {
         for end in &mut self.ends {
             while end.ntrdma.poll_cq(end.cq).is_some() {}
@@ -286,7 +286,7 @@ impl<M: Joined> Pair<M> {
         });
     }
 
-    /// A write, a read and a message of several sizes, and what arrives of them.
+    /// Transfers a write, a read and a message of several sizes, and checks the data.
     fn traffic(&mut self) {
         const MOST: usize = 300_000;
         let [source, sink] = [0; 2].map(|_| self.ends[0].machine.arena().alloc(MOST, 64).unwrap());
@@ -309,9 +309,9 @@ impl<M: Joined> Pair<M> {
             source.fill(0xee);
             self.completed(1, 1);
             for window in [into, sink, inbox] {
-                let mut is = vec![0; len];
-                window.read(0, &mut is).unwrap();
-                assert!(is == bytes, "{len} bytes");
+                let mut received = vec![0; len];
+                window.read(0, &mut received).unwrap();
+                assert!(received == bytes, "{len} bytes");
             }
         }
         let memory = [(0, source), (0, sink), (1, into), (1, inbox)];
@@ -319,25 +319,23 @@ impl<M: Joined> Pair<M> {
     }
 }
 
-fn the_link_comes_up_and_only_what_is_exposed_is_reached<M: Joined>(
-    functions: impl Fn() -> [M; 2],
-) {
+fn link_comes_up_and_only_exposed_memory_is_reached<M: Joined>(functions: impl Fn() -> [M; 2]) {
     let mut pair = Pair::new(functions(), false);
     for n in 0..2 {
         let end = &pair.ends[n];
         assert_eq!(end.bridge.side() == Side::B, n == 1);
         assert!(!end.bridge.link() && end.bridge.wakes());
         let exposed = end.bridge.exposed();
-        let is = (exposed.bus_address(), exposed.len() as u64);
-        assert_eq!(is, M::EXPOSED, "which is what lies behind the other's window here");
-        assert!(end.machine.model(M::exposed).is_none_or(|said| said == is));
+        let exposed_range = (exposed.bus_address(), exposed.len() as u64);
+        assert_eq!(exposed_range, M::EXPOSED, "the memory behind the other window");
+        assert!(end.machine.model(M::exposed).is_none_or(|range| range == exposed_range));
     }
     pair.bring_up();
     let speeds = pair.ends.iter().map(|end| end.bridge.link_speed());
     speeds.for_each(|speed| assert!(matches!(speed, Some((3 | 4, 16))), "{speed:?}"));
 }
 
-fn verbs_work_whoever_carries<M: Joined>(functions: impl Fn() -> [M; 2]) {
+fn verbs_work_with_both_carriers<M: Joined>(functions: impl Fn() -> [M; 2]) {
     for with_engine in [false, true] {
         let mut pair = Pair::new(functions(), with_engine);
         pair.connect();
@@ -378,10 +376,10 @@ fn a_batch_costs_two_writes_and_no_read<M: Joined>(functions: impl Fn() -> [M; 2
     let (after, ended) = (count(&pair), pair.ends[0].pass());
     let batches = after.2 - before.2;
     let beats = 50 + batches;
-    // The state of the link is looked at every 5 ms, by up to three registers.
+    // The driver polls the link state every 5 ms, with up to three registers.
     let looks = ended.since(began).as_millis() as u64 / 5 + 1;
     assert!(after.0 - before.0 <= 3 * looks, "{} reads", after.0 - before.0);
-    assert!(batches > 4 * looks, "nor is it looked at because of a batch: {batches}, {looks}");
+    assert!(batches > 4 * looks, "batches do not poll the link: {batches}, {looks}");
     assert!(batches >= 50 && after.1 - before.1 <= 2 * batches + beats, "{before:?} {after:?}");
 }
 
@@ -397,7 +395,7 @@ fn a_lost_interrupt_loses_no_bell() {
         a.bridge.ring();
         b.machine.run();
         assert_eq!(b.bridge.interrupts(), before);
-        assert!(b.bridge.pending(), "who looks before a halt sees it");
+        assert!(b.bridge.pending(), "pending before a halt");
         b.bridge.set_interrupts(true);
         assert!(b.bridge.rung() && !b.bridge.rung() && !b.bridge.pending());
     }
@@ -409,7 +407,7 @@ fn a_lost_interrupt_loses_no_bell() {
     of(Switchtec::pair(switchtec::Config { fault, ..settings }));
 }
 
-fn bells_end_a_halt_and_nothing_else_does<M: Joined>(functions: impl Fn() -> [M; 2]) {
+fn only_doorbells_end_a_halt<M: Joined>(functions: impl Fn() -> [M; 2]) {
     let mut pair = Pair::new(functions(), false);
     pair.bring_up();
     let [a, b] = &mut pair.ends;
@@ -418,10 +416,10 @@ fn bells_end_a_halt_and_nothing_else_does<M: Joined>(functions: impl Fn() -> [M;
     let before = b.bridge.interrupts();
     a.bridge.ring();
     b.machine.run();
-    assert_eq!(b.bridge.interrupts(), before, "it polls");
+    assert_eq!(b.bridge.interrupts(), before, "interrupts are off");
     b.bridge.set_interrupts(true);
     b.machine.run();
-    assert!(b.bridge.pending(), "it was rung before");
+    assert!(b.bridge.pending(), "the doorbell was rung before");
     assert!(b.bridge.rung() && !b.bridge.rung() && !b.bridge.pending());
     a.bridge.ring();
     b.machine.run();
@@ -429,7 +427,7 @@ fn bells_end_a_halt_and_nothing_else_does<M: Joined>(functions: impl Fn() -> [M;
     assert!(b.bridge.pending() && b.bridge.rung());
 }
 
-fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
+fn link_recovers_from_a_pulled_cable_and_a_restarted_peer<M: Joined>(
     functions: impl Fn() -> [M; 2],
 ) {
     for with_engine in [false, true] {
@@ -441,13 +439,13 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
         pair.ends[0].machine.model(|model| M::set_cable(model, true));
         pair.connect_again();
         pair.traffic();
-        // The other machine's function is reset under it: only when it is set up anew can it come back.
+        // The other machine's function is reset behind its driver's back. The link needs a new set-up.
         pair.ends[1].machine.model(M::reset);
         pair.until("down", |pair| pair.ends.iter().all(|end| end.ntrdma.link() != State::Up));
     }
 }
 
-fn an_engine_that_fails_is_replaced_by_the_cpu<M: Joined>(functions: impl Fn() -> [M; 2]) {
+fn cpu_replaces_a_failed_engine<M: Joined>(functions: impl Fn() -> [M; 2]) {
     let mut pair = Pair::new(functions(), true);
     pair.connect();
     pair.traffic();
@@ -456,7 +454,7 @@ fn an_engine_that_fails_is_replaced_by_the_cpu<M: Joined>(functions: impl Fn() -
     pair.traffic();
     assert_eq!(pair.ends[0].carried(), Carried::Cpu);
     assert_eq!(pair.ends[0].ntrdma.counters().link_down, 0);
-    // The other's is gone for good.
+    // The other machine's engine is removed.
     pair.ends[1].engine.as_ref().unwrap().pull_out(true);
     pair.until("lost", |pair| pair.ends[1].ntrdma.counters().engines_lost == 1);
     pair.until("down", |pair| pair.ends.iter().all(|end| end.ntrdma.counters().link_down == 1));
@@ -465,7 +463,7 @@ fn an_engine_that_fails_is_replaced_by_the_cpu<M: Joined>(functions: impl Fn() -
     assert!(pair.ends.iter().all(|end| end.carried() == Carried::Cpu));
 }
 
-fn a_bell_is_rung_behind_what_the_engine_carries<M: Joined>(functions: impl Fn() -> [M; 2]) {
+fn doorbell_arrives_after_the_engines_data<M: Joined>(functions: impl Fn() -> [M; 2]) {
     let mut pair = Pair::new(functions(), true);
     pair.bring_up();
     let [a, b] = &mut pair.ends;
@@ -481,8 +479,8 @@ fn a_bell_is_rung_behind_what_the_engine_carries<M: Joined>(functions: impl Fn()
     a.bridge.put32(&cell, 7);
     a.bridge.ring();
     b.machine.run();
-    assert_eq!(b.bridge.interrupts(), before, "nothing is there yet");
-    assert!(a.bridge.is_busy(), "who halts now for long rings late");
+    assert_eq!(b.bridge.interrupts(), before, "not rung yet");
+    assert!(a.bridge.is_busy(), "a loop that halts now would ring late");
     for _ in 0..10 {
         let now = a.pass();
         a.bridge.complete(now);
@@ -494,39 +492,37 @@ fn a_bell_is_rung_behind_what_the_engine_carries<M: Joined>(functions: impl Fn()
     assert!(!a.bridge.is_busy());
 }
 
-/// All that is to be true of a bridge.
+/// The tests that every bridge must pass.
 macro_rules! bridge {
     ($name:ident, $functions:ident) => {
         mod $name {
             #[test]
-            fn the_link_comes_up_and_only_what_is_exposed_is_reached() {
-                super::the_link_comes_up_and_only_what_is_exposed_is_reached(super::$functions);
+            fn link_comes_up_and_only_exposed_memory_is_reached() {
+                super::link_comes_up_and_only_exposed_memory_is_reached(super::$functions);
             }
             #[test]
-            fn verbs_work_whoever_carries() {
-                super::verbs_work_whoever_carries(super::$functions);
+            fn verbs_work_with_both_carriers() {
+                super::verbs_work_with_both_carriers(super::$functions);
             }
             #[test]
             fn a_batch_costs_two_writes_and_no_read() {
                 super::a_batch_costs_two_writes_and_no_read(super::$functions);
             }
             #[test]
-            fn bells_end_a_halt_and_nothing_else_does() {
-                super::bells_end_a_halt_and_nothing_else_does(super::$functions);
+            fn only_doorbells_end_a_halt() {
+                super::only_doorbells_end_a_halt(super::$functions);
             }
             #[test]
-            fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back() {
-                super::a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back(
-                    super::$functions,
-                );
+            fn link_recovers_from_a_pulled_cable_and_a_restarted_peer() {
+                super::link_recovers_from_a_pulled_cable_and_a_restarted_peer(super::$functions);
             }
             #[test]
-            fn an_engine_that_fails_is_replaced_by_the_cpu() {
-                super::an_engine_that_fails_is_replaced_by_the_cpu(super::$functions);
+            fn cpu_replaces_a_failed_engine() {
+                super::cpu_replaces_a_failed_engine(super::$functions);
             }
             #[test]
-            fn a_bell_is_rung_behind_what_the_engine_carries() {
-                super::a_bell_is_rung_behind_what_the_engine_carries(super::$functions);
+            fn doorbell_arrives_after_the_engines_data() {
+                super::doorbell_arrives_after_the_engines_data(super::$functions);
             }
         }
     };
@@ -537,9 +533,9 @@ bridge!(intel_gen4, ice_lake);
 bridge!(amd_s, amd);
 bridge!(switchtec_s, switchtec);
 
-/// It would keep the interrupt from being raised again.
+/// A doorbell that stays set would prevent further interrupts.
 #[test]
-fn the_bell_of_the_link_is_cleared() {
+fn link_doorbell_is_cleared() {
     for functions in [gen3, ice_lake, sapphire_rapids] {
         let mut pair = Pair::new(functions(), false);
         pair.bring_up();
@@ -556,10 +552,10 @@ fn the_bell_of_the_link_is_cleared() {
     }
 }
 
-/// What differs from another of the above only in a few registers.
+/// Devices that differ from a tested one in a few registers only.
 #[test]
-fn others_of_their_families_carry_verbs() {
-    verbs_work_whoever_carries(sapphire_rapids);
-    verbs_work_whoever_carries(granite_rapids);
-    verbs_work_whoever_carries(amd_with_three_windows);
+fn other_devices_of_the_families_carry_verbs() {
+    verbs_work_with_both_carriers(sapphire_rapids);
+    verbs_work_with_both_carriers(granite_rapids);
+    verbs_work_with_both_carriers(amd_with_three_windows);
 }

@@ -1,4 +1,4 @@
-//! An Ethernet port over a bridge (`ntb_transport`, `ntb_netdev`), two of ours against each other.
+//! Ethernet ports over a bridge (`ntb_transport`, `ntb_netdev`), with Isthmus at both ends.
 
 use drivers::hal::{Frame, Instant, Packet, Platform, Port, TransmitError, Window};
 use drivers::ntb::NtbDevice;
@@ -26,7 +26,7 @@ struct End<M> {
 
 impl<M: Joined> End<M> {
     fn new(mut machine: Metal<M>, with_engine: bool) -> Self {
-        // First what is exposed, which has to lie behind the other's window.
+        // The exposed memory is allocated first, because it must be behind the other side's window.
         let mut bridge = open(&mut machine).unwrap();
         let payload = machine.arena().alloc(1 << 16, 64).unwrap();
         let mut end = End { machine, engine: None, port: None, payload };
@@ -66,14 +66,14 @@ impl<M: Joined> End<M> {
         now
     }
 
-    /// Sends a frame of `len` bytes that are made of `seed`, its middle from two windows.
+    /// Sends a frame of `len` bytes generated from `seed`, with its middle in two windows.
     fn send(&mut self, seed: usize, len: usize) -> Result<(), TransmitError> {
         let bytes = frame(seed, len);
         let header = len.min(42);
         let rest = len - header;
         let trailer = rest.min(4);
         let (first, second) = ((rest - trailer) / 2, rest - trailer - (rest - trailer) / 2);
-        // What is lent may be read later: each frame has a place of its own.
+        // Lent payload may be read later, so each frame has memory of its own.
         let place = seed % 4 * (1 << 14);
         self.payload.write(place, &bytes[header..len - trailer]).unwrap();
         let windows = [
@@ -125,7 +125,8 @@ impl<M: Joined> Pair<M> {
         self.until("carrier", |pair| pair.ends.iter_mut().all(|end| end.port().link_up()));
     }
 
-    /// Sends `count` frames from `n`, as fast as there is room; the other takes one now and then. All arrive, in order.
+    /// Sends `count` frames from `n` while there is room. The other end receives in between. Checks that all arrive in
+    /// order.
     fn stream(&mut self, n: usize, count: usize) {
         let lengths = [60, 61, 64, 1514, 300, LARGEST, 15, 4096, 42, 46, 47];
         let len = |seed: usize| lengths[seed % lengths.len()];
@@ -133,7 +134,7 @@ impl<M: Joined> Pair<M> {
         self.until("frames", |pair| {
             turn += 1;
             while sent < count && sent < seen + 4 * 10 {
-                // Places of payload are used again only when what lay there has arrived.
+                // Payload memory is reused only after its frame has arrived.
                 if sent >= seen + 4 || pair.ends[n].send(sent, len(sent)).is_err() {
                     break;
                 }
@@ -156,7 +157,7 @@ impl<M: Joined> Pair<M> {
     }
 }
 
-fn frames_pass_both_ways_whoever_carries<M: Joined>(functions: impl Fn() -> [M; 2]) {
+fn frames_pass_both_ways_with_both_carriers<M: Joined>(functions: impl Fn() -> [M; 2]) {
     for with_engine in [false, true] {
         let mut pair = Pair::new(functions(), with_engine);
         assert!(!pair.ends[0].port().link_up());
@@ -172,11 +173,11 @@ fn frames_pass_both_ways_whoever_carries<M: Joined>(functions: impl Fn() -> [M; 
     }
 }
 
-fn who_has_no_room_holds_the_other_back<M: Joined>(functions: impl Fn() -> [M; 2]) {
+fn full_receiver_holds_the_sender_back<M: Joined>(functions: impl Fn() -> [M; 2]) {
     let mut pair = Pair::new(functions(), false);
     pair.up();
     let mut sent = 0;
-    // Nobody receives.
+    // The other end does not receive.
     while pair.ends[0].send(sent, 100).is_ok() {
         pair.ends[0].port().flush();
         pair.ends.iter_mut().for_each(|end| _ = end.step());
@@ -186,7 +187,7 @@ fn who_has_no_room_holds_the_other_back<M: Joined>(functions: impl Fn() -> [M; 2
     // 4 MiB have 63 entries, one of which is always free.
     assert_eq!(sent, 62);
     assert!(!pair.ends[0].port().has_room() && pair.ends[1].port().pending());
-    // Frames that are kept hold it back as well.
+    // Held frames hold the sender back as well.
     let kept: Vec<Frame> = std::iter::from_fn(|| pair.ends[1].port().receive()).collect();
     assert_eq!(kept.len(), 32);
     kept.into_iter().for_each(|frame| pair.ends[1].port().recycle(frame));
@@ -197,13 +198,13 @@ fn who_has_no_room_holds_the_other_back<M: Joined>(functions: impl Fn() -> [M; 2
     pair.stream(0, 200);
 }
 
-fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
+fn link_recovers_from_a_pulled_cable_and_a_restarted_peer<M: Joined>(
     functions: impl Fn() -> [M; 2],
 ) {
     let mut pair = Pair::new(functions(), false);
     pair.up();
     pair.stream(0, 20);
-    // Something is under way that nobody receives any more.
+    // A frame in flight is lost.
     pair.ends[0].send(0, 100).unwrap();
     pair.ends[0].port().flush();
     pair.ends[0].machine.model(|model| M::set_cable(model, false));
@@ -214,7 +215,7 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
     pair.stream(0, 20);
     pair.stream(1, 20);
     for round in 0..3 {
-        // Its driver is loaded anew, in the middle of frames.
+        // The driver is reloaded while frames are in flight.
         for seed in 0..5 {
             pair.ends[0].send(seed, 100).unwrap();
             pair.ends[1].send(seed, 100).unwrap();
@@ -223,11 +224,11 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
         let end = &mut pair.ends[round % 2];
         end.port = None;
         if round == 2 {
-            // The machine is reset, and whatever of its registers the other had written is gone.
+            // The machine is reset. The reset also clears the registers that the other side has written.
             end.machine.model(Function::reset);
         }
         let exposed = M::EXPOSED;
-        // The arena gives the same memory again, behind the other's window.
+        // The arena returns the same memory, which is behind the other side's window.
         let memory = end.machine.memory(exposed.0, exposed.1 as usize);
         end.machine.arena().free(memory);
         let bridge = open(&mut end.machine).unwrap();
@@ -243,25 +244,23 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
     }
 }
 
-/// All that is to be true over a bridge.
+/// The tests that a port over every bridge must pass.
 macro_rules! bridge {
     ($name:ident, $functions:ident) => {
         mod $name {
             #[test]
-            fn frames_pass_both_ways_whoever_carries() {
-                super::frames_pass_both_ways_whoever_carries(super::$functions);
+            fn frames_pass_both_ways_with_both_carriers() {
+                super::frames_pass_both_ways_with_both_carriers(super::$functions);
             }
 
             #[test]
-            fn who_has_no_room_holds_the_other_back() {
-                super::who_has_no_room_holds_the_other_back(super::$functions);
+            fn full_receiver_holds_the_sender_back() {
+                super::full_receiver_holds_the_sender_back(super::$functions);
             }
 
             #[test]
-            fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back() {
-                super::a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back(
-                    super::$functions,
-                );
+            fn link_recovers_from_a_pulled_cable_and_a_restarted_peer() {
+                super::link_recovers_from_a_pulled_cable_and_a_restarted_peer(super::$functions);
             }
         }
     };
@@ -273,7 +272,7 @@ bridge!(amd_s, amd);
 bridge!(switchtec_s, switchtec);
 
 #[test]
-fn a_peer_that_does_not_fit_is_named() {
+fn incompatible_peer_is_named() {
     for (pad, value, wanted) in [
         (0, 3, Mismatch::Version(3)),
         (2, 1, Mismatch::Queues(1)),
@@ -307,7 +306,7 @@ fn a_peer_that_does_not_fit_is_named() {
 }
 
 #[test]
-fn what_cannot_be_a_port_is_refused() {
+fn unusable_bridge_or_mtu_is_refused() {
     let small = IntelNtb::pair(intel::Config::new(intel::DEVICE, 1 << 16));
     let [mut machine, other] = small.map(|function| Metal::new(function, MEMORY));
     machine.put_behind(2, other.memory(0x10_0000, 1 << 16));
@@ -320,10 +319,10 @@ fn what_cannot_be_a_port_is_refused() {
     assert_eq!(made.err(), Some(Error::Mtu { most: 65_510 }));
 }
 
-/// A peer that writes anything into the memory that is exposed to it: nobody panics, frames are never longer than they may
-/// be, and a good peer in its place is served.
+/// A peer writes arbitrary values into the exposed memory: the driver does not panic, frames do not exceed the limit,
+/// and a good peer is served afterwards.
 #[test]
-fn a_peer_that_writes_anything_harms_nobody() {
+fn arbitrary_writes_of_the_peer_do_no_harm() {
     let mut rng = Rng::new(7);
     for _ in 0..20 {
         let mut pair = Pair::new(gen3(), false);
@@ -336,7 +335,7 @@ fn a_peer_that_writes_anything_harms_nobody() {
             let at = (entry + rng.pick(&words)).min(BAR as usize - 4);
             let values = [0, 1, 2, 3, 10, 62, 63, 9015, 0xffff, u32::MAX];
             exposed.store32(at, rng.pick(&values));
-            // No more may be sent than there is room for, whatever the peer says.
+            // The port sends only while it has room, whatever indices the peer writes.
             let _ = pair.ends[0].send(0, 100);
             pair.ends[0].port().flush();
             while let Some(bytes) = pair.ends[0].receive() {
@@ -346,7 +345,7 @@ fn a_peer_that_writes_anything_harms_nobody() {
             while pair.ends[1].receive().is_some() {}
             pair.ends[1].port().flush();
         }
-        // The cable is pulled, so that both begin anew.
+        // A pulled cable makes both sides restart.
         pair.ends[0].machine.model(|model| model.set_cable(false));
         pair.until("down", |pair| pair.ends.iter_mut().all(|end| !end.port().link_up()));
         pair.ends[0].machine.model(|model| model.set_cable(true));
@@ -357,7 +356,7 @@ fn a_peer_that_writes_anything_harms_nobody() {
 }
 
 #[test]
-fn bells_end_a_halt() {
+fn doorbells_end_a_halt() {
     let mut pair = Pair::new(gen3(), false);
     pair.up();
     let [a, b] = &mut pair.ends;
@@ -371,9 +370,9 @@ fn bells_end_a_halt() {
     assert_eq!(b.port().counters().interrupts, before + 1);
 }
 
-/// What is lent to a port that always has something under way comes back.
+/// A port that always has frames in flight releases lent memory.
 #[test]
-fn memory_comes_back_while_more_is_sent() {
+fn lent_memory_is_released_while_more_is_sent() {
     let mut pair = Pair::new(gen3(), true);
     pair.up();
     let mut before = pair.ends[0].port().progress();
@@ -384,7 +383,7 @@ fn memory_comes_back_while_more_is_sent() {
         assert!(progress.sent >= before.queued && progress.sent < progress.queued, "{progress:?}");
         assert!(pair.ends[0].port().is_sending());
         let now = Instant::ZERO;
-        assert_eq!(pair.ends[0].port().deadline(now), now, "nobody tells of the engine");
+        assert_eq!(pair.ends[0].port().deadline(now), now, "the engine raises no interrupt");
         pair.until("sent", |pair| pair.ends[0].port().progress().sent == progress.queued);
         while pair.ends[1].receive().is_some() {}
         pair.ends[1].port().flush();
@@ -393,9 +392,9 @@ fn memory_comes_back_while_more_is_sent() {
     pair.until("idle", |pair| !pair.ends[0].port().is_sending());
 }
 
-/// Who finds no room is told of it once there is some, and looks for it before.
+/// A sender without room polls for room, and is notified once when there is some.
 #[test]
-fn room_is_looked_for() {
+fn sender_without_room_polls_for_it() {
     let mut pair = Pair::new(gen3(), false);
     pair.up();
     while pair.ends[0].send(0, 100).is_ok() {
@@ -410,13 +409,13 @@ fn room_is_looked_for() {
     let now = pair.ends[0].step();
     let port = pair.ends[0].port();
     assert!(port.pending(), "there is room");
-    assert!(!port.pending(), "it was told");
+    assert!(!port.pending(), "reported once");
     assert_eq!(port.deadline(now).since(now), Duration::from_millis(100));
 }
 
-/// Everything that the engine writes is where the other has made room for it.
+/// All writes of the engine are inside the translated window.
 #[test]
-fn nothing_is_missed_on_the_way() {
+fn engine_writes_stay_inside_the_window() {
     let mut pair = Pair::new(gen3(), true);
     pair.up();
     pair.stream(0, 100);

@@ -1,5 +1,5 @@
-//! Bridges over which the other machine reaches all memory stay closed; a malicious machine writes every register that it
-//! can, on models.
+//! Trust in bridges: a bridge that gives the peer access to all memory stays closed without `trust`. On the models, a
+//! malicious peer writes every register that it can.
 
 use drivers::hal::{Platform, Registers};
 use drivers::registry::Class;
@@ -9,15 +9,15 @@ use models::ntb::switchtec::Switchtec;
 use netsim::Rng;
 use std::time::Duration;
 
-/// Bytes of registers that are written: all of those that lead anywhere, of any of the bridges.
+/// Bytes of registers that the peer writes: all registers with an effect, of any bridge.
 const REGISTERS: usize = 0x2_0000;
-/// What memory holds that nobody may change.
+/// Contents of memory that must stay unchanged.
 const PATTERN: u8 = 0x5a;
-/// Where in the victim's memory the peer would like to write.
+/// Addresses of the victim's memory that the peer attacks.
 const AIMS: [u64; 3] = [0x10_0000, 0x40_0000, 0x80_0000];
 
-/// A machine that does as it likes with its side of a bridge.
-struct Liar<M: Joined> {
+/// A malicious machine at its side of a bridge.
+struct Attacker<M: Joined> {
     machine: Metal<M>,
     registers: Box<dyn Registers>,
     window: Box<dyn Registers>,
@@ -25,7 +25,7 @@ struct Liar<M: Joined> {
     window_len: usize,
 }
 
-impl<M: Joined> Liar<M> {
+impl<M: Joined> Attacker<M> {
     fn new(mut machine: Metal<M>) -> Self {
         let device = machine.find().take(Class::Bridge).remove(0);
         let drivers::device::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
@@ -35,12 +35,12 @@ impl<M: Joined> Liar<M> {
         let (len, window_len) = (own.size.min(REGISTERS as u64) as usize, window.size as usize);
         let registers = machine.map_registers(own.address, len).unwrap();
         let window = machine.map_registers(window.address, window_len).unwrap();
-        Liar { machine, registers, window, len, window_len }
+        Attacker { machine, registers, window, len, window_len }
     }
 
-    /// Has every register lead to `aim`, 64 bits at a time.
+    /// Writes `aim` to every register, 64 bits at a time.
     fn sweep(&self, aim: u64, rng: &mut Rng) {
-        // As a translation, as a limit, as an entry of a table, as operations on control blocks.
+        // Values of translations, limits, table entries and control block operations.
         for value in [aim, aim | 1, aim | 3, u64::MAX, 1, 2] {
             for at in (0..self.len).step_by(8) {
                 self.registers.write64(at, value);
@@ -58,7 +58,7 @@ impl<M: Joined> Liar<M> {
         }
     }
 
-    /// Writes through its window.
+    /// Writes through the window.
     fn scribble(&self) {
         for at in (0..self.window_len).step_by(0x1_0000) {
             self.window.write64(at, 0xdead_dead_dead_dead);
@@ -67,10 +67,10 @@ impl<M: Joined> Liar<M> {
     }
 }
 
-/// Whether a malicious peer changes memory of a machine beyond what `exposed` says.
+/// Whether a malicious peer changes memory of a machine outside `exposed`.
 fn is_changed<M: Joined>(
     victim: &Metal<M>,
-    liar: &Liar<M>,
+    attacker: &Attacker<M>,
     exposed: Option<(u64, u64)>,
     seed: u64,
 ) -> bool {
@@ -80,9 +80,9 @@ fn is_changed<M: Joined>(
     let mut before = vec![0; MEMORY];
     all.read(0, &mut before).unwrap();
     for aim in AIMS {
-        liar.sweep(aim, &mut rng);
-        liar.scribble();
-        for machine in [&liar.machine, victim] {
+        attacker.sweep(aim, &mut rng);
+        attacker.scribble();
+        for machine in [&attacker.machine, victim] {
             machine.pass(Duration::from_millis(20));
             machine.run();
         }
@@ -94,18 +94,18 @@ fn is_changed<M: Joined>(
 }
 
 fn a_bridge_without_trust_keeps_the_peer_from_all_memory<M: Joined>(functions: [M; 2]) {
-    let [mut victim, liar] = machines(functions, MEMORY);
+    let [mut victim, attacker] = machines(functions, MEMORY);
     victim.memory(metal::MEMORY, MEMORY).fill(PATTERN);
     let device = victim.find().take(Class::Bridge).remove(0);
     let free = victim.arena().available();
-    // Firmware may have left it enabled.
+    // Firmware may have left bus mastering enabled.
     let drivers::device::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
     function.enable();
-    let why = device.open_bridge(&mut victim, None, false).err().expect("it stays closed");
+    let why = device.open_bridge(&mut victim, None, false).err().expect("the bridge stays closed");
     let why = why.to_string();
     assert!(why.contains("all memory") && why.contains("trust = \"peer\""), "{why}");
     assert_eq!(victim.arena().available(), free);
-    assert!(!is_changed(&victim, &Liar::new(liar), None, 1), "the peer reached memory");
+    assert!(!is_changed(&victim, &Attacker::new(attacker), None, 1), "the peer reached memory");
 }
 
 #[test]
@@ -119,26 +119,26 @@ fn a_switchtec_bridge_without_trust_keeps_the_peer_from_all_memory() {
     a_bridge_without_trust_keeps_the_peer_from_all_memory::<Switchtec>(switchtec());
 }
 
-/// What the trust is for; and that the malicious peer of these tests would be seen.
+/// A trusted bridge exposes all memory. This also shows that the tests detect the malicious peer.
 #[test]
-fn the_peer_of_an_open_amd_bridge_reaches_all_memory() {
-    let [mut victim, liar] = machines(amd(), MEMORY);
+fn peer_of_an_open_amd_bridge_reaches_all_memory() {
+    let [mut victim, attacker] = machines(amd(), MEMORY);
     let bridge = open(&mut victim).unwrap();
     let exposed = bridge.exposed();
     let exposed = (exposed.bus_address(), exposed.len() as u64);
-    assert!(is_changed(&victim, &Liar::new(liar), Some(exposed), 1));
+    assert!(is_changed(&victim, &Attacker::new(attacker), Some(exposed), 1));
 }
 
-/// Intel's hold the peer to what is exposed, without a word of trust.
+/// Intel's bridges confine the peer to the exposed memory, and need no trust.
 #[test]
-fn the_peer_of_an_intel_bridge_reaches_what_is_exposed_alone() {
+fn peer_of_an_intel_bridge_reaches_only_exposed_memory() {
     for functions in [gen3(), ice_lake(), sapphire_rapids(), granite_rapids()] {
-        let [mut victim, liar] = machines(functions, MEMORY);
+        let [mut victim, attacker] = machines(functions, MEMORY);
         victim.memory(metal::MEMORY, MEMORY).fill(PATTERN);
         let device = victim.find().take(Class::Bridge).remove(0);
         let bridge = device.open_bridge(&mut victim, None, false).unwrap();
         let exposed = bridge.exposed();
         let exposed = (exposed.bus_address(), exposed.len() as u64);
-        assert!(!is_changed(&victim, &Liar::new(liar), Some(exposed), 1));
+        assert!(!is_changed(&victim, &Attacker::new(attacker), Some(exposed), 1));
     }
 }

@@ -1,4 +1,4 @@
-//! The NVMe driver on the model: what it does with drives that keep to the specification, and with such as do not.
+//! The NVMe driver on the model, with and without faults.
 
 use drivers::block::OpenDisk;
 use drivers::hal::{
@@ -24,7 +24,7 @@ fn machine(settings: Config) -> Metal<Nvme> {
     Metal::new(Nvme::new(settings), 8 << 20)
 }
 
-/// Opens what is in the machine; or why not.
+/// Opens the drive of a machine. An error is the reason.
 fn try_open(mut machine: Metal<Nvme>) -> Result<Bench, String> {
     let device = machine.find().take(Class::Disks).remove(0);
     assert_eq!(device.driver(), "nvme");
@@ -36,7 +36,7 @@ fn try_open(mut machine: Metal<Nvme>) -> Result<Bench, String> {
             Ok(Bench { refused: refused.collect(), machine, disks: opened.disks })
         }
         Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
+            assert_eq!(machine.arena().available(), free, "memory is freed");
             Err(why.to_string())
         }
     }
@@ -60,14 +60,14 @@ impl Bench {
         self.disk(unit).flush_queue();
     }
 
-    /// All that is completed when the model has worked.
+    /// Runs the model, and polls all completions.
     fn poll(&mut self, unit: usize) -> Vec<Completion> {
         self.machine.run();
         let disk = self.disk(unit);
         std::iter::from_fn(|| disk.poll()).collect()
     }
 
-    /// Has one request done.
+    /// Runs one request, and returns its result.
     fn done(
         &mut self,
         unit: usize,
@@ -81,7 +81,7 @@ impl Bench {
         done[0].result
     }
 
-    /// So many seconds pass, in which nobody but the disks' keeper looks.
+    /// Advances the time by this many seconds, with only the health checks of the disks.
     fn watch(&mut self, seconds: u32) {
         for _ in 0..seconds {
             let now = self.machine.pass(SECOND);
@@ -91,15 +91,15 @@ impl Bench {
         }
     }
 
-    /// Turns of the loop, until one completes or many were taken.
+    /// Runs rounds of the loop until a request completes, 50 at most.
     fn turns(&mut self, unit: usize) -> Vec<Completion> {
         (0..50).map(|_| self.poll(unit)).find(|done| !done.is_empty()).unwrap_or_default()
     }
 
-    /// What the operator is told.
+    /// The driver's notices to the operator.
     fn notices(&mut self) -> Vec<(Severity, &'static str)> {
         let disk = self.disk(0);
-        std::iter::from_fn(|| disk.notice()).map(|told| (told.severity, told.text)).collect()
+        std::iter::from_fn(|| disk.notice()).map(|one| (one.severity, one.text)).collect()
     }
 
     fn complaints(&self) -> Vec<String> {
@@ -141,7 +141,7 @@ fn a_drive_is_found_with_its_names_and_shape() {
 }
 
 #[test]
-fn data_goes_to_the_medium_and_comes_back_wherever_it_lies() {
+fn data_is_written_and_read_back_at_any_offset() {
     for (mdts, shift) in [(5, 9), (0, 12), (1, 9)] {
         let shape = Shape::new(1, 4 << (20 - shift), shift);
         let mut bench = open(Config { mdts, namespaces: vec![shape], ..Config::default() });
@@ -170,7 +170,7 @@ fn data_goes_to_the_medium_and_comes_back_wherever_it_lies() {
 }
 
 #[test]
-fn what_was_flushed_or_written_through_survives_a_power_cut() {
+fn flushed_and_fua_writes_survive_a_power_cut() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     data.fill(7);
@@ -186,7 +186,7 @@ fn what_was_flushed_or_written_through_survives_a_power_cut() {
 }
 
 #[test]
-fn without_a_cache_a_flush_asks_nobody() {
+fn flush_without_a_cache_sends_no_command() {
     let mut bench = open(Config { volatile_cache: false, ..Config::default() });
     assert!(!bench.disks[0].disk.geometry().features.contains(Features::VOLATILE_CACHE));
     assert_eq!(bench.done(0, Operation::Flush, 0, Window::empty()), OK);
@@ -194,7 +194,7 @@ fn without_a_cache_a_flush_asks_nobody() {
 }
 
 #[test]
-fn blocks_are_zeroed_and_forgotten() {
+fn blocks_are_zeroed_and_discarded() {
     let mut bench = open(Config::default());
     let none = Window::empty();
     let zeroes = |unmap| Operation::WriteZeroes { sectors: 8, unmap };
@@ -203,7 +203,7 @@ fn blocks_are_zeroed_and_forgotten() {
     assert_eq!(bench.done(0, Operation::Discard { sectors: 100 }, 16, none), OK);
     let medium = bench.machine.model(|model| model.namespace(1).unwrap().medium().to_vec());
     assert!(medium[..116 * 512].iter().all(|&byte| byte == 0));
-    assert_eq!(medium[116 * 512], 0xa5, "and no more");
+    assert_eq!(medium[116 * 512], 0xa5, "no further blocks");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn namespaces_are_disks_of_their_own() {
     let data = bench.buffer(4096);
     let write = Request { operation: Operation::Write, ..read(1, 0, data) };
     assert_eq!(bench.disk(1).submit(&write), Err(SubmitError::Unsupported));
-    // Each gets its own completions, whoever polls.
+    // Each disk gets its own completions, whichever disk is polled.
     let one = data.slice(0, 512).unwrap();
     (0..3).for_each(|tag| bench.submit(0, read(tag, tag, one)));
     bench.submit(1, read(70, 0, data));
@@ -266,7 +266,7 @@ fn namespaces_are_disks_of_their_own() {
 }
 
 #[test]
-fn what_the_disk_cannot_do_is_refused_before_it_is_asked() {
+fn impossible_requests_are_refused_without_a_command() {
     let mut bench = open(Config { namespaces: vec![Shape::new(1, 100, 12)], ..Config::default() });
     let data = bench.buffer(256 << 10);
     let commands = bench.counter("commands");
@@ -276,20 +276,20 @@ fn what_the_disk_cannot_do_is_refused_before_it_is_asked() {
     };
     refused(0, 0, 0);
     refused(0, 0, 512); // not a block
-    refused(4, 0, 4096); // not at a block
+    refused(4, 0, 4096); // not aligned to a block
     refused(800, 0, 4096); // past the end
     refused(u64::MAX - 7, 0, 4096);
     refused(0, 0, 132 << 10); // more than MDTS
-    refused(0, 2, 4096); // memory that PRPs cannot name
+    refused(0, 2, 4096); // memory that PRPs cannot address
     assert_eq!(bench.counter("commands"), commands);
 }
 
 #[test]
-fn as_many_requests_as_it_takes_and_none_more() {
+fn queue_accepts_requests_up_to_its_depth() {
     let mut bench = open(Config { entries: 64, ..Config::default() });
     let data = bench.buffer(512);
     let mut next = 0;
-    // Many laps of the rings, with every phase.
+    // Many laps of the rings, with both phases.
     for _ in 0..20 {
         let first = next;
         while bench.disk(0).submit(&read(next, next % 4096, data)).is_ok() {
@@ -304,9 +304,9 @@ fn as_many_requests_as_it_takes_and_none_more() {
     assert_eq!(bench.complaints(), [""; 0]);
 }
 
-/// A request that has failed makes room for another, as any other does.
+/// A failed request frees its queue entry.
 #[test]
-fn what_fails_makes_room() {
+fn failed_request_frees_its_entry() {
     let mut bench = open(Config { entries: 64, ..Config::default() });
     let data = bench.buffer(512);
     for tag in 0..200 {
@@ -321,7 +321,7 @@ fn what_fails_makes_room() {
 }
 
 #[test]
-fn interrupts_come_only_when_asked_for() {
+fn interrupts_are_raised_only_when_armed() {
     for vectors in [1, 2] {
         let mut bench = open(Config { vectors, ..Config::default() });
         assert!(bench.disks[0].disk.wakes());
@@ -330,7 +330,7 @@ fn interrupts_come_only_when_asked_for() {
         assert_eq!(bench.disks[0].disk.interrupts(), 0);
         bench.disk(0).set_interrupts(true);
         let stale = bench.disks[0].disk.interrupts();
-        assert!(stale <= 1, "what came meanwhile is told once");
+        assert!(stale <= 1, "earlier completions raise one interrupt");
         bench.submit(0, read(2, 0, data));
         bench.machine.run();
         assert!(bench.disks[0].disk.pending());
@@ -339,9 +339,9 @@ fn interrupts_come_only_when_asked_for() {
         assert_eq!(bench.poll(0).len(), 1);
         let accesses = bench.machine.accesses();
         bench.disk(0).set_interrupts(false);
-        assert_eq!(bench.machine.accesses(), accesses, "it is not told twice");
+        assert_eq!(bench.machine.accesses(), accesses, "the mask is written once");
     }
-    // Without one left the loop has to look by itself.
+    // Without a free interrupt the loop must poll.
     let mut machine = machine(Config::default());
     machine.interrupts = 0;
     let mut bench = try_open(machine).unwrap();
@@ -360,12 +360,12 @@ fn a_lost_interrupt_costs_time_and_nothing_else() {
     bench.machine.run();
     assert_eq!(bench.disks[0].disk.interrupts(), 0);
     bench.watch(60);
-    assert_eq!(bench.poll(0), [Completion { tag: 5, result: OK }], "it was there all the time");
+    assert_eq!(bench.poll(0), [Completion { tag: 5, result: OK }], "the completion was there");
     assert_eq!(bench.notices(), []);
 }
 
 #[test]
-fn errors_are_of_one_request() {
+fn error_affects_one_request() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     for (status, result) in [
@@ -385,46 +385,46 @@ fn errors_are_of_one_request() {
         let expected = [Completion { tag: 1, result }, Completion { tag: 2, result: OK }];
         assert_eq!(done, expected, "{status:#x}");
     }
-    // What passes for ever is not tried for ever.
+    // Retries of a persistent transient error are limited.
     (0..10).for_each(|_| bench.machine.model(|model| model.inject(Fault::Fails(0x21))));
     bench.submit(0, read(1, 0, data));
     assert_eq!(bench.turns(0), [Completion { tag: 1, result: Err(DiskError::Io) }]);
 }
 
 #[test]
-fn a_request_that_never_completes_is_aborted_and_done_again() {
+fn request_that_never_completes_is_aborted_and_repeated() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     bench.machine.model(|model| model.inject(Fault::NeverCompletes));
     bench.submit(0, read(9, 3, data));
     bench.submit(0, read(10, 4, data));
-    assert_eq!(bench.poll(0).len(), 1, "the other one");
+    assert_eq!(bench.poll(0).len(), 1, "the other request");
     bench.watch(9);
-    assert_eq!((bench.poll(0), bench.notices()), (vec![], vec![]), "it may be slow");
+    assert_eq!((bench.poll(0), bench.notices()), (vec![], vec![]), "within the time limit");
     bench.watch(3);
     assert_eq!(bench.turns(0), [Completion { tag: 9, result: OK }]);
-    let told = bench.notices();
+    let news = bench.notices();
     assert!(
-        told.len() == 1 && told[0].0 == Severity::Warning && told[0].1.contains("abort"),
-        "{told:?}"
+        news.len() == 1 && news[0].0 == Severity::Warning && news[0].1.contains("abort"),
+        "{news:?}"
     );
     let health = bench.disks[0].disk.health().unwrap();
     assert_eq!((health.aborts, health.resets), (1, 0));
     assert_eq!(bench.complaints(), [""; 0]);
 }
 
-/// The reset that follows, and what was under way is done again.
+/// Checks that the controller is reset, and that outstanding requests are repeated.
 fn works_again(bench: &mut Bench, tags: &[u64], says: &str) {
     let mut done: Vec<Completion> = (0..60).flat_map(|_| bench.poll(0)).collect();
     done.sort_by_key(|done| done.tag);
     let expected: Vec<Completion> =
         tags.iter().map(|&tag| Completion { tag, result: OK }).collect();
     assert_eq!(done, expected);
-    let told = bench.notices();
-    let (first, last) = (told[0], told[told.len() - 1]);
+    let news = bench.notices();
+    let (first, last) = (news[0], news[news.len() - 1]);
     assert!(
-        told.iter().any(|(how, text)| *how == Severity::Warning && text.contains(says)),
-        "{told:?}"
+        news.iter().any(|(how, text)| *how == Severity::Warning && text.contains(says)),
+        "{news:?}"
     );
     assert_eq!(last, (Severity::Information, "the drive works again"), "{first:?}");
     let data = bench.buffer(512);
@@ -444,14 +444,14 @@ fn a_controller_that_does_not_abort_is_reset() {
 }
 
 #[test]
-fn a_fatal_error_is_ended_by_a_reset() {
+fn fatal_error_causes_a_reset() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     bench.machine.model(|model| model.inject(Fault::Fatal));
     (0..5).for_each(|tag| bench.submit(0, read(tag, tag, data)));
     assert_eq!(bench.poll(0), []);
     bench.watch(1);
-    // Requests that come meanwhile wait.
+    // Requests during the reset wait.
     bench.submit(0, read(5, 5, data));
     works_again(&mut bench, &[0, 1, 2, 3, 4, 5], "CSTS.CFS");
 }
@@ -467,21 +467,21 @@ fn a_controller_that_resets_itself_is_set_up_anew() {
 }
 
 #[test]
-fn a_completion_that_comes_twice_is_noticed_and_taken_for_no_other() {
+fn duplicate_completion_is_noticed_and_ends_no_other_request() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     bench.machine.model(|model| model.inject(Fault::CompletesTwice));
     bench.submit(0, read(1, 1, data));
     bench.machine.run();
     assert_eq!(bench.disk(0).poll(), Some(Completion { tag: 1, result: OK }));
-    // Its place is another's now, who has no data yet.
+    // Another request, without data yet, uses the entry now.
     bench.submit(0, read(2, 2, data));
     assert_eq!(bench.disk(0).poll(), None);
     works_again(&mut bench, &[2], "completed one twice");
 }
 
 #[test]
-fn a_completion_that_names_nobody_is_noticed() {
+fn completion_of_an_unknown_request_is_noticed() {
     for by in [1, 0x100, 0xff00] {
         let mut bench = open(Config::default());
         let data = bench.buffer(512);
@@ -491,9 +491,9 @@ fn a_completion_that_names_nobody_is_noticed() {
     }
 }
 
-/// If it names another that is under way, that one ends early, and once; the other is done again.
+/// The named request ends early and once, and the other one is repeated.
 #[test]
-fn a_completion_that_names_another_request_ends_each_once() {
+fn completion_that_names_another_request_ends_each_once() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     bench.machine.model(|model| model.inject(Fault::NamesAnother(1)));
@@ -503,7 +503,7 @@ fn a_completion_that_names_another_request_ends_each_once() {
 }
 
 #[test]
-fn a_controller_that_has_to_be_reset_again_and_again_is_given_up() {
+fn controller_that_needs_too_many_resets_is_given_up() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     let mut last = None;
@@ -513,9 +513,9 @@ fn a_controller_that_has_to_be_reset_again_and_again_is_given_up() {
         (0..60).for_each(|_| last = bench.poll(0).pop().or(last));
     }
     assert_eq!(last, Some(Completion { tag: 9, result: Err(DiskError::Broken) }));
-    let told = bench.notices();
+    let news = bench.notices();
     assert!(
-        told.iter().any(|(how, text)| *how == Severity::Error && text.contains("too many resets"))
+        news.iter().any(|(how, text)| *how == Severity::Error && text.contains("too many resets"))
     );
     let health = bench.disks[0].disk.health().unwrap();
     assert!(health.gone && health.resets == 3);
@@ -540,13 +540,13 @@ fn a_drive_that_is_pulled_out_ends_its_requests() {
         Request { operation: Operation::Flush, data: Window::empty(), ..read(5, 0, data) },
     );
     assert_eq!(bench.poll(0), [broken(5)]);
-    let told = bench.notices();
+    let news = bench.notices();
     assert!(
-        told.len() == 1 && told[0].0 == Severity::Error && told[0].1.contains("pulled out"),
-        "{told:?}"
+        news.len() == 1 && news[0].0 == Severity::Error && news[0].1.contains("pulled out"),
+        "{news:?}"
     );
     assert!(bench.disks[0].disk.health().unwrap().gone);
-    // Nobody bothers it, or the operator, any more.
+    // The driver accesses the drive no more, and sends no further notices.
     let accesses = bench.machine.accesses();
     bench.watch(100);
     assert!(!bench.disks[0].disk.pending());
@@ -554,7 +554,7 @@ fn a_drive_that_is_pulled_out_ends_its_requests() {
 }
 
 #[test]
-fn a_controller_that_does_not_stop_is_kept_from_memory() {
+fn controller_that_does_not_stop_loses_bus_mastering() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     bench
@@ -564,7 +564,7 @@ fn a_controller_that_does_not_stop_is_kept_from_memory() {
     bench.watch(60);
     assert_eq!(bench.poll(0), [Completion { tag: 1, result: Err(DiskError::Broken) }]);
     let master = bench.machine.model(|model| models::Function::config(model).is_bus_master());
-    assert!(!master, "it could still write to memory that is another's now");
+    assert!(!master, "it could still write to reused memory");
 }
 
 #[test]
@@ -640,7 +640,7 @@ fn a_controller_that_vanishes_while_it_is_set_up_ends_the_wait() {
 }
 
 #[test]
-fn how_it_fares_is_asked_again_and_warnings_are_told_once() {
+fn health_is_polled_and_warnings_are_reported_once() {
     let mut bench = open(Config {
         namespaces: vec![Shape::new(1, 100, 9), Shape::new(2, 100, 9)],
         ..Config::default()
@@ -649,17 +649,17 @@ fn how_it_fares_is_asked_again_and_warnings_are_told_once() {
     bench.machine.model(|model| model.resize(2, 300));
     bench.watch(40);
     assert_eq!(bench.disks[1].disk.health().unwrap().celsius, Some(80));
-    let told = bench.notices();
-    assert!(told.len() == 1 && told[0].1.contains("too hot"), "{told:?}");
+    let news = bench.notices();
+    assert!(news.len() == 1 && news[0].1.contains("too hot"), "{news:?}");
     bench.watch(100);
     assert_eq!(bench.notices(), []);
     assert!(!bench.disk(0).capacity_changed() && bench.disk(1).capacity_changed());
-    assert!(!bench.disk(1).capacity_changed(), "told once");
+    assert!(!bench.disk(1).capacity_changed(), "reported once");
     assert_eq!(bench.disks[1].disk.geometry().sectors, 300);
 }
 
 #[test]
-fn a_drive_is_told_that_the_machine_ends() {
+fn drive_is_notified_of_shutdown() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
     data.fill(7);
@@ -674,12 +674,12 @@ fn a_drive_is_told_that_the_machine_ends() {
     });
     bench.machine.pull_out(true);
     bench.disk(0).shut_down();
-    assert!(bench.disks[0].disk.is_shut_down(), "nobody is waited for");
+    assert!(bench.disks[0].disk.is_shut_down(), "no wait for a removed drive");
 }
 
-/// The last act of a machine that panics, whatever the driver had under way.
+/// The crash write after a panic, with requests of the driver outstanding.
 #[test]
-fn a_last_write_is_durable_when_it_is_done() {
+fn crash_write_is_durable_when_it_returns() {
     let namespaces = vec![Shape::new(1, 256, 12)];
     let mut bench = open(Config { namespaces, mdts: 1, ..Config::default() });
     let mut crash = bench.disks[0].crash.take().unwrap();
@@ -707,9 +707,9 @@ fn a_last_write_is_durable_when_it_is_done() {
     assert_eq!(bench.complaints(), [""; 0]);
 }
 
-/// A machine that was stopped for a while (a VM that was paused) has late requests, and no broken drive.
+/// After a pause of the machine (a paused VM) requests are late, but the drive is not broken.
 #[test]
-fn a_pause_of_the_machine_is_no_fault_of_the_drive() {
+fn pause_of_the_machine_is_not_blamed_on_the_drive() {
     let mut bench = open(Config::default());
     bench.watch(2);
     let data = bench.buffer(512);

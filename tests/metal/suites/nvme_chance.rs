@@ -1,5 +1,5 @@
-//! The NVMe driver under chance: power cuts at any moment, with a journal of what was acknowledged; drives that do
-//! whatever wrong. Each case is told by its seed.
+//! Random tests of the NVMe driver: power cuts at any moment, checked against the acknowledged writes; and drives with
+//! random faults. A seed reproduces its case.
 
 use drivers::hal::{Disk, DiskError, Operation, Platform, Request, Window};
 use drivers::registry::Class;
@@ -11,7 +11,7 @@ use std::time::Duration;
 const SEEDS: u64 = 200;
 const BLOCKS: u64 = 16;
 
-/// Numbers that are the same for the same seed.
+/// A reproducible random generator.
 struct Chance(u64);
 
 impl Chance {
@@ -30,20 +30,20 @@ fn machine(shift: u8) -> Metal<Nvme> {
 fn open(machine: &mut Metal<Nvme>) -> Box<dyn Disk> {
     let device = machine.find().take(Class::Disks).remove(0);
     let clock = machine.clock();
-    device.open_disks(machine, &clock).expect("it works").disks.remove(0).disk
+    device.open_disks(machine, &clock).expect("the drive works").disks.remove(0).disk
 }
 
-/// What a block may hold after a power cut: numbers of writes.
+/// The numbers of the writes that a block may hold after a power cut.
 #[derive(Clone, Default)]
 struct Block {
-    /// The last write that is known to be durable.
+    /// The last write that is durable.
     durable: u32,
-    /// Writes that completed after it, and were not flushed; and those that did not complete.
+    /// Later writes that completed without a flush, and writes that did not complete.
     perhaps: Vec<u32>,
 }
 
 #[test]
-fn what_was_acknowledged_as_durable_is_there_after_any_power_cut() {
+fn durable_writes_survive_any_power_cut() {
     for seed in 0..SEEDS {
         let mut chance = Chance(seed);
         let shift = [9, 12][chance.below(2) as usize];
@@ -55,15 +55,15 @@ fn what_was_acknowledged_as_durable_is_there_after_any_power_cut() {
         let mut number = 0u32;
         for _ in 0..3 {
             let mut disk = open(&mut machine);
-            let mut under_way: BTreeMap<u64, (Operation, u64, u32)> = BTreeMap::new();
-            // What completed before a flush was sent.
+            let mut outstanding: BTreeMap<u64, (Operation, u64, u32)> = BTreeMap::new();
+            // Writes that completed before the flush was sent.
             let mut flushing: BTreeMap<u64, Vec<(u64, u32)>> = BTreeMap::new();
             let mut completed: Vec<(u64, u32)> = Vec::new();
             for _ in 0..60 {
-                let free = (0..8).find(|tag| !under_way.contains_key(tag));
-                // One write to a block at a time: the order of two is not told.
+                let free = (0..8).find(|tag| !outstanding.contains_key(tag));
+                // One write to a block at a time: the order of two is not defined.
                 let block = chance.below(BLOCKS);
-                let busy = under_way.values().any(|(operation, at, _)| {
+                let busy = outstanding.values().any(|(operation, at, _)| {
                     !matches!(operation, Operation::Flush) && *at == block
                 });
                 if let Some(tag) = free.filter(|_| !busy) {
@@ -84,7 +84,7 @@ fn what_was_acknowledged_as_durable_is_there_after_any_power_cut() {
                     let sector = block << (shift - 9);
                     disk.submit(&Request { tag, operation, sector, data }).expect("room");
                     disk.flush_queue();
-                    under_way.insert(tag, (operation, block, number));
+                    outstanding.insert(tag, (operation, block, number));
                 }
                 if chance.below(3) == 0 {
                     machine.run();
@@ -92,7 +92,7 @@ fn what_was_acknowledged_as_durable_is_there_after_any_power_cut() {
                 while let Some(done) = disk.poll() {
                     assert_eq!(done.result, Ok(()), "seed {seed}");
                     let (operation, block, number) =
-                        under_way.remove(&done.tag).expect("it is under way");
+                        outstanding.remove(&done.tag).expect("the request is outstanding");
                     let durable = match operation {
                         Operation::Flush => flushing.remove(&done.tag).unwrap_or_default(),
                         Operation::WriteThrough => vec![(block, number)],
@@ -125,9 +125,9 @@ fn what_was_acknowledged_as_durable_is_there_after_any_power_cut() {
     }
 }
 
-/// Whatever the drive does, each request ends once, and what is read without an error is right.
+/// With any fault of the drive, each request ends once, and reads without an error return the right data.
 #[test]
-fn whatever_a_drive_does_each_request_ends_once() {
+fn each_request_ends_once_with_any_fault_of_the_drive() {
     let mut ends = [0; 2];
     for seed in 0..SEEDS {
         let mut chance = Chance(seed ^ 0x5a5a);
@@ -135,7 +135,7 @@ fn whatever_a_drive_does_each_request_ends_once() {
         let mut disk = open(&mut machine);
         let buffers: Vec<Window> =
             (0..15).map(|_| machine.arena().alloc(512, 512).expect("room")).collect();
-        let mut under_way = BTreeMap::new();
+        let mut outstanding = BTreeMap::new();
         let mut next = 0;
         let mut lies = false;
         for _ in 0..120 {
@@ -152,19 +152,19 @@ fn whatever_a_drive_does_each_request_ends_once() {
                     8 => Fault::DeafAdmin,
                     _ => Fault::RefusesAdmin(chance.below(10) as u8),
                 };
-                // A completion that names another, or says that it was done, is believed.
+                // The driver cannot detect a completion that names another request.
                 lies |= matches!(fault, Fault::NamesAnother(_));
                 machine.model(|model| model.inject(fault));
             }
             if chance.below(40) == 0 {
                 machine.model(Nvme::repair);
             }
-            if let Some(place) = (0..15).find(|place| !under_way.values().any(|p| p == place)) {
+            if let Some(place) = (0..15).find(|place| !outstanding.values().any(|p| p == place)) {
                 let data = buffers[place];
                 data.fill(0);
                 let (operation, sector) = (Operation::Read, chance.below(BLOCKS));
                 if disk.submit(&Request { tag: next, operation, sector, data }).is_ok() {
-                    under_way.insert(next, place);
+                    outstanding.insert(next, place);
                     next += 1;
                 }
                 disk.flush_queue();
@@ -177,9 +177,9 @@ fn whatever_a_drive_does_each_request_ends_once() {
                 1 => {}
                 _ => machine.run(),
             }
-            let mut look = |under_way: &mut BTreeMap<u64, usize>| {
+            let mut look = |outstanding: &mut BTreeMap<u64, usize>| {
                 while let Some(done) = disk.poll() {
-                    let place = under_way.remove(&done.tag);
+                    let place = outstanding.remove(&done.tag);
                     let place =
                         place.unwrap_or_else(|| panic!("seed {seed}: {} ends twice", done.tag));
                     ends[usize::from(done.result.is_ok())] += 1;
@@ -189,21 +189,21 @@ fn whatever_a_drive_does_each_request_ends_once() {
                     assert!(right || lies || done.result.is_err(), "seed {seed}: wrong data");
                 }
             };
-            look(&mut under_way);
+            look(&mut outstanding);
         }
-        // What is under way at last ends as well, well or not.
+        // The remaining requests end as well, with or without an error.
         machine.model(Nvme::repair);
         for _ in 0..200 {
             let now = machine.pass(Duration::from_secs(1));
             disk.watch(now);
             machine.run();
             while let Some(done) = disk.poll() {
-                assert!(under_way.remove(&done.tag).is_some(), "seed {seed}: ends twice");
+                assert!(outstanding.remove(&done.tag).is_some(), "seed {seed}: ends twice");
                 assert!(matches!(done.result, Ok(()) | Err(DiskError::Io | DiskError::Broken)));
             }
         }
-        assert_eq!(under_way.len(), 0, "seed {seed}: requests never end");
-        // Of a drive that has reset itself nobody knows at once that it has no queues.
+        assert_eq!(outstanding.len(), 0, "seed {seed}: requests never end");
+        // The driver does not notice at once that a drive has reset itself and has no queues.
         let mut complaints = machine.model(|model| model.complaints.clone());
         complaints.retain(|complaint| !complaint.contains("which does not exist"));
         assert_eq!(complaints, [""; 0], "seed {seed}");

@@ -19,7 +19,7 @@ fn namespaces_of_other_command_sets_are_refused_by_name() {
         assert!(refused.contains(says) && refused.contains("nvme create-ns"), "{refused}");
     }
     assert_eq!(bench.refused.len(), 3);
-    // Controllers that do not know the question, or are older than it, keep working.
+    // Controllers without the descriptors, or of a version before them, keep working.
     for version in [0x0001_0000, 0x0001_0200, 0x0001_0300, 0x0002_0000] {
         let all =
             Config { version, descriptors: false, namespaces: namespaces(), ..Config::default() };

@@ -1,5 +1,5 @@
-//! Pairs of queues of an NVMe drive for several cores, on the model: each core's requests go through its own, and what
-//! concerns the whole drive (a reset, its end) is over for all of them, whoever looks when.
+//! Queue pairs of an NVMe drive for several cores, on the model: each core uses its own pair, and a reset or the loss
+//! of the drive ends for all cores, in whatever order they poll.
 
 use drivers::block::OpenDisk;
 use drivers::hal::{
@@ -23,24 +23,24 @@ struct Cores {
     owner: Vec<OpenDisk>,
     queues: Box<dyn MoreQueues>,
     other: Vec<Box<dyn Disk>>,
-    /// How often the other loop was woken.
+    /// Number of wake-ups of the other loop.
     woken: Arc<AtomicUsize>,
 }
 
-/// The drive and its owner alone.
+/// The drive with its owner only.
 fn alone(settings: Config, faults: &[Fault]) -> Cores {
     let mut machine = Metal::new(Nvme::new(settings), 8 << 20);
     machine.model(|model| faults.iter().for_each(|&fault| model.inject(fault)));
     let device = machine.find().take(Class::Disks).remove(0);
     let clock = machine.clock();
-    let opened = device.open_disks(&mut machine, &clock).expect("it works");
-    let queues = opened.queues.expect("it may have more");
+    let opened = device.open_disks(&mut machine, &clock).expect("the drive works");
+    let queues = opened.queues.expect("the drive supports more queues");
     Cores { machine, owner: opened.disks, queues, other: Vec::new(), woken: Arc::default() }
 }
 
 fn cores(settings: Config) -> Cores {
     let mut cores = alone(settings, &[]);
-    cores.other = cores.open(1).expect("there is one more").disks();
+    cores.other = cores.open(1).expect("the drive has another pair").disks();
     cores
 }
 
@@ -79,7 +79,7 @@ impl Cores {
         self.disk(core).flush_queue();
     }
 
-    /// Both take turns, and the model works between: what ends, with the core that it ends at.
+    /// Polls both cores in turn, and runs the model in between. Returns the completions with their cores.
     fn turns(&mut self, count: usize) -> Vec<(usize, Completion)> {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -92,7 +92,7 @@ impl Cores {
         all
     }
 
-    /// So many seconds pass, in which both look after what they have.
+    /// Advances the time by this many seconds, with health checks of both cores.
     fn watch(&mut self, seconds: u32) {
         for _ in 0..seconds {
             let now = self.machine.pass(SECOND);
@@ -118,7 +118,7 @@ impl Cores {
     }
 }
 
-/// That these requests ended well, each once.
+/// Checks that these requests succeeded, each once.
 fn all_well(ended: &[(usize, Completion)], tags: [&[u64]; 2]) {
     let of = |core: usize| {
         tags[core]
@@ -144,14 +144,14 @@ fn each_core_has_a_pair_of_its_own() {
     let counts = cores.disk(0).queue_counts();
     let of = |core, requests| QueueCount { core, requests, interrupts: 0 };
     assert_eq!(counts, [of(0, 3), of(1, 40)]);
-    // A third, and a fourth; the model grants no more.
+    // The model grants four pairs.
     assert!(cores.open(2).is_some() && cores.open(3).is_some());
     assert!(cores.open(4).is_none());
     assert_eq!(cores.complaints(), [""; 0]);
 }
 
 #[test]
-fn what_a_drive_does_not_have_it_does_not_give() {
+fn missing_queues_are_refused() {
     for settings in [
         Config { pairs: 1, ..Config::default() },
         Config { vectors: 2, ..Config::default() },
@@ -166,7 +166,7 @@ fn what_a_drive_does_not_have_it_does_not_give() {
         cores.machine.run();
         assert_eq!(ends(cores.disk(0)), [Completion { tag: 1, result: OK }]);
     }
-    // One that does not let queues be counted, or refuses the queues that it granted, or the first of them.
+    // The drive refuses Number of Queues, or the creation of a granted queue.
     let mut cores = alone(Config::default(), &[Fault::RefusesAdmin(9)]);
     assert!(cores.open(1).is_none());
     for opcode in [1, 5] {
@@ -176,7 +176,7 @@ fn what_a_drive_does_not_have_it_does_not_give() {
         assert_eq!((cores.notices().len(), cores.complaints().len()), (0, 0));
         assert!(!cores.disk(0).pending());
     }
-    // Without memory there is none either.
+    // Without memory there is no pair, either.
     let mut cores = alone(Config::default(), &[]);
     while cores.machine.arena().alloc(64 << 10, 4096).is_some() {}
     let free = cores.machine.arena().available();
@@ -185,7 +185,7 @@ fn what_a_drive_does_not_have_it_does_not_give() {
 }
 
 #[test]
-fn a_drive_that_is_silent_when_more_is_asked_of_it_is_reset() {
+fn drive_that_does_not_answer_a_queue_creation_is_reset() {
     let mut cores = alone(Config::default(), &[]);
     cores.machine.model(|model| model.inject(Fault::DeafAdmin));
     assert!(cores.open(1).is_none());
@@ -199,7 +199,7 @@ fn a_drive_that_is_silent_when_more_is_asked_of_it_is_reset() {
             return;
         }
     }
-    panic!("it does not come back");
+    panic!("the drive does not come back");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn namespaces_share_the_pair_of_a_core() {
     cores.machine.run();
     assert_eq!(ends(&mut *cores.other[1]), [Completion { tag: 70, result: OK }]);
     assert_eq!(ends(&mut *cores.other[0]), [Completion { tag: 1, result: OK }]);
-    // What the owner learns of their sizes the other is told.
+    // The owner notices new sizes, and notifies the other core.
     cores.machine.model(|model| model.resize(2, 300));
     cores.watch(40);
     assert!(cores.owner[1].disk.capacity_changed());
@@ -224,7 +224,7 @@ fn namespaces_share_the_pair_of_a_core() {
 }
 
 #[test]
-fn a_flush_is_of_what_was_written_through_any_queue() {
+fn flush_covers_writes_of_all_queues() {
     for flusher in 0..2 {
         let mut cores = cores(Config::default());
         let data = cores.buffer(512);
@@ -246,7 +246,7 @@ fn a_flush_is_of_what_was_written_through_any_queue() {
 }
 
 #[test]
-fn each_core_is_interrupted_for_its_own_and_only_when_it_halts() {
+fn each_core_is_interrupted_for_its_own_requests_only_when_it_halts() {
     let mut cores = cores(Config::default());
     let data = cores.buffer(512);
     assert!(cores.disk(1).wakes());
@@ -271,7 +271,7 @@ fn each_core_is_interrupted_for_its_own_and_only_when_it_halts() {
     cores.disk(1).set_interrupts(false);
     cores.disk(0).set_interrupts(true);
     assert_eq!(cores.turns(1).len(), 2);
-    // One that is lost costs time and nothing else.
+    // A lost interrupt only costs time.
     cores.machine.model(|model| model.inject(Fault::NoInterrupts));
     cores.disk(1).set_interrupts(true);
     cores.submit(1, read(3, 0, data));
@@ -282,7 +282,7 @@ fn each_core_is_interrupted_for_its_own_and_only_when_it_halts() {
 }
 
 #[test]
-fn a_reset_is_over_for_all_and_what_was_under_way_is_done_again() {
+fn reset_repeats_the_outstanding_requests_of_all_cores() {
     for fault in [Fault::Fatal, Fault::ResetsItself] {
         let mut cores = cores(Config::default());
         let data = cores.buffer(512);
@@ -294,23 +294,23 @@ fn a_reset_is_over_for_all_and_what_was_under_way_is_done_again() {
         let woken = cores.woken.load(Ordering::Relaxed);
         cores.watch(1);
         assert!(cores.woken.load(Ordering::Relaxed) > woken);
-        // Requests that come meanwhile wait.
+        // Requests during the reset wait.
         (0..2).for_each(|core| cores.submit(core, read(5, 5, data)));
         all_well(&cores.turns(50), [&[0, 1, 2, 3, 4, 5]; 2]);
-        let told = cores.notices();
-        assert!(told.len() == 2 && told[1].text == "the drive works again", "{told:?}");
+        let news = cores.notices();
+        assert!(news.len() == 2 && news[1].text == "the drive works again", "{news:?}");
         assert_eq!(cores.disk(0).health().expect("it has").resets, 1);
         assert!(!cores.disk(0).pending() && !cores.disk(1).pending());
-        // And once more.
+        // Further requests work.
         (0..2).for_each(|core| cores.submit(core, read(6, 6, data)));
         all_well(&cores.turns(1), [&[6], &[6]]);
         assert_eq!(cores.complaints(), [""; 0]);
     }
 }
 
-/// A loop that is busy with something else holds up nobody, and touches nothing that it should not when it looks again.
+/// A busy loop does not delay other cores, and does not use stale queues when it polls again.
 #[test]
-fn a_core_that_is_late_holds_up_itself_alone() {
+fn late_core_delays_only_itself() {
     let mut cores = cores(Config::default());
     let data = cores.buffer(512);
     (0..5).for_each(|tag| cores.submit(1, read(tag, tag, data)));
@@ -323,15 +323,15 @@ fn a_core_that_is_late_holds_up_itself_alone() {
         for _ in 0..50 {
             cores.machine.run();
             done.extend(ends(cores.disk(0)));
-            // It submits meanwhile, without listening.
+            // The late core submits without polling.
             if done.is_empty() {
                 let _ = cores.other[0].submit(&read(10 * round, 1, data));
             }
         }
         assert_eq!(done, [Completion { tag: 1, result: OK }]);
-        assert!(!cores.disk(0).pending(), "it does not spin for the other");
+        assert!(!cores.disk(0).pending(), "the owner does not spin for the other core");
     }
-    // Two resets later it listens: what it had is done, once it is seen to be ready.
+    // After two resets the core polls again, and its requests complete.
     let mut done = cores.turns(2);
     cores.watch(1);
     done.extend(cores.turns(20));
@@ -342,9 +342,9 @@ fn a_core_that_is_late_holds_up_itself_alone() {
     assert_eq!(cores.complaints(), [""; 0]);
 }
 
-/// A loop with nothing under way does not poll: it listens when it halts, and then has no reason not to.
+/// A loop without outstanding requests does not poll. It arms its interrupt when it halts, and can halt then.
 #[test]
-fn a_core_that_halts_listens_all_the_same() {
+fn halting_core_notices_a_reset() {
     let mut cores = cores(Config::default());
     cores.disk(1).set_interrupts(true);
     cores.machine.model(|model| model.inject(Fault::Fatal));
@@ -363,7 +363,7 @@ fn a_core_that_halts_listens_all_the_same() {
     let data = cores.buffer(512);
     cores.submit(1, read(1, 1, data));
     cores.machine.run();
-    assert!(cores.disk(1).interrupts() > 0, "it is woken as before");
+    assert!(cores.disk(1).interrupts() > 0, "interrupts still wake the core");
     all_well(&cores.turns(1), [&[], &[1]]);
     assert_eq!(cores.complaints(), [""; 0]);
 }
@@ -402,7 +402,7 @@ fn a_drive_that_is_given_up_is_given_up_for_all() {
         cores.watch(1);
         last = cores.turns(50);
     }
-    assert_eq!(last, [], "it failed long ago");
+    assert_eq!(last, [], "the drive was given up before");
     for core in 0..2 {
         cores.submit(core, read(77, 1, data));
         let broken = Completion { tag: 77, result: Err(DiskError::Broken) };
@@ -412,24 +412,23 @@ fn a_drive_that_is_given_up_is_given_up_for_all() {
     assert!(health.gone && health.resets == 3);
 }
 
-/// A completion that lies in another queue than its own, or says so, ends nobody's request: not that of the same
-/// number either.
+/// A completion in a wrong queue, or with a wrong queue number, ends no request, not even one with the same identifier.
 #[test]
-fn a_completion_of_another_queue_is_nobodys() {
+fn completion_of_another_queue_ends_no_request() {
     for fault in
         [Fault::CompletesIn(1), Fault::CompletesIn(2), Fault::NamesQueue(1), Fault::NamesQueue(2)]
     {
         let mut cores = cores(Config::default());
         let data = cores.buffer(512);
         cores.machine.model(|model| model.inject(fault));
-        // The faulty one is of the other core for queue 1, of the owner for queue 2.
+        // The fault affects the other core's request for queue 1, the owner's for queue 2.
         let faulty = match fault {
             Fault::CompletesIn(1) | Fault::NamesQueue(1) => 1,
             _ => 0,
         };
         cores.submit(faulty, read(0, 1, data));
         cores.machine.run();
-        // The other one has a request of the same number.
+        // The unaffected core has a request with the same identifier.
         cores.submit(1 - faulty, read(0, 1, data));
         let early = match fault {
             Fault::NamesQueue(_) => Vec::new(),
@@ -443,15 +442,15 @@ fn a_completion_of_another_queue_is_nobodys() {
         }
         done.sort_by_key(|(core, _)| *core);
         all_well(&done, [&[0], &[0]]);
-        let told = cores.notices();
-        assert!(told[0].text.contains("completed an unknown request"), "{fault:?} {told:?}");
+        let news = cores.notices();
+        assert!(news[0].text.contains("completed an unknown request"), "{fault:?} {news:?}");
         assert_eq!(cores.disk(0).health().expect("it has").resets, 1, "{fault:?}");
         assert_eq!(cores.complaints(), [""; 0]);
     }
 }
 
 #[test]
-fn what_another_core_finds_late_the_owner_aborts_or_resets() {
+fn owner_aborts_or_resets_for_late_requests_of_another_core() {
     for (fault, aborts, resets) in [(Fault::NeverCompletes, 1, 0), (Fault::NeverAborts, 1, 1)] {
         let mut cores = cores(Config::default());
         let data = cores.buffer(512);
@@ -462,7 +461,7 @@ fn what_another_core_finds_late_the_owner_aborts_or_resets() {
         cores.submit(0, read(11, 4, data));
         all_well(&cores.turns(1), [&[11], &[10]]);
         cores.watch(9);
-        assert_eq!((cores.turns(1).len(), cores.notices().len()), (0, 0), "it may be slow");
+        assert_eq!((cores.turns(1).len(), cores.notices().len()), (0, 0), "within the time limit");
         let mut done = Vec::new();
         for _ in 0..10 {
             cores.watch(1);
@@ -470,12 +469,12 @@ fn what_another_core_finds_late_the_owner_aborts_or_resets() {
         }
         all_well(&done, [&[], &[9]]);
         let health = cores.disk(0).health().expect("it has");
-        assert_eq!((health.aborts, health.resets), (aborts, resets), "counted in one place");
+        assert_eq!((health.aborts, health.resets), (aborts, resets), "counted once");
         assert_eq!(cores.complaints(), [""; 0]);
     }
 }
 
-/// After a reset the drive does not make the queues again that it had made: it is not used any more, and nobody waits.
+/// A drive that refuses its queues after a reset is given up, and all requests end.
 #[test]
 fn a_drive_that_has_fewer_queues_after_a_reset_is_given_up() {
     let mut cores = cores(Config::default());
@@ -491,28 +490,28 @@ fn a_drive_that_has_fewer_queues_after_a_reset_is_given_up() {
     assert!(cores.disk(0).health().expect("it has").gone);
 }
 
-/// Two threads, each with a pair, while the drive does what it likes: each request ends once, and what was read without
-/// an error is right.
+/// Two threads, each with a pair, while faults are injected: each request ends once, and reads without an error return
+/// the right data.
 #[test]
-fn two_threads_and_a_drive_that_misbehaves() {
+fn two_threads_with_a_faulty_drive() {
     const ROUNDS: u64 = 4_000;
     let mut cores = alone(Config { entries: 16, ..Config::default() }, &[]);
-    let queue = cores.open(1).expect("there is one more");
+    let queue = cores.open(1).expect("the drive has another pair");
     let buffers: Vec<Window> = (0..16).map(|_| cores.buffer(4096)).collect();
     let (mine, theirs) = buffers.split_at(8);
     let finished = AtomicBool::new(false);
-    // What the other thread has read, which may get its processor late.
+    // Reads of the other thread, which may be scheduled late.
     let read_there = AtomicU64::new(0);
     let user = |disk: &mut dyn Disk,
                 buffers: &[Window],
                 read_here: &AtomicU64,
                 stop: &dyn Fn(u64) -> bool,
                 turn: &mut dyn FnMut(&mut dyn Disk, u64)| {
-        let mut under_way = vec![None; buffers.len()];
+        let mut outstanding = vec![None; buffers.len()];
         let (mut ended, mut round) = ([0u64; 2], 0);
         loop {
             let over = stop(round);
-            for (place, slot) in under_way.iter_mut().enumerate() {
+            for (place, slot) in outstanding.iter_mut().enumerate() {
                 if slot.is_none() && !over {
                     buffers[place].fill(0);
                     let tag = round << 8 | place as u64;
@@ -532,7 +531,7 @@ fn two_threads_and_a_drive_that_misbehaves() {
             turn(disk, round);
             while let Some(done) = disk.poll() {
                 let place = (done.tag & 0xff) as usize;
-                assert_eq!(under_way[place].take(), Some(done.tag), "it ends once");
+                assert_eq!(outstanding[place].take(), Some(done.tag), "each request ends once");
                 let mut bytes = [0; 512];
                 buffers[place].read(0, &mut bytes).expect("inside");
                 assert!(done.result.is_err() || bytes == [0xa5; 512], "wrong data");
@@ -540,7 +539,7 @@ fn two_threads_and_a_drive_that_misbehaves() {
                 read_here.store(ended[1], Ordering::Relaxed);
             }
             round += 1;
-            if over && under_way.iter().all(Option::is_none) {
+            if over && outstanding.iter().all(Option::is_none) {
                 return ended;
             }
         }
@@ -589,7 +588,7 @@ fn two_threads_and_a_drive_that_misbehaves() {
         let stop = |round| round > ROUNDS && read_there.load(Ordering::Relaxed) > 100;
         let first = user(&mut *cores.owner[0].disk, mine, &AtomicU64::new(0), &stop, &mut turn);
         finished.store(true, Ordering::Relaxed);
-        // The owner looks after the drive until the other has ended as well.
+        // The owner continues its health checks until the other thread has ended.
         let mut round = last.get() + 1000;
         while !there.is_finished() {
             round += 1;
@@ -604,7 +603,7 @@ fn two_threads_and_a_drive_that_misbehaves() {
     let health = cores.owner[0].disk.health().expect("it has");
     assert!(!health.gone && health.resets > 0, "{health:?}");
     let mut complaints = cores.complaints();
-    // Of a drive that has reset itself nobody knows at once that it has no queues.
+    // The driver does not notice at once that a drive has reset itself and has no queues.
     complaints.retain(|complaint| !complaint.contains("which does not exist"));
     assert_eq!(complaints, [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! The PTDMA driver on the model: what it does with an engine that keeps to its word, and with one that does not.
+//! The PTDMA driver on the model, with and without faults.
 
 use super::dma_engine::{self, LEN, MICROSECOND};
 use drivers::dma::Health;
@@ -17,7 +17,7 @@ impl Bench {
 }
 
 #[test]
-fn a_batch_costs_two_writes_and_nothing_is_read_while_nothing_is_under_way() {
+fn batch_costs_two_writes_and_an_idle_engine_no_reads() {
     let mut bench = Bench::new();
     let (accesses, reads) = (bench.machine.accesses(), bench.machine.reads());
     (0..30).for_each(|part| assert_eq!(bench.push(part), Some(part as u64 + 1)));
@@ -36,7 +36,7 @@ fn a_batch_costs_two_writes_and_nothing_is_read_while_nothing_is_under_way() {
 }
 
 #[test]
-fn what_is_behind_a_fence_waits() {
+fn copies_after_a_fence_wait() {
     let mut bench = Bench::new();
     for part in 0..8 {
         bench.push(part);
@@ -77,7 +77,7 @@ fn the_ring_goes_round_and_is_never_overrun() {
 }
 
 #[test]
-fn an_error_is_got_over_and_nothing_is_said_to_be_complete_that_is_not() {
+fn recovery_from_an_error_reports_no_incomplete_copy() {
     let mut bench = Bench::new();
     for part in 0..20 {
         bench.push(part);
@@ -112,7 +112,7 @@ fn an_engine_that_always_fails_is_given_up_and_leaves_the_rest() {
 }
 
 #[test]
-fn one_that_is_pulled_out_is_lost() {
+fn removed_engine_is_lost() {
     let mut bench = Bench::new();
     bench.push(0);
     bench.channel().start();

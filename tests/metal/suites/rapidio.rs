@@ -1,5 +1,5 @@
-//! RapidIO from enumeration to channels, over the driver of the Tsi721 on its model: several machines on one network,
-//! in one process.
+//! RapidIO from enumeration to channels over the Tsi721 driver on its model: several machines on one network in one
+//! process.
 
 use drivers::hal::{Instant, Packet, Platform, Port, TransmitError};
 use drivers::rapidio::{Doorbell, IdSize};
@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Three machines at two switches.
+/// A topology of three machines and two switches.
 const ROW: &str = "A=s0.0,B=s0.3,s0.4=s1.3,C=s1.2";
 const TURN: Duration = Duration::from_micros(50);
 
@@ -43,7 +43,7 @@ impl Node {
         let device = machine.find().take(Class::RapidIo).remove(0);
         let mut port = device.open_rapidio(&mut machine).unwrap();
         if size == IdSize::Large {
-            // How wide ids are is configured; the id itself is the host's to give.
+            // The width of ids is configured. The enumerating host assigns the id.
             port.set_own_id(size, size.any());
         }
         for mailbox in [rionet::MAILBOX, rio_cm::MAILBOX] {
@@ -62,7 +62,7 @@ impl Node {
         }
     }
 
-    /// A turn of the loop.
+    /// Runs a round of the loop.
     fn turn(&mut self) {
         self.port.borrow_mut().flush();
         self.machine.run();
@@ -126,7 +126,7 @@ impl Node {
         all
     }
 
-    fn say(&mut self, channel: u16, bytes: &[u8]) {
+    fn send_on(&mut self, channel: u16, bytes: &[u8]) {
         let (to, header) = self.channels.header(channel, bytes.len()).unwrap();
         assert_eq!(header.len(), HEADER);
         let packet = Packet { header: &[&header[..], bytes].concat(), payload: &[], trailer: &[] };
@@ -140,7 +140,7 @@ fn turns(nodes: &mut [Node], count: usize) {
     }
 }
 
-/// All are enumerated and have joined.
+/// A network on which all nodes are enumerated and have joined.
 fn lab(topology: &str, size: IdSize) -> (Shared, Vec<Node>) {
     let network = network(topology);
     let count = network.lock().unwrap().endpoints();
@@ -157,15 +157,15 @@ fn lab(topology: &str, size: IdSize) -> (Shared, Vec<Node>) {
     (network, nodes)
 }
 
-fn until(nodes: &mut [Node], is: impl Fn(&[Node]) -> bool) {
+fn until(nodes: &mut [Node], condition: impl Fn(&[Node]) -> bool) {
     for _ in 0..400_000 {
-        if is(nodes) {
+        if condition(nodes) {
             return;
         }
         turns(nodes, 1);
     }
     let states: Vec<State> = nodes.iter().map(|node| node.master.state()).collect();
-    panic!("it does not come to that: {states:?}");
+    panic!("the state is not reached: {states:?}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn frames_of_all_sizes_and_broadcasts_cross_two_switches() {
         assert_eq!(nodes[0].transmit(&long), Err(TransmitError::TooLarge));
         let all = nodes[0].frame([0xff; 6], 64);
         nodes[0].transmit(&all).unwrap();
-        // Nobody has these addresses.
+        // No node has these addresses.
         for mac in [[0, 1, 0, 1, 0, 77], [2, 0, 0, 0, 0, 1]] {
             let frame = nodes[0].frame(mac, 64);
             nodes[0].transmit(&frame).unwrap();
@@ -206,7 +206,7 @@ fn a_broadcast_goes_to_more_peers_than_a_mailbox_holds() {
     let (_, mut nodes) = lab("A=s0.0,B=s0.1", IdSize::Small);
     let mut network = nodes[0].master.network().clone();
     let one = network.end_points().next().unwrap().clone();
-    // Nobody has these ids, so that each message is told to be undelivered, to whom.
+    // No node has these ids, so each message is reported as undelivered, with its destination.
     network.devices = (10..210)
         .map(|id| {
             let mut device = one.clone();
@@ -239,14 +239,14 @@ fn a_broadcast_goes_to_more_peers_than_a_mailbox_holds() {
                 break;
             }
         }
-        assert!(node.rionet.has_room(), "it has ended");
+        assert!(node.rionet.has_room(), "the broadcast has ended");
     }
     assert_eq!(lost, (10..210).chain(10..210).collect::<Vec<u16>>());
     assert_eq!(node.rionet.counters().tx_frames, 2);
 }
 
 #[test]
-fn a_burst_is_taken_as_far_as_there_is_room_and_loses_nothing() {
+fn burst_is_accepted_up_to_the_room_and_loses_no_frame() {
     let (_, mut nodes) = lab("A=B", IdSize::Small);
     let (mut sent, mut seen) = (0u32, 0u32);
     let mut refused = 0;
@@ -276,7 +276,7 @@ fn a_burst_is_taken_as_far_as_there_is_room_and_loses_nothing() {
 }
 
 #[test]
-fn who_leaves_gets_no_more_frames_until_it_joins_again() {
+fn node_that_has_left_gets_no_frames_until_it_rejoins() {
     let (_, mut nodes) = lab("A=B", IdSize::Small);
     nodes[1].members.leave();
     turns(&mut nodes, 10);
@@ -285,7 +285,7 @@ fn who_leaves_gets_no_more_frames_until_it_joins_again() {
     nodes[0].transmit(&frame).unwrap();
     turns(&mut nodes, 10);
     assert!(nodes[1].frames().is_empty());
-    // Whoever is missing is asked, and answers.
+    // The member query reaches the missing node, which answers.
     until(&mut nodes, |nodes| nodes[0].members.is_active(0));
 }
 
@@ -309,11 +309,11 @@ fn a_hundred_channels_echo_both_ways() {
     for len in [0, 1, 4, 100, 4000, 4076] {
         for n in 0..100 {
             let bytes: Vec<u8> = (0..len).map(|at| (at + n) as u8).collect();
-            nodes[0].say(mine[n], &bytes);
+            nodes[0].send_on(mine[n], &bytes);
             turns(&mut nodes, 3);
             let there = nodes[2].channels.receive(theirs[n], <[u8]>::to_vec).unwrap();
             assert_eq!(there.as_ref(), Some(&bytes));
-            nodes[2].say(theirs[n], &bytes);
+            nodes[2].send_on(theirs[n], &bytes);
             turns(&mut nodes, 3);
             let back = nodes[0].channels.receive(mine[n], <[u8]>::to_vec).unwrap();
             assert_eq!(back, Some(bytes));
@@ -329,7 +329,7 @@ fn a_hundred_channels_echo_both_ways() {
 }
 
 #[test]
-fn a_cable_is_pulled_fifty_times_under_load_and_others_do_not_notice() {
+fn pulled_cable_under_load_does_not_affect_other_nodes() {
     let (network, mut nodes) = lab(ROW, IdSize::Small);
     let mut between_others = 0u32;
     for round in 0..50 {
@@ -337,7 +337,7 @@ fn a_cable_is_pulled_fifty_times_under_load_and_others_do_not_notice() {
             network.lock().unwrap().cut(End::Endpoint(2), cut);
             for _ in 0..40 {
                 for to in [0, 2] {
-                    // A's frames to B go on; those to C may be lost.
+                    // A's frames to B continue. Those to C may be lost.
                     let frame = nodes[0].frame([0, 1, 0, 1, 0, to], 512);
                     nodes[0].transmit(&frame).unwrap();
                 }
@@ -391,7 +391,7 @@ impl Echoing {
 const ECHO: u16 = 10;
 
 #[test]
-fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
+fn end_point_echoes_also_to_a_slow_reader() {
     const MESSAGES: usize = 60;
     let network = network("A=B");
     let mut node = [Node::new(&network, 0, Role::Host(1), IdSize::Small)];
@@ -408,18 +408,18 @@ fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
     assert_eq!(echoing.rionet.mac(), [0, 1, 0, 1, 0, 0]);
     let peer = Peer { device: 0, channel: ECHO };
     let now = node[0].now;
-    // Two of them have credits.
+    // Two of the channels have credits.
     let channels = [false, false, true, true].map(|offers| {
         let engine = &mut node[0].channels;
         if offers { engine.connect_offering(peer, now) } else { engine.connect(peer, now) }.unwrap()
     });
     turns(&mut node, &mut echoing, 10);
     let bytes = |channel: u16, n: usize| vec![(usize::from(channel) + n) as u8; 17 * n];
-    // More than an outbound mailbox holds, and nothing is read meanwhile, unless there is no credit without that.
+    // Sends more than an outbound mailbox holds, and reads only if credits run out.
     let mut back = [0; 4];
     let mut read = |node: &mut [Node; 1], at: usize| {
-        while let Some(said) = node[0].channels.receive(channels[at], <[u8]>::to_vec).unwrap() {
-            assert_eq!(said, bytes(channels[at], back[at]), "{} of {at}", back[at]);
+        while let Some(message) = node[0].channels.receive(channels[at], <[u8]>::to_vec).unwrap() {
+            assert_eq!(message, bytes(channels[at], back[at]), "{} of {at}", back[at]);
             back[at] += 1;
         }
         back[at]
@@ -433,22 +433,22 @@ fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
                 read(&mut node, at);
                 turns(&mut node, &mut echoing, 1);
             }
-            node[0].say(channel, &bytes(channel, n));
+            node[0].send_on(channel, &bytes(channel, n));
         }
     }
     let mut waited = 0;
     while (0..4).map(|at| read(&mut node, at)).sum::<usize>() < 4 * MESSAGES {
         turns(&mut node, &mut echoing, 1);
         waited += 1;
-        assert!(waited < 5000, "not all of it comes back");
+        assert!(waited < 5000, "echoes are missing");
     }
     channels.into_iter().for_each(|channel| node[0].channels.close(channel));
     assert_eq!(echoing.end_point.echoed(), ((4 * MESSAGES) as u64, 4));
     turns(&mut node, &mut echoing, 100);
-    assert_eq!(echoing.end_point.echoed().1, 0, "closed channels are forgotten");
+    assert_eq!(echoing.end_point.echoed().1, 0, "closed channels are released");
 }
 
-/// Nor does it take more than a handful of accesses to registers, with either kind of interrupts.
+/// With either kind of interrupts, an echo ends one halt, and takes a few register accesses.
 #[test]
 fn an_echo_ends_one_halt() {
     const ECHOES: u64 = 200;
@@ -469,7 +469,7 @@ fn an_echo_ends_one_halt() {
         let peer = Peer { device: 0, channel: ECHO };
         let channel = node[0].channels.connect(peer, now).unwrap();
         turns(&mut node, &mut echoing, 200);
-        // What was raised while nobody halted is over.
+        // Clears interrupts that were raised before the first halt.
         echoing.rionet.set_interrupts(true);
         echoing.rionet.set_interrupts(false);
         let interrupts = |echoing: &Echoing| echoing.rionet.counters().interrupts;
@@ -477,7 +477,7 @@ fn an_echo_ends_one_halt() {
         for n in 0..ECHOES {
             echoing.rionet.set_interrupts(true);
             assert!(!echoing.rionet.pending(), "{n}");
-            node[0].say(channel, &[n as u8; 1004]);
+            node[0].send_on(channel, &[n as u8; 1004]);
             node[0].turn();
             echoing.machine.run();
             assert_eq!(interrupts(&echoing) - before.0, n + 1);
@@ -489,7 +489,7 @@ fn an_echo_ends_one_halt() {
             echoing.rionet.flush();
             echoing.machine.run();
             node[0].turn();
-            // The answer has arrived, and nobody here is told.
+            // The answer has arrived without an interrupt.
             echoing.machine.run();
             let back = node[0].channels.receive(channel, <[u8]>::to_vec).unwrap();
             assert_eq!(back, Some(vec![n as u8; 1004]), "{n}");
@@ -501,9 +501,9 @@ fn an_echo_ends_one_halt() {
     }
 }
 
-/// What nobody waits for any more keeps no loop from halting: neither answers nor port-writes.
+/// Late answers and port-writes do not keep a loop from halting.
 #[test]
-fn an_end_point_can_rest_with_and_without_a_link() {
+fn end_point_can_halt_with_and_without_a_link() {
     let (network, mut nodes) = lab(ROW, IdSize::Small);
     for _ in 0..20 {
         for cut in [true, false] {

@@ -1,4 +1,4 @@
-//! The driver of virtio's network device on uhyve's, and uhyve's files and output, on the model of uhyve.
+//! The virtio network driver, and uhyve's files and output, on the model of uhyve.
 
 use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, Packet, PciAddress, Platform, Port,
@@ -18,7 +18,7 @@ const MEMORY: u64 = 0x10_0000;
 const HEADER: usize = 12;
 const OURS: [u8; 6] = [0x5e, 0x11, 0xa2, 0x33, 0x44, 0x55];
 
-/// The guest's memory, and the interrupts that it gets.
+/// The guest's memory and its interrupt counter.
 struct Guest {
     memory: Window,
     raised: Option<&'static AtomicU64>,
@@ -78,7 +78,7 @@ impl Machine {
         let whole = vec![0u64; (BYTES + 4096) / 8].leak();
         let skipped = whole.as_ptr().addr().wrapping_neg() % 4096;
         let start = NonNull::from(&mut whole[skipped / 8..]).cast();
-        // SAFETY: leaked, so mapped for ever, and the only reference was just given up.
+        // SAFETY: the memory is leaked, so mapped for ever, and the only reference to it has just ended.
         let memory = unsafe { Window::from_raw(start, MEMORY, BYTES) };
         let guest = Guest { memory, raised: None };
         let shared = Shared(Arc::new(Mutex::new(Inside { uhyve, guest })));
@@ -96,7 +96,7 @@ impl Machine {
     }
 }
 
-// SAFETY: the model writes to memory by copies, where it was told to.
+// SAFETY: the model writes to memory by copies, at the addresses that the driver has programmed.
 unsafe impl Platform for Machine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         Some(Box::new(Mapped256 { shared: self.shared.clone(), address, len }))
@@ -114,7 +114,7 @@ unsafe impl Platform for Machine {
         assert_eq!(line, 11);
         let raised: &'static AtomicU64 = Box::leak(Box::default());
         self.shared.lock().guest.raised = Some(raised);
-        // SAFETY: nobody writes there.
+        // SAFETY: the address is never written to.
         Some(unsafe { Interrupt::new(0, 0, raised) })
     }
 
@@ -146,7 +146,7 @@ fn select(address: PciAddress, offset: u16) -> [u8; 4] {
     (1 << 31 | place | u32::from(offset & 0xfc)).to_le_bytes()
 }
 
-/// Ports of hypercalls.
+/// The hypercall ports.
 struct Ports(Shared);
 
 impl Hypercalls for Ports {
@@ -260,7 +260,7 @@ impl Bench {
         self.net(|net| net.tap.sent.drain(..).map(|frame| frame[HEADER..].to_vec()).collect())
     }
 
-    /// uhyve is there, and has nothing to say.
+    /// Checks that uhyve is running and has no complaints.
     fn is_content(&self) {
         let Inside { uhyve, .. } = &*self.machine.shared.lock();
         assert_eq!(uhyve.world.end, None);
@@ -269,7 +269,7 @@ impl Bench {
 }
 
 #[test]
-fn the_device_is_found_and_set_up_as_uhyve_wants_it() {
+fn device_is_found_and_set_up_in_uhyves_order() {
     for (mtu, wanted, expected) in
         [(1500, None, 1486), (1486, None, 1486), (9000, Some(9000), 1486), (1400, Some(1500), 1400)]
     {
@@ -305,9 +305,9 @@ fn frames_of_every_length_come_and_go_around_the_rings() {
     }
 }
 
-/// More than there are buffers for arrives: the thread waits for buffers, and is told of them.
+/// With more frames than buffers, the thread waits for a notification of new buffers.
 #[test]
-fn more_frames_than_buffers_come_in_the_end() {
+fn frames_beyond_the_buffers_arrive_later() {
     for fault in [None, Some(Fault::Unlucky)] {
         let mut bench = open();
         fault.into_iter().for_each(|fault| bench.inject(fault));
@@ -324,7 +324,7 @@ fn more_frames_than_buffers_come_in_the_end() {
 }
 
 #[test]
-fn what_is_too_long_for_uhyve_is_cut_off_and_not_sent() {
+fn frames_too_long_for_uhyve_are_truncated_or_refused() {
     let mut bench = open();
     bench.arrive([frame(1, 1514)]);
     assert_eq!(bench.net(|net| net.cut), 1);
@@ -333,7 +333,7 @@ fn what_is_too_long_for_uhyve_is_cut_off_and_not_sent() {
     bench.is_content();
 }
 
-/// Nothing tells that there is room again, so that nobody may halt.
+/// No interrupt reports new room, so the loop must not halt.
 #[test]
 fn a_queue_that_never_completes_is_full_and_asks_to_be_polled() {
     let mut bench = open();
@@ -341,7 +341,7 @@ fn a_queue_that_never_completes_is_full_and_asks_to_be_polled() {
     let full = (0..1000).find(|&n| bench.transmit(&frame(n, 60)) == Err(TransmitError::Full));
     bench.run();
     assert!(full.is_some_and(|n| n >= 80));
-    assert!(bench.port.pending(), "it must not halt");
+    assert!(bench.port.pending(), "the loop must not halt");
     assert_eq!(bench.transmit(&frame(1, 60)), Err(TransmitError::Full));
     for _ in 0..3 {
         bench.port.watch(Instant::ZERO);
@@ -350,7 +350,7 @@ fn a_queue_that_never_completes_is_full_and_asks_to_be_polled() {
     bench.is_content();
 }
 
-/// The one way to stop it, a reset, would end uhyve.
+/// A reset would stop the device, but end uhyve.
 #[test]
 fn a_device_that_writes_garbage_is_given_up_and_not_reset() {
     let mut bench = open();
@@ -374,7 +374,7 @@ fn a_device_that_writes_garbage_is_given_up_and_not_reset() {
 }
 
 #[test]
-fn registers_that_read_as_ones_are_no_device_and_later_no_harm() {
+fn registers_that_read_as_ones_are_not_a_device_and_do_no_harm_later() {
     let machine = Machine::new(Some(1500));
     machine.shared.lock().uhyve.fault = Some(Fault::AllOnes);
     assert!(machine.find().take(Class::Port).is_empty());
@@ -393,7 +393,7 @@ fn registers_that_read_as_ones_are_no_device_and_later_no_harm() {
 }
 
 #[test]
-fn without_a_network_there_is_nothing_but_what_was_written_last() {
+fn without_a_network_device_reads_return_the_last_access() {
     let machine = Machine::new(None);
     let mut found = machine.find();
     assert!(!found.has(Class::Port));
@@ -402,9 +402,9 @@ fn without_a_network_there_is_nothing_but_what_was_written_last() {
     assert_eq!(machine.shared.lock().uhyve.world.end, None);
 }
 
-/// What the model stands for: the same calls by a driver that keeps to the standard alone end uhyve.
+/// A driver that follows only the virtio standard makes uhyve, and so the model, panic.
 #[test]
-fn the_model_ends_as_uhyve_does() {
+fn model_panics_like_uhyve_for_a_standard_driver() {
     let bench = open();
     // SAFETY: a model.
     let write = |status: u8| {
@@ -417,7 +417,7 @@ fn the_model_ends_as_uhyve_does() {
 }
 
 #[test]
-fn what_is_printed_arrives_in_pieces_that_fit() {
+fn output_is_printed_in_pieces_that_fit() {
     let mut machine = Machine::new(None);
     let interface = machine.interface();
     let text = frame(3, 10_000);
@@ -434,7 +434,7 @@ fn what_is_printed_arrives_in_pieces_that_fit() {
 }
 
 #[test]
-fn files_are_read_whole_or_say_why_not() {
+fn files_are_read_completely_or_return_an_error() {
     let mut machine = Machine::new(None);
     let interface = machine.interface();
     let mut ports = Ports(machine.shared.clone());
@@ -470,11 +470,11 @@ fn files_are_read_whole_or_say_why_not() {
 }
 
 #[test]
-fn memory_that_cannot_be_named_is_not_used() {
+fn memory_beyond_32_bit_addresses_is_not_used() {
     let mut machine = Machine::new(None);
     let window = machine.arena.alloc(4096, 4096).unwrap();
     assert!(Interface::new(window.slice(0, 64).unwrap()).is_none());
-    // SAFETY: the same memory by another name, which nobody uses.
+    // SAFETY: the same memory with another bus address, which is never accessed.
     let far = unsafe { Window::from_raw(window.as_ptr(), 0xffff_ffff, 4096) };
     assert!(Interface::new(far).is_none());
     let mut guest = Guest { memory: window, raised: None };

@@ -1,4 +1,4 @@
-//! The driver of vmxnet3 on the model.
+//! The driver of vmxnet3 on the model, with and without faults.
 
 use super::network_card::{NetworkCard, plain, try_open};
 use drivers::hal::{Packet, Platform, TransmitError, Window};
@@ -28,11 +28,11 @@ fn frames_of_every_length_come_and_go_around_the_rings() {
         assert!(bench.port.link_up() && bench.port.wakes());
         bench.goes_around_the_rings(mtu.into());
     }
-    assert_eq!(open(9216).port.mtu(), 9000, "and no more");
+    assert_eq!(open(9216).port.mtu(), 9000, "limited by the device");
 }
 
 #[test]
-fn payload_is_sent_from_where_it_lies() {
+fn payload_is_sent_without_a_copy() {
     let mut bench = open(9000);
     let lengths = [1, 300, 4096];
     let mut part = |n: usize| {
@@ -61,7 +61,7 @@ fn payload_is_sent_from_where_it_lies() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_when_there_is_room_again() {
+fn full_queue_refuses_packets_until_it_has_room() {
     let mut bench = open(1500);
     let mut taken = 0;
     while bench.port.transmit(&plain(&frame(taken, 64))).is_ok() {
@@ -79,12 +79,12 @@ fn a_full_queue_says_so_and_when_there_is_room_again() {
 }
 
 #[test]
-fn interrupts_come_only_when_asked_for() {
+fn interrupts_are_raised_only_when_armed() {
     for vectors in [3, 0] {
         let mut bench = try_open(Metal::new(Vmxnet3::new(vectors), 8 << 20), None).unwrap();
         let raised = |bench: &Bench| bench.port.counters().interrupts;
         bench.arrive([frame(1, 60)]);
-        assert_eq!(raised(&bench), 0, "nobody asked");
+        assert_eq!(raised(&bench), 0, "not armed");
         assert_eq!(bench.received().len(), 1);
         bench.port.set_interrupts(true);
         let before = raised(&bench);
@@ -108,7 +108,7 @@ fn a_lost_interrupt_loses_no_frame() {
 }
 
 #[test]
-fn what_cannot_be_used_is_told() {
+fn unusable_device_is_refused_with_the_cause() {
     for (fault, wanted) in [
         (Fault::NoVersion, "not version 1"),
         (Fault::NoAddress, "no MAC address"),
@@ -131,14 +131,14 @@ fn all_ones_are_a_device_that_is_not_there() {
     let mut bench = open(1500);
     bench.machine.pull_out(true);
     bench.watch(3);
-    let told = bench.notices();
-    assert!(told.len() == 1 && told[0].1.contains("removed"), "{told:?}");
+    let notices = bench.notices();
+    assert!(notices.len() == 1 && notices[0].1.contains("removed"), "{notices:?}");
     while bench.port.transmit(&plain(&frame(0, 60))).is_ok() {}
     assert!(!bench.port.link_up() && !bench.port.has_room() && !bench.port.pending());
 }
 
 #[test]
-fn links_are_seen_to_go_and_come() {
+fn link_changes_are_noticed() {
     let mut bench = open(1500);
     for _ in 0..3 {
         bench.machine.model(|nic| nic.link = false);
@@ -173,9 +173,9 @@ fn a_device_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
         bench.watch(1);
         bench.machine.model(|nic| nic.faults_that_last_end());
         bench.watch(9);
-        let told = bench.notices();
-        assert!(told.len() == 2 && told[0].1.contains(wanted), "{fault:?}: {told:?}");
-        assert!(told[1].1.contains("works again"), "{told:?}");
+        let notices = bench.notices();
+        assert!(notices.len() == 2 && notices[0].1.contains(wanted), "{fault:?}: {notices:?}");
+        assert!(notices[1].1.contains("works again"), "{notices:?}");
         assert_eq!(bench.port.counters().resets, 1);
         bench.sent();
         (0..3000).for_each(|n| bench.works(n % 1000));
@@ -193,13 +193,13 @@ fn a_device_that_is_not_activated_after_a_reset_is_given_up() {
     });
     bench.send(&frame(0, 60));
     bench.watch(10);
-    let told = bench.notices();
-    assert!(told[1].1.contains("not activated after a reset"), "{told:?}");
+    let notices = bench.notices();
+    assert!(notices[1].1.contains("not activated after a reset"), "{notices:?}");
     assert!(!bench.port.link_up());
 }
 
 #[test]
-fn lengths_that_lie_and_damaged_frames_are_counted_and_dropped() {
+fn wrong_lengths_and_damaged_frames_are_counted_and_dropped() {
     let mut bench = open(1500);
     for fault in [
         Fault::Length(0),
@@ -217,7 +217,7 @@ fn lengths_that_lie_and_damaged_frames_are_counted_and_dropped() {
 }
 
 #[test]
-fn frames_that_find_no_buffer_are_counted() {
+fn frames_without_a_buffer_are_counted() {
     let mut bench = open(1500);
     bench.arrive((0..2000).map(|n| frame(n, 60)));
     bench.watch(1);
@@ -227,7 +227,7 @@ fn frames_that_find_no_buffer_are_counted() {
 }
 
 #[test]
-fn frames_may_be_kept_and_come_back_in_any_order() {
+fn frames_may_be_held_and_released_in_any_order() {
     let mut bench = open(1500);
     for round in 0..300 {
         let frames: Vec<Vec<u8>> = (0..9).map(|n| frame(n, 60 + n)).collect();

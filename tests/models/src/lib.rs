@@ -4,7 +4,7 @@
 //! out through [`Machine`]. Models start no threads and read no clock. So a unit test of a driver uses the same model
 //! in process as `models-server`, which serves it to QEMU as a PCI function over vfio-user.
 //!
-//! # What proves a device
+//! # Evidence for a device
 //!
 //! Three steps: (1) Isthmus' driver against the model in one process, with faults; (2) the stock Linux driver against
 //! the model, which proves the model; (3) the image against the same model.

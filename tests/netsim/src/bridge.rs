@@ -1,11 +1,11 @@
-//! A non-transparent bridge in memory, whose writes are posted: they arrive later, in pieces, and
-//! in any order that PCIe allows.
+//! A simulated non-transparent bridge in memory. Its writes are posted: they arrive later, in pieces, and in any order
+//! that PCIe allows.
 //!
-//! What is written between two fences arrives in any order. A write of more than 4 bytes arrives in
-//! pieces, each a multiple of 4 bytes; an aligned cell of 4 bytes arrives whole. Scratchpads and
-//! doorbells arrive behind all that was fenced before them, in the order they were written in.
+//! Writes between two fences arrive in any order. A write of more than 4 bytes arrives in pieces, each a multiple of 4
+//! bytes. An aligned cell of 4 bytes arrives whole. Scratchpads and doorbells arrive after all writes before the last
+//! fence, and in order.
 //!
-//! It can be a stream of bytes as well ([`BridgeEnd::over_stream`]), for the same tests.
+//! For the same tests, a bridge can also be a byte stream ([`BridgeEnd::over_stream`]).
 
 use crate::Rng;
 use crate::stream::StreamEnd;
@@ -14,7 +14,7 @@ use drivers::hal::{Instant, Window};
 use drivers::ntb::{Bridge, Ntb, SharedMemory, Side};
 use std::collections::VecDeque;
 
-/// Pieces that a write arrives in at most.
+/// Most pieces of a write.
 const PIECES: u64 = 4;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ enum Kind {
     Stream(StreamEnd),
 }
 
-/// One end, with what it has posted and has not arrived.
+/// One end, with its posted writes that have not arrived.
 #[derive(Debug)]
 struct PostedEnd {
     memory: SharedMemory,
@@ -48,17 +48,17 @@ struct PostedEnd {
     engine: Option<Engine>,
 }
 
-/// An engine that carries payload: it reads what it copies when the copy arrives, and tells of it later.
+/// An engine that carries payload. It reads the source when the copy arrives, and reports completion later.
 #[derive(Debug, Default)]
 struct Engine {
     submitted: Ticket,
-    told: Ticket,
+    reported: Ticket,
     lost: bool,
 }
 
 impl BridgeEnd {
-    /// The two ends of a bridge through `memory`. `loads` says whether loads through the window are
-    /// to be used (see [`Ntb::loads`]).
+    /// Creates the two ends of a bridge through `memory`. `loads` is the value of [`Ntb::loads`]: whether the window
+    /// supports loads.
     pub fn pair(memory: Window, loads: bool, rng: &mut Rng) -> [BridgeEnd; 2] {
         [Side::A, Side::B].map(|side| {
             BridgeEnd(Kind::Posted(PostedEnd {
@@ -72,7 +72,7 @@ impl BridgeEnd {
         })
     }
 
-    /// The same with engines that carry payload.
+    /// Creates the two ends of a bridge, with engines that carry payload.
     pub fn with_engines(memory: Window, rng: &mut Rng) -> [BridgeEnd; 2] {
         let mut ends = Self::pair(memory, false, rng);
         for BridgeEnd(kind) in &mut ends {
@@ -83,7 +83,7 @@ impl BridgeEnd {
         ends
     }
 
-    /// The engine fails: what it had not carried is lost.
+    /// Fails the engine. Its pending copies are lost.
     pub fn lose_engine(&mut self) {
         if let Kind::Posted(PostedEnd { engine: Some(engine), posted, .. }) = &mut self.0 {
             engine.lost = true;
@@ -91,12 +91,12 @@ impl BridgeEnd {
         }
     }
 
-    /// The two ends of a bridge that is a stream, of which each exposes one of the windows.
+    /// Creates the two ends of a bridge over a stream. Each exposes one of the windows.
     pub fn over_stream(windows: [Window; 2], rng: &mut Rng) -> [BridgeEnd; 2] {
         StreamEnd::pair(windows, rng).map(|end| BridgeEnd(Kind::Stream(end)))
     }
 
-    /// Sets the link, which has to be done at both ends. What is under way is lost with it.
+    /// Sets the link state of one end. Must be called at both ends. Writes in flight are lost.
     pub fn set_link(&mut self, up: bool) {
         match &mut self.0 {
             Kind::Posted(end) => end.set_link(up),
@@ -104,7 +104,7 @@ impl BridgeEnd {
         }
     }
 
-    /// Writes that have not arrived (of a stream: bytes that were not sent).
+    /// Number of writes that have not arrived (for a stream: of bytes that were not sent).
     pub fn under_way(&self) -> usize {
         match &self.0 {
             Kind::Posted(end) => end.posted.len(),
@@ -112,7 +112,7 @@ impl BridgeEnd {
         }
     }
 
-    /// Lets up to `count` writes arrive; of a stream, up to a thousand bytes for each, both ways.
+    /// Delivers up to `count` writes; for a stream, up to a thousand bytes for each, both ways.
     pub fn deliver(&mut self, count: usize) {
         match &mut self.0 {
             Kind::Posted(end) => end.deliver(count),
@@ -120,7 +120,7 @@ impl BridgeEnd {
         }
     }
 
-    /// Writes of which any may arrive next: no fence keeps them back. Over a stream, none.
+    /// Number of writes that may arrive next, because no fence holds them back. 0 for a stream.
     pub fn free(&mut self) -> usize {
         match &mut self.0 {
             Kind::Posted(end) => end.free(),
@@ -128,21 +128,21 @@ impl BridgeEnd {
         }
     }
 
-    /// Lets one of those arrive, counted from 0 in the order they were posted in.
+    /// Delivers one of these writes, counted from 0 in posting order.
     pub fn deliver_one(&mut self, number: usize) {
         if let Kind::Posted(end) = &mut self.0 {
             end.arrive(number);
         }
     }
 
-    /// Cuts writes into pieces from here on as after any other call with this seed.
+    /// Reseeds the random splitting of writes into pieces.
     pub fn reseed(&mut self, seed: u64) {
         if let Kind::Posted(end) = &mut self.0 {
             end.rng = Rng::new(seed);
         }
     }
 
-    /// The machine loses power: some of what it posted still arrives, the rest does not.
+    /// Cuts the power of the machine: some of its posted writes still arrive, the others are lost.
     pub fn power_off(&mut self) {
         match &mut self.0 {
             Kind::Posted(end) => end.power_off(),
@@ -196,11 +196,11 @@ impl PostedEnd {
     fn arrive(&mut self, number: usize) {
         match self.posted.remove(number) {
             Some(Posted::Bytes(to, bytes)) => {
-                to.write(0, &bytes).expect("it was cut to fit");
+                to.write(0, &bytes).expect("the write was cut to fit");
             }
             Some(Posted::Copy(to, from, _)) => {
                 let from = from.slice(0, from.len().min(to.len())).expect("not longer");
-                to.write_window(0, &from).expect("it was cut to fit");
+                to.write_window(0, &from).expect("the write was cut to fit");
             }
             Some(Posted::Cell(to, value)) => to.store32(0, value),
             Some(Posted::Scratchpad(n, value)) => self.memory.set_peer_scratchpad(n, value),
@@ -233,7 +233,7 @@ impl PostedEnd {
         }
     }
 
-    /// A fence before and after, for what keeps its order.
+    /// Posts a write with a fence before and after it, to keep its order.
     fn post_in_order(&mut self, posted: Posted) {
         self.order();
         self.post(posted);
@@ -296,10 +296,10 @@ impl Dma for PostedEnd {
     }
 
     fn start(&mut self) -> bool {
-        self.engine.as_ref().is_some_and(|engine| engine.told != engine.submitted)
+        self.engine.as_ref().is_some_and(|engine| engine.reported != engine.submitted)
     }
 
-    /// Tells of a copy some time after it was made, and until then may make it again.
+    /// Reports a copy some time after it was made. Until then it may be repeated.
     fn complete(&mut self, _: Instant) -> Progress {
         let Some(engine) = &mut self.engine else { return Progress::default() };
         let under_way = self.posted.iter().find_map(|posted| match posted {
@@ -308,9 +308,9 @@ impl Dma for PostedEnd {
         });
         let made = under_way.map_or(engine.submitted, |ticket| ticket - 1);
         if self.rng.within(0..3) == 0 {
-            engine.told = made;
+            engine.reported = made;
         }
-        Progress { done: engine.told, lost: core::mem::take(&mut engine.lost) }
+        Progress { done: engine.reported, lost: core::mem::take(&mut engine.lost) }
     }
 
     fn put(&mut self, to: &Window, words: &[u64]) {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_lost_for_ever() {
+    fn writes_lost_with_the_link_never_arrive() {
         let [mut a, b] = ends(1);
         a.put32(&a.window().slice(0, 4).unwrap(), 1);
         a.set_link(false);

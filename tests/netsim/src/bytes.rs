@@ -1,8 +1,8 @@
-//! Bytes as tests write and read them.
+//! Helpers for bytes in tests.
 
 use drivers::hal::Window;
 
-/// The bytes of hexadecimal text; what is no digit is passed over.
+/// Parses hexadecimal text. Characters that are not digits are skipped.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
@@ -11,7 +11,7 @@ pub fn hex(text: &str) -> Vec<u8> {
 /// The bytes of a window.
 ///
 /// # Panics
-/// Never: they are all in it.
+/// Never, because the read has the window's length.
 pub fn contents(window: &Window) -> Vec<u8> {
     let mut bytes = vec![0; window.len()];
     window.read(0, &mut bytes).unwrap();

@@ -1,18 +1,18 @@
-//! A port that keeps what it is given to transmit.
+//! A port that collects transmitted frames.
 
 use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
 
-/// Keeps up to `room` frames, of an MTU of 1500; nothing ever arrives.
+/// Collects up to `room` frames with an MTU of 1500. It never receives a frame.
 #[derive(Debug)]
 pub struct Collector {
-    /// What was transmitted.
+    /// The transmitted frames.
     pub frames: Vec<Vec<u8>>,
-    /// How many it takes.
+    /// Most frames that it accepts.
     pub room: usize,
 }
 
 impl Collector {
-    /// An empty one.
+    /// Creates an empty collector.
     pub fn new(room: usize) -> Self {
         Collector { frames: Vec::new(), room }
     }

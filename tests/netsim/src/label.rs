@@ -1,24 +1,24 @@
-//! The name of the case that fails, where one test goes through many.
+//! Names the failing case of a test that runs many.
 
 use std::fmt::Write;
 use std::thread;
 
-/// Says which case it is when a panic passes it. Made by [`label!`](crate::label).
+/// Prints the case when a panic unwinds through it. Created by [`label!`](crate::label).
 #[derive(Debug)]
 pub struct Label(String);
 
 impl Label {
-    /// Of values by their names.
+    /// Creates a label of named values.
     pub fn new<const N: usize>(values: [(&str, &dyn std::fmt::Debug); N]) -> Self {
         let mut text = String::from("in the case");
         for (name, value) in values {
-            // A string takes everything.
+            // Writing to a string never fails.
             let _ = write!(text, " {name} = {value:?}");
         }
         Label(text)
     }
 
-    /// What it says.
+    /// The text.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -32,7 +32,7 @@ impl Drop for Label {
     }
 }
 
-/// From here to the end of the block, a panic tells the values of these variables, as they are now.
+/// Until the end of the block, a panic prints the current values of these variables.
 ///
 /// ```
 /// for size in [0, 1, 4096] {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_passes_it() {
+    fn panic_unwinds_through_a_label() {
         let failed = std::panic::catch_unwind(|| {
             for n in 0..3 {
                 crate::label!(n);

@@ -1,16 +1,16 @@
 //! A simulated network of Ethernet ports in virtual time, driven by one seed: latency, jitter,
 //! bandwidth, loss, duplication, reordering, corruption, one-way cuts, links that go down.
 //!
-//! It knows frames only, and nothing of what runs on them. Whatever is to run on it is a [`Node`]:
-//! engines that take frames, give frames, and say when they want to be woken. A test has a
-//! [`Network`], a vector of nodes, and calls [`Network::step`] or [`Network::run`]:
+//! The network carries frames and does not parse their payload. A machine on it is a [`Node`]: engines that receive
+//! frames, send frames, and return the time of their next timer. A test has a [`Network`] and a vector of nodes, and
+//! calls [`Network::step`] or [`Network::run`]:
 //!
 //! ```
 //! use drivers::hal::Instant;
 //! use netsim::{Faults, Network, Node};
 //! use std::time::Duration;
 //!
-//! /// Sends back what it gets.
+//! /// Sends received frames back.
 //! struct Echo(Vec<Vec<u8>>);
 //!
 //! impl Node for Echo {
@@ -38,15 +38,14 @@
 //! network.run(&mut nodes, Duration::from_millis(1), |_, _| false);
 //! ```
 //!
-//! Machines can also be joined by a non-transparent bridge, whose writes arrive in any order that
-//! PCIe allows: [`BridgeEnd`].
+//! Machines can also be joined by a non-transparent bridge whose writes arrive in any order that PCIe allows:
+//! [`BridgeEnd`].
 //!
-//! A test that goes through many cases names the one that fails: [`label!`].
+//! A test with many cases names the failing one with [`label!`].
 //!
-//! A scenario is a function of a seed that panics when something is wrong; [`explore`] runs it with
-//! many seeds and says how to replay the one that failed. Memory for the nodes' arenas comes from
-//! [`with_memory`], which hands out the same bytes again for each seed. A node that loses power is
-//! replaced in the vector by a new one; frames that are under way to it stay under way.
+//! A scenario is a function of a seed that panics on an error. [`explore`] runs it with many seeds, and prints how to
+//! replay a failing one. Memory for the nodes' arenas comes from [`with_memory`], which reuses the same bytes for each
+//! seed. To cut the power of a node, replace it in the vector by a new one; frames in flight to it still arrive.
 
 mod bridge;
 mod bytes;

@@ -1,30 +1,30 @@
-//! The way from one port to another, in one direction.
+//! A one-way link between two ports.
 
 use std::time::Duration;
 
-/// What happens to frames, in thousandths of them.
+/// Probabilities of faults, in thousandths of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Frames that never arrive.
     pub loss: u32,
     /// Frames that arrive twice.
     pub duplication: u32,
-    /// Frames that arrive three latencies late, behind those sent after them.
+    /// Frames that arrive three latencies late, after later frames.
     pub reordering: u32,
-    /// Frames of which one bit is wrong, behind the Ethernet header.
+    /// Frames with one wrong bit after the Ethernet header.
     pub corruption: u32,
 }
 
 /// A direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// How long a frame is under way.
+    /// Transit time of a frame.
     pub latency: Duration,
-    /// How much longer at most, by chance; frames keep their order.
+    /// Longest random addition to the latency. Frames keep their order.
     pub jitter: Duration,
-    /// What goes wrong.
+    /// Faults of the link.
     pub faults: Faults,
-    /// Nothing arrives, and nobody is told.
+    /// All frames are lost, without a link event.
     pub cut: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Ports joined by a switch, and the frames that are under way between them.
+//! Ports joined by a switch, and the frames in flight between them.
 
 use crate::{Faults, Link, Node, Rng};
 use drivers::hal::Instant;
@@ -15,33 +15,33 @@ pub struct Place {
     pub port: usize,
 }
 
-/// What becomes of a frame.
+/// Fate of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives then.
+    /// Arrives at this time.
     Arrives(Instant),
-    /// It arrives then, with a bit changed.
+    /// Arrives at this time with a wrong bit.
     Corrupted(Instant),
-    /// It is lost by chance.
+    /// Randomly lost.
     Lost,
-    /// The way is cut.
+    /// The link between the ports is cut.
     Cut,
-    /// One of the two links is down.
+    /// One of the two ports' links is down.
     Down,
 }
 
-/// A frame is sent, for those who watch.
+/// A sent frame, for traces.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// When.
+    /// Time of sending.
     pub at: Instant,
-    /// By whom.
+    /// Sending port.
     pub from: Place,
-    /// To whom.
+    /// Destination port.
     pub to: Place,
-    /// What becomes of it.
+    /// Fate of the frame.
     pub fate: Fate,
-    /// The frame, as it was sent.
+    /// The frame as sent.
     pub bytes: &'a [u8],
 }
 
@@ -52,39 +52,39 @@ struct Port {
     up: bool,
     /// Bits per second; 0 for no limit.
     rate: u64,
-    /// When the last bit of what was sent so far is on the wire.
+    /// When the last bit of the sent frames is on the wire.
     busy_until: Instant,
 }
 
-/// Rounds without any progress of time after which a node is taken to be at fault.
+/// Rounds without progress of time after which a node counts as faulty.
 const STANDSTILL: u32 = 100_000;
 
 /// The network, and its clock.
 #[derive(Debug)]
 pub struct Network {
-    /// The present moment.
+    /// The current time.
     pub now: Instant,
-    /// Told of every frame that is sent, if set.
+    /// Called for every sent frame, if set.
     pub trace: Option<fn(&Event<'_>)>,
-    /// Every frame that was sent, if wanted: by which node, and the bytes.
+    /// All sent frames with their nodes, if set.
     pub record: Option<Vec<(usize, Vec<u8>)>>,
-    /// The frame that is lost, counted from the first that is sent from now on, if set.
+    /// The number of the frame to lose, counted from the next sent frame, if set.
     pub lose: Option<u64>,
     rng: Rng,
     sent: u64,
     ports: Vec<Port>,
-    /// From each port (row) to each port (column).
+    /// Links from each port (row) to each port (column).
     links: Vec<Vec<Link>>,
-    /// When the last frame that keeps its order arrives, likewise.
+    /// Arrival of the last frame in order, from each port (row) to each port (column).
     last: Vec<Vec<Instant>>,
-    /// Frames that are under way, by time of arrival and order of sending.
+    /// Frames in flight, by time of arrival and order of sending.
     wire: BTreeMap<(Instant, u64), (Place, Vec<u8>)>,
     frames: u64,
     standstill: u32,
 }
 
 impl Network {
-    /// An empty network whose chance comes from `seed`.
+    /// Creates an empty network with a random generator from `seed`.
     pub fn new(seed: u64) -> Self {
         Network {
             now: Instant::from_nanos(1),
@@ -102,8 +102,8 @@ impl Network {
         }
     }
 
-    /// Adds a node with a port for each MAC address; returns its place. Every port reaches every
-    /// other over a [`Link`] as by default.
+    /// Adds a node with a port for each MAC address, and returns its number. Default [`Link`]s join every port with
+    /// every other.
     pub fn add_node(&mut self, macs: &[[u8; 6]]) -> usize {
         let node = self.ports.last().map_or(0, |port| port.place.node + 1);
         for (port, &mac) in macs.iter().enumerate() {
@@ -120,10 +120,10 @@ impl Network {
     }
 
     fn index(&self, place: Place) -> usize {
-        self.ports.iter().position(|port| port.place == place).expect("there is such a port")
+        self.ports.iter().position(|port| port.place == place).expect("the port exists")
     }
 
-    /// The way from one port to another; the way back is another.
+    /// The link from one port to another. The opposite direction is another link.
     pub fn link_mut(&mut self, from: Place, to: Place) -> &mut Link {
         let (from, to) = (self.index(from), self.index(to));
         &mut self.links[from][to]
@@ -134,12 +134,12 @@ impl Network {
         self.links.iter_mut().flatten().for_each(&mut change);
     }
 
-    /// Sets what goes wrong on all links.
+    /// Sets the faults of all links.
     pub fn set_faults(&mut self, faults: Faults) {
         self.set_links(|link| link.faults = faults);
     }
 
-    /// Whether nothing that a node sends arrives, by any of its ports.
+    /// Cuts the outgoing links of all ports of a node, or restores them.
     pub fn mute(&mut self, node: usize, mute: bool) {
         for (port, row) in self.ports.iter().zip(&mut self.links) {
             if port.place.node == node {
@@ -148,35 +148,35 @@ impl Network {
         }
     }
 
-    /// No faults, no cuts, all links up.
+    /// Removes all faults and cuts, and sets all links up.
     pub fn heal(&mut self) {
         self.set_links(|link| (link.faults, link.cut) = (Faults::default(), false));
         self.ports.iter_mut().for_each(|port| port.up = true);
     }
 
-    /// Takes the link of a port down or up. The node is told by whoever does this.
+    /// Sets the link of a port down or up. The caller must notify the node.
     pub fn set_up(&mut self, place: Place, up: bool) {
         let port = self.index(place);
         self.ports[port].up = up;
     }
 
-    /// Bits per second that a port sends, 0 for no limit. What it has not sent yet waits.
+    /// Sets the rate of a port in bits per second, 0 for no limit. Frames that exceed it wait.
     pub fn set_rate(&mut self, place: Place, rate: u64) {
         let port = self.index(place);
         self.ports[port].rate = rate;
     }
 
-    /// Frames that were sent so far.
+    /// Number of frames sent so far.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Frames under way.
+    /// Number of frames in flight.
     pub fn under_way(&self) -> usize {
         self.wire.len()
     }
 
-    /// Puts a frame on the wire, to the port with its destination MAC address, or to all others.
+    /// Sends a frame to the port with its destination MAC address, or to all other ports.
     pub fn send(&mut self, from: Place, bytes: Vec<u8>) {
         if let Some(record) = &mut self.record {
             record.push((from.node, bytes.clone()));
@@ -201,13 +201,13 @@ impl Network {
         }
     }
 
-    /// When the last bit of a frame has left a port.
+    /// The time at which the last bit of a frame leaves a port.
     fn serialise(&mut self, from: usize, len: usize) -> Instant {
         let port = &mut self.ports[from];
         if port.rate == 0 {
             return self.now;
         }
-        // Preamble, frame check sequence and gap are on the wire, too.
+        // Adds preamble, frame check sequence and inter-frame gap.
         let bits = 8 * (len.max(60) as u64 + 24);
         let took = Duration::from_nanos(bits * 1_000_000_000 / port.rate);
         port.busy_until = port.busy_until.max(self.now) + took;
@@ -218,25 +218,25 @@ impl Network {
         let link = self.links[from][to];
         let (source, target) = (self.ports[from].place, self.ports[to].place);
         let trace = self.trace;
-        let tell = |fate| {
+        let report = |fate| {
             if let Some(trace) = trace {
                 trace(&Event { at: sent, from: source, to: target, fate, bytes });
             }
         };
         if !self.ports[from].up || !self.ports[to].up {
-            return tell(Fate::Down);
+            return report(Fate::Down);
         }
         if link.cut {
-            return tell(Fate::Cut);
+            return report(Fate::Cut);
         }
         if self.rng.chance(link.faults.loss) {
-            return tell(Fate::Lost);
+            return report(Fate::Lost);
         }
         let copies = 1 + self.rng.chance(link.faults.duplication) as usize;
         let mut arriving = bytes.to_vec();
         let corrupted = self.rng.chance(link.faults.corruption) && bytes.len() > 14;
         if corrupted {
-            // Behind the Ethernet header, which only the frame check sequence covers.
+            // Only the frame check sequence covers the Ethernet header, so the wrong bit is after it.
             let bit = self.rng.next_u64() as usize % ((bytes.len() - 14) * 8);
             arriving[14 + bit / 8] ^= 1 << (bit % 8);
         }
@@ -252,30 +252,30 @@ impl Network {
             }
             self.frames += 1;
             self.wire.insert((at, self.frames), (target, arriving.clone()));
-            tell(if corrupted { Fate::Corrupted(at) } else { Fate::Arrives(at) });
+            report(if corrupted { Fate::Corrupted(at) } else { Fate::Arrives(at) });
         }
     }
 
-    /// The next frame that has arrived, if any.
+    /// Takes the next arrived frame, if any.
     fn arrived(&mut self) -> Option<(Place, Vec<u8>)> {
         let first = self.wire.first_entry()?;
         (first.key().0 <= self.now).then(|| first.remove())
     }
 
-    /// One step: takes what the nodes have to send, goes to the next moment at which anything
-    /// happens, and lets it happen. False if nothing ever will.
+    /// Runs one step: sends the nodes' frames, advances to the next event, and handles it. Returns false if there is no
+    /// event.
     pub fn step<N: Node>(&mut self, nodes: &mut [N]) -> bool {
         self.step_until(nodes, None)
     }
 
-    /// Likewise, but not beyond a moment: if nothing happens before it, goes to it (false).
+    /// Runs one step, at most to `until`. Without an event before, advances to `until` and returns false.
     pub fn step_until<N: Node>(&mut self, nodes: &mut [N], until: Option<Instant>) -> bool {
         self.collect(nodes);
         let arrival = self.wire.keys().next().map(|&(at, _)| at);
         let timer = nodes.iter().filter_map(Node::poll_timeout).min();
         match [arrival, timer].into_iter().flatten().min() {
             Some(next) if until.is_none_or(|until| next <= until) => {
-                self.go(next, nodes);
+                self.advance(next, nodes);
                 true
             }
             _ => {
@@ -285,7 +285,7 @@ impl Network {
         }
     }
 
-    /// Takes everything that the nodes have to send now.
+    /// Sends all frames that the nodes have ready.
     fn collect<N: Node>(&mut self, nodes: &mut [N]) {
         for at in 0..self.ports.len() {
             let place = self.ports[at].place;
@@ -295,10 +295,10 @@ impl Network {
         }
     }
 
-    /// Goes to `next`, unless that is past, and lets everything happen that is due.
-    fn go<N: Node>(&mut self, next: Instant, nodes: &mut [N]) {
+    /// Advances to `next`, unless it is past, and handles all events that are due.
+    fn advance<N: Node>(&mut self, next: Instant, nodes: &mut [N]) {
         self.standstill = if next > self.now { 0 } else { self.standstill + 1 };
-        assert!(self.standstill < STANDSTILL, "a node wants to be woken again and again");
+        assert!(self.standstill < STANDSTILL, "a node's timer never advances");
         self.now = self.now.max(next);
         while let Some((to, frame)) = self.arrived() {
             if self.ports[self.index(to)].up {
@@ -310,7 +310,7 @@ impl Network {
         }
     }
 
-    /// Steps until `done` or until `limit` has passed; returns whether it was done.
+    /// Steps until `done` or until `limit` has passed. Returns whether `done` was reached.
     pub fn run<N: Node>(
         &mut self,
         nodes: &mut [N],
@@ -333,7 +333,7 @@ impl Network {
 mod tests {
     use super::*;
 
-    /// Sends what it is given, and keeps what arrives, with the time in microseconds.
+    /// Sends frames from `out`, and collects received frames with their times in microseconds.
     #[derive(Default)]
     struct Host {
         out: Vec<Vec<u8>>,
@@ -374,7 +374,7 @@ mod tests {
     const B: Place = Place { node: 1, port: 0 };
 
     #[test]
-    fn frames_go_to_whom_they_are_for() {
+    fn frames_reach_their_destinations() {
         let (mut network, mut hosts) = hosts(1);
         let broadcast = [vec![0xff; 6], vec![9; 100]].concat();
         hosts[0].out = vec![frame(1, 1), frame(7, 2), broadcast.clone()];
@@ -389,7 +389,7 @@ mod tests {
         network.set_rate(A, 1_000_000_000);
         hosts[0].out = vec![frame(1, 1), frame(1, 2)];
         run(&mut network, &mut hosts);
-        // 1024 bytes with all that goes with them are 8.192 microseconds.
+        // 1024 bytes with their overhead take 8.192 microseconds.
         assert_eq!(hosts[1].got.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [18, 26]);
     }
 
@@ -407,7 +407,7 @@ mod tests {
         hosts[1].out = vec![frame(0, 2)];
         run(&mut network, &mut hosts);
         assert_eq!((hosts[0].got.len(), hosts[1].got.len()), (1, 0));
-        // What was under way when the link went down does not arrive.
+        // Frames in flight when the link goes down are lost.
         network.heal();
         hosts[1].out = vec![frame(0, 2)];
         network.collect(&mut hosts);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_run() {
+    fn same_seed_gives_the_same_run() {
         let run = |seed| {
             let (mut network, mut hosts) = hosts(seed);
             let faults = Faults { loss: 100, duplication: 100, reordering: 100, corruption: 100 };

@@ -1,20 +1,20 @@
-//! What runs on the network.
+//! The interface of a machine on the network.
 
 use drivers::hal::{Instant, Packet};
 
-/// A machine: engines with one or more ports, and what uses them.
+/// A machine: engines with one or more ports, and their users.
 pub trait Node {
-    /// A frame has arrived at a port, from its destination MAC address on.
+    /// Handles a frame that has arrived at a port. It starts with the destination MAC address.
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant);
-    /// The next frame to be sent through a port, if there is one now.
+    /// The next frame to send through a port, if there is one.
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>>;
-    /// When `work` is wanted although nothing arrives, if ever.
+    /// The time at which `work` must be called if no frame arrives before.
     fn poll_timeout(&self) -> Option<Instant>;
-    /// Something has happened somewhere: runs the timers that are due, and the users of the engines.
+    /// Runs the timers that are due, and the users of the engines. Called after every event of the network.
     fn work(&mut self, now: Instant);
 }
 
-/// The bytes of a packet that an engine wants to have sent.
+/// The bytes of an engine's packet.
 pub fn bytes(packet: &Packet<'_>) -> Vec<u8> {
     let mut bytes = packet.header.to_vec();
     for window in packet.payload {

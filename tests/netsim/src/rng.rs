@@ -1,34 +1,34 @@
-//! The generator of all chance in a simulation.
+//! The random generator of a simulation.
 
 use rand_core::RngCore;
 use std::ops::Range;
 
-/// A seeded generator (SplitMix64): good enough to test with, and the same everywhere.
+/// A seeded generator (SplitMix64), which gives the same numbers on all platforms.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// From a seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Rng(seed)
     }
 
-    /// A generator of its own, so that what is drawn there changes nothing here.
+    /// Creates an independent generator: its draws do not affect this one.
     pub fn fork(&mut self) -> Rng {
         Rng(self.next_u64())
     }
 
-    /// Whether something with that probability (in thousandths) happens.
+    /// Draws true with this probability in thousandths.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         self.next_u64() % 1000 < per_mille as u64
     }
 
-    /// A number of a range, which must not be empty.
+    /// Draws a number from a range, which must not be empty.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
         range.start + self.next_u64() % (range.end - range.start)
     }
 
-    /// One of several, of which there must be at least one.
+    /// Draws an element of a slice, which must not be empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.within(0..from.len() as u64) as usize]
     }

@@ -5,22 +5,22 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-/// Whether one seed is replayed, so that the scenario should tell what happens.
+/// Whether one seed is replayed, so that the scenario should print a trace.
 pub fn tracing() -> bool {
-    asked_for().is_some()
+    replayed_seed().is_some()
 }
 
-/// The seed that is to be replayed, from the environment (`./isthmus test SUITE --seed N`).
-fn asked_for() -> Option<u64> {
+/// The seed to replay, from the environment (`./isthmus test SUITE --seed N`).
+fn replayed_seed() -> Option<u64> {
     let text = std::env::var("ISTHMUS_SEED").ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("ISTHMUS_SEED is not a number: {text}")))
 }
 
-/// Runs `scenario` with the seeds from 0 to `count`, and with a quarter as many that are other ones
-/// in each run; with `--full`, with five times as many. With a seed from the environment, with that
-/// one alone. A failure says which seed it was. `name` is that of the test case.
+/// Runs `scenario` with the seeds from 0 to `count`, and with a quarter as many random ones; with `--full`, with five
+/// times as many. With a seed from the environment, runs only that one. A failure prints its seed. `name` is the name
+/// of the test case.
 pub fn explore(name: &str, count: u64, scenario: impl Fn(u64)) {
-    if let Some(seed) = asked_for() {
+    if let Some(seed) = replayed_seed() {
         return scenario(seed);
     }
     let count = if std::env::var_os("ISTHMUS_FULL").is_some() { 5 * count } else { count };
@@ -29,25 +29,25 @@ pub fn explore(name: &str, count: u64, scenario: impl Fn(u64)) {
     for seed in (0..count).chain(base..base + count.div_ceil(4)) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| scenario(seed))) {
             let suite = suite();
-            say(&format!(
+            print_line(&format!(
                 "{name}: seed {seed} failed; ./isthmus test {suite} --case {name} --seed {seed}"
             ));
             resume_unwind(panic);
         }
     }
     let seconds = start.elapsed().as_secs_f32();
-    say(&format!("{name}: seeds 0 to {count}, and some from {base} on, in {seconds:.1} s"));
+    print_line(&format!("{name}: seeds 0 to {count}, and some from {base} on, in {seconds:.1} s"));
 }
 
-/// The name of the test target that runs: that of the program, without the hash behind it.
+/// The name of the running test target: the program's name without its hash.
 fn suite() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let name = program.file_stem().unwrap_or_default().to_string_lossy();
     name.rsplit_once('-').map_or(name.as_ref(), |(name, _)| name).into()
 }
 
-/// Writes a line, also when the test harness keeps what cases print to itself.
-fn say(line: &str) {
-    // Nobody is there to be told that it cannot be written.
+/// Writes a line, also when the test harness captures the output of cases.
+fn print_line(line: &str) {
+    // A failed write cannot be reported.
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,32 +1,32 @@
-//! A port that reads what it sends where it lies, and some time after it was queued, as devices do.
+//! A transmit queue that reads payload in place some time after it was queued, as devices do.
 
 use crate::{Rng, bytes};
 use drivers::hal::{Instant, Packet, TransmitProgress, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Frames that it holds.
+/// Most queued frames.
 const ROOM: usize = 64;
 
-/// The transmit queue of a port that now and then stands still, as with flow control.
+/// The transmit queue of a port that stalls at times, as with flow control.
 #[derive(Debug, Default)]
 pub struct SlowPort {
-    /// Longest time in milliseconds that it stands still; 0 if it never does.
+    /// Longest stall in milliseconds; 0: no stalls.
     most: u64,
     queue: VecDeque<(Vec<u8>, Vec<Window>, Vec<u8>)>,
-    /// Until when it sends nothing.
+    /// End of the current stall.
     until: Option<Instant>,
     queued: u64,
     sent: u64,
 }
 
 impl SlowPort {
-    /// Stands still for up to `most` milliseconds.
+    /// Creates a queue with stalls of up to `most` milliseconds.
     pub fn new(most: u64) -> Self {
         SlowPort { most, ..SlowPort::default() }
     }
 
-    /// Whether it takes another frame.
+    /// Whether the queue accepts another frame.
     pub fn has_room(&self) -> bool {
         self.queue.len() < ROOM
     }
@@ -45,7 +45,7 @@ impl SlowPort {
         }
     }
 
-    /// Sends the next frame, as its memory is now, if it sends.
+    /// Sends the next frame with the current contents of its memory, unless the port is stalled.
     pub fn send(&mut self, now: Instant, rng: &mut Rng) -> Option<Vec<u8>> {
         if self.until.is_some_and(|until| until > now) {
             return None;
@@ -57,12 +57,12 @@ impl SlowPort {
         Some(bytes(&Packet { header: &header, payload: &payload, trailer: &trailer }))
     }
 
-    /// When it sends again.
+    /// The end of the stall, if frames are queued.
     pub fn deadline(&self) -> Option<Instant> {
         self.until.filter(|_| !self.queue.is_empty())
     }
 
-    /// How far it is.
+    /// Progress of transmission.
     pub fn progress(&self) -> TransmitProgress {
         TransmitProgress { queued: self.queued, sent: self.sent }
     }

@@ -1,5 +1,5 @@
-//! A bridge that is a connection: bytes that arrive in order, cut anywhere, until the connection
-//! ends, which is made anew some time after.
+//! A bridge over a connection: bytes arrive in order, split anywhere, until the connection ends. A new one is made some
+//! time later.
 
 use crate::Rng;
 use drivers::hal::Window;
@@ -8,17 +8,17 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Bytes that are on their way at most, each way.
-const UNDER_WAY: usize = 32 << 10;
-/// Turns between the end of a connection and the next: each end's user sees that the link is down.
+/// Most bytes in flight, each way.
+const MAX_IN_FLIGHT: usize = 32 << 10;
+/// Turns between two connections, so that each end's user notices that the link is down.
 const PAUSE: u32 = 60;
 
-/// What joins the ends.
+/// The connection between the ends.
 #[derive(Debug, Default)]
 struct Wire {
-    /// To the first end, and to the second.
+    /// Bytes to the first end, and to the second.
     bytes: [VecDeque<u8>; 2],
-    /// How many connections have ended.
+    /// Number of connections that have ended.
     ended: u32,
 }
 
@@ -36,7 +36,7 @@ pub struct StreamEnd {
     side: usize,
     wire: Rc<RefCell<Wire>>,
     rng: Rng,
-    /// Connections of which this end knows that they have ended.
+    /// Number of ended connections that this end has noticed.
     ended: u32,
     open: bool,
     pause: u32,
@@ -44,7 +44,7 @@ pub struct StreamEnd {
 }
 
 impl StreamEnd {
-    /// The ends of a connection between machines that expose `windows`, which are equally large.
+    /// Creates the ends of a connection between machines that expose `windows` of equal size.
     pub fn pair(windows: [Window; 2], rng: &mut Rng) -> [StreamEnd; 2] {
         let wire = Rc::new(RefCell::new(Wire::default()));
         [0, 1].map(|side| StreamEnd {
@@ -59,7 +59,7 @@ impl StreamEnd {
         })
     }
 
-    /// Whether connections can be made.
+    /// Sets whether connections can be made.
     pub fn set_link(&mut self, up: bool) {
         self.up = up;
         if !up {
@@ -68,7 +68,7 @@ impl StreamEnd {
         }
     }
 
-    /// The machine is gone, and the connection with it.
+    /// Cuts the power of the machine, which ends the connection.
     pub fn power_off(&mut self) {
         let some = self.rng.within(0..20) as usize;
         self.turn(some);
@@ -76,7 +76,7 @@ impl StreamEnd {
         self.turn(0);
     }
 
-    /// Carries some bytes out and in, and sees to the connection.
+    /// Carries some bytes in both directions, and handles the connection's end and restart.
     pub fn turn(&mut self, count: usize) {
         let mut wire = self.wire.borrow_mut();
         if self.stream.wrong().is_some() {
@@ -96,7 +96,7 @@ impl StreamEnd {
         }
         let most = count as u64 * 1000 + 1;
         let out = &mut wire.bytes[1 - self.side];
-        let mut left = (self.rng.within(0..most) as usize).min(UNDER_WAY - out.len());
+        let mut left = (self.rng.within(0..most) as usize).min(MAX_IN_FLIGHT - out.len());
         while left > 0 && !self.stream.outgoing().is_empty() {
             let piece = self.stream.outgoing();
             let piece = &piece[..piece.len().min(left)];

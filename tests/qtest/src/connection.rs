@@ -1,16 +1,16 @@
-//! A connection to QEMU on which a line is answered by a line.
+//! A line-based connection to QEMU: qtest or monitor.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How long QEMU may take to start, and to answer.
+/// Time limit for QEMU's start and for its answers.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Connection(BufReader<UnixStream>);
 
-/// Takes QEMU's connection.
+/// Accepts QEMU's connection.
 pub fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<Connection> {
     listener.set_nonblocking(true)?;
     let deadline = Instant::now() + PATIENCE;
@@ -31,7 +31,7 @@ pub fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<Connection> {
 }
 
 impl Connection {
-    /// The next line.
+    /// Reads the next line.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         match self.0.read_line(&mut line)? {
@@ -40,7 +40,7 @@ impl Connection {
         }
     }
 
-    /// Says a line and returns the answer, of which events and interrupts that are told are none.
+    /// Sends a line and returns the answer. Skips reports of events and interrupts.
     pub fn ask(&mut self, line: &str) -> Result<String> {
         writeln!(self.0.get_mut(), "{line}")?;
         loop {
@@ -57,7 +57,7 @@ impl Connection {
         }
     }
 
-    /// Likewise, where the answer is a number.
+    /// Sends a line and returns the number in the answer.
     pub fn number(&mut self, line: &str) -> Result<u64> {
         let answer = self.ask(line)?;
         let digits = answer.trim().trim_start_matches("OK 0x");

@@ -1,9 +1,9 @@
-//! A machine of QEMU in which no processor runs: its memory is mapped here, its registers are reached by the qtest
-//! protocol (QEMU: docs/devel/testing/qtest.rst), and our drivers work with its devices from this process. QEMU's device
-//! models were written by others.
+//! A QEMU machine without a running processor: Isthmus' drivers use its devices from this process. The machine's memory
+//! is mapped here, and registers are accessed by the qtest protocol (QEMU: docs/devel/testing/qtest.rst). QEMU's device
+//! models are independent of this project.
 //!
-//! Messages of interrupts go to a word of memory, which [`Machine::take_interrupts`] looks at. QEMU's virtual clock
-//! stands still but for [`Machine::pass`].
+//! Interrupt messages go to a word of memory, which [`Machine::take_interrupts`] polls. Only [`Machine::pass`] and the
+//! machine's clock advance QEMU's virtual time.
 
 mod connection;
 
@@ -22,15 +22,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Bytes of memory, and where the part that is used begins.
+/// Bytes of memory, and the offset of the used part.
 const MEMORY: usize = 64 << 20;
 const FIRST: usize = 1 << 20;
-/// Where BARs are placed, in the order of their numbers.
+/// Address of the first BAR.
 const BARS: u32 = 0xe000_0000;
 
 type Shared = Arc<Mutex<Connection>>;
 
-/// The machine. QEMU ends with it.
+/// The machine. Dropping it ends QEMU.
 pub struct Machine {
     qemu: Child,
     connection: Shared,
@@ -43,7 +43,7 @@ pub struct Machine {
     directory: TempDir,
 }
 
-/// A machine (q35) with this network interface, which `qemu` starts: `-device` without what follows the model.
+/// Starts a machine (q35) with this network interface by `qemu`. `model` is the model name of `-device`.
 pub fn with_nic(mut qemu: Command, model: &str) -> std::io::Result<Machine> {
     let directory = tempfile::Builder::new().prefix("isthmus-qtest-").tempdir()?;
     let path = |name: &str| directory.path().join(name);
@@ -74,13 +74,13 @@ pub fn with_nic(mut qemu: Command, model: &str) -> std::io::Result<Machine> {
     let mut monitor = monitor?;
     monitor.line()?;
     monitor.ask("{\"execute\":\"qmp_capabilities\"}")?;
-    // SAFETY: the kernel chooses the place, so that nothing of ours is mapped over.
+    // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
     let start = unsafe {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         mmap(std::ptr::null_mut(), MEMORY, access, MapFlags::SHARED, &file, 0)
     }?;
     let start = NonNull::new(start.cast::<u8>()).ok_or(std::io::ErrorKind::OutOfMemory)?;
-    // SAFETY: the mapping is never taken away, and no reference to it is ever made.
+    // SAFETY: the mapping is never removed, and no reference to it is ever made.
     let memory = unsafe { Window::from_raw(start, 0, MEMORY) };
     let usable = memory.slice(FIRST, MEMORY - FIRST).ok_or(std::io::ErrorKind::OutOfMemory)?;
     let mut arena = Arena::new(usable);
@@ -92,7 +92,7 @@ pub fn with_nic(mut qemu: Command, model: &str) -> std::io::Result<Machine> {
 }
 
 impl Machine {
-    /// What our inventory finds, after BARs were placed as firmware does it.
+    /// Assigns addresses to BARs as firmware does, and runs the inventory of drivers.
     pub fn find(&self) -> Inventory {
         let access: &'static Access = Box::leak(Box::new(Access(self.connection.clone())));
         let mut next = BARS;
@@ -104,19 +104,19 @@ impl Machine {
         inventory
     }
 
-    /// So much time passes for devices; what time it is then.
+    /// Advances the devices' time, and returns it.
     pub fn pass(&self, time: Duration) -> Instant {
         let answer = with(&self.connection, |c| c.ask(&format!("clock_step {}", time.as_nanos())));
         let nanos = answer.trim_start_matches("OK ").trim().parse().unwrap_or(0);
         Instant::from_nanos(nanos)
     }
 
-    /// The machine's clock: a millisecond passes by each look.
+    /// The machine's clock. Each read advances it by a millisecond.
     pub fn clock(&self) -> impl Clock + use<> {
         QemuClock(self.connection.clone())
     }
 
-    /// Plugs the cable in, or out.
+    /// Plugs the cable in, or unplugs it.
     pub fn set_link(&mut self, up: bool) {
         let arguments = format!("{{\"name\":\"net0\",\"up\":{up}}}");
         let command = format!("{{\"execute\":\"set_link\",\"arguments\":{arguments}}}");
@@ -131,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// The next frame from it, if one comes soon.
+    /// Receives the next frame from the interface, if one comes soon.
     pub fn receive(&self) -> Option<Vec<u8>> {
         let mut frame = vec![0; 1 << 14];
         for _ in 0..5000 {
@@ -144,7 +144,7 @@ impl Machine {
         None
     }
 
-    /// Counts interrupts whose messages came; several at a time count once.
+    /// Counts an interrupt if messages have arrived since the last call. Several messages count once.
     pub fn take_interrupts(&self) {
         if self.messages.load32(0) != 0 {
             self.messages.store32(0, 0);
@@ -155,7 +155,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Fails only when it is gone already.
+        // Fails only if QEMU has already ended.
         _ = self.qemu.kill();
         _ = self.qemu.wait();
     }
@@ -166,9 +166,9 @@ fn with<T>(connection: &Shared, work: impl FnOnce(&mut Connection) -> std::io::R
     work(&mut connection).expect("QEMU answers")
 }
 
-/// Gives all memory BARs of a function addresses, from `next` on.
+/// Assigns addresses from `next` on to all memory BARs of a function.
 fn place_bars(access: &Access, address: PciAddress, next: &mut u32) {
-    // SAFETY: of a function whose BARs nobody uses yet.
+    // SAFETY: no driver uses the function's BARs yet.
     let (read, write) =
         unsafe { (|at| access.read(address, at), |at, value| access.write(address, at, value)) };
     if read(0) == u32::MAX || read(0x0c) >> 16 & 0x7f != 0 {
@@ -190,7 +190,8 @@ fn place_bars(access: &Access, address: PciAddress, next: &mut u32) {
     }
 }
 
-// SAFETY: QEMU's models write to memory by copies, where they were told to; no reference to it is held.
+// SAFETY: QEMU's models write to memory by copies, at the addresses that drivers have programmed. They hold no
+// reference.
 unsafe impl Platform for Machine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         Some(Box::new(Mapped { connection: self.connection.clone(), address, len }))
@@ -201,7 +202,7 @@ unsafe impl Platform for Machine {
     }
 
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
-        // SAFETY: a word of memory that was set aside for it.
+        // SAFETY: the address is a word of memory that is reserved for interrupt messages.
         Some(unsafe { Interrupt::new(self.messages.bus_address(), 0x55, self.raised) })
     }
 

@@ -1,4 +1,4 @@
-//! The drivers of network cards on QEMU's models of them.
+//! The drivers of network cards on QEMU's models.
 
 use drivers::hal::{Packet, Platform, Port, Window};
 use drivers::registry::Class;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 
-/// Each story, on each card.
+/// Defines each test for each card.
 macro_rules! on_each_card {
     ($($story:ident),* $(,)?) => {
         on_each_card!(@ e1000e, $($story),*);
@@ -29,15 +29,15 @@ macro_rules! on_each_card {
 }
 
 on_each_card!(
-    frames_of_many_lengths_come_and_go,
-    jumbo_frames_come_and_go_around_the_rings,
-    payload_is_sent_from_where_it_lies,
-    links_are_seen_to_go_and_come,
-    interrupts_come_when_asked_for,
-    what_is_for_others_does_not_come,
+    frames_of_many_lengths_pass_both_ways,
+    jumbo_frames_pass_both_ways_around_the_rings,
+    payload_is_sent_without_a_copy,
+    link_changes_are_noticed,
+    interrupts_are_raised_when_armed,
+    frames_for_other_stations_are_filtered,
 );
 
-/// The QEMU that `./isthmus test` unpacks: the host's may not have all cards, nor qtest.
+/// The QEMU that `./isthmus test` unpacks. The host's QEMU may lack some cards, or qtest.
 fn qemu() -> Command {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/qemu-vfio-user");
     let libraries = tree.join("usr/lib/x86_64-linux-gnu");
@@ -52,7 +52,7 @@ fn qemu() -> Command {
 }
 
 struct Bench {
-    /// Stopped before its machine ends.
+    /// Dropped before the machine.
     port: Box<dyn Port + Send>,
     machine: Machine,
 }
@@ -70,7 +70,7 @@ fn open(model: &str, mtu: u16) -> Bench {
     bench
 }
 
-/// A frame from somebody, to us.
+/// A frame from another station to the port.
 fn frame(n: usize, len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect();
     frame[..6].copy_from_slice(&MAC);
@@ -91,7 +91,7 @@ impl Bench {
         panic!("the link is not {}", if up { "up" } else { "down" });
     }
 
-    /// The next frame that is received, if one comes soon.
+    /// Receives the next frame, if one comes soon.
     fn received(&mut self) -> Option<Vec<u8>> {
         for _ in 0..5000 {
             let mut got = None;
@@ -108,7 +108,7 @@ impl Bench {
         None
     }
 
-    fn there_and_back(&mut self, one: &[u8]) {
+    fn pass_both_ways(&mut self, one: &[u8]) {
         self.machine.send(one);
         assert!(self.received().as_deref() == Some(one), "{} bytes in", one.len());
         self.port.transmit(&Packet { header: one, payload: &[], trailer: &[] }).expect("room");
@@ -123,25 +123,25 @@ impl Bench {
     }
 }
 
-fn frames_of_many_lengths_come_and_go(model: &str) {
+fn frames_of_many_lengths_pass_both_ways(model: &str) {
     let mut bench = open(model, 1500);
     assert_eq!(bench.port.mtu(), 1500);
     for n in 0..2500 {
-        bench.there_and_back(&frame(n, 60 + n * 37 % (1514 - 60 + 1)));
+        bench.pass_both_ways(&frame(n, 60 + n * 37 % (1514 - 60 + 1)));
     }
     bench.check();
 }
 
-fn jumbo_frames_come_and_go_around_the_rings(model: &str) {
+fn jumbo_frames_pass_both_ways_around_the_rings(model: &str) {
     let mut bench = open(model, 9000);
     assert_eq!(bench.port.mtu(), 9000);
     for n in 0..1200 {
-        bench.there_and_back(&frame(n, 1500 + n * 37 % (9014 - 1500 + 1)));
+        bench.pass_both_ways(&frame(n, 1500 + n * 37 % (9014 - 1500 + 1)));
     }
     bench.check();
 }
 
-fn payload_is_sent_from_where_it_lies(model: &str) {
+fn payload_is_sent_without_a_copy(model: &str) {
     let mut bench = open(model, 9000);
     let lengths = [1, 300, 4096, 1000];
     let windows: Vec<Window> = (lengths.iter().enumerate())
@@ -169,19 +169,19 @@ fn payload_is_sent_from_where_it_lies(model: &str) {
     bench.check();
 }
 
-fn links_are_seen_to_go_and_come(model: &str) {
+fn link_changes_are_noticed(model: &str) {
     let mut bench = open(model, 1500);
     for n in 0..3 {
         bench.machine.set_link(false);
         bench.wait_for_link(false);
         bench.machine.set_link(true);
         bench.wait_for_link(true);
-        bench.there_and_back(&frame(n, 100));
+        bench.pass_both_ways(&frame(n, 100));
     }
     bench.check();
 }
 
-fn interrupts_come_when_asked_for(model: &str) {
+fn interrupts_are_raised_when_armed(model: &str) {
     let mut bench = open(model, 1500);
     assert!(bench.port.wakes());
     let raised = |bench: &Bench| {
@@ -189,12 +189,12 @@ fn interrupts_come_when_asked_for(model: &str) {
         bench.port.counters().interrupts
     };
     for n in 0..50 {
-        bench.there_and_back(&frame(n, 60 + n));
+        bench.pass_both_ways(&frame(n, 60 + n));
     }
-    assert_eq!(raised(&bench), 0, "nobody asked");
+    assert_eq!(raised(&bench), 0, "not armed");
     for n in 0..20 {
         bench.port.set_interrupts(true);
-        // One that was noted before ends the halt at once; the next does not.
+        // An interrupt that is pending from before ends the first halt at once, not the next.
         bench.machine.pass(Duration::from_millis(1));
         let before = raised(&bench);
         assert!(!bench.port.pending());
@@ -213,8 +213,8 @@ fn interrupts_come_when_asked_for(model: &str) {
     bench.check();
 }
 
-/// Own address, broadcast and multicast come; what is for another does not.
-fn what_is_for_others_does_not_come(model: &str) {
+/// Frames to the own address, broadcast and multicast are received, frames to other stations are not.
+fn frames_for_other_stations_are_filtered(model: &str) {
     let mut bench = open(model, 1500);
     for n in 0..20 {
         let mut other = frame(n, 100);

@@ -1,7 +1,7 @@
-//! The halt of a loop, and work that comes from another core: no wake-up is lost.
+//! Checks that a halting loop loses no wake-up for work from another core.
 //!
-//! The waker is the appliance's (`appliance/src/gateway/loop_waker.rs`), with loom's atomics. The loops are as in
-//! `gateway/worker.rs` and `gateway/mod.rs`: say that it halts, look, halt.
+//! The waker is the appliance's (`appliance/src/gateway/loop_waker.rs`), with loom's atomics. The loops follow
+//! `gateway/worker.rs` and `gateway/mod.rs`: announce the halt, check for work, halt.
 
 use crate::machine::Ipi;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use loom::sync::atomic as atomics;
 #[path = "../../../appliance/src/gateway/loop_waker.rs"]
 mod loop_waker;
 
-/// A core that halts with interrupts held back: one that has come ends the next halt at once.
+/// A core that halts with interrupts disabled: a pending interrupt ends the next halt at once.
 #[derive(Default)]
 struct Core {
     pending: Mutex<bool>,
@@ -22,7 +22,7 @@ struct Core {
 }
 
 impl Core {
-    /// Until an interrupt comes. There is no deadline: a wake-up that is lost is a deadlock.
+    /// Halts until an interrupt. There is no deadline, so a lost wake-up is a deadlock.
     fn halt(&self) {
         let mut pending = self.pending.lock().unwrap();
         while !*pending {
@@ -31,7 +31,7 @@ impl Core {
         *pending = false;
     }
 
-    /// A deadline has ended the halt, and an interrupt that came in the same moment with it.
+    /// Ends the halt by a deadline, and consumes an interrupt of the same moment.
     fn expire(&self) {
         *self.pending.lock().unwrap() = false;
     }
@@ -46,8 +46,8 @@ impl Ipi for Interrupt {
     }
 }
 
-/// What is between two loops: the index of a ring, and a word that is told beside it (the state of a link), for which
-/// nobody looks before a halt.
+/// Shared state of two loops: the index of a ring, and a flag beside it (the link state), which a loop does not check
+/// before a halt.
 #[derive(Default)]
 struct Between {
     filled: AtomicUsize,
@@ -55,7 +55,7 @@ struct Between {
 }
 
 impl Between {
-    /// As `rtrb` does it: one thread fills a ring.
+    /// Fills a ring from one thread, as `rtrb` does.
     fn push(&self, filled: usize) {
         self.filled.store(filled, Ordering::Release);
     }
@@ -71,15 +71,15 @@ fn setting() -> (Arc<Core>, LoopWaker, Arc<Between>) {
     (core, waker, Arc::new(Between::default()))
 }
 
-/// Tries every order of steps with at most three changes of thread that none of them had to make.
+/// Tries all orders of steps with at most three preemptions.
 pub fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(run);
 }
 
-/// A worker's halt (`worker.rs`).
-pub fn a_loop_hears_of_each_thing_that_another_gives_it() {
+/// The halt of a worker's loop (`worker.rs`).
+pub fn loop_is_woken_for_each_item_of_another() {
     model(|| {
         let (core, waker, between) = setting();
         let (bell, ring) = (waker.clone(), between.clone());
@@ -101,8 +101,8 @@ pub fn a_loop_hears_of_each_thing_that_another_gives_it() {
     });
 }
 
-/// Two loops have something for a third, each in a ring of its own.
-pub fn a_loop_hears_of_two_others() {
+/// Two loops fill a ring each for a third loop.
+pub fn loop_is_woken_by_two_others() {
     model(|| {
         let (core, waker, first) = setting();
         let second = Arc::new(Between::default());
@@ -126,9 +126,9 @@ pub fn a_loop_hears_of_two_others() {
     });
 }
 
-/// The first loop's halt (`mod.rs`), which goes on halting when a deadline has come with which there is nothing to
-/// do. In that moment the other loop tells of its link, for which nobody looks; then a frame comes.
-pub fn a_loop_that_goes_on_halting_hears_of_what_comes_then() {
+/// The halt of the first loop (`mod.rs`), which continues after a deadline without work. In that moment the other loop
+/// sets its link flag, which is not checked. Then a frame arrives.
+pub fn loop_that_continues_a_halt_is_woken_by_later_work() {
     model(|| {
         let (core, waker, between) = setting();
         let (bell, ring) = (waker.clone(), between.clone());

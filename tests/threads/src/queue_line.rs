@@ -1,8 +1,8 @@
-//! Who touches the rings of a drive's queue that the loop of another core has: that loop, while the controller knows
-//! nothing of them, or the controller, and never both.
+//! Accesses to the rings of a drive's queue of another core: that core's loop while the controller does not have the
+//! rings, or the controller, but never both.
 //!
-//! The line between the two is the driver's (`drivers/src/block/nvme/line.rs`), with loom's atomics. The user heeds it as
-//! `core_queue.rs` does, the owner says what `life.rs` and `lines.rs` say.
+//! The `Line` between the two is the driver's (`drivers/src/block/nvme/line.rs`), with loom's atomics. The user follows
+//! it as `core_queue.rs` does. The owner sets it as `life.rs` and `lines.rs` do.
 
 use crate::model::model;
 use line::{Line, Said, Word};
@@ -15,55 +15,55 @@ use loom::thread;
 #[expect(dead_code, reason = "the driver uses all of it")]
 mod line;
 
-/// The rings, and the line.
+/// The rings and the line.
 struct Shared {
     line: Line,
-    /// Which epoch the rings are as new for.
+    /// The epoch for which the rings were initialised.
     rings: UnsafeCell<u32>,
 }
 
-// SAFETY: who touches the rings when is what is tried here; loom reports it if two do at once.
+// SAFETY: the test checks the accesses to the rings: loom reports two at the same time.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
 
-/// The loop of the other core takes turns until the drive is gone, and makes its rings anew when it is told to.
+/// The loop of the other core: runs until the drive is gone, and initialises its rings after each reset.
 fn user(shared: &Shared) {
-    let (mut heard, mut ready) = (Word::new(1, Said::Made), 1);
-    while heard.said() != Said::Gone {
+    let (mut seen, mut ready) = (Word::new(1, Said::Made), 1);
+    while seen.said() != Said::Gone {
         let word = shared.line.word();
-        if word == heard {
+        if word == seen {
             thread::yield_now();
             continue;
         }
-        heard = word;
-        if heard.said() == Said::Quiet && heard.epoch() != ready {
-            ready = heard.epoch();
+        seen = word;
+        if seen.said() == Said::Quiet && seen.epoch() != ready {
+            ready = seen.epoch();
             shared.rings.with_mut(|rings| {
-                // SAFETY: loom looks whether anybody else has them.
+                // SAFETY: loom checks for accesses by another thread.
                 unsafe { *rings = ready };
             });
             shared.line.set_ready(ready);
         }
-        if heard.said() == Said::Made {
-            assert_eq!(heard.epoch(), ready, "the controller has rings that are not as new");
+        if seen.said() == Said::Made {
+            assert_eq!(seen.epoch(), ready, "the controller has rings that were not initialised");
         }
     }
-    // The controller reaches no memory any more: whatever comes to lie there now is another's.
+    // The controller no longer accesses memory, so the rings' memory may have another use.
     // SAFETY: as above.
     shared.rings.with_mut(|rings| unsafe { *rings = 0 });
 }
 
-/// The controller writes to the rings that it has.
+/// The controller accesses its rings.
 fn controller_works(shared: &Shared, epoch: u32) {
     shared.rings.with_mut(|rings| {
         // SAFETY: as above.
-        assert_eq!(unsafe { *rings }, epoch, "rings of before a reset");
+        assert_eq!(unsafe { *rings }, epoch, "rings from before a reset");
     });
 }
 
-/// A drive that is reset twice, and gone at last; the user may be late for either reset, or for both.
-pub fn a_ring_is_the_loops_or_the_controllers() {
+/// The drive is reset twice, and then removed. The user may be late for either reset, or for both.
+pub fn ring_is_accessed_by_the_loop_or_the_controller() {
     model(|| {
         let line = Line::new(1, core::iter::empty(), Box::new(|| ()), crate::hal::Interrupt);
         line.say(1, Said::Made);

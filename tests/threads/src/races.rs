@@ -1,5 +1,4 @@
-//! Threads that use what loops and machines have in common: for ThreadSanitizer, which reports accesses that nothing
-//! orders.
+//! Threads that use the shared state of loops, for ThreadSanitizer, which reports unsynchronized accesses.
 
 use crate::machine::Ipi;
 use core::sync::atomic as atomics;
@@ -16,7 +15,7 @@ mod loop_waker;
 
 const ROUNDS: usize = 2_000;
 
-/// A thread that parks in place of a core that halts.
+/// A parked thread in place of a halted core.
 struct Parked(Thread);
 
 impl Ipi for Parked {
@@ -25,7 +24,7 @@ impl Ipi for Parked {
     }
 }
 
-/// Frames from one loop to another, which halts when it has none.
+/// One loop hands frames to another, which halts when it has none.
 pub fn frames_are_handed_over_and_the_loop_is_woken() {
     let waker = LoopWaker::new(Box::new(Parked(thread::current())));
     let (mut sender, mut receiver) = frame_ring(4096);

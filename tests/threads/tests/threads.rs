@@ -1,25 +1,25 @@
-//! Loops that halt, and memory that several use.
+//! Tests of halting loops and of shared memory.
 
 use threads::{model, queue_line, races};
 
 #[test]
-fn a_loop_hears_of_each_thing_that_another_gives_it() {
-    model::a_loop_hears_of_each_thing_that_another_gives_it();
+fn loop_is_woken_for_each_item_of_another() {
+    model::loop_is_woken_for_each_item_of_another();
 }
 
 #[test]
-fn a_loop_hears_of_two_others() {
-    model::a_loop_hears_of_two_others();
+fn loop_is_woken_by_two_others() {
+    model::loop_is_woken_by_two_others();
 }
 
 #[test]
-fn a_loop_that_goes_on_halting_hears_of_what_comes_then() {
-    model::a_loop_that_goes_on_halting_hears_of_what_comes_then();
+fn loop_that_continues_a_halt_is_woken_by_later_work() {
+    model::loop_that_continues_a_halt_is_woken_by_later_work();
 }
 
 #[test]
-fn a_ring_is_the_loops_or_the_controllers() {
-    queue_line::a_ring_is_the_loops_or_the_controllers();
+fn ring_is_accessed_by_the_loop_or_the_controller() {
+    queue_line::ring_is_accessed_by_the_loop_or_the_controller();
 }
 
 #[test]

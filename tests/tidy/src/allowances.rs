@@ -1,5 +1,5 @@
-//! Files and functions that were over their limit when the limit was set. They may shrink, and leave the table then;
-//! nothing is added.
+//! Files and functions that exceeded their limit when the limit was set. They may only shrink, and are removed from the
+//! table once they are within the limit. No entries are added.
 
 /// Files: path and lines.
 pub const FILES: &[(&str, usize)] = &[
@@ -45,18 +45,14 @@ pub const FUNCTIONS: &[(&str, &str, usize)] = &[
     ("tests/fuzz/src/storage/actions.rs", "act", 129),
     ("tests/interop/src/engines.rs", "round", 97),
     ("tests/interop/suites/captures.rs", "tshark_reads_what_was_captured", 87),
-    ("tests/interop/suites/rapidio/rules.rs", "story", 88),
+    ("tests/interop/suites/rapidio/rules.rs", "run_scenario", 88),
     ("tests/linx/tests/linx/peer.rs", "every_state_and_event", 93),
     ("tests/linx/tests/linx/tshark.rs", "over_riocm", 119),
     ("tests/linx/tests/linx/tshark.rs", "over_tcp", 81),
     ("tests/metal/suites/bad_registers.rs", "operate", 123),
-    (
-        "tests/metal/suites/nvme_chance.rs",
-        "what_was_acknowledged_as_durable_is_there_after_any_power_cut",
-        81,
-    ),
-    ("tests/metal/suites/nvme_chance.rs", "whatever_a_drive_does_each_request_ends_once", 83),
-    ("tests/metal/suites/nvme_queues.rs", "two_threads_and_a_drive_that_misbehaves", 114),
+    ("tests/metal/suites/nvme_chance.rs", "durable_writes_survive_any_power_cut", 81),
+    ("tests/metal/suites/nvme_chance.rs", "each_request_ends_once_with_any_fault_of_the_drive", 83),
+    ("tests/metal/suites/nvme_queues.rs", "two_threads_with_a_faulty_drive", 114),
     ("tests/models/server/src/main.rs", "main", 151),
     ("tests/models/src/mlx5/packet.rs", "decode_transport", 89),
     ("tests/models/src/mlx5/receive.rs", "receive_at", 102),
@@ -64,5 +60,5 @@ pub const FUNCTIONS: &[(&str, &str, usize)] = &[
     ("tests/sim/src/roce/post.rs", "post", 187),
 ];
 
-/// Opening comments of a shape that `openings.rs` finds.
+/// Maximum number of opening comments that `openings.rs` finds.
 pub const OPENINGS: usize = 290;

@@ -1,4 +1,4 @@
-//! Code that is kept although nothing uses it. `expect(dead_code, reason = …)` is allowed: the compiler tells when it
+//! Attributes that keep unused code. `expect(dead_code, reason = …)` is allowed, because the compiler reports when it
 //! is no longer needed.
 
 use crate::Finding;

@@ -1,15 +1,15 @@
-//! Fences of code in Markdown.
+//! Code fences in Markdown.
 
 use crate::Finding;
 
-/// What a line of a page is.
+/// Kind of a line of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// Prose.
     Text(&'a str),
     /// The beginning or the end of a block of code.
     Fence,
-    /// Within one.
+    /// A line of code within a block.
     Code,
 }
 
@@ -29,7 +29,7 @@ pub fn lines(text: &str) -> impl Iterator<Item = (usize, Line<'_>)> {
     })
 }
 
-/// Fences that do not close, and text behind one that does: a renderer takes such a line for code.
+/// Finds fences that do not close, and text after closing fences, because renderers treat such a line as code.
 pub fn check(page: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut opened = None;
@@ -40,7 +40,7 @@ pub fn check(page: &str, text: &str) -> Vec<Finding> {
             Some(_) => {
                 opened = None;
                 if !info.trim_matches('`').trim().is_empty() {
-                    findings.push(Finding::at(page, at + 1, "text behind a closing fence"));
+                    findings.push(Finding::at(page, at + 1, "text after a closing fence"));
                 }
             }
         }
@@ -59,9 +59,9 @@ mod tests {
     }
 
     #[test]
-    fn text_behind_a_fence_is_found() {
+    fn text_after_a_closing_fence_is_found() {
         let found = check("a.md", "```\nb\n``` c\n");
-        assert_eq!(found, [Finding::at("a.md", 3, "text behind a closing fence")]);
+        assert_eq!(found, [Finding::at("a.md", 3, "text after a closing fence")]);
     }
 
     #[test]

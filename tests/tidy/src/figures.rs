@@ -1,12 +1,12 @@
-//! README's figures, each of which `docs/figures.md` has too.
+//! The figures of README.md, each of which must be in `docs/figures.md`.
 
 use crate::Finding;
 use crate::links::without_code;
 
-/// The marks around README's figures.
+/// Marks around the figures of README.md.
 const MARKS: [&str; 2] = ["<!-- figures:begin -->", "<!-- figures:end -->"];
 
-/// Numbers between README's marks that are not in `figures`.
+/// Finds numbers between the marks of README.md that are not in `figures`.
 pub fn check(readme: &str, figures: &str) -> Vec<Finding> {
     let known: Vec<&str> = numbers(figures).collect();
     let mut findings = Vec::new();

@@ -3,21 +3,21 @@
 use crate::Finding;
 use crate::rust_text::{code_only, is_word};
 
-/// Lines that a function may have.
+/// Maximum lines of a function.
 pub const LINES: usize = 80;
 
 /// A function of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name, without its module and type.
+    /// Name, without module and type.
     pub name: String,
-    /// The line of `fn`, from 1.
+    /// Line number of `fn`, from 1.
     pub line: usize,
     /// Lines from `fn` to the closing brace.
     pub lines: usize,
 }
 
-/// The functions of a file that have a body.
+/// The functions with a body in a file.
 pub fn functions(text: &str) -> Vec<Function> {
     let code = code_only(text);
     let bytes = code.as_bytes();
@@ -26,7 +26,7 @@ pub fn functions(text: &str) -> Vec<Function> {
     begins.filter_map(|at| function(&code, at)).collect()
 }
 
-/// The function whose `fn` is at `at`; none where a type or a declaration is.
+/// The function whose `fn` is at `at`; None for a type or a declaration.
 fn function(code: &str, at: usize) -> Option<Function> {
     let bytes = code.as_bytes();
     let name: String = code[at + 3..]
@@ -68,7 +68,7 @@ fn count_lines(bytes: &[u8]) -> usize {
     bytes.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// Functions of more than [`LINES`] lines, or of more than their ceiling in `allowed`: file, name and lines.
+/// Finds functions of more than [`LINES`] lines, or of more than their ceiling in `allowed` (file, name, lines).
 pub fn check(path: &str, text: &str, allowed: &[(&str, &str, usize)]) -> Vec<Finding> {
     let functions = functions(text);
     let allowed = allowed.iter().filter(|(file, ..)| *file == path);

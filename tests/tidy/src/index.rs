@@ -1,8 +1,8 @@
-//! README's index of the manual.
+//! The index of the manual in README.md.
 
 use crate::Finding;
 
-/// Pages below `docs/` that README does not link.
+/// Finds pages below `docs/` that README.md does not link.
 pub fn check<'a>(readme: &str, pages: impl Iterator<Item = &'a str>) -> Vec<Finding> {
     let manual = pages.filter(|page| page.starts_with("docs/"));
     let missing = manual.filter(|page| {

@@ -2,10 +2,10 @@
 
 use crate::Finding;
 
-/// Lines that a source file may have.
+/// Maximum lines of a source file.
 pub const FILE: usize = 600;
 
-/// A page that has more than `lines` lines, and its lines of more than `characters`.
+/// Reports a page of more than `lines` lines, and its lines of more than `characters` characters.
 pub fn page(page: &str, text: &str, lines: usize, characters: usize) -> Vec<Finding> {
     let count = text.lines().count();
     let long =
@@ -18,7 +18,7 @@ pub fn page(page: &str, text: &str, lines: usize, characters: usize) -> Vec<Find
     long.into_iter().chain(wide).collect()
 }
 
-/// A source file of more than [`FILE`] lines, or of more than its ceiling in `allowed`.
+/// Reports a source file of more than [`FILE`] lines, or of more than its ceiling in `allowed`.
 pub fn file(path: &str, text: &str, allowed: &[(&str, usize)]) -> Option<Finding> {
     let count = text.lines().count();
     let ceiling = allowed.iter().find(|(name, _)| *name == path).map(|(_, ceiling)| *ceiling);

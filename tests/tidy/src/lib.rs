@@ -1,7 +1,7 @@
-//! Rules for the text of the tree, which no compiler checks. `suites/tidy.rs` holds the working tree to them.
+//! Rules for the text of the tree that no compiler checks. `suites/tidy.rs` applies them to the working tree.
 //!
-//! A check is a function from text to a list of [`Finding`]s. It reads no file, so that its unit tests show it a
-//! prepared mistake. Only [`Tree`] reads files.
+//! A check is a function from text to a list of [`Finding`]s. It reads no files, so that unit tests can pass prepared
+//! mistakes. Only [`Tree`] reads files.
 
 #![forbid(unsafe_code)]
 
@@ -27,9 +27,9 @@ pub use tree::Tree;
 pub struct Finding {
     /// The file, from the top of the tree.
     pub file: String,
-    /// Its line, from 1; 0 for the file as a whole.
+    /// Line number, from 1; 0 for the whole file.
     pub line: usize,
-    /// The rule and how it is broken.
+    /// The broken rule, and how it is broken.
     pub text: String,
 }
 

@@ -1,9 +1,9 @@
-//! Relative links of pages: the file has to be there, and the heading in it.
+//! Relative links of pages: the file must exist, and the heading in it.
 
 use crate::Finding;
 use crate::fences::{Line, lines};
 
-/// Relative links that lead nowhere. `exists` knows paths of the tree, `text_of` the text of a page.
+/// Finds dead relative links. `exists` checks a path of the tree, `text_of` returns the text of a page.
 pub fn check(
     page: &str,
     text: &str,
@@ -30,7 +30,7 @@ pub fn check(
     findings
 }
 
-/// The relative links of a page, with their lines.
+/// The relative links of a page, with their line numbers.
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut targets = Vec::new();
     for (number, line) in lines(text) {
@@ -48,12 +48,12 @@ fn targets(text: &str) -> Vec<(usize, String)> {
     targets
 }
 
-/// A line without what it has in backticks.
+/// A line without its text in backticks.
 pub(crate) fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("``")
 }
 
-/// A path relative to `page`, from the top of the tree; none if it leads out of it.
+/// Resolves a path relative to `page` to one from the top of the tree; None if it leaves the tree.
 fn resolve(page: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -67,7 +67,7 @@ fn resolve(page: &str, path: &str) -> Option<String> {
     Some(if parts.is_empty() { ".".into() } else { parts.join("/") })
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// The anchors of a page's headings, as GitHub generates them.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for (_, line) in lines(text) {

@@ -1,12 +1,12 @@
-//! Opening comments of files: the first sentence names the thing by a noun that the field has.
+//! Opening comments of files: the first sentence must name its subject by a noun of the field.
 
 use crate::Finding;
 
-/// Words of a first sentence that stand for an actor or a verb of the field.
+/// Words in a first sentence that replace an actor or a verb of the field.
 const WORDS: &[&str] =
     &["told", "heard", "heed", "heeds", "heeded", "nobody", "whoever", "somebody"];
 
-/// The shape that a file's opening comment has, if it is one to avoid.
+/// Reports an opening comment of a shape to avoid.
 pub fn check(path: &str, text: &str) -> Option<Finding> {
     let sentence = first_sentence(text)?;
     let mut words = sentence.split(|c: char| !c.is_alphanumeric());
@@ -17,7 +17,7 @@ pub fn check(path: &str, text: &str) -> Option<Finding> {
     Some(Finding::at(path, 1, format!("\"{word}\": name the actor and a verb: {sentence}")))
 }
 
-/// The first sentence of the comment that a file begins with.
+/// The first sentence of a file's opening comment.
 fn first_sentence(text: &str) -> Option<String> {
     let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
     let opening: Vec<&str> = lines.map(str::trim).take_while(|line| !line.is_empty()).collect();

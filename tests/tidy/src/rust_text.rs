@@ -1,6 +1,6 @@
-//! Rust source without what is not code.
+//! Rust source without comments and literals.
 
-/// The text with comments, strings and characters as spaces. Lines stay where they are.
+/// The text with comments, strings and characters replaced by spaces. Line numbers are unchanged.
 pub fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = bytes.to_vec();
@@ -22,7 +22,7 @@ pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
 }
 
-/// Bytes of the comment, string or character that `rest` begins with; 0 where it begins with code.
+/// Length of the comment, string or character at the start of `rest`; 0 for code.
 fn skipped(rest: &[u8], in_word: bool) -> usize {
     match rest {
         [b'/', b'/', ..] => rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len()),
@@ -61,7 +61,7 @@ fn string(rest: &[u8]) -> usize {
     rest.len().min(at + 1)
 }
 
-/// 0 where `r#` begins a raw identifier.
+/// Length of a raw string; 0 for a raw identifier (`r#`).
 fn raw_string(rest: &[u8]) -> usize {
     let hashes = rest[1..].iter().take_while(|&&byte| byte == b'#').count();
     if rest.get(1 + hashes) != Some(&b'"') {
@@ -74,14 +74,14 @@ fn raw_string(rest: &[u8]) -> usize {
     found.map_or(rest.len(), |at| begin + at + end.len())
 }
 
-/// 0 where the quote begins a lifetime.
+/// Length of a character literal; 0 for a lifetime.
 fn character(rest: &[u8]) -> usize {
     let end = match rest.get(1) {
         Some(b'\\') => rest.iter().skip(3).position(|&byte| byte == b'\'').map(|at| at + 3),
-        // A character of several bytes is at most four long.
+        // A multi-byte character has at most four bytes.
         Some(first) => {
-            let most = if first.is_ascii() { 2 } else { 5 };
-            (2..=most).find(|&at| rest.get(at) == Some(&b'\''))
+            let longest = if first.is_ascii() { 2 } else { 5 };
+            (2..=longest).find(|&at| rest.get(at) == Some(&b'\''))
         }
         None => None,
     };
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_code_becomes_spaces() {
+    fn comments_and_literals_become_spaces() {
         let cases = [
             ("a // b\nc", "a c"),
             ("a /* b /* c */ d */ e", "a e"),

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A working tree: its text files by path from its top.
+/// A working tree, with the paths of its files from its top.
 pub struct Tree {
     root: PathBuf,
     files: BTreeSet<String>,
 }
 
 impl Tree {
-    /// The tree that `ISTHMUS_TREE` names, else the one that this crate lies in.
+    /// The tree at `ISTHMUS_TREE`, or else the tree of this crate.
     pub fn here() -> Tree {
         match std::env::var_os("ISTHMUS_TREE") {
             Some(root) => Tree::open(Path::new(&root)),
@@ -19,7 +19,7 @@ impl Tree {
         }
     }
 
-    /// Lists the files below `root`, but for `target` and `.git`.
+    /// Lists the files below `root`, except `target` and `.git`.
     pub fn open(root: &Path) -> Tree {
         let mut tree = Tree { root: root.into(), files: BTreeSet::new() };
         tree.list("");
@@ -41,12 +41,12 @@ impl Tree {
         }
     }
 
-    /// Whether there is a file or directory of this path.
+    /// Whether a file or directory exists at this path.
     pub fn exists(&self, path: &str) -> bool {
         self.root.join(path).exists()
     }
 
-    /// A file's text; none where there is no such file.
+    /// A file's text; None if it does not exist.
     pub fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok()
     }

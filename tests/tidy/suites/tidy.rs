@@ -1,18 +1,18 @@
-//! The working tree is held to the rules of this crate.
+//! Applies the rules of this crate to the working tree.
 
 use tidy::{
     Finding, Tree, allowances, dead_code, fences, figures, functions, index, lengths, links,
     openings, status,
 };
 
-/// Fails with what was found, a line each.
+/// Fails with a line for each finding.
 fn expect_none(findings: impl IntoIterator<Item = Finding>) {
     let findings: Vec<String> = findings.into_iter().map(|finding| finding.to_string()).collect();
     assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
 }
 
 fn readme(tree: &Tree) -> String {
-    tree.text("README.md").expect("there is a README.md")
+    tree.text("README.md").expect("README.md exists")
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn status_names_suites() {
     let tree = Tree::here();
     let page = "docs/status.md";
     let Some(text) = tree.text(page) else { return println!("there is no {page}") };
-    let table = tree.text("launch/src/test/suites.rs").expect("there is a table of suites");
+    let table = tree.text("launch/src/test/suites.rs").expect("the table of suites exists");
     let suites = status::suites(&table);
-    assert!(suites.len() > 50, "the table of suites is read wrongly: {suites:?}");
+    assert!(suites.len() > 50, "too few suites in the table: {suites:?}");
     expect_none(status::check(page, &text, &suites));
     expect_none(lengths::page(page, &text, status::LINES, usize::MAX));
 }
@@ -90,7 +90,7 @@ fn readme_is_short() {
 #[test]
 fn architecture_is_short() {
     let page = "ARCHITECTURE.md";
-    let text = Tree::here().text(page).expect("there is an ARCHITECTURE.md");
+    let text = Tree::here().text(page).expect("ARCHITECTURE.md exists");
     expect_none(lengths::page(page, &text, 250, usize::MAX));
 }
 
@@ -101,8 +101,5 @@ fn opening_comments_name_things() {
     let found: Vec<String> = found.map(|finding| finding.to_string()).collect();
     let (count, ceiling) = (found.len(), allowances::OPENINGS);
     let list = found.join("\n");
-    assert!(
-        count <= ceiling,
-        "\n{list}\n{count} opening comments of these shapes, at most {ceiling}"
-    );
+    assert!(count <= ceiling, "\n{list}\n{count} such opening comments, at most {ceiling}");
 }

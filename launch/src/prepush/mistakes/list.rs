@@ -113,7 +113,7 @@ fn tidy_pages() -> Vec<Mistake> {
             "tidy",
             "text follows a closing fence",
             [added("docs/run.md", "\n```\nplanted\n``` text\n")],
-            "text behind a closing fence",
+            "text after a closing fence",
         ),
         readme("README has a line of 701 characters", &"x".repeat(701), "701 characters, at most"),
         lines("README.md", "README has 1234 lines"),
@@ -123,7 +123,7 @@ fn tidy_pages() -> Vec<Mistake> {
             "tidy",
             "docs/status.md names no suite",
             [added("docs/status.md", "\n* x (stock: `planted`)\n")],
-            "`planted` is no suite",
+            "`planted` is not a suite",
         ),
         mistake(
             "tidy",

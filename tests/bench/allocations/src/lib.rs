@@ -1,4 +1,4 @@
-//! An allocator that counts: for programs that say what they allocate.
+//! A counting allocator, for programs that report their allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,19 +9,18 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 /// The system's allocator, with counters.
 pub struct Counting;
 
-// SAFETY: every call is passed on to the system's allocator unchanged; counting touches no memory
-// but two atomics.
+// SAFETY: every call is passed on to the system's allocator unchanged; counting accesses only two atomics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same there.
+        // SAFETY: the caller upholds the contract of `alloc`, which is that of `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`, which is the same there.
+        // SAFETY: the caller upholds the contract of `dealloc`, which is that of `System.dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -31,7 +30,7 @@ pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// Bytes that are allocated now.
+/// Bytes allocated now.
 pub fn bytes() -> u64 {
     BYTES.load(Ordering::Relaxed)
 }

@@ -1,49 +1,49 @@
 //! A figure: its key, its meaning, its unit, and its bar.
 
-/// The figures of one suite, and the conditions under which all of them are measured.
+/// The figures of one suite, and the conditions of their measurement.
 pub struct Suite {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What the page says above the table.
+    /// Text of the page above the table.
     pub conditions: &'static str,
-    /// In the order of the page.
+    /// The figures in the order of the page.
     pub figures: &'static [Figure],
 }
 
-/// What is measured.
+/// A measured figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
     /// Its name in JSON, unique within its suite.
     pub key: &'static str,
-    /// Of the values of Linux and of Isthmus; a ratio itself has none.
+    /// Unit of the values of Linux and Isthmus; a ratio itself has no unit.
     pub unit: &'static str,
-    /// What it is, in words that need no other row.
+    /// Meaning, understandable without other rows.
     pub meaning: &'static str,
-    /// What it is held against.
+    /// Its limit.
     pub bar: Bar,
-    /// Whether it is a ratio, and of what.
+    /// Whether it is a ratio, and to which divisor.
     pub of: Of,
 }
 
-/// What a figure is held against.
+/// Limit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bar {
-    /// It must not be exceeded.
+    /// Upper limit.
     AtMost(f64),
-    /// It must be reached.
+    /// Lower limit.
     AtLeast(f64),
-    /// It is reported only.
+    /// No limit: the figure is only reported.
     None,
 }
 
-/// How a figure is made from what was measured.
+/// How a figure is computed from the measured values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// It is the value of Isthmus.
+    /// The value of Isthmus.
     Isthmus,
-    /// It is the value of Isthmus divided by that of Linux in the same run.
+    /// The value of Isthmus divided by that of Linux in the same run.
     Linux,
-    /// It is the value of Isthmus divided by another, which the meaning names.
+    /// The value of Isthmus divided by another one, which the meaning names.
     Other,
 }
 
@@ -55,7 +55,7 @@ impl Suite {
 }
 
 impl Bar {
-    /// Whether a value holds it.
+    /// Whether a value is within the limit.
     pub fn holds(self, value: f64) -> bool {
         match self {
             Bar::AtMost(bar) => value <= bar,
@@ -64,7 +64,7 @@ impl Bar {
         }
     }
 
-    /// Its number.
+    /// Number of the limit.
     pub fn number(self) -> Option<f64> {
         match self {
             Bar::AtMost(bar) | Bar::AtLeast(bar) => Some(bar),
@@ -72,7 +72,7 @@ impl Bar {
         }
     }
 
-    /// Which side of it is good, as JSON has it.
+    /// Direction of the limit, as in JSON.
     pub fn direction(self) -> Option<&'static str> {
         match self {
             Bar::AtMost(_) => Some("at most"),
@@ -92,7 +92,7 @@ impl Figure {
         Figure { key, unit, meaning, bar: Bar::None, of: Of::Isthmus }
     }
 
-    /// A ratio by Linux in the same run, without a bar.
+    /// A ratio to Linux in the same run, without a bar.
     pub(crate) const fn by_linux(
         key: &'static str,
         unit: &'static str,
@@ -101,7 +101,7 @@ impl Figure {
         Figure { key, unit, meaning, bar: Bar::None, of: Of::Linux }
     }
 
-    /// A ratio by something else, without a bar.
+    /// A ratio to another value, without a bar.
     pub(crate) const fn ratio(
         key: &'static str,
         unit: &'static str,
@@ -110,12 +110,12 @@ impl Figure {
         Figure { key, unit, meaning, bar: Bar::None, of: Of::Other }
     }
 
-    /// With a bar that it must not exceed.
+    /// With an upper limit.
     pub(crate) const fn at_most(self, bar: f64) -> Figure {
         Figure { bar: Bar::AtMost(bar), ..self }
     }
 
-    /// With a bar that it must reach.
+    /// With a lower limit.
     pub(crate) const fn at_least(self, bar: f64) -> Figure {
         Figure { bar: Bar::AtLeast(bar), ..self }
     }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_has_a_good_side() {
+    fn bar_accepts_values_on_its_good_side() {
         assert!(Bar::AtMost(2.0).holds(2.0) && !Bar::AtMost(2.0).holds(2.1));
         assert!(Bar::AtLeast(2.0).holds(2.0) && !Bar::AtLeast(2.0).holds(1.9));
         assert!(Bar::None.holds(f64::MAX));

@@ -1,5 +1,5 @@
-//! The figures of `./isthmus bench`: what each means, the bar that it has to hold, and the values that were recorded
-//! in `docs/figures.json`, with `docs/figures.md`, the pictures and a part of the README rendered from these.
+//! The figures of `./isthmus bench`: their meanings, their bars, and the values recorded in `docs/figures.json`.
+//! `docs/figures.md`, the pictures and a part of the README are rendered from these.
 
 mod figure;
 pub mod number;
@@ -16,7 +16,7 @@ pub use recorded::{Measured, Recorded};
 pub use render::{Rendered, render};
 pub use suites::SUITES;
 
-/// The suite of a name.
+/// The suite with this name.
 pub fn suite(name: &str) -> Option<&'static Suite> {
     SUITES.iter().copied().find(|suite| suite.name == name)
 }

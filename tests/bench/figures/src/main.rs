@@ -1,5 +1,5 @@
-//! `figures REPORT…`: records the reports `SUITE.json` of these paths in `docs/figures.json`, and renders what is made
-//! of that.
+//! `figures REPORT…`: records the reports `SUITE.json` at these paths in `docs/figures.json`, and renders the pages
+//! from it.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 
 fn run(reports: impl Iterator<Item = std::path::PathBuf>) -> Result<()> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."));
-    let root = root.canonicalize().context("the checkout is gone")?;
+    let root = root.canonicalize().context("the checkout no longer exists")?;
     let record = root.join("docs/figures.json");
     let mut recorded = Recorded::read(&record)?;
     for report in reports {
@@ -37,7 +37,7 @@ fn run(reports: impl Iterator<Item = std::path::PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file, unless it is as it has to be.
+/// Writes a file, unless it has this text already.
 fn write(path: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(path).is_ok_and(|present| present == text) {
         return Ok(());

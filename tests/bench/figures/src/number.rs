@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Formatting of numbers for people.
 
-/// With thousands separated, or with three decimals when small and not whole.
+/// Formats a number with separated thousands, or with three decimals if it is small and not whole.
 pub fn shown(value: f64) -> String {
     if value.fract() != 0.0 && value < 100.0 {
         return format!("{value:.3}");
@@ -17,7 +17,7 @@ pub fn shown(value: f64) -> String {
     grouped
 }
 
-/// A bar: as [`shown`], without zeroes at the end.
+/// Formats a bar as [`shown`], without trailing zeroes.
 pub fn bar(value: f64) -> String {
     let text = shown(value);
     match text.contains('.') {
@@ -26,7 +26,7 @@ pub fn bar(value: f64) -> String {
     }
 }
 
-/// With the digits that a record keeps: whole from a hundred on, else four digits behind the point.
+/// Rounds a number for the record: to a whole number from a hundred on, else to four decimals.
 pub fn recorded(value: f64) -> f64 {
     match value.abs() >= 100.0 {
         true => value.round(),
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_have_no_zeroes_at_the_end() {
+    fn bars_have_no_trailing_zeroes() {
         assert_eq!(
             [0.12, 0.105, 1.0, 100.0, 2_130.0].map(bar),
             ["0.12", "0.105", "1", "100", "2,130"]
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn records_keep_what_is_read() {
+    fn recorded_numbers_are_rounded() {
         assert_eq!([0.123_456, 2.0, 1234.56].map(recorded), [0.1235, 2.0, 1235.0]);
     }
 }

@@ -12,14 +12,14 @@ const HEAD: &str = "\
 # Figures
 
 `./isthmus bench --all` measures all of these and renders this page, `./isthmus bench --render` renders it from \
-[figures.json](figures.json) without measuring. Each row has the commit at which it was measured last; `+` behind it is a \
+[figures.json](figures.json) without measuring. Each row has the commit at which it was measured last; `+` behind it marks a \
 working tree with changes.
 
 Instructions of a virtual machine are counted by a QEMU plugin under TCG, those of a host program by callgrind. Neither is a \
-time: no figure here was measured on real hardware. A ratio is Isthmus by Linux in the same run, or by what the meaning names. \
-A column of Linux or Isthmus is empty where the last run recorded the ratio only.
+time: no figure here was measured on real hardware. A ratio is Isthmus divided by Linux in the same run, or by the value that the meaning names. \
+A column of Linux or Isthmus is empty if the last run recorded only the ratio.
 
-Unless a meaning says otherwise, the appliance runs with `system.idle_after_us=0`: a loop halts as soon as it has nothing to do, \
+Unless a meaning says otherwise, the appliance runs with `system.idle_after_us=0`: a loop halts as soon as it is idle, \
 as Linux does. With the shipped value, 100, it polls before it halts, and polling is counted. Instructions that a server \
 executes while it is idle are subtracted from the cost of its work.
 ";
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_what_was_measured() {
+    fn row_has_values_bar_and_commit() {
         let mut recorded = Recorded::default();
         let measured = Measured {
             value: 0.0951,

@@ -1,5 +1,5 @@
-//! A picture: lines of recorded figures over two axes, as SVG with a background of its own, so that it is read on a
-//! white page and on a dark one.
+//! A picture: lines of recorded figures over two axes, as SVG with its own background, so that it is readable on light
+//! and on dark pages.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const COLORS: [&str; 4] = ["#1f5f8b", "#b4531f", "#3d7a3a", "#6d4c9f"];
 
 /// A picture.
 pub struct Picture {
-    /// Of its file in `docs/pictures`, without `.svg`.
+    /// Name of its file in `docs/pictures`, without `.svg`.
     pub name: &'static str,
     pub title: &'static str,
     pub x: Axis,
@@ -34,15 +34,15 @@ pub struct Axis {
 pub enum Scale {
     /// From 0.
     Linear,
-    /// Each power of two is as far from the next.
+    /// Logarithmic with base two.
     Doubling,
-    /// Each power of ten is as far from the next.
+    /// Logarithmic with base ten.
     Decades,
 }
 
 pub struct Line {
     pub name: &'static str,
-    /// What of a figure its points are.
+    /// The value of a figure that its points show.
     pub side: Side,
     pub points: &'static [Point],
 }
@@ -59,25 +59,25 @@ pub enum Side {
 
 pub struct Point {
     pub x: f64,
-    /// Its suite and key.
+    /// Suite and key of its figure.
     pub figure: Option<(&'static str, &'static str)>,
-    /// Without a figure: what it is by definition.
-    known: f64,
+    /// Without a figure: its value by definition.
+    constant: f64,
 }
 
 impl Point {
-    /// A point that is a figure.
+    /// A point whose value is a figure.
     pub const fn of(x: f64, suite: &'static str, key: &'static str) -> Point {
-        Point { x, figure: Some((suite, key)), known: 0.0 }
+        Point { x, figure: Some((suite, key)), constant: 0.0 }
     }
 
-    /// A point that is what it is by definition.
-    pub const fn known(x: f64, y: f64) -> Point {
-        Point { x, figure: None, known: y }
+    /// A point whose value is constant by definition.
+    pub const fn constant(x: f64, y: f64) -> Point {
+        Point { x, figure: None, constant: y }
     }
 
     fn y(&self, side: Side, recorded: &Recorded) -> Option<f64> {
-        let Some((suite, key)) = self.figure else { return Some(self.known) };
+        let Some((suite, key)) = self.figure else { return Some(self.constant) };
         let measured = recorded.get(suite, key)?;
         match side {
             Side::Figure => Some(measured.value),
@@ -88,7 +88,7 @@ impl Point {
 }
 
 impl Line {
-    /// The points that were measured, if they make a line.
+    /// The measured points, if there are enough for a line.
     fn measured(&self, recorded: &Recorded) -> Option<Vec<(f64, f64)>> {
         let points = self.points.iter();
         let points: Vec<(f64, f64)> =
@@ -97,7 +97,7 @@ impl Line {
     }
 }
 
-/// An axis with what is to be on it.
+/// An axis with its range of values.
 struct Range {
     scale: Scale,
     from: f64,
@@ -122,7 +122,7 @@ impl Range {
         Range { scale, from: from.unwrap_or(0.0), to: to.unwrap_or(1.0), marks }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// Position of a value, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let of = |value: f64| match self.scale {
             Scale::Linear => value,
@@ -133,15 +133,15 @@ impl Range {
     }
 }
 
-/// The powers of a base from the one that is not above `least` to the one that is not below `most`.
+/// The powers of a base from the largest not above `least` to the smallest not below `most`.
 fn powers(base: f64, least: f64, most: f64) -> Vec<f64> {
     let log = |value: f64| value.ln() / base.ln();
-    // A power of the base is one, however its logarithm is rounded.
+    // Tolerates rounding of the logarithm of an exact power.
     let (first, last) = ((log(least) + 1e-9).floor() as i32, (log(most) - 1e-9).ceil() as i32);
     (first..=last).map(|power| base.powi(power)).collect()
 }
 
-/// One, two or five of some power of ten, so that there are four to nine marks up to `most`.
+/// Distance of marks: one, two or five times a power of ten, so that there are four to nine marks up to `most`.
 fn step(most: f64) -> f64 {
     let decade = 10f64.powf(most.log10().floor());
     let steps = [0.1, 0.2, 0.5, 1.0].map(|part| part * decade);
@@ -157,12 +157,12 @@ fn up(range: &Range, y: f64) -> f64 {
 }
 
 impl Picture {
-    /// Whether enough was measured for a line.
+    /// Whether a line has enough measured points.
     pub fn is_drawn(&self, recorded: &Recorded) -> bool {
         self.lines.iter().any(|line| line.measured(recorded).is_some())
     }
 
-    /// The picture of what was measured.
+    /// Renders the measured points.
     pub fn svg(&self, recorded: &Recorded) -> String {
         let lines = self.lines.iter();
         let lines: Vec<(&str, Vec<(f64, f64)>)> =
@@ -250,7 +250,7 @@ fn draw(svg: &mut String, points: &[(f64, f64)], color: &str, x: &Range, y: &Ran
     }
 }
 
-/// Names stand beside each other above the plot.
+/// Draws the name of a line. Names are beside each other above the plot.
 fn legend(svg: &mut String, name: &str, color: &str, number: usize) {
     let (left, middle) = (LEFT + 8.0 + number as f64 * 205.0, TOP - 14.0);
     let (end, text) = (left + 18.0, left + 24.0);
@@ -276,18 +276,18 @@ mod tests {
             Line {
                 name: "first",
                 side: Side::Figure,
-                points: &[Point::known(1.0, 1.0), Point::of(4.0, "boot", "boot_seconds")],
+                points: &[Point::constant(1.0, 1.0), Point::of(4.0, "boot", "boot_seconds")],
             },
             Line {
                 name: "second",
                 side: Side::Linux,
-                points: &[Point::known(1.0, 1.0), Point::of(4.0, "boot", "boot_seconds")],
+                points: &[Point::constant(1.0, 1.0), Point::of(4.0, "boot", "boot_seconds")],
             },
         ],
     };
 
     #[test]
-    fn what_was_measured_is_drawn() {
+    fn measured_points_are_drawn() {
         let mut recorded = Recorded::default();
         assert!(!PICTURE.is_drawn(&recorded));
         recorded.set("boot", "boot_seconds", Measured { value: 2.0, ..Measured::default() });

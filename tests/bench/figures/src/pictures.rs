@@ -1,4 +1,4 @@
-//! The pictures, and the figures that each point of them is.
+//! The pictures, and the figures of their points.
 
 use crate::picture::{Axis, Line, Picture, Point, Scale, Side};
 
@@ -24,7 +24,7 @@ pub const PICTURES: &[Picture] = &[
                 name: "all sessions active",
                 side: Side::Figure,
                 points: &[
-                    Point::known(1.0, 1.0),
+                    Point::constant(1.0, 1.0),
                     Point::of(4.0, "scale", "read4k_4_active_sessions_ratio"),
                     Point::of(16.0, "scale", "read4k_16_active_sessions_ratio"),
                     Point::of(64.0, "scale", "read4k_64_active_sessions_ratio"),
@@ -34,7 +34,7 @@ pub const PICTURES: &[Picture] = &[
                 name: "one active, the others idle",
                 side: Side::Figure,
                 points: &[
-                    Point::known(1.0, 1.0),
+                    Point::constant(1.0, 1.0),
                     Point::of(4.0, "scale", "read4k_beside_3_idle_sessions_ratio"),
                     Point::of(16.0, "scale", "read4k_beside_15_idle_sessions_ratio"),
                     Point::of(64.0, "scale", "read4k_beside_63_idle_sessions_ratio"),
@@ -52,7 +52,7 @@ pub const PICTURES: &[Picture] = &[
                 name: "TCP echo of 64 bytes",
                 side: Side::Figure,
                 points: &[
-                    Point::known(0.0, 1.0),
+                    Point::constant(0.0, 1.0),
                     Point::of(250.0, "scale", "tcp_echo_250_connections_ratio"),
                     Point::of(500.0, "scale", "tcp_echo_500_connections_ratio"),
                     Point::of(1000.0, "scale", "tcp_echo_1000_connections_ratio"),
@@ -62,7 +62,7 @@ pub const PICTURES: &[Picture] = &[
                 name: "relayed round of 64 bytes",
                 side: Side::Figure,
                 points: &[
-                    Point::known(0.0, 1.0),
+                    Point::constant(0.0, 1.0),
                     Point::of(250.0, "scale", "relay_250_connections_ratio"),
                     Point::of(500.0, "scale", "relay_500_connections_ratio"),
                     Point::of(1000.0, "scale", "relay_1000_connections_ratio"),
@@ -72,7 +72,7 @@ pub const PICTURES: &[Picture] = &[
                 name: "SMC-R connection",
                 side: Side::Figure,
                 points: &[
-                    Point::known(0.0, 1.0),
+                    Point::constant(0.0, 1.0),
                     Point::of(250.0, "scale", "smc_connect_250_connections_ratio"),
                     Point::of(500.0, "scale", "smc_connect_500_connections_ratio"),
                     Point::of(1000.0, "scale", "smc_connect_1000_connections_ratio"),

@@ -11,7 +11,7 @@ use crate::suite;
 const BEGIN: &str = "<!-- figures:begin -->\n";
 const END: &str = "<!-- figures:end -->";
 
-/// The figures that the README has, by suite and key.
+/// The figures of the README, by suite and key.
 const KEYS: [(&str, &str); 6] = [
     ("rnbd", "read4k_qd32_ratio"),
     ("rnbd", "iops_ratio"),
@@ -21,10 +21,10 @@ const KEYS: [(&str, &str); 6] = [
     ("boot", "memory_floor_mib"),
 ];
 
-/// The text with the figures between its marks; none if it has no marks.
+/// Replaces the figures between the marks of a text. None if it has no marks.
 pub fn replaced(text: &str, recorded: &Recorded) -> Result<Option<String>> {
     let Some((before, rest)) = text.split_once(BEGIN) else { return Ok(None) };
-    let (_, after) = rest.split_once(END).context("a text whose figures do not end")?;
+    let (_, after) = rest.split_once(END).context("the end mark of the figures is missing")?;
     Ok(Some(format!("{before}{BEGIN}{}{END}{after}", table(recorded)?)))
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use crate::recorded::Measured;
 
     #[test]
-    fn what_stands_between_the_marks_is_replaced() {
+    fn text_between_the_marks_is_replaced() {
         let mut recorded = Recorded::default();
         let value = |value| Measured { value, ..Measured::default() };
         recorded.set("boot", "boot_seconds", value(0.146));
@@ -67,13 +67,13 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_marks_is_left_alone() {
+    fn text_without_marks_is_unchanged() {
         assert_eq!(replaced("text", &Recorded::default()).unwrap(), None);
         assert!(replaced(BEGIN, &Recorded::default()).is_err());
     }
 
     #[test]
-    fn the_figures_of_the_readme_are_in_the_table() {
+    fn readme_figures_are_in_the_table() {
         for (name, key) in KEYS {
             assert!(suite(name).and_then(|suite| suite.figure(key)).is_some(), "{name} {key}");
         }

@@ -11,16 +11,16 @@ use crate::figure::{Figure, Of};
 use crate::number;
 use crate::{SUITES, suite};
 
-/// What was measured of a figure.
+/// The measured values of a figure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// The figure: what the bar is held against.
+    /// The figure itself, which is compared with the bar.
     pub value: f64,
-    /// Linux's value, where the figure is a ratio by it.
+    /// Linux's value, if the figure is a ratio to it.
     pub linux: Option<f64>,
-    /// The value of Isthmus, where the figure is a ratio.
+    /// The value of Isthmus, if the figure is a ratio.
     pub ours: Option<f64>,
-    /// Of the sources that were measured.
+    /// Commit of the measured sources.
     pub commit: String,
     /// The day, as 2026-11-28.
     pub date: String,
@@ -31,7 +31,7 @@ pub struct Measured {
 pub struct Recorded(BTreeMap<String, BTreeMap<String, Measured>>);
 
 impl Measured {
-    /// As JSON, with the digits that a record keeps.
+    /// As JSON, rounded for the record.
     pub fn json(&self) -> Map<String, Value> {
         let mut object = Map::new();
         let numbers = [("value", Some(self.value)), ("linux", self.linux), ("ours", self.ours)];
@@ -106,7 +106,7 @@ impl Recorded {
         format!("{:#}\n", Value::Object(suites.collect()))
     }
 
-    /// What was measured of a figure.
+    /// The measured values of a figure.
     pub fn get(&self, suite: &str, key: &str) -> Option<&Measured> {
         self.0.get(suite)?.get(key)
     }
@@ -116,8 +116,8 @@ impl Recorded {
         self.0.entry(suite.into()).or_default().insert(key.into(), measured);
     }
 
-    /// Records the figures of a suite's report, `target/bench/SUITE.json`, but those that were measured on an earlier
-    /// day than what is recorded.
+    /// Records the figures of a suite's report, `target/bench/SUITE.json`, except those that were measured on an
+    /// earlier day than the recorded ones.
     pub fn record(&mut self, name: &str, report: &str) -> Result<()> {
         let report: Value = serde_json::from_str(report).context("the report is no JSON")?;
         let figures = report.get("figures").and_then(Value::as_object);
@@ -132,7 +132,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// Forgets what is no figure any more.
+    /// Removes records of figures that no longer exist.
     pub fn forget_unknown(&mut self) {
         for suite in SUITES {
             if let Some(figures) = self.0.get_mut(suite.name) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_read_as_it_was_written() {
+    fn document_is_read_as_written() {
         let mut recorded = Recorded::default();
         let one = Measured { linux: Some(2000.0), ours: Some(0.5), ..measured(0.1, "2026-11-28") };
         recorded.set("rnbd", "read4k_qd32_ratio", one);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_replaces_what_is_not_newer_and_leaves_the_rest() {
+    fn report_replaces_older_values_and_retains_the_rest() {
         let mut recorded = Recorded::default();
         recorded.set("boot", "boot_seconds", measured(0.1, "2026-11-28"));
         recorded.set("boot", "image_bytes", measured(4.0, "2026-11-28"));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_are_gone_are_forgotten() {
+    fn records_of_unknown_figures_are_removed() {
         let mut recorded = Recorded::default();
         recorded.set("boot", "gone", measured(1.0, "2026-11-28"));
         recorded.set("gone", "boot_seconds", measured(1.0, "2026-11-28"));

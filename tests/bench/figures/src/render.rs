@@ -1,4 +1,4 @@
-//! All that is rendered from the record, and where it belongs.
+//! Renders the files that are made from the record.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use crate::pictures::PICTURES;
 use crate::recorded::Recorded;
 use crate::{page, readme};
 
-/// A file as it has to be.
+/// A rendered file.
 pub struct Rendered {
-    /// Where it belongs.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What has to be in it.
+    /// Text of the file.
     pub text: String,
 }
 
@@ -38,17 +38,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pages_are_what_is_rendered_from_the_record() {
+    fn pages_equal_the_rendered_record() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."));
         let recorded = Recorded::read(&root.join("docs/figures.json")).unwrap();
         for Rendered { path, text } in render(root, &recorded).unwrap() {
             let present = fs::read_to_string(&path).unwrap_or_default();
-            assert!(present == text, "./isthmus bench --render has not written {}", path.display());
+            assert!(
+                present == text,
+                "{} is out of date: run ./isthmus bench --render",
+                path.display()
+            );
         }
     }
 
     #[test]
-    fn the_record_is_as_it_would_be_written() {
+    fn record_is_in_its_written_form() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/figures.json"));
         let text = fs::read_to_string(path).unwrap();
         let mut recorded = Recorded::parse(&text).unwrap();

@@ -1,6 +1,6 @@
-//! What `./isthmus bench riocm` counts of the LINX engine, as a program to be run under callgrind: `bench-linx SCENARIO
-//! COUNT` does a thing COUNT times. Everything else that it does is the same for every COUNT, so that the difference
-//! between two runs is what the thing costs.
+//! The LINX scenarios of `./isthmus bench riocm`, as a program to run under callgrind: `bench-linx SCENARIO COUNT` runs
+//! a scenario COUNT times. All other work is the same for every COUNT, so the difference between two runs is the cost
+//! of the scenario.
 
 use drivers::hal::{Arena, Instant, Window};
 use linx::riocm::{ConnectionConfig, Fragmentation, Transmit};
@@ -26,21 +26,21 @@ fn main() {
     }
 }
 
-/// What a driver does, and no part of the engine: it puts a packet together in its slot. `./isthmus bench riocm` leaves
-/// out of `message-64` what is executed in here, by this name.
+/// The driver's work, which is not part of the engine: it assembles a packet in its slot. `./isthmus bench riocm`
+/// subtracts the instructions of this function, by its name, from `message-64`.
 #[inline(never)]
 fn driver(packet: &Transmit<'_>, slot: &mut [u8; 4096]) -> usize {
     packet.write(slot)
 }
 
-/// Two nodes with a RIOCM link of an MTU of 4096, and a name of each that knows the other's.
+/// Two nodes with a RIOCM link with an MTU of 4096. Each has a name that has found the other's.
 struct Pair {
     nodes: [Node; 2],
     links: [LinkId; 2],
     endpoints: [EndpointId; 2],
     peer: PeerId,
     now: Instant,
-    /// What the driver would have in a slot of its ring.
+    /// A slot of the driver's ring.
     slot: [u8; 4096],
 }
 
@@ -76,7 +76,7 @@ impl Pair {
             found = pair.turn().or(found);
         }
         let peer = found.expect("the name is found");
-        // Names that are published and do nothing.
+        // Idle published names.
         for n in 0..names {
             let name = format!("a name that does nothing {n}");
             pair.nodes[1].open(name.as_bytes(), pair.now).expect("room");
@@ -89,7 +89,7 @@ impl Pair {
         Pair { nodes, links, endpoints, peer, now, slot }
     }
 
-    /// Carries what a side sends to the other, until there is nothing more.
+    /// Carries the packets of a side to the other, until there are no more.
     fn carry(&mut self, side: usize) {
         let [a, b] = &mut self.nodes;
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };
@@ -99,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// What was sent is delivered, and given back.
+    /// Delivers the sent signal, and releases its memory.
     fn deliver(&mut self, bytes: usize) {
         self.carry(0);
         let (now, server) = (self.now, self.endpoints[1]);
@@ -116,7 +116,7 @@ impl Pair {
         self.deliver(60);
     }
 
-    /// One of 64 KiB, from where it lies.
+    /// A signal of 64 KiB, without a copy.
     fn send_large(&mut self, windows: [Window; 2]) {
         let from = Sender::Endpoint(self.endpoints[0]);
         self.nodes[0].send_windows(from, self.peer, windows, 1, self.now).expect("room");
@@ -126,7 +126,7 @@ impl Pair {
     }
 }
 
-/// A pair before its endpoints know each other.
+/// A pair before its endpoints have found each other.
 struct Partly {
     nodes: [Node; 2],
     now: Instant,

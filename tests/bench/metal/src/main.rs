@@ -1,5 +1,5 @@
-//! What `./isthmus bench metal` counts, as a program to be run under callgrind: `bench-metal SCENARIO COUNT` does a
-//! thing COUNT times. Everything else that it does is the same for every COUNT.
+//! The scenarios of `./isthmus bench metal`, as a program to run under callgrind: `bench-metal SCENARIO COUNT` runs a
+//! scenario COUNT times. All other work is the same for every COUNT.
 
 use drivers::hal::{Disk, Operation, Packet, Platform, Port, Request, Window};
 use drivers::registry::Class;
@@ -9,10 +9,10 @@ use models::enic::{self, Enic};
 use models::intel_nic::{Kind, Nic};
 use models::nvme::{Config, Nvme, Shape};
 
-/// Requests that are under way.
+/// Outstanding requests.
 const DEPTH: usize = 32;
 const BYTES: usize = 4096;
-/// Frames that are under way, and their length.
+/// Outstanding frames, and their length.
 const BATCH: usize = 32;
 const FRAME: usize = 64;
 
@@ -44,8 +44,8 @@ fn nvme_read4k(count: usize) {
     }
 }
 
-/// Requests go out, the model does them, completions come in: how many were good. This is what is counted, but for
-/// what the model does.
+/// Submits requests, lets the model complete them, and polls completions. Returns the number of good ones. This
+/// function is counted, without the model's instructions.
 #[inline(never)]
 fn turn(machine: &Metal<Nvme>, disk: &mut dyn Disk, buffers: &[Window]) -> usize {
     for (tag, &data) in (0..).zip(buffers) {
@@ -61,7 +61,7 @@ fn turn(machine: &Metal<Nvme>, disk: &mut dyn Disk, buffers: &[Window]) -> usize
     good
 }
 
-/// Frames of 64 bytes that are received, and as many that are sent, 32 at a time.
+/// Receives frames of 64 bytes, and sends as many, 32 at a time.
 fn igb_packet(count: usize) {
     let mut machine = Metal::new(Nic::new(Kind::Igb, 3), 8 << 20);
     let device = machine.find().take(Class::Port).remove(0);
@@ -80,7 +80,7 @@ fn igb_packet(count: usize) {
     }
 }
 
-/// Likewise, by Cisco's VIC.
+/// Likewise, with Cisco's VIC.
 fn enic_packet(count: usize) {
     let mut machine = Metal::new(Enic::new(enic::Config::default()), 8 << 20);
     let device = machine.find().take(Class::Port).remove(0);
@@ -102,8 +102,8 @@ fn enic_packet(count: usize) {
     }
 }
 
-/// Packets go out, the model sends and receives, frames come in: how many. This is what is counted, but for what the
-/// model does.
+/// Transmits packets, lets the model send and receive, and receives frames. Returns their number. This function is
+/// counted, without the model's instructions.
 #[inline(never)]
 fn packets<F>(machine: &Metal<F>, port: &mut dyn Port, count: usize) -> usize
 where
@@ -119,7 +119,7 @@ where
     port.receive_each(count, &mut is_whole)
 }
 
-/// No closure, whose name would be within that of what is counted.
+/// A function, because the name of a closure would contain the name of the counted function.
 fn is_whole(bytes: &[u8]) -> bool {
     bytes.len() == FRAME
 }

@@ -1,4 +1,4 @@
-//! Two providers with a bridge between them that is memory which both have mapped.
+//! Two providers over a bridge of shared memory.
 
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
@@ -30,7 +30,7 @@ impl Node {
         let side = if number == 1 { Side::A } else { Side::B };
         let bridge = SharedMemory::new(memory, side).expect("large enough");
         let layout = Layout::default();
-        // Threads of a busy host do not run for long.
+        // On a busy host a thread may not run for a long time.
         let lost = Duration::from_secs(60);
         let config = Config::new(number.into(), address(number), address(3 - number));
         let config = Config { layout, lost, ..config };
@@ -44,7 +44,7 @@ impl Node {
         Node { ntrdma, bridge, arena, pd, cq, qp, rng }
     }
 
-    /// Lets the provider take and write what there is.
+    /// Polls the provider.
     #[inline]
     pub fn poll(&mut self, now: Instant) {
         self.ntrdma.poll(&mut self.bridge, now);
@@ -77,7 +77,7 @@ pub fn init(pd: PdId, cq: CqId) -> QpInit {
     }
 }
 
-/// How to reach queue pair `to` at the peer.
+/// Attributes that connect a queue pair to queue pair `to` of the peer.
 pub fn peer_of(to: u32) -> (ReadyToReceive, ReadyToSend) {
     let peer = ReadyToReceive {
         remote_qpn: to,
@@ -105,7 +105,7 @@ pub fn address(node: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, node).into()
 }
 
-/// Two nodes whose link is up, and what time it is then.
+/// Two nodes whose link is up, and the current time.
 pub fn linked() -> ([Node; 2], Instant) {
     let half = (Layout::default().size() + LENT + 8192).next_multiple_of(4096);
     let memory = Arena::on_heap(2 * half + 4096).alloc(2 * half, 4096).expect("as much as that");

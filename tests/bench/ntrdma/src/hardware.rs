@@ -1,5 +1,5 @@
-//! Two machines joined by Intel's bridge of the third generation, each with an I/OAT engine beside it that carries all
-//! that is written to the other: drivers on models, in one process.
+//! Two machines joined by Intel's bridge of the third generation, each with an I/OAT engine for writes to the other:
+//! drivers on models, in one process.
 
 use crate::fixture::{address, init, peer_of};
 use crate::request;
@@ -18,17 +18,17 @@ use verbs::{
     Access, CqId, Payload, PdId, Provider, QpId, RecvRequest, RemoteAddress, SendOperation, Status,
 };
 
-/// Bytes of a window, which is where the memory behind the other's begins.
+/// Bytes of a window. The memory behind the other machine's window begins at this offset.
 const WINDOW: u64 = 8 << 20;
-/// Where a machine's memory begins, and its bytes.
+/// Start and size of a machine's memory.
 const START: u64 = 1 << 20;
 const MEMORY: usize = 48 << 20;
-/// Time that passes between two looks of a machine.
+/// Time between two polls of a machine.
 const STEP: Duration = Duration::from_micros(4);
 
 /// Bytes of a WRITE.
 const LONG: usize = 1 << 20;
-/// Between these two the machines do what is traced.
+/// Stores to these mark the begin and the end of the traced work.
 static BEGUN: AtomicU8 = AtomicU8::new(0);
 static ENDED: AtomicU8 = AtomicU8::new(0);
 
@@ -69,7 +69,7 @@ impl Node {
         self.ntrdma.poll(self.bridge.bridge(), now);
     }
 
-    /// So much time passes, in which the models work; what time it is.
+    /// Advances the time, in which the models work. Returns the current time.
     fn pass(&self, time: Duration) -> Instant {
         let now = self.machine.pass(time);
         self.machine.run();
@@ -130,7 +130,7 @@ fn connected() -> [Node; 2] {
     nodes
 }
 
-/// Runs until a node has so many completions more.
+/// Runs until a node has `count` more completions.
 fn completed(nodes: &mut [Node; 2], n: usize, count: usize) {
     let mut done = 0;
     while done < count {
@@ -143,7 +143,7 @@ fn completed(nodes: &mut [Node; 2], n: usize, count: usize) {
     }
 }
 
-/// Memory of a node that its peer may write, and its name.
+/// Registers memory of a node for writes by its peer, and returns its remote address.
 fn granted(node: &mut Node, memory: Window) -> RemoteAddress {
     let (pd, access) = (node.pd, Access::REMOTE_WRITE);
     let region = node.ntrdma.register(pd, memory, access, &mut node.rng).expect("room");
@@ -156,9 +156,9 @@ fn write(node: &mut Node, from: Window, to: RemoteAddress, immediate: Option<u32
     node.ntrdma.post_send(node.qp, &request(1, operation)).expect("room");
 }
 
-/// WRITEs of 1 MiB with immediate, from the post to both completions, to memory that a window covers or to other. Prints
-/// first what whoever traces accesses to memory has to know: addresses that are stored to when the model's work
-/// begins and ends, and when a WRITE does, and where the machines' memory lies.
+/// WRITEs of 1 MiB with immediate, from the post to both completions, to memory that a window covers or to other
+/// memory. First prints the header for the memory tracer: the addresses of the stores that mark begin and end of a
+/// model's work and of a WRITE, and the location of the machines' memory.
 pub fn long_writes(count: u64, is_lent: bool) {
     let mut nodes = connected();
     let from = nodes[0].memory(LONG);
@@ -184,8 +184,8 @@ pub fn long_writes(count: u64, is_lent: bool) {
     }
 }
 
-/// Prints writes to registers, and reads from them, for each of at least `count` batches of up to eight WRITEs of 64 KiB.
-/// The state of this bridge's link is in configuration space, and is looked at every 5 ms whatever is written.
+/// Prints register writes and register reads per batch, for at least `count` batches of up to eight WRITEs of 64 KiB.
+/// The state of this bridge's link is in configuration space, and is polled every 5 ms independent of writes.
 pub fn registers(count: u64) {
     let mut nodes = connected();
     let from = nodes[0].memory(64 << 10);

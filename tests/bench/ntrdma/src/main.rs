@@ -1,7 +1,6 @@
-//! What `./isthmus bench ntrdma` measures, as a program: `bench-ntrdma SCENARIO COUNT` does a thing
-//! COUNT times. The difference between two runs under callgrind is what a thing costs; `bandwidth`
-//! and `latency` measure time, with two threads, and print two numbers: ours, and what the bare
-//! memory does.
+//! The scenarios of `./isthmus bench ntrdma`, as a program: `bench-ntrdma SCENARIO COUNT` runs a scenario COUNT times.
+//! The difference between two runs under callgrind is its cost. `bandwidth` and `latency` measure time with two
+//! threads, and print two numbers: for NTRDMA and for bare memory.
 
 mod fixture;
 mod hardware;
@@ -58,8 +57,7 @@ fn send(count: u64) {
     }
 }
 
-/// All that both machines do for a SEND that is posted: entry and doorbell, what the peer does, and
-/// both completions.
+/// The work of both machines for a posted SEND: entry and doorbell, the peer's work, and both completions.
 #[inline(never)]
 fn doorbell_to_completion(a: &mut Node, b: &mut Node, now: Instant) -> bool {
     a.poll(now);

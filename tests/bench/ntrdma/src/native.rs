@@ -1,5 +1,5 @@
-//! Time, with a thread for each machine. Ours and the bare memory take turns within one run, so
-//! that what else the host does concerns both; the best of all turns counts.
+//! Time measurements with a thread for each machine. NTRDMA and bare memory take turns within one run, so that other
+//! load of the host affects both. The best turn is the result.
 
 use crate::fixture::{self, Node};
 use crate::request;
@@ -9,12 +9,12 @@ use std::thread;
 use std::time;
 use verbs::{Access, Payload, Provider, Region, RemoteAddress, SendOperation};
 
-/// Bytes of a WRITE whose bandwidth is measured, and how many are posted at once.
+/// Bytes of a WRITE of the bandwidth test, and number of outstanding WRITEs.
 const LONG: usize = 1 << 20;
 const DEPTH: u64 = 8;
 /// WRITEs in a turn.
 const TURN: u64 = 64;
-/// Bytes of a WRITE whose round trip is measured, and round trips in a turn.
+/// Bytes of a WRITE of the latency test, and round trips in a turn.
 const SHORT: usize = 64;
 const ROUNDS: u32 = 2000;
 
@@ -22,12 +22,12 @@ const ROUNDS: u32 = 2000;
 pub struct Clock(time::Instant, Instant);
 
 impl Clock {
-    /// It is `now`.
+    /// A clock that starts at `now`.
     pub fn new(now: Instant) -> Self {
         Clock(time::Instant::now(), now)
     }
 
-    /// What time it is.
+    /// Current time.
     pub fn now(&self) -> Instant {
         self.1 + self.0.elapsed()
     }
@@ -46,7 +46,7 @@ fn write(node: &mut Node, id: u64, from: Window, to: RemoteAddress) {
     node.ntrdma.post_send(node.qp, &request(id, operation)).expect("room");
 }
 
-/// Prints bytes per second of WRITEs of 1 MiB, and of copies of 1 MiB; best of `turns`.
+/// Prints bytes per second of WRITEs of 1 MiB and of copies of 1 MiB: the best of `turns`.
 pub fn bandwidth(turns: u64) {
     let ([mut a, mut b], now) = fixture::connected();
     let clock = Clock::new(now);
@@ -95,8 +95,8 @@ pub fn bandwidth(turns: u64) {
     println!("{} {}", bytes / best[0], bytes / best[1]);
 }
 
-/// Prints seconds of a round trip of WRITEs of 64 bytes, each seen by looking at memory, and of a
-/// cell in bare memory; best of `turns`.
+/// Prints seconds of a round trip of WRITEs of 64 bytes, detected by polling memory, and of a cell in bare memory: the
+/// best of `turns`.
 pub fn latency(turns: u64) {
     let ([mut a, mut b], now) = fixture::connected();
     let clock = Clock::new(now);
@@ -128,7 +128,7 @@ pub fn latency(turns: u64) {
                     cells.store32(128, round);
                 }
             }
-            // The last answer has to be taken.
+            // Poll until the last answer is processed.
             while cells.load32(0) != total + 1 {
                 b.poll(clock.now());
             }

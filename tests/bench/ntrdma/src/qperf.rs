@@ -1,7 +1,6 @@
-//! What qperf measures on a fabric, under its names: `rc_bw`, `rc_rdma_write_bw`,
-//! `rc_rdma_read_bw` (64 KiB each, bytes per second), `rc_lat`, `rc_rdma_write_lat` (one byte there,
-//! and another back; nanoseconds one way) and `rc_rdma_read_lat` (nanoseconds until it is there). A
-//! thread for each machine; the best of all turns counts.
+//! qperf's tests, under their names: `rc_bw`, `rc_rdma_write_bw`, `rc_rdma_read_bw` (64 KiB each, bytes per second),
+//! `rc_lat`, `rc_rdma_write_lat` (one byte in each direction; nanoseconds one way) and `rc_rdma_read_lat` (nanoseconds
+//! until the data arrives). Each machine has a thread. The best turn is the result.
 
 use crate::fixture::{self, Node};
 use crate::native::Clock;
@@ -15,13 +14,13 @@ use verbs::{
     SendOperation, SendWith, Status,
 };
 
-/// Bytes of a message whose bandwidth is measured, and how many are under way.
+/// Bytes of a message of the bandwidth tests, and number of outstanding messages.
 const LONG: usize = 64 << 10;
 const DEPTH: u64 = 16;
 /// Messages in a turn.
 const TURN: u64 = 512;
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Send,
@@ -29,7 +28,7 @@ enum Kind {
     Read,
 }
 
-/// An end with its memory, and where it goes at the other.
+/// An end with its memory, and the target memory at the other end.
 struct End {
     node: Node,
     memory: Window,
@@ -81,8 +80,7 @@ fn ends() -> ([End; 2], Clock) {
     (ends, Clock::new(now))
 }
 
-/// Runs `measured` at one end, as often as `turns` says, while `other` runs at the other; the
-/// shortest time in seconds.
+/// Runs `measured` `turns` times at one end, while `other` runs at the other. Returns the shortest time in seconds.
 fn shortest(
     turns: u64,
     mut measured: impl FnMut(&mut End, &Clock),
@@ -130,7 +128,7 @@ fn bandwidth(kind: Kind, turns: u64) -> f64 {
 }
 
 fn latency(kind: Kind, turns: u64) -> f64 {
-    // What comes is answered with the same.
+    // Each arrived message is answered by the same kind of message.
     let answered = |completion: Completion| completion.operation != CompletedOperation::Send;
     let measured = |end: &mut End, clock: &Clock| {
         for _ in 0..TURN {
@@ -152,7 +150,7 @@ fn latency(kind: Kind, turns: u64) -> f64 {
     1e9 * time / TURN as f64 / ways
 }
 
-/// Prints all six, in this order.
+/// Prints all six results, in the order of the suite's list.
 pub fn measure(turns: u64) {
     for kind in [Kind::Send, Kind::Write, Kind::Read] {
         print!("{} {} ", bandwidth(kind, turns), latency(kind, turns));

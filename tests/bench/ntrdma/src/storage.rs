@@ -1,5 +1,5 @@
-//! A host reads 4 KiB at a time, 32 at once, from a volume in memory: over NTRDMA and over RoCE. All
-//! that the server's machine does is in `server_turn`, which callgrind can count alone.
+//! A host reads 4 KiB at a time, 32 in flight, from a volume in memory: over NTRDMA and over RoCE. All work of the
+//! server's machine is in `server_turn`, which callgrind can count separately.
 
 use crate::fixture::{self, Node, address};
 use drivers::hal::{Arena, Instant, Window};
@@ -25,9 +25,9 @@ const VOLUME: usize = 1 << 20;
 pub trait End {
     type Provider: Provider + ConnectionManager;
     fn provider(&mut self) -> &mut Self::Provider;
-    /// Takes what has arrived, or sends what is due, or both.
+    /// Receives, and sends what is due.
     fn turn(&mut self, now: Instant);
-    /// Carries what was sent to the other end. It is no part of what is counted.
+    /// Carries sent frames to the other end. This is not counted.
     fn carry(&mut self, other: &mut Self);
 }
 
@@ -43,7 +43,7 @@ impl End for Node {
     fn carry(&mut self, _other: &mut Self) {}
 }
 
-/// A port with RoCE, and frames on their way.
+/// A port with RoCE, and frames in flight.
 struct RoceEnd {
     roce: Roce,
     tx: TxBuffer,
@@ -87,7 +87,7 @@ impl End for RoceEnd {
     }
 }
 
-/// The packet in a transmit buffer, in one piece. A network card would do that.
+/// Assembles the frame of a transmit buffer, which a network card would do in hardware.
 #[inline(never)]
 fn frame(tx: &TxBuffer) -> Vec<u8> {
     let packet = tx.packet();
@@ -123,7 +123,7 @@ fn context<'a, P: RdmaDevice>(
 }
 
 impl<E: End> Site<E> {
-    /// A gateway with a volume in memory, and a host whose session is there.
+    /// A gateway with a volume in memory, and a host with a session.
     pub fn new([mut gateway, mut host]: [E; 2], mut arenas: [Arena; 2], now: Instant) -> Self {
         let mut rng = Rng::new(1);
         let config = Config { queue_depth: 64, ..Config::default() };
@@ -146,7 +146,7 @@ impl<E: End> Site<E> {
         site
     }
 
-    /// What the server's machine does.
+    /// The work of the server's machine.
     #[inline(never)]
     fn server_turn(&mut self) {
         self.gateway.turn(self.now);
@@ -159,7 +159,7 @@ impl<E: End> Site<E> {
         self.gateway.turn(self.now);
     }
 
-    /// What both machines do; what has ended.
+    /// A round of both machines. Returns the client's events.
     fn round(&mut self) -> Vec<Event> {
         self.now = self.now + Duration::from_micros(10);
         self.host.turn(self.now);
@@ -182,7 +182,7 @@ impl<E: End> Site<E> {
         self.client.submit(permit, &request, &mut ctx).expect("a path is up");
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request, and waits for the answer.
     fn ask(&mut self, user: &[u8], length: usize) -> Vec<u8> {
         let data = self.arenas[1].alloc(4096, 4096).expect("room");
         let into = data.slice(0, length).expect("short");
@@ -195,7 +195,7 @@ impl<E: End> Site<E> {
         bytes
     }
 
-    /// Reads so often.
+    /// Does `count` reads.
     pub fn read(&mut self, count: u64) {
         self.ask(&SessionInfo { version: 2 }.emit(), SessionInfo::SIZE);
         let open = Open { mode: Ok(AccessMode::ReadOnly), name: Name::new("ram0").expect("short") };
@@ -232,7 +232,7 @@ pub fn over_ntrdma(count: u64) {
     Site::new([a, b], arenas, now).read(count);
 }
 
-/// The same, and the volumes' memory and that of sessions is not what the machines share.
+/// Reads over NTRDMA, with memory of volumes and sessions outside of the shared memory.
 pub fn over_ivshmem(count: u64) {
     let ([a, b], now) = fixture::linked();
     let arenas = [0; 2].map(|_| Arena::on_heap(16 << 20));

@@ -1,4 +1,4 @@
-//! Two providers, connected, and what carries packets between them.
+//! Two connected providers, and the wire between them.
 
 use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
@@ -9,7 +9,7 @@ use verbs::{
     ReadyToSend,
 };
 
-/// A generator that is the same in every run.
+/// A deterministic random generator.
 pub struct Rng(u64);
 
 impl RngCore for Rng {
@@ -36,7 +36,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// How a queue pair with room for so many requests each way is made.
+    /// Attributes of a queue pair for `depth` requests in each direction.
     pub fn init(&self, depth: u32) -> QpInit {
         QpInit {
             kind: QpType::Rc,
@@ -60,7 +60,7 @@ pub struct Fixture {
     tx: TxBuffer,
 }
 
-/// Bench time stands still: no timer is wanted.
+/// The time of the whole bench, constant so that no timer expires.
 pub const NOW: Instant = Instant::from_nanos(1);
 
 impl Fixture {
@@ -70,7 +70,7 @@ impl Fixture {
             let mac = [2, 0, 0, 0, 0, n];
             let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
             let port = PortConfig { mac, addresses: vec![ip], mtu: 1500 };
-            // Without a window, so that packets can be made in any number beforehand.
+            // Without a window, so that any number of packets can be made beforehand.
             let limits = Limits { unacknowledged: 1 << 20, qps: 2048, ..Limits::default() };
             let mut roce = Roce::new(port, limits, &mut rng);
             let pd = roce.alloc_pd().expect("room");
@@ -125,12 +125,12 @@ impl Fixture {
         self.arena.alloc(len, 4096).expect("arena is large enough")
     }
 
-    /// The next packet of node `n`, left in the transmit buffer.
+    /// Polls the next packet of node `n` into the transmit buffer. False if there is none.
     pub fn poll(&mut self, n: usize) -> bool {
         self.nodes[n].roce.poll_transmit(0, NOW, &mut self.tx)
     }
 
-    /// The frame in the transmit buffer, put together in `into`; its length.
+    /// Assembles the frame of the transmit buffer in `into`, and returns its length.
     pub fn frame(&self, into: &mut [u8]) -> usize {
         let packet = self.tx.packet();
         let mut at = packet.header.len();

@@ -1,6 +1,6 @@
-//! What `./isthmus bench roce` counts, as a program to be run under callgrind: `bench-roce SCENARIO
-//! COUNT` does a thing COUNT times. Everything else that it does is the same for every COUNT, so
-//! that the difference between two runs is what the thing costs.
+//! The scenarios of `./isthmus bench roce`, as a program to run under callgrind: `bench-roce SCENARIO COUNT` runs a
+//! scenario COUNT times. All other work is the same for every COUNT, so the difference between two runs is the cost of
+//! the scenario.
 
 mod fixture;
 
@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// A WRITE of so many full packets, posted at node 0.
+/// Posts a WRITE of `packets` full packets at node 0.
 fn post_write(fixture: &mut Fixture, packets: usize) {
     let from = fixture.memory(MAX * PAYLOAD);
     let memory = fixture.memory(MAX * PAYLOAD);
@@ -67,7 +67,7 @@ fn post_write(fixture: &mut Fixture, packets: usize) {
     node.roce.post_send(node.qp, &request).expect("room");
 }
 
-/// Packets of 1024 bytes are received.
+/// Receives packets of 1024 bytes.
 fn receive(count: usize) {
     let mut fixture = Fixture::new();
     post_write(&mut fixture, MAX);
@@ -85,7 +85,7 @@ fn receive(count: usize) {
     }
 }
 
-/// Packets of 1024 bytes are made ready to transmit.
+/// Builds packets of 1024 bytes for transmission.
 fn transmit(count: usize) {
     let mut fixture = Fixture::new();
     post_write(&mut fixture, MAX);
@@ -94,7 +94,7 @@ fn transmit(count: usize) {
     }
 }
 
-/// SENDs of 64 bytes, there and acknowledged. Returns the allocations that it took.
+/// SENDs of 64 bytes with their ACKs. Returns the number of allocations.
 fn round(count: usize) -> u64 {
     let mut fixture = Fixture::new();
     let from = fixture.memory(64);
@@ -112,7 +112,7 @@ fn round(count: usize) -> u64 {
     allocations::calls() - before
 }
 
-/// A SEND of 64 bytes is posted.
+/// Posts a SEND of 64 bytes.
 fn post_send(node: &mut Node, id: u64, from: Window) {
     let windows = [from];
     let payload = Payload::Windows(&windows);
@@ -129,8 +129,8 @@ fn post_send(node: &mut Node, id: u64, from: Window) {
     node.roce.post_send(node.qp, &request).expect("room");
 }
 
-/// What the wire of `round` costs, which is no part of the provider: two frames put together. (That of the ACK
-/// is a payload of 64 bytes shorter.)
+/// Cost of the wire in `round`, which is not part of the provider: assembly of two frames. (The ACK is shorter by the
+/// payload of 64 bytes.)
 fn carry(count: usize) {
     let mut fixture = Fixture::new();
     let from = fixture.memory(64);
@@ -142,7 +142,7 @@ fn carry(count: usize) {
     }
 }
 
-/// ICRCs of packets with so many bytes behind the BTH, as they are computed for received ones.
+/// ICRCs of packets with `bytes` bytes behind the BTH, computed as for received packets.
 fn icrc(count: usize, bytes: usize) {
     let icrc = Icrc::new();
     let packet = vec![0x5a; HEADERS + 4096];
@@ -152,7 +152,7 @@ fn icrc(count: usize, bytes: usize) {
     }
 }
 
-/// ICRCs of packets of 1024 bytes, as they are computed for sent ones.
+/// ICRCs of packets of 1024 bytes, computed as for sent packets.
 fn icrc_window(count: usize) {
     let mut fixture = Fixture::new();
     let window = fixture.memory(PAYLOAD);
@@ -174,7 +174,7 @@ fn copy(count: usize) {
     }
 }
 
-/// Prints allocations after set-up, and bytes of a connected queue pair with four requests each way.
+/// Prints allocations after set-up, and bytes of a connected queue pair for four requests in each direction.
 fn memory() {
     let allocations = round(MAX);
     let mut fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! fio in the client: one job, and what it took.
+//! fio in the client: one job, and its cost.
 
 use anyhow::{Context, Result, ensure};
 use launch::guest::Guest;
@@ -7,7 +7,7 @@ use launch::guest::Guest;
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     pub name: &'static str,
-    /// As fio calls it.
+    /// fio's option `rw`.
     pub rw: &'static str,
     /// Size of an I/O.
     pub kib: u32,
@@ -17,12 +17,12 @@ pub struct Job {
     pub ios: u32,
 }
 
-/// What a job took, per I/O.
+/// Cost of a job, per I/O.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Instructions of the server.
     pub instructions: f64,
-    /// Of these, what Linux's server computes checksums with; 0 for other servers.
+    /// Of these, instructions for checksums in Linux's server; 0 for other servers.
     pub checksums: f64,
     /// Packets, both ways.
     pub packets: f64,
@@ -43,10 +43,10 @@ pub fn run(guest: &mut Guest, device: &str, job: &Job) -> Result<f64> {
     // Terse version 3: I/O per second of reads are field 8, of writes field 49.
     let iops = |field: usize| fields.get(field).and_then(|text| text.parse::<f64>().ok());
     let iops = iops(if rw.ends_with("read") { 7 } else { 48 });
-    iops.filter(|iops| *iops > 0.0).with_context(|| format!("fio told no rate:\n{output}"))
+    iops.filter(|iops| *iops > 0.0).with_context(|| format!("fio printed no rate:\n{output}"))
 }
 
-/// The middle one by instructions, of an odd number; its packets and rate are medians of their own.
+/// Medians of each value over an odd number of runs.
 pub fn median(runs: &[Run]) -> Result<Run> {
     let of = |value: fn(&Run) -> f64| super::median(runs.iter().map(value).collect());
     Ok(Run {

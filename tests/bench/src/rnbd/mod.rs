@@ -1,14 +1,13 @@
-//! `./isthmus bench rnbd`: what an I/O costs the server, beside what it costs a stock Linux server.
+//! `./isthmus bench rnbd`: cost of an I/O at the server, beside a stock Linux server.
 //!
-//! One stock Linux client has four servers on four wires: a Linux guest (rnbd-server on a brd RAM
-//! disk), the appliance, the appliance with `always_invalidate` off, both of which halt as soon as they have
-//! nothing to do, and the appliance as it is shipped, which polls for a while first: keys that end in
-//! `_default` are of that one. The same fio job runs on
-//! each in turn, several times over, while a QEMU plugin counts the instructions that each server
-//! executes. What the server executes per second while nothing is asked of it is taken off.
+//! One stock Linux client has four servers on four wires: a Linux guest (rnbd-server on a brd RAM disk); the appliance,
+//! and the appliance with `always_invalidate` off, which both halt as soon as they are idle; and the appliance as
+//! shipped, which polls before it halts (keys that end in `_default`). The same fio job runs on each in turn, several
+//! times, while a QEMU plugin counts the instructions of each server. The instructions of an idle server are
+//! subtracted.
 //!
-//! Nothing is counted of the client, and no time matters but that of `iops_ratio` and `iops_qd1_ratio`: at
-//! depth 1 a server that makes the client wait, for an ACK or its answer, shows at once.
+//! The client is not counted. Times matter only for `iops_ratio` and `iops_qd1_ratio`: depth 1 exposes a server that
+//! makes the client wait for an ACK or an answer.
 
 pub mod fio;
 mod sessions;
@@ -24,13 +23,13 @@ use crate::report::Report;
 use crate::site::{Appliance, LINUX, Site};
 use fio::{Job, Run};
 
-/// The appliance, halting at once; one with `always_invalidate` off; and one that polls as it is shipped.
+/// The appliance that halts at once; with `always_invalidate` off; and as shipped, with polling.
 const ISTHMUS: usize = 1;
 const FIXED_KEYS: usize = 2;
 const SHIPPED: usize = 3;
 const SERVERS: [usize; 4] = [LINUX, ISTHMUS, FIXED_KEYS, SHIPPED];
 
-/// Times that every job runs on every server.
+/// Runs of each job on each server.
 pub const ROUNDS: usize = 3;
 
 /// Reads of 4 KiB, many at a time.
@@ -44,7 +43,7 @@ const READ_4K_QD1: Job =
 const WRITE_4K_QD1: Job =
     Job { name: "4 KiB write, depth 1", rw: "randwrite", kib: 4, depth: 1, ios: 2000 };
 const READ_64K: Job = Job { name: "64 KiB read, depth 8", rw: "read", kib: 64, depth: 8, ios: 800 };
-/// Sizes between, of which only what a read costs is wanted.
+/// Sizes in between, for the cost of a read only.
 const SIZES: [(&str, Job); 3] = [
     (
         "read4k_qd8_ratio",
@@ -60,10 +59,9 @@ const SIZES: [(&str, Job); 3] = [
     ),
 ];
 
-/// The fewest packets that a 4 KiB read takes over path MTU 1024: the request and its ACK, four packets of
-/// data, and the answer with the chunk's next key; ACKs of those are shared by many. That answer is a message
-/// of its own because Linux's client takes keys from SENDs only (`rtrs-clt.c`, `rtrs_clt_rkey_rsp_done`), and
-/// data by RDMA WRITE only.
+/// The fewest packets of a 4 KiB read over path MTU 1024: the request and its ACK, four packets of data, and the answer
+/// with the chunk's next key; many of these share an ACK. The answer is a separate message, because Linux's client
+/// takes keys only from SENDs (`rtrs-clt.c`, `rtrs_clt_rkey_rsp_done`), and data only by RDMA WRITE.
 const MINIMUM_PACKETS: f64 = 7.0;
 
 /// Measures, writes `target/bench/rnbd.json`, and fails if a bar is missed.
@@ -123,7 +121,7 @@ pub fn bench() -> Result<()> {
     report.add("read4k_two_cores_ratio", two_cores);
     report.add("memory_mib_64_sessions", idle.mib.into());
     report.add("bytes_per_idle_session", idle.bytes_per_session);
-    // Linux has no use for carry-less multiplication on the CPU that these machines have.
+    // On the CPU of these machines Linux does not use carry-less multiplication.
     let Run { instructions, checksums, .. } = reads.linux;
     report.add("linux_read4k_qd32_icrc_share", checksums / instructions);
     let without = instructions - checksums;
@@ -134,14 +132,14 @@ pub fn bench() -> Result<()> {
     report.close()
 }
 
-/// What a job took on each server.
+/// Cost of a job on each server.
 #[derive(Clone, Debug)]
 struct Figures {
     linux: Run,
     ours: Run,
     fixed_keys: Run,
     shipped: Run,
-    /// Our I/O per second by Linux's: the median over the rounds.
+    /// Ratio of the appliance's I/O per second to Linux's: the median over the rounds.
     iops_ratio: f64,
 }
 
@@ -190,7 +188,7 @@ fn beside_linux(site: &mut Site, job: &Job) -> Result<[f64; 2]> {
     Ok([ours, linux])
 }
 
-/// The middle one, of an odd number.
+/// Median of an odd number of values.
 fn median(mut values: Vec<f64>) -> Result<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().context("a median needs a run")

@@ -1,6 +1,6 @@
-//! What idle sessions cost in memory: the smallest machine in which 64 of them stand, each with 512
-//! chunks of 128 KiB, and the memory that one takes there. The clients are of the project's own engine,
-//! in this process; the sessions share memory, as `rnbd.oversubscribe` has it.
+//! Memory of idle sessions: the smallest machine that holds 64 sessions of 512 chunks of 128 KiB, and the memory of one
+//! session there. The clients use this project's engine in this process. The sessions share memory
+//! (`rnbd.oversubscribe`).
 
 use anyhow::{Context, Result, bail, ensure};
 use boot_tests::{boot, image};
@@ -11,7 +11,7 @@ use launch::qemu::{Spec, Vm};
 const SESSIONS: u64 = 64;
 const DEPTH: u64 = 512;
 const CHUNK: u64 = 128 << 10;
-/// The appliance with the address that the stranger asks for, and little memory in its one volume.
+/// The appliance with the address that `Stranger` connects to, and one small volume.
 const SETTINGS: &str = "\
 [[net]]
 index = 0
@@ -30,20 +30,20 @@ oversubscribe = 4096
 sessions_per_host = 64
 memory_per_host = \"16TiB\"
 ";
-/// Machines between which the smallest is looked for, in MiB.
+/// Range of the search for the smallest machine, in MiB.
 const LEAST: u32 = 16;
 const MOST: u32 = 128;
 
-/// What was found.
+/// Results.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Memory in MiB of the smallest machine that held all sessions.
     pub mib: u32,
-    /// Bytes that a session took of it.
+    /// Bytes that a session used.
     pub bytes_per_session: f64,
 }
 
-/// Looks for the smallest machine.
+/// Searches for the smallest machine.
 pub fn measure() -> Result<Figures> {
     let step = progress::step("64 idle sessions");
     let (mut too_small, mut found) = (LEAST, None);
@@ -65,7 +65,7 @@ pub fn measure() -> Result<Figures> {
     Ok(figures)
 }
 
-/// Connects all sessions to a machine of so much memory; bytes that each of them took.
+/// Connects all sessions to a machine with `mib` of memory. Returns the bytes that a session used.
 fn connect(mib: u32) -> Result<f64> {
     let mut stranger = Stranger::new(1)?;
     let spec = Spec::kernel(image()?).memory(mib).config(SETTINGS).nic(stranger.nic());
@@ -79,7 +79,7 @@ fn connect(mib: u32) -> Result<f64> {
         sessions.push(session);
     }
     let memory = memory(&mut gateway)?;
-    ensure!(memory["promised"] == SESSIONS * DEPTH * CHUNK, "not all are there: {memory}");
+    ensure!(memory["promised"] == SESSIONS * DEPTH * CHUNK, "sessions are missing: {memory}");
     Ok((used(&mut gateway)? - before) / SESSIONS as f64)
 }
 
@@ -87,7 +87,7 @@ fn memory(gateway: &mut Vm) -> Result<serde_json::Value> {
     gateway.run("show memory --json")?.json()
 }
 
-/// Bytes in use: of the heap, of the arena, and of what sessions share of it.
+/// Bytes in use: of the heap, of the arena, and of the arena's memory that sessions share.
 fn used(gateway: &mut Vm) -> Result<f64> {
     let memory = memory(gateway)?;
     let number = |value: &serde_json::Value| value.as_f64().with_context(|| memory.to_string());

@@ -1,5 +1,5 @@
-//! What a read costs when two cores with a port each serve one volume, beside what it costs when one does: one
-//! stock Linux client has a session to each.
+//! Cost of a read if two cores with a port each serve one volume, compared with one core. One stock Linux client has a
+//! session to each core.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use super::fio::Job;
 use super::median;
 use crate::instructions::{Counters, Plugin};
 
-/// Pairs of runs of which the middle one counts.
+/// Pairs of runs; their median is the result.
 const ROUNDS: usize = 5;
-/// How long idling is counted.
+/// How long the idle appliance is counted.
 const IDLING: Duration = Duration::from_secs(5);
 const VOLUME: &str = "isthmus.volume.0.name=ram0 isthmus.volume.0.size=64MiB";
 
-/// Instructions per I/O of both cores together, by those of one alone.
+/// Ratio of instructions per I/O: both cores together to one core alone.
 pub fn ratio(plugin: &Plugin, job: &Job) -> Result<f64> {
     let step = progress::step("two cores serve one volume");
     let counters = plugin.counters()?;
@@ -62,7 +62,7 @@ pub fn ratio(plugin: &Plugin, job: &Job) -> Result<f64> {
     Ok(ratio)
 }
 
-/// Instructions per I/O of a job that runs on these devices at once.
+/// Instructions per I/O of a job that runs on several devices at once.
 fn cost(
     client: &mut Guest,
     counters: &Counters,

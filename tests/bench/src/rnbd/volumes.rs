@@ -15,7 +15,7 @@ pub fn serve(site: &mut Site) -> Result<()> {
     site.watch_checksums()
 }
 
-/// Maps the RAM disk of server `number`, and writes to all of it, so that all of it is there.
+/// Maps the RAM disk of server `number`, and writes to all of it, so that the server has allocated it.
 pub fn map_and_fill(site: &mut Site, number: usize) -> Result<()> {
     let network = network(number);
     let path = format!("ip:{network}.2@ip:{network}.1");
@@ -27,20 +27,20 @@ pub fn map_and_fill(site: &mut Site, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Times that a job is repeated when Linux breaks its own session.
+/// Repetitions of a job whose session Linux breaks.
 const REPETITIONS: usize = 5;
 
 /// Runs a job on the RAM disk of server `number`.
 ///
-/// On a busy host rdma_rxe at both ends of a session breaks it now and then (it does not survive
-/// that a packet has to be sent again): the job is then run again when Linux has connected anew,
-/// which takes it half a minute. An appliance has no such excuse.
+/// On a busy host a session with rdma_rxe at both ends sometimes breaks, because rdma_rxe does not survive a
+/// retransmission. The job is then repeated after Linux has reconnected, which takes half a minute. A job on an
+/// appliance is not repeated.
 pub fn run(site: &mut Site, number: usize, job: &Job) -> Result<Run> {
     let mut repetitions = if number == LINUX { REPETITIONS } else { 0 };
     loop {
         match run_once(site, number, job) {
             Err(error) if repetitions == 0 => return Err(error),
-            Err(_) => eprintln!("{}: Linux broke its session; once more", job.name),
+            Err(_) => eprintln!("{}: Linux broke its session; repeating the job", job.name),
             done => return done,
         }
         repetitions -= 1;

@@ -1,8 +1,8 @@
 //! The `roce` suite: instructions per packet of the RoCE provider, and per round of a stock tool.
 //!
-//! `bench-roce` does one thing a number of times under callgrind. The difference between two
-//! numbers is what it costs; what ICRC, copy and the bench's own wire cost is counted the same way
-//! and taken off. Payloads are of 1,024 bytes unless a name says otherwise.
+//! `bench-roce` repeats an operation under callgrind. The difference between two numbers of repetitions gives its cost.
+//! The costs of ICRC, copy and the bench's own wire are counted in the same way and subtracted. Payloads have 1,024
+//! bytes unless a name says otherwise.
 
 mod write_latency;
 
@@ -13,7 +13,7 @@ use crate::callgrind::Program;
 use crate::instructions::Plugin;
 use crate::report::Report;
 
-/// Bytes that the ICRC of a packet covers beside the payload.
+/// Bytes that the ICRC of a packet covers in addition to the payload.
 const COVERED: f64 = 8.0 + 20.0 + 8.0 + 12.0;
 
 /// Runs the suite.
@@ -28,7 +28,7 @@ pub fn bench() -> Result<()> {
     let mut report = Report::new("roce", Some(0));
     let receive = count("receive")? - count("icrc-1024")? - count("copy")?;
     report.add("rx_write_packet_instructions", receive);
-    // A sent payload is not copied.
+    // The payload is not copied for sending.
     let transmit = count("transmit")? - count("icrc-window")?;
     report.add("tx_write_packet_instructions", transmit);
     report.add("icrc_instructions_per_byte", count("icrc-4096")? / (COVERED + 4096.0));

@@ -1,7 +1,7 @@
-//! What a round of `ib_write_lat` costs the server, beside what it costs a Linux server.
+//! Cost of a round of `ib_write_lat` at the server, compared with a Linux server.
 //!
-//! Linux's server is the tool itself, which spins on its memory until the client's WRITE is there:
-//! that is part of what it costs there.
+//! Linux's server is the tool itself, which spins on its memory until the client's WRITE arrives. The spinning is part
+//! of its cost.
 
 use std::time::Duration;
 
@@ -13,11 +13,10 @@ use crate::instructions::Plugin;
 use crate::site::{Appliance, LINUX, Site, network};
 
 const APPLIANCE: usize = 1;
-/// Rounds of two runs. The difference between the two is what the rounds between cost: neither
-/// connecting nor starting the tool is in it.
+/// Rounds of two runs. The difference of their costs excludes connecting and starting the tool.
 const ROUNDS: [u32; 2] = [500, 2500];
 
-/// Instructions per round, ours and Linux's.
+/// Instructions per round, of the appliance and of Linux.
 pub fn measure(plugin: &Plugin) -> Result<[f64; 2]> {
     let mut site = Site::boot(plugin, &[Appliance::halting("isthmus.roce.services=true")])?;
     site.count_idle()?;

@@ -1,4 +1,4 @@
-//! Connections of the client's that are open, have said something, and then say nothing.
+//! Connections of the client that have sent an echo request and then stay idle.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use anyhow::{Context, Result, ensure};
 
 use crate::site::{Site, network};
 
-/// What one run of the client's program makes.
+/// Connections that one run of the client's program makes.
 const EACH: usize = 250;
 const PATIENCE: Duration = Duration::from_secs(400);
 
-/// Of SMC-R, or of TCP.
+/// Protocol of the connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Smc,
     Tcp,
 }
 
-/// Opens connections to a port of a server, beside those before `range` that are there; they stay until [`close`].
+/// Opens the connections `range` to a port of a server, in addition to the earlier ones. They stay until [`close`].
 pub fn open(
     site: &mut Site,
     server: usize,
@@ -35,7 +35,7 @@ pub fn open(
         let held = format!("smc echo {address} {port} 64 1 {EACH} {word} hold=100000");
         site.client.sh(&format!("{held} >/tmp/crowd.{run} 2>&1 & echo $! >>/tmp/crowd.pids"))?;
         let wanted = run * EACH;
-        // The state of a TCP connection that stands is 01; the remote address comes before it.
+        // 01 is the state of an established TCP connection; it follows the remote address.
         let open = match kind {
             Kind::Smc => format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') -ge {wanted} ]"),
             Kind::Tcp => format!("[ $(grep -c ':{port:04X} 01 ' /proc/net/tcp) -ge {wanted} ]"),
@@ -46,15 +46,15 @@ pub fn open(
         opened.with_context(|| format!("connections {wanted} to {port}:\n{said}"))?;
         ensure!(!said.contains("smc: "), "{said}");
     }
-    // Each has had its echo when the server has nothing to do any more.
+    // When the server is idle, each connection has received its echo.
     site.wait_quiet(server)
 }
 
-/// Ends them, and waits until the server has none.
+/// Closes the connections, and waits until the server has none.
 pub fn close(site: &mut Site, server: usize) -> Result<()> {
     site.client.sh("kill $(cat /tmp/crowd.pids); rm -f /tmp/crowd.*")?;
     let url = format!("http://{}.1/api/smc/sockets", network(server));
     let none = format!("[ \"$(busybox wget -q -O - {url})\" = '[]' ]");
-    site.client.wait_until(&none, PATIENCE).context("connections do not go")?;
+    site.client.wait_until(&none, PATIENCE).context("connections stay open")?;
     site.wait_quiet(server)
 }

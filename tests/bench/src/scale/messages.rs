@@ -1,5 +1,5 @@
-//! TCP and SMC-R: a byte of a stream beside Linux; a round, a relayed round and a connection beside a
-//! thousand idle connections.
+//! TCP and SMC-R: a byte of a stream, compared with Linux; a round, a relayed round and a connection, beside a thousand
+//! idle connections.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub const KEYS: &[&str] = &[
 ];
 
 const ISTHMUS: usize = 1;
-/// Echo and discard on 7 and 9; a rule, for clients over SMC-R and TCP, to the client's own server.
+/// Echo and discard on ports 7 and 9; a rule for clients over SMC-R and TCP, to a server on the client.
 const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.smc.connections=1100 isthmus.smc.connections_per_host=1100 isthmus.rule.0.name=relay isthmus.rule.0.listen=7001 \
     isthmus.rule.0.backend=10.0.1.2:7777 isthmus.rule.0.connections=1100 \
@@ -30,14 +30,14 @@ const ECHO: u16 = 7;
 const RELAY: u16 = 7001;
 /// Linux's echo server has TCP only.
 const LINUX_ECHO: u16 = 8;
-/// Idle connections, of which there are more and more.
+/// Numbers of idle connections, in increasing order.
 const CROWDS: [usize; 3] = [250, 500, 1000];
 const TIMES: usize = 3;
 const ROUNDS: u32 = 1000;
 const STREAM: u32 = 5_000_000;
 const CONNECTIONS: u32 = 30;
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Within this time each idle connection asks its peer once whether it is there (`KEEP_ALIVE` of `net::connections`).
+/// Each idle connection sends one keep-alive in this time (`KEEP_ALIVE` of `net::connections`).
 const KEEP_ALIVE: Duration = Duration::from_secs(28);
 
 pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
@@ -66,7 +66,7 @@ pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
     if report.wants(&["relay_1000_connections_ratio"]) {
         let costs: [Cost; 2] = [|site| round(site, RELAY, ""), |site| round(site, RELAY, "tcp")];
         let found = beside(&mut site, "relay", RELAY, Kind::Tcp, &costs)?;
-        // From SMC-R to TCP, and from TCP to TCP: the worse of the two has to hold.
+        // From SMC-R to TCP, and from TCP to TCP: the worse of the two is the figure.
         add(report, "relay", &found);
         report.add("relay_smc_to_tcp_instructions", found[0].none.round());
         report.add("relay_tcp_to_tcp_instructions", found[1].none.round());
@@ -79,26 +79,27 @@ pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What something costs the appliance.
+/// Measures the cost of an operation at the appliance.
 type Cost = fn(&mut Site) -> Result<f64>;
 
-/// What something costs beside no idle connection, and beside each of the crowds.
+/// Costs of an operation beside no idle connection, and beside each crowd.
 struct Costs {
     none: f64,
     beside: [f64; CROWDS.len()],
 }
 
-/// Adds the ratios of each crowd; of several costs the worst.
+/// Adds the ratio of each crowd: the worst of several costs.
 fn add(report: &mut Report, name: &str, found: &[Costs]) {
     for (place, crowd) in CROWDS.into_iter().enumerate() {
         let ratio = |costs: &&Costs| costs.beside[place] / costs.none;
         let worst = found.iter().max_by(|one, other| ratio(one).total_cmp(&ratio(other)));
-        let worst = worst.expect("something was measured");
+        let worst = worst.expect("there is a measured cost");
         report.ratio(&format!("{name}_{crowd}_connections_ratio"), worst.beside[place], worst.none);
     }
 }
 
-/// Costs beside no idle connection, and beside each crowd on a port. A crowd over SMC-R stays: it comes last.
+/// Measures costs beside no idle connection, and beside each crowd on a port. A crowd over SMC-R is not closed, so it
+/// must come last.
 fn beside(
     site: &mut Site,
     name: &str,
@@ -117,7 +118,7 @@ fn beside(
         step.at(&format!("connecting {crowd}"));
         crowd::open(site, ISTHMUS, port, kind, connected..crowd)?;
         connected = crowd;
-        // Those that were just opened are asked for the first time only after a while.
+        // New connections send their first keep-alive only after a while.
         step.at("waiting for keep-alives");
         std::thread::sleep(KEEP_ALIVE);
         site.count_idle_for(KEEP_ALIVE)?;
@@ -134,7 +135,7 @@ fn beside(
     Ok(found)
 }
 
-/// The median of a few.
+/// Median of [`TIMES`] measurements.
 fn times(mut cost: impl FnMut() -> Result<f64>) -> Result<f64> {
     median((0..TIMES).map(|_| cost()).collect::<Result<_>>()?)
 }
@@ -146,7 +147,7 @@ fn echo(site: &mut Site, server: usize, port: u16, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// A round of 64 bytes.
+/// Cost of an echo of 64 bytes.
 fn round(site: &mut Site, port: u16, word: &str) -> Result<f64> {
     let few = ROUNDS / 10;
     let mut count = |rounds: u32| {
@@ -156,7 +157,7 @@ fn round(site: &mut Site, port: u16, word: &str) -> Result<f64> {
     Ok((count(ROUNDS)? - count(few)?) / f64::from(ROUNDS - few))
 }
 
-/// A byte that goes there and back, over TCP.
+/// Cost of an echoed byte of a stream over TCP.
 fn stream(site: &mut Site, server: usize, port: u16) -> Result<f64> {
     let mut count = |bytes: u32| {
         let words = format!("{bytes} 1 1 tcp");
@@ -165,7 +166,7 @@ fn stream(site: &mut Site, server: usize, port: u16) -> Result<f64> {
     Ok((count(STREAM)? - count(64)?) / f64::from(STREAM - 64))
 }
 
-/// Connect over SMC-R, 64 bytes there and back, close.
+/// Cost of a connection over SMC-R: connect, an echo of 64 bytes, close.
 fn connect(site: &mut Site) -> Result<f64> {
     let one = format!("smc echo {}.1 {ECHO} 64 1 1 > /tmp/said", network(ISTHMUS));
     let all = format!("for n in $(seq {CONNECTIONS}); do {one} || exit 1; done");

@@ -1,10 +1,9 @@
-//! `./isthmus bench scale`: what it costs that there are many: sessions, volumes, connections.
+//! `./isthmus bench scale`: cost of many sessions, volumes and connections.
 //!
-//! Each figure but `idle_64_sessions_instructions_per_second` and `metrics_longest_round_instructions` is a
-//! ratio of the appliance's instructions for the same work, beside many others that do nothing and beside
-//! none, or of the appliance's and Linux's. Appliances halt as soon as they have nothing to do
-//! (`idle_after_us=0`); what they execute while nothing is asked of them is counted beforehand, with the
-//! many in place, and taken off.
+//! Each figure except `idle_64_sessions_instructions_per_second` and `metrics_longest_round_instructions` is a ratio of
+//! instructions for the same work: of the appliance with many idle objects to the appliance with none, or of the
+//! appliance to Linux. Appliances halt as soon as they are idle (`idle_after_us=0`). Instructions of an idle appliance,
+//! with the idle objects in place, are counted beforehand and subtracted.
 
 mod crowd;
 mod messages;
@@ -30,8 +29,7 @@ pub const KEYS: &[&str] = &[
     "relay_200_active_ratio",
 ];
 
-/// Measures the figures of these keys, or all; writes `target/bench/scale.json`, and fails if a bar is
-/// missed.
+/// Measures the figures of `keys`, or all; writes `target/bench/scale.json`, and fails if a bar is missed.
 pub fn bench(keys: Vec<String>) -> Result<()> {
     setup::install(&[Purpose::Host, Purpose::Run, Purpose::Guest])?;
     let plugin = Plugin::compile()?;

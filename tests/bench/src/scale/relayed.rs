@@ -1,5 +1,5 @@
-//! 200 clients over SMC-R that all have something to say, relayed to a server over TCP: by the appliance, and
-//! by haproxy, whose sockets a preloaded library makes AF_SMC, in a Linux guest.
+//! 200 active clients over SMC-R, relayed to a server over TCP: by the appliance, and by haproxy in a Linux guest, with
+//! a preloaded library that turns its sockets into AF_SMC.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ listen relay
 const PORT: u16 = 7001;
 const ACTIVE: u32 = 200;
 const BYTES: u32 = 4096;
-/// Rounds of each connection in two runs, the difference of which is what is told.
+/// Rounds of each connection in two runs. The result is the difference of the runs.
 const ROUNDS: [u32; 2] = [5, 30];
 const TIMES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -74,34 +74,34 @@ pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// All connections at once are really SMC-R between client and relay, and go again. What Linux allocates for
-/// so many, once for all, it has then.
+/// Checks that all connections between client and relay use SMC-R, and closes them. Afterwards Linux has made its
+/// one-time allocations for so many connections.
 fn are_over_smc(site: &mut Site, server: usize) -> Result<()> {
     let held = format!("smc echo {}.1 {PORT} 64 1 {ACTIVE} together hold=20", network(server));
     site.client.sh(&format!("{held} >/tmp/held 2>&1 &"))?;
     let active = format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {ACTIVE} ]");
     let waited = site.client.wait_until(&active, PATIENCE);
     let said = site.client.sh("smc sockets | cut -d' ' -f1,2,5 | uniq -c; cat /tmp/held")?;
-    waited.with_context(|| format!("server {server} is not reached over SMC-R:\n{said}"))?;
-    // Ended by a signal, Linux's client does not always tell the server of each connection.
+    waited.with_context(|| format!("connections to server {server} do not use SMC-R:\n{said}"))?;
+    // If a signal ended it, Linux's client would not always close each connection at the server.
     site.client.wait_until("grep fine /tmp/held", PATIENCE)?;
     wait_gone(site, server)
 }
 
-/// Waits until nothing is left of any connection.
+/// Waits until all connections are gone.
 fn wait_gone(site: &mut Site, server: usize) -> Result<()> {
-    // 01 is the state of a TCP connection that stands; those of the relay come to port 7777.
+    // 01 is the state of an established TCP connection. The relay connects to port 7777.
     let none = "[ -z \"$(smc sockets)\" ] && ! grep -q ':1E61 [0-9A-F:]* 01 ' /proc/net/tcp";
     let waited = site.client.wait_until(none, PATIENCE);
     let left =
         site.client.sh("smc sockets | cut -d' ' -f1,2 | uniq -c; grep ':1E61 ' /proc/net/tcp")?;
-    waited.with_context(|| format!("connections with server {server} do not go:\n{left}"))?;
+    waited.with_context(|| format!("connections with server {server} stay open:\n{left}"))?;
     site.wait_quiet(server)
 }
 
-/// A round of one of the connections. They are made one after the other: Linux has one SMC-R handshake at a
-/// time, and a client waits for its turn for 6 s (`smc_server_lgr_pending`, `CLC_WAIT_TIME` in net/smc), in
-/// which an emulated server has not had 200. Rounds begin when all are connected.
+/// Instructions of a round of one connection. The connections are set up one after the other: Linux does one SMC-R
+/// handshake at a time, and a client waits at most 6 s for its turn (`smc_server_lgr_pending`, `CLC_WAIT_TIME` in
+/// net/smc). An emulated server cannot do 200 handshakes in that time. Rounds begin when all are connected.
 fn round(site: &mut Site, server: usize) -> Result<f64> {
     let mut count = |rounds: u32| {
         let words = format!("{PORT} {BYTES} {rounds} {ACTIVE} together");

@@ -1,4 +1,4 @@
-//! Sessions and volumes: 64 of each beside one.
+//! Sessions and volumes: 64 of each, compared with one.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -26,7 +26,7 @@ const FEW: usize = 1;
 const MANY: usize = 2;
 const SESSIONS: usize = 64;
 const VOLUMES: usize = 64;
-/// Reads of each session when all are at it.
+/// Reads of each session when all sessions read.
 const EACH: u32 = 150;
 const TIMES: usize = 3;
 const READ: Job = Job { name: "4 KiB read, depth 1", rw: "randread", kib: 4, depth: 1, ios: 3000 };
@@ -80,7 +80,7 @@ pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A read with more and more sessions, the last of which are all; with one it takes `one`.
+/// Measures a read with an increasing number of sessions, up to all. With one session a read costs `one`.
 fn sessions(site: &mut Site, report: &mut Report, one: f64) -> Result<()> {
     let mut connected = 1;
     for (sessions, [active, idle]) in [
@@ -92,7 +92,7 @@ fn sessions(site: &mut Site, report: &mut Report, one: f64) -> Result<()> {
         connect_more(site, FEW, connected..sessions)?;
         connected = sessions;
         site.count_idle()?;
-        // Its device is the first; the second is of the other appliance.
+        // The appliance's own device is the first; the second belongs to the other appliance.
         let all: Vec<usize> = [0].into_iter().chain(2..sessions + 1).collect();
         let each = reads(site, FEW, &all)?;
         let alone = reads(site, FEW, &[0])?;
@@ -110,7 +110,7 @@ fn sessions(site: &mut Site, report: &mut Report, one: f64) -> Result<()> {
     Ok(())
 }
 
-/// More sessions with a server; they read the same volume as the first.
+/// Connects more sessions to a server. They read the same volume as the first.
 fn connect_more(site: &mut Site, server: usize, numbers: Range<usize>) -> Result<()> {
     for number in numbers {
         connect(site, server, number, "access_mode=ro")?;
@@ -118,7 +118,7 @@ fn connect_more(site: &mut Site, server: usize, numbers: Range<usize>) -> Result
     Ok(())
 }
 
-/// A session of the client's with a server, and its volume `ram0`.
+/// Connects a session of the client to a server, and maps its volume `ram0`.
 fn connect(site: &mut Site, server: usize, number: usize, options: &str) -> Result<()> {
     let network = network(server);
     let path = format!("ip:{network}.2@ip:{network}.1");

@@ -1,6 +1,6 @@
-//! How fast messages get to a stock receiver that loses 1 % of what arrives: from the engine on a host's sockets,
-//! and from a stock sender. Both run in turns, with the same seeds, so that what else the machine does meets both;
-//! the medians are compared.
+//! Rate of messages to a stock receiver that loses 1 % of the packets: from the engine over a host's sockets, and from
+//! a stock sender. Both run in turns with the same seeds, so that other load of the machine affects both. The medians
+//! are compared.
 
 use anyhow::Result;
 use launch::progress;
@@ -8,13 +8,13 @@ use usnic_tests::loss::{self, Load};
 
 use crate::report::Report;
 
-/// Thousandths.
+/// Loss in thousandths.
 const LOSS: u32 = 10;
 const ROUNDS: u64 = 7;
 /// Bytes of a message.
 const LENGTH: usize = 65_536;
 
-/// Adds both ratios: messages a second of the engine by those of the stock sender.
+/// Adds both ratios of messages per second: of the engine to the stock sender.
 pub fn measure(report: &mut Report) -> Result<()> {
     for (key, each, count) in
         [("loss_1pct_64k_ratio", true, 200), ("loss_1pct_bulk_ratio", false, 2000)]

@@ -1,10 +1,10 @@
-//! The `usnic` suite: instructions of the usNIC engine at both ends, without what the wire and the UDP checksum
-//! cost; what it allocates; and how fast messages get to a stock receiver that loses some, beside a stock sender.
+//! The `usnic` suite: instructions of the usNIC engine at both ends, without the wire and the UDP checksum; its
+//! allocations; and the rate of messages to a stock receiver with packet loss, compared with a stock sender.
 //!
-//! `bench-usnic` carries datagrams between two engines itself: it puts each datagram together, with a copy that in
-//! the appliance is the device's, and calls the other engine with it. None of that is counted, only what happens
-//! within the calls of both engines, from sending to giving a message back. The one copy that the engine makes, from
-//! the datagram to where the bytes belong, is part of it.
+//! `bench-usnic` carries datagrams between two engines itself: it assembles each datagram, with a copy that in the
+//! appliance the device makes, and calls the other engine with it. Only instructions within the calls of both engines
+//! are counted, from sending a message to returning its memory. They include the engine's only copy, from the datagram
+//! to the final place of the bytes.
 
 mod loss;
 
@@ -31,7 +31,7 @@ pub fn bench() -> Result<()> {
 
     let mut report = Report::new("usnic", None);
     report.add("send_64b_instructions", send);
-    // One that waits for its ACK, with all packets and timers of its own.
+    // A message that waits for its ACK, with all its packets and timers.
     report.add("send_64b_alone_instructions", alone);
     report.ratio("send_64b_beside_1000_idle_ratio", beside_idle, send);
     for (key, scenario) in [

@@ -1,5 +1,5 @@
-//! The calls of the engine, each in a function of its own: what is counted is what happens within these, and nothing of
-//! what carries datagrams between them.
+//! The calls of the engine, each in its own function. Only instructions within these functions are counted, without the
+//! transport of datagrams between the engines.
 
 use drivers::hal::{Instant, Window};
 use std::net::SocketAddrV4;

@@ -1,6 +1,6 @@
-//! What `./isthmus bench usnic` counts, as a program to be run under callgrind: `bench-usnic SCENARIO COUNT` does
-//! a thing COUNT times. Everything else that it does is the same for every COUNT, so that the difference between
-//! two runs is what the thing costs.
+//! The scenarios of `./isthmus bench usnic`, as a program to run under callgrind: `bench-usnic SCENARIO COUNT` runs a
+//! scenario COUNT times. All other work is the same for every COUNT, so the difference between two runs is the cost of
+//! the scenario.
 
 use drivers::hal::{Arena, Instant, Window};
 use std::hint::black_box;
@@ -34,7 +34,7 @@ fn main() {
     }
 }
 
-/// Two engines, and what carries datagrams between them.
+/// Two engines, and the wire between them.
 struct Pair {
     engines: [Engine; 2],
     endpoints: [EndpointId; 2],
@@ -79,7 +79,7 @@ impl Pair {
         Pair { engines, endpoints, arena, now, datagram: vec![0; LARGEST] }
     }
 
-    /// Carries what a side sends to the other, until there is nothing more.
+    /// Carries the datagrams of a side to the other, until there are no more.
     fn carry(&mut self, side: usize) {
         let [a, b] = &mut self.engines;
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };
@@ -93,7 +93,7 @@ impl Pair {
         self.now = self.now + Duration::from_micros(micros);
     }
 
-    /// So many messages of 64 bytes in one round of both ends: sent, taken, and given back.
+    /// Sends, takes and releases a number of messages of 64 bytes, in one round of both ends.
     fn send_64(&mut self, messages: u64) {
         let [a, b] = self.endpoints;
         for _ in 0..messages {
@@ -107,14 +107,14 @@ impl Pair {
         }
     }
 
-    /// Eight messages among others, acknowledged as the engine does with those.
+    /// Eight messages of a stream, with the engine's ACKs for streams.
     fn send_eight(&mut self) {
         self.send_64(EIGHT);
         self.wait(8);
         self.carry(1);
     }
 
-    /// A message alone, there and acknowledged by a packet of its own, when the delay of the ACK has passed.
+    /// A single message, acknowledged by a separate packet after the ACK delay.
     fn send_alone(&mut self) {
         self.send_64(1);
         self.wait(70);
@@ -122,8 +122,7 @@ impl Pair {
     }
 }
 
-/// The wire, which is no part of the engine, and is not counted. It puts a datagram together; its length and where it
-/// came from.
+/// The wire, which is not part of the engine and not counted. Assembles a datagram, and returns its length and source.
 fn wire(packet: &Transmit, side: usize, datagram: &mut [u8]) -> (usize, SocketAddrV4) {
     let mut length = packet.header().len();
     datagram[..length].copy_from_slice(packet.header());
@@ -155,7 +154,7 @@ fn send(count: u64, idle: u32, message: fn(&mut Pair)) {
     assert_eq!(pair.engines[0].backlog(pair.endpoints[0]), Some((0, 0)));
 }
 
-/// PUTs of a megabyte; the packets that were sent again.
+/// PUTs of a megabyte. Returns the number of retransmitted packets.
 fn put(count: u64, mtu: u16) -> u64 {
     let mut pair = Pair::new(mtu, 0);
     let from = pair.arena.alloc(MEGABYTE, 4096).expect("room");

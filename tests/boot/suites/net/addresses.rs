@@ -1,4 +1,4 @@
-//! Addresses and MTUs from servers and routers that do not keep to the rules, or only just.
+//! Addresses and MTUs from DHCP servers and routers with invalid or unusual settings.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const ADDRESS: [u8; 4] = [10, 7, 0, 50];
 const ROUTER: &str = "fe80::1";
 const OWN: &str = "fd07::5054:ff:fe12:3456";
 
-/// Clients over IPv6, all at the station.
+/// IPv6 addresses of clients, all at the station.
 const NEIGHBOURS: [&str; 2] = ["fd07::8", "fd07::9"];
 
 const DISCOVER: u8 = 1;
@@ -30,7 +30,7 @@ const MASK: (u8, &[u8]) = (1, &[255, 255, 255, 0]);
 const GATEWAY: (u8, &[u8]) = (3, &SERVER);
 const TEN_MINUTES: (u8, &[u8]) = (51, &[0, 0, 2, 88]);
 
-/// A message of a server: options, and the field `file`.
+/// A DHCP server's message: type, options, and the field `file`.
 struct Reply {
     kind: u8,
     options: Vec<u8>,
@@ -45,7 +45,7 @@ impl Reply {
         reply
     }
 
-    /// An offer, or a grant, or nothing.
+    /// The reply that grants the address: an OFFER, an ACK, or none, by the client's message type.
     fn grant(kind: u8, options: &[(u8, &[u8])]) -> Option<Reply> {
         match kind {
             DISCOVER => Some(Reply::new(OFFER, options)),
@@ -59,13 +59,13 @@ fn option(code: u8, value: &[u8]) -> Vec<u8> {
     [&[code, value.len() as u8], value].concat()
 }
 
-/// What arrives of the appliance on a wire with a server that answers as a case wants it.
+/// A wire with a DHCP server whose replies the case supplies, and the appliance's frames on it.
 struct Wire {
     peer: Peer,
-    /// Kinds of the client's messages, and when each came.
+    /// Types of the client's messages, and their times.
     messages: Vec<(u8, Instant)>,
     frames: Vec<Vec<u8>>,
-    /// Somebody has the address that is leased.
+    /// Another station has the leased address.
     squatted: bool,
 }
 
@@ -79,7 +79,7 @@ impl Wire {
         boot(spec()?.nic(self.peer.nic()).append(words))
     }
 
-    /// Answers for a while.
+    /// Answers ARP, neighbour solicitations and DHCP for a while. `answer` supplies the DHCP replies.
     fn serve(&mut self, time: Duration, answer: &dyn Fn(u8) -> Option<Reply>) -> Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -117,7 +117,7 @@ impl Wire {
         self.serve(time, &|_| None)
     }
 
-    /// Opens a TCP connection to the HTTP port; the MSS that the appliance offers.
+    /// Opens a TCP connection to the HTTP port, and returns the MSS in the appliance's SYN-ACK.
     fn mss(&mut self, from: &str, to: &str) -> Result<u16> {
         self.frames.clear();
         for _ in 0..5 {
@@ -138,6 +138,7 @@ impl Wire {
     }
 }
 
+/// The address that a frame asks for by ARP, unless it is a probe for the sender's own address.
 fn asked_by_arp(frame: &[u8]) -> Option<[u8; 4]> {
     let asks = frame.get(12..14)? == [8, 6] && frame.get(20..22)? == [0, 1];
     if asks && frame.get(28..32)? != frame.get(38..42)? {
@@ -147,7 +148,7 @@ fn asked_by_arp(frame: &[u8]) -> Option<[u8; 4]> {
     }
 }
 
-/// The address that a station asks for in a neighbour solicitation.
+/// The target of a neighbour solicitation.
 fn solicited(frame: &[u8]) -> Option<Ipv6Addr> {
     let asks = frame.get(12..14)? == [0x86, 0xdd] && frame[20] == 58 && *frame.get(54)? == 135;
     asks.then(|| Some(Ipv6Addr::from(*frame.get(62..)?.first_chunk()?)))?
@@ -226,7 +227,7 @@ fn syn(from: &str, to: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// A router's advertisement with these options.
+/// A router advertisement with these options.
 fn advertisement(options: &[Vec<u8>]) -> Result<Vec<u8>> {
     let head = [&[134, 0, 0, 0, 64, 0, 7, 8][..], &[0; 8]].concat();
     let message = [head, options.concat()].concat();
@@ -242,7 +243,7 @@ fn prefix(flags: u8, valid: u32, preferred: u32) -> Vec<u8> {
     option
 }
 
-/// Announces its router until an address of it is shown.
+/// Sends router advertisements until the appliance shows an address of the prefix.
 fn announce_until_shown(wire: &mut Wire, vm: &mut Vm, options: &[Vec<u8>]) -> Result<()> {
     for _ in 0..20 {
         wire.peer.send_frame(&advertisement(options)?)?;
@@ -259,7 +260,7 @@ fn shown(vm: &mut Vm) -> Result<serde_json::Value> {
     rows.get(0).cloned().context("no interface")
 }
 
-/// How often the log has a text.
+/// Number of occurrences of a text in the log.
 fn logged(vm: &mut Vm, text: &str) -> Result<usize> {
     Ok(vm.run("show log")?.text.matches(text).count())
 }
@@ -393,7 +394,7 @@ fn prefix_off_link_is_reached_by_the_router() -> Result<()> {
     let mut wire = Wire::new()?;
     let mut vm = wire.boot("")?;
     announce_until_shown(&mut wire, &mut vm, &[prefix(0x40, 9000, 9000)])?;
-    // The router is known by its own question.
+    // A neighbour solicitation from the router enters it into the neighbour table.
     let ours: Ipv6Addr = "fe80::5054:ff:fe12:3456".parse()?;
     let mut question = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &ours.octets(), &[1, 1]].concat();
     question.extend(STATION);
@@ -408,7 +409,10 @@ fn prefix_off_link_is_reached_by_the_router() -> Result<()> {
             .filter(move |f| f[12..14] == [0x86, 0xdd] && f[20] == 58 && f[54] == kind)
     };
     let target: Ipv6Addr = "fd07::77".parse()?;
-    ensure!(!of(135).any(|frame| frame[62..78] == target.octets()), "it was asked for on the link");
+    ensure!(
+        !of(135).any(|frame| frame[62..78] == target.octets()),
+        "the target was solicited on the link"
+    );
     ensure!(of(128).any(|frame| frame[..6] == STATION), "no echo request to the router");
     Ok(())
 }
@@ -429,7 +433,7 @@ fn prefix_preferred_for_longer_than_valid_gives_no_address() -> Result<()> {
 fn ipv6_address_of_another_station_is_not_used() -> Result<()> {
     let mut wire = Wire::new()?;
     let mut vm = wire.boot("isthmus.net.0.address=10.7.0.9/24,fd07::1/64")?;
-    // It was probed at the start, unanswered: probed again when it is set anew.
+    // The address was probed at boot without an answer. Setting another one probes again.
     wire.listen(Duration::from_secs(2))?;
     wire.frames.clear();
     vm.run("set net.0.address 10.7.0.9/24,fd07::2/64")?.lacks("error")?;

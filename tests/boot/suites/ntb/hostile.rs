@@ -1,8 +1,10 @@
-//! Somebody who writes anything anywhere into the memory that two machines share, while the link comes
-//! up and while it is used: both go on, and the link comes back when that has ended.
+//! A third party writes random data into the memory that two machines share, while the link comes up and while it is
+//! used. Both machines keep running, and the link recovers afterwards.
 
 use super::life::pause;
-use super::{Bridge, SHARED, left, ntb, wait_for, wait_left, wait_open, wait_traffic};
+use super::{
+    Bridge, SHARED, ntb, resources, wait_for, wait_for_resources, wait_open, wait_traffic,
+};
 use anyhow::{Context, Result, ensure};
 use boot_tests::boot;
 use launch::http;
@@ -18,12 +20,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Bytes of a machine's half.
+/// Bytes of one machine's half.
 const HALF: u64 = (SHARED as u64) << 19;
-/// Where most of what matters is: the device's header, the introduction, bells and commands.
+/// End of the control structures: the device's header, the introduction, doorbells and commands.
 const CONTROL: u64 = 0x4000;
 
-/// Who writes. Ends when it is dropped.
+/// The writing thread, which ends when this is dropped.
 struct Scribbler {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -36,7 +38,7 @@ impl Scribbler {
         let thread = thread::spawn(move || {
             let mut rng = ChaCha12Rng::seed_from_u64(seed);
             while !stopped.load(Ordering::Relaxed) {
-                // What cannot be written is not there to be written to.
+                // Errors are ignored: the place may not exist.
                 let _ = scribble(&file, &mut rng);
                 thread::sleep(Duration::from_micros(500));
             }
@@ -52,8 +54,8 @@ impl Drop for Scribbler {
     }
 }
 
-/// Noise, small numbers, large ones, what was there and a little more, or what lies elsewhere, so that
-/// much of it almost makes sense; and now and then a whole page.
+/// Writes random numbers, small ones, large ones, and ones close to the value there or elsewhere, so that many are
+/// nearly plausible; and now and then a random page.
 fn scribble(file: &File, rng: &mut ChaCha12Rng) -> std::io::Result<()> {
     let mut within = |end: u64| rng.next_u64() % end;
     for _ in 0..16 {
@@ -79,7 +81,7 @@ fn scribble(file: &File, rng: &mut ChaCha12Rng) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether it still answers, over HTTP and on the console.
+/// Checks that the machine answers over HTTP and on the console.
 fn answers(vm: &mut Vm, at: SocketAddr) -> Result<()> {
     let answer = http::get(at, "/api/ntb").context("over HTTP")?;
     ensure!(answer.status == 200 && answer.body.contains("ntb0"), "{}", answer.body);
@@ -87,16 +89,16 @@ fn answers(vm: &mut Vm, at: SocketAddr) -> Result<()> {
 }
 
 #[test]
-fn whoever_scribbles_over_the_shared_memory_reaches_nothing_else() -> Result<()> {
-    whoever_scribbles(|memory| Ok(Bridge::Memory(memory)))
+fn writer_to_shared_memory_harms_nothing_else() -> Result<()> {
+    hostile_writer(|memory| Ok(Bridge::Memory(memory)))
 }
 
 #[test]
-fn whoever_scribbles_has_no_use_of_doorbells() -> Result<()> {
-    whoever_scribbles(|memory| Ok(Bridge::Doorbells(memory.serve()?)))
+fn writer_to_shared_memory_harms_nothing_with_doorbells() -> Result<()> {
+    hostile_writer(|memory| Ok(Bridge::Doorbells(memory.serve()?)))
 }
 
-fn whoever_scribbles(bridge: fn(SharedMemory) -> Result<Bridge>) -> Result<()> {
+fn hostile_writer(bridge: fn(SharedMemory) -> Result<Bridge>) -> Result<()> {
     let seed = std::env::var("ISTHMUS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("seed {seed}");
@@ -116,7 +118,7 @@ fn whoever_scribbles(bridge: fn(SharedMemory) -> Result<Bridge>) -> Result<()> {
     let at = (Ipv4Addr::LOCALHOST, port).into();
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let server = bridge.machine(0, words)?.nic(nic).disk(Disk::new(disk.path()));
-    let mut server = boot(server).context("alone, scribbled at")?;
+    let mut server = boot(server).context("boot under attack, without a peer")?;
     answers(&mut server, at)?;
     let mut client = bridge.client()?;
     for _ in 0..10 {
@@ -125,8 +127,8 @@ fn whoever_scribbles(bridge: fn(SharedMemory) -> Result<Bridge>) -> Result<()> {
         client.run("show ntb")?;
     }
     drop(scribbler);
-    wait_open(&mut client).context("when nobody scribbles any more")?;
-    let (at_client, at_server) = (left(&mut client)?, left(&mut server)?);
+    wait_open(&mut client).context("after the attack")?;
+    let (at_client, at_server) = (resources(&mut client)?, resources(&mut server)?);
 
     for round in 0..rounds {
         let reading = b"remote read far count=1000000000 size=4KiB depth=16\r";
@@ -139,27 +141,27 @@ fn whoever_scribbles(bridge: fn(SharedMemory) -> Result<Bridge>) -> Result<()> {
         }
         drop(scribbler);
         client.press("\x03")?;
-        // What was written over may have been a request or its answer. Nobody asks twice over a path that
-        // stands: an honest peer goes and comes back.
+        // The attack may have destroyed requests or replies, which are not retried while the path is up. So the server
+        // is paused for long enough that the link is restarted.
         pause(&mut server, Duration::from_millis(500))?;
         wait_for(&mut client, "show ntb", " up")?;
         wait_open(&mut client).with_context(|| format!("after round {round}"))?;
-        wait_left(&mut server, at_server).context("of the server's")?;
-        wait_left(&mut client, at_client).context("of the client's")?;
+        wait_for_resources(&mut server, at_server).context("resources of the server")?;
+        wait_for_resources(&mut client, at_client).context("resources of the client")?;
     }
-    let mut noticed = 0;
+    let mut detected = 0;
     for vm in [&mut server, &mut client] {
         for key in ["violations", "qp_errors", "link_down"] {
-            noticed += ntb(vm, key)?.as_u64().unwrap_or(0);
+            detected += ntb(vm, key)?.as_u64().unwrap_or(0);
         }
     }
-    ensure!(noticed > 3, "only {noticed} things were noticed");
-    // An honest machine in the place of one that was scribbled at.
+    ensure!(detected > 3, "only {detected} faults were detected");
+    // A new client in place of the attacked one.
     client.kill();
     let mut client = bridge.client()?;
     wait_open(&mut client)?;
     client.run("remote read far count=2000 size=4KiB depth=32")?.contains("2000 reads of 4096")?;
-    wait_left(&mut server, at_server).context("with another client")?;
-    ensure!(std::fs::read(disk.path())? == contents, "the volume changed, which nobody wrote to");
+    wait_for_resources(&mut server, at_server).context("with another client")?;
+    ensure!(std::fs::read(disk.path())? == contents, "the disk changed without a write");
     Ok(())
 }

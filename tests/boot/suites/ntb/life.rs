@@ -1,17 +1,17 @@
-//! Machines that are reset, that start anew or stand still, and cables that are pulled, all of it under
-//! load: the link and the session come back, requests go on, and nothing is left over.
+//! Resets, restarts and pauses of machines, and pulled cables, all under load: the link and the session recover,
+//! requests continue, and no resources leak.
 
-use super::{Bridge, left, ntb, wait_left, wait_open, wait_traffic};
+use super::{Bridge, ntb, resources, wait_for_resources, wait_open, wait_traffic};
 use anyhow::{Context, Result, ensure};
 use boot_tests::boot;
 use launch::qemu::Vm;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// How long a machine, or the network, stands still: the link is lost meanwhile.
+/// How long a machine pauses, or a cable is unplugged: long enough to lose the link.
 const STILL: Duration = Duration::from_millis(1600);
 
-/// Resets a machine, and once more before it is up: within 30 ms, as far as QEMU keeps to it.
+/// Resets a machine, and again after about 15 ms, before it is up.
 fn reset_twice(vm: &mut Vm) -> Result<()> {
     vm.serial.take(Duration::ZERO);
     vm.qmp.execute("system_reset", json!({}))?;
@@ -20,7 +20,7 @@ fn reset_twice(vm: &mut Vm) -> Result<()> {
     is_up(vm)
 }
 
-/// The console's way: what is there ends in order.
+/// Reboots from the console, which shuts the appliance down in order.
 fn restart(vm: &mut Vm) -> Result<()> {
     vm.serial.take(Duration::ZERO);
     vm.serial.send(b"reboot\r")?;
@@ -33,7 +33,7 @@ fn is_up(vm: &mut Vm) -> Result<()> {
     vm.run("help")?.contains("reboot").map(drop)
 }
 
-/// Has a machine stand still for so long.
+/// Pauses a machine.
 pub fn pause(vm: &mut Vm, time: Duration) -> Result<()> {
     vm.qmp.execute("stop", json!({}))?;
     std::thread::sleep(time);
@@ -41,7 +41,7 @@ pub fn pause(vm: &mut Vm, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Pulls its cable for a while.
+/// Unplugs a machine's cable for a while.
 fn cut(vm: &mut Vm) -> Result<()> {
     for up in [false, true] {
         vm.qmp.execute("set_link", json!({"name": "net0", "up": up}))?;
@@ -50,32 +50,28 @@ fn cut(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// The console's order for the link alone.
+/// Resets only the link, from the console.
 fn reset_link(vm: &mut Vm) -> Result<()> {
     vm.run("ntb reset").map(drop)
 }
 
 type Event = fn(&mut Vm) -> Result<()>;
 
-/// What happens to a machine, and how it is called.
+/// Events that a machine must survive, with their names.
 const RESETS: (&str, Event) = ("resets", reset_twice);
 const RESTART: (&str, Event) = ("a restart", restart);
 const PAUSE: (&str, Event) = ("a pause", |vm| pause(vm, STILL));
 const LINK: (&str, Event) = ("a reset of the link", reset_link);
 const CUT: (&str, Event) = ("a cut", cut);
 
-/// The first so many events concern the server; with `--full` all do, again and again.
-fn the_link_comes_back(
-    bridge: &Bridge,
-    events: &[(&'static str, Event)],
-    usual: usize,
-) -> Result<()> {
+/// The first `usual` events happen to the server; with `ISTHMUS_FULL` all of them, five times.
+fn link_recovers(bridge: &Bridge, events: &[(&'static str, Event)], usual: usize) -> Result<()> {
     let full = std::env::var_os("ISTHMUS_FULL").is_some();
     let count = if full { 5 * events.len() } else { usual };
     let mut server = boot(bridge.serving()?.reboots())?;
     let mut client = boot(bridge.mapping()?.reboots())?;
     wait_open(&mut client)?;
-    let (at_client, at_server) = (left(&mut client)?, left(&mut server)?);
+    let (at_client, at_server) = (resources(&mut client)?, resources(&mut server)?);
     for &(name, event) in events.iter().cycle().take(count) {
         let downs = ntb(&mut client, "link_down")?;
         client.serial.send(b"remote read far count=20000 size=4KiB depth=16\r")?;
@@ -86,15 +82,15 @@ fn the_link_comes_back(
         client.wait_ready()?;
         wait_open(&mut client)?;
         ensure!(ntb(&mut client, "link_down")? != downs, "{name}: the link did not go down");
-        wait_left(&mut client, at_client).context(name)?;
-        wait_left(&mut server, at_server).context(name)?;
+        wait_for_resources(&mut client, at_client).context(name)?;
+        wait_for_resources(&mut server, at_server).context(name)?;
     }
     client.serial.send(b"remote read far count=1000000 size=4KiB depth=16\r")?;
     wait_traffic(&mut server)?;
     reset_twice(&mut client)?;
     wait_open(&mut client)?;
-    wait_left(&mut server, at_server).context("after resets of the client")?;
-    wait_left(&mut client, at_client).context("after its resets")?;
+    wait_for_resources(&mut server, at_server).context("after resets of the client")?;
+    wait_for_resources(&mut client, at_client).context("of the client after its resets")?;
     for vm in [&mut server, &mut client] {
         let wrong = ntb(vm, "violations")?;
         ensure!(wrong == 0, "{wrong} violations");
@@ -103,21 +99,21 @@ fn the_link_comes_back(
 }
 
 #[test]
-fn the_link_comes_back_after_resets_and_pauses() -> Result<()> {
-    the_link_comes_back(&Bridge::doorbells()?, &[LINK, RESETS, PAUSE, RESTART], 3)
+fn link_recovers_after_resets_and_pauses() -> Result<()> {
+    link_recovers(&Bridge::doorbells()?, &[LINK, RESETS, PAUSE, RESTART], 3)
 }
 
 #[test]
-fn the_link_comes_back_after_resets_and_cuts_over_tcp() -> Result<()> {
-    let Bridge::Tcp(wire, _) = Bridge::tcp()? else { unreachable!("it is") };
+fn link_recovers_after_resets_and_cuts_over_tcp() -> Result<()> {
+    let Bridge::Tcp(wire, _) = Bridge::tcp()? else { unreachable!("the bridge is TCP") };
     let words = "isthmus.ntb.0.memory=8MiB isthmus.ntb.0.peer_timeout_ms=1000";
-    the_link_comes_back(&Bridge::Tcp(wire, words), &[CUT, LINK, RESETS, PAUSE, RESTART], 2)
+    link_recovers(&Bridge::Tcp(wire, words), &[CUT, LINK, RESETS, PAUSE, RESTART], 2)
 }
 
-/// A machine that powers off or panics says so: the other one does not wait for its timeout. Several times, because
-/// the last frame must have left the machine before QEMU ends, which it does at once after a panic.
+/// A machine announces a power-off or a panic, so that its peer does not wait for a timeout. Several runs, because the
+/// last frame must leave the machine before QEMU ends, which happens immediately after a panic.
 #[test]
-fn who_ends_says_farewell() -> Result<()> {
+fn link_goes_down_at_once_when_the_peer_ends() -> Result<()> {
     let faulty = boot_tests::named_file(boot_tests::FAULTS)?;
     for bridge in [Bridge::doorbells()?, Bridge::tcp()?, Bridge::tcp()?, Bridge::tcp()?] {
         for end in [b"poweroff\r".as_slice(), b"\x1c"] {

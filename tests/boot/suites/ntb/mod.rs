@@ -1,5 +1,5 @@
-//! Two appliances that share memory, as if a bridge joined them, or have TCP in its place: one exports
-//! a volume, the other maps it, and either is killed and started anew.
+//! Two appliances that share memory as over a bridge, or use TCP instead. One exports a volume, the other maps it, and
+//! either is killed and restarted.
 mod hostile;
 mod life;
 
@@ -15,15 +15,15 @@ use launch::ntb::machine::Machine;
 use launch::qemu::ivshmem::{Server, SharedMemory};
 use launch::qemu::{Nic, Spec, Vm, free_port};
 
-/// MiB of memory that the two share.
+/// MiB of shared memory.
 const SHARED: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What joins the machines.
+/// The connection of the machines.
 enum Bridge {
     Memory(SharedMemory),
     Doorbells(Server),
-    /// A cable, and what is to be said of TCP besides.
+    /// A cable, and further settings for TCP.
     Tcp(Wire, &'static str),
 }
 
@@ -40,7 +40,7 @@ impl Bridge {
         Ok(Bridge::Tcp(Wire::new()?, "isthmus.ntb.0.memory=8MiB"))
     }
 
-    /// What `show ntb` says of its doorbell.
+    /// The doorbell in `show ntb`.
     fn doorbell(&self) -> &'static str {
         match self {
             Bridge::Memory(_) => "polled",
@@ -49,7 +49,7 @@ impl Bridge {
         }
     }
 
-    /// A machine on side 0 or 1, which is 10.9.0.1 or 10.9.0.2. Doorbells tell the sides by themselves.
+    /// A machine on side 0 or 1, which is 10.9.0.1 or 10.9.0.2. With doorbells the device knows its side.
     fn machine(&self, side: u8, words: &str) -> Result<Spec> {
         let (own, peer) = (side + 1, 2 - side);
         let ends = format!("isthmus.ntb.0.address=10.9.0.{own} isthmus.ntb.0.peer=10.9.0.{peer}");
@@ -72,7 +72,7 @@ impl Bridge {
         })
     }
 
-    /// The one that exports 16 MiB.
+    /// The machine that exports 16 MiB.
     fn serving(&self) -> Result<Spec> {
         self.machine(0, "isthmus.volume.0.size=16MiB isthmus.rnbd.queue_depth=64")
     }
@@ -85,7 +85,7 @@ impl Bridge {
         boot(self.mapping()?)
     }
 
-    /// The one that maps it as `far`, beside as much of its own.
+    /// The machine that maps it as `far`, beside an equal volume of its own.
     fn mapping(&self) -> Result<Spec> {
         let words = "isthmus.volume.0.name=near isthmus.volume.0.size=16MiB \
                      isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
@@ -95,7 +95,7 @@ impl Bridge {
     }
 }
 
-/// Runs a command until its answer contains `wanted`.
+/// Repeats a command until its reply contains `wanted`.
 fn wait_for(vm: &mut Vm, line: &str, wanted: &str) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -105,19 +105,19 @@ fn wait_for(vm: &mut Vm, line: &str, wanted: &str) -> Result<()> {
         }
         if Instant::now() > deadline {
             let log = vm.run("show log")?.text;
-            bail!("`{line}` does not come to say {wanted:?}, but:\n{}\n{log}", reply.text);
+            bail!("`{line}`: no {wanted:?} in the reply:\n{}\n{log}", reply.text);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// What `show ntb` says.
+/// A value of `show ntb`.
 fn ntb(vm: &mut Vm, key: &str) -> Result<serde_json::Value> {
     let shown = vm.run("show ntb --json")?.json()?;
     Ok(shown[0][key].clone())
 }
 
-/// Waits until entries of the other machine come in.
+/// Waits until an entry from the other machine arrives.
 fn wait_traffic(vm: &mut Vm) -> Result<()> {
     let before = ntb(vm, "entries_received")?;
     let deadline = Instant::now() + PATIENCE;
@@ -128,8 +128,8 @@ fn wait_traffic(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Queue pairs, those that are free, connections, and free memory.
-fn left(vm: &mut Vm) -> Result<(u64, u64, u64, u64)> {
+/// Queue pairs, free queue pairs, connections, and free memory.
+fn resources(vm: &mut Vm) -> Result<(u64, u64, u64, u64)> {
     let count = |value: serde_json::Value| value.as_u64().context("no count");
     let free = vm.run("show memory --json")?.json()?["arena_free"].clone();
     let pairs = count(ntb(vm, "queue_pairs")?)?;
@@ -137,20 +137,20 @@ fn left(vm: &mut Vm) -> Result<(u64, u64, u64, u64)> {
     Ok((pairs, free_pairs, count(ntb(vm, "connections")?)?, count(free)?))
 }
 
-/// Waits until a machine has so much left again.
-fn wait_left(vm: &mut Vm, wanted: (u64, u64, u64, u64)) -> Result<()> {
+/// Waits until a machine has these resources again.
+fn wait_for_resources(vm: &mut Vm, wanted: (u64, u64, u64, u64)) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let now = left(vm)?;
+        let now = resources(vm)?;
         if now == wanted {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "left {now:?}, before {wanted:?}");
+        ensure!(Instant::now() < deadline, "resources {now:?}, before {wanted:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// What qperf measures, in that order.
+/// qperf's tests, in the order of `ntb measure`.
 const MEASURED: [&str; 6] = [
     "rc_bw",
     "rc_lat",
@@ -160,27 +160,27 @@ const MEASURED: [&str; 6] = [
     "rc_rdma_read_lat",
 ];
 
-/// Measures: each test has a figure, on the console and in reports, and all memory is given back.
+/// Runs `ntb measure`: each test has a result on the console and in reports, and all memory is freed.
 fn measures(vm: &mut Vm, peer: &mut Vm) -> Result<()> {
-    let before = (left(vm)?, left(peer)?);
-    let told = vm.run("ntb measure")?;
-    MEASURED.iter().try_for_each(|name| told.contains(name).map(drop))?;
+    let before = (resources(vm)?, resources(peer)?);
+    let reply = vm.run("ntb measure")?;
+    MEASURED.iter().try_for_each(|name| reply.contains(name).map(drop))?;
     let shown = ntb(vm, "measured")?;
     for (n, name) in MEASURED.iter().enumerate() {
         let key = if name.ends_with("bw") { "bytes_per_second" } else { "nanoseconds" };
         let figure = shown[n][key].as_u64().unwrap_or(0);
         ensure!(shown[n]["test"] == *name && figure > 1000, "{shown}");
     }
-    println!("{}", told.text);
-    wait_left(vm, before.0)?;
-    wait_left(peer, before.1)
+    println!("{}", reply.text);
+    wait_for_resources(vm, before.0)?;
+    wait_for_resources(peer, before.1)
 }
 
 fn wait_open(client: &mut Vm) -> Result<()> {
     wait_for(client, "remote list csv", "far,gw,ram0,open,")
 }
 
-/// Reads, and then writes all of it: a mirror makes it a copy of the volume beside it.
+/// Reads the volume, and then writes all of it: a mirror makes it a copy of the client's own volume.
 fn a_volume_is_used(bridge: &Bridge) -> Result<()> {
     let (mut server, mut client) = (bridge.server()?, bridge.client()?);
     wait_open(&mut client)?;
@@ -224,37 +224,37 @@ fn a_volume_is_used_over_tcp() -> Result<()> {
     a_volume_is_used(&Bridge::tcp()?)
 }
 
-/// Each of them is killed under load, again and again: the link and the session come back, requests go
-/// on, and nothing is left over.
-fn either_machine_is_killed(bridge: &Bridge, rounds: u64) -> Result<()> {
+/// Kills each machine under load, repeatedly. The link and the session recover, requests continue, and no resources
+/// leak.
+fn session_recovers_from_a_kill_of_either_machine(bridge: &Bridge, rounds: u64) -> Result<()> {
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { rounds };
     let (mut server, mut client) = (bridge.server()?, bridge.client()?);
     wait_open(&mut client)?;
-    let (mut at_client, mut at_server) = (left(&mut client)?, left(&mut server)?);
+    let (mut at_client, mut at_server) = (resources(&mut client)?, resources(&mut server)?);
     for round in 0..rounds {
         let moment = Duration::from_millis(37 * round % 400);
-        let told = |what: &str| format!("round {round}: {what}");
+        let case = |what: &str| format!("round {round}: {what}");
 
         client.serial.send(b"remote read far count=20000 size=4KiB depth=16\r")?;
         std::thread::sleep(moment);
         server.kill();
         server = bridge.server()?;
         let read = client.wait_for("reads of 4096 bytes in");
-        read.with_context(|| told("the client does not go on"))?;
+        read.with_context(|| case("the client does not recover"))?;
         client.wait_ready()?;
         wait_open(&mut client)?;
-        let now = left(&mut client)?;
-        ensure!(now == at_client, "{}: {now:?}, before {at_client:?}", told("the client"));
-        at_server = if round == 0 { left(&mut server)? } else { at_server };
+        let now = resources(&mut client)?;
+        ensure!(now == at_client, "{}: {now:?}, before {at_client:?}", case("the client"));
+        at_server = if round == 0 { resources(&mut server)? } else { at_server };
 
         client.serial.send(b"remote read far count=100000 size=4KiB depth=16\r")?;
         std::thread::sleep(moment);
         client.kill();
         client = bridge.client()?;
-        wait_open(&mut client).with_context(|| told("after the client's end"))?;
-        // The old session goes when its heartbeats are missed, or with the link.
-        wait_left(&mut server, at_server).with_context(|| told("the server"))?;
-        at_client = left(&mut client)?;
+        wait_open(&mut client).with_context(|| case("after the client was killed"))?;
+        // The old session ends with the link, or when its heartbeats are missing.
+        wait_for_resources(&mut server, at_server).with_context(|| case("the server"))?;
+        at_client = resources(&mut client)?;
     }
     for vm in [&mut server, &mut client] {
         let wrong = ntb(vm, "violations")?;
@@ -264,13 +264,13 @@ fn either_machine_is_killed(bridge: &Bridge, rounds: u64) -> Result<()> {
 }
 
 #[test]
-fn either_machine_is_killed_under_load_and_comes_back() -> Result<()> {
-    either_machine_is_killed(&Bridge::doorbells()?, 2)
+fn session_recovers_from_a_kill_of_either_machine_with_doorbells() -> Result<()> {
+    session_recovers_from_a_kill_of_either_machine(&Bridge::doorbells()?, 2)
 }
 
 #[test]
-fn either_machine_is_killed_under_load_over_tcp() -> Result<()> {
-    either_machine_is_killed(&Bridge::tcp()?, 1)
+fn session_recovers_from_a_kill_of_either_machine_over_tcp() -> Result<()> {
+    session_recovers_from_a_kill_of_either_machine(&Bridge::tcp()?, 1)
 }
 
 /// Ping, and HTTP from outside: through a rule of the first machine, over the bridge, to the second.
@@ -278,7 +278,7 @@ fn either_machine_is_killed_under_load_over_tcp() -> Result<()> {
 fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
     let bridge = Bridge::doorbells()?;
     let port = free_port()?;
-    // Without a default gateway: the first interface that has one is taken for all strangers.
+    // net0 has no default gateway, because the first interface with one is used for all other destinations.
     let words = "isthmus.net.0.address=10.0.2.15/24 \
                  isthmus.ntb.0.mtu=65500 isthmus.net.1.address=10.8.0.1/24 \
                  isthmus.rule.0.name=web isthmus.rule.0.listen=8080 \
@@ -303,7 +303,7 @@ fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
     second.run("ntb measure")?.contains("rc_rdma_read_lat")?;
     let answer = http::get(server, "/api/ntb")?;
     ensure!(answer.body.contains("rc_rdma_write_lat"), "{}", answer.body);
-    // The other machine goes, and comes back.
+    // The other machine is killed, and booted again.
     first.run("ntb measure 0")?.contains("error: accepted")?;
     first.serial.send(b"ntb measure 60\r")?;
     wait_traffic(&mut second)?;
@@ -318,7 +318,7 @@ fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
 }
 
 #[test]
-fn two_machines_on_one_side_are_told_so() -> Result<()> {
+fn two_machines_on_one_side_are_reported() -> Result<()> {
     let bridge = Bridge::memory()?;
     let mut first = boot(bridge.machine(0, "")?)?;
     let _second = boot(bridge.machine(0, "")?)?;
@@ -328,8 +328,8 @@ fn two_machines_on_one_side_are_told_so() -> Result<()> {
     Ok(())
 }
 
-/// An appliance that waits for `peer` to connect over TCP; the port of the host that leads there. QEMU
-/// makes connections from there 10.0.2.2's.
+/// Boots an appliance that waits for `peer` to connect over TCP. Returns it with the host port of the bridge.
+/// Connections through that port come from 10.0.2.2, which is QEMU's address.
 fn listener(peer: &str) -> Result<(Vm, u16)> {
     let port = free_port()?;
     let words = "isthmus.net.0.address=10.0.2.15/24 isthmus.ntb.0.listen=true \
@@ -339,7 +339,7 @@ fn listener(peer: &str) -> Result<(Vm, u16)> {
     Ok((boot(spec.nic(Nic::User { forwards }))?, port))
 }
 
-/// Whether the other end of a connection ends it.
+/// Waits until the appliance closes a connection.
 fn ends(mut connection: TcpStream) -> Result<()> {
     connection.set_read_timeout(Some(PATIENCE))?;
     let mut bytes = [0; 64];
@@ -347,15 +347,15 @@ fn ends(mut connection: TcpStream) -> Result<()> {
         match connection.read(&mut bytes) {
             Ok(0) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(()),
-            Err(error) => return Err(error).context("the connection stays"),
+            Err(error) => return Err(error).context("the connection is not closed"),
             Ok(_) => (),
         }
     }
 }
 
-/// What `./isthmus ntb` does.
+/// The engine of `./isthmus ntb` connects, maps a volume and reads.
 #[test]
-fn a_program_of_the_host_is_the_other_machine() -> Result<()> {
+fn host_program_works_as_the_other_machine() -> Result<()> {
     let (mut vm, port) = listener("10.0.2.2")?;
     let ends = ["10.9.0.2", "10.9.0.1"].map(|address| address.parse().expect("an address"));
     let at = (Ipv4Addr::LOCALHOST, port).into();
@@ -381,7 +381,7 @@ fn a_program_of_the_host_is_the_other_machine() -> Result<()> {
 }
 
 #[test]
-fn nobody_but_the_peer_connects_over_tcp() -> Result<()> {
+fn only_the_configured_peer_connects_over_tcp() -> Result<()> {
     let (mut vm, port) = listener("10.0.2.9")?;
     ends(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)?;
     wait_for(&mut vm, "show log", "of 10.0.2.2: only 10.0.2.9 may connect")?;
@@ -390,7 +390,7 @@ fn nobody_but_the_peer_connects_over_tcp() -> Result<()> {
 }
 
 #[test]
-fn a_peer_that_lies_over_tcp_is_told_apart() -> Result<()> {
+fn invalid_peer_over_tcp_is_disconnected_and_reported() -> Result<()> {
     let (mut vm, port) = listener("10.0.2.2")?;
     let greeting = |version: u32, size: u64| {
         [&b"iNTB"[..], &version.to_le_bytes(), &size.to_le_bytes()].concat()
@@ -406,15 +406,15 @@ fn a_peer_that_lies_over_tcp_is_told_apart() -> Result<()> {
         ([good.clone(), record([1, 0, u32::MAX])].concat(), "wrote to 0x0"),
     ];
     let count = cases.len();
-    for (bytes, told) in cases {
+    for (bytes, message) in cases {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         connection.write_all(&bytes)?;
-        ends(connection).context(told)?;
-        wait_for(&mut vm, "show log", told)?;
+        ends(connection).context(message)?;
+        wait_for(&mut vm, "show log", message)?;
     }
     let violations = ntb(&mut vm, "violations")?;
     ensure!(violations == count, "{violations} violations");
-    // Half a record, and a connection that takes its place.
+    // A connection that stops after half a record, and a second one that replaces it.
     let mut first = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     first.write_all(&[good.clone(), record([1, 0, 100]), vec![1; 50]].concat())?;
     wait_for(&mut vm, "show ntb", " connected")?;

@@ -1,4 +1,4 @@
-//! uhyve itself, with a TAP device in a network namespace. As root, where KVM works.
+//! The real uhyve, with a TAP device in a network namespace. Needs root and KVM.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use super::{APPLIANCE, PATIENCE, READY};
 
 const VERSION: &str = "0.10.0";
 
-/// uhyve, installed below `target/`.
+/// The uhyve program, installed below `target/` if necessary.
 fn program() -> Result<PathBuf> {
     let root = workspace::target().join("uhyve");
     let program = root.join("bin/uhyve");
-    let says = || command::output(Command::new(&program).arg("--version"));
-    if !says().is_ok_and(|version| version.contains(VERSION)) {
+    let version = || command::output(Command::new(&program).arg("--version"));
+    if !version().is_ok_and(|version| version.contains(VERSION)) {
         let mut install = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         install.args(["install", "uhyve", "--locked", "--version"]).arg(format!("={VERSION}"));
         install.arg("--root").arg(&root);
@@ -29,7 +29,7 @@ fn program() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A network namespace with a TAP device, which goes with it.
+/// A network namespace with a TAP device. Dropping it deletes both.
 struct Namespace(String);
 
 impl Namespace {
@@ -40,7 +40,7 @@ impl Namespace {
             format!("netns add {name}"),
             format!("-n {name} link set lo up"),
             format!("-n {name} tuntap add tap0 mode tap"),
-            // More than that is cut off in uhyve.
+            // uhyve truncates longer frames.
             format!("-n {name} link set tap0 mtu 1486 up"),
             format!("-n {name} address add 10.9.0.2/24 dev tap0"),
         ] {
@@ -58,12 +58,12 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What is left of it is told by whoever lists namespaces.
+        // A namespace that could not be deleted stays visible in `ip netns list`.
         let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
     }
 }
 
-/// uhyve at work; killed when it is dropped.
+/// A running uhyve, which is killed when this is dropped.
 struct Running {
     process: Child,
     output: PathBuf,
@@ -89,14 +89,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when it is gone already.
+        // Both fail only if the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 #[test]
-fn uhyve_itself_runs_it() -> Result<()> {
+fn real_uhyve_runs_the_image() -> Result<()> {
     if accelerator(&image()?) == Accelerator::Tcg {
         return skip("uhyve under KVM", "KVM does not work on this machine");
     }
@@ -123,7 +123,7 @@ fn uhyve_itself_runs_it() -> Result<()> {
 
     let mut ping = namespace.command("ping");
     command::run(ping.args(["-c", "3", "-W", "5", APPLIANCE]))?;
-    // As long as they can be: nothing is cut off.
+    // Packets of the largest size, which are not truncated.
     let mut ping = namespace.command("ping");
     command::run(ping.args(["-c", "3", "-W", "5", "-M", "do", "-s", "1458", APPLIANCE]))?;
     let http = |path: &str| {
@@ -137,7 +137,7 @@ fn uhyve_itself_runs_it() -> Result<()> {
         ensure!(status.contains(wanted), "{wanted:?} is not in {status}");
     }
     let output = running.output();
-    // Of others: the host's Landlock may not be all that it could be.
+    // Other warnings are allowed, for example on the host's Landlock support.
     for complaint in ["::hypercall", "::pci", "::virtio", "::kvm_cpu", "panicked"] {
         ensure!(!output.contains(complaint), "uhyve complains:\n{output}");
     }

@@ -6,14 +6,15 @@ use verbs::*;
 
 fn listening(fixture: Box<dyn Fixture>) -> World {
     let mut world = World::new(fixture);
-    world.device(1).listen(PORT).expect("nobody listens there");
+    world.device(1).listen(PORT).expect("the port is free");
     world
 }
 
-/// What either says arrives, resources are seen from the side that hears of them, and sends go both ways.
-pub fn connections_are_asked_for_accepted_and_used(fixture: Box<dyn Fixture>) {
+/// Private data of both sides arrives, resources are reported from the receiver's point of view, and sends work both
+/// ways.
+pub fn connections_are_requested_accepted_and_used(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
-    let own = world.ask(PORT, b"please").unwrap();
+    let own = world.request_connection(PORT, b"please").unwrap();
     let ConnectionEvent::Request {
         connection: other,
         port,
@@ -36,17 +37,17 @@ pub fn connections_are_asked_for_accepted_and_used(fixture: Box<dyn Fixture>) {
         panic!("not accepted");
     };
     assert_eq!((connection, private_data.as_slice().get(..13)), (own, Some(&b"with pleasure"[..])));
-    // It stands now: a send may be posted, which the peer receives though it has not heard of it.
+    // The connection is established: a send reaches the peer even before the peer's event.
     world.use_connection();
     let ConnectionEvent::Established { connection, .. } = world.event(1) else {
-        panic!("the other side is not told");
+        panic!("the other side gets no event");
     };
     assert_eq!(connection, other);
     let back = world.memory(0, 64);
     world.post_recv(0, 1, &[back]);
     world.post(1, 2, send_inline(b"back"));
-    assert_eq!(world.ends(1, 1), [(2, Status::Success)]);
-    assert_eq!(world.ends(0, 1), [(1, Status::Success)]);
+    assert_eq!(world.statuses(1, 1), [(2, Status::Success)]);
+    assert_eq!(world.statuses(0, 1), [(1, Status::Success)]);
     for n in 0..2 {
         let qp = world.qp[n];
         assert_eq!(world.device(n).qp_state(qp), Ok(QpState::Rts));
@@ -54,13 +55,13 @@ pub fn connections_are_asked_for_accepted_and_used(fixture: Box<dyn Fixture>) {
     world.no_event();
 }
 
-/// As much as is said in [`MAX_PRIVATE_DATA`], and no more.
+/// Private data has at most [`MAX_PRIVATE_DATA`] bytes.
 pub fn private_data_is_bounded(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
-    assert_eq!(world.ask(PORT, &[1; 57]), Err(VerbsError::Invalid));
+    assert_eq!(world.request_connection(PORT, &[1; 57]), Err(VerbsError::Invalid));
     let qp = world.qp[0];
     assert_eq!(world.device(0).qp_state(qp), Ok(QpState::Init));
-    world.ask(PORT, &[1; 56]).unwrap();
+    world.request_connection(PORT, &[1; 56]).unwrap();
     let ConnectionEvent::Request { connection, parameters, private_data, .. } = world.event(1)
     else {
         panic!("no request");
@@ -79,11 +80,11 @@ pub fn private_data_is_bounded(fixture: Box<dyn Fixture>) {
     assert_eq!(private_data.as_slice(), [2; 196]);
 }
 
-/// A request that is refused ends with the reason and with what the peer says.
-pub fn rejections_say_why(fixture: Box<dyn Fixture>) {
+/// A rejected request ends with the peer's reason and private data.
+pub fn rejections_have_a_reason(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
-    let own = world.ask(PORT, b"").unwrap();
-    let (other, _) = world.asked();
+    let own = world.request_connection(PORT, b"").unwrap();
+    let (other, _) = world.incoming_request();
     world.device(1).reject(other, RejectReason::CONSUMER, b"go away").unwrap();
     let ConnectionEvent::Rejected { connection, reason, private_data } = world.event(0) else {
         panic!("not refused");
@@ -99,10 +100,10 @@ pub fn rejections_say_why(fixture: Box<dyn Fixture>) {
     assert_eq!(world.device(0).disconnect(own, now), Err(VerbsError::NoSuchObject));
 }
 
-/// The asking side is told so, the other side nothing.
-pub fn nobody_listens(fixture: Box<dyn Fixture>) {
+/// The active side gets a rejection, the passive side no event.
+pub fn request_to_a_closed_port_is_rejected(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
-    let own = world.ask(PORT + 1, b"").unwrap();
+    let own = world.request_connection(PORT + 1, b"").unwrap();
     let ConnectionEvent::Rejected { connection, reason, .. } = world.event(0) else {
         panic!("not refused");
     };
@@ -111,23 +112,23 @@ pub fn nobody_listens(fixture: Box<dyn Fixture>) {
     world.device(1).unlisten(PORT);
     let init = World::init(world.pd[0], world.cq[0]);
     world.qp[0] = world.queue_pair(0, &init);
-    world.ask(PORT, b"").unwrap();
+    world.request_connection(PORT, b"").unwrap();
     let ConnectionEvent::Rejected { reason, .. } = world.event(0) else { panic!("not refused") };
     assert_eq!(reason, RejectReason::INVALID_SERVICE_ID);
 }
 
-/// The asking side is told after a while.
-pub fn nobody_answers(fixture: Box<dyn Fixture>) {
+/// The active side gets a rejection after a while.
+pub fn request_without_an_answer_is_rejected(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
     world.cut();
-    let own = world.ask(PORT, b"").unwrap();
+    let own = world.request_connection(PORT, b"").unwrap();
     let ConnectionEvent::Rejected { connection, reason, .. } = world.event(0) else {
-        panic!("not given up");
+        panic!("no rejection");
     };
     assert_eq!((connection, reason), (own, RejectReason::TIMEOUT));
 }
 
-/// A second time is refused.
+/// A second `listen` is refused.
 pub fn ports_are_listened_on_once(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
     let device = world.device(1);
@@ -137,15 +138,15 @@ pub fn ports_are_listened_on_once(fixture: Box<dyn Fixture>) {
     assert_eq!(device.listen(PORT), Ok(()));
 }
 
-/// Both are told once, both queue pairs are in error with everything flushed.
-pub fn either_side_ends_a_connection(fixture: Box<dyn Fixture>) {
+/// Both sides get one event. Both queue pairs are in error with all requests flushed.
+pub fn either_side_may_disconnect(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
     for ends in 0..2 {
         world.qp = [0, 1].map(|n| {
             let init = World::init(world.pd[n], world.cq[n]);
             world.queue_pair(n, &init)
         });
-        let connections = world.meet();
+        let connections = world.connect();
         world.use_connection();
         for n in 0..2 {
             world.post_recv(n, 50, &[]);
@@ -153,18 +154,18 @@ pub fn either_side_ends_a_connection(fixture: Box<dyn Fixture>) {
         let now = world.now();
         world.device(ends).disconnect(connections[ends], now).unwrap();
         for (n, &connection) in connections.iter().enumerate() {
-            world.is_over(n, connection);
-            world.fails(n);
-            assert_eq!(world.ends(n, 1), [(50, Status::Flushed)]);
+            world.expect_disconnect(n, connection);
+            world.expect_error(n);
+            assert_eq!(world.statuses(n, 1), [(50, Status::Flushed)]);
             let qp = world.qp[n];
-            assert!(!world.device(n).failed_by_itself(qp), "somebody has ended it");
+            assert!(!world.device(n).failed_by_itself(qp), "a user has ended the connection");
         }
         world.no_event();
         world.nothing_completes();
     }
 }
 
-/// A failure here is the end there as well.
+/// The failure of a queue pair also ends the connection at the peer.
 pub fn a_queue_pair_that_fails_ends_its_connection(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
     for ends in 0..2 {
@@ -172,18 +173,18 @@ pub fn a_queue_pair_that_fails_ends_its_connection(fixture: Box<dyn Fixture>) {
             let init = World::init(world.pd[n], world.cq[n]);
             world.queue_pair(n, &init)
         });
-        let connections = world.meet();
+        let connections = world.connect();
         let qp = world.qp[ends];
         world.device(ends).fail_qp(qp).unwrap();
         for (n, &connection) in connections.iter().enumerate() {
-            world.is_over(n, connection);
-            world.fails(n);
+            world.expect_disconnect(n, connection);
+            world.expect_error(n);
         }
         world.no_event();
     }
 }
 
-/// Who destroys it is told nothing, the peer is.
+/// The side that destroys the queue pair gets no event, the peer does.
 pub fn a_queue_pair_that_is_destroyed_ends_its_connection(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
     for ends in 0..2 {
@@ -191,45 +192,49 @@ pub fn a_queue_pair_that_is_destroyed_ends_its_connection(fixture: Box<dyn Fixtu
             let init = World::init(world.pd[n], world.cq[n]);
             world.queue_pair(n, &init)
         });
-        let connections = world.meet();
+        let connections = world.connect();
         let qp = world.qp[ends];
         world.device(ends).destroy_qp(qp).unwrap();
-        world.is_over(1 - ends, connections[1 - ends]);
-        world.fails(1 - ends);
+        world.expect_disconnect(1 - ends, connections[1 - ends]);
+        world.expect_error(1 - ends);
         world.no_event();
     }
 }
 
-/// Who has asked may give up before there is an answer: what is accepted then comes to nothing.
+/// The active side may withdraw its request before the answer. A later `accept` fails.
 pub fn a_request_that_is_withdrawn_is_over(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
-    let own = world.ask(PORT, b"").unwrap();
-    let (other, parameters) = world.asked();
+    let own = world.request_connection(PORT, b"").unwrap();
+    let (other, parameters) = world.incoming_request();
     let now = world.now();
     world.device(0).disconnect(own, now).unwrap();
     let ConnectionEvent::Rejected { connection, .. } = world.event(0) else {
-        panic!("it is not over");
+        panic!("the request is not over");
     };
     assert_eq!(connection, own);
-    world.is_over(1, other);
+    world.expect_disconnect(1, other);
     let (now, qp) = (world.now(), world.qp[1]);
     let accepted = world.device(1).accept(other, qp, &parameters, b"", now);
     assert_eq!(accepted, Err(VerbsError::NoSuchObject));
     world.no_event();
-    // Node 1's queue pair is as it was.
+    // Node 1's queue pair is unchanged.
     let init = World::init(world.pd[0], world.cq[0]);
     world.qp[0] = world.queue_pair(0, &init);
-    world.meet();
+    world.connect();
     world.use_connection();
 }
 
-/// What does not fit to the state of a connection, or of a queue pair, is refused.
-pub fn connections_have_their_states(fixture: Box<dyn Fixture>) {
+/// Calls that do not fit the state of a connection or of a queue pair are refused.
+pub fn calls_in_the_wrong_connection_state_are_refused(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
     let wrong = Err(VerbsError::WrongState);
-    let own = world.ask(PORT, b"").unwrap();
-    assert_eq!(world.ask(PORT, b""), Err(VerbsError::WrongState), "a queue pair has one");
-    let (other, parameters) = world.asked();
+    let own = world.request_connection(PORT, b"").unwrap();
+    assert_eq!(
+        world.request_connection(PORT, b""),
+        Err(VerbsError::WrongState),
+        "a queue pair has one"
+    );
+    let (other, parameters) = world.incoming_request();
     let now = world.now();
     let [first, qp] = world.qp;
     assert_eq!(world.device(0).accept(own, first, &parameters, b"", now), wrong);
@@ -255,15 +260,15 @@ pub fn connections_have_their_states(fixture: Box<dyn Fixture>) {
     assert_eq!(world.device(1).disconnect(none, now), Err(VerbsError::NoSuchObject));
 }
 
-/// Each goes to whom it belongs.
+/// Each connection joins the right queue pairs.
 pub fn many_connections_at_once(fixture: Box<dyn Fixture>) {
     let mut world = listening(fixture);
     let mut all = Vec::new();
-    // Some of the small layouts have 16 queue pairs, two of which are there already.
+    // Some of the small layouts have 16 queue pairs, two of which exist already.
     for n in 0..12u8 {
         let init = World::init(world.pd[0], world.cq[0]);
         let qp = world.queue_pair(0, &init);
-        let own = world.ask_with(qp, PORT, &[n]).unwrap();
+        let own = world.request_connection_for(qp, PORT, &[n]).unwrap();
         all.push((n, qp, own));
     }
     let mut accepted = Vec::new();
@@ -274,35 +279,38 @@ pub fn many_connections_at_once(fixture: Box<dyn Fixture>) {
         };
         let init = World::init(world.pd[1], world.cq[1]);
         let qp = world.queue_pair(1, &init);
-        let said = private_data.as_slice()[0];
+        let client = private_data.as_slice()[0];
         let now = world.now();
-        world.device(1).accept(connection, qp, &parameters, &[said + 100], now).unwrap();
-        accepted.push((said, qp, connection));
+        world.device(1).accept(connection, qp, &parameters, &[client + 100], now).unwrap();
+        accepted.push((client, qp, connection));
     }
     for _ in &all {
         let ConnectionEvent::Established { connection, private_data } = world.event(0) else {
             panic!("not accepted");
         };
-        let (n, ..) = all.iter().find(|(_, _, own)| *own == connection).expect("it was asked for");
+        let (n, ..) = all
+            .iter()
+            .find(|(_, _, own)| *own == connection)
+            .expect("this side has requested the connection");
         assert_eq!(private_data.as_slice()[0], n + 100);
     }
-    let mut stand = Vec::new();
+    let mut established = Vec::new();
     for _ in &all {
         let ConnectionEvent::Established { connection, .. } = world.event(1) else {
-            panic!("it does not stand");
+            panic!("not established");
         };
         assert!(accepted.iter().any(|(_, _, other)| *other == connection));
-        assert!(!stand.contains(&connection));
-        stand.push(connection);
+        assert!(!established.contains(&connection));
+        established.push(connection);
     }
     for &(n, qp, own) in &all {
-        let (_, other_qp, other) = *accepted.iter().find(|(said, ..)| *said == n).unwrap();
+        let (_, other_qp, other) = *accepted.iter().find(|(client, ..)| *client == n).unwrap();
         world.qp = [qp, other_qp];
         world.use_connection();
         let now = world.now();
         world.device(0).disconnect(own, now).unwrap();
-        world.is_over(0, own);
-        world.is_over(1, other);
+        world.expect_disconnect(0, own);
+        world.expect_disconnect(1, other);
     }
     world.no_event();
 }

@@ -1,4 +1,4 @@
-//! What requests move.
+//! Data transfer of requests.
 
 use crate::fixture::Fixture;
 use crate::world::{SEND, World, granted, request, send_inline};
@@ -17,7 +17,7 @@ pub fn sends_of_every_size_arrive_whole(fixture: Box<dyn Fixture>) {
         world.post_recv(1, 5, &[into]);
         let payload = Payload::Windows(&[from]);
         world.post(0, 9, SendOperation::Send { payload, with: SendWith::Nothing });
-        assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
+        assert_eq!(world.statuses(0, 1), [(9, Status::Success)]);
         let got = world.completions(1, 1)[0];
         let operation = CompletedOperation::Recv { length: size as u32, with: SendWith::Nothing };
         assert_eq!((got.id, got.status, got.operation), (5, Status::Success, operation));
@@ -27,7 +27,7 @@ pub fn sends_of_every_size_arrive_whole(fixture: Box<dyn Fixture>) {
     world.nothing_completes();
 }
 
-/// An immediate comes with its SEND, and none where there was none.
+/// An immediate arrives with its SEND, and a SEND without one has none.
 pub fn sends_carry_immediates(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let kinds = [SendWith::Immediate(0x0102_0304), SendWith::Nothing, SendWith::Immediate(0)];
@@ -55,10 +55,10 @@ pub fn payload_is_gathered_and_scattered(fixture: Box<dyn Fixture>) {
     world.post_recv(1, 5, &scattered);
     let payload = Payload::Windows(&gathered);
     world.post(0, 9, SendOperation::Send { payload, with: SendWith::Nothing });
-    assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
-    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert_eq!(world.statuses(0, 1), [(9, Status::Success)]);
+    assert_eq!(world.statuses(1, 1), [(5, Status::Success)]);
     assert!(contents(&into) == sent);
-    // And a READ likewise.
+    // The same for a READ.
     let region = world.grant(1, into, Access::REMOTE_READ);
     let back = world.memory(0, 5000);
     let windows = parts(&back, [7, 8, 4096]);
@@ -67,8 +67,8 @@ pub fn payload_is_gathered_and_scattered(fixture: Box<dyn Fixture>) {
     assert!(contents(&back) == sent);
 }
 
-/// WRITEs hit the bytes that they name, and no others.
-pub fn writes_hit_what_they_name(fixture: Box<dyn Fixture>) {
+/// WRITEs change the bytes that they name, and no others.
+pub fn writes_change_only_the_named_bytes(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     for size in SIZES {
         let (from, sent) = world.filled(0, size);
@@ -86,8 +86,8 @@ pub fn writes_hit_what_they_name(fixture: Box<dyn Fixture>) {
     world.nothing_completes();
 }
 
-/// READs get the bytes that they name.
-pub fn reads_get_what_they_name(fixture: Box<dyn Fixture>) {
+/// READs return the bytes that they name.
+pub fn reads_return_the_named_bytes(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     for size in SIZES {
         let (memory, there) = world.filled(1, size + 200);
@@ -102,7 +102,7 @@ pub fn reads_get_what_they_name(fixture: Box<dyn Fixture>) {
     world.nothing_completes();
 }
 
-/// A WRITE with an immediate takes a receive, whose own memory is left alone.
+/// A WRITE with an immediate consumes a receive, and does not change the receive's memory.
 pub fn writes_with_immediate_take_a_receive(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let aside = world.memory(1, 64);
@@ -115,7 +115,7 @@ pub fn writes_with_immediate_take_a_receive(fixture: Box<dyn Fixture>) {
         let payload = Payload::Windows(&[from]);
         let to = granted(&region);
         world.post(0, 9, SendOperation::Write { payload, to, immediate: Some(0x8000_0001) });
-        assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
+        assert_eq!(world.statuses(0, 1), [(9, Status::Success)]);
         let got = world.completions(1, 1)[0];
         let operation =
             CompletedOperation::RecvWriteImmediate { length: size as u32, immediate: 0x8000_0001 };
@@ -125,7 +125,7 @@ pub fn writes_with_immediate_take_a_receive(fixture: Box<dyn Fixture>) {
     }
 }
 
-/// Compare-and-swap and fetch-and-add give the value before, in the order of the processor.
+/// Compare-and-swap and fetch-and-add return the original value, in the processor's byte order.
 pub fn atomics_act_on_eight_bytes(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     if !world.device(1).attributes().atomics {
@@ -145,7 +145,7 @@ pub fn atomics_act_on_eight_bytes(fixture: Box<dyn Fixture>) {
     for (id, operation) in operations.into_iter().enumerate() {
         world.post(0, id as u64, operation);
     }
-    assert_eq!(world.ends(0, 3), [0, 1, 2].map(|id| (id, Status::Success)));
+    assert_eq!(world.statuses(0, 3), [0, 1, 2].map(|id| (id, Status::Success)));
     let value = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
     assert_eq!(old.map(|window| value(&contents(&window))), [40, 42, 50]);
     let all = contents(&memory);
@@ -153,19 +153,19 @@ pub fn atomics_act_on_eight_bytes(fixture: Box<dyn Fixture>) {
     assert!(all[..8].iter().chain(&all[16..]).all(|&byte| byte == 0xee));
 }
 
-/// What becomes of the bytes after that changes nothing.
-pub fn inline_payload_is_taken_when_it_is_posted(fixture: Box<dyn Fixture>) {
+/// Changes of the bytes after the post have no effect.
+pub fn inline_payload_is_copied_at_the_post(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let into = world.memory(1, 64);
     world.post_recv(1, 5, &[into]);
     let mut bytes = *b"as it was when it was posted";
     world.post(0, 9, send_inline(&bytes));
     bytes.fill(0);
-    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert_eq!(world.statuses(1, 1), [(5, Status::Success)]);
     assert_eq!(&contents(&into)[..bytes.len()], b"as it was when it was posted");
 }
 
-/// Messages of all kinds take the receives in the order in which both were posted.
+/// Messages of all kinds consume the receives in posting order.
 pub fn messages_arrive_in_order(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 64);
@@ -187,28 +187,28 @@ pub fn messages_arrive_in_order(fixture: Box<dyn Fixture>) {
     }
     for (n, completion) in world.completions(1, 30).into_iter().enumerate() {
         assert_eq!((completion.id, completion.status), (n as u64, Status::Success));
-        let said = match completion.operation {
+        let number = match completion.operation {
             CompletedOperation::Recv { with: SendWith::Immediate(id), length: 3 } => id,
             CompletedOperation::RecvWriteImmediate { immediate, length: 3 } => immediate,
             other => panic!("{other:?}"),
         };
-        assert_eq!(said, n as u32);
+        assert_eq!(number, n as u32);
     }
 }
 
-/// Receives that were posted in Init are there when the peer sends.
-pub fn receives_posted_before_the_connection_count(fixture: Box<dyn Fixture>) {
+/// Receives that were posted in Init are used when the peer sends.
+pub fn receives_posted_in_init_are_used(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let into = world.memory(1, 64);
     world.post_recv(1, 5, &[into]);
     world.join(world.qp, ReadyToSend { rnr_retry: 0, ..SEND });
     world.post(0, 9, send_inline(b"hello"));
-    assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
-    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert_eq!(world.statuses(0, 1), [(9, Status::Success)]);
+    assert_eq!(world.statuses(1, 1), [(5, Status::Success)]);
     assert_eq!(&contents(&into)[..5], b"hello");
 }
 
-/// A receive that was posted before goes into its own memory again, in whichever order that is done.
+/// A reposted receive uses its old memory, in whatever order receives are reposted.
 pub fn receives_are_posted_again(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let qp = world.qp[1];
@@ -222,11 +222,11 @@ pub fn receives_are_posted_again(fixture: Box<dyn Fixture>) {
         for n in 0..8 {
             world.post(0, 9, send_inline(&[round, n]));
             let id = posted.pop_front().expect("64 are posted");
-            assert_eq!(world.ends(1, 1), [(id, Status::Success)]);
+            assert_eq!(world.statuses(1, 1), [(id, Status::Success)]);
             assert_eq!(contents(&memory[id as usize])[..2], [round, n]);
             done.push(id);
         }
-        world.ends(0, 8);
+        world.statuses(0, 8);
         if round % 4 == 3 {
             done.reverse();
         }
@@ -240,45 +240,45 @@ pub fn receives_are_posted_again(fixture: Box<dyn Fixture>) {
     }
 }
 
-/// What a SEND announces that was posted with its WRITE is there when it arrives; they are two requests of the queue, which
-/// both have room in it or are not posted, and one is heard of, if both are done and if the first fails.
-pub fn a_write_is_there_before_what_announces_it(fixture: Box<dyn Fixture>) {
+/// The data of a WRITE is there when the SEND that was posted with it arrives. Both are posted, or neither. One
+/// completion reports both, also if the WRITE fails.
+pub fn write_arrives_before_its_announcing_send(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let (memory, qp) = (world.memory(1, 4096), world.qp[0]);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
     let into = world.memory(1, 64);
-    let announce = |world: &mut World, id: u64, bytes: &[u8], to: RemoteAddress, said: &[u8]| {
+    let announce = |world: &mut World, id: u64, bytes: &[u8], to: RemoteAddress, text: &[u8]| {
         let from = world.memory(0, bytes.len());
         from.write(0, bytes).unwrap();
         let (windows, immediate) = ([from], None);
         let payload = Payload::Windows(&windows);
         let operation = SendOperation::Write { payload, to, immediate };
         let write = SendRequest { signaled: false, ..request(id, operation) };
-        world.device(0).post_announced(qp, &write, &request(id, send_inline(said)))
+        world.device(0).post_announced(qp, &write, &request(id, send_inline(text)))
     };
-    // Short ones and long ones.
+    // Short and long messages.
     let to = granted(&region);
-    for (id, (length, said)) in [(64, 44), (1, 1), (4096, 45), (64, 64)].into_iter().enumerate() {
-        let (bytes, said) = (vec![id as u8 + 1; length], vec![id as u8; said]);
+    for (id, (length, text)) in [(64, 44), (1, 1), (4096, 45), (64, 64)].into_iter().enumerate() {
+        let (bytes, text) = (vec![id as u8 + 1; length], vec![id as u8; text]);
         memory.fill(0);
         world.post_recv(1, 5, &[into]);
-        announce(&mut world, id as u64, &bytes, to, &said).unwrap();
-        assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+        announce(&mut world, id as u64, &bytes, to, &text).unwrap();
+        assert_eq!(world.statuses(1, 1), [(5, Status::Success)]);
         assert_eq!(contents(&memory)[..length], bytes);
-        assert_eq!(contents(&into)[..said.len()], said);
-        assert_eq!(world.ends(0, 1), [(id as u64, Status::Success)]);
+        assert_eq!(contents(&into)[..text.len()], text);
+        assert_eq!(world.statuses(0, 1), [(id as u64, Status::Success)]);
     }
     world.nothing_completes();
     let wrong = RemoteAddress { rkey: to.rkey ^ 1, ..to };
     world.post_recv(1, 6, &[into]);
     announce(&mut world, 7, &[1], wrong, &[2]).unwrap();
-    let (id, status) = world.ends(0, 1)[0];
+    let (id, status) = world.statuses(0, 1)[0];
     assert_eq!((id, status), (7, Status::RemoteAccess));
     let late = announce(&mut world, 8, &[1], to, &[2]);
     assert!(late.is_err(), "the queue pair is in error");
 }
 
-/// Receives that are posted together are as many as were asked for, of one name, and no more than there is room for.
+/// Receives that are posted together have the requested number and one id, and fit the queue.
 pub fn receives_without_memory_are_posted_together(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let (memory, qp) = (world.memory(1, 64), world.qp[1]);
@@ -297,14 +297,13 @@ pub fn receives_without_memory_are_posted_together(fixture: Box<dyn Fixture>) {
             let operation = CompletedOperation::RecvWriteImmediate { length, immediate };
             assert_eq!((completion.id, completion.operation), (5, operation));
         }
-        world.ends(0, 8);
+        world.statuses(0, 8);
         world.device(1).post_empty_recvs(qp, 5, 8).unwrap();
     }
 }
 
-/// Where there are datagrams: they carry who sent them, 40 bytes before the payload, and the wrong Q_Key
-/// reaches nobody.
-pub fn datagrams_say_where_they_come_from(fixture: Box<dyn Fixture>) {
+/// If the provider has datagrams: they report their sender, 40 bytes precede the payload, and a wrong Q_Key is dropped.
+pub fn datagrams_report_their_sender(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let qps = [0, 1].map(|n| {
         let init = World::init(world.pd[n], world.cq[n]);
@@ -334,6 +333,6 @@ pub fn datagrams_say_where_they_come_from(fixture: Box<dyn Fixture>) {
     let operation = CompletedOperation::Recv { length: 45, with: SendWith::Immediate(8) };
     assert_eq!((got.id, got.datagram_from, got.operation), (4, Some(from), operation));
     assert_eq!(&contents(&into)[40..45], b"right");
-    assert_eq!(world.ends(0, 2), [(1, Status::Success); 2]);
+    assert_eq!(world.statuses(0, 2), [(1, Status::Success); 2]);
     world.nothing_completes();
 }

@@ -1,4 +1,4 @@
-//! What goes wrong, and what comes of it on both sides.
+//! Errors, and their effects on both sides.
 
 use crate::fixture::Fixture;
 use crate::world::{SEND, World, granted, send_inline, write_byte};
@@ -6,8 +6,8 @@ use core::time::Duration;
 use netsim::contents;
 use verbs::*;
 
-/// A SEND waits for its receive, as long as that takes where retries are for ever.
-pub fn a_receiver_that_is_late_is_waited_for(fixture: Box<dyn Fixture>) {
+/// A SEND waits for its receive without limit if RNR retries are unlimited.
+pub fn send_waits_for_a_late_receive(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let into = world.memory(1, 64);
     world.post(0, 1, send_inline(b"hello"));
@@ -15,13 +15,13 @@ pub fn a_receiver_that_is_late_is_waited_for(fixture: Box<dyn Fixture>) {
         world.nothing_completes();
     }
     world.post_recv(1, 5, &[into]);
-    assert_eq!(world.ends(0, 1), [(1, Status::Success)]);
-    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert_eq!(world.statuses(0, 1), [(1, Status::Success)]);
+    assert_eq!(world.statuses(1, 1), [(5, Status::Success)]);
     assert_eq!(&contents(&into)[..5], b"hello");
 }
 
-/// Where they are counted, a queue pair fails when they are over.
-pub fn retries_after_rnr_naks_end(fixture: Box<dyn Fixture>) {
+/// With a limit of RNR retries, the queue pair fails after the last.
+pub fn rnr_retries_are_limited(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     if !world.offers().rnr_retries {
         return;
@@ -30,34 +30,34 @@ pub fn retries_after_rnr_naks_end(fixture: Box<dyn Fixture>) {
     let begun = world.now();
     world.post(0, 1, send_inline(b"x"));
     world.post(0, 2, send_inline(b"x"));
-    assert_eq!(world.ends(0, 2), [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);
-    // The peer asks for pauses of 10 microseconds.
+    assert_eq!(world.statuses(0, 2), [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);
+    // The peer requests pauses of 10 microseconds.
     assert!(world.now().since(begun) < Duration::from_millis(100));
-    world.fails(0);
-    // The peer is not to blame.
+    world.expect_error(0);
+    // The peer's queue pair does not fail.
     let qp = world.qp[1];
     assert_eq!(world.device(1).qp_state(qp), Ok(QpState::Rts));
 }
 
-/// The oldest request is out of retries, all behind it are flushed.
-pub fn a_peer_that_is_silent_is_given_up(fixture: Box<dyn Fixture>) {
+/// The oldest request exceeds its retries, and all later ones are flushed.
+pub fn silent_peer_exceeds_the_retries(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     world.use_connection();
     for id in 1..4 {
         world.post(0, id, send_inline(b"x"));
         world.post_recv(0, 10 + id, &[]);
     }
-    // The peer has no receive for them: they are under way when the line is cut.
+    // The peer has no receive for the requests, so they are outstanding when the wire is cut.
     world.nothing_completes();
     world.cut();
-    let mut ends = world.ends(0, 6);
+    let mut ends = world.statuses(0, 6);
     ends.sort_by_key(|(id, _)| *id);
     assert_eq!(ends[0], (1, Status::RetryExceeded));
     assert!(ends[1..].iter().all(|(_, status)| *status == Status::Flushed), "{ends:?}");
-    world.fails(0);
+    world.expect_error(0);
 }
 
-/// Both sides fail, and each is told whose fault it is.
+/// Both sides fail, and their statuses name the faulty side.
 pub fn a_send_that_is_longer_than_its_receive_fails(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let (from, around) = (world.memory(0, 100), world.memory(1, 164));
@@ -68,14 +68,14 @@ pub fn a_send_that_is_longer_than_its_receive_fails(fixture: Box<dyn Fixture>) {
     let payload = Payload::Windows(&[from]);
     let send = SendOperation::Send { payload, with: SendWith::Nothing };
     assert_eq!(world.attempt(send), Status::RemoteInvalidRequest);
-    assert_eq!(world.ends(1, 2), [(5, Status::LocalLength), (6, Status::Flushed)]);
-    world.fails(0);
-    world.fails(1);
+    assert_eq!(world.statuses(1, 2), [(5, Status::LocalLength), (6, Status::Flushed)]);
+    world.expect_error(0);
+    world.expect_error(1);
     assert!(contents(&around)[64..].iter().all(|&byte| byte == 0xee));
 }
 
-/// Requests that name what is not theirs: nothing of them lands, and both queue pairs fail.
-pub fn what_is_not_granted_is_refused(fixture: Box<dyn Fixture>) {
+/// Requests for memory without the rights transfer no data, and both queue pairs fail.
+pub fn access_without_rights_is_refused(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let (write, read) = (Access::REMOTE_WRITE, Access::REMOTE_READ);
     let (from, back) = (world.memory(0, 3000), world.memory(0, 3000));
@@ -84,11 +84,11 @@ pub fn what_is_not_granted_is_refused(fixture: Box<dyn Fixture>) {
     let wrongs: [(&str, Access, bool, Wrong); 7] = [
         ("WRITE with another key", write, true, |to| RemoteAddress { rkey: to.rkey ^ 1, ..to }),
         ("WRITE with key 0", write, true, |to| RemoteAddress { rkey: 0, ..to }),
-        ("WRITE to what may be read", read, true, same),
-        ("READ of what may be written", write, false, same),
-        ("READ of what is for atomics", Access::REMOTE_ATOMIC, false, same),
+        ("WRITE to readable memory", read, true, same),
+        ("READ of writable memory", write, false, same),
+        ("READ of memory for atomics", Access::REMOTE_ATOMIC, false, same),
         ("READ with another key", read, false, |to| RemoteAddress { rkey: to.rkey ^ 256, ..to }),
-        ("WRITE to what wraps", write, true, |to| RemoteAddress { address: u64::MAX - 9, ..to }),
+        ("WRITE that wraps", write, true, |to| RemoteAddress { address: u64::MAX - 9, ..to }),
     ];
     for (what, access, writes, wrong) in wrongs {
         world.qp = [0, 1].map(|n| {
@@ -111,10 +111,10 @@ pub fn what_is_not_granted_is_refused(fixture: Box<dyn Fixture>) {
         };
         world.post(0, 1, operation);
         world.post(0, 2, operation);
-        let ends = world.ends(0, 2);
+        let ends = world.statuses(0, 2);
         assert_eq!(ends, [(1, Status::RemoteAccess), (2, Status::Flushed)], "{what}");
-        world.fails(0);
-        world.fails(1);
+        world.expect_error(0);
+        world.expect_error(1);
         assert!(contents(&memory).iter().all(|&byte| byte == 0xee), "{what}");
         assert!(contents(&back).iter().all(|&byte| byte == 0x11), "{what}");
         for n in 0..2 {
@@ -124,9 +124,9 @@ pub fn what_is_not_granted_is_refused(fixture: Box<dyn Fixture>) {
     }
 }
 
-/// The first byte and the last are granted, the one before and the one behind are not, nor is anything that
-/// reaches over the end.
-pub fn regions_end_where_they_end(fixture: Box<dyn Fixture>) {
+/// The first and the last byte of a region are accessible. The bytes before and after it are not, nor is an access that
+/// crosses its end.
+pub fn region_bounds_are_exact(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let all = world.memory(1, 3 * 4096);
     all.fill(0xee);
@@ -188,7 +188,7 @@ pub fn keys_are_good_in_their_domain_only(fixture: Box<dyn Fixture>) {
     assert!(contents(&memory).iter().all(|&byte| byte == 0xee));
 }
 
-/// The peer says that the request is invalid, and the value stays.
+/// The peer reports an invalid request, and the value stays.
 pub fn atomics_that_are_not_aligned_are_refused(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     if !world.device(1).attributes().atomics {
@@ -203,8 +203,8 @@ pub fn atomics_that_are_not_aligned_are_refused(fixture: Box<dyn Fixture>) {
     assert!(contents(&memory).iter().all(|&byte| byte == 0xee));
 }
 
-/// Others go on: those of the same queue, and of the same domain.
-pub fn one_failure_is_one_queue_pairs(fixture: Box<dyn Fixture>) {
+/// Other queue pairs of the same completion queue and domain continue.
+pub fn failure_affects_one_queue_pair(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let first = world.qp;
     world.qp = [0, 1].map(|n| {
@@ -216,8 +216,8 @@ pub fn one_failure_is_one_queue_pairs(fixture: Box<dyn Fixture>) {
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_READ);
     assert_eq!(world.attempt(write_byte(granted(&region))), Status::RemoteAccess);
-    world.fails(0);
-    world.fails(1);
+    world.expect_error(0);
+    world.expect_error(1);
     world.qp = first;
     world.use_connection();
     let third = [0, 1].map(|n| {
@@ -227,7 +227,7 @@ pub fn one_failure_is_one_queue_pairs(fixture: Box<dyn Fixture>) {
     world.join(third, SEND);
     world.qp = third;
     world.device(0).fail_qp(third[0]).unwrap();
-    world.fails(0);
+    world.expect_error(0);
     world.device(0).destroy_qp(second[0]).unwrap();
     world.qp = first;
     world.use_connection();

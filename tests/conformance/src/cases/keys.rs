@@ -1,4 +1,4 @@
-//! Keys: what they open, when they die.
+//! Memory keys: access and revocation.
 
 use crate::fixture::Fixture;
 use crate::world::{SEND, World, granted, send_inline, write_byte};
@@ -6,8 +6,8 @@ use netsim::contents;
 use std::collections::BTreeSet;
 use verbs::*;
 
-/// New queue pairs, joined.
-fn again(world: &mut World) {
+/// Creates and connects new queue pairs.
+fn reconnect(world: &mut World) {
     world.qp = [0, 1].map(|n| {
         let init = World::init(world.pd[n], world.cq[n]);
         world.queue_pair(n, &init)
@@ -15,9 +15,9 @@ fn again(world: &mut World) {
     world.join(world.qp, SEND);
 }
 
-/// Whether a key opens the memory, by a WRITE on queue pairs of its own.
+/// Whether a key gives access to its memory, by a WRITE on new queue pairs.
 fn opens(world: &mut World, key: RemoteAddress) -> bool {
-    again(world);
+    reconnect(world);
     let status = world.attempt(write_byte(key));
     assert!(matches!(status, Status::Success | Status::RemoteAccess), "{status:?}");
     for n in 0..2 {
@@ -27,14 +27,14 @@ fn opens(world: &mut World, key: RemoteAddress) -> bool {
     status == Status::Success
 }
 
-/// Waits until a key is dead, which may be a moment after it was said to be.
+/// Checks that a key is revoked, which may take effect a moment after the call.
 fn dies(world: &mut World, key: RemoteAddress) {
     world.pause();
     assert!(!opens(world, key), "a key that was revoked opens the memory");
 }
 
-/// The one before is dead, the new one opens the memory.
-pub fn a_key_that_was_rotated_is_dead(fixture: Box<dyn Fixture>) {
+/// The old key is revoked, and the new one gives access.
+pub fn rotated_key_is_revoked(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
@@ -45,8 +45,8 @@ pub fn a_key_that_was_rotated_is_dead(fixture: Box<dyn Fixture>) {
     assert!(!opens(&mut world, granted(&region)));
 }
 
-/// The new key opens the new memory, and nothing opens what it was before.
-pub fn a_region_that_was_remapped_is_elsewhere(fixture: Box<dyn Fixture>) {
+/// The new key gives access to the new memory, and no key to the old memory.
+pub fn remapped_region_uses_the_new_memory(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let [before, after] = [64, 32].map(|len| world.memory(1, len));
     let region = world.grant(1, before, Access::REMOTE_WRITE);
@@ -63,15 +63,15 @@ pub fn a_region_that_was_remapped_is_elsewhere(fixture: Box<dyn Fixture>) {
     assert!(contents(&before).iter().all(|&byte| byte == 0xee));
 }
 
-/// Until it is rotated or remapped nobody reaches the region.
-pub fn a_key_that_was_revoked_is_dead(fixture: Box<dyn Fixture>) {
+/// The region is inaccessible until it is rotated or remapped.
+pub fn revoked_key_gives_no_access(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
     world.device(1).revoke_key(region.id).unwrap();
     dies(&mut world, granted(&region));
     world.device(1).revoke_key(region.id).unwrap();
-    // What revives it is stronger than a revocation that is still under way.
+    // A new key takes effect even if the revocation is still in progress.
     let mut rng = world.rng.fork();
     let rkey = world.device(1).rotate_key(region.id, &mut rng).unwrap();
     world.pause();
@@ -79,7 +79,7 @@ pub fn a_key_that_was_revoked_is_dead(fixture: Box<dyn Fixture>) {
     assert!(!opens(&mut world, granted(&region)));
 }
 
-/// A change by request is in force at once, or when its completion is there.
+/// A key change by request takes effect at once or with its completion.
 fn changed<T: Copy>(world: &mut World, id: u64, change: KeyChange<T>, key: impl Fn(u32) -> T) -> T {
     match change {
         KeyChange::Done(key) | KeyChange::Promised(key) => key,
@@ -95,7 +95,7 @@ fn changed<T: Copy>(world: &mut World, id: u64, change: KeyChange<T>, key: impl 
     }
 }
 
-/// When it completes, the key is dead.
+/// The key is revoked when the request completes.
 pub fn a_revocation_by_request_completes(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 64);
@@ -113,8 +113,8 @@ pub fn a_revocation_by_request_completes(fixture: Box<dyn Fixture>) {
     world.device(1).deregister(region.id).unwrap();
 }
 
-/// Its key opens nothing, and memory that is registered after it has another.
-pub fn a_region_that_was_deregistered_is_gone(fixture: Box<dyn Fixture>) {
+/// The key gives no access, and later registrations have other keys.
+pub fn deregistered_region_is_inaccessible(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
@@ -126,7 +126,7 @@ pub fn a_region_that_was_deregistered_is_gone(fixture: Box<dyn Fixture>) {
     assert!(opens(&mut world, granted(&other)));
 }
 
-/// The peer's word ends a key, its receive says which, and only a key of the queue pair's domain.
+/// A peer's SEND revokes a key of the queue pair's domain only. The receive's completion reports the key.
 pub fn sends_invalidate_keys(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     if !world.device(1).attributes().send_with_invalidate {
@@ -134,13 +134,13 @@ pub fn sends_invalidate_keys(fixture: Box<dyn Fixture>) {
     }
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
-    again(&mut world);
+    reconnect(&mut world);
     world.post_recv(1, 5, &[]);
     let payload = Payload::Inline(&[]);
     let with = SendWith::Invalidate(region.rkey);
     world.post(0, 9, SendOperation::Send { payload, with });
     world.post(0, 10, write_byte(granted(&region)));
-    assert_eq!(world.ends(0, 2), [(9, Status::Success), (10, Status::RemoteAccess)]);
+    assert_eq!(world.statuses(0, 2), [(9, Status::Success), (10, Status::RemoteAccess)]);
     let got = world.completions(1, 1)[0];
     assert_eq!(got.operation, CompletedOperation::Recv { length: 0, with });
     let mut rng = world.rng.fork();
@@ -149,7 +149,7 @@ pub fn sends_invalidate_keys(fixture: Box<dyn Fixture>) {
     assert!(opens(&mut world, alive));
     let own = core::mem::replace(&mut world.pd[1], PdId(0));
     world.pd[1] = world.device(1).alloc_pd().unwrap();
-    again(&mut world);
+    reconnect(&mut world);
     world.pd[1] = own;
     world.post_recv(1, 5, &[]);
     let with = SendWith::Invalidate(rkey);
@@ -158,7 +158,7 @@ pub fn sends_invalidate_keys(fixture: Box<dyn Fixture>) {
     assert!(opens(&mut world, alive), "a key of another domain");
 }
 
-/// Each opens its chunk and no other; one that is rotated leaves the others alone.
+/// Each key gives access to its chunk only. Rotating one does not affect the others.
 pub fn chunks_have_keys_of_their_own(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let memory = world.memory(1, 4 * 512);
@@ -181,12 +181,12 @@ pub fn chunks_have_keys_of_their_own(fixture: Box<dyn Fixture>) {
         let beyond = RemoteAddress { address: last.address + 1, ..last };
         assert!(!opens(&mut world, beyond));
     }
-    again(&mut world);
+    reconnect(&mut world);
     let by = KeyRequest { qp: world.qp[1], id: 77, signaled: true };
     let change = world.device(1).rotate_chunk_key(made.id, 2, by, &mut rng).unwrap();
     let rkey = changed(&mut world, 77, change, |rkey| rkey);
     assert_eq!(key(&mut world, 2).rkey, rkey);
-    assert_eq!(world.attempt(write_byte(keys[2])), Status::RemoteAccess, "the key before");
+    assert_eq!(world.attempt(write_byte(keys[2])), Status::RemoteAccess, "the old key");
     let [_, qp] = world.qp;
     world.device(1).destroy_qp(qp).unwrap();
     assert!(opens(&mut world, RemoteAddress { rkey, ..keys[2] }));
@@ -199,8 +199,8 @@ pub fn chunks_have_keys_of_their_own(fixture: Box<dyn Fixture>) {
     }
 }
 
-/// A change by request is done behind the sends that were posted before it, and those behind it find it done.
-pub fn keys_change_behind_what_was_posted(fixture: Box<dyn Fixture>) {
+/// A key change by request executes after earlier sends and before later ones.
+pub fn key_changes_follow_earlier_sends(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 64);
     let (pd, mut rng) = (world.pd[1], world.rng.fork());
@@ -217,10 +217,10 @@ pub fn keys_change_behind_what_was_posted(fixture: Box<dyn Fixture>) {
         if let KeyChange::Posted = change {
             expected.insert(1, 10 * round + 3);
         }
-        let ends = world.ends(1, expected.len());
+        let ends = world.statuses(1, expected.len());
         assert!(ends.iter().all(|(_, status)| *status == Status::Success));
         assert_eq!(ends.iter().map(|(id, _)| *id).collect::<Vec<_>>(), expected);
-        assert_eq!(world.ends(0, 2).len(), 2);
+        assert_eq!(world.statuses(0, 2).len(), 2);
     }
     let now = world.device(1).chunk_key(made.id, 0).unwrap();
     assert_ne!(now, before);
@@ -230,8 +230,8 @@ pub fn keys_change_behind_what_was_posted(fixture: Box<dyn Fixture>) {
     assert_eq!(world.attempt(write_byte(to)), Status::RemoteAccess);
 }
 
-/// What comes behind a change that nobody is told of finds the next key in force, and the one before dead.
-pub fn a_key_that_is_promised_is_in_force_behind_it(fixture: Box<dyn Fixture>) {
+/// After an unsignaled key change, later sends find the new key in force and the old one revoked.
+pub fn promised_key_is_in_force_for_later_sends(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 64);
     let (pd, mut rng) = (world.pd[1], world.rng.fork());
@@ -243,13 +243,13 @@ pub fn a_key_that_is_promised_is_in_force_behind_it(fixture: Box<dyn Fixture>) {
         let by = KeyRequest { qp: world.qp[1], id: 4 * round + 1, signaled: false };
         let change = world.device(1).rotate_chunk_key(made.id, 1, by, &mut rng).unwrap();
         let (KeyChange::Done(rkey) | KeyChange::Promised(rkey)) = change else {
-            panic!("nobody is told of it, so that it is known: {change:?}");
+            panic!("the new key of an unsignaled change must be known: {change:?}");
         };
         world.post(1, 4 * round + 2, send_inline(&[]));
-        // Whoever was told of it by that.
-        assert_eq!(world.ends(0, 1), [(4 * round, Status::Success)]);
+        // The peer can use the key that the SEND announces.
+        assert_eq!(world.statuses(0, 1), [(4 * round, Status::Success)]);
         assert_eq!(world.attempt(write_byte(RemoteAddress { address, rkey })), Status::Success);
-        assert_eq!(world.ends(1, 1), [(4 * round + 2, Status::Success)]);
+        assert_eq!(world.statuses(1, 1), [(4 * round + 2, Status::Success)]);
         assert_ne!(rkey, before);
         if round == 39 {
             let to = RemoteAddress { address, rkey: before };
@@ -259,8 +259,8 @@ pub fn a_key_that_is_promised_is_in_force_behind_it(fixture: Box<dyn Fixture>) {
     }
 }
 
-/// Of many keys none comes twice, and none follows from the one before.
-pub fn keys_are_never_seen_again(fixture: Box<dyn Fixture>) {
+/// Many keys are all different, and do not follow from each other.
+pub fn keys_are_never_reused(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);

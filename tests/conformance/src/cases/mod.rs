@@ -1,4 +1,4 @@
-//! The cases, by what they are about.
+//! The cases, by topic.
 
 mod connections;
 mod data;
@@ -10,7 +10,7 @@ mod states;
 
 use crate::fixture::Fixture;
 
-/// A case: panics if the devices do not do what they have to. Each makes a world of its own.
+/// A case: creates a world, and panics if the devices break the promise that it checks.
 pub type Case = fn(Box<dyn Fixture>);
 
 /// Defines [`CASES`] by the names of functions.
@@ -19,7 +19,7 @@ macro_rules! cases {
         /// All cases.
         pub const CASES: &[(&str, Case)] = &[$($((stringify!($case), $module::$case),)*)*];
 
-        /// Has a test for each case, on what `$fixture` makes.
+        /// Defines a test for each case, on a fixture from `$fixture`.
         #[macro_export]
         macro_rules! suite {
             ($fixture:expr) => {
@@ -36,79 +36,79 @@ cases! {
     objects:
         domains_are_busy_while_they_are_used
         completion_queues_are_busy_while_they_are_used
-        names_of_the_dead_reach_nobody
-        what_is_beyond_the_attributes_is_refused;
+        ids_of_destroyed_objects_are_unknown
+        requests_beyond_the_attributes_are_refused;
     states:
         states_go_in_order
         requests_may_be_posted_before_the_state_is_reached
-        what_is_wrong_with_a_change_of_state_is_said_at_once
+        invalid_state_transitions_are_refused_at_once
         failing_flushes_everything_in_order
-        a_queue_pair_in_error_takes_nothing
+        queue_pair_in_error_refuses_requests
         destroying_drops_completions
-        errors_of_queue_pairs_are_told_once
-        timers_are_ahead;
+        queue_pair_errors_are_reported_once
+        handled_timers_are_not_due;
     data:
         sends_of_every_size_arrive_whole
         sends_carry_immediates
         payload_is_gathered_and_scattered
-        writes_hit_what_they_name
-        reads_get_what_they_name
+        writes_change_only_the_named_bytes
+        reads_return_the_named_bytes
         writes_with_immediate_take_a_receive
         atomics_act_on_eight_bytes
-        inline_payload_is_taken_when_it_is_posted
+        inline_payload_is_copied_at_the_post
         messages_arrive_in_order
-        receives_posted_before_the_connection_count
+        receives_posted_in_init_are_used
         receives_are_posted_again
-        a_write_is_there_before_what_announces_it
+        write_arrives_before_its_announcing_send
         receives_without_memory_are_posted_together
-        datagrams_say_where_they_come_from;
+        datagrams_report_their_sender;
     queues:
         only_signaled_requests_complete
         completions_come_in_order
-        what_is_not_waited_for_may_be_told_of_with_a_later_one
-        send_queues_take_what_was_said
-        receive_queues_take_what_was_said
+        lazy_completions_may_merge_into_later_ones
+        send_queues_accept_the_requested_depth
+        receive_queues_accept_the_requested_depth
         many_queue_pairs_share_a_completion_queue
-        watched_queues_are_told_of
-        what_is_under_way_is_known;
+        watched_queues_are_reported
+        outstanding_payload_is_under_way;
     errors:
-        a_receiver_that_is_late_is_waited_for
-        retries_after_rnr_naks_end
-        a_peer_that_is_silent_is_given_up
+        send_waits_for_a_late_receive
+        rnr_retries_are_limited
+        silent_peer_exceeds_the_retries
         a_send_that_is_longer_than_its_receive_fails
-        what_is_not_granted_is_refused
-        regions_end_where_they_end
+        access_without_rights_is_refused
+        region_bounds_are_exact
         keys_are_good_in_their_domain_only
         atomics_that_are_not_aligned_are_refused
-        one_failure_is_one_queue_pairs;
+        failure_affects_one_queue_pair;
     keys:
-        a_key_that_was_rotated_is_dead
-        a_region_that_was_remapped_is_elsewhere
-        a_key_that_was_revoked_is_dead
+        rotated_key_is_revoked
+        remapped_region_uses_the_new_memory
+        revoked_key_gives_no_access
         a_revocation_by_request_completes
-        a_region_that_was_deregistered_is_gone
+        deregistered_region_is_inaccessible
         sends_invalidate_keys
         chunks_have_keys_of_their_own
-        keys_change_behind_what_was_posted
-        a_key_that_is_promised_is_in_force_behind_it
-        keys_are_never_seen_again;
+        key_changes_follow_earlier_sends
+        promised_key_is_in_force_for_later_sends
+        keys_are_never_reused;
     connections:
-        connections_are_asked_for_accepted_and_used
+        connections_are_requested_accepted_and_used
         private_data_is_bounded
-        rejections_say_why
-        nobody_listens
-        nobody_answers
+        rejections_have_a_reason
+        request_to_a_closed_port_is_rejected
+        request_without_an_answer_is_rejected
         ports_are_listened_on_once
-        either_side_ends_a_connection
+        either_side_may_disconnect
         a_queue_pair_that_fails_ends_its_connection
         a_queue_pair_that_is_destroyed_ends_its_connection
         a_request_that_is_withdrawn_is_over
-        connections_have_their_states
+        calls_in_the_wrong_connection_state_are_refused
         many_connections_at_once;
 }
 
-/// Runs the case of that name.
+/// Runs the case of this name.
 pub fn run(name: &str, fixture: Box<dyn Fixture>) {
-    let (_, case) = CASES.iter().find(|(case, _)| *case == name).expect("there is such a case");
+    let (_, case) = CASES.iter().find(|(case, _)| *case == name).expect("a case has this name");
     case(fixture);
 }

@@ -1,10 +1,10 @@
-//! Domains, queues, regions, queue pairs: made, used, destroyed.
+//! Creation, use and destruction of domains, queues, regions and queue pairs.
 
 use crate::fixture::Fixture;
 use crate::world::{World, granted};
 use verbs::*;
 
-/// Waits until a domain is let go of.
+/// Waits until a domain is deallocated.
 fn freed(world: &mut World, n: usize, pd: PdId) {
     world.until("the domain is free", |world| match world.device(n).dealloc_pd(pd) {
         Ok(()) => true,
@@ -15,7 +15,7 @@ fn freed(world: &mut World, n: usize, pd: PdId) {
     });
 }
 
-/// A domain is busy with regions, chunks and queue pairs, and free at last when they are gone.
+/// A domain is busy while it has regions, chunks or queue pairs, and free after they are destroyed.
 pub fn domains_are_busy_while_they_are_used(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let busy = Err(VerbsError::Busy);
@@ -50,7 +50,7 @@ pub fn domains_are_busy_while_they_are_used(fixture: Box<dyn Fixture>) {
     assert_eq!(world.device(0).dealloc_pd(pd), Err(VerbsError::NoSuchObject));
 }
 
-/// So is a completion queue with queue pairs, of which one that is destroyed is none.
+/// A completion queue is busy while queue pairs use it. A destroyed queue pair does not count.
 pub fn completion_queues_are_busy_while_they_are_used(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let (pd, shared) = (world.pd[0], world.cq[0]);
@@ -75,8 +75,8 @@ pub fn completion_queues_are_busy_while_they_are_used(fixture: Box<dyn Fixture>)
     }
 }
 
-/// What was destroyed is not there, and what is made after it is another.
-pub fn names_of_the_dead_reach_nobody(fixture: Box<dyn Fixture>) {
+/// The id of a destroyed object is unknown, and later objects have other ids.
+pub fn ids_of_destroyed_objects_are_unknown(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let none = VerbsError::NoSuchObject;
     let memory = world.memory(0, 4096);
@@ -114,8 +114,8 @@ pub fn names_of_the_dead_reach_nobody(fixture: Box<dyn Fixture>) {
     assert_eq!(device.qp_state(again), Ok(QpState::Init));
 }
 
-/// More than a device can do is refused, and nothing is left of it.
-pub fn what_is_beyond_the_attributes_is_refused(fixture: Box<dyn Fixture>) {
+/// Requests beyond the attributes are refused, and leave no object behind.
+pub fn requests_beyond_the_attributes_are_refused(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let pd = world.device(0).alloc_pd().unwrap();
     let init = World::init(pd, world.cq[0]);
@@ -139,12 +139,12 @@ pub fn what_is_beyond_the_attributes_is_refused(fixture: Box<dyn Fixture>) {
         let made = world.device(0).create_qp(&wrong, &mut rng);
         assert_eq!(made, Err(VerbsError::NoSuchObject));
     }
-    // None of them uses the domain.
+    // The refused queue pairs do not use the domain.
     assert_eq!(world.device(0).dealloc_pd(pd), Ok(()));
     let memory = world.memory(0, 4096);
     let (pd, device) = (world.pd[0], world.device(0));
     let few = device.register_chunks(pd, 3, 2048, Some(memory), &mut rng);
-    assert_eq!(few, Err(VerbsError::Invalid), "chunks of more memory than there is");
+    assert_eq!(few, Err(VerbsError::Invalid), "chunks exceed the memory");
     let mut world = world.connected();
     let qp = world.qp[0];
     let five = [memory; 5];

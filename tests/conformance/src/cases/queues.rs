@@ -4,7 +4,7 @@ use crate::fixture::Fixture;
 use crate::world::{SEND, World, granted, request, send_inline, write_byte};
 use verbs::*;
 
-/// Requests that are not signaled end without a word, unless they fail.
+/// Unsignaled requests have no completion unless they fail.
 pub fn only_signaled_requests_complete(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 64);
@@ -15,14 +15,14 @@ pub fn only_signaled_requests_complete(fixture: Box<dyn Fixture>) {
         let write = SendRequest { signaled: id == 3 || id == 9, ..write };
         world.device(0).post_send(qp, &write).unwrap();
     }
-    assert_eq!(world.ends(0, 2), [(3, Status::Success), (9, Status::Success)]);
+    assert_eq!(world.statuses(0, 2), [(3, Status::Success), (9, Status::Success)]);
     world.nothing_completes();
     let wrong = RemoteAddress { rkey: region.rkey ^ 1, ..granted(&region) };
     for (id, to) in [(10, granted(&region)), (11, wrong), (12, wrong)] {
         let write = SendRequest { signaled: false, ..request(id, write_byte(to)) };
         world.device(0).post_send(qp, &write).unwrap();
     }
-    assert_eq!(world.ends(0, 2), [(11, Status::RemoteAccess), (12, Status::Flushed)]);
+    assert_eq!(world.statuses(0, 2), [(11, Status::RemoteAccess), (12, Status::Flushed)]);
     world.nothing_completes();
 }
 
@@ -50,12 +50,13 @@ pub fn completions_come_in_order(fixture: Box<dyn Fixture>) {
             },
         );
     }
-    let ends = world.ends(0, 40);
+    let ends = world.statuses(0, 40);
     assert!(ends.iter().enumerate().all(|(n, end)| *end == (n as u64, Status::Success)));
 }
 
-/// Of requests whose completion nobody waits for, those that are told of come in order, and the last one is.
-pub fn what_is_not_waited_for_may_be_told_of_with_a_later_one(fixture: Box<dyn Fixture>) {
+/// Completions of lazily acknowledged requests may be merged into later ones. The remaining ones come in order,
+/// including the last.
+pub fn lazy_completions_may_merge_into_later_ones(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 8192);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
@@ -70,8 +71,10 @@ pub fn what_is_not_waited_for_may_be_told_of_with_a_later_one(fixture: Box<dyn F
         }
         let mut last = 20 * round;
         while last < 20 * round + 20 {
-            let [(id, status)] = world.ends(0, 1)[..] else { unreachable!("one was asked for") };
-            assert!(id > last && status == Status::Success, "{id} behind {last}: {status:?}");
+            let [(id, status)] = world.statuses(0, 1)[..] else {
+                unreachable!("one was requested")
+            };
+            assert!(id > last && status == Status::Success, "{id} after {last}: {status:?}");
             last = id;
         }
         assert_eq!(last, 20 * round + 20);
@@ -79,22 +82,22 @@ pub fn what_is_not_waited_for_may_be_told_of_with_a_later_one(fixture: Box<dyn F
     }
 }
 
-/// Posts until the queue is full; how many it took.
+/// Posts until the queue is full. Returns the number of accepted requests.
 fn fill(world: &mut World, mut post: impl FnMut(&mut World, u64) -> Result<(), VerbsError>) -> u64 {
     for id in 0.. {
         match post(world, id) {
-            Ok(()) => assert!(id < 1000, "a queue that is never full"),
+            Ok(()) => assert!(id < 1000, "the queue is never full"),
             Err(error) => {
                 assert_eq!(error, VerbsError::QueueFull);
                 return id;
             }
         }
     }
-    unreachable!("a queue is full some time")
+    unreachable!("the queue becomes full")
 }
 
-/// A send queue takes as many as were asked for, and as many again once completions are polled.
-pub fn send_queues_take_what_was_said(fixture: Box<dyn Fixture>) {
+/// A send queue accepts the requested number of requests, and as many again once completions are polled.
+pub fn send_queues_accept_the_requested_depth(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
@@ -105,13 +108,13 @@ pub fn send_queues_take_what_was_said(fixture: Box<dyn Fixture>) {
             world.device(0).post_send(qp, &write)
         });
         assert!(taken >= 64, "round {round}: {taken} of 64");
-        let ends = world.ends(0, taken as usize);
+        let ends = world.statuses(0, taken as usize);
         assert!(ends.iter().enumerate().all(|(n, end)| *end == (n as u64, Status::Success)));
     }
 }
 
-/// So does a receive queue.
-pub fn receive_queues_take_what_was_said(fixture: Box<dyn Fixture>) {
+/// A receive queue accepts the requested number of receives, and as many again once completions are polled.
+pub fn receive_queues_accept_the_requested_depth(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let qp = world.qp[1];
     for round in 0..3 {
@@ -121,14 +124,14 @@ pub fn receive_queues_take_what_was_said(fixture: Box<dyn Fixture>) {
         assert!(taken >= 64, "round {round}: {taken} of 64");
         for id in 0..taken {
             world.post(0, id, send_inline(&[]));
-            assert_eq!(world.ends(0, 1), [(id, Status::Success)]);
+            assert_eq!(world.statuses(0, 1), [(id, Status::Success)]);
         }
-        let ends = world.ends(1, taken as usize);
+        let ends = world.statuses(1, taken as usize);
         assert!(ends.iter().enumerate().all(|(n, end)| *end == (n as u64, Status::Success)));
     }
 }
 
-/// Completions of many queue pairs in one queue say whose they are, each queue pair's in order.
+/// Completions of many queue pairs in one queue name their queue pair, and are in order for each.
 pub fn many_queue_pairs_share_a_completion_queue(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let mut pairs = vec![world.qp];
@@ -157,8 +160,8 @@ pub fn many_queue_pairs_share_a_completion_queue(fixture: Box<dyn Fixture>) {
     }
 }
 
-/// A watched queue is told of when it has got completions, by its number; others are not.
-pub fn watched_queues_are_told_of(fixture: Box<dyn Fixture>) {
+/// A watched queue is reported by its number when it has completions. Other queues are not reported.
+pub fn watched_queues_are_reported(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let (cq, quiet) = (world.cq[1], world.device(1).create_cq(16).unwrap());
     world.post_recv(1, 0, &[]);
@@ -168,7 +171,7 @@ pub fn watched_queues_are_told_of(fixture: Box<dyn Fixture>) {
         world.pause();
         world.device(0).poll_cq(cq).is_some()
     });
-    // It has one already.
+    // The queue already has a completion.
     world.device(1).watch_cq(cq, 77);
     world.device(1).watch_cq(quiet, 78);
     for id in 0..4 {
@@ -176,10 +179,10 @@ pub fn watched_queues_are_told_of(fixture: Box<dyn Fixture>) {
             world.post_recv(1, id, &[]);
             world.post(0, id, send_inline(&[]));
         }
-        world.until("the queue is told of", |world| match world.device(1).next_watched() {
+        world.until("the queue is reported", |world| match world.device(1).next_watched() {
             Some(number) => {
                 assert_eq!(number, 77);
-                // It may have been told of for what was polled before.
+                // The report may be for completions that were polled before.
                 let Some(completion) = world.device(1).poll_cq(cq) else { return false };
                 assert_eq!(completion.id, id);
                 true
@@ -190,12 +193,12 @@ pub fn watched_queues_are_told_of(fixture: Box<dyn Fixture>) {
     }
     world.pause();
     let device = world.device(1);
-    let told = core::iter::from_fn(|| device.next_watched()).count();
-    assert!(told <= 1, "it is told of {told} times more, and has nothing");
+    let reports = core::iter::from_fn(|| device.next_watched()).count();
+    assert!(reports <= 1, "{reports} more reports of an empty queue");
 }
 
-/// What was posted and may be read again is under way until it is done.
-pub fn what_is_under_way_is_known(fixture: Box<dyn Fixture>) {
+/// Payload that may still be read counts as under way until its request is done.
+pub fn outstanding_payload_is_under_way(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     assert_eq!(world.device(0).under_way().queue_pairs().count(), 0);
     let from = world.memory(0, 4096);
@@ -208,7 +211,7 @@ pub fn what_is_under_way_is_known(fixture: Box<dyn Fixture>) {
     let into = world.memory(1, 4096);
     world.post_recv(1, 1, &[into]);
     world.post(0, 2, SendOperation::Send { payload, with: SendWith::Nothing });
-    // The second is not waited for.
+    // `first` does not include the second request.
     world.until("the first is done", |world| world.device(0).is_done(&mut first));
     let mut second = world.device(0).under_way();
     assert!(!world.device(0).is_done(&mut second));

@@ -1,10 +1,10 @@
-//! States of queue pairs, and what happens in each.
+//! States of queue pairs, and the behaviour in each.
 
 use crate::fixture::Fixture;
 use crate::world::{SEND, World, granted, request, send_inline};
 use verbs::*;
 
-/// Init, ready to receive, ready to send: by these steps and no others, and in the end in error.
+/// The order of states is Init, ready to receive, ready to send. Error follows any of them.
 pub fn states_go_in_order(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let qp = world.qp[0];
@@ -26,16 +26,16 @@ pub fn states_go_in_order(fixture: Box<dyn Fixture>) {
     let device = world.device(0);
     assert_eq!(device.ready_to_receive(qp, &peer), wrong);
     assert_eq!(device.fail_qp(qp), Ok(()));
-    world.fails(0);
+    world.expect_error(0);
     let device = world.device(0);
     assert_eq!(device.ready_to_receive(qp, &peer), wrong);
     assert_eq!(device.ready_to_send(qp, &SEND), wrong);
-    // Once more is no mistake.
+    // A repeated call succeeds.
     assert_eq!(device.fail_qp(qp), Ok(()));
-    assert!(!device.failed_by_itself(qp), "somebody here has failed it");
+    assert!(!device.failed_by_itself(qp), "the local user has failed it");
 }
 
-/// What is posted as soon as a state was asked for is done once it is reached.
+/// Requests that are posted as soon as a state was requested execute once it is reached.
 pub fn requests_may_be_posted_before_the_state_is_reached(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let into = world.memory(1, 64);
@@ -46,13 +46,13 @@ pub fn requests_may_be_posted_before_the_state_is_reached(fixture: Box<dyn Fixtu
     }
     world.post_recv(1, 5, &[into]);
     world.post(0, 9, send_inline(b"hello"));
-    assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
-    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert_eq!(world.statuses(0, 1), [(9, Status::Success)]);
+    assert_eq!(world.statuses(1, 1), [(5, Status::Success)]);
     assert_eq!(&netsim::contents(&into)[..5], b"hello");
 }
 
-/// What can be seen to be wrong is refused, and the queue pair goes on from where it was.
-pub fn what_is_wrong_with_a_change_of_state_is_said_at_once(fixture: Box<dyn Fixture>) {
+/// An invalid transition is refused at once, and the queue pair keeps its state.
+pub fn invalid_state_transitions_are_refused_at_once(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);
     let qp = world.qp[0];
     let most = world.device(0).attributes().max_rd_atomic;
@@ -60,22 +60,22 @@ pub fn what_is_wrong_with_a_change_of_state_is_said_at_once(fixture: Box<dyn Fix
     let to = core::net::SocketAddr::new(world.address(1), 7);
     let (now, mut rng) = (world.now(), world.rng.fork());
     let wrong = ConnectionParameters { initiator_depth: most + 1, ..crate::world::PARAMETERS };
-    let asked = world.device(0).connect(qp, from, to, &wrong, b"", now, &mut rng);
-    assert_eq!(asked, Err(VerbsError::Invalid));
+    let result = world.device(0).connect(qp, from, to, &wrong, b"", now, &mut rng);
+    assert_eq!(result, Err(VerbsError::Invalid));
     let elsewhere = world.address(1);
     let wrong = crate::world::PARAMETERS;
-    let asked = world.device(0).connect(qp, elsewhere, to, &wrong, b"", now, &mut rng);
-    assert_eq!(asked, Err(VerbsError::Invalid), "from an address that is not ours");
+    let result = world.device(0).connect(qp, elsewhere, to, &wrong, b"", now, &mut rng);
+    assert_eq!(result, Err(VerbsError::Invalid), "from an address of another device");
     assert_eq!(world.device(0).qp_state(qp), Ok(QpState::Init));
     let mut world = world.connected();
     world.use_connection();
 }
 
-/// All that was posted ends, once, in the order of posting.
+/// All posted requests end once, in posting order.
 pub fn failing_flushes_everything_in_order(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let into = world.memory(0, 64);
-    // Its peer has no receive: nothing of this is done.
+    // The peer has no receive, so no request completes.
     for id in 0..6 {
         let qp = world.qp[0];
         let send = SendRequest { signaled: id % 2 == 0, ..request(id, send_inline(b"x")) };
@@ -84,7 +84,7 @@ pub fn failing_flushes_everything_in_order(fixture: Box<dyn Fixture>) {
     }
     let qp = world.qp[0];
     world.device(0).fail_qp(qp).unwrap();
-    let ends = world.ends(0, 12);
+    let ends = world.statuses(0, 12);
     let of = |receives: bool| {
         ends.iter().filter(move |(id, _)| (*id >= 100) == receives).copied().collect::<Vec<_>>()
     };
@@ -93,8 +93,8 @@ pub fn failing_flushes_everything_in_order(fixture: Box<dyn Fixture>) {
     world.nothing_completes();
 }
 
-/// Neither sends nor receives.
-pub fn a_queue_pair_in_error_takes_nothing(fixture: Box<dyn Fixture>) {
+/// Sends and receives are refused.
+pub fn queue_pair_in_error_refuses_requests(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let qp = world.qp[0];
     world.device(0).fail_qp(qp).unwrap();
@@ -103,12 +103,12 @@ pub fn a_queue_pair_in_error_takes_nothing(fixture: Box<dyn Fixture>) {
         let sent = device.post_send(qp, &request(1, send_inline(b"x")));
         let received = device.post_recv(qp, &RecvRequest { id: 1, into: &[] });
         assert_eq!((sent, received), (Err(VerbsError::WrongState), Err(VerbsError::WrongState)));
-        world.fails(0);
+        world.expect_error(0);
     }
     world.nothing_completes();
 }
 
-/// What nobody polled before a queue pair was destroyed is never seen.
+/// Completions that were not polled before a queue pair was destroyed are dropped.
 pub fn destroying_drops_completions(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let into = world.memory(1, 64);
@@ -125,34 +125,34 @@ pub fn destroying_drops_completions(fixture: Box<dyn Fixture>) {
     world.nothing_completes();
 }
 
-/// The user of a queue pair that the peer brought to error is told, once; one who asked for it is not.
-pub fn errors_of_queue_pairs_are_told_once(fixture: Box<dyn Fixture>) {
+/// An error that the peer causes is reported to the user once. An error that the user requests is not reported.
+pub fn queue_pair_errors_are_reported_once(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_READ);
     let write = crate::world::write_byte(granted(&region));
     assert_eq!(world.attempt(write), Status::RemoteAccess);
-    world.fails(0);
-    world.fails(1);
+    world.expect_error(0);
+    world.expect_error(1);
     world.pause();
     for n in 0..2 {
         let qp = world.qp[n];
         let device = world.device(n);
-        let told = core::iter::from_fn(|| device.poll_event());
+        let events = core::iter::from_fn(|| device.poll_event());
         let of = |event: &AsyncEvent| *event == AsyncEvent::QpError(qp);
-        assert_eq!(told.filter(of).count(), 1, "node {n}");
+        assert_eq!(events.filter(of).count(), 1, "node {n}");
     }
     let init = World::init(world.pd[0], world.cq[0]);
     let qp = world.queue_pair(0, &init);
     world.device(0).fail_qp(qp).unwrap();
     world.pause();
     let device = world.device(0);
-    let mut told = core::iter::from_fn(|| device.poll_event());
-    assert!(told.all(|event| event != AsyncEvent::QpError(qp)), "it was asked for");
+    let mut events = core::iter::from_fn(|| device.poll_event());
+    assert!(events.all(|event| event != AsyncEvent::QpError(qp)), "the user requested it");
 }
 
-/// A timer that was run is not due any more: a loop that halts until the next one does halt.
-pub fn timers_are_ahead(fixture: Box<dyn Fixture>) {
+/// A timer that was handled is no longer due, so a loop that waits for the next one can halt.
+pub fn handled_timers_are_not_due(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
     world.use_connection();
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! A host of the target: an engine of SMC-R over one of RoCE, with two ports.
+//! A host of the target: an SMC-R engine over a RoCE engine with two ports.
 
 use super::{HOSTS, PORTS};
 use drivers::hal::{Arena, Instant, Window};
@@ -39,12 +39,12 @@ pub(super) fn mac(host: usize, port: usize) -> [u8; 6] {
     [2, 0, 0, 0, port as u8, 1 + host as u8]
 }
 
-/// Its address.
+/// IP address of a port.
 pub(super) fn ip(host: usize, port: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, port as u8, 1 + host as u8)
 }
 
-/// Everybody knows everybody.
+/// Address resolution that always succeeds.
 pub(super) struct Known;
 
 impl Neighbours for Known {
@@ -61,7 +61,7 @@ impl Neighbours for Known {
 }
 
 impl Host {
-    /// `ports` of its two are the engine's; `version` 1 is spoken alone, or else 2.
+    /// A host whose engine has `ports` of the two ports. It speaks only SMC-R `version`, 1 or 2.
     pub fn new(host: usize, memory: Window, ports: usize, version: u8, rng: &mut Rng) -> Self {
         let mut rng = rng.fork();
         let addresses = |port| vec![ip(host, port).into(), net::link_local(mac(host, port)).into()];
@@ -108,7 +108,7 @@ impl Host {
         Host { roce, tx: TxBuffer::new(), arena, engine, rng }
     }
 
-    /// Calls `f` with the engine, and with what that needs.
+    /// Calls `f` with the engine and its context.
     pub fn with<R>(
         &mut self,
         now: Instant,
@@ -118,12 +118,12 @@ impl Host {
         f(engine, &mut EngineContext { provider: roce, arena, now, rng })
     }
 
-    /// When it has something to do next.
+    /// The next deadline.
     pub fn timeout(&self) -> Option<Instant> {
         Instant::first([self.roce.poll_timeout(), self.engine.poll_timeout()])
     }
 
-    /// Does what there is to do.
+    /// Polls the engines.
     pub fn work(&mut self, now: Instant) {
         if self.timeout().is_some_and(|at| at <= now) {
             self.roce.handle_timeout(now);

@@ -1,4 +1,4 @@
-//! What the attacker says in place of what his engine says: CLC, LLC, CDC and WRITEs, changed or replaced.
+//! Changes and replaces messages of the attacker's engine: CLC, LLC, CDC and WRITEs.
 
 use super::host::{ip, mac};
 use super::world::World;
@@ -20,8 +20,8 @@ const WRITE_FIRST: u8 = 6;
 const WRITE_ONLY: u8 = 10;
 
 impl World {
-    /// What is on its way over TCP to the gateway is changed, cut or replaced.
-    pub fn lie_in_clc(&mut self, input: &mut Input<'_>) {
+    /// Changes, truncates or replaces CLC messages that are in flight to the gateway.
+    pub fn change_clc(&mut self, input: &mut Input<'_>) {
         let n = input.below(CONNECTIONS);
         self.hear_clc();
         let Some(tcp) = self.tcp.iter_mut().filter(|tcp| tcp.peer == ATTACKER).nth(n) else {
@@ -31,9 +31,9 @@ impl World {
         match input.byte() % 8 {
             0 => bytes.truncate(usize::from(input.byte())),
             2..=4 => {
-                if let Ok(mut said) = AcceptConfirm::parse(bytes) {
-                    lie_in_confirm(&mut said, input);
-                    *bytes = said.emit();
+                if let Ok(mut confirm) = AcceptConfirm::parse(bytes) {
+                    change_confirm(&mut confirm, input);
+                    *bytes = confirm.emit();
                 }
             }
             1 => {
@@ -48,14 +48,14 @@ impl World {
                 }
             }
         }
-        // An address with part of a mark would come back in what is written there.
+        // Data written to an address that contains part of a mark would carry that part back.
         if leak::in_part(bytes) {
             bytes.clear();
         }
         self.work();
     }
 
-    /// Keeps keys and places that the attacker has seen.
+    /// Stores keys and addresses that the attacker has seen.
     pub fn learn(&mut self, frame: &[u8]) {
         let Some(at) = transport(frame) else { return };
         let Some(extended) = frame.get(at + bth::LEN..at + bth::LEN + 12) else { return };
@@ -74,22 +74,22 @@ impl World {
         }
     }
 
-    /// Changes what a packet of the attacker's says.
-    pub fn lie(&mut self, frame: &mut Vec<u8>, input: &mut Input<'_>) {
+    /// Changes a packet of the attacker.
+    pub fn change(&mut self, frame: &mut Vec<u8>, input: &mut Input<'_>) {
         let Some(at) = transport(frame) else { return };
         let body = at + bth::LEN;
         let what = input.byte();
-        // All of the gateway's sockets, the victim's too: names can be guessed.
+        // All of the gateway's sockets, including the victim's, because tokens can be guessed.
         let sockets = self.tcp.iter().filter_map(|tcp| tcp.ends[0]);
         let tokens: Vec<u32> = sockets.map(SocketId::token).collect();
         match frame[at] {
             SEND_ONLY if what % 8 < 3 && frame.get(body) == Some(&cdc::TYPE) => {
                 let Some(message) = frame[body..].first_chunk_mut() else { return };
-                let Some(mut said) = Cdc::parse(message) else { return };
+                let Some(mut cdc) = Cdc::parse(message) else { return };
                 for _ in 0..1 + what / 128 {
-                    lie_in_cdc(&mut said, &tokens, input);
+                    change_cdc(&mut cdc, &tokens, input);
                 }
-                *message = said.emit();
+                *message = cdc.emit();
             }
             SEND_ONLY if what % 8 < 6 => {
                 let message = match what % 8 {
@@ -132,7 +132,7 @@ impl World {
         engine::seal(frame);
     }
 
-    /// An LLC message of any kind, with numbers that have been seen.
+    /// An LLC message of any kind, with numbers that the attacker has seen.
     fn llc(&self, input: &mut Input<'_>) -> Llc {
         let kind = input.byte();
         let token = |input: &mut Input<'_>| {
@@ -210,13 +210,13 @@ impl World {
     }
 }
 
-/// Where the base transport header begins.
+/// Offset of the base transport header.
 fn transport(frame: &[u8]) -> Option<usize> {
     let parsed = Frame::parse(frame).ok()?;
     Some(ETHERNET_LEN + parsed.network.len()).filter(|at| at + bth::LEN + 4 <= frame.len())
 }
 
-/// Gives a SEND another message. RoCEv1's keeps its length.
+/// Replaces the message of a SEND. A RoCEv1 packet keeps its length.
 fn replace(frame: &mut Vec<u8>, at: usize, message: &[u8]) {
     let body = at + bth::LEN;
     if frame[12..14] != [8, 0] {
@@ -226,7 +226,7 @@ fn replace(frame: &mut Vec<u8>, at: usize, message: &[u8]) {
         return;
     }
     let pad = message.len().wrapping_neg() % 4;
-    let mut header: [u8; bth::LEN] = frame[at..body].try_into().expect("its length");
+    let mut header: [u8; bth::LEN] = frame[at..body].try_into().expect("the length matches");
     header[1] = header[1] & !0x30 | (pad as u8) << 4;
     let len = 8 + bth::LEN + message.len() + pad + 4;
     let udp = [&frame[34..38], &(len as u16).to_be_bytes(), &[0, 0]].concat();
@@ -234,27 +234,27 @@ fn replace(frame: &mut Vec<u8>, at: usize, message: &[u8]) {
     let whole = [&udp[..], &header, message, &[0; 8][..pad + 4]].concat();
     let mut changed = crate::ip::v4(17, from, to, &whole);
     changed[..12].copy_from_slice(&frame[..12]);
-    // No checksum.
+    // No UDP checksum.
     changed[40..42].fill(0);
     *frame = changed;
 }
 
-fn lie_in_confirm(said: &mut AcceptConfirm, input: &mut Input<'_>) {
+fn change_confirm(confirm: &mut AcceptConfirm, input: &mut Input<'_>) {
     match input.byte() % 10 {
-        0 => said.first_contact = !said.first_contact,
-        1 => said.peer_id.0[input.below(8)] = input.byte(),
-        2 => said.gid = ip(input.below(HOSTS), input.below(PORTS)).to_ipv6_mapped(),
-        3 => said.mac[input.below(6)] = input.byte(),
-        4 => said.qpn = said.qpn.wrapping_add_signed(i32::from(input.byte() as i8)),
-        5 => said.rkey ^= 1 << (input.byte() % 32),
-        6 => said.rmbe_index = input.byte(),
-        7 => said.token = said.token.wrapping_add_signed(i32::from(input.byte() as i8)),
-        8 => (said.rmbe_size, said.path_mtu) = (input.byte() % 16, input.byte() % 16),
-        _ => said.address = u64::MAX.rotate_left(input.byte().into()) - u64::from(input.word()),
+        0 => confirm.first_contact = !confirm.first_contact,
+        1 => confirm.peer_id.0[input.below(8)] = input.byte(),
+        2 => confirm.gid = ip(input.below(HOSTS), input.below(PORTS)).to_ipv6_mapped(),
+        3 => confirm.mac[input.below(6)] = input.byte(),
+        4 => confirm.qpn = confirm.qpn.wrapping_add_signed(i32::from(input.byte() as i8)),
+        5 => confirm.rkey ^= 1 << (input.byte() % 32),
+        6 => confirm.rmbe_index = input.byte(),
+        7 => confirm.token = confirm.token.wrapping_add_signed(i32::from(input.byte() as i8)),
+        8 => (confirm.rmbe_size, confirm.path_mtu) = (input.byte() % 16, input.byte() % 16),
+        _ => confirm.address = u64::MAX.rotate_left(input.byte().into()) - u64::from(input.word()),
     }
 }
 
-fn lie_in_cdc(said: &mut Cdc, tokens: &[u32], input: &mut Input<'_>) {
+fn change_cdc(cdc: &mut Cdc, tokens: &[u32], input: &mut Input<'_>) {
     let move_cursor = |cursor: &mut Cursor, input: &mut Input<'_>| match input.byte() % 4 {
         0 => cursor.count = cursor.count.wrapping_add_signed(i32::from(input.byte() as i8)),
         1 => cursor.count = u32::from(input.word()),
@@ -262,16 +262,16 @@ fn lie_in_cdc(said: &mut Cdc, tokens: &[u32], input: &mut Input<'_>) {
         _ => cursor.count = cursor.count.wrapping_add(u32::from(input.word())),
     };
     match input.byte() % 8 {
-        0..=2 => move_cursor(&mut said.produced, input),
-        3 => move_cursor(&mut said.consumed, input),
-        4 => said.producer = Producer::from_bits_truncate(input.byte()),
-        5 => said.end = End::from_bits_truncate(input.byte()),
-        6 => said.seqno = said.seqno.wrapping_add_signed(i16::from(input.byte() as i8)),
+        0..=2 => move_cursor(&mut cdc.produced, input),
+        3 => move_cursor(&mut cdc.consumed, input),
+        4 => cdc.producer = Producer::from_bits_truncate(input.byte()),
+        5 => cdc.end = End::from_bits_truncate(input.byte()),
+        6 => cdc.seqno = cdc.seqno.wrapping_add_signed(i16::from(input.byte() as i8)),
         _ => match input.byte() {
             which @ 192.. if !tokens.is_empty() => {
-                said.token = tokens[usize::from(which - 192) % tokens.len()];
+                cdc.token = tokens[usize::from(which - 192) % tokens.len()];
             }
-            change => said.token = said.token.wrapping_add_signed(i32::from(change as i8)),
+            change => cdc.token = cdc.token.wrapping_add_signed(i32::from(change as i8)),
         },
     }
 }

@@ -50,7 +50,9 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut client = Client { stream, number: 0 };
         let version = [&[0, 0, 1, 0][..], b"{\"capabilities\":{}}\0"].concat();
-        client.request(VERSION, &version, None).context("no VERSION reply from the model server")?;
+        client
+            .request(VERSION, &version, None)
+            .context("no VERSION reply from the model server")?;
         Ok(client)
     }
 
@@ -108,7 +110,12 @@ impl Client {
     }
 
     /// Sends a request, and returns the body of the reply.
-    fn request(&mut self, command: u16, body: &[u8], file: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
+    fn request(
+        &mut self,
+        command: u16,
+        body: &[u8],
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<u8>> {
         self.number = self.number.wrapping_add(1);
         let mut message = [self.number, command].map(u16::to_le_bytes).concat();
         message.extend([(HEADER + body.len()) as u32, 0, 0].map(u32::to_le_bytes).concat());
@@ -128,7 +135,11 @@ impl Client {
         ensure!((HEADER..=2 * MAX_ACCESS).contains(&size), "a reply of {size} bytes");
         let mut answer = vec![0; size - HEADER];
         self.stream.read_exact(&mut answer)?;
-        ensure!(word(8) & ERROR == 0, "the model server refuses command {command}: error {}", word(12));
+        ensure!(
+            word(8) & ERROR == 0,
+            "the model server refuses command {command}: error {}",
+            word(12)
+        );
         Ok(answer)
     }
 }

@@ -130,7 +130,8 @@ impl Machine {
 
     /// Maps a volume read-only.
     pub fn map(&mut self, volume: &str) -> Result<()> {
-        let name = |text| Name::new(text).map_err(|why| anyhow!("{text:?} is not a valid name: {why:?}"));
+        let name =
+            |text| Name::new(text).map_err(|why| anyhow!("{text:?} is not a valid name: {why:?}"));
         let (session, volume) = (name("liar")?, name(volume)?);
         let Machine { ntrdma, arena, rng, now, .. } = self;
         let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now: *now, rng };

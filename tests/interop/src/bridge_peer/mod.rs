@@ -161,7 +161,10 @@ impl BridgePeer {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(anyhow!("the peer machine timed out waiting for {what}: {}", status.description));
+                return Err(anyhow!(
+                    "the peer machine timed out waiting for {what}: {}",
+                    status.description
+                ));
             }
             drop(status);
             std::thread::sleep(Duration::from_millis(20));

@@ -210,7 +210,10 @@ impl Stranger {
             carries: None,
             ack_lazily: false,
         };
-        self.host.roce.post_send(connection.qp, &request).map_err(|error| anyhow!("no send: {error:?}"))
+        self.host
+            .roce
+            .post_send(connection.qp, &request)
+            .map_err(|error| anyhow!("no send: {error:?}"))
     }
 
     /// Leaves this many connection requests half open: they are for sessions that do not exist, and the client drops

@@ -132,9 +132,14 @@ impl Stranger {
         let message = session.staging.slice(0, bytes.len()).context("staging")?;
         message.write(0, &bytes).map_err(|_| anyhow!("staging"))?;
         let payload = Payload::Windows(&[message]);
-        self.post(&session.connections[0], SendOperation::Send { payload, with: SendWith::Nothing })?;
+        self.post(
+            &session.connections[0],
+            SendOperation::Send { payload, with: SendWith::Nothing },
+        )?;
         let info = self.until("INFO", |stranger| match stranger.poll_session(&session) {
-            Some(SessionEvent::Message { connection: 0, length, .. }) => Some(Some(length as usize)),
+            Some(SessionEvent::Message { connection: 0, length, .. }) => {
+                Some(Some(length as usize))
+            }
             Some(SessionEvent::Failed(_) | SessionEvent::Closed) => Some(None),
             _ => None,
         })?;

@@ -47,7 +47,8 @@ fn stock_btl_exchanges_messages_with_the_image() -> Result<()> {
         vm.run("show devices")?.contains("enic")?.contains("link up")?;
         vm.run("show log")?.contains(&format!("UDP port {data} (usnic) has a receive queue"))?;
         let reply = vm.run("show usnic")?;
-        let line = reply.text.lines().find_map(|line| line.split_once("modex ").map(|(_, hex)| hex));
+        let line =
+            reply.text.lines().find_map(|line| line.split_once("modex ").map(|(_, hex)| hex));
         let modex: Modex = line.context("`show usnic` has no modex")?.trim().parse()?;
         ask(&mut stock, &format!("peer {} 1 0", wire.translated(&modex)), "peer ok")?;
         vm.run("usnic ping node-1")?.contains("large PING answered")?;

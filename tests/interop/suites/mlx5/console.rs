@@ -30,7 +30,7 @@ fn commands(vm: &mut Vm) -> Result<Vec<Duration>> {
 }
 
 #[test]
-fn what_is_typed_is_answered_while_a_card_is_busy() -> Result<()> {
+fn console_answers_while_a_card_is_busy() -> Result<()> {
     let words = "isthmus.volume.0.size=32MiB isthmus.system.idle_after_us=0";
     let mut cards = Cards::boot(&[], words)?;
     cards.linux.sh("modprobe rnbd-client")?;

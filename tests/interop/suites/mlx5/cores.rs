@@ -35,7 +35,7 @@ fn a_card_of_another_core_that_reads_all_ones_under_load_is_reset() -> Result<()
 /// A function for each of two cores, with RoCE in hardware on both. One client maps a volume over both, and reads over
 /// each the data that it wrote over the other.
 #[test]
-fn two_cores_have_a_function_each() -> Result<()> {
+fn two_cores_serve_a_function_each() -> Result<()> {
     let model = model(3, &[])?;
     let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?).cpus(2);
     let spec = spec.vfio_user(&model.socket_of(1)).vfio_user(&model.socket_of(2));
@@ -102,7 +102,7 @@ fn hosts_are_spread(linux: &mut Linux) -> Result<()> {
 }
 
 #[test]
-fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
+fn two_cores_share_a_card_and_survive_a_reset() -> Result<()> {
     let model = model(2, &[])?;
     let words = format!("{VOLUME} isthmus.net.0.core=0,1");
     let mut vm = image_on(2, &model, 4200, &words)?;

@@ -9,7 +9,7 @@ fn rounds() -> u32 {
 }
 
 #[test]
-fn either_side_is_booted_anew_and_the_volume_is_mapped_again() -> Result<()> {
+fn volume_is_mapped_again_after_a_reboot_of_either_side() -> Result<()> {
     let model = model(2, &[])?;
     let address = format!("isthmus.net.0.address={THERE}/24 isthmus.net.0.mtu=4200");
     let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);

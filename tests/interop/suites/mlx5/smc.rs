@@ -54,7 +54,7 @@ fn cards_of_the_image_and_linux_speak_smc() -> Result<()> {
 const SECOND: [&str; 2] = ["--number", "9"];
 
 #[test]
-fn links_over_two_cards_stand_in_for_each_other() -> Result<()> {
+fn links_over_two_cards_fail_over() -> Result<()> {
     let words = format!(
         "{WORDS} isthmus.net.0.pnetid=LAB isthmus.net.1.pnetid=LAB \
          isthmus.net.1.address=10.1.0.12/24"

@@ -24,10 +24,7 @@ const ATTACKS: [(&str, Attacks); 6] = [
     ("random writes to the window", Attacks { scribbles: true, ..NONE }),
     ("scratchpads, doorbells and the link", Attacks { signals: true, ..NONE }),
     ("resets", Attacks { resets: true, ..NONE }),
-    (
-        "all at once",
-        Attacks { corrupt_one_in: 20, scribbles: true, signals: true, resets: true },
-    ),
+    ("all at once", Attacks { corrupt_one_in: 20, scribbles: true, signals: true, resets: true }),
 ];
 const NONE: Attacks =
     Attacks { corrupt_one_in: 0, scribbles: false, signals: false, resets: false };
@@ -82,7 +79,7 @@ fn others_are_unharmed(server: &mut Vm, neighbour: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-fn whoever_lies_reaches_nothing_else(kind: Kind, peer_kind: PeerKind) -> Result<()> {
+fn malicious_peer_harms_no_other_client(kind: Kind, peer_kind: PeerKind) -> Result<()> {
     let seed = std::env::var("ISTHMUS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("seed {seed}");
@@ -140,21 +137,21 @@ fn whoever_lies_reaches_nothing_else(kind: Kind, peer_kind: PeerKind) -> Result<
 }
 
 #[test]
-fn whoever_lies_over_intel_gen3_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(GEN3, PeerKind::Gen3)
+fn malicious_peer_over_intel_gen3_harms_no_other_client() -> Result<()> {
+    malicious_peer_harms_no_other_client(GEN3, PeerKind::Gen3)
 }
 
 #[test]
-fn whoever_lies_over_intel_gen4_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(GEN4, PeerKind::Gen4)
+fn malicious_peer_over_intel_gen4_harms_no_other_client() -> Result<()> {
+    malicious_peer_harms_no_other_client(GEN4, PeerKind::Gen4)
 }
 
 #[test]
-fn whoever_lies_over_amd_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(AMD, PeerKind::Amd)
+fn malicious_peer_over_amd_harms_no_other_client() -> Result<()> {
+    malicious_peer_harms_no_other_client(AMD, PeerKind::Amd)
 }
 
 #[test]
-fn whoever_lies_over_switchtec_reaches_nothing_else() -> Result<()> {
-    whoever_lies_reaches_nothing_else(SWITCHTEC, PeerKind::Switchtec)
+fn malicious_peer_over_switchtec_harms_no_other_client() -> Result<()> {
+    malicious_peer_harms_no_other_client(SWITCHTEC, PeerKind::Switchtec)
 }

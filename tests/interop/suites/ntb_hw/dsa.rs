@@ -85,7 +85,7 @@ fn passes_dmatest(mut engine: Engine, driver: &str) -> Result<()> {
 /// The model server learns of portal writes only from the portals' memory. A stock guest without a driver writes a word
 /// there, and the model finds that it belongs to no queue.
 #[test]
-fn what_a_guest_stores_in_a_portal_of_dsa_arrives() -> Result<()> {
+fn store_of_a_guest_to_a_dsa_portal_arrives() -> Result<()> {
     let mut engine = Engine::boot(&[], |spec| spec)?;
     engine.guest.sh("device=$(dirname $(grep -l 0x0b25 /sys/bus/pci/devices/*/device))
          echo 1 > $device/enable
@@ -102,7 +102,7 @@ fn what_a_guest_stores_in_a_portal_of_dsa_arrives() -> Result<()> {
 }
 
 #[test]
-fn idxd_of_linux_passes_dmatest_with_stores_for_its_instruction() -> Result<()> {
+fn idxd_of_linux_passes_dmatest_with_stores_for_movdir64b() -> Result<()> {
     passes_dmatest(Engine::boot(&[], |spec| spec)?, "idxd_stores")
 }
 
@@ -115,7 +115,7 @@ fn a_corrupt_copy_of_dsa_is_found() -> Result<()> {
 }
 
 #[test]
-fn interrupts_of_dsa_that_do_not_come_are_found() -> Result<()> {
+fn lost_interrupts_of_dsa_are_found() -> Result<()> {
     let mut engine = Engine::boot(&["--fault", "no-interrupt"], |spec| spec)?;
     let (said, interrupts) = engine.dmatest("idxd_stores", 2)?;
     ensure!(interrupts == 0 && said.contains("timed out"), "{interrupts} interrupts: {said}");
@@ -123,7 +123,7 @@ fn interrupts_of_dsa_that_do_not_come_are_found() -> Result<()> {
 }
 
 #[test]
-fn idxd_of_linux_passes_dmatest_where_the_cpu_has_its_instruction() -> Result<()> {
+fn idxd_of_linux_passes_dmatest_if_the_cpu_has_movdir64b() -> Result<()> {
     if let Some(why) = without_movdir64b()? {
         return skip("DSA under idxd", &why);
     }

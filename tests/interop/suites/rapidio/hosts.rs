@@ -26,7 +26,7 @@ fn start(model: &ModelServer, port: u16, is_lower: bool) -> Result<Vm> {
 }
 
 #[test]
-fn of_two_hosts_the_lower_one_retreats_whichever_comes_first() -> Result<()> {
+fn lower_of_two_hosts_becomes_an_agent_in_either_boot_order() -> Result<()> {
     for lower_is_first in [true, false] {
         let (model, port) = (network()?, free_port()?);
         let mut first = start(&model, port, lower_is_first)?;

@@ -64,7 +64,7 @@ fn lengths() -> Vec<usize> {
 }
 
 #[test]
-fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> Result<()> {
+fn signals_of_all_lengths_are_echoed_between_two_images() -> Result<()> {
     let mut pair = start()?;
     let lengths = lengths();
     for board in 0..2 {
@@ -105,7 +105,7 @@ fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> R
 
 /// Between two images, IDs may have 16 bits, and the bridges use MSI-X vectors, which wake a halted image.
 #[test]
-fn two_images_with_ids_of_16_bits_have_signals_of_all_lengths_back() -> Result<()> {
+fn signals_of_all_lengths_are_echoed_with_16_bit_ids() -> Result<()> {
     let more =
         LINK.map(|link| format!("{}{OUT}", link.replace("peer_id = 1\n", "peer_id = 1000\n")));
     let mut pair = Pair::start_as(WIDE, more)?;
@@ -123,7 +123,7 @@ fn two_images_with_ids_of_16_bits_have_signals_of_all_lengths_back() -> Result<(
 /// Kills either board at any moment. The other board ends its clients' connections, and the link works again once the
 /// killed board is back.
 #[test]
-fn either_board_is_killed_and_the_other_goes_on_when_it_is_back() -> Result<()> {
+fn link_recovers_when_a_killed_board_returns() -> Result<()> {
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { 4 };
     let mut pair = start()?;
     let mut rng = rand::rngs::StdRng::seed_from_u64(19);
@@ -230,7 +230,7 @@ fn redis(guest: &mut Guest) -> Result<()> {
 
 /// tshark reads a capture of the near board with the project's dissector: the link setup, the names, and the signals.
 #[test]
-fn a_capture_has_what_went_over_the_link() -> Result<()> {
+fn tshark_dissects_a_capture_of_the_link() -> Result<()> {
     let mut pair = start()?;
     let server = ("127.0.0.1", pair.web[0]).to_socket_addrs()?.next().context("an address")?;
     pair.boards[0].run(SET_TOKEN)?;

@@ -60,7 +60,7 @@ fn connect(pair: &Pair, listener: &TcpListener) -> Result<(TcpStream, TcpStream)
 }
 
 #[test]
-fn channels_between_two_images_have_credits_ends_and_signs_of_life() -> Result<()> {
+fn channels_between_two_images_have_credits_closes_and_keepalives() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut pair = start(listener.local_addr()?.port())?;
     let (mut client, mut served) = connect(&pair, &listener)?;

@@ -88,7 +88,10 @@ fn rule_until(boards: &mut Boards, name: &str, wanted: impl Fn(&Value) -> bool) 
         if wanted(&shown) {
             return Ok(shown);
         }
-        ensure!(std::time::Instant::now() < deadline, "rule {name} is not in the expected state: {shown:#}");
+        ensure!(
+            std::time::Instant::now() < deadline,
+            "rule {name} is not in the expected state: {shown:#}"
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -188,7 +191,7 @@ fn run_scenario(
 }
 
 #[test]
-fn a_hundred_channels_of_linux_go_both_ways_and_ends_are_told() -> Result<()> {
+fn hundred_channels_of_linux_work_both_ways_and_report_closes() -> Result<()> {
     let server = echo_server()?;
     let ports = [free_port()?, free_port()?];
     let words = format!(

@@ -124,7 +124,7 @@ impl Lab {
 /// Writes of three sizes to separate places, while each disk in turn is silent for 40 s. No write exceeds the mirror's
 /// timeout, reads continue, and the members are equal in the end.
 #[test]
-fn a_local_disk_that_is_silent_holds_nobody_up() -> Result<()> {
+fn silent_local_disk_delays_no_client_beyond_the_timeout() -> Result<()> {
     const WRITERS: [(&str, &str, u32, u32); 3] =
         [("small", "4k", 0, 512), ("middle", "64k", 64, 32), ("large", "1M", 8, 4)];
     let mut lab = Lab::boot()?;
@@ -148,7 +148,10 @@ fn a_local_disk_that_is_silent_holds_nobody_up() -> Result<()> {
         lab.disks[silent].be_silent(false);
         lab.wait_for_members(["in sync"; 2], Duration::from_secs(120))?;
         let longest = lab.writes_end(&WRITERS.map(|(name, ..)| name))?;
-        ensure!(longest <= LIMIT, "disk {silent}: a write took {longest:?}; reported after {reported:?}");
+        ensure!(
+            longest <= LIMIT,
+            "disk {silent}: a write took {longest:?}; reported after {reported:?}"
+        );
         lab.compare()?;
     }
     unmap(&mut lab.guest, 0)
@@ -157,10 +160,10 @@ fn a_local_disk_that_is_silent_holds_nobody_up() -> Result<()> {
 /// fio with checksums and sixteen requests in flight, while the disks are silent in turn for a while, and once both at
 /// the same time.
 #[test]
-fn verified_load_goes_on_while_disks_are_silent_in_turns() -> Result<()> {
+fn verified_load_continues_while_disks_are_silent_in_turn() -> Result<()> {
     let mut lab = Lab::boot()?;
     map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
-    storage::fio_begins_in(&mut lab.guest, "/dev/rnbd0", 16, 16, 150)?;
+    storage::start_fio_in(&mut lab.guest, "/dev/rnbd0", 16, 16, 150)?;
     storage::fio_at_work(&mut lab.guest, "/dev/rnbd0")?;
     for (disk, seconds) in [(0, 12), (1, 12), (0, 2), (1, 2), (1, 20)] {
         lab.disks[disk].be_silent(true);
@@ -173,7 +176,7 @@ fn verified_load_goes_on_while_disks_are_silent_in_turns() -> Result<()> {
     let status = lab.gateway.run("mirror list")?;
     status.contains("not answering")?;
     lab.disks.iter().for_each(|disk| disk.be_silent(false));
-    storage::fio_ends(&mut lab.guest, Duration::from_secs(240))?;
+    storage::finish_fio(&mut lab.guest, Duration::from_secs(240))?;
     lab.wait_for_members(["in sync"; 2], Duration::from_secs(60))?;
     unmap(&mut lab.guest, 0)?;
     lab.compare()
@@ -182,7 +185,7 @@ fn verified_load_goes_on_while_disks_are_silent_in_turns() -> Result<()> {
 /// An idle mirror reports a lost member without any request. The operator detaches the other member while a client has
 /// the mirror open.
 #[test]
-fn an_idle_mirror_tells_and_a_member_is_detached_under_a_client() -> Result<()> {
+fn idle_mirror_reports_a_lost_member_and_a_member_is_detached_in_use() -> Result<()> {
     let mut lab = Lab::boot()?;
     map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
     let in_sync = |guest: &mut Guest, member: &str| -> Result<f64> {

@@ -10,7 +10,7 @@ use interop_tests::{Site, map, storage, unmap};
 /// `limit` allows one session of a stock client with one CPU, which has two connections. The second session is refused,
 /// and counted under `what` and `reason`.
 fn one_session_is_allowed(limit: &str, what: &str, reason: &str) -> Result<()> {
-    Site::tell(1500, &format!("isthmus.limits.{limit}"), |site| {
+    Site::run_scenario(1500, &format!("isthmus.limits.{limit}"), |site| {
         let counter = format!("refused_total{{what=\"{what}\",reason=\"{reason}\"}}");
         let client = &mut site.client;
         client.sh("modprobe rnbd-client")?;
@@ -20,7 +20,10 @@ fn one_session_is_allowed(limit: &str, what: &str, reason: &str) -> Result<()> {
         ensure!(second.is_err(), "a second session was accepted");
         site.gateway.run("show refused")?.contains(reason)?.contains("10.0.0.2")?;
         site.gateway.run("show log")?.contains(&format!("limits.{reason}"))?;
-        ensure!(Metrics::read(&mut site.client)?.get(&counter)? == 1.0, "not one refusal was counted");
+        ensure!(
+            Metrics::read(&mut site.client)?.get(&counter)? == 1.0,
+            "not one refusal was counted"
+        );
         // The first session works as before, and another session can take its slot when it ends.
         let client = &mut site.client;
         client.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;

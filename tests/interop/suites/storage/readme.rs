@@ -28,7 +28,8 @@ fn first_use_ends_with_a_file_system() -> Result<()> {
     let config = config.to_str().context("the path is not UTF-8")?;
     let gateway = gateway.typed("# ");
     let (run, prepare) = gateway.split_last().context("no command in First use")?;
-    let run = run.strip_prefix("./isthmus run ").context("the last command is not `./isthmus run`")?;
+    let run =
+        run.strip_prefix("./isthmus run ").context("the last command is not `./isthmus run`")?;
     let run = run.replace("gateway.toml", config);
     alone(|| {
         for line in prepare {

@@ -1,9 +1,9 @@
-//! What a card says of requests and receives that fail, as verbs say it. Which syndrome a card has for what is known from
-//! Linux (`mlx5_ib`'s `cq.c`), and not from a card.
+//! Failed requests and receives: the card's syndromes as verbs statuses. The meanings of the syndromes are from Linux
+//! (`mlx5_ib`'s `cq.c`), not from a card.
 
 use super::*;
 
-/// Syndromes, and the status that each of them is.
+/// Syndromes, and their verbs statuses.
 const SYNDROMES: [(u8, Status); 13] = [
     (0x01, Status::LocalLength),
     (0x02, Status::LocalProtection),
@@ -20,7 +20,7 @@ const SYNDROMES: [(u8, Status); 13] = [
     (0x22, Status::Flushed),
 ];
 
-/// Both queue pairs are destroyed, and made anew.
+/// Destroys both queue pairs, and creates new ones.
 fn begin_again(bench: &mut Bench) {
     for n in 0..2 {
         let qp = bench.qp[n];
@@ -45,10 +45,10 @@ fn each_syndrome_of_a_request_is_a_status() {
         let ends = bench.ends(0);
         let all = [(1, status), (2, Status::Flushed), (3, Status::Flushed), (9, Status::Flushed)];
         assert_eq!(ends, all, "{syndrome:#x}");
-        // What was only flushed has failed elsewhere, which is told by an event.
+        // An event reports the failure of a queue pair, but not requests that were only flushed.
         let failed = status != Status::Flushed;
-        let told = if failed { vec![AsyncEvent::QpError(qp)] } else { vec![] };
-        assert_eq!(bench.events(0), told, "{syndrome:#x}");
+        let expected = if failed { vec![AsyncEvent::QpError(qp)] } else { vec![] };
+        assert_eq!(bench.events(0), expected, "{syndrome:#x}");
         assert_eq!(bench.device(0).failed_by_itself(qp), failed);
         begin_again(&mut bench);
         bench.works();
@@ -68,8 +68,8 @@ fn each_syndrome_of_a_receive_is_a_status() {
         bench.post(0, 5, SendOperation::Send { payload, with: SendWith::Nothing });
         bench.pair.run(MILLISECOND);
         assert_eq!(bench.ends(1), [(1, status), (2, Status::Flushed)], "{syndrome:#x}");
-        let told = bench.events(1).contains(&AsyncEvent::QpError(qp));
-        assert_eq!(told, status != Status::Flushed, "{syndrome:#x}");
+        let reported = bench.events(1).contains(&AsyncEvent::QpError(qp));
+        assert_eq!(reported, status != Status::Flushed, "{syndrome:#x}");
         begin_again(&mut bench);
         bench.ends(0);
         bench.events(0);
@@ -78,7 +78,7 @@ fn each_syndrome_of_a_receive_is_a_status() {
 }
 
 #[test]
-fn what_the_card_counts_is_read() {
+fn card_counters_are_read() {
     let mut bench = Bench::new(false);
     for n in 0..3 {
         bench.inject(1, Fault::LosesPacket);
@@ -96,24 +96,24 @@ fn what_the_card_counts_is_read() {
         assert_eq!(bench.device(1).card_counters().out_of_sequence, 1 + n);
         assert_eq!(bench.device(0).card_counters().packet_seq_err, 1 + n);
     }
-    // They go on over a reset.
+    // Counters continue across a reset.
     bench.inject(1, Fault::Fatal(1));
     bench.pair.run(Duration::from_secs(10));
     assert_eq!(bench.device(1).card_counters().out_of_sequence, 3);
 }
 
 #[test]
-fn lossless_or_not_is_read_and_said() {
+fn lossless_setting_is_read_and_reported() {
     let mut bench = Bench::new(false);
     bench.pair.run(MILLISECOND);
     assert_eq!(bench.device(0).flow_control().is_lossless(), Some(false));
     assert_eq!(bench.device(0).flow_control().by_dscp, Some(true));
-    let said = bench.device(0).port().notice().unwrap();
-    assert!(said.text.contains("lossless is not configured"), "{said:?}");
+    let notice = bench.device(0).port().notice().unwrap();
+    assert!(notice.text.contains("lossless is not configured"), "{notice:?}");
 }
 
 #[test]
-fn whether_congestion_is_heeded_is_read_and_said() {
+fn congestion_control_setting_is_read_and_reported() {
     for (marks, words, warns) in [
         (None, "off, by DSCP", false),
         (Some(0x88), "off, by DSCP, ECN on 3 7", false),
@@ -127,16 +127,16 @@ fn whether_congestion_is_heeded_is_read_and_said() {
             machine.run();
         }
         assert_eq!(device.flow_control().in_words().as_deref(), Some(words));
-        let said: Vec<_> = std::iter::from_fn(|| device.port().notice()).collect();
+        let notices: Vec<_> = std::iter::from_fn(|| device.port().notice()).collect();
         let is_ecn = |notice: &Notice| notice.text.contains("ECN is not configured");
-        assert_eq!(said.iter().any(is_ecn), warns, "{said:?}");
+        assert_eq!(notices.iter().any(is_ecn), warns, "{notices:?}");
         assert_eq!(machine.model(|card| card.complaints.clone()), [""; 0]);
     }
 }
 
-/// A loop that has halted is woken by what somebody wants to hear of, and by errors.
+/// A halted loop is woken by signaled completions and by errors.
 #[test]
-fn nobody_is_woken_by_requests_that_nobody_wants_to_hear_of() {
+fn unsignaled_and_lazy_completions_do_not_wake_the_loop() {
     let mut bench = Bench::new(false);
     let memory = bench.pair.memory(1, 100);
     let region = bench.grant(1, memory, Access::REMOTE_WRITE);

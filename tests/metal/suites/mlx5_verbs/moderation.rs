@@ -1,10 +1,10 @@
-//! Whether the card is asked to hold back events of completions, by what a loop finds that halts as soon as it can.
+//! Event moderation: the provider enables it by the number of completions that a halting loop finds per wake-up.
 
 use super::*;
 use models::Function;
 
 impl Bench {
-    /// A halt of node 1's loop is ended after so long, by so many WRITEs with an immediate.
+    /// Wakes node 1's loop after this time by this number of WRITEs with an immediate.
     fn wakes(&mut self, count: u64, time: Duration) {
         for id in 0..count {
             let qp = self.qp[1];
@@ -22,36 +22,36 @@ impl Bench {
         self.device(1).rearm();
     }
 
-    /// How often the card of node 1 was asked.
-    fn asked(&self) -> u64 {
+    /// Number of moderation commands to node 1's card.
+    fn moderation_commands(&self) -> u64 {
         let counters = self.node(1).machine.model(|card| card.counters());
-        let asked = counters.iter().find(|(name, _)| name == "command.MODIFY_CQ");
-        asked.map_or(0, |(_, count)| *count)
+        let found = counters.iter().find(|(name, _)| name == "command.MODIFY_CQ");
+        found.map_or(0, |(_, count)| *count)
     }
 }
 
 #[test]
-fn events_are_held_back_where_many_come_and_no_more_where_one_comes() {
+fn moderation_follows_the_completions_per_wake_up() {
     const GAP: Duration = Duration::from_micros(40);
     let mut bench = Bench::new(false);
-    // It is decided after 64 wake-ups.
+    // The provider decides every 64 wake-ups.
     (0..3 * 64).for_each(|_| bench.wakes(1, GAP));
-    assert_eq!(bench.asked(), 0);
-    // Several at a time; then more, which the card would bring about.
+    assert_eq!(bench.moderation_commands(), 0);
+    // Several completions per wake-up; then more, as moderation would cause.
     (0..64).for_each(|_| bench.wakes(3, 3 * GAP));
     (0..2).for_each(|_| bench.wakes(6, 6 * GAP));
-    assert_eq!(bench.asked(), 1);
+    assert_eq!(bench.moderation_commands(), 1);
     (0..200).for_each(|_| bench.wakes(6, 6 * GAP));
-    assert_eq!(bench.asked(), 1, "it pays");
+    assert_eq!(bench.moderation_commands(), 1, "moderation stays on");
     (0..130).for_each(|_| bench.wakes(1, GAP));
-    assert_eq!(bench.asked(), 2, "it ends");
-    // The card that comes back from a reset holds nothing back, and is asked anew.
+    assert_eq!(bench.moderation_commands(), 2, "moderation ends");
+    // After a reset the card has no moderation, and the provider enables it again.
     bench.inject(1, Fault::AllOnes);
     bench.pair.run(Duration::from_secs(3));
     assert!(bench.device(1).is_active());
     bench.again();
     (0..64).for_each(|_| bench.wakes(3, 3 * GAP));
     (0..2).for_each(|_| bench.wakes(6, 6 * GAP));
-    assert_eq!(bench.asked(), 3);
+    assert_eq!(bench.moderation_commands(), 3);
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }

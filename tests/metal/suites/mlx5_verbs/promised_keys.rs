@@ -1,19 +1,19 @@
-//! Changes of keys that nobody is told of.
+//! Unsignaled key changes.
 
 use super::*;
 use models::Function;
 
-/// Changes of keys that the card of node 1 was asked for.
+/// Number of key changes on node 1's card.
 fn changes(bench: &Bench) -> u64 {
     let counters = bench.node(1).machine.model(|card| card.counters());
-    let asked = counters.iter().find(|(name, _)| name == "request.25");
-    asked.map_or(0, |(_, count)| *count)
+    let found = counters.iter().find(|(name, _)| name == "request.25");
+    found.map_or(0, |(_, count)| *count)
 }
 
-/// More than keys are spare, and nobody looks into a completion queue meanwhile: what is done is taken in when keys run
-/// short, so that no more come to the domain. Each key that was dies, and a key is promised once.
+/// More key changes than spare keys, without polls of a completion queue: the provider collects completed changes when
+/// keys run short, so the domain needs no more keys. Old keys are revoked, and no key is promised twice.
 #[test]
-fn keys_come_back_though_nobody_is_told() {
+fn keys_of_unsignaled_changes_are_reclaimed() {
     let mut bench = Bench::new(false);
     let memory = bench.pair.memory(1, 64);
     let Bench { pair, pd, rng, .. } = &mut bench;
@@ -31,7 +31,7 @@ fn keys_come_back_though_nobody_is_told() {
             bench.pair.nodes[1].machine.run();
         }
     }
-    assert_eq!(changes(&bench) - before, 2 * 600, "one is taken back for each that is given");
+    assert_eq!(changes(&bench) - before, 2 * 600, "one key is revoked for each new one");
     bench.pair.run(MILLISECOND);
     assert_eq!(bench.ends(1), []);
     let last = *keys.last().unwrap();

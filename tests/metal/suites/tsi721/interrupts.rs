@@ -1,9 +1,9 @@
-//! Interrupts: for what arrives and what ends while they are wanted, and for nothing else.
+//! Interrupts: raised for arrivals and completions while armed, and for no other event.
 
 use super::*;
 
 #[test]
-fn interrupts_come_for_what_arrives_while_they_are_wanted() {
+fn arrivals_raise_interrupts_only_while_armed() {
     for vectors in [true, false] {
         let network = network("A=B", 1, Answer::Echo);
         let settings = Config { vectors, misplaced_table: vectors, ..Config::default() };
@@ -15,9 +15,9 @@ fn interrupts_come_for_what_arrives_while_they_are_wanted() {
         host.send(7, b"polled").unwrap();
         host.turns(5);
         assert_eq!(host.received().len(), 1);
-        // By vectors, each cause may raise one that nobody waits for.
+        // With vectors, each cause may raise one interrupt before arming.
         let raised = host.port.counters().interrupts;
-        assert!(raised <= u64::from(vectors), "{raised}: none is wanted");
+        assert!(raised <= u64::from(vectors), "{raised}: not armed");
         for round in 1..4 {
             host.port.set_interrupts(true);
             assert!(!host.port.pending());
@@ -31,7 +31,7 @@ fn interrupts_come_for_what_arrives_while_they_are_wanted() {
             host.turns(3);
             assert_eq!(host.received().len(), 1);
         }
-        // A doorbell wakes as well, and the end of a maintenance request.
+        // A doorbell and the end of a maintenance request wake the loop as well.
         host.port.set_interrupts(true);
         let before = host.port.counters().interrupts;
         host.port.maintain(&Maintenance { to: 7, hops: 255, offset: 0, write: None }).unwrap();
@@ -59,14 +59,14 @@ fn a_lost_interrupt_loses_no_message() {
     }
 }
 
-/// A loop halts.
+/// Arms interrupts as a loop does before it halts.
 fn halt(host: &mut Host) {
     host.port.set_interrupts(true);
     assert!(!host.port.pending());
 }
 
 #[test]
-fn a_message_that_leaves_wakes_nobody_but_who_waits_for_room() {
+fn sent_message_wakes_only_a_sender_that_waits_for_room() {
     for vectors in [true, false] {
         let network = network("A=B", 1, Answer::Take);
         let mut host = Host::on(&network, 0, Config { vectors, ..Config::default() });
@@ -101,16 +101,16 @@ fn a_message_that_leaves_wakes_nobody_but_who_waits_for_room() {
 }
 
 #[test]
-fn what_fails_interrupts_and_is_told_at_once() {
+fn failures_raise_an_interrupt_and_are_reported_at_once() {
     for vectors in [true, false] {
         let network = network("A=s0.0,B=s0.1", 1, Answer::Take);
         let mut host = Host::on(&network, 0, Config { vectors, ..Config::default() });
         host.port.set_own_id(IdSize::Small, 1);
         host.open(BOX);
         host.turns(500);
-        // Nobody is called 9. Messages of the model fail after 5 ms.
+        // No device has id 9. Messages of the model time out after 5 ms.
         for _ in 0..3 {
-            host.send(9, b"to nobody").unwrap();
+            host.send(9, b"no target").unwrap();
             host.port.flush();
             host.machine.run();
             halt(&mut host);
@@ -125,7 +125,7 @@ fn what_fails_interrupts_and_is_told_at_once() {
             host.turns(3);
         }
         assert_eq!(host.port.counters().restarts, 3);
-        // A port-write, too.
+        // A port-write raises an interrupt, too.
         {
             let mut network = host.network();
             let switch = network.switch(0);
@@ -155,7 +155,7 @@ fn what_fails_interrupts_and_is_told_at_once() {
 }
 
 #[test]
-fn who_has_nothing_to_do_is_woken_once_a_second() {
+fn idle_loop_is_woken_once_a_second() {
     let mut host = Host::with_board(Answer::Take);
     host.seconds(1);
     let mut now = host.machine.pass(Duration::ZERO);
@@ -177,7 +177,7 @@ fn who_has_nothing_to_do_is_woken_once_a_second() {
 }
 
 #[test]
-fn without_an_interrupt_to_give_it_cannot_wake() {
+fn port_without_an_interrupt_does_not_wake() {
     let network = network("A=B", 1, Answer::Take);
     let model = Tsi721::new(Config::default(), network, 0);
     let mut machine = Metal::new(model, 8 << 20);

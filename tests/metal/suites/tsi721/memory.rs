@@ -1,4 +1,4 @@
-//! Doorbells, transfers, windows, and port-writes: what reaches the other end's registers and memory, and ours.
+//! Doorbells, transfers, windows and port-writes: accesses to the registers and memory of both ends.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn doorbells_ring_both_ways_through_laps_of_the_queue() {
         assert_eq!(b.port.doorbell(), Some(Doorbell { from: 1, to: 2, info: n }));
         assert_eq!(b.port.doorbell(), None);
     }
-    // A queue that nobody reads fills, and the rest comes when it is read.
+    // A queue that is not read fills. The remaining doorbells arrive when it is read.
     for n in 0..600u16 {
         a.port.ring_doorbell(2, n).unwrap();
         a.turns(1);
@@ -58,7 +58,7 @@ fn data_is_read_and_written_in_a_board_s_memory() {
     let mut back = vec![0; 500];
     memory.read(64, &mut back).unwrap();
     assert_eq!(back, bytes[5..505]);
-    // Beyond the board's memory; and the next is carried out all the same.
+    // A transfer beyond the board's memory fails, and the next one is executed.
     let refused = host.transfer(Direction::Read, 1 << 20, part(0, 8));
     assert_eq!(refused.result, Err(Ended::Refused));
     assert_eq!(host.transfer(Direction::Read, 1003, part(64, 500)).result, Ok(()));
@@ -68,7 +68,7 @@ fn data_is_read_and_written_in_a_board_s_memory() {
 }
 
 #[test]
-fn transfers_behind_one_that_fails_are_carried_out() {
+fn transfers_after_a_failed_one_are_executed() {
     let mut host = Host::with_board(Answer::Take);
     let memory = host.memory(64 * 64);
     for round in 0..5u64 {
@@ -95,7 +95,7 @@ fn transfers_behind_one_that_fails_are_carried_out() {
 }
 
 #[test]
-fn windows_let_others_reach_our_memory_and_us_theirs() {
+fn windows_give_access_to_memory_in_both_directions() {
     let network = network("A=s0.0,B=s0.1,C=s0.2", 2, Answer::Take);
     let settings = Config { outbound: 1 << 20, ..Config::default() };
     let mut a = Host::on(&network, 0, settings);
@@ -142,10 +142,10 @@ fn windows_let_others_reach_our_memory_and_us_theirs() {
     let mut bytes = [0; 6];
     aligned.read(0x1ffa, &mut bytes).unwrap();
     assert_eq!(&bytes, b"across");
-    assert_eq!(end(&mut a, &mut b, 0x1_0000_1ffb), Err(Ended::Refused), "over the end");
+    assert_eq!(end(&mut a, &mut b, 0x1_0000_1ffb), Err(Ended::Refused), "beyond the end");
     b.port.unmap_inbound(map);
     assert_eq!(end(&mut a, &mut b, 0x1_0000_0000), Err(Ended::Refused), "unmapped");
-    // The board's memory, by loads and stores.
+    // Accesses the board's memory by loads and stores.
     assert_eq!(b.port.map_outbound(3, 0, 1 << 15), Err(WindowError::Unsupported));
     assert_eq!(a.port.map_outbound(3, 0x4000, 1 << 15), Err(WindowError::Alignment));
     let first = a.port.map_outbound(3, 0, 1 << 15).unwrap();

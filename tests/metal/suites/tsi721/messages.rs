@@ -1,4 +1,4 @@
-//! Messages: of all lengths, in all mailboxes, refused, delayed, and told of wrongly.
+//! Messages: all lengths, all mailboxes, refusals, delays, and wrong descriptors.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn messages_of_all_lengths_come_back_unchanged_and_padded_with_zeroes() {
 }
 
 #[test]
-fn a_message_is_put_together_of_parts_in_all_mailboxes() {
+fn message_is_gathered_from_parts_in_all_mailboxes() {
     let mut host = Host::with_board(Answer::Take);
     let memory = host.memory(4096);
     memory.write(0, b"payload").unwrap();
@@ -56,10 +56,10 @@ fn laps_of_the_rings_lose_and_repeat_nothing() {
 }
 
 #[test]
-fn one_message_that_is_refused_is_told_and_those_behind_it_arrive() {
+fn refused_message_is_reported_and_later_ones_arrive() {
     let mut host = Host::with_board(Answer::Take);
     for n in 0..300u32 {
-        // Nobody has id 9.
+        // No device has id 9.
         let to = if n % 50 == 20 { 9 } else { 7 };
         while host.send(to, &n.to_be_bytes()).is_err() {
             host.turns(20);
@@ -76,7 +76,7 @@ fn one_message_that_is_refused_is_told_and_those_behind_it_arrive() {
 }
 
 #[test]
-fn who_says_later_stalls_the_mailbox_for_a_while_and_not_for_ever() {
+fn retry_responses_stall_the_mailbox_for_a_bounded_time() {
     let mut host = Host::with_board(Answer::Retry);
     host.send(7, b"one").unwrap();
     host.send(7, b"two").unwrap();
@@ -89,7 +89,7 @@ fn who_says_later_stalls_the_mailbox_for_a_while_and_not_for_ever() {
     host.send(7, b"three").unwrap();
     host.seconds(11);
     assert_eq!(host.undelivered(), [(7, Ended::Stalled)]);
-    // What else waits for it is not waited for as long each, until it has taken one.
+    // Further messages to this peer time out earlier, until it has accepted one.
     for _ in 0..50 {
         host.send(7, b"more").unwrap();
     }
@@ -106,7 +106,7 @@ fn who_says_later_stalls_the_mailbox_for_a_while_and_not_for_ever() {
 }
 
 #[test]
-fn a_full_receiver_says_later_and_takes_all_in_the_end() {
+fn full_receiver_answers_retry_and_accepts_all_in_the_end() {
     let mut host = Host::with_board(Answer::Echo);
     let mut sent = 0;
     for _ in 0..400 {
@@ -119,13 +119,13 @@ fn a_full_receiver_says_later_and_takes_all_in_the_end() {
         seen += host.received().len() as u32;
         host.turns(1);
     }
-    // The board drops the echo that we had no room for: it is told "later", and does not try again.
+    // The board drops an echo for which the host had no room: it gets a retry response, and does not retry.
     assert!((127..=sent).contains(&seen), "{seen} of {sent}");
     assert_eq!(host.port.counters().rx_errors, 0);
 }
 
 #[test]
-fn what_the_device_says_of_messages_is_checked() {
+fn message_descriptors_of_the_device_are_checked() {
     let mut host = Host::with_board(Answer::Echo);
     let number = BOX.index();
     let faults = [
@@ -144,10 +144,10 @@ fn what_the_device_says_of_messages_is_checked() {
         assert_eq!(host.port.counters().rx_errors, n as u64 + 1);
         let mut bytes = [0; 4];
         host.port.payload(&kept).read(0, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"kept", "a buffer that is ours is not given out again");
+        assert_eq!(&bytes, b"kept", "a held buffer is not reused");
         host.port.recycle(kept);
     }
-    // Buffers that the device lost come back when the channel is started anew.
+    // A restart of the channel recovers the buffers that the device has lost.
     host.inject(Fault::MessageMemory(number));
     host.send(7, b"lost").unwrap();
     host.seconds(2);

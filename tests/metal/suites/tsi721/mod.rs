@@ -1,4 +1,4 @@
-//! The Tsi721 driver on the model: what it does with a bridge that keeps to its word, and with one that does not.
+//! The Tsi721 driver on the model, with and without faults.
 
 mod interrupts;
 mod memory;
@@ -44,7 +44,7 @@ impl Host {
         host
     }
 
-    /// Joined to one board, whose id is 7; own id 1.
+    /// A host with id 1, linked to a board with id 7.
     fn with_board(answer: Answer) -> Host {
         let network = network("A=B", 1, answer);
         let mut host = Host::on(&network, 0, Config::default());
@@ -71,7 +71,7 @@ impl Host {
         opened
     }
 
-    /// Turns of the loop.
+    /// Runs rounds of the loop.
     fn turns(&mut self, count: usize) {
         for _ in 0..count {
             self.port.flush();
@@ -159,7 +159,7 @@ fn registers_of_the_other_end_are_read_and_written() {
     let beyond = host.maintain(7, 0xff, 0x00ff_fffc, None);
     assert_eq!(beyond, Err(MaintenanceError::NoAnswer), "a device may refuse");
     assert_eq!(host.maintain(7, 0xff, csr::COMPONENT_TAG, None), Ok(0x1234_5678));
-    assert_eq!(host.port.counters().restarts, 1, "the channel was started anew");
+    assert_eq!(host.port.counters().restarts, 1, "the channel was restarted");
     assert!(host.complaints().is_empty());
 }
 
@@ -184,7 +184,7 @@ fn a_request_on_a_hung_channel_ends_and_the_next_is_answered() {
 }
 
 #[test]
-fn errors_of_its_memory_are_counted_and_told_and_survived() {
+fn ecc_errors_are_counted_and_reported_and_the_driver_recovers() {
     let mut host = Host::with_board(Answer::Echo);
     while host.port.notice().is_some() {}
     host.inject(Fault::Ecc { mailbox: BOX.index(), corrected: true });
@@ -200,7 +200,7 @@ fn errors_of_its_memory_are_counted_and_told_and_survived() {
 }
 
 #[test]
-fn a_lost_link_ends_what_is_under_way_and_comes_back() {
+fn lost_link_ends_outstanding_requests_and_recovers() {
     let mut host = Host::with_board(Answer::Silence);
     let memory = host.memory(64);
     host.network().board(1).memory_access = Answer::Silence;
@@ -223,9 +223,9 @@ fn a_lost_link_ends_what_is_under_way_and_comes_back() {
     host.send(7, b"back").unwrap();
     host.turns(5);
     assert_eq!(host.received().len(), 1);
-    let told: Vec<Severity> =
+    let severities: Vec<Severity> =
         std::iter::from_fn(|| host.port.notice()).map(|one| one.severity).collect();
-    assert_eq!(told, [Severity::Information, Severity::Warning, Severity::Information]);
+    assert_eq!(severities, [Severity::Information, Severity::Warning, Severity::Information]);
     assert_eq!(host.port.counters().link_losses, 1);
 }
 
@@ -245,7 +245,7 @@ fn a_bridge_that_is_pulled_out_ends_everything_without_harm() {
 }
 
 #[test]
-fn ids_of_16_bits_are_reached_in_every_way() {
+fn ids_of_16_bits_work_for_all_operations() {
     let mut host = Host::with_board(Answer::Echo);
     host.give_ids(IdSize::Large);
     assert_eq!((host.port.own_id(), host.port.id_size()), (1, IdSize::Large));
@@ -261,7 +261,7 @@ fn ids_of_16_bits_are_reached_in_every_way() {
 }
 
 #[test]
-fn too_little_memory_is_said_and_given_back() {
+fn too_little_memory_is_reported_and_freed() {
     let network = network("A=B", 1, Answer::Take);
     for size in [1 << 10, 6 << 10, 20 << 10] {
         let model = Tsi721::new(Config::default(), network.clone(), 0);

@@ -188,7 +188,7 @@ impl Device {
         fds: Vec<OwnedFd>,
         now: Nanoseconds,
     ) -> Option<Answer> {
-        let result = self.carry_out(message, fds, now);
+        let result = self.execute(message, fds, now);
         let file = match message.command() {
             Command::RegionInfo if result.is_ok() => self.file_of(message.body()),
             _ => None,
@@ -206,7 +206,7 @@ impl Device {
         portal.file().try_clone().ok()
     }
 
-    fn carry_out(
+    fn execute(
         &mut self,
         message: &Message<'_>,
         fds: Vec<OwnedFd>,

@@ -558,7 +558,7 @@ fn serve_neighbours(
         let due = due.map(|at| at.saturating_sub(now()));
         wait(&all, &orders, [due, again].into_iter().flatten().min())?;
         while let Some(line) = orders.next()? {
-            println!("{}", carry_out(&line, &all));
+            println!("{}", execute(&line, &all));
         }
         for served in &mut all {
             match &mut served.connection {
@@ -596,7 +596,7 @@ fn counters(all: &[Served]) -> String {
 
 /// Executes a command: `counters`, or a function's number and a command of its model. The last line of the reply
 /// begins with `done` or `refused`.
-fn carry_out(line: &str, all: &[Served]) -> String {
+fn execute(line: &str, all: &[Served]) -> String {
     if line == "counters" {
         return counters(all) + "done";
     }

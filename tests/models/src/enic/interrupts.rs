@@ -49,13 +49,13 @@ impl Enic {
             0x20 => line.masked = value & 1 != 0,
             0x28 => line.credits = value,
             0x30 => {
-                let given = value & 0xffff;
-                let left = line.credits.checked_sub(given);
+                let returned = value & 0xffff;
+                let left = line.credits.checked_sub(returned);
                 line.credits = left.unwrap_or(0);
                 line.masked &= value & UNMASK == 0;
                 if left.is_none() {
                     self.complain(format!(
-                        "more credits than counted, {given}, are returned to interrupt {n}"
+                        "more credits than counted, {returned}, are returned to interrupt {n}"
                     ));
                 }
             }

@@ -13,10 +13,10 @@ const PAGE: u64 = 4096;
 impl Mlx5 {
     pub(super) fn query_pages(&mut self, input: &[u8]) -> Reply {
         let [boot, init, _] = self.settings.pages.map(|count| count as i32);
-        let given = self.state.pages.len() as i32;
+        let owned = self.state.pages.len() as i32;
         let count = match be16(input, 6) {
-            1 => boot - given,
-            2 => boot + init - given,
+            1 => boot - owned,
+            2 => boot + init - owned,
             3 => self.state.wanted + self.state.owed.max(0),
             what => return refuse(BAD_PARAMETER, format!("pages of unknown kind {what}")),
         };
@@ -57,9 +57,9 @@ impl Mlx5 {
             self.state.pages.push_back(at);
         }
         if self.state.stage == Stage::Running {
-            let asked = self.state.owed.max(0).min(count as i32);
-            self.state.owed -= asked;
-            self.state.wanted = (self.state.wanted - (count as i32 - asked)).max(0);
+            let requested = self.state.owed.max(0).min(count as i32);
+            self.state.owed -= requested;
+            self.state.wanted = (self.state.wanted - (count as i32 - requested)).max(0);
             self.state.stalls &= self.state.owed > 0;
         }
         done()

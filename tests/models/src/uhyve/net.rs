@@ -240,12 +240,12 @@ impl Net {
                 self.bytes[usize::from(offset)..][..4].copy_from_slice(&select);
             }
             DRIVER_FEATURE => {
-                let Some(asked) = word(world) else { return };
+                let Some(requested) = word(world) else { return };
                 if self.status & (ACKNOWLEDGE | DRIVER) == ACKNOWLEDGE | DRIVER {
                     let high = self.word(DRIVER_FEATURE_SELECT) == 1;
                     let mask = if high { FEATURES_HIGH } else { FEATURES_LOW };
                     // uhyve merges the upper half into the lower one.
-                    let agreed = (self.word(DRIVER_FEATURE) | asked) & mask;
+                    let agreed = (self.word(DRIVER_FEATURE) | requested) & mask;
                     self.bytes[usize::from(DRIVER_FEATURE)..][..4]
                         .copy_from_slice(&agreed.to_le_bytes());
                 }

@@ -1,4 +1,4 @@
-//! Instructions per request of drivers of real hardware, on models of it.
+//! Instructions per request of drivers of real hardware, on device models.
 
 use crate::figure::{Figure, Suite};
 
@@ -16,13 +16,13 @@ pub const SUITE: Suite = Suite {
         Figure::value(
             "boot_instructions_metal",
             UNIT,
-            "from reset to the prompt in QEMU with `e1000e` and `nvme` and without virtio; two thirds are the firmware's",
+            "from reset to the prompt in QEMU with `e1000e` and `nvme` and without virtio; two thirds are firmware",
         )
         .at_most(20_000_000.0),
         Figure::ratio(
             "nvme_rnbd_read4k_ratio",
             UNIT,
-            "a 4 KiB read by a stock client from that drive, by one from memory",
+            "a 4 KiB read by a stock client from an NVMe drive, relative to memory",
         )
         .at_most(1.30),
     ],

@@ -1,4 +1,4 @@
-//! Instructions per I/O of the storage server and of SMC-R on a ConnectX, on models of it.
+//! Instructions per I/O of the storage server and of SMC-R on models of a ConnectX.
 
 use crate::figure::{Figure, Suite};
 
@@ -7,7 +7,7 @@ const UNIT: &str = "instructions";
 pub const SUITE: Suite = Suite {
     name: "mlx5",
     conditions: "A stock Linux client uses `mlx5_ib`, and the appliance lets the card do RoCE. Both are on a model of \
-        ConnectX, which does at once and at no cost what a card would do. Reads, writes and echoes are 32 at a time. No real \
+        ConnectX, which completes every request at once and at no cost. Reads, writes and echoes are 32 at a time. No real \
         card was measured.",
     figures: &[
         Figure::value("read4k_instructions", UNIT, "a 4 KiB read with `always_invalidate` off")

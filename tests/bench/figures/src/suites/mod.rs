@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn meanings_fit_into_a_cell_of_a_table() {
+    fn meanings_fit_into_a_table_cell() {
         for suite in SUITES {
             for figure in suite.figures {
                 assert!(!figure.meaning.contains(['|', '\n']), "{}", figure.key);

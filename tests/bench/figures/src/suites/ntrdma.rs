@@ -7,20 +7,20 @@ const RATE: &str = "bytes per second";
 
 pub const SUITE: Suite = Suite {
     name: "ntrdma",
-    conditions: "Two NTRDMA providers run natively over memory that both have mapped, beside the bare memory in the same run. \
-        The two ratios of bandwidth and latency, and what is named after qperf's tests, need two idle processors. Over Intel's \
-        bridge and I/OAT engines, both models, bytes that processors touch, accesses to registers and instructions are counted.",
+    conditions: "Two NTRDMA providers run natively over shared memory, beside the bare memory in the same run. The two ratios of \
+        bandwidth and latency, and the figures named after qperf's tests, need two idle processors. Over models of Intel's \
+        bridge and I/OAT engines, bytes that processors access, accesses to registers and instructions are counted.",
     figures: &[
         Figure::ratio(
             "write_bw_ratio",
             RATE,
-            "bandwidth of RDMA WRITEs, by that of a plain copy through the same memory",
+            "bandwidth of RDMA WRITEs, relative to a plain copy through the same memory",
         )
         .at_least(0.85),
         Figure::ratio(
             "write_lat_ratio",
             "ns",
-            "latency of an RDMA WRITE, by that of the bare memory",
+            "latency of an RDMA WRITE, relative to that of the bare memory",
         )
         .at_most(3.0),
         Figure::value(
@@ -32,24 +32,24 @@ pub const SUITE: Suite = Suite {
         Figure::value(
             "send_and_posts_instructions",
             UNIT,
-            "a SEND with both posts, which come before the doorbell, at both machines",
+            "a SEND with both posts, which precede the doorbell, at both machines",
         ),
         Figure::ratio(
             "rnbd_read4k_qd32_ratio",
             UNIT,
-            "a 4 KiB read at the server over NTRDMA, by one over RoCE; 32 in flight",
+            "a 4 KiB read at the server over NTRDMA, relative to RoCE; 32 in flight",
         )
         .at_most(0.5),
         Figure::ratio(
             "ioat_cpu_bytes_per_byte",
             "bytes",
-            "bytes of payload that processors touch for each byte of a WRITE of 1 MiB, where an engine copies",
+            "bytes of payload that processors access for each byte of a WRITE of 1 MiB, if an engine copies",
         )
         .at_most(0.05),
         Figure::ratio(
             "ioat_cpu_bytes_per_byte_uncovered",
             "bytes",
-            "bytes of payload that processors touch for each byte of a WRITE of 1 MiB to a region that no window covers, where \
+            "bytes of payload that processors access for each byte of a WRITE of 1 MiB to a region that no window covers, if \
              the peer's processor copies",
         ),
         Figure::value(
@@ -63,7 +63,7 @@ pub const SUITE: Suite = Suite {
         Figure::ratio(
             "ntb_read4k_ratio",
             UNIT,
-            "a 4 KiB read at the server over a model of Intel's bridge with I/OAT, by one over `ivshmem`",
+            "a 4 KiB read at the server over a model of Intel's bridge with I/OAT, relative to `ivshmem`",
         )
         .at_most(1.19),
         Figure::value("rc_bw", RATE, "SENDs, as qperf's `rc_bw` measures them"),

@@ -7,14 +7,14 @@ const UNIT: &str = "instructions";
 pub const SUITE: Suite = Suite {
     name: "riocm",
     conditions: "Instructions of LINX over RIOCM are counted with callgrind at both ends, from the signal sent to the signal \
-        delivered, without the driver. The echo over a channel of rio_cm is counted in QEMU on models of the bridge, driver and \
-        machine included.",
+        delivered, without the driver. The echo over a channel of rio_cm is counted in QEMU on models of the bridge, including driver and \
+        machine.",
     figures: &[
         Figure::value("message_64b_instructions", UNIT, "a signal of 64 bytes").at_most(1_050.0),
         Figure::ratio(
             "message_64b_beside_1000_names_ratio",
             UNIT,
-            "a signal of 64 bytes beside 1,000 names, by one beside none",
+            "a signal of 64 bytes beside 1,000 names, relative to none",
         )
         .at_most(1.10),
         Figure::value(

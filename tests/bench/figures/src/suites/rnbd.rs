@@ -14,8 +14,8 @@ pub const SUITE: Suite = Suite {
     conditions: "One stock Linux client maps a RAM disk of a stock Linux server (brd), one of the appliance, one of the \
         appliance with `always_invalidate` off, and one of the appliance as shipped. The same fio jobs run on each in turn. \
         The instructions of the servers are counted, those of the client are not. With `always_invalidate` the server sends \
-        five packets for a 4 KiB read and not four, because Linux's client takes a chunk's next key from a message of its own \
-        only.",
+        five packets for a 4 KiB read and not four, because Linux's client takes a chunk's next key only from a separate \
+        message.",
     figures: &[
         cost("read4k_qd32_ratio", "a 4 KiB read at the server, 32 in flight").at_most(0.10),
         cost(
@@ -50,7 +50,7 @@ pub const SUITE: Suite = Suite {
         Figure::ratio(
             "read4k_two_cores_ratio",
             UNIT,
-            "a 4 KiB read with two cores that serve one volume, each to a client of its own, by one with one core",
+            "a 4 KiB read with two cores that serve one volume, each to its own client, relative to one core",
         )
         .at_most(1.12),
         Figure::value(

@@ -1,11 +1,11 @@
-//! Instructions per I/O of the client of another server, beside Linux; failover.
+//! Instructions per I/O of the client of a remote server, beside Linux; failover.
 
 use crate::figure::{Figure, Suite};
 
 pub const SUITE: Suite = Suite {
     name: "rtrs-client",
-    conditions: "The appliance is the client of a stock Linux server. Linux's client is counted with the fio that asks, the \
-        appliance with `remote read` of its console.",
+    conditions: "The appliance is the client of a stock Linux server. Linux's client is counted including fio, the \
+        appliance including `remote read` of its console.",
     figures: &[
         Figure::by_linux(
             "read4k_qd32_ratio",

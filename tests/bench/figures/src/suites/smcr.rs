@@ -13,7 +13,7 @@ pub const SUITE: Suite = Suite {
     figures: &[
         cost("echo64_ratio", "an SMC-R echo of 64 bytes at the server").at_most(0.11),
         cost("echo4k_ratio", "an SMC-R echo of 4 KiB at the server").at_most(0.105),
-        cost("stream_ratio", "a byte of an SMC-R stream that is sent back").at_most(0.15),
+        cost("stream_ratio", "a byte of an echoed SMC-R stream").at_most(0.15),
         cost("connect_ratio", "an SMC-R connection: connect, 64 bytes both ways, close")
             .at_most(0.25),
         Figure::value("bytes_per_idle_connection", "bytes", "memory of an idle SMC-R connection")

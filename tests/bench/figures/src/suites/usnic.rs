@@ -8,7 +8,7 @@ pub const SUITE: Suite = Suite {
     name: "usnic",
     conditions: "Instructions are counted with callgrind within the calls of the engines at both ends, from `send` or `put` \
         until the message is delivered and its ACK processed. The one copy of the payload is included. The bench's own wire \
-        and loop and the UDP checksum are not. The two figures of loss need two idle processors: where both ends share them \
+        and loop and the UDP checksum are not. The two figures of loss need two idle processors: if both ends share them \
         with other programs, a message waits for the other end to be scheduled, and the ratio measures how the processors were \
         shared.",
     figures: &[
@@ -21,12 +21,12 @@ pub const SUITE: Suite = Suite {
         Figure::value(
             "send_64b_alone_instructions",
             UNIT,
-            "a single message of 64 bytes, with rounds of both loops, a delayed ACK and timers of its own",
+            "a single message of 64 bytes, with rounds of both loops, a delayed ACK and its own timers",
         ),
         Figure::ratio(
             "send_64b_beside_1000_idle_ratio",
             UNIT,
-            "a message of 64 bytes beside 1,000 idle endpoints, by one beside none",
+            "a message of 64 bytes beside 1,000 idle endpoints, relative to none",
         )
         .at_most(1.10),
         Figure::value(
@@ -52,13 +52,13 @@ pub const SUITE: Suite = Suite {
             "loss_1pct_64k_ratio",
             "messages per second",
             "messages of 64 KiB to Open MPI's stock receiver that loses 1 % of packets, each sent when the last is \
-             acknowledged, by those of the stock sender",
+             acknowledged, relative to the stock sender",
         )
         .at_least(3.0),
         Figure::ratio(
             "loss_1pct_bulk_ratio",
             "messages per second",
-            "messages of 64 KiB to Open MPI's stock receiver that loses 1 % of packets, all posted at once, by those of the \
+            "messages of 64 KiB to Open MPI's stock receiver that loses 1 % of packets, all posted at once, relative to the \
              stock sender",
         )
         .at_least(0.9),
