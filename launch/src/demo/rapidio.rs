@@ -30,7 +30,7 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
 
     let step =
         progress::step("Linux enumerates the network with its own rio-scan, and brings up rionet");
-    host.sh("modprobe rapidio hdid=0 && modprobe -a idt_gen2 tsi721_mport")?;
+    host.sh("modprobe rapidio hdid=1 && modprobe -a idt_gen2 tsi721_mport")?;
     let (status, output) = host.try_sh("modprobe rio-scan scan=1", PATIENCE)?;
     ensure!(status == 0, "rio-scan: {output}");
     host.wait_until(
