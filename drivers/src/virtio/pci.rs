@@ -106,7 +106,7 @@ impl PciTransport {
             common,
             notify,
             config,
-            // So that one queue at least can be switched on without an allocation.
+            // Queues 0 to 2 (those of SCSI) can be enabled without an allocation, which a crash writer may not make.
             doorbells: Vec::with_capacity(2),
             notify_multiplier,
             msix: None,
