@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::stage::Stage;
 use super::wait;
@@ -20,7 +20,7 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     let server = models::build()?;
     let model = ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])?;
     let step = progress::step("booting the gateway and a Linux host on the models");
-    let gateway = stage.gateway("isthmus.net.0.address=10.1.0.1/24").machine(Machine::Q35);
+    let gateway = stage.gateway("isthmus.net.0.address=10.1.0.1/24 isthmus.rapidio.0.role=agent").machine(Machine::Q35);
     let mut gateway = gateway.program(qemu.clone()).vfio_user(&model.socket_of(0)).start()?;
     gateway.wait_ready()?;
     let host = stage.system.spec("host", &[], 1500).program(qemu);
@@ -30,13 +30,18 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
 
     let step =
         progress::step("Linux enumerates the network with its own rio-scan, and brings up rionet");
-    host.sh("modprobe rapidio hdid=0 && modprobe -a idt_gen2 tsi721_mport")?;
+    host.sh("modprobe rapidio hdid=1 && modprobe -a idt_gen2 tsi721_mport")?;
     let (status, output) = host.try_sh("modprobe rio-scan scan=1", PATIENCE)?;
     ensure!(status == 0, "rio-scan: {output}");
-    host.wait_until(
+    let found = host.wait_until(
         "ls /sys/bus/rapidio/devices | grep -q :e: || { echo 0 > /sys/bus/rapidio/scan; false; }",
         PATIENCE,
-    )?;
+    );
+    found.with_context(|| {
+        let shown = gateway.run("show rapidio").map(|reply| reply.text).unwrap_or_default();
+        let kernel = host.sh("dmesg | tail -40").unwrap_or_default();
+        format!("the gateway's `show rapidio`:\n{shown}\nthe host's kernel log:\n{kernel}")
+    })?;
     host.sh("modprobe rionet && ip addr add 10.1.0.2/24 dev eth0 && ip link set eth0 mtu 4000 up")?;
     wait::for_json(&mut gateway, "show rapidio --json", |shown| shown[0]["rionet_peers"] == 1)?;
     let ping = host.sh("ping -c 3 -W 5 -s 1001 10.1.0.1")?;

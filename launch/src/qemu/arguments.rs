@@ -141,6 +141,9 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
             controllers.push(controller);
             qemu.args(["-device", &disk.nvme_device(controller).to_string()]);
         }
+        if let Some(group) = disk.throttle_group(index) {
+            qemu.args(["-object", &group.to_string()]);
+        }
         qemu.args(["-blockdev", &disk.blockdev(index).to_string()]);
         let device = disk.device(bus, index);
         qemu.args(["-device", &device.to_string()]);

@@ -161,6 +161,7 @@ pub struct Disk {
     faults: Vec<Fault>,
     /// `path` is that of a [`CachedDisk`].
     cached: bool,
+    bytes_per_second: Option<u64>,
 }
 
 impl Disk {
@@ -178,6 +179,7 @@ impl Disk {
             nvme_queues: None,
             faults: Vec::new(),
             cached: false,
+            bytes_per_second: None,
         }
     }
 
@@ -262,6 +264,17 @@ impl Disk {
         self
     }
 
+    /// Limits reads and writes together to this rate.
+    pub fn bytes_per_second(self, rate: u64) -> Disk {
+        Disk { bytes_per_second: Some(rate), ..self }
+    }
+
+    /// The value of `-object` for the rate limit of the disk numbered `index`, if it has one.
+    pub(super) fn throttle_group(&self, index: usize) -> Option<Value> {
+        let rate = self.bytes_per_second?;
+        Some(json!({"qom-type": "throttle-group", "id": format!("rate{index}"), "x-bps-total": rate}))
+    }
+
     /// The image's path.
     pub fn path(&self) -> &Path {
         &self.path
@@ -278,6 +291,10 @@ impl Disk {
         if !self.faults.is_empty() {
             let faults: Vec<Value> = self.faults.iter().map(fault).collect();
             file = json!({"driver": "blkdebug", "image": file, "inject-error": faults});
+        }
+        if self.bytes_per_second.is_some() {
+            let group = format!("rate{index}");
+            file = json!({"driver": "throttle", "throttle-group": group, "file": file});
         }
         json!({
             "node-name": format!("disk{index}"), "driver": self.format, "file": file,

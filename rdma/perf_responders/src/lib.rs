@@ -25,3 +25,5 @@ pub mod tcp_control;
 mod tests;
 pub mod tools;
 mod write_latency;
+
+pub use session::MEMORY as SESSION_MEMORY;

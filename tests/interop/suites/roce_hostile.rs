@@ -16,7 +16,7 @@ use interop_tests::packet::{Packet, opcode, reth, sign};
 use interop_tests::{client_of, evidence, gateway_spec, storage, unmap};
 use launch::guest::{Guest, Wire};
 use launch::qemu::{Nic, Vm};
-use perf_responders::rping;
+use perf_responders::{SESSION_MEMORY, rping};
 use rand::Rng;
 use roce::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Req};
 use roce::wire::ip_cm::{self, IpCm};
@@ -127,13 +127,13 @@ const WRONG: &[Case] = &[
         crafter.write(&v.link, v.address.wrapping_sub(4), v.rkey, b"harmharm")
     }),
     ("a WRITE past the end", NAK_REMOTE_ACCESS, |crafter, v| {
-        crafter.write(&v.link, v.address + (8 << 20) - 4, v.rkey, b"harmharm")
+        crafter.write(&v.link, v.address + SESSION_MEMORY as u64 - 4, v.rkey, b"harmharm")
     }),
     ("a WRITE around the end of the address space", NAK_REMOTE_ACCESS, |crafter, v| {
         crafter.write(&v.link, u64::MAX - 3, v.rkey, b"harmharm")
     }),
     ("a READ past the end", NAK_REMOTE_ACCESS, |crafter, v| {
-        crafter.read(&v.link, v.address + 4, v.rkey, 8 << 20)
+        crafter.read(&v.link, v.address + 4, v.rkey, SESSION_MEMORY as u32)
     }),
     ("a READ with a wrong key", NAK_REMOTE_ACCESS, |crafter, v| {
         crafter.read(&v.link, v.address, v.rkey.wrapping_add(1), 64)

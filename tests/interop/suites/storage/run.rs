@@ -10,7 +10,6 @@ use anyhow::{Context, Result, bail, ensure};
 use interop_tests::{address, boot_client, map, system, unmap};
 use launch::guest::Guest;
 use launch::qemu::Nic;
-use launch::workspace;
 use usnic_tests::namespace;
 
 const OPERATOR: &str = "isthmus0";
