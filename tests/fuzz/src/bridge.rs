@@ -1,7 +1,6 @@
-//! NTRDMA over memory that two machines share, with somebody who writes anything anywhere into it: two
-//! providers with a queue pair between them work on, and the input says what is written over, between their
-//! turns. What a machine has not lent is not in that memory, never comes there ([`leak`]), and stays as it is; but for
-//! what it sends.
+//! NTRDMA over memory that two machines share, with an attacker that writes anything anywhere into it. Two providers
+//! with a queue pair run, and the input overwrites shared memory between their turns. Apart from sent data, a machine's
+//! private memory never appears in shared memory ([`leak`]), and never changes.
 
 use crate::input::Input;
 use crate::leak::{self, Owner};
@@ -32,7 +31,7 @@ struct Node {
     region: Region,
     lent: Window,
     private: Window,
-    /// A part of that, registered and granted to nobody.
+    /// A part of that, registered, whose key the peer does not have.
     secret: Region,
     rng: Rng,
 }
@@ -45,7 +44,7 @@ fn address(node: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1 + node as u8))
 }
 
-/// Takes a list of events.
+/// Runs a list of events.
 pub fn run(data: &[u8]) {
     with_nodes(|nodes, shared, now| {
         let mut input = Input(data);
@@ -90,7 +89,7 @@ fn event(nodes: &mut [Node; 2], shared: Window, now: &mut Instant, input: &mut I
     let what = input.byte();
     let n = usize::from(what >> 7);
     match what % 8 {
-        // Written over: a number, most often among bells and commands.
+        // Overwrites a number, usually among doorbells and commands.
         0..=3 => {
             let control = what & 0x40 == 0;
             let end = if control { 0x2400 } else { shared.len() / 2 };
@@ -124,7 +123,7 @@ fn event(nodes: &mut [Node; 2], shared: Window, now: &mut Instant, input: &mut I
 impl Node {
     fn new(n: usize, shared: Window, private: Window) -> Self {
         let side = if n == 0 { Side::A } else { Side::B };
-        let bridge = SharedMemory::new(shared, side).expect("large enough");
+        let bridge = SharedMemory::new(shared, side).expect("the memory is large enough");
         let config = Config::new(1 + n as u64, address(n), address(1 - n));
         let config = Config {
             layout: LAYOUT,
@@ -138,7 +137,7 @@ impl Node {
         };
         let mut rng = Rng::new(1 + n as u64);
         let exposed = bridge.exposed();
-        let mut ntrdma = Ntrdma::new(config, exposed, &mut rng).expect("it fits");
+        let mut ntrdma = Ntrdma::new(config, exposed, &mut rng).expect("the layout fits");
         let pd = ntrdma.alloc_pd().expect("room");
         let cq = ntrdma.create_cq(64).expect("room");
         let init = QpInit {
@@ -153,7 +152,7 @@ impl Node {
             max_inline: 0,
         };
         let qp = ntrdma.create_qp(&init, &mut rng).expect("room");
-        let lent = exposed.slice(LAYOUT.size(), LENT).expect("large enough");
+        let lent = exposed.slice(LAYOUT.size(), LENT).expect("the memory is large enough");
         let region = ntrdma.register(pd, lent, Access::all(), &mut rng).expect("room");
         let part = private.slice(PRIVATE / 2, PRIVATE / 2).expect("inside");
         let secret = ntrdma.register(pd, part, Access::empty(), &mut rng).expect("room");
@@ -199,7 +198,7 @@ impl Node {
         let into = if len == 0 { &[][..] } else { &into };
         let _ = self.ntrdma.post_recv(self.qp, &RecvRequest { id: 1, into });
         if input.byte() > 250 {
-            // The key that the peer has dies.
+            // The peer's key becomes invalid.
             if let Ok(rkey) = self.ntrdma.rotate_key(self.region.id, &mut self.rng) {
                 self.region.rkey = rkey;
             }
@@ -244,7 +243,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
     let turn = [4, 8, 1, 1, 1, 1, 1, 1, 1, 1, 1];
     let work = |kind: u8| [&[0x85, 1, 0, 0, 6, kind, 1, 0, 0, 0][..], &turn].concat();
     let mut lists: Vec<Vec<u8>> = (0..6).map(work).collect();
-    // What is granted to nobody: written to, read, added to.
+    // WRITE, READ and atomic to memory whose key the peer does not have.
     lists.extend([0x38, 0x39, 0x3a].map(work));
     let over = [2, 0, 0x42, 0, 1, 0x82, 0, 0x40, 0, 1, 1, 0, 0x41, 0, 0];
     lists.push([&work(0)[..], &over, &turn, &work(2)].concat());
@@ -256,7 +255,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The first machine posts a read of what the second one has granted to nobody, and time passes.
+    /// The first machine posts a READ of memory whose key it does not have, and time passes.
     const READ: [u8; 6] = [6, 0x39, 1, 0, 0, 0];
     const TIME: [u8; 17] = [4, 15, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
 
@@ -266,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_to_nobody_is_read_by_nobody() {
+    fn read_of_memory_that_is_not_granted_is_refused() {
         with_nodes(read);
     }
 
     #[test]
     #[should_panic(expected = "the other machine has bytes of Victim")]
-    fn a_leak_is_seen() {
+    fn leak_is_detected() {
         with_nodes(|nodes, shared, now| {
             let node = &mut nodes[1];
             let part = node.secret.memory;

@@ -1,5 +1,5 @@
-//! Disks that hold anything: the table of volumes of a disk, and the records of a mirror's members, changed
-//! by the input, with their checksums set right so that what is wrong in them is looked at.
+//! Disks with arbitrary contents: the table of volumes of a disk, and the records of a mirror's members. The input
+//! changes them. Their checksums are corrected, so that the code behind the checksum test is reached.
 
 use crate::input::Input;
 use crc::{CRC_32_ISCSI, Crc};
@@ -18,7 +18,7 @@ use storage::volume::{DiskVolume, Operation as What, Request as VolumeRequest, V
 const SUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 const SECTOR: usize = 512;
 
-/// A disk in memory; its clones are the same one. What lies behind its memory reads as zeroes, and forgets.
+/// A disk in memory. Clones share it. Sectors beyond its memory read as zeroes, and writes to them are discarded.
 #[derive(Clone)]
 struct Memory(Rc<RefCell<State>>);
 
@@ -26,7 +26,7 @@ struct State {
     bytes: Vec<u8>,
     geometry: Geometry,
     queue: VecDeque<Request>,
-    /// Requests that go well until one fails; none fails at 0.
+    /// Number of requests until one fails; 0 for no failure.
     until_failure: u32,
 }
 
@@ -67,7 +67,10 @@ impl Disk for Memory {
             _ => (request.data.len() / SECTOR) as u64,
         };
         let end = request.sector.checked_add(sectors).expect("a sector number");
-        assert!(sectors == 0 || end <= state.geometry.sectors, "a request behind the disk's end");
+        assert!(
+            sectors == 0 || end <= state.geometry.sectors,
+            "a request beyond the end of the disk"
+        );
         state.queue.push_back(*request);
         Ok(())
     }
@@ -107,7 +110,7 @@ impl Disk for Memory {
     }
 }
 
-/// Changes bytes as the input says: pairs of a place and a value, of which the first says how many.
+/// Changes bytes: the input has the number of changes, then pairs of an offset and a value.
 fn change(bytes: &mut [u8], input: &mut Input<'_>) {
     for _ in 0..input.byte() % 24 {
         let at = input.word() as usize % bytes.len();
@@ -116,7 +119,7 @@ fn change(bytes: &mut [u8], input: &mut Input<'_>) {
 }
 
 const TABLE: usize = 32 << 10;
-/// What is there of the disk; the rest is zeroes.
+/// Bytes of the disk with contents; the rest is zero.
 const THERE: usize = 3 * TABLE;
 const MIB: u64 = 2048;
 
@@ -179,7 +182,7 @@ pub fn extents(data: &[u8]) {
                 store.table().volumes().iter().flat_map(|volume| volume.extents.clone()).collect();
             extents.sort_unstable();
             let apart = extents.windows(2).all(|two| two[0].start + two[0].sectors <= two[1].start);
-            assert!(apart, "extents lie on each other: {extents:?}");
+            assert!(apart, "extents overlap: {extents:?}");
         }
     });
 }
@@ -192,7 +195,7 @@ fn settle(store: &mut Store, disk: &mut Memory) {
             return;
         }
     }
-    panic!("the table is never read to its end");
+    panic!("reading the table never ends");
 }
 
 pub fn extents_corpus() -> Vec<Vec<u8>> {
@@ -204,11 +207,11 @@ pub fn extents_corpus() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Bytes from one record of a member to the other.
+/// Distance of a member's two records in bytes.
 const RECORD: usize = 8 << 10;
 const MEMBER: usize = 32 << 10;
 
-/// Two members of a mirror, whose records are the input's but for magic, version and checksum.
+/// Two members of a mirror. The input provides their records, except magic, version and checksum.
 pub fn mirror(data: &[u8]) {
     let mut input = Input(data);
     let members = [0, 1].map(|_| {

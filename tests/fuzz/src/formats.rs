@@ -116,7 +116,7 @@ pub fn pem_corpus() -> Vec<Vec<u8>> {
 pub fn answer(data: &[u8]) {
     let Some((&piece, data)) = data.split_first() else { return };
     let mut answer = Answer::new();
-    let (mut given, mut said) = (0, None);
+    let (mut given, mut announced) = (0, None);
     for bytes in data.chunks(usize::from(piece).max(1)) {
         if answer.hear(bytes).is_err() {
             return;
@@ -125,8 +125,8 @@ pub fn answer(data: &[u8]) {
         given += answer.take(&mut into) as u64;
         let left = answer.left();
         let whole = left.map(|left| left + given + answer.waiting() as u64);
-        assert!(said.is_none() || said == whole, "the length changed");
-        said = said.or(whole);
+        assert!(announced.is_none() || announced == whole, "the length changed");
+        announced = announced.or(whole);
         assert_eq!(answer.is_whole(), left == Some(0));
     }
 }

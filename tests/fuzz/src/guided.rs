@@ -6,7 +6,7 @@
 //! guided TARGET [libFuzzer's arguments]
 //! ```
 //!
-//! `./isthmus test guided` builds it with the right flags (`launch/src/fuzz.rs`).
+//! `launch/src/fuzz.rs` builds it, with the required flags.
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::OnceLock;

@@ -83,14 +83,14 @@ fn find_run<const RUN: usize>(bytes: &[u8]) -> Option<(Owner, usize)> {
 /// Panics if memory that `who` can see contains a mark.
 pub fn check(memory: Window, who: &str) {
     let mut bytes = vec![0; memory.len()];
-    memory.read(0, &mut bytes).expect("its own length");
+    memory.read(0, &mut bytes).expect("the lengths are equal");
     check_bytes(&bytes, who);
 }
 
 /// Panics if memory is not filled with the owner's mark any more.
 pub fn untouched(memory: Window, owner: Owner, what: &str) {
     let mut bytes = vec![0; memory.len()];
-    memory.read(0, &mut bytes).expect("its own length");
+    memory.read(0, &mut bytes).expect("the lengths are equal");
     let mark = mark(owner);
     assert!(bytes.chunks(LEN).all(|part| *part == mark[..part.len()]), "{what} was touched");
 }

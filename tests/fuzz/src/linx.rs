@@ -1,6 +1,6 @@
-//! A LINX node with two links: over one comes an attacker, over the other a victim. The input says what the attacker sends
-//! and how much time passes. Whatever memory held before is marked, and what the victim sends; no byte of a mark may get to
-//! the attacker, or be delivered as the attacker's. Afterwards the victim still gets an answer.
+//! A LINX node with a link to an attacker and a link to a victim. The input determines the attacker's packets and the
+//! passing time. The initial contents of memory, and the victim's data, are marked. No byte of a mark may reach the
+//! attacker, or be delivered as data of the attacker. Afterwards the victim still gets an answer.
 
 use crate::input::Input;
 use crate::leak::{self, Owner};
@@ -21,7 +21,7 @@ const VICTIM: u16 = 0x0303;
 const US: u16 = 0x0101;
 const MAX: u32 = 20_000;
 
-/// The node, and what the attacker and the victim know.
+/// The node, and the state of attacker and victim.
 struct World {
     node: Node,
     service: EndpointId,
@@ -30,13 +30,13 @@ struct World {
     victim: Node,
     client: EndpointId,
     now: Instant,
-    /// What the attacker says of its connection, and the next sequence number.
+    /// The attacker's connection, and its next sequence number.
     cid: u16,
     generation: u8,
     mtu: u16,
     sequence: u16,
     stream: Option<StreamId>,
-    /// The service, as the victim has found it.
+    /// The victim's handle of the service.
     found: Option<linx::PeerId>,
 }
 
@@ -49,7 +49,7 @@ fn connection(to: u16, port: u16) -> ConnectionConfig<'static> {
     }
 }
 
-/// Takes a list of events.
+/// Runs a list of events.
 pub fn run(data: &[u8]) {
     netsim::with_memory(2 * MEMORY + 8192, |memory| {
         let mut arena = Arena::new(memory);
@@ -58,7 +58,7 @@ pub fn run(data: &[u8]) {
         let now = Instant::from_nanos(1_000_000_000);
         let config = Config { links: 4, inbox_bytes: 64 << 10, ..Config::default() };
         let mut node = Node::new(config, ours, 1);
-        node.add_port("rio0", US, 4096).expect("a good one");
+        node.add_port("rio0", US, 4096).expect("the configuration is valid");
         let riocm =
             ConnectionConfig { fragmentation: Fragmentation::Patch, ..connection(ATTACKER, 5) };
         let mut link = LinkConfig::new("attacker", Transport::Riocm(riocm));
@@ -76,7 +76,7 @@ pub fn run(data: &[u8]) {
         node.add_link(&link, now).expect("room");
         let service = node.open(b"service", now).expect("room");
         let mut victim = Node::new(config, theirs, 2);
-        victim.add_port("rio0", VICTIM, 4096).expect("a good one");
+        victim.add_port("rio0", VICTIM, 4096).expect("the configuration is valid");
         (link.name, link.transport) = ("us", Transport::Riocm(connection(US, 6)));
         let victim_link = victim.add_link(&link, now).expect("room");
         let client = victim.open(b"victim", now).expect("room");
@@ -99,16 +99,16 @@ pub fn run(data: &[u8]) {
         let peer = world.meet();
         let mut input = Input(data);
         input.events(EVENTS, |input| world.event(input));
-        // The victim is answered as before.
+        // The victim still gets answers.
         let body = leak::mark(Owner::Victim).repeat(4);
         let sent = world.victim.send(Sender::Endpoint(world.client), peer, 77, &body, world.now);
-        sent.expect("its link is up");
+        sent.expect("the link is up");
         assert!(world.run_for(50), "the victim's signal is echoed");
     });
 }
 
 impl World {
-    /// Until the victim has found the service.
+    /// Runs until the victim has found the service.
     fn meet(&mut self) -> linx::PeerId {
         for _ in 0..200 {
             self.turn(10);
@@ -119,7 +119,7 @@ impl World {
         panic!("the victim does not find the service");
     }
 
-    /// Lets time pass; whether the victim got an answer.
+    /// Lets time pass. Returns whether the victim got an answer.
     fn run_for(&mut self, millis: u64) -> bool {
         let mut answered = false;
         for _ in 0..millis.div_ceil(10) {
@@ -132,7 +132,7 @@ impl World {
         answered
     }
 
-    /// Carries what there is.
+    /// Carries packets.
     fn turn(&mut self, millis: u64) {
         self.now = self.now + Duration::from_millis(millis);
         let mut bytes = vec![0; 1 << 16];
@@ -142,7 +142,7 @@ impl World {
                 if to == VICTIM {
                     self.victim.receive(0, US, &bytes[..length], self.now);
                 } else {
-                    self.hear(&bytes[..length]);
+                    self.learn(&bytes[..length]);
                 }
             }
             if let Some(stream) = self.stream {
@@ -172,10 +172,10 @@ impl World {
         }
     }
 
-    /// What the attacker is told by a packet.
-    fn hear(&mut self, bytes: &[u8]) {
+    /// Updates the attacker's state from a received packet.
+    fn learn(&mut self, bytes: &[u8]) {
         assert_eq!(leak::find(bytes), None, "bytes of others to the attacker");
-        let (packet, _) = Packet::parse(bytes).expect("what we send is a packet");
+        let (packet, _) = Packet::parse(bytes).expect("a sent packet is valid");
         match packet.header {
             Header::Ack { generation, mtu, cid, .. } => {
                 (self.generation, self.mtu, self.cid) = (generation, mtu, cid);
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// The service: it answers the victim with what it sent, and the attacker with its own.
+    /// The service, which echoes the signals of victim and attacker.
     fn serve(&mut self) {
         while let Some(event) = self.node.next_event(self.now) {
             if let Event::Link(id) = event
@@ -223,20 +223,22 @@ impl World {
                 let length = usize::from(input.byte());
                 let bytes = leak::plain(input.take(length));
                 let source = if what & 0x80 == 0 { ATTACKER } else { input.word() };
-                // Nobody speaks in the victim's name: RapidIO says who sends.
+                // The attacker cannot use the victim's id, because RapidIO reports the sender.
                 let source = if source == VICTIM { ATTACKER } else { source };
                 self.node.receive(0, source, &bytes, self.now);
             }
-            2 => {
-                self.say(Header::Request { generation: 9, mtu: self.mtu, heartbeat: input.byte() })
-            }
+            2 => self.transmit(Header::Request {
+                generation: 9,
+                mtu: self.mtu,
+                heartbeat: input.byte(),
+            }),
             3 => {
                 let heartbeat = if what & 0x80 == 0 { 5 } else { input.byte() };
                 let acknowledged = self.generation;
                 let (mtu, cid) = (self.mtu, u16::from(input.byte()));
-                self.say(Header::Ack { generation: 9, mtu, acknowledged, heartbeat, cid });
+                self.transmit(Header::Ack { generation: 9, mtu, acknowledged, heartbeat, cid });
             }
-            4 => self.say(Header::Reset { generation: 9 }),
+            4 => self.transmit(Header::Reset { generation: 9 }),
             5 | 6 => self.data(what, input),
             7 => {
                 let bytes = control(input);
@@ -274,18 +276,19 @@ impl World {
         self.turn(0);
     }
 
-    /// A packet of data, of any part of any message.
+    /// A data packet with any part of any message.
     fn data(&mut self, what: u8, input: &mut Input<'_>) {
         let id = input.byte() % 4;
         let size = u32::from(input.word());
-        let told = Message { source: input.byte().into(), destination: input.byte().into(), size };
+        let message =
+            Message { source: input.byte().into(), destination: input.byte().into(), size };
         let part = match input.below(5) {
-            0 => Part::Single(told),
-            1 => Part::Start(told),
+            0 => Part::Single(message),
+            1 => Part::Start(message),
             2 => Part::Fragment,
             3 => {
                 let (fragments, patches) = (input.byte().into(), input.byte().into());
-                Part::PatchStart { message: told, fragments, patches }
+                Part::PatchStart { message, fragments, patches }
             }
             _ => Part::Patch,
         };
@@ -307,7 +310,7 @@ impl World {
         self.packet(Header::Data { id: 0, sequence, cid: self.cid, part }, body);
     }
 
-    fn say(&mut self, header: Header) {
+    fn transmit(&mut self, header: Header) {
         self.sequence = 0;
         self.packet(header, &[]);
     }
@@ -327,13 +330,13 @@ impl World {
 
     fn stream_bytes(&mut self, bytes: &[u8]) {
         if let Some(stream) = self.stream {
-            // What is not taken waits in TCP; here it is gone, which is one more thing that goes wrong.
+            // TCP would keep bytes that the node does not take. Here they are lost, as an additional fault.
             self.node.stream_receive(self.tcp, stream, bytes, self.now);
         }
     }
 }
 
-/// A message of RLNH, mostly a good one.
+/// A message of RLNH, mostly a valid one.
 fn control(input: &mut Input<'_>) -> Vec<u8> {
     let (kind, address) = (input.below(9), u32::from(input.byte() % 40));
     let names: [&[u8]; 4] = [b"service", b"other", b"x", b"victim"];
@@ -356,7 +359,7 @@ fn control(input: &mut Input<'_>) -> Vec<u8> {
     bytes[..length].to_vec()
 }
 
-/// Lists of events that bring links up, and send in all ways.
+/// Lists of events that bring links up, and send in all forms.
 pub fn corpus() -> Vec<Vec<u8>> {
     let up = [2, 5, 3, 9, 0, 1];
     let begin = [7, 0, 0, 0, 7, 1, 0, 0, 0, 1];
@@ -371,7 +374,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
         let more = more.iter().flat_map(|it| packet(*it));
         [&riocm[..], &packet(first), &more.collect::<Vec<u8>>(), &[0, 9]].concat()
     };
-    // The same over TCP: CONN, and then with the highest bit of what is done.
+    // The same over TCP: CONN, then actions with their highest bit set.
     let stream = [
         &[69, 0, 1][..],
         &[137, 0, 0, 0, 137, 1, 0, 0, 0, 1],

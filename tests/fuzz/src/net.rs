@@ -1,6 +1,6 @@
-//! The control plane of a port: frames of any kind, HTTP over a connection that stands, and the
-//! text of capture filters. Beside who attacks there is a victim, whose bytes are marked in both directions
-//! ([`leak`]): in no frame that is for somebody else is any of them.
+//! The control plane of a port: frames of any kind, HTTP over an established connection, and the text of capture
+//! filters. A victim beside the attacker sends and receives marked bytes ([`leak`]), which must not appear in frames to
+//! others.
 
 use crate::capture;
 use crate::input::Input;
@@ -17,14 +17,14 @@ use std::time::Duration;
 /// The victim's address, and the last byte of its MAC address.
 const VICTIM: [u8; 4] = [10, 0, 0, 3];
 
-/// Answers the victim with its marks, and others with something else.
+/// Answers the victim with its marks, and others with other data.
 #[derive(Default)]
 struct Routes {
-    /// Others get marks as well.
-    careless: bool,
+    /// Sends marks to others as well.
+    leaks: bool,
 }
 
-/// Names of streams.
+/// Stream numbers.
 const OF_VICTIM: u64 = 2;
 const OF_OTHERS: u64 = 1;
 
@@ -32,7 +32,7 @@ impl Handler for Routes {
     fn handle(&mut self, request: &Request<'_>) -> Response {
         assert!(request.path.starts_with('/'));
         let victim = request.from.ip() == IpAddr::from(VICTIM);
-        let stream = if victim || self.careless { OF_VICTIM } else { OF_OTHERS };
+        let stream = if victim || self.leaks { OF_VICTIM } else { OF_OTHERS };
         let length = request.body.len().is_multiple_of(2).then_some(300);
         Response::stream(Response::TEXT, stream, length)
     }
@@ -45,7 +45,7 @@ impl Handler for Routes {
     }
 }
 
-/// An interface with everything on it.
+/// An interface with all services.
 struct Host {
     interface: Interface,
     server: Server,
@@ -63,13 +63,13 @@ impl Host {
             slaac: true,
             ..Addressing::default()
         };
-        interface.set_addressing(addressing, now).expect("they go together");
+        interface.set_addressing(addressing, now).expect("the addressing is valid");
         let limits = Limits { connections: 3, ..Limits::default() };
         let server = Server::new(&mut interface, 80, limits, None);
         Host { interface, server, routes: Routes::default(), now }
     }
 
-    /// Gives it a frame, and some time; what it sends, which is looked at.
+    /// Feeds a frame, lets time pass, and returns the sent frames after a check for leaks.
     fn feed(&mut self, frame: &[u8], time: Duration) -> Vec<Vec<u8>> {
         self.interface.handle_frame(frame, self.now);
         self.now = self.now + time;
@@ -85,26 +85,26 @@ impl Host {
     }
 }
 
-/// Whether a frame is the victim's, by its Ethernet or its IP address.
+/// Whether a frame is for the victim, by its Ethernet or IP address.
 fn is_for_victim(frame: &[u8]) -> bool {
     frame.starts_with(&[2, 0, 0, 0, 0, VICTIM[3]])
         || frame.get(12..14) == Some(&[8, 0]) && frame.get(30..34) == Some(&VICTIM)
 }
 
-/// A frame of the victim's with an IPv4 packet.
+/// A frame of the victim with an IPv4 packet.
 fn of_victim(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = ip::v4(protocol, VICTIM, [10, 0, 0, 1], payload);
     frame[11] = VICTIM[3];
     frame
 }
 
-/// The victim asks for an echo.
+/// An echo request of the victim.
 fn ping_of_victim() -> Vec<u8> {
     let echo = [&[8, 0, 0, 0, 0, 1, 0, 1][..], &leak::mark(Owner::Victim).repeat(4)].concat();
     of_victim(1, &echo)
 }
 
-/// Who has 10.0.0.1, asks 10.0.0.`station`.
+/// An ARP request of 10.0.0.`station` for 10.0.0.1.
 fn question(station: u8) -> Vec<u8> {
     let mut arp = vec![0xff; 6];
     arp.extend([2, 0, 0, 0, 0, station, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -113,24 +113,24 @@ fn question(station: u8) -> Vec<u8> {
     arp
 }
 
-/// A TCP connection of the victim's to the HTTP server.
+/// A TCP connection of the victim to the HTTP server.
 struct Visit {
     port: u16,
     numbers: (u32, u32),
-    /// Bytes that came for it.
-    got: usize,
+    /// Received bytes.
+    received: usize,
 }
 
 impl Visit {
     fn new(host: &mut Host, port: u16) -> Visit {
-        let mut visit = Visit { port, numbers: (5, 0), got: 0 };
+        let mut visit = Visit { port, numbers: (5, 0), received: 0 };
         visit.say(host, 2, b"");
         visit.numbers = (6, visit.numbers.1.wrapping_add(1));
         visit.say(host, 0x10, b"");
         visit
     }
 
-    /// A segment; what comes back is acknowledged with the next.
+    /// Sends a segment. The next one acknowledges the answer.
     fn say(&mut self, host: &mut Host, flags: u8, data: &[u8]) {
         let mut segment = [self.port.to_be_bytes(), 80u16.to_be_bytes()].concat();
         segment.extend(self.numbers.0.to_be_bytes());
@@ -151,11 +151,11 @@ impl Visit {
             } else if number == self.numbers.1 {
                 self.numbers.1 = number.wrapping_add(len as u32);
             }
-            self.got += len;
+            self.received += len;
         }
     }
 
-    /// Comes and goes: asks for something, and has it.
+    /// A complete connection: connects, sends a request, receives the answer, closes.
     fn whole(host: &mut Host, port: u16) -> Visit {
         let mut visit = Visit::new(host, port);
         let mark = leak::mark(Owner::Victim);
@@ -184,14 +184,14 @@ pub fn interface(data: &[u8]) {
         if input.is_empty() {
             break;
         }
-        // What is sent next lies where this was.
+        // The next frames reuse the memory of this one.
         if turn % 4 == 0 {
             host.feed(&ping_of_victim(), Duration::from_micros(1));
         }
         let len = input.word() as usize;
         let time = Duration::from_micros(1 << (input.byte() % 28));
         let mut frame = input.take(len).to_vec();
-        // Whoever sends a mark has it back.
+        // A sender of a mark receives it back.
         if leak::in_part(&frame) {
             continue;
         }
@@ -225,7 +225,7 @@ pub fn interface_corpus() -> Vec<Vec<u8>> {
     advertisement.extend([3, 4, 64, 0xc0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     advertisement
         .extend([0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 2]);
-    // An option without a length, which once held the loop for ever.
+    // An option without a length, which caused an endless loop.
     let endless = [&advertisement[..16], &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0, 0x20, 1, 0xd, 0xb8];
     solicitation.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 0, 0, 0, 0, 2]);
@@ -257,18 +257,18 @@ pub fn interface_corpus() -> Vec<Vec<u8>> {
     all
 }
 
-/// Bytes of an HTTP client, over a connection that stands; a byte says how they are cut.
+/// Bytes of an HTTP client over an established connection. The first byte determines the size of the pieces.
 pub fn http(data: &[u8]) {
     attack(Host::new(), data);
 }
 
 fn attack(mut host: Host, data: &[u8]) {
-    // Whoever sends a mark has it back.
+    // A sender of a mark receives it back.
     if leak::in_part(data) {
         return;
     }
     let mut input = Input(data);
-    // The host has to know where to answer to.
+    // The host needs neighbour entries for its answers.
     host.feed(&question(2), Duration::from_millis(1));
     host.feed(&question(VICTIM[3]), Duration::from_millis(1));
     Visit::whole(&mut host, 2000);
@@ -284,7 +284,7 @@ fn attack(mut host: Host, data: &[u8]) {
         if input.is_empty() {
             break;
         }
-        // The victim is in the middle of something.
+        // The victim sends part of a request.
         if turn % 8 == 0 {
             victim.say(&mut host, 0x18, &leak::mark(Owner::Victim));
         }
@@ -292,7 +292,7 @@ fn attack(mut host: Host, data: &[u8]) {
         let segment = ip::tcp(1000, 80, numbers, 0x18, piece);
         numbers.0 = numbers.0.wrapping_add(piece.len() as u32);
         for frame in host.feed(&segment, Duration::from_micros(100)) {
-            // All that comes back is acknowledged with the next piece.
+            // The next piece acknowledges all received bytes.
             let len = frame.len().saturating_sub(54) as u32;
             if frame.get(34..36) == Some(&[0, 80]) {
                 numbers.1 = numbers.1.wrapping_add(len);
@@ -305,7 +305,7 @@ fn attack(mut host: Host, data: &[u8]) {
     for _ in 0..200 {
         host.feed(&[], Duration::from_secs(2));
     }
-    assert_eq!(host.server.connections(), 0, "a connection stays for ever");
+    assert_eq!(host.server.connections(), 0, "a connection is never closed");
 }
 
 pub fn http_corpus() -> Vec<Vec<u8>> {
@@ -320,7 +320,7 @@ pub fn http_corpus() -> Vec<Vec<u8>> {
     requests.map(<[u8]>::to_vec).into()
 }
 
-/// The text of a filter up to the first 0, and a frame that it is tried on.
+/// The text of a filter up to the first 0, and a frame that is matched against it.
 pub fn filter(data: &[u8]) {
     let (text, frame) = data.split_at(data.iter().position(|&byte| byte == 0).unwrap_or(0));
     let text = String::from_utf8_lossy(text);
@@ -360,11 +360,11 @@ mod tests {
     const ASKS: &[u8] = b"\xffGET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
     #[test]
-    fn the_victim_has_its_answers() {
+    fn victim_receives_its_answers() {
         let mut host = Host::new();
         host.feed(&question(VICTIM[3]), Duration::from_millis(1));
         let visit = Visit::whole(&mut host, 2000);
-        assert!(visit.got > 300, "{} bytes", visit.got);
+        assert!(visit.received > 300, "{} bytes", visit.received);
         let sent = host.feed(&ping_of_victim(), Duration::from_millis(1));
         assert!(sent.iter().any(|frame| leak::find(frame).is_some()), "{sent:?}");
         http(ASKS);
@@ -372,15 +372,15 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a stranger has bytes of Victim")]
-    fn a_leak_by_http_is_seen() {
+    fn leak_by_http_is_detected() {
         let mut host = Host::new();
-        host.routes.careless = true;
+        host.routes.leaks = true;
         attack(host, ASKS);
     }
 
     #[test]
     #[should_panic(expected = "a stranger has bytes of Victim")]
-    fn a_leak_by_the_interface_is_seen() {
+    fn leak_by_the_interface_is_detected() {
         let mut host = Host::new();
         host.feed(&question(2), Duration::from_millis(1));
         let echo = [&[8, 0, 0, 0, 0, 1, 0, 1][..], &leak::mark(Owner::Victim).repeat(4)].concat();

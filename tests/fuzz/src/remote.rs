@@ -1,8 +1,7 @@
-//! The client of another storage server, RNBD over RTRS over RoCE, whose server lies: what comes from a sound
-//! server is changed on its way as the input says, with a right ICRC, or lost, or comes twice. The client's
-//! user reads and writes; requests may fail, and nothing panics. Whatever the server does, it gets no byte of the
-//! client's memory but what it is given: what requests write. All else there is marked ([`leak`]), that which reads go
-//! to as well.
+//! The client of a malicious storage server, RNBD over RTRS over RoCE. The input changes, drops or duplicates the
+//! frames of a correct server, with valid ICRCs. The client's user reads and writes. Requests may fail, and nothing
+//! panics. Whatever the server does, it receives only the data of write requests from the client's memory. All other
+//! memory of the client is marked ([`leak`]), including the buffers of reads.
 
 use crate::engine;
 use crate::input::Input;
@@ -27,11 +26,11 @@ use verbs::{ConnectionManager, Provider};
 const MTU: usize = 1500;
 const SERVER: usize = 768 << 10;
 const CLIENT: usize = 768 << 10;
-/// The user's memory: parts for a request each.
+/// The user's memory, in parts for one request each.
 const BUFFER: usize = PARTS * PART;
 const PARTS: usize = 4;
 const PART: usize = 16 << 10;
-/// What the user writes.
+/// The bytes that the user writes.
 const WRITTEN: u8 = 0x55;
 const EVENTS: usize = 300;
 
@@ -47,25 +46,25 @@ struct World {
     volume: RemoteVolume,
     arena: Arena,
     buffer: Window,
-    /// Parts of it that a request has.
+    /// Parts of it in use by requests.
     taken: [bool; PARTS],
     rng: Rng,
     to_client: VecDeque<Vec<u8>>,
     now: Instant,
 }
 
-/// Takes a list of events.
+/// Runs a list of events.
 pub fn run(data: &[u8]) {
     netsim::with_memory(SERVER + CLIENT, |memory| {
         let mut world = World::new(memory);
         let mut input = Input(data);
-        // A first byte says after how many frames the server begins to lie.
+        // The first byte is the number of unchanged frames.
         let honest = usize::from(input.byte());
         for _ in 0..honest {
             world.carry(None);
         }
         input.events(EVENTS, |input| world.event(input));
-        // Whatever happened, requests end.
+        // All requests end.
         for round in 0..400 {
             if round >= 20 && world.volume.is_idle() {
                 break;
@@ -137,12 +136,12 @@ impl World {
         }
     }
 
-    /// Both do what there is to do, and the client gets a frame, which may have been changed.
+    /// Polls both ends, and delivers a frame to the client, changed if there is an input.
     fn carry(&mut self, change: Option<&mut Input<'_>>) {
         self.work();
         if let Some(mut frame) = self.to_client.pop_front() {
             if let Some(input) = change {
-                // Behind Ethernet's, IP's and UDP's headers: what RoCE says, and RTRS in it.
+                // Behind the headers of Ethernet, IP and UDP: RoCE, with RTRS in it.
                 for _ in 0..1 + input.byte() % 6 {
                     let room = frame.len().saturating_sub(42).max(1);
                     let at = (42 + usize::from(input.word()) % room).min(frame.len() - 1);
@@ -150,7 +149,7 @@ impl World {
                 }
                 engine::seal(&mut frame);
             }
-            // A lie that has part of a mark could come back as an address that the client writes to.
+            // Part of a mark in a changed frame could come back as an address for the client's writes.
             if leak::in_part(&frame) {
                 return;
             }
@@ -186,7 +185,7 @@ impl World {
         }
     }
 
-    /// A request of the user's, which may be refused, in a part of its memory that none has.
+    /// Submits a request of the user, which may be refused, with a free part of its memory.
     fn request(&mut self, operation: Operation, sector: u64, len: usize) {
         let Some(part) = self.taken.iter().position(|taken| !taken) else { return };
         let memory = self.buffer.slice(part * PART, PART).expect("inside");
@@ -264,9 +263,9 @@ mod tests {
         });
     }
 
-    /// What the user writes arrives, and what was beside it is not taken for a leak.
+    /// The user's data arrives, and memory beside it is not reported as a leak.
     #[test]
-    fn an_honest_server_gets_what_is_written() {
+    fn correct_server_receives_written_data() {
         with_world(|world| {
             let mut seen = 0;
             world.request(Operation::Write { durable: false }, 8, 4096);
@@ -276,20 +275,20 @@ mod tests {
             }
             assert!(world.volume.is_idle(), "the write does not end");
             world.request(Operation::Read, 8, 4096);
-            let part = world.taken.iter().position(|taken| *taken).expect("it was taken");
+            let part = world.taken.iter().position(|taken| *taken).expect("a part is in use");
             for _ in 0..1000 {
                 world.carry(None);
             }
             let mut bytes = [0; 4096];
             world.buffer.read(part * PART, &mut bytes).expect("inside");
-            assert!(bytes == [WRITTEN; 4096], "another volume");
+            assert!(bytes == [WRITTEN; 4096], "the volume has other data");
         });
     }
 
-    /// Memory of the client's that is sent without having been given.
+    /// The client sends memory that no request wrote.
     #[test]
     #[should_panic(expected = "the server has bytes of Victim")]
-    fn a_leak_is_seen() {
+    fn leak_is_detected() {
         with_world(|world| {
             leak::fill(world.buffer, Owner::Victim);
             let data = world.buffer.slice(0, 512).expect("inside");

@@ -1,8 +1,8 @@
-//! Channels of rio_cm with an attacker and a victim at their other ends. The input says what the attacker's messages are,
-//! what the users of his channels do, and how much time passes. What the victim says is marked, and is kept in buffers
-//! that are used again for the attacker's: no byte of a mark may get to him, nor into what is read of his channels.
-//! What there was credit for is never thrown away: whatever the victim may say arrives, and no more is kept and promised than
-//! there is memory for. Afterwards the victim's channels, with credits and without, still carry what is said, in order.
+//! Channels of rio_cm with an attacker and a victim at their other ends. The input determines the attacker's messages,
+//! the actions of the users of its channels, and the passing time. The victim's messages are marked, and their buffers
+//! are reused for the attacker: no byte of a mark may reach the attacker, or the data that is read from its channels.
+//! Messages with credit are never dropped: the victim's messages arrive, and the engine never stores and grants more
+//! than its memory. Afterwards the victim's channels, with and without credits, still deliver messages in order.
 
 use crate::input::Input;
 use crate::leak::{self, Owner};
@@ -15,7 +15,7 @@ const EVENTS: usize = 300;
 const US: u16 = 1;
 const ATTACKER: u16 = 2;
 const VICTIM: u16 = 3;
-/// What is said on the one is said back, on the other it is read.
+/// The engine's user echoes messages of the first channel, and reads those of the second.
 const ECHO: u16 = 10;
 const READ: u16 = 11;
 
@@ -23,17 +23,17 @@ const READ: u16 = 11;
 struct World {
     engine: Engine,
     victim: Engine,
-    /// Channels that were accepted: on the echo, and to be read; and whose they are.
+    /// Accepted channels: number, peer, and whether the user echoes.
     accepted: Vec<(u16, Peer, bool)>,
     now: Instant,
-    /// Channels that the attacker was told of.
+    /// Channel numbers that the attacker has received.
     known: Vec<u16>,
-    /// The victim's channel that is read, and what it has said there that was not read.
+    /// The victim's channel that the user reads, and the lengths of its unread messages there.
     read: u16,
-    said: VecDeque<usize>,
+    unread: VecDeque<usize>,
 }
 
-/// Takes a list of events.
+/// Runs a list of events.
 pub fn run(data: &[u8]) {
     let mut world = World {
         engine: Engine::new(US, MAILBOX),
@@ -42,10 +42,10 @@ pub fn run(data: &[u8]) {
         now: Instant::from_nanos(1_000_000_000),
         known: vec![ECHO, READ],
         read: 0,
-        said: VecDeque::new(),
+        unread: VecDeque::new(),
     };
-    world.engine.listen(ECHO).expect("nobody has it");
-    world.engine.listen(READ).expect("nobody has it");
+    world.engine.listen(ECHO).expect("the channel is free");
+    world.engine.listen(READ).expect("the channel is free");
     let to = |channel| Peer { device: US, channel };
     let now = world.now;
     let channels = [
@@ -55,9 +55,9 @@ pub fn run(data: &[u8]) {
     ];
     world.read = channels[2];
     world.carry();
-    // Buffers that held the victim's bytes are there to be used again.
+    // Fill buffers with the victim's bytes, and free them.
     for _ in 0..8 {
-        world.victim_says(channels[2], 4000);
+        world.victim_sends(channels[2], 4000);
     }
     world.read(VICTIM);
     world.carry();
@@ -67,12 +67,13 @@ pub fn run(data: &[u8]) {
     world.carry();
     for number in 0..4 {
         for channel in channels {
-            let said = world.victim_says(channel, 100 + number);
+            let sent = world.victim_sends(channel, 100 + number);
             if channel == channels[2] {
-                assert_eq!(world.read(VICTIM), [said], "what the victim says arrives");
+                assert_eq!(world.read(VICTIM), [sent], "the victim's message arrives");
             } else {
-                let back = world.victim.receive(channel, <[u8]>::to_vec).expect("it stands");
-                assert_eq!(back, Some(said), "what the victim says is said back");
+                let back =
+                    world.victim.receive(channel, <[u8]>::to_vec).expect("the channel is open");
+                assert_eq!(back, Some(sent), "the victim's message is echoed");
             }
             world.carry();
         }
@@ -92,18 +93,18 @@ impl World {
             true
         };
         if let Some(back) = self.engine.arrive(&arrival, copy) {
-            assert_eq!(back.to, from, "it goes back to who said it");
+            assert_eq!(back.to, from, "the echo goes to the sender");
             self.sent(back.to, &[&back.header[..], &data[..back.len]].concat());
         }
     }
 
-    /// The engine has sent a message.
+    /// Delivers a message of the engine.
     fn sent(&mut self, to: u16, message: &[u8]) {
         match to {
             VICTIM => self.victim.deliver(US, message, self.now),
             _ => {
                 assert_eq!(leak::find(message), None, "bytes of others to the attacker");
-                let header = Header::read(message).expect("what we send can be read");
+                let header = Header::read(message).expect("a sent message is valid");
                 if self.known.len() < 64 && !self.known.contains(&header.from_channel) {
                     self.known.push(header.from_channel);
                 }
@@ -111,7 +112,7 @@ impl World {
         }
     }
 
-    /// Carries what there is, and accepts who asks.
+    /// Carries messages, and accepts connections.
     fn carry(&mut self) {
         for _ in 0..4 {
             while let Some((to, header)) = self.victim.outgoing() {
@@ -135,7 +136,7 @@ impl World {
         }
     }
 
-    /// Says back what could not go back at once, and closes what is over.
+    /// Sends echoes that had to wait, and closes ended channels.
     fn answer(&mut self) {
         let echoes = self.accepted.iter().filter(|it| it.2).map(|it| it.0);
         for number in echoes.collect::<Vec<u16>>() {
@@ -157,7 +158,7 @@ impl World {
         }
     }
 
-    /// Reads what has arrived from a device in channels that are read.
+    /// Reads the messages of a device from channels that the user reads.
     fn read(&mut self, device: u16) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         let its = self.accepted.iter().filter(|it| !it.2 && it.1.device == device);
@@ -173,16 +174,20 @@ impl World {
         all
     }
 
-    /// Reads all that the victim has said: nothing of it is lost, however much others were promised.
+    /// Reads all messages of the victim. None is lost, whatever credits others have.
     fn read_victim(&mut self) {
         let lengths: Vec<usize> = self.read(VICTIM).iter().map(Vec::len).collect();
-        assert_eq!(lengths, Vec::from(core::mem::take(&mut self.said)), "there was credit for it");
+        assert_eq!(
+            lengths,
+            Vec::from(core::mem::take(&mut self.unread)),
+            "messages with credit arrive"
+        );
     }
 
-    /// The victim sends so many bytes, which have their mark.
-    fn victim_says(&mut self, channel: u16, len: usize) -> Vec<u8> {
+    /// The victim sends `len` marked bytes.
+    fn victim_sends(&mut self, channel: u16, len: usize) -> Vec<u8> {
         let data: Vec<u8> = leak::mark(Owner::Victim).into_iter().cycle().take(len).collect();
-        let (to, header) = self.victim.header(channel, len).expect("it has credit");
+        let (to, header) = self.victim.header(channel, len).expect("the victim has credit");
         assert_eq!(to, US);
         self.arrive(VICTIM, &[&header[..], &data].concat(), true);
         data
@@ -192,7 +197,7 @@ impl World {
         let what = input.byte();
         match what % 8 {
             0 => {
-                // Less than what an end of the victim's is given up after: nothing speaks for it here.
+                // Less than the engine's limit for a silent end, because the victim does not send here.
                 self.now = self.now + Duration::from_millis(u64::from(input.byte()) * 4);
                 self.engine.poll(self.now);
                 self.victim.poll(self.now);
@@ -205,11 +210,11 @@ impl World {
             2 if what & 0x80 == 0 => _ = self.read(ATTACKER),
             2 if what & 0x40 == 0 => self.read_victim(),
             2 => {
-                // All that it may.
+                // As much as its credit permits.
                 while self.victim.has_credit(self.read) {
                     let len = usize::from(input.byte()) * 8;
-                    self.victim_says(self.read, len);
-                    self.said.push_back(len);
+                    self.victim_sends(self.read, len);
+                    self.unread.push_back(len);
                 }
             }
             3 => {
@@ -225,7 +230,7 @@ impl World {
         assert!(kept <= promised && promised <= most, "{kept} kept, {promised} promised");
     }
 
-    /// A message of the attacker's, of which every field may lie.
+    /// A message of the attacker with arbitrary fields.
     fn message(&mut self, what: u8, input: &mut Input<'_>) {
         let operation = match input.below(7) {
             0 => Operation::ConnectRequest,
@@ -244,7 +249,7 @@ impl World {
             (Operation::Data, true) => (HEADER + length) as u16,
             _ => input.word(),
         };
-        // Often one that has a meaning.
+        // Often a valid word.
         header.word = match input.byte() {
             few @ 0..=99 => 0x4a00 + u16::from(few),
             count @ 100..=199 => u16::from(count - 100),
@@ -255,7 +260,7 @@ impl World {
     }
 }
 
-/// Connects, speaks and closes, with credits and without.
+/// Connects, sends and closes, with and without credits.
 pub fn corpus() -> Vec<Vec<u8>> {
     let message = |operation: u8, to: u8, len: u16, word: u8| {
         let [high, low] = len.to_be_bytes();
@@ -271,7 +276,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
         for to in [2, 3, 2, 3] {
             all.extend(message(3, to, 1000, 100));
         }
-        // The victim says all that it may, and is read.
+        // The victim sends as much as it may, and the user reads.
         all.extend([0xc2, 9, 9, 9, 9, 9, 9, 9, 9, 0x82]);
         all.extend([2, 0, 10]);
         all.extend([message(5, 2, 0, 101), message(6, 2, 2, 101), message(2, 3, 0, 0)].concat());

@@ -1,6 +1,6 @@
-//! The usNIC engine with two peers, of which one is honest. What the other sends is the input, and is echoed by the
-//! engine's user: he never gets a byte of others, writes nowhere but where he was let, and the honest one's messages
-//! arrive all the same.
+//! The usNIC engine with an honest peer and an attacker, whose packets are the input. The engine's user echoes
+//! messages. The attacker never receives a byte of others, and writes only to granted memory. The honest peer's
+//! messages still arrive.
 
 use crate::input::Input;
 use crate::leak::{self, Owner};
@@ -15,7 +15,7 @@ const MEMORY: usize = 1 << 18;
 const TAG: u8 = 0x41;
 /// Ports: of ACKs, of data, of the connectivity checker.
 const PORTS: [u16; 3] = [100, 101, 102];
-/// Where the attacker may write: bytes, and the address by which he knows the first.
+/// Size and address of the memory to which the attacker may write.
 const GRANT: usize = 4096;
 const BASE: u64 = 0x10_0000;
 const GUARD: usize = 4096;
@@ -28,14 +28,14 @@ struct World {
     endpoints: [EndpointId; 2],
     layouts: [Layout; 2],
     now: Instant,
-    /// Memory around, and in, what was granted to the attacker.
+    /// Memory granted to the attacker, and the memory around it.
     before: Window,
     granted: Window,
     behind: Window,
-    /// Next number of each peer, and the last of the engine's packets that each has.
+    /// Next sequence number of each peer, and the last one of the engine that each has received.
     next: [u16; 2],
     known: [u16; 2],
-    /// The honest one's messages that have arrived.
+    /// Messages of the honest peer that have arrived.
     arrived: u32,
 }
 
@@ -52,7 +52,7 @@ fn interface(n: u8) -> InterfaceConfig {
     }
 }
 
-/// Takes a list of events.
+/// Runs a list of events.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let flags = input.byte();
@@ -60,7 +60,7 @@ pub fn run(data: &[u8]) {
         let mut world = World::new(&mut Arena::new(memory), flags);
         input.events(EVENTS, |input| world.event(input));
         world.settle();
-        // The honest one is heard all the same.
+        // Messages of the honest peer still arrive.
         let before = world.arrived;
         world.honest_message();
         for _ in 0..1000 {
@@ -69,7 +69,7 @@ pub fn run(data: &[u8]) {
                 break;
             }
         }
-        assert!(world.arrived > before, "the honest peer is not heard any more");
+        assert!(world.arrived > before, "messages of the honest peer do not arrive any more");
         world.check_guards();
     });
 }
@@ -94,7 +94,7 @@ impl World {
         };
         let now = Instant::from_nanos(1_000_000_000);
         let mut engine = Engine::new(config, pool, 0x1234_5678_9abc_def1, now);
-        engine.add_interface(interface(1)).expect("a good one");
+        engine.add_interface(interface(1)).expect("the configuration is valid");
         let layouts = [flags & 1, flags >> 1 & 1].map(|bit| match bit {
             0 => Layout::V4,
             _ => Layout::V5,
@@ -110,7 +110,7 @@ impl World {
             if flags & 4 > 0 {
                 config.delivery = Delivery::InOrder;
             }
-            engine.add_endpoint(&config, now).expect("a good one")
+            engine.add_endpoint(&config, now).expect("the configuration is valid")
         };
         let endpoints = [add(ATTACKER), add(HONEST)];
         engine.grant(endpoints[ATTACKER], BASE, granted).expect("room");
@@ -130,7 +130,7 @@ impl World {
             }
             5 => self.honest_message(),
             6 => {
-                // A PUT to the attacker, of bytes that may be his.
+                // A PUT to the attacker, from memory that the attacker may write.
                 let endpoint = self.endpoints[ATTACKER];
                 let window = self.granted.slice(0, 1 + usize::from(input.word()) % GRANT);
                 let windows = [window.expect("inside"), Window::empty()];
@@ -142,7 +142,7 @@ impl World {
         self.settle();
     }
 
-    /// A packet of the attacker, most often one that is nearly right.
+    /// A packet of the attacker, usually nearly valid.
     fn attack(&mut self, what: u8, input: &mut Input<'_>) {
         let shape = input.byte();
         let sequence = match shape % 4 {
@@ -183,8 +183,8 @@ impl World {
             kind,
         };
         let mut bytes = [0; MAX_HEADER];
-        let told = if what & 0x40 > 0 { length as u16 } else { length as u16 & 0x5ff };
-        let at = header.emit(self.layouts[ATTACKER], told, &mut bytes);
+        let claimed = if what & 0x40 > 0 { length as u16 } else { length as u16 & 0x5ff };
+        let at = header.emit(self.layouts[ATTACKER], claimed, &mut bytes);
         let mut packet = bytes[..at].to_vec();
         packet.resize(at + length, 0x55);
         self.arrive(ATTACKER, usize::from(what >> 7), &packet);
@@ -195,7 +195,7 @@ impl World {
         self.engine.receive(0, from, PORTS[channel], datagram, self.now);
     }
 
-    /// The honest peer sends a message that only he may have back.
+    /// The honest peer sends a message that only this peer may receive back.
     fn honest_message(&mut self) {
         let number = self.next[HONEST];
         let header = Header {
@@ -223,24 +223,24 @@ impl World {
         while let Some(at) = self.engine.deadline().filter(|&at| at <= end) {
             self.now = self.now.max(at);
             self.settle();
-            // Deadlines are ticks: what is due may be so only in the next.
+            // Deadlines are rounded to ticks, so an expired one may become due only in the next tick.
             self.now = self.now + Duration::from_micros(20);
         }
         self.now = self.now.max(end);
         self.settle();
     }
 
-    /// Takes what came, echoes it, and sends what is to be sent.
+    /// Takes and echoes messages, and sends packets.
     fn settle(&mut self) {
         self.collect();
         for n in 0.. {
-            assert!(n < 20_000, "it sends for ever");
+            assert!(n < 20_000, "the engine sends for ever");
             let Some(packet) = self.engine.poll_transmit(self.now) else { break };
             let mut bytes = packet.header().to_vec();
             for window in packet.payload() {
                 let at = bytes.len();
                 bytes.resize(at + window.len(), 0);
-                window.read(0, &mut bytes[at..]).expect("its own length");
+                window.read(0, &mut bytes[at..]).expect("the lengths are equal");
             }
             let peer = usize::from(packet.to.ip().octets()[3]) - 2;
             if peer == ATTACKER
@@ -251,9 +251,10 @@ impl World {
             if packet.channel == Channel::Ping {
                 continue;
             }
-            let header = Header::parse(self.layouts[peer], &bytes).expect("an honest packet").0;
+            let header =
+                Header::parse(self.layouts[peer], &bytes).expect("a sent packet is valid").0;
             if header.kind != Kind::Ack {
-                // The network loses nothing: they come in their order, but for what is sent again.
+                // The network is lossless: packets arrive in order, except retransmissions.
                 let ahead = header.sequence.wrapping_sub(self.known[peer]) as i16;
                 if ahead == 1 {
                     self.known[peer] = header.sequence;
@@ -269,7 +270,7 @@ impl World {
             while self.engine.next_completion(endpoint).is_some() {}
             while let Some(message) = self.engine.take_message(endpoint) {
                 let mut bytes = vec![0; message.bytes.len()];
-                message.bytes.read(0, &mut bytes).expect("its own length");
+                message.bytes.read(0, &mut bytes).expect("the lengths are equal");
                 self.engine.release(message);
                 if peer == ATTACKER {
                     if let Some((owner, at)) = leak::find(&bytes) {
@@ -287,7 +288,7 @@ impl World {
     fn check_guards(&self) {
         for guard in [self.before, self.behind] {
             let mut bytes = vec![0; guard.len()];
-            guard.read(0, &mut bytes).expect("its own length");
+            guard.read(0, &mut bytes).expect("the lengths are equal");
             let mark = leak::mark(Owner::Gateway);
             let whole = bytes.chunks(mark.len()).all(|chunk| chunk == mark);
             assert!(whole, "memory that was not granted was written");
@@ -297,7 +298,7 @@ impl World {
 }
 
 pub fn corpus() -> Vec<Vec<u8>> {
-    // By what `World::event` reads: flags, then events.
+    // As `World::event` reads them: flags, then events.
     let fragment = [0x41, 0x04, 0, 60];
     let chunk = |fragment: u8, size: [u8; 2], offset: [u8; 2], length: [u8; 2]| {
         [&[0x42, 0x04, fragment][..], &size, &offset, &length].concat()

@@ -1,5 +1,5 @@
-//! Simulations: nodes with the real engines on a simulated network ([`netsim`]), in virtual time and
-//! from one seed, and checkers that know what must come out.
+//! Simulations: nodes with the real engines on a simulated network ([`netsim`]), in virtual time and from one seed,
+//! with checkers of the results.
 
 pub mod mirror;
 pub mod roce;

@@ -1,9 +1,9 @@
-//! A mirror of two disks that fail, come back, forget, and fall silent, in a machine that loses its
-//! power. What its user was answered has to make sense, and in the end both disks hold the same.
+//! A mirror of two disks that fail, come back, lose cached data, and become silent, in a machine with power cuts. The
+//! answers to its user must be consistent, and at the end both disks must hold the same data.
 //!
-//! A disk that is silent is one behind a network that is cut: it takes requests and does not answer. What
-//! is given up meanwhile is over for the mirror at once, but may be done when the network is whole. Or it is a
-//! local one that hangs: what it has is done when it answers again, from and to the memory that it was given.
+//! A silent remote disk is behind a cut network: it accepts requests and does not answer. For the mirror an abandoned
+//! request ends at once, but the disk may execute it when the network works again. A silent local disk hangs: it
+//! executes its requests when it answers again, with the memory that they were given.
 
 use crate::storage::disk::{Manners, SECTOR, SimDisk};
 use crate::storage::history::History;
@@ -22,22 +22,22 @@ const SECTORS: usize = 40;
 const MEMORY: usize = 1 << 20;
 const TEND: Duration = Duration::from_secs(1);
 
-/// What happens to a disk, from outside.
+/// Faults of a disk, set from outside.
 #[derive(Debug, Default)]
 struct Fate {
     unplugged: Cell<bool>,
-    /// It has lost what was in its cache, and has not told it.
+    /// It has lost its cache, and has not reported that yet.
     forgot: Cell<bool>,
     /// It does not answer.
     silent: Cell<bool>,
-    /// It has failed at something since it was last in sync.
+    /// A request failed since it was last in sync.
     failed: Cell<bool>,
 }
 
-/// Room for what was given up and is done late, in sectors.
+/// Memory for abandoned writes that are executed late, in sectors.
 const LATE: usize = 64;
-/// In the tag of a request that was given up.
-const GIVEN_UP: u64 = 1 << 62;
+/// Flag in the tag of an abandoned request.
+const ABANDONED: u64 = 1 << 62;
 
 /// A disk that does nothing while it is silent.
 struct Hanging {
@@ -69,13 +69,13 @@ impl Disk for Hanging {
 struct Flaky {
     inner: DiskVolume<Hanging>,
     fate: Rc<Fate>,
-    /// It is a disk of the machine's own, that takes nothing back.
+    /// A local disk, which cannot cancel requests.
     local: bool,
-    /// What it was asked for while it was silent.
+    /// Requests that arrived while it was silent.
     held: VecDeque<Request>,
-    /// What it has to tell at once.
-    told: VecDeque<Completion>,
-    /// What was given up and may be done all the same; its data lies here.
+    /// Completions that are ready.
+    ready: VecDeque<Completion>,
+    /// Abandoned writes that the disk still executes, with their data.
     late: VecDeque<Request>,
     late_in_flight: usize,
     scratch: Window,
@@ -83,8 +83,8 @@ struct Flaky {
 }
 
 impl Flaky {
-    /// Does what waited for the network to be whole.
-    fn go_on(&mut self) {
+    /// Executes requests that waited for the network.
+    fn resume(&mut self) {
         if self.fate.silent.get() || self.fate.unplugged.get() {
             return;
         }
@@ -108,7 +108,7 @@ impl Flaky {
                 Err(error) => Some(Err(error)),
             };
             let tag = request.tag;
-            self.told.extend(result.map(|result| Completion { tag, result }));
+            self.ready.extend(result.map(|result| Completion { tag, result }));
             self.held.pop_front();
         }
         self.inner.flush_queue();
@@ -116,7 +116,7 @@ impl Flaky {
 }
 
 impl Flaky {
-    fn ask(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+    fn accept(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         if self.fate.unplugged.get() {
             return Err(VolumeError::Io);
         }
@@ -130,23 +130,23 @@ impl Flaky {
         self.inner.submit(request)
     }
 
-    fn hear(&mut self) -> Option<Completion> {
-        self.go_on();
+    fn next_completion(&mut self) -> Option<Completion> {
+        self.resume();
         if self.fate.unplugged.get() {
             let failed = self.held.drain(..);
-            self.told.extend(
+            self.ready.extend(
                 failed.map(|request| Completion { tag: request.tag, result: Err(VolumeError::Io) }),
             );
         }
-        if let Some(told) = self.told.pop_front() {
-            return Some(told);
+        if let Some(done) = self.ready.pop_front() {
+            return Some(done);
         }
         if self.fate.silent.get() && !self.local {
             return None;
         }
         loop {
             let done = self.inner.poll()?;
-            if done.tag.word & GIVEN_UP == 0 {
+            if done.tag.word & ABANDONED == 0 {
                 return Some(done);
             }
             self.late_in_flight -= 1;
@@ -159,7 +159,7 @@ impl Volume for Flaky {
         self.inner.geometry()
     }
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
-        let result = self.ask(request);
+        let result = self.accept(request);
         let failed = matches!(result, Err(VolumeError::Io));
         self.fate.failed.set(self.fate.failed.get() || failed);
         result
@@ -168,25 +168,25 @@ impl Volume for Flaky {
         self.inner.flush_queue();
     }
     fn poll(&mut self) -> Option<Completion> {
-        let done = self.hear()?;
+        let done = self.next_completion()?;
         self.fate.failed.set(self.fate.failed.get() || done.result.is_err());
         Some(done)
     }
     fn is_idle(&self) -> bool {
-        let nothing = self.held.is_empty() && self.told.is_empty() && self.late.is_empty();
+        let nothing = self.held.is_empty() && self.ready.is_empty() && self.late.is_empty();
         nothing && self.late_in_flight == 0 && self.inner.is_idle()
     }
     fn releases_memory(&self) -> bool {
         !self.local
     }
-    /// What the disk itself has is the disk's; what is on its way is taken back.
+    /// Cancels requests that are in flight to a remote disk. The disk keeps those that it has.
     fn give_up(&mut self) {
         if self.local {
             return self.inner.give_up();
         }
         for request in self.held.drain(..) {
             let failed = Completion { tag: request.tag, result: Err(VolumeError::Io) };
-            self.told.push_back(failed);
+            self.ready.push_back(failed);
             let write = matches!(request.operation, Operation::Write { .. });
             let used = self.late.iter().map(|late| late.data.len()).sum::<usize>();
             let room = self.scratch.slice(used, request.data.len());
@@ -194,7 +194,7 @@ impl Volume for Flaky {
                 (write && self.late_in_flight == 0 && self.rng.chance(500), room)
             {
                 room.write_window(0, &request.data).expect("as long");
-                let tag = (GIVEN_UP | request.tag.word).into();
+                let tag = (ABANDONED | request.tag.word).into();
                 self.late.push_back(Request { tag, data: room, ..request });
             }
         }
@@ -216,23 +216,23 @@ struct World {
     tend_at: Instant,
     power_at: Option<Instant>,
     plug_at: [Option<Instant>; 2],
-    /// When disks answer again.
-    heard_at: [Option<Instant>; 2],
-    /// Nothing happens but that disks fall silent: then no request fails.
+    /// When silent disks answer again.
+    answers_at: [Option<Instant>; 2],
+    /// The only faults are silent disks: then no request fails.
     only_silence: bool,
     power_cuts: bool,
-    /// One disaster at a time: not while the other disk fails by chance.
+    /// A disk may lose its cache, because the other one has no random failures.
     may_forget: bool,
-    /// Which disks are the machine's own.
+    /// Which disks are local.
     local: [bool; 2],
-    /// Both are never silent at once.
+    /// At most one disk is silent at a time.
     one_at_a_time: bool,
-    /// How long requests may take because disks stall.
+    /// Additional time of requests because disks stall.
     stalls: Duration,
 }
 
 impl World {
-    fn say(&self, what: std::fmt::Arguments<'_>) {
+    fn trace(&self, what: std::fmt::Arguments<'_>) {
         if netsim::tracing() {
             println!("{:>12} {what}", self.now.as_nanos() / 1000);
         }
@@ -243,9 +243,9 @@ impl World {
             let (disk, fate) = (self.disks[n].clone(), self.fates[n].clone());
             let inner = DiskVolume::new(Hanging { disk, fate: fate.clone() }, false);
             let (local, scratch, rng) = (self.local[n], self.scratch[n], self.rng.fork());
-            let (held, told, late) = Default::default();
+            let (held, ready, late) = Default::default();
             let late_in_flight = 0;
-            Box::new(Flaky { inner, fate, local, held, told, late, late_in_flight, scratch, rng })
+            Box::new(Flaky { inner, fate, local, held, ready, late, late_in_flight, scratch, rng })
                 as Box<dyn Volume>
         })
     }
@@ -260,7 +260,7 @@ impl World {
     }
 
     fn assemble(&mut self) {
-        // Before anything was answered, its making may have been cut short.
+        // Before the first answer, the creation of the mirror may have been interrupted.
         let mirror = match self.user.wrote > 0 {
             true => Mirror::assemble(self.members(), self.memory),
             false => Mirror::create(self.members(), self.memory, [7; 16]),
@@ -272,7 +272,7 @@ impl World {
         self.mirror.as_ref().map(|(_, status)| status.get()).unwrap_or_default()
     }
 
-    /// When a disk does something that somebody hears of.
+    /// The next event of a disk, None while it is silent.
     fn next_of(&self, n: usize) -> Option<Instant> {
         self.disks[n].next().filter(|_| !self.fates[n].silent.get())
     }
@@ -288,7 +288,7 @@ impl World {
                 Some(self.tend_at),
                 Some(until),
             ];
-            let next = events.into_iter().flatten().min().expect("there is an end");
+            let next = events.into_iter().flatten().min().expect("`until` is an event");
             self.now = self.now.max(next);
             self.disks.iter().for_each(|disk| disk.set_now(self.now));
             self.clock.set(self.now);
@@ -302,7 +302,7 @@ impl World {
                     fate.failed.set(fate.failed.get() && state == MemberState::InSync);
                 }
                 if self.status() != before {
-                    self.say(format_args!("{:?}", self.status()));
+                    self.trace(format_args!("{:?}", self.status()));
                 }
             }
             match &mut self.mirror {
@@ -313,14 +313,14 @@ impl World {
     }
 
     fn cut_power(&mut self) {
-        self.say(format_args!("power cut; {:?}", self.status()));
+        self.trace(format_args!("power cut; {:?}", self.status()));
         self.mirror = None;
         self.disks.iter().for_each(SimDisk::cut_power);
         self.fates.iter().for_each(|fate| {
             fate.forgot.set(false);
             fate.silent.set(false);
         });
-        self.heard_at = [None; 2];
+        self.answers_at = [None; 2];
         self.user.forget();
         self.user.history.borrow_mut().cut_power(self.now);
     }
@@ -331,15 +331,15 @@ impl World {
                 && !self.fates[n].unplugged.get()
                 && !self.fates[n].forgot.get()
         });
-        // A disk that has forgotten something is noticed before the other one goes.
+        // The loss of a cache must be noticed before the other disk fails.
         if self.fates[1 - n].forgot.get() {
             return;
         }
-        // Nobody may hear of what failed before the disk is plugged again.
+        // The mirror may not notice the failed requests before the disk is plugged in again.
         let failed = self.disks[n].interrupt();
         self.fates[n].failed.set(self.fates[n].failed.get() || failed);
         self.fates[n].unplugged.set(true);
-        // The other one has not failed at what this one was asked for too.
+        // The other disk has not failed at the same requests.
         let may = self.may_forget && !self.fates[1 - n].failed.get();
         let forgets = both == [true; 2] && may && self.rng.chance(500);
         if forgets {
@@ -347,13 +347,13 @@ impl World {
             self.fates[n].forgot.set(true);
             self.user.history.borrow_mut().cache_lost();
         }
-        self.say(format_args!("disk {n} unplugged; forgets: {forgets}"));
+        self.trace(format_args!("disk {n} unplugged; forgets: {forgets}"));
     }
 
     fn silence(&mut self, n: usize, until: Instant) {
         self.fates[n].silent.set(true);
-        self.heard_at[n] = Some(until);
-        self.say(format_args!("disk {n} is silent"));
+        self.answers_at[n] = Some(until);
+        self.trace(format_args!("disk {n} is silent"));
     }
 
     fn happen(&mut self) {
@@ -371,13 +371,13 @@ impl World {
             detached.into_iter().for_each(|detached| mirror.detached().set(detached));
         }
         for n in 0..2 {
-            if self.heard_at[n].is_some_and(|at| at <= self.now) {
-                self.heard_at[n] = None;
+            if self.answers_at[n].is_some_and(|at| at <= self.now) {
+                self.answers_at[n] = None;
                 self.fates[n].silent.set(false);
-                self.say(format_args!("disk {n} answers"));
+                self.trace(format_args!("disk {n} answers"));
             }
-            let alone = self.one_at_a_time && self.heard_at[1 - n].is_some();
-            let may = self.heard_at[n].is_none() && self.mirror.is_some() && !alone;
+            let alone = self.one_at_a_time && self.answers_at[1 - n].is_some();
+            let may = self.answers_at[n].is_none() && self.mirror.is_some() && !alone;
             if may && self.rng.chance(60) {
                 let most = self.rng.pick(&[50, 1000, 12_000]);
                 let at = self.now + Duration::from_millis(self.rng.within(1..most));
@@ -393,13 +393,13 @@ impl World {
             if self.plug_at[n].is_some_and(|at| at <= self.now) {
                 self.plug_at[n] = None;
                 self.fates[n].unplugged.set(false);
-                self.say(format_args!("disk {n} plugged"));
+                self.trace(format_args!("disk {n} plugged"));
             }
             if self.plug_at[n].is_none() && self.rng.chance(100) {
                 self.plug_at[n] = after(&mut self.rng, self.now);
                 self.unplug(n);
                 if self.power_cuts && self.power_at.is_none() && self.rng.chance(300) {
-                    // While it is being written down that the disk is left out.
+                    // While the mirror records that the disk is dropped.
                     let soon = Duration::from_micros(self.rng.within(0..10_000));
                     self.pass(self.now + soon);
                     self.power_at = after(&mut self.rng, self.now);
@@ -412,7 +412,7 @@ impl World {
         }
         if self.power_at.is_some_and(|at| at <= self.now) {
             self.power_at = None;
-            self.say(format_args!("power on"));
+            self.trace(format_args!("power on"));
             self.assemble();
         }
         if self.power_cuts && self.power_at.is_none() && self.rng.chance(60) {
@@ -447,7 +447,7 @@ pub fn run(seed: u64) {
         let history = Rc::new(RefCell::new(History::new(b'm', SECTORS, true).mirrored()));
         let (depth, left) = (rng.pick(&[1, 4, 8]), rng.within(60..250) as u32);
         let local = [0, 1].map(|_| rng.chance(500));
-        // No request is larger than the least of them.
+        // No request is larger than the smallest of these.
         let buffers = if local == [false; 2] { 0 } else { rng.pick(&[4, 6, 64]) << 12 };
         let user = User::new(WRITER, history, depth, left, &mut arena, rng.fork());
         let memory = arena.alloc(Mirror::MEMORY + buffers, 4096).expect("room");
@@ -470,7 +470,7 @@ pub fn run(seed: u64) {
             tend_at: Instant::ZERO,
             power_at: None,
             plug_at: [None; 2],
-            heard_at: [None; 2],
+            answers_at: [None; 2],
             only_silence,
             power_cuts,
             may_forget,
@@ -486,7 +486,7 @@ pub fn run(seed: u64) {
 
 fn story(world: &mut World) {
     let before = Duration::from_millis(world.rng.next_u64() % 2000);
-    // In some seeds trouble begins before the first copy is done.
+    // In some seeds faults begin before the first copy is complete.
     world.pass(world.now + before);
     while world.status().state != MirrorState::Running {
         world.pass(world.now + TEND);
@@ -497,15 +497,15 @@ fn story(world: &mut World) {
         world.pass(world.now + Duration::from_millis(pause));
         world.happen();
     }
-    world.say(format_args!("healed"));
+    world.trace(format_args!("healed"));
     world.disks.iter().for_each(SimDisk::heal);
     world.fates.iter().for_each(|fate| {
         fate.unplugged.set(false);
         fate.silent.set(false);
     });
-    world.heard_at = [None; 2];
+    world.answers_at = [None; 2];
     world.mirror.iter().for_each(|(mirror, _)| mirror.detached().set([false; 2]));
-    // Whoever has forgotten something is asked for something.
+    // Requests reveal the loss of a cache.
     world.user.left += 30;
     if world.mirror.is_none() {
         world.assemble();
@@ -513,7 +513,7 @@ fn story(world: &mut World) {
     let limit = world.now + Duration::from_secs(60);
     let in_sync = [MemberState::InSync; 2];
     while !world.user.is_done() || world.status().members != in_sync {
-        assert!(world.now < limit, "it does not come to an end: {:?}", world.status());
+        assert!(world.now < limit, "requests do not end: {:?}", world.status());
         world.pass(world.now + TEND);
     }
     world.user.history.borrow().check();
@@ -522,13 +522,13 @@ fn story(world: &mut World) {
         assert_eq!(failed, 0, "requests failed although disks were only silent");
     }
     if world.one_at_a_time {
-        // It may meet silence more than once, in the record, in a copy and in its data, and stalls of both disks.
+        // A request may wait for a silent disk several times (record, copy, data), and for stalls of both disks.
         let most = 3 * world.timeout + Duration::from_secs(2) + world.stalls;
         assert!(world.user.longest < most, "a request took {:?}", world.user.longest);
     }
     let data = [0, 1].map(|n| world.disks[n].contents()[RESERVED as usize * SECTOR..].to_vec());
     assert!(data[0] == data[1], "the members differ");
-    // What was flushed is there after one more power cut, and the mirror says so.
+    // After another power cut the flushed data is there, and the mirror reports the right state.
     world.cut_power();
     let mirror = Mirror::assemble(world.members(), world.memory);
     world.start(mirror);

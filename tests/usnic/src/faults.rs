@@ -1,39 +1,39 @@
-//! What a bad network does to datagrams, in either direction, at our end.
+//! Faults of a bad network for datagrams, in either direction, at the engine's end.
 
 use netsim::Rng;
 
-/// How often what happens, in thousandths of datagrams.
+/// Rates of faults, in thousandths of datagrams.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
-    /// It is lost.
+    /// Lost.
     pub loss: u32,
-    /// It comes twice.
+    /// Duplicated.
     pub twice: u32,
-    /// It comes after some of those that follow.
+    /// Delivered after later datagrams.
     pub late: u32,
-    /// A bit of it is another; whoever has the frames does that.
+    /// Delivered with a flipped bit. The owner of the frames applies this with [`Faults::damage`].
     pub damaged: u32,
 }
 
-/// Most datagrams that overtake one that is late.
+/// Most datagrams that overtake a late one.
 const OVERTAKE: u64 = 40;
 
-/// One direction.
+/// Faults of one direction.
 #[derive(Debug)]
 pub struct Faults<T> {
     rates: Rates,
     rng: Rng,
-    /// What is late, and after how many more it comes.
+    /// Late datagrams, with the number of datagrams that still overtake each.
     late: Vec<(u64, T)>,
 }
 
 impl<T: Clone> Faults<T> {
-    /// From a seed.
+    /// Faults with these rates, from a seed.
     pub fn new(rates: Rates, seed: u64) -> Self {
         Faults { rates, rng: Rng::new(seed), late: Vec::new() }
     }
 
-    /// Passes a datagram on, or does not; and others that were late.
+    /// Delivers, drops or delays a datagram, and delivers late ones that are due.
     pub fn pass(&mut self, datagram: T, mut to: impl FnMut(T)) {
         if self.rng.chance(self.rates.late) {
             self.late.push((self.rng.within(1..OVERTAKE), datagram));
@@ -49,13 +49,13 @@ impl<T: Clone> Faults<T> {
         }
     }
 
-    /// Whether it does anything.
+    /// Whether any rate is not zero.
     pub fn any(&self) -> bool {
         let Rates { loss, twice, late, damaged } = self.rates;
         loss + twice + late + damaged > 0
     }
 
-    /// Whether the next datagram is damaged: another value for a bit of its frame, behind the first `spared` bytes.
+    /// Flips a bit of the frame, behind the first `spared` bytes, at the rate of damage. Returns whether it did.
     pub fn damage(&mut self, frame: &mut [u8], spared: usize) -> bool {
         let bits = 8 * frame.len().saturating_sub(spared) as u64;
         if bits == 0 || !self.rng.chance(self.rates.damaged) {

@@ -1,4 +1,4 @@
-//! Frames of the wire: ARP, and UDP as usNIC cards make it.
+//! Frames of the wire: ARP, and UDP in the form of usNIC cards.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -18,17 +18,17 @@ pub(crate) const OUR_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
 
 /// A datagram of the appliance's engine.
 pub(crate) struct Parsed<'a> {
-    /// Which of its ports it is from.
+    /// Index of its source port.
     pub channel: usize,
     pub to: SocketAddrV4,
     pub payload: &'a [u8],
 }
 
 impl<'a> Parsed<'a> {
-    /// Reads an IPv4 packet of the appliance's; None if it is something else; an error if it is not as it should be.
+    /// Parses an IPv4 packet of the appliance. None if it is not of usNIC, an error if it is malformed.
     pub fn of(bytes: &'a [u8]) -> Result<Option<Parsed<'a>>> {
         let packet = Ipv4Packet::new_checked(bytes)?;
-        ensure!(packet.verify_checksum(), "a wrong checksum of IPv4");
+        ensure!(packet.verify_checksum(), "a wrong IPv4 checksum");
         if packet.next_header() != IpProtocol::Udp {
             return Ok(None);
         }
@@ -37,18 +37,15 @@ impl<'a> Parsed<'a> {
         let udp = UdpPacket::new_checked(packet.payload())?;
         let from = udp.src_port();
         let Some(channel) = PORTS.iter().position(|port| *port == from) else { return Ok(None) };
-        ensure!(source == APPLIANCE, "another address of the appliance's: {source}");
-        ensure!(udp.checksum() != 0, "no checksum of UDP");
-        ensure!(
-            udp.verify_checksum(&source.into(), &destination.into()),
-            "a wrong checksum of UDP"
-        );
+        ensure!(source == APPLIANCE, "a wrong source address: {source}");
+        ensure!(udp.checksum() != 0, "no UDP checksum");
+        ensure!(udp.verify_checksum(&source.into(), &destination.into()), "a wrong UDP checksum");
         let to = SocketAddrV4::new(destination, udp.dst_port());
         Ok(Some(Parsed { channel, to, payload: udp.payload() }))
     }
 }
 
-/// Gives a PING its asker's address on the other side of the wire: the sender's, or in an answer the receiver's.
+/// Translates the address of the requester in a PING: the sender's address, or in an answer the receiver's.
 pub(crate) fn translate(payload: &mut [u8], sender: SocketAddrV4, receiver: SocketAddrV4) {
     if let Some(ping) = Ping::parse(payload)
         && let Some(head) = payload.first_chunk_mut::<LENGTH>()
@@ -58,7 +55,7 @@ pub(crate) fn translate(payload: &mut [u8], sender: SocketAddrV4, receiver: Sock
     }
 }
 
-/// Asks for the appliance's hardware address.
+/// An ARP request for the appliance's hardware address.
 pub(crate) fn question() -> Vec<u8> {
     let question = ArpRepr::EthernetIpv4 {
         operation: ArpOperation::Request,
@@ -80,7 +77,7 @@ pub(crate) fn arp_frame(arp: &ArpRepr, to: EthernetAddress) -> Vec<u8> {
     bytes
 }
 
-/// As usNIC cards make them: 8 hops.
+/// A UDP frame in the form of usNIC cards, with a hop limit of 8.
 pub(crate) fn udp_frame(
     mac: EthernetAddress,
     from: SocketAddrV4,

@@ -11,18 +11,18 @@ use usnic::{Channel, Config, Engine, InterfaceConfig};
 
 use crate::faults::{Faults, Rates};
 
-/// Datagrams that are received, and sent, in one turn.
+/// Most datagrams received, and sent, in one turn.
 const BATCH: usize = 256;
-/// Bytes that sockets keep.
+/// Size of socket buffers.
 const BUFFER: usize = 32 << 20;
 const LARGEST: usize = 65_536;
 
-/// A datagram that is sent: from which socket, where to, and its bytes.
+/// A sent datagram: index of the socket, destination, bytes.
 type Outgoing = (usize, SocketAddrV4, Vec<u8>);
-/// One that has arrived: at which socket, from whom, and its bytes.
+/// A received datagram: index of the socket, source, bytes.
 type Incoming = (usize, SocketAddrV4, Vec<u8>);
 
-/// Both ends spin: with another pair beside them they would only wait for each other.
+/// Serializes tests, because both ends spin and would only take processor time from another pair.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// An engine with its sockets. There is one at a time.
@@ -45,12 +45,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// On 127.0.0.1, with this MTU and first sequence number.
+    /// A host on 127.0.0.1, with this MTU and first sequence number.
     pub fn new(mtu: u16, isn: u16) -> Result<Host> {
         Self::with_memory(mtu, isn, 64 << 20)
     }
 
-    /// As `new`, with so many bytes for messages.
+    /// As `new`, with `bytes` of memory for messages.
     pub fn with_memory(mtu: u16, isn: u16, bytes: usize) -> Result<Host> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let sockets = [socket()?, socket()?, socket()?];
@@ -90,12 +90,12 @@ impl Host {
         })
     }
 
-    /// Has the network be bad, either way. PINGs are spared.
+    /// Sets faults for both directions. PINGs are not affected.
     pub fn set_faults(&mut self, rates: Rates, seed: u64) {
         self.set_faults_of_each(rates, rates, seed);
     }
 
-    /// As `set_faults`, with other rates for what is sent than for what comes.
+    /// As `set_faults`, with separate rates for sent and received datagrams.
     pub fn set_faults_of_each(&mut self, out: Rates, into: Rates, seed: u64) {
         self.out = Faults::new(out, seed);
         self.into = Faults::new(into, seed.wrapping_add(1));
@@ -109,24 +109,24 @@ impl Host {
     /// A window with these bytes.
     pub fn window(&mut self, bytes: &[u8]) -> Window {
         let window = self.arena.alloc(bytes.len().max(1), 64).expect("room in the arena");
-        window.write(0, bytes).expect("it was made so long");
-        window.slice(0, bytes.len()).expect("it was made so long")
+        window.write(0, bytes).expect("the window is long enough");
+        window.slice(0, bytes.len()).expect("the window is long enough")
     }
 
-    /// Receives what is there and sends what is to be sent; whether there was any of it.
+    /// Receives and sends datagrams. Returns whether there were any.
     pub fn turn(&mut self) -> bool {
         let received = self.receive();
         self.transmit() || received
     }
 
-    /// As `turn`, and gives the processor away if there was nothing to do.
+    /// As `turn`, but yields the processor if there was no work.
     pub fn turn_or_yield(&mut self) {
         if !self.turn() {
             std::thread::yield_now();
         }
     }
 
-    /// Takes turns until `done`, or until so much time has passed; whether it is done.
+    /// Takes turns until `done`, or for `most`. Returns whether `done` became true.
     pub fn run(&mut self, most: Duration, mut done: impl FnMut(&mut Host) -> bool) -> bool {
         let end = Clock::now() + most;
         loop {
@@ -148,7 +148,7 @@ impl Host {
                     Ok((length, SocketAddr::V4(from))) => (length, from),
                     Ok(_) => continue,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // An ICMP error about what was sent before: somebody has gone.
+                    // An ICMP error for an earlier datagram: its peer is gone.
                     Err(_) => continue,
                 };
                 let (length, from) = from;
@@ -182,14 +182,14 @@ impl Host {
             self.buffer[..length].copy_from_slice(packet.header());
             for window in packet.payload() {
                 let into = &mut self.buffer[length..length + window.len()];
-                window.read(0, into).expect("it is as long");
+                window.read(0, into).expect("the lengths are equal");
                 length += window.len();
             }
             self.sent += 1;
             let bytes = &self.buffer[..length];
             let send =
                 |sockets: &[UdpSocket; 3], channel: usize, to: SocketAddrV4, bytes: &[u8]| {
-                    // What the kernel does not take is lost, as on any network.
+                    // A datagram that the kernel refuses is lost, as on any network.
                     let _ = sockets[channel].send_to(bytes, to);
                 };
             if channel == 2 || !self.out.any() {
@@ -209,7 +209,7 @@ fn socket() -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no UDP socket")?;
     socket.set_nonblocking(true)?;
     socket.set_ttl(8)?;
-    // Beyond the system's limit only as root; with less, bursts lose some, which is what is made up for.
+    // Beyond the system's limit only as root. With smaller buffers, bursts lose datagrams, which are retransmitted.
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
     }

@@ -1,6 +1,6 @@
-//! The usNIC engine over ordinary UDP sockets ([`host`]), the stock BTL of Open MPI as a peer ([`stock`]), and what
-//! the two say to each other ([`session`]); the image in QEMU, and peers at the other end of its wire ([`wire`]), or
-//! on a network of their own ([`namespace`]); a rank of ours in a job of the stock MPI ([`mpi`]).
+//! The usNIC engine over ordinary UDP sockets ([`host`]), the stock BTL of Open MPI as its peer ([`stock`]), and
+//! sessions between the two ([`session`]); the image in QEMU, with peers at the other end of its wire ([`wire`]) or in
+//! a network namespace ([`namespace`]); the engine as a rank in a job of the stock MPI ([`mpi`]).
 
 pub mod faults;
 mod frames;

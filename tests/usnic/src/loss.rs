@@ -1,5 +1,4 @@
-//! How fast messages get to a stock receiver that loses some of what arrives: from the engine, and from a stock
-//! sender in its place.
+//! Rate of messages to a stock receiver with packet loss: from the engine, and from a stock sender.
 
 use std::time::{Duration, Instant};
 
@@ -9,24 +8,24 @@ use crate::host::Host;
 use crate::session::Session;
 use crate::stock::{self, Stock};
 
-/// What is sent.
+/// The sent messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// So many messages.
+    /// Number of messages.
     pub count: u32,
     /// Bytes of each.
     pub length: usize,
-    /// Each when the last was acknowledged; else all as fast as they are taken.
+    /// Sends each message after the last one is acknowledged; otherwise all as fast as possible.
     pub each: bool,
 }
 
-/// Thousandths of the datagrams that get lost on the way to the receiver, and by which seed.
+/// Thousandths of the datagrams to the receiver that are lost, and the seed.
 pub type Loss = (u32, u64);
 
-/// How long anything of it may take.
+/// Time limit of each step.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Messages a second from the engine.
+/// Messages per second from the engine.
 pub fn ours(load: Load, loss: Loss) -> Result<f64> {
     let mut host = Host::new(1500, 1)?;
     let mut session = Session::start(&mut host, &stock::Options { loss, ..Default::default() })?;
@@ -35,7 +34,7 @@ pub fn ours(load: Load, loss: Loss) -> Result<f64> {
     Ok(rate)
 }
 
-/// A first message, so that PINGs are over and round trips are known, as with any peer that is not new.
+/// Sends a first message, after which PINGs are answered and round trips are measured, as with an established peer.
 pub fn begin(session: &mut Session, host: &mut Host) -> Result<()> {
     session.send(host, 8)?;
     session.drain(host)?;
@@ -44,7 +43,7 @@ pub fn begin(session: &mut Session, host: &mut Host) -> Result<()> {
     })
 }
 
-/// Messages a second over a session, and what the engine counted then.
+/// Messages per second over a session, and the engine's counters at the end.
 pub fn run(session: &mut Session, host: &mut Host, load: Load) -> Result<(f64, usnic::Counters)> {
     let before = session.sent;
     let start = Instant::now();
@@ -58,11 +57,11 @@ pub fn run(session: &mut Session, host: &mut Host, load: Load) -> Result<(f64, u
     let seconds = start.elapsed().as_secs_f64();
     let line = session.order(host, &format!("recv {} 20", before + load.count))?;
     ensure!(line.starts_with(&format!("received {} bad 0", before + load.count)), "{line}");
-    let counters = *host.engine.counters(session.endpoint).context("there is an endpoint")?;
+    let counters = *host.engine.counters(session.endpoint).context("the endpoint is gone")?;
     Ok((f64::from(load.count) / seconds, counters))
 }
 
-/// Messages a second from a stock sender to the same receiver.
+/// Messages per second from a stock sender to the same receiver.
 pub fn stock(load: Load, loss: Loss) -> Result<f64> {
     let mut receiver = Stock::start(&stock::Options { rank: 1, loss, ..Default::default() })?;
     let mut sender = Stock::start(&stock::Options { rank: 2, ..Default::default() })?;
@@ -73,7 +72,7 @@ pub fn stock(load: Load, loss: Loss) -> Result<f64> {
     }
     sender.tell("each 1 8")?;
     sender.wait("each", PATIENCE, nap)?;
-    // Both PINGs are answered.
+    // Time for the answers to both PINGs.
     sender.tell("run 1")?;
     sender.wait("ran", PATIENCE, nap)?;
     let start = Instant::now();
@@ -83,10 +82,10 @@ pub fn stock(load: Load, loss: Loss) -> Result<f64> {
     let elapsed = start.elapsed();
     // `... SECONDS s ...`
     let words: Vec<&str> = line.split(' ').collect();
-    let at = words.iter().position(|&word| word == "s").context("a time in btlpeer's line")?;
-    let seconds: f64 = words.get(at - 1).context("a time in btlpeer's line")?.parse()?;
+    let at = words.iter().position(|&word| word == "s").context("btlpeer's line has no time")?;
+    let seconds: f64 = words.get(at - 1).context("btlpeer's line has no time")?.parse()?;
     if seconds <= 0.0 || seconds > elapsed.as_secs_f64() {
-        bail!("btlpeer's time cannot be: {line}");
+        bail!("btlpeer's time is impossible: {line}");
     }
     receiver.tell(&format!("recv {} 20", count + 1))?;
     let line = receiver.wait("received", PATIENCE, nap)?;

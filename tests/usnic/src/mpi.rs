@@ -1,5 +1,5 @@
-//! A job of the stock Open MPI of which one rank is ours: `mpirun` starts a courier in its place, which speaks PMIx for
-//! it and carries modexes to and fro over a socket.
+//! A job of the stock Open MPI in which the engine is a rank. `mpirun` starts a courier in place of the rank, which
+//! speaks PMIx, and exchanges modexes over a socket.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,12 +16,12 @@ use usnic::wire::modex::Modex;
 
 use crate::stock::{built, components, modexes};
 
-/// How long a step of the job's start and end may take.
+/// Time limit of each step at start and end of the job.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long it may take to end when it is told to.
+/// Time limit of `mpirun` to end after SIGTERM.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A name of a rank: job << 32 + rank.
+/// Name of a rank: job << 32 + rank.
 pub type Sender = u64;
 
 /// The job.
@@ -29,25 +29,25 @@ pub struct Job {
     mpirun: Child,
     courier: UnixStream,
     lines: Receiver<String>,
-    said: Option<JoinHandle<String>>,
+    output: Option<JoinHandle<String>>,
     complaints: Option<JoinHandle<String>>,
     _directory: TempDir,
-    /// Who we are in it.
+    /// The engine's name in the job.
     pub name: Sender,
-    /// The other ranks, each as often as it has interfaces.
+    /// The other ranks, with one entry for each interface.
     pub peers: Vec<(Modex, Sender)>,
 }
 
 impl Job {
-    /// Starts `mpiecho` with these words as rank 0, over an interface with this MTU, or over several; we are rank 1, with
-    /// these modexes. Its MPI_Init returns when [`Job::ready`] was said.
+    /// Starts `mpiecho` with these words as rank 0, over one interface with this MTU or several. The engine is rank 1,
+    /// with the modexes `ours`. MPI_Init of rank 0 returns after [`Job::ready`].
     pub fn start(ours: &[Modex], interface: &str, mtu: u16, words: &[&str]) -> Result<Job> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("courier");
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
         let mut mpirun = mpirun(interface, mtu, words, &path)?;
-        let said = Some(gather(mpirun.stdout.take()));
+        let output = Some(gather(mpirun.stdout.take()));
         let complaints = Some(gather(mpirun.stderr.take()));
         let accepted = accept(&listener, &mut mpirun);
         let courier = match accepted {
@@ -70,11 +70,11 @@ impl Job {
         });
         let (name, peers) = (0, Vec::new());
         let mut job =
-            Job { mpirun, courier, lines, said, complaints, _directory: directory, name, peers };
+            Job { mpirun, courier, lines, output, complaints, _directory: directory, name, peers };
         let ours: String = ours.iter().map(Modex::to_string).collect();
         writeln!(job.courier, "modex {ours}")?;
         loop {
-            let line = job.lines.recv_timeout(PATIENCE).context("the courier says nothing")?;
+            let line = job.lines.recv_timeout(PATIENCE).context("the courier prints nothing")?;
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["name", number, rank] => job.name = sender(number, rank)?,
@@ -83,33 +83,33 @@ impl Job {
                     job.peers.extend(modexes(records)?.into_iter().map(|modex| (modex, name)));
                 }
                 ["go"] => break,
-                _ => bail!("the courier says {line:?}"),
+                _ => bail!("the courier printed {line:?}"),
             }
         }
         Ok(job)
     }
 
-    /// Lets the others begin: we know them.
+    /// Lets the other ranks begin, after the engine has added them.
     pub fn ready(&mut self) -> Result<()> {
-        writeln!(self.courier, "ready").context("the courier has gone")
+        writeln!(self.courier, "ready").context("the courier has ended")
     }
 
-    /// Whether the others are in MPI_Finalize; an error if the job has ended before.
+    /// Whether the other ranks are in MPI_Finalize. An error if the job has ended before.
     pub fn is_over(&mut self) -> Result<bool> {
         match self.lines.try_recv() {
             Ok(line) if line == "quit" => Ok(true),
-            Ok(line) => bail!("the courier says {line:?}"),
+            Ok(line) => bail!("the courier printed {line:?}"),
             Err(TryRecvError::Empty) => {
                 if let Some(status) = self.mpirun.try_wait()? {
                     bail!("mpirun has ended with {status}: {}", self.text());
                 }
                 Ok(false)
             }
-            Err(TryRecvError::Disconnected) => bail!("the courier has gone: {}", self.text()),
+            Err(TryRecvError::Disconnected) => bail!("the courier has ended: {}", self.text()),
         }
     }
 
-    /// Waits for the end of the job; what it has said.
+    /// Waits for the end of the job, and returns its output.
     pub fn finish(mut self) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -123,13 +123,13 @@ impl Job {
         }
     }
 
-    /// Ends it; what it has said.
+    /// Ends the job, and returns its output.
     fn text(&mut self) -> String {
         end(&mut self.mpirun);
         let joined = |thread: &mut Option<JoinHandle<String>>| {
             thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
         };
-        joined(&mut self.said) + &joined(&mut self.complaints)
+        joined(&mut self.output) + &joined(&mut self.complaints)
     }
 }
 
@@ -143,7 +143,7 @@ fn sender(job: &str, rank: &str) -> Result<Sender> {
     Ok(job.parse::<u64>()? << 32 | rank.parse::<u64>()?)
 }
 
-/// `mpirun` on a node of its own, that is, under a host name of its own.
+/// Starts `mpirun` on a separate node, that is, under a separate host name.
 fn mpirun(interface: &str, mtu: u16, words: &[&str], courier: &Path) -> Result<Child> {
     let directory = built()?;
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -183,7 +183,7 @@ fn gather(from: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut text = Vec::new();
         if let Some(mut from) = from {
-            // What was read before an error is told.
+            // On an error, returns the text before it.
             let _ = from.read_to_end(&mut text);
         }
         String::from_utf8_lossy(&text).into_owned()
@@ -199,25 +199,25 @@ fn accept(listener: &UnixListener, mpirun: &mut Child) -> Result<UnixStream> {
             Err(error) => return Err(error.into()),
         }
         if let Some(status) = mpirun.try_wait()? {
-            bail!("mpirun has ended with {status} before it had a courier");
+            bail!("mpirun has ended with {status} before it started a courier");
         }
         ensure!(Instant::now() < deadline, "mpirun has started no courier");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Ends a job: `mpirun` ends its ranks if it is asked to end itself.
+/// Ends a job: on SIGTERM `mpirun` ends its ranks.
 fn end(mpirun: &mut Child) {
     let deadline = Instant::now() + FAREWELL;
     if matches!(mpirun.try_wait(), Ok(None))
         && let Some(pid) = Pid::from_raw(mpirun.id() as i32)
     {
-        // It may have ended just now.
+        // Fails if it has just ended.
         let _ = kill_process(pid, Signal::TERM);
         while matches!(mpirun.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Both fail only when it is gone, which is what is wanted.
+        // Both fail only if the process has ended already.
         let _ = mpirun.kill();
         let _ = mpirun.wait();
     }

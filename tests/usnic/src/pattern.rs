@@ -1,11 +1,11 @@
-//! What messages and PUTs are made of, as `btlpeer` makes and checks them.
+//! Patterns of messages and PUTs, as in `btlpeer`.
 
-/// Byte `i` of what `seed` makes.
+/// Byte `i` of the pattern of `seed`.
 fn byte(seed: u32, i: usize) -> u8 {
     (seed.wrapping_mul(31) as usize).wrapping_add(i * 7).wrapping_add(i >> 8) as u8
 }
 
-/// Message number `number`, of `length` bytes: both little-endian in the first eight, as far as these reach.
+/// Message `number` of `length` bytes. The first eight bytes are number and length, little-endian, as far as they fit.
 pub fn message(number: u32, length: usize) -> Vec<u8> {
     let mut bytes = put(number, length);
     let head = [number.to_le_bytes(), (length as u32).to_le_bytes()].concat();
@@ -14,7 +14,7 @@ pub fn message(number: u32, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether a message is as it should be: its number, as far as that is in it.
+/// Checks a message, and returns the part of its number that it contains.
 pub fn check(message: &[u8]) -> Option<u32> {
     let mut head = [0; 4];
     let known = message.len().min(head.len());
@@ -23,7 +23,7 @@ pub fn check(message: &[u8]) -> Option<u32> {
     (self::message(number, message.len()) == message).then_some(number)
 }
 
-/// What is PUT.
+/// The pattern of a PUT.
 pub fn put(seed: u32, length: usize) -> Vec<u8> {
     (0..length).map(|i| byte(seed, i)).collect()
 }

@@ -1,14 +1,14 @@
-//! Captures for tshark, which loads our dissector.
+//! Captures for tshark with this project's dissector.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Link type of IPv4 without anything in front.
+/// Link type of bare IPv4.
 const RAW: u32 = 101;
 
-/// A capture of UDP datagrams: from and to which port, and what they carry.
+/// A capture of UDP datagrams: source port, destination port, payload.
 pub fn capture(datagrams: &[(u16, u16, Vec<u8>)]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, RAW] {
@@ -30,7 +30,7 @@ pub fn capture(datagrams: &[(u16, u16, Vec<u8>)]) -> Vec<u8> {
     file
 }
 
-/// What tshark says of these fields of usNIC, at these UDP ports and in this layout: a line for each packet.
+/// tshark's values of these fields, with these UDP ports and this layout: a line for each packet.
 pub fn tshark(file: &Path, ports: &str, layout: &str, fields: &[&str]) -> Result<Vec<Vec<String>>> {
     let dissector =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../net/usnic/wireshark/usnic.lua");
@@ -44,8 +44,8 @@ pub fn tshark(file: &Path, ports: &str, layout: &str, fields: &[&str]) -> Result
         .args(fields)
         .output()
         .context("tshark could not be started")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success() && !said.contains("Lua:"), "tshark: {said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !errors.contains("Lua:"), "tshark: {errors}");
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().map(|line| line.split('|').map(String::from).collect()).collect())
 }

@@ -1,4 +1,4 @@
-//! An endpoint of ours and its stock peer.
+//! An endpoint of the engine with its stock peer.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use crate::host::Host;
 use crate::stock::Stock;
 use crate::{pattern, stock};
 
-/// Who we are: rank 0 of job 1.
+/// The engine's sender name: rank 0 of job 1.
 pub const SENDER: u64 = 1 << 32;
 /// The tag for which `btlpeer` has a handler.
 pub const TAG: u8 = 0x41;
-/// How long anything may take.
+/// Time limit of each step.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// An endpoint of ours, and the peer at the other end.
+/// An endpoint of the engine, and its peer.
 pub struct Session {
     /// The peer.
     pub stock: Stock,
-    /// Its endpoint.
+    /// The engine's endpoint.
     pub endpoint: EndpointId,
-    /// Messages sent, and those that came: their numbers and lengths.
+    /// Number of sent messages.
     pub sent: u32,
-    /// See `sent`.
+    /// Numbers and lengths of received messages.
     pub came: Vec<(u32, usize)>,
-    /// Messages that were not as they should be.
+    /// Number of wrong messages.
     pub bad: usize,
 }
 
-/// What an order's answer begins with.
+/// First word of the answer to a command.
 fn answer(order: &str) -> &str {
     match order.split(' ').next().unwrap_or_default() {
         "post" => "posted",
@@ -44,12 +44,12 @@ fn answer(order: &str) -> &str {
 }
 
 impl Session {
-    /// Starts a peer, and has both know each other.
+    /// Starts a peer, and connects both.
     pub fn start(host: &mut Host, options: &stock::Options) -> Result<Session> {
         Self::start_with(host, options, |_| ())
     }
 
-    /// As `start`, with an endpoint of another configuration.
+    /// As `start`, with a changed configuration of the endpoint.
     pub fn start_with(
         host: &mut Host,
         options: &stock::Options,
@@ -62,18 +62,18 @@ impl Session {
         let now = host.now();
         let endpoint = host.engine.add_endpoint(&config, now)?;
         let mut session = Session { stock, endpoint, sent: 0, came: Vec::new(), bad: 0 };
-        let ours = host.engine.modex(0).expect("there is an interface");
+        let ours = host.engine.modex(0).expect("the engine has an interface");
         session.order(host, &format!("peer {ours} 1 0"))?;
         Ok(session)
     }
 
-    /// Gives an order, and plays our side until it is answered.
+    /// Sends a command, and runs the engine until the peer answers.
     pub fn order(&mut self, host: &mut Host, order: &str) -> Result<String> {
         self.stock.tell(order)?;
         self.answer(host, answer(order))
     }
 
-    /// Plays our side until the peer says something.
+    /// Runs the engine until the peer prints a line with this start.
     pub fn answer(&mut self, host: &mut Host, start: &str) -> Result<String> {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -82,7 +82,7 @@ impl Session {
             }
             ensure!(
                 std::time::Instant::now() < end,
-                "btlpeer has not said {start:?}; ours: {:?} {:?} {:?}",
+                "btlpeer has not printed {start:?}; engine: {:?} {:?} {:?}",
                 host.engine.state(self.endpoint),
                 host.engine.backlog(self.endpoint),
                 host.engine.counters(self.endpoint)
@@ -92,11 +92,11 @@ impl Session {
         }
     }
 
-    /// Takes what has come.
+    /// Takes received messages.
     pub fn collect(&mut self, host: &mut Host) -> Result<()> {
         while let Some(message) = host.engine.take_message(self.endpoint) {
             let mut bytes = vec![0; message.bytes.len()];
-            message.bytes.read(0, &mut bytes).expect("it is as long");
+            message.bytes.read(0, &mut bytes).expect("the lengths are equal");
             host.engine.release(message);
             match pattern::check(&bytes) {
                 Some(number) => self.came.push((number, bytes.len())),
@@ -120,7 +120,7 @@ impl Session {
         while !done(self, host) {
             ensure!(
                 std::time::Instant::now() < end,
-                "waited in vain: {what}; came {}, bad {}, {:?}",
+                "timeout: {what}; received {}, bad {}, {:?}",
                 self.came.len(),
                 self.bad,
                 host.engine.counters(self.endpoint)
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Takes turns until everything was acknowledged.
+    /// Takes turns until everything is acknowledged.
     pub fn drain(&mut self, host: &mut Host) -> Result<()> {
         self.run(host, "an acknowledgement of everything", |session, host| {
             host.engine.backlog(session.endpoint) == Some((0, 0))

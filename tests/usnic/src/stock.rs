@@ -1,4 +1,4 @@
-//! `btlpeer`: the BTL of Debian's Open MPI alone, as a process that takes orders on its standard input.
+//! `btlpeer`: the BTL of Debian's Open MPI without MPI, as a process that takes commands on its standard input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use usnic::wire::modex::Modex;
 
-/// How a peer is started.
+/// Options of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Its rank in job 1.
     pub rank: u32,
     /// Longest IPv4 packet.
     pub mtu: u16,
-    /// First sequence number; else one of its own choice.
+    /// First sequence number; None lets the peer choose.
     pub isn: Option<u16>,
-    /// Bytes that it sends as one fragment; else 150 KiB.
+    /// Most bytes of a fragment; None for 150 KiB.
     pub eager_limit: Option<usize>,
-    /// Which interface it uses, or several with commas between.
+    /// Its interface, or several separated by commas.
     pub interface: &'static str,
-    /// Thousandths of the datagrams that arrive there which are lost, and by which seed.
+    /// Thousandths of received datagrams that are lost, and the seed.
     pub loss: (u32, u64),
-    /// How long it waits for an ACK, if that is not to be 5 ms.
+    /// Its retransmission timeout; None for 5 ms.
     pub retransmit: Option<Duration>,
 }
 
@@ -44,22 +44,22 @@ impl Default for Options {
     }
 }
 
-/// A process of it. It is killed when this is dropped.
+/// A process of `btlpeer`, which is killed on drop.
 pub struct Stock {
     process: Child,
     orders: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// Its socket of the connectivity checker is in there.
+    /// Directory of its connectivity checker's socket.
     _directory: TempDir,
-    /// How its interface is described, the first of several.
+    /// Modex of its first interface.
     pub modex: Modex,
-    /// All of them.
+    /// Modexes of all interfaces.
     pub modexes: Vec<Modex>,
-    /// Who it says it is.
+    /// Its sender name.
     pub sender: u64,
 }
 
-/// What it is built from.
+/// Its source files.
 const SOURCES: [&str; 8] = [
     "btlpeer.c",
     "provider.c",
@@ -71,7 +71,7 @@ const SOURCES: [&str; 8] = [
     "mpiecho.c",
 ];
 
-/// Builds the peer if that was not done, or its sources have changed: where it is.
+/// Builds the peer if it is missing or its sources have changed. Returns its directory.
 pub(crate) fn built() -> Result<PathBuf> {
     static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -97,19 +97,19 @@ pub(crate) fn built() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Reads a modex of several interfaces.
+/// Parses the modexes of several interfaces.
 pub fn modexes(text: &str) -> Result<Vec<Modex>> {
     let records = text.as_bytes().chunks(2 * usnic::wire::modex::LENGTH);
     records.map(|record| Ok(std::str::from_utf8(record)?.parse()?)).collect()
 }
 
-/// The names of what the stock BTL counts of packets (`btl_usnic_stats.h`), in its order.
+/// Names of the stock BTL's packet counters (`btl_usnic_stats.h`), in its order.
 pub fn statistics() -> Result<Vec<String>> {
     let directory = built()?;
     let header = "opal/mca/btl/usnic/btl_usnic_stats.h";
     let sources = std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path()));
     let found = sources.map(|source| source.join(header)).find(|file| file.is_file());
-    let text = std::fs::read_to_string(found.context("the BTL's sources are not there")?)?;
+    let text = std::fs::read_to_string(found.context("the BTL's sources are missing")?)?;
     let names = text.lines().filter_map(|line| {
         let name = line.trim().strip_prefix("uint64_t ")?.strip_suffix(';')?;
         Some(name.to_string())
@@ -121,7 +121,7 @@ pub fn statistics() -> Result<Vec<String>> {
 }
 
 impl Stock {
-    /// Starts one on 127.0.0.1.
+    /// Starts a peer on 127.0.0.1.
     pub fn start(options: &Options) -> Result<Stock> {
         let directory = built()?;
         let own = TempDir::new()?;
@@ -180,35 +180,35 @@ impl Stock {
         };
         let modex =
             stock.wait("modex", Duration::from_secs(60), || std::thread::sleep(A_MOMENT))?;
-        let text = modex.split(' ').nth(1).context("btlpeer's modex")?;
+        let text = modex.split(' ').nth(1).context("btlpeer printed no modex")?;
         stock.modexes = modexes(text)?;
         stock.modex = *stock.modexes.first().context("btlpeer has no interface")?;
         Ok(stock)
     }
 
-    /// Gives an order.
+    /// Sends a command.
     pub fn tell(&mut self, order: &str) -> Result<()> {
-        let orders = self.orders.as_mut().context("btlpeer takes no orders any more")?;
+        let orders = self.orders.as_mut().context("btlpeer's standard input is closed")?;
         let written = writeln!(orders, "{order}").and_then(|()| orders.flush());
-        written.context("the stock peer has died: of something that we sent")
+        written.context("the stock peer has died, because of a packet that we sent")
     }
 
-    /// The next line that begins with a word, if it is there.
+    /// The next line that begins with `start`, if the peer has printed it.
     pub fn try_answer(&mut self, start: &str) -> Result<Option<String>> {
         loop {
             match self.answers.try_recv() {
-                Ok(line) if line.starts_with("error") => bail!("btlpeer says: {line}"),
+                Ok(line) if line.starts_with("error") => bail!("btlpeer printed: {line}"),
                 Ok(line) if line.starts_with(start) => return Ok(Some(line)),
                 Ok(_) => (),
                 Err(TryRecvError::Empty) => return Ok(None),
                 Err(TryRecvError::Disconnected) => {
-                    bail!("the stock peer has died: of something that we sent")
+                    bail!("the stock peer has died, because of a packet that we sent")
                 }
             }
         }
     }
 
-    /// Waits for a line, and does something meanwhile.
+    /// Waits for a line, and calls a function meanwhile.
     pub fn wait(
         &mut self,
         start: &str,
@@ -220,12 +220,12 @@ impl Stock {
             if let Some(line) = self.try_answer(start)? {
                 return Ok(line);
             }
-            ensure!(Instant::now() < end, "btlpeer has not said {start:?} within {most:?}");
+            ensure!(Instant::now() < end, "btlpeer has not printed {start:?} within {most:?}");
             meanwhile();
         }
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process.wait()?;
@@ -235,18 +235,18 @@ impl Stock {
 
 const A_MOMENT: Duration = Duration::from_millis(2);
 
-/// Where Debian's Open MPI has its components.
+/// Directory of the components of Debian's Open MPI.
 pub(crate) fn components() -> Result<PathBuf> {
     let machine = Command::new("gcc").arg("-dumpmachine").output()?;
     let machine = String::from_utf8(machine.stdout)?;
     let directory = Path::new("/usr/lib").join(machine.trim()).join("openmpi/lib/openmpi3");
-    ensure!(directory.is_dir(), "{} is not there: openmpi-bin is missing", directory.display());
+    ensure!(directory.is_dir(), "{} does not exist: openmpi-bin is missing", directory.display());
     Ok(directory)
 }
 
 impl Drop for Stock {
     fn drop(&mut self) {
-        // Both fail only when the process is gone already, which is what is wanted.
+        // Both fail only if the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,10 +1,10 @@
-//! The wire between an appliance in QEMU and stock peers of this machine: frames on one side, UDP sockets of the
+//! The wire between an appliance in QEMU and stock peers on this machine: frames on one side, UDP sockets of the
 //! loopback interface on the other.
 //!
-//! Each peer has an address on the appliance's network. What a peer sends to the appliance arrives at sockets of
-//! ours, one for each of the appliance's ports, and becomes a frame; what the appliance sends is sent from these
-//! sockets. Addresses are translated as by a NAT, in the PINGs of the connectivity checker too, which name them.
-//! Every frame of the appliance's is looked at: lengths, and checksums, of which none may be left out.
+//! Each peer has an address on the appliance's network. A peer's datagrams to the appliance arrive at sockets of the
+//! wire, one for each of the appliance's ports, and become frames. The appliance's datagrams are sent from these
+//! sockets. Addresses are translated like in a NAT, including those in the PINGs of the connectivity checker. The wire
+//! checks the lengths and all checksums of every frame from the appliance.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -28,37 +28,37 @@ use usnic::wire::modex::Modex;
 use crate::faults::{Faults, Rates};
 use crate::frames::{OUR_MAC, Parsed, arp_frame, question, translate, udp_frame};
 
-/// The appliance's address, and its UDP ports: priority, data, and of the connectivity checker.
+/// The appliance's address.
 pub const APPLIANCE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-/// See [`APPLIANCE`].
+/// The appliance's UDP ports: priority, data, connectivity checker.
 pub const PORTS: [u16; 3] = [7002, 7001, 7003];
 const LARGEST: usize = 65_536;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Frames that wait for QEMU before sockets are read no further.
+/// Most frames that wait for QEMU. Then sockets are not read.
 const QUEUE: usize = 256;
-/// Datagrams of a channel in a turn.
+/// Most datagrams of a channel in a turn.
 const SHARE: usize = QUEUE / 4;
-/// Bytes that sockets keep: the window of a peer, not many copies of it.
+/// Size of socket buffers: the window of a peer, without many copies of it.
 const BUFFER: usize = 8 << 20;
 
-/// What is known of the wire, and how it behaves.
+/// State of the wire that its owner and its thread share.
 #[derive(Default)]
 struct Shared {
     /// UDP ports of peers on the loopback interface, and the addresses that they have on the wire.
     peers: Vec<(u16, Ipv4Addr)>,
-    /// Faults of either direction that were ordered: of the network, and the seed.
-    ordered: Option<(Rates, u64)>,
-    /// Frames that go to the appliance as they are.
+    /// New faults for both directions, and the seed.
+    new_faults: Option<(Rates, u64)>,
+    /// Frames to send to the appliance unchanged.
     raw: Vec<Vec<u8>>,
-    /// What was wrong with frames of the appliance's.
+    /// Errors in frames of the appliance.
     wrong: Vec<String>,
-    /// Datagrams that came from the appliance, and that went to it.
+    /// Datagrams from the appliance, and to it.
     counts: [u64; 2],
     damaged: [u64; 2],
 }
 
-/// The wire. It ends when this is dropped.
+/// The wire. Its thread ends on drop.
 pub struct Wire {
     shared: Arc<Mutex<Shared>>,
     ends: Arc<AtomicBool>,
@@ -84,7 +84,7 @@ impl Wire {
             frames,
             appliance: directory.path().join("appliance"),
             appliance_mac: None,
-            asked: Instant::now() - Duration::from_secs(1),
+            requested: Instant::now() - Duration::from_secs(1),
             sockets,
             ports,
             shared: shared.clone(),
@@ -105,17 +105,17 @@ impl Wire {
         Nic::Dgram { ours: directory.join("appliance"), peer: directory.join("peer") }
     }
 
-    /// A peer on the loopback interface gets an address on the wire; its modex, as the appliance has to know it.
+    /// Gives a peer on the loopback interface an address on the wire. Returns its modex for the appliance.
     pub fn join(&self, peer: &Modex, address: Ipv4Addr) -> Modex {
         let ports = [peer.priority_port, peer.data_port, peer.ping_port];
         self.with(|shared| {
-            shared.peers.retain(|(port, known)| *known != address && !ports.contains(port));
+            shared.peers.retain(|(port, used)| *used != address && !ports.contains(port));
             shared.peers.extend(ports.map(|port| (port, address)));
         });
         Modex { address, netmask: Ipv4Addr::new(255, 255, 255, 0), ..*peer }
     }
 
-    /// The appliance's modex, as peers on the loopback interface have to know it.
+    /// The appliance's modex for peers on the loopback interface.
     pub fn translated(&self, appliance: &Modex) -> Modex {
         let [priority_port, data_port, ping_port] = self.ports;
         let address = Ipv4Addr::LOCALHOST;
@@ -129,12 +129,12 @@ impl Wire {
         }
     }
 
-    /// Has the network be bad, either way. PINGs are spared.
+    /// Sets faults for both directions. PINGs are not affected.
     pub fn set_faults(&self, rates: Rates, seed: u64) {
-        self.with(|shared| shared.ordered = Some((rates, seed)));
+        self.with(|shared| shared.new_faults = Some((rates, seed)));
     }
 
-    /// Sends the appliance a datagram from anybody.
+    /// Sends the appliance a datagram from any address.
     pub fn send(&self, from: SocketAddrV4, to_port: u16, payload: &[u8]) {
         let frame = udp_frame(
             EthernetAddress::BROADCAST,
@@ -145,15 +145,15 @@ impl Wire {
         self.with(|shared| shared.raw.push(frame));
     }
 
-    /// Datagrams that came from the appliance, and that went to it. An error if one was not as it should be.
+    /// Numbers of datagrams from the appliance, and to it. An error if a frame of the appliance was wrong.
     pub fn counts(&self) -> Result<[u64; 2]> {
         self.with(|shared| {
-            ensure!(shared.wrong.is_empty(), "frames of the appliance's: {:?}", shared.wrong);
+            ensure!(shared.wrong.is_empty(), "wrong frames of the appliance: {:?}", shared.wrong);
             Ok(shared.counts)
         })
     }
 
-    /// Datagrams that were damaged on their way from the appliance, and to it.
+    /// Numbers of damaged datagrams from the appliance, and to it.
     pub fn damaged(&self) -> [u64; 2] {
         self.with(|shared| shared.damaged)
     }
@@ -167,25 +167,26 @@ impl Drop for Wire {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What it panicked of was printed.
+            // A panic of the thread was printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Relay {
     frames: UnixDatagram,
     appliance: PathBuf,
     appliance_mac: Option<EthernetAddress>,
-    /// When it was last asked for.
-    asked: Instant,
+    /// Time of the last ARP request for the appliance.
+    requested: Instant,
     sockets: [UdpSocket; 3],
     ports: [u16; 3],
     shared: Arc<Mutex<Shared>>,
     queue: VecDeque<Vec<u8>>,
-    /// Towards the appliance, and from it: socket, where to, and the bytes.
+    /// Faults of frames to the appliance.
     into: Faults<Vec<u8>>,
+    /// Faults of datagrams from the appliance: index of the socket, destination, bytes.
     out: Faults<(usize, SocketAddrV4, Vec<u8>)>,
 }
 
@@ -193,7 +194,7 @@ impl Relay {
     fn run(mut self, ends: &AtomicBool) {
         let mut buffer = vec![0; LARGEST];
         while !ends.load(Ordering::Relaxed) {
-            self.heed();
+            self.apply_orders();
             while let Ok(length) = self.frames.recv(&mut buffer) {
                 if let Err(why) = self.take_from_appliance(&buffer[..length]) {
                     let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,8 +203,7 @@ impl Relay {
                     }
                 }
             }
-            // Each channel has its share, whatever comes on the others: a peer that floods its data is still asked, and
-            // answers.
+            // Each channel has a share: even a peer that floods its data channel gets PINGs, and can answer.
             for channel in [2, 0, 1] {
                 for _ in 0..SHARE {
                     if self.queue.len() >= QUEUE {
@@ -215,7 +215,7 @@ impl Relay {
                         }
                         Ok(_) => {}
                         Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                        // An ICMP error about what was sent before: somebody has gone.
+                        // An ICMP error for an earlier datagram: its peer is gone.
                         Err(_) => {}
                     }
                 }
@@ -225,10 +225,10 @@ impl Relay {
         }
     }
 
-    /// Does what was ordered.
-    fn heed(&mut self) {
+    /// Applies new faults, and queues raw frames.
+    fn apply_orders(&mut self) {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((rates, seed)) = shared.ordered.take() {
+        if let Some((rates, seed)) = shared.new_faults.take() {
             self.into = Faults::new(rates, seed);
             self.out = Faults::new(rates, seed.wrapping_add(1));
         }
@@ -249,11 +249,11 @@ impl Relay {
         let _ = poll(&mut all, Some(&most));
     }
 
-    /// Sends what waits, as far as QEMU takes it.
+    /// Sends queued frames until QEMU's socket is full.
     fn flush(&mut self) {
         let Some(mac) = self.appliance_mac else {
-            if !self.queue.is_empty() && self.asked.elapsed() > Duration::from_millis(100) {
-                self.asked = Instant::now();
+            if !self.queue.is_empty() && self.requested.elapsed() > Duration::from_millis(100) {
+                self.requested = Instant::now();
                 let _ = self.frames.send_to(&question(), &self.appliance);
             }
             return;
@@ -310,22 +310,22 @@ impl Relay {
         let Some(Parsed { channel, to, payload }) = Parsed::of(bytes)? else { return Ok(()) };
         let mut damaged = bytes.to_vec();
         let is_damaged = channel != 2 && self.out.damage(&mut damaged, 0);
-        let known = {
+        let is_known = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.counts[0] += 1;
             shared.damaged[0] += u64::from(is_damaged);
             shared.peers.contains(&(to.port(), *to.ip()))
         };
         if is_damaged {
-            // The peer's system drops it if it sees that.
+            // The peer's system must detect the damage and drop the frame.
             ensure!(
                 !Parsed::of(&damaged).is_ok_and(|it| it.is_some()),
-                "no checksum tells of a bit"
+                "no checksum detects a flipped bit"
             );
             return Ok(());
         }
-        if !known {
-            // One that has gone, and another has its address.
+        if !is_known {
+            // The peer is gone, and another one has its address.
             return Ok(());
         }
         let mut payload = payload.to_vec();
@@ -336,7 +336,7 @@ impl Relay {
         }
         let Relay { sockets, out, .. } = self;
         let send = |sockets: &[UdpSocket; 3], channel: usize, to: SocketAddrV4, bytes: &[u8]| {
-            // What the kernel does not take is lost, as on any network.
+            // A datagram that the kernel refuses is lost, as on any network.
             let _ = sockets[channel].send_to(bytes, to);
         };
         if channel == 2 || !out.any() {
@@ -353,8 +353,8 @@ impl Relay {
         let address = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.counts[1] += 1;
-            let known = shared.peers.iter().find(|(port, _)| *port == from.port());
-            known.map(|(_, address)| *address)
+            let peer = shared.peers.iter().find(|(port, _)| *port == from.port());
+            peer.map(|(_, address)| *address)
         };
         let Some(address) = address else { return };
         let mut payload = bytes.to_vec();
@@ -364,7 +364,7 @@ impl Relay {
             translate(&mut payload, from, to);
         }
         let mut frame = udp_frame(EthernetAddress::BROADCAST, from, to, &payload);
-        // What a flipped bit of the Ethernet header does is not for checksums to tell: that is the FCS's.
+        // Only the FCS would detect a flipped bit of the Ethernet header.
         if channel != 2 && self.into.damage(&mut frame, ETHERNET) {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.damaged[1] += 1;
@@ -381,7 +381,7 @@ impl Relay {
 fn socket() -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no UDP socket")?;
     socket.set_nonblocking(true)?;
-    // Beyond the system's limit only as root; with less, bursts lose some, which is what is made up for.
+    // Beyond the system's limit only as root. With smaller buffers, bursts lose datagrams, which are retransmitted.
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
     }

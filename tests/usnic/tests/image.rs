@@ -25,9 +25,9 @@ use usnic_tests::pattern;
 use usnic_tests::stock::{self, Stock};
 use usnic_tests::wire::{PORTS, Wire};
 
-/// Small and large PINGs, both ways, and by order of the console.
+/// Small and large PINGs in both directions, and by a console command.
 #[test]
-fn pings_both_ways() -> Result<()> {
+fn pings_are_answered_both_ways() -> Result<()> {
     for mtu in [1500, 9000] {
         let mut lab = Lab::start(mtu, 1)?;
         lab.vm
@@ -35,12 +35,12 @@ fn pings_both_ways() -> Result<()> {
             .contains("small PING answered")?
             .contains("large PING answered")?;
         echo(&mut lab, 0, &[(1, 100)], 0)?;
-        // The stock BTL asks when it acknowledges; it would have ended after ten seconds.
-        lab.wait("its PINGs", |lab| {
-            let told = lab.vm.run("show usnic --json")?.json()?;
-            Ok(told[0]["pings_answered"].as_u64() >= Some(2))
+        // The stock BTL sends PINGs with its first ACK, and would end after ten seconds without answers.
+        lab.wait("PINGs of the peer", |lab| {
+            let status = lab.vm.run("show usnic --json")?.json()?;
+            Ok(status[0]["pings_answered"].as_u64() >= Some(2))
         })?;
-        ensure!(lab.told("node-1")?["pings"] == "answered");
+        ensure!(lab.peer_status("node-1")?["pings"] == "answered");
         println!("MTU {mtu}: {:?} datagrams", lab.wire.counts()?);
     }
     Ok(())
@@ -72,36 +72,36 @@ fn messages_come_back() -> Result<()> {
         .into();
         let all = echo(&mut lab, 0, &sizes, 0)?;
         let all = echo(&mut lab, 0, &[(1000, 64), (200, 5000)], all)?;
-        let told = lab.told("node-1")?;
-        ensure!(told["messages"] == all && told["echoed"] == all, "{told}");
-        println!("MTU {mtu}: {:?} datagrams, {told}", lab.wire.counts()?);
+        let status = lab.peer_status("node-1")?;
+        ensure!(status["messages"] == all && status["echoed"] == all, "{status}");
+        println!("MTU {mtu}: {:?} datagrams, {status}", lab.wire.counts()?);
         let metrics = lab.vm.run("cat usnic")?;
         metrics.contains("node-1")?;
     }
     Ok(())
 }
 
-/// PUTs arrive in memory that was granted, as a CRC of it shows.
+/// PUTs arrive in granted memory, verified by CRC.
 #[test]
-fn puts_arrive_where_they_may() -> Result<()> {
+fn puts_arrive_in_granted_memory() -> Result<()> {
     let mut lab = Lab::start(1500, 1)?;
-    let told = lab.told("node-1")?;
-    ensure!(told["put_sink"] == format!("{SINK:#x}, {} bytes", 1 << 20), "{told}");
+    let status = lab.peer_status("node-1")?;
+    ensure!(status["put_sink"] == format!("{SINK:#x}, {} bytes", 1 << 20), "{status}");
     for (seed, offset, size) in [(5u32, 0u64, 9500usize), (6, 100_001, 250_000), (7, 0, 1 << 20)] {
         lab.ask(0, &format!("put {} {size} {seed}", SINK + offset), "put")?;
         let crc = crc32fast::hash(&pattern::put(seed, size));
         let looked = lab.vm.run(&format!("usnic look node-1 {offset} {size}"))?;
         looked.contains(&format!("crc32 {crc:08x} of {size} bytes"))?;
     }
-    let told = lab.told("node-1")?;
-    ensure!(told["puts_refused"] == 0 && told["puts_received"].as_u64() >= Some(3), "{told}");
+    let status = lab.peer_status("node-1")?;
+    ensure!(status["puts_refused"] == 0 && status["puts_received"].as_u64() >= Some(3), "{status}");
     println!("{:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
 
-/// What a peer has PUT is PUT to where it says.
+/// The appliance PUTs a peer's data back to addresses of the peer.
 #[test]
-fn puts_to_the_stock_peer() -> Result<()> {
+fn puts_to_the_stock_peer_arrive() -> Result<()> {
     for mtu in [1500, 9000] {
         let mut lab = Lab::start(mtu, 1)?;
         let line = lab.ask(0, &format!("window {}", 1 << 20), "window")?;
@@ -114,7 +114,7 @@ fn puts_to_the_stock_peer() -> Result<()> {
             let line = lab.ask(0, &format!("look 0 {size} {seed}"), "look")?;
             ensure!(line.contains("same"), "{line}");
         }
-        // To the middle, from the middle, in one packet; nothing around it changes.
+        // From and to the middle, in one packet. Memory around it does not change.
         lab.ask(0, &format!("put {SINK} {} 9", 1 << 20), "put")?;
         lab.vm
             .run(&format!("usnic put node-1 {:#x} 500 700", base + 5000))?
@@ -133,11 +133,11 @@ fn puts_to_the_stock_peer() -> Result<()> {
     Ok(())
 }
 
-/// So many packets each way that the numbers of both wrap. Few at a time: the stock sender sends all of those again that a
-/// slow machine has not acknowledged within 8 ms, and makes it slower. With `--full` there are a million, from a peer that
-/// waits for half a second: what is looked at are the numbers.
+/// Enough packets in each direction that the sequence numbers of both wrap. Few at a time, because the stock sender
+/// retransmits everything that a slow machine has not acknowledged within 8 ms, which makes the machine slower. With
+/// `--full` there are a million packets, from a peer with a timeout of half a second.
 #[test]
-fn numbers_wrap() -> Result<()> {
+fn sequence_numbers_wrap() -> Result<()> {
     let all = std::env::var_os("ISTHMUS_FULL").is_some();
     let (rounds, count) = if all { (1000, 1000) } else { (50, 200) };
     let retransmit = all.then_some(Duration::from_millis(500));
@@ -147,21 +147,21 @@ fn numbers_wrap() -> Result<()> {
     for _ in 0..rounds {
         echoed = echo(&mut lab, 0, &[(count, 64)], echoed)?;
     }
-    let told = lab.told("node-1")?;
+    let status = lab.peer_status("node-1")?;
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{:.0} echoes a second, {:?} datagrams; {told}",
+        "{:.0} echoes a second, {:?} datagrams; {status}",
         echoed as f64 / seconds,
         lab.wire.counts()?
     );
-    ensure!(told["messages"] == echoed && told["echoed"] == echoed, "{told}");
-    ensure!(told["num_frag_sends"].as_u64() >= Some(echoed as u64), "{told}");
+    ensure!(status["messages"] == echoed && status["echoed"] == echoed, "{status}");
+    ensure!(status["num_frag_sends"].as_u64() >= Some(echoed as u64), "{status}");
     Ok(())
 }
 
-/// Two peers at the same time: each has back what it sent, and nothing of the other's.
+/// Two peers at the same time: each receives only echoes of its own messages.
 #[test]
-fn two_peers_at_once() -> Result<()> {
+fn two_peers_work_at_once() -> Result<()> {
     let mut lab = Lab::start(1500, 2)?;
     let loads = [(500, 3000), (2000, 400)];
     for (peer, (count, size)) in lab.peers.iter_mut().zip(loads) {
@@ -176,16 +176,16 @@ fn two_peers_at_once() -> Result<()> {
         ensure!(line.starts_with(&expected), "{line}");
     }
     for (name, (count, _)) in ["node-1", "node-2"].into_iter().zip(loads) {
-        let told = lab.told(name)?;
-        ensure!(told["messages"] == count && told["echoed"] == count, "{told}");
+        let status = lab.peer_status(name)?;
+        ensure!(status["messages"] == count && status["echoed"] == count, "{status}");
     }
     println!("{:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
 
-/// Datagrams that are lost, come twice, late, or damaged, either way: every message comes back, once and whole.
+/// Lost, duplicated, late or damaged datagrams in both directions: every message comes back exactly once, and correct.
 #[test]
-fn a_bad_network() -> Result<()> {
+fn messages_survive_a_bad_network() -> Result<()> {
     let mut lab = Lab::start(1500, 1)?;
     let mut all = 0;
     let rates = |loss, twice, late, damaged| Rates { loss, twice, late, damaged };
@@ -201,30 +201,29 @@ fn a_bad_network() -> Result<()> {
         lab.wire.set_faults(rates, seed);
         let before = lab.wire.damaged();
         all = echo(&mut lab, 0, &[(100, 300), (100, 3000), (10, 65_536)], all)?;
-        let told = lab.told("node-1")?;
+        let status = lab.peer_status("node-1")?;
         let damaged = lab.wire.damaged();
         println!(
             "{rates:?}: {} again, {} twice, {damaged:?} damaged",
-            told["num_resends"], told["num_dup_recvs"]
+            status["num_resends"], status["num_dup_recvs"]
         );
         let both_ways = damaged[0] > before[0] && damaged[1] > before[1];
         ensure!(rates.damaged == 0 || both_ways, "{damaged:?}");
     }
-    let told = lab.told("node-1")?;
-    ensure!(told["state"] == "open" && told["num_resends"].as_u64() > Some(0), "{told}");
-    ensure!(told["malformed"] == 0, "damaged datagrams do not get as far: {told}");
+    let status = lab.peer_status("node-1")?;
+    ensure!(status["state"] == "open" && status["num_resends"].as_u64() > Some(0), "{status}");
+    ensure!(status["malformed"] == 0, "damaged datagrams do not reach the engine: {status}");
     println!("{:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
 
-/// A peer that is killed while it is echoed to, and one with another modex that takes its place; beside both
-/// another peer, to which that is nothing.
+/// A peer is killed during echoes, and another one with a new modex replaces it. A third peer is not affected.
 #[test]
-fn a_peer_that_is_killed_and_one_that_takes_its_place() -> Result<()> {
+fn killed_peer_is_replaced_by_a_new_one() -> Result<()> {
     let mut lab = Lab::start(1500, 2)?;
     echo(&mut lab, 0, &[(10, 3000)], 0)?;
     echo(&mut lab, 1, &[(10, 3000)], 0)?;
-    // What is echoed from now on reaches nobody.
+    // Echoes from now on reach no peer.
     lab.peers[0].tell("post 500 3000")?;
     lab.peers[0].kill()?;
     let all = echo(&mut lab, 1, &[(100, 5000)], 10)?;
@@ -238,25 +237,28 @@ fn a_peer_that_is_killed_and_one_that_takes_its_place() -> Result<()> {
     lab.vm.run("usnic ping node-1")?.contains("large PING answered")?;
     echo(&mut lab, 0, &[(1, 10), (10, 5000), (2, 100_000)], 0)?;
     echo(&mut lab, 1, &[(100, 5000)], all)?;
-    ensure!(lab.told("node-1")?["state"] == "open" && lab.told("node-2")?["state"] == "open");
+    ensure!(
+        lab.peer_status("node-1")?["state"] == "open"
+            && lab.peer_status("node-2")?["state"] == "open"
+    );
     println!("{:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
 
-/// Datagrams of strangers, and such as are damaged, reach no endpoint, and the operator hears of them.
+/// Datagrams of unknown peers and malformed ones reach no endpoint, and the appliance reports them.
 #[test]
-fn strangers_are_refused_and_counted() -> Result<()> {
+fn unknown_peers_are_refused_and_counted() -> Result<()> {
     let mut lab = Lab::start(1500, 1)?;
     echo(&mut lab, 0, &[(1, 100)], 0)?;
     let stranger = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 99), 4000);
     for port in PORTS {
         lab.wire.send(stranger, port, &[0; 64]);
     }
-    // From a peer's address, but none of its ports.
+    // From a peer's address, but from none of its ports.
     lab.wire.send(SocketAddrV4::new(ADDRESSES[0], 9), PORTS[1], &[0; 64]);
     lab.wait("refusals", |lab| {
-        let told = lab.vm.run("show usnic --json")?.json()?;
-        Ok(told[0]["num_unk_recvs"] == 3 && told[0]["pings_ignored"] == 1)
+        let status = lab.vm.run("show usnic --json")?.json()?;
+        Ok(status[0]["num_unk_recvs"] == 3 && status[0]["pings_ignored"] == 1)
     })?;
     let refused = lab.vm.run("show refused")?;
     refused
@@ -264,7 +266,7 @@ fn strangers_are_refused_and_counted() -> Result<()> {
         .contains("10.9.0.99")?
         .contains("UDP port 7001 from port 4000")?;
     echo(&mut lab, 0, &[(10, 3000)], 1)?;
-    // Peers come and go while it runs.
+    // Peers are removed and added at run time.
     let modex = lab.wire.join(&lab.peers[0].modex, ADDRESSES[0]);
     lab.vm.run("unset usnic.0.peer.0")?.contains("in force now")?;
     lab.vm.run("show usnic")?.lacks("node-1")?;
@@ -275,14 +277,14 @@ fn strangers_are_refused_and_counted() -> Result<()> {
     Ok(())
 }
 
-/// An engine of ours as the peer: messages of no bytes, which the stock sender cannot make, the layout of Open MPI
-/// 5, and PUTs to where nobody may.
+/// With this project's engine as the peer: empty messages, which the stock sender cannot send, the layout of Open MPI
+/// 5, and PUTs to memory that was not granted.
 #[test]
-fn messages_of_no_bytes_and_the_layout_of_version_5() -> Result<()> {
+fn empty_messages_and_the_layout_of_version_5_work() -> Result<()> {
     for layout in [Layout::V4, Layout::V5] {
         let wire = Wire::new()?;
         let mut host = Host::new(1500, 65_400)?;
-        let theirs = host.engine.modex(0).context("there is an interface")?;
+        let theirs = host.engine.modex(0).context("the engine has no interface")?;
         let modex = wire.join(&theirs, ADDRESSES[0]);
         let version = if layout == Layout::V4 { 4 } else { 5 };
         let more = format!("services = [\"echo\"]\nlayout = \"{version}\"");
@@ -305,7 +307,7 @@ fn messages_of_no_bytes_and_the_layout_of_version_5() -> Result<()> {
             let came =
                 came.with_context(|| format!("{layout:?}: {size} bytes did not come back"))?;
             let mut bytes = vec![0; came.bytes.len()];
-            came.bytes.read(0, &mut bytes).expect("it is as long");
+            came.bytes.read(0, &mut bytes).expect("the lengths are equal");
             ensure!(came.tag == tag && bytes == message, "{layout:?}: {size} bytes changed");
             host.engine.release(came);
         }
@@ -317,9 +319,12 @@ fn messages_of_no_bytes_and_the_layout_of_version_5() -> Result<()> {
         let now = host.now();
         host.engine.put(endpoint, SINK, [window, drivers::hal::Window::empty()], 1, now)?;
         host.run(Duration::from_secs(1), |_| false);
-        ensure!(host.engine.next_completion(endpoint).is_none(), "nothing was granted");
-        let told = vm.run("show usnic --json")?.json()?;
-        ensure!(told[0]["peers"][0]["puts_refused"].as_u64() > Some(0), "{told}");
+        ensure!(
+            host.engine.next_completion(endpoint).is_none(),
+            "a PUT to memory that was not granted completed"
+        );
+        let status = vm.run("show usnic --json")?.json()?;
+        ensure!(status[0]["peers"][0]["puts_refused"].as_u64() > Some(0), "{status}");
         wire.counts()?;
     }
     Ok(())

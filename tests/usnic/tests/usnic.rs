@@ -16,9 +16,9 @@ use usnic_tests::mpi::Job;
 use usnic_tests::session::Session;
 use usnic_tests::{pattern, pcap, stock};
 
-/// Small and large datagrams get through, and both sides find out.
+/// Small and large datagrams get through, and both sides detect it.
 #[test]
-fn pings_both_ways() -> Result<()> {
+fn pings_are_answered_both_ways() -> Result<()> {
     for mtu in [1500, 9000] {
         let mut host = Host::new(mtu, 1)?;
         let mut session = Session::start(&mut host, &stock::Options { mtu, ..Default::default() })?;
@@ -26,8 +26,8 @@ fn pings_both_ways() -> Result<()> {
         session.run(&mut host, "answers to both PINGs", |session, host| {
             host.engine.connectivity(session.endpoint) == Some((true, true))
         })?;
-        // The stock BTL asks when it acknowledges; it would have ended after ten seconds.
-        session.run(&mut host, "its PINGs", |_, host| {
+        // The stock BTL sends PINGs with its first ACK, and would end after ten seconds without answers.
+        session.run(&mut host, "PINGs of the peer", |_, host| {
             host.engine.interface_counters(0).is_some_and(|counters| counters.pings_answered >= 2)
         })?;
         session.order(&mut host, "recv 1 5")?;
@@ -35,9 +35,9 @@ fn pings_both_ways() -> Result<()> {
     Ok(())
 }
 
-/// Messages of all sizes, both ways, each byte checked at the other end.
+/// Messages of all sizes in both directions. Each receiver checks every byte.
 #[test]
-fn messages_both_ways() -> Result<()> {
+fn messages_arrive_both_ways() -> Result<()> {
     for mtu in [1500u16, 9000] {
         let mut host = Host::new(mtu, 65_500)?;
         let eager_limit = Some(16 << 20);
@@ -67,23 +67,23 @@ fn messages_both_ways() -> Result<()> {
         session.drain(&mut host)?;
         let line = session.order(&mut host, &format!("recv {} 20", sizes.len()))?;
         ensure!(line.starts_with(&format!("received {} bad 0", sizes.len())), "{line}");
-        // The stock sender breaks on a message of no bytes.
+        // The stock sender cannot send an empty message.
         for size in &sizes[1..] {
             session.order(&mut host, &format!("send 1 {size}"))?;
         }
         session
             .run(&mut host, "all messages", |session, _| session.came.len() == sizes.len() - 1)?;
         session.came.sort_unstable();
-        // The first have no room for their numbers.
-        ensure!(session.bad == 0, "{} are bad", session.bad);
+        // The first messages are too short for their numbers.
+        ensure!(session.bad == 0, "{} bad messages", session.bad);
         println!("MTU {mtu}: {:?}", host.engine.counters(session.endpoint));
     }
     Ok(())
 }
 
-/// PUTs of more than a fragment, both ways.
+/// PUTs of more than a fragment, in both directions.
 #[test]
-fn puts_both_ways() -> Result<()> {
+fn puts_arrive_both_ways() -> Result<()> {
     for mtu in [1500, 9000] {
         let mut host = Host::new(mtu, 7)?;
         let mut session = Session::start(&mut host, &stock::Options { mtu, ..Default::default() })?;
@@ -96,7 +96,7 @@ fn puts_both_ways() -> Result<()> {
             let now = host.now();
             let windows = [bytes, drivers::hal::Window::empty()];
             host.engine.put(session.endpoint, address, windows, u64::from(seed), now)?;
-            session.run(&mut host, "the end of the PUT", |session, host| {
+            session.run(&mut host, "completion of the PUT", |session, host| {
                 host.engine.next_completion(session.endpoint).is_some_and(|end| end.acknowledged)
             })?;
             let line = session.order(&mut host, &format!("look 0 {size} {seed}"))?;
@@ -109,7 +109,7 @@ fn puts_both_ways() -> Result<()> {
             host.engine.grant(session.endpoint, base, memory)?;
             session.order(&mut host, &format!("put {base} {size} {seed}"))?;
             let mut bytes = vec![0; size];
-            memory.read(0, &mut bytes).expect("it is as long");
+            memory.read(0, &mut bytes).expect("the lengths are equal");
             ensure!(bytes == pattern::put(seed, size), "the PUT of {size} bytes differs");
             host.arena.free(memory);
         }
@@ -119,9 +119,9 @@ fn puts_both_ways() -> Result<()> {
     Ok(())
 }
 
-/// A million packets from us, and what the stock BTL answers to some: numbers wrap many times.
+/// A million packets from the engine, with answers of the stock BTL to some: sequence numbers wrap many times.
 #[test]
-fn a_million_packets() -> Result<()> {
+fn million_packets_are_delivered() -> Result<()> {
     const PACKETS: u32 = 1_000_000;
     let mut host = Host::new(1500, 65_000)?;
     let options = stock::Options { isn: Some(65_100), ..Default::default() };
@@ -142,9 +142,9 @@ fn a_million_packets() -> Result<()> {
     Ok(())
 }
 
-/// Loss, packets that come twice, packets that come late, either way: everything arrives, once.
+/// Lost, duplicated and late packets in both directions: every message arrives exactly once.
 #[test]
-fn a_bad_network() -> Result<()> {
+fn messages_survive_a_bad_network() -> Result<()> {
     let rates = |loss, twice, late| Rates { loss, twice, late, ..Rates::default() };
     let networks =
         [rates(1, 0, 0), rates(10, 0, 0), rates(50, 0, 0), rates(0, 30, 100), rates(20, 20, 20)];
@@ -171,7 +171,7 @@ fn a_bad_network() -> Result<()> {
         ensure!(numbers.iter().copied().eq(0..300) && session.bad == 0);
         let counters = host.engine.counters(session.endpoint).copied().unwrap_or_default();
         println!(
-            "{rates:?}: ours {ours:.1?}, {} again, {} by time; theirs {:.1?}, {} twice",
+            "{rates:?}: engine {ours:.1?}, {} resent, {} by timeout; peer {:.1?}, {} duplicates",
             counters.num_resends,
             counters.num_timeout_retrans,
             start.elapsed(),
@@ -181,9 +181,9 @@ fn a_bad_network() -> Result<()> {
     Ok(())
 }
 
-/// Its endpoint fails with a reason, and one with the new peer's modex goes on.
+/// The endpoint of a killed peer fails with a reason, and an endpoint with the new peer's modex works.
 #[test]
-fn a_peer_that_is_killed_and_one_that_takes_its_place() -> Result<()> {
+fn killed_peer_is_replaced_by_a_new_one() -> Result<()> {
     let mut host = Host::new(1500, 1)?;
     let mut session = Session::start_with(&mut host, &stock::Options::default(), |config| {
         config.timing.retries = 6;
@@ -215,9 +215,9 @@ fn a_peer_that_is_killed_and_one_that_takes_its_place() -> Result<()> {
     Ok(())
 }
 
-/// Two peers at once: what one is sent does not get to the other, and the end of one is nothing to the other.
+/// Two peers at once: messages reach only their own peer, and the end of one peer does not affect the other.
 #[test]
-fn two_peers_at_once() -> Result<()> {
+fn two_peers_work_at_once() -> Result<()> {
     let mut host = Host::new(1500, 1)?;
     let mut first = Session::start(&mut host, &stock::Options { rank: 1, ..Default::default() })?;
     let mut second = Session::start(&mut host, &stock::Options { rank: 2, ..Default::default() })?;
@@ -227,8 +227,8 @@ fn two_peers_at_once() -> Result<()> {
     }
     first.stock.tell("post 200 4000")?;
     second.stock.tell("post 300 400")?;
-    first.run(&mut host, "its messages", |session, _| session.came.len() == 200)?;
-    second.run(&mut host, "its messages", |session, _| session.came.len() == 300)?;
+    first.run(&mut host, "messages of the peer", |session, _| session.came.len() == 200)?;
+    second.run(&mut host, "messages of the peer", |session, _| session.came.len() == 300)?;
     first.drain(&mut host)?;
     second.drain(&mut host)?;
     for session in [&mut first, &mut second] {
@@ -247,9 +247,9 @@ fn two_peers_at_once() -> Result<()> {
     Ok(())
 }
 
-/// A peer that does nothing for a while, as a program that computes: packets are sent again ever more seldom.
+/// A peer that does not answer while its program computes: the engine retransmits at growing intervals.
 #[test]
-fn a_peer_that_computes() -> Result<()> {
+fn retransmissions_to_a_silent_peer_back_off() -> Result<()> {
     let mut host = Host::new(1500, 1)?;
     let mut session = Session::start(&mut host, &stock::Options::default())?;
     session.send(&mut host, 100)?;
@@ -261,27 +261,27 @@ fn a_peer_that_computes() -> Result<()> {
     session.answer(&mut host, "slept")?;
     session.drain(&mut host)?;
     let counters = host.engine.counters(session.endpoint).copied().unwrap_or_default();
-    // The stock sender sends each of them again a hundred times in that second.
+    // The stock sender would retransmit each message a hundred times in that second.
     ensure!(counters.num_resends <= 15, "{counters:?}");
     Ok(())
 }
 
-/// Rank 1 of a stock job sends back what rank 0 sends: whole messages, and those in parts up to 64 MiB, by MPI_Send and
-/// MPI_Ssend, one by one and several at a time; rank 0 compares.
+/// The engine is rank 1 of a stock job, and echoes the messages of rank 0: whole messages, and messages in parts up to
+/// 64 MiB, by MPI_Send and MPI_Ssend, one by one and several at a time. Rank 0 compares.
 #[test]
-fn a_rank_of_a_stock_job() -> Result<()> {
-    [1500, 9000].into_iter().try_for_each(a_rank)
+fn rank_of_a_stock_job_echoes_messages() -> Result<()> {
+    [1500, 9000].into_iter().try_for_each(echo_as_rank)
 }
 
-fn a_rank(mtu: u16) -> Result<()> {
+fn echo_as_rank(mtu: u16) -> Result<()> {
     let mut host = Host::with_memory(mtu, 65_000, ob1::MEMORY)?;
-    let ours = host.engine.modex(0).context("there is an interface")?;
+    let ours = host.engine.modex(0).context("the engine has no interface")?;
     let sizes = ["0", "1", "13", "1000", "1426", "1427", "5000", "65536", "153586", "153600"];
     let words = [&["2"][..], &sizes, &["160000", "1048576", "16777216", "67108864"]].concat();
     let mut job = Job::start(&[ours], "lo", mtu, &words)?;
     let mut budget = ob1::budget(ob1::MEMORY);
     let all = budget.free();
-    let &(modex, peer) = job.peers.first().context("there is another rank")?;
+    let &(modex, peer) = job.peers.first().context("the job has no other rank")?;
     let config = ob1::endpoint(EndpointConfig::new(0, job.name, peer, modex), ob1::MEMORY);
     let now = host.now();
     let endpoint = host.engine.add_endpoint(&config, now)?;
@@ -308,9 +308,9 @@ fn a_rank(mtu: u16) -> Result<()> {
     Ok(())
 }
 
-/// tshark reads every field of both layouts, and of PINGs, with our dissector.
+/// tshark decodes every field of both layouts, and of PINGs, with this project's dissector.
 #[test]
-fn the_dissector_reads_both_layouts() -> Result<()> {
+fn dissector_decodes_both_layouts() -> Result<()> {
     let fields = [
         "usnic.sender.job",
         "usnic.sender.rank",
@@ -361,7 +361,7 @@ fn the_dissector_reads_both_layouts() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let file = directory.path().join("capture.pcap");
         std::fs::write(&file, pcap::capture(&datagrams))?;
-        // PINGs are known without their ports.
+        // PINGs are recognized at any port.
         let read = pcap::tshark(&file, "7001", &version.to_string(), &fields)?;
         let hex = |text: &[u8]| text.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let expected = [
@@ -373,14 +373,14 @@ fn the_dissector_reads_both_layouts() -> Result<()> {
         ];
         let read: Vec<String> = read.iter().map(|line| line.join("|")).collect();
         ensure!(read == expected, "layout {version}: {read:#?}");
-        // What is too short for its header, or for what that says.
+        // A packet that is too short for its header, and one that is too short for its announced length.
         let whole = &datagrams[0].2;
         let cut = [whole[..20].to_vec(), whole[..whole.len() - 1].to_vec()];
         let cut = cut.map(|bytes| (4000, 7001, bytes));
         std::fs::write(&file, pcap::capture(&cut))?;
         let read = pcap::tshark(&file, "7001", &version.to_string(), &["_ws.expert.message"])?;
-        let told = read.iter().filter(|line| line[0].contains("Shorter than its header")).count();
-        ensure!(told == 2, "{read:?}");
+        let short = read.iter().filter(|line| line[0].contains("Shorter than its header")).count();
+        ensure!(short == 2, "{read:?}");
     }
     Ok(())
 }

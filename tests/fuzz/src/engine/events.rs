@@ -1,4 +1,4 @@
-//! What an event of the input does to a node or to what is on the wire.
+//! Effects of the input's events on a node or on the wire.
 
 use super::*;
 
@@ -51,7 +51,7 @@ impl World {
                 let len = input.word() as usize % 2048;
                 let mut frame = input.take(len).to_vec();
                 self.deliver(n, &frame);
-                // Once more, as if it were for this node.
+                // Repeated with the addresses of this node.
                 if frame.len() > 42 {
                     frame[..12].copy_from_slice(&[mac(n), mac(1 - n)].concat());
                     seal(&mut frame);
@@ -63,13 +63,13 @@ impl World {
                 self.nodes.iter_mut().for_each(|node| node.roce.handle_timeout(self.now));
             }
             9 => self.connect(n, input),
-            10 => self.hear(n, input),
+            10 => self.handle_cm_event(n, input),
             11 => {
                 let node = &mut self.nodes[n];
                 if node.qps.len() > 1 || input.byte() > 200 {
                     let at = input.below(node.qps.len());
                     if at < node.qps.len() {
-                        node.roce.destroy_qp(node.qps.remove(at)).expect("it was there");
+                        node.roce.destroy_qp(node.qps.remove(at)).expect("the queue pair exists");
                     }
                 }
             }
@@ -134,7 +134,7 @@ impl World {
         };
         let _ = node.roce.post_send(qp, &request);
         while let Some(completion) = node.roce.poll_cq(node.cq) {
-            assert!(node.qps.contains(&completion.qp), "a completion of what is gone");
+            assert!(node.qps.contains(&completion.qp), "a completion of a destroyed queue pair");
         }
     }
 
@@ -151,7 +151,7 @@ impl World {
         let _ = node.roce.connect(qp, ip(n), to, &parameters, &private, now, rng);
     }
 
-    pub(super) fn hear(&mut self, n: usize, input: &mut Input<'_>) {
+    pub(super) fn handle_cm_event(&mut self, n: usize, input: &mut Input<'_>) {
         let node = &mut self.nodes[n];
         while node.roce.poll_event().is_some() {}
         let Some(event) = node.roce.poll_connection_event() else { return };
@@ -190,12 +190,13 @@ impl World {
         let node = &mut self.nodes[n];
         let at = input.below(node.regions.len());
         match (input.below(4), node.regions.get_mut(at)) {
-            (0, Some(region)) => node.roce.revoke_key(region.id).expect("it is there"),
+            (0, Some(region)) => node.roce.revoke_key(region.id).expect("the region exists"),
             (1, Some(region)) => {
-                region.rkey = node.roce.rotate_key(region.id, &mut self.rng).expect("it is there");
+                region.rkey =
+                    node.roce.rotate_key(region.id, &mut self.rng).expect("the region exists");
             }
             (2, Some(region)) => {
-                node.roce.deregister(region.id).expect("it is there");
+                node.roce.deregister(region.id).expect("the region exists");
                 node.regions.remove(at);
             }
             _ => {
@@ -239,12 +240,12 @@ impl World {
         let _ = node.roce.ready_to_send(qp, &to);
     }
 
-    /// A packet for a queue pair, from its peer and with a right ICRC, but otherwise as the input
-    /// says: opcode, PSN near the one expected, and all that follows.
+    /// A packet for a queue pair, from its peer and with a correct ICRC. The input determines opcode, PSN (near the
+    /// expected one), and the rest.
     pub(super) fn forge(&mut self, n: usize, input: &mut Input<'_>) {
         let node = &self.nodes[n];
         let Some(&qp) = node.qps.get(input.below(node.qps.len())) else { return };
-        let number = node.roce.qp_number(qp).expect("it is there");
+        let number = node.roce.qp_number(qp).expect("the queue pair exists");
         let packets = node.roce.requests_seen(qp).unwrap_or(0);
         let psn = 0xff_fffau32.wrapping_add(packets).wrapping_add(u32::from(input.byte() % 8));
         let mut transport = vec![input.byte(), input.byte() & 0x70, 0xff, 0xff, 0];
@@ -287,7 +288,7 @@ impl World {
             }
             2 => {
                 if let Some(&qp) = node.qps.get(input.below(node.qps.len())) {
-                    node.roce.fail_qp(qp).expect("it is there");
+                    node.roce.fail_qp(qp).expect("the queue pair exists");
                 }
             }
             3 => node.roce.unlisten(7000),

@@ -1,6 +1,6 @@
-//! Two RoCE engines under a list of events: verbs with any arguments, frames that are carried,
-//! dropped, repeated, changed, forged, and time that passes. What was not granted is not touched, and is in nothing
-//! that is sent ([`leak`]); when everything is over nothing is held.
+//! Two RoCE engines under a list of events: verbs with any arguments; frames that are delivered, dropped, repeated,
+//! changed or forged; and time. Memory that was not granted is not modified, and does not appear in frames ([`leak`]).
+//! At the end all resources are free.
 
 mod events;
 
@@ -23,9 +23,9 @@ use verbs::{
 };
 
 const MEMORY: usize = 64 << 10;
-/// Bytes that are sent, behind those that are received; what is beyond is neither.
+/// Bytes that are sent, behind the received ones. Memory behind them is neither sent nor received.
 const SENT: usize = 2048 + 8;
-/// Events of an input at most.
+/// Most events of an input.
 const EVENTS: usize = 500;
 
 struct Node {
@@ -34,12 +34,12 @@ struct Node {
     cq: CqId,
     qps: Vec<QpId>,
     regions: Vec<Region>,
-    /// What may be granted, and lies between guards.
+    /// Memory that may be granted, between guards.
     ground: Window,
-    /// Where receives and answers go, and requests come from.
+    /// Memory for receives, answers and requests.
     local: Window,
     guards: [Window; 3],
-    /// Registered, and granted to nobody.
+    /// Registered memory whose key no peer has.
     secret: Region,
 }
 
@@ -70,7 +70,7 @@ fn address(node: usize) -> AddressVector {
     }
 }
 
-/// Takes a list of events.
+/// Runs a list of events.
 pub fn run(data: &[u8]) {
     netsim::with_memory(2 * MEMORY, |memory| {
         let mut world = World::new(memory);
@@ -80,7 +80,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// Lists of events that get far: a connection that works, one that is made, and captured frames.
+/// Lists of events that reach deep: an established connection, a connection set-up, and captured frames.
 pub fn corpus() -> Vec<Vec<u8>> {
     let mut rng = Rng::new(1);
     let random = (0..8).map(|_| {
@@ -88,10 +88,10 @@ pub fn corpus() -> Vec<Vec<u8>> {
         rand_core::RngCore::fill_bytes(&mut rng, &mut bytes);
         bytes
     });
-    // Post receives and requests, carry frames to and fro.
+    // Post receives and requests, deliver frames in both directions.
     let work: Vec<u8> =
         (0..40u8).flat_map(|n| [1, 1, 0, 0, n, n, 9, 1, 2, 0, 2, 1, 2, 0]).collect();
-    // What is granted to nobody: written to, read, added to.
+    // WRITE, READ and atomic to memory whose key no peer has.
     let secret = [0x1b, 0x1d, 0x1e].map(|kind| {
         let post = [0, 0, 0, kind, 2, 0, 0, 0, 0, 0, 0];
         [&post[..], &[2, 1].repeat(20)].concat()
@@ -129,7 +129,7 @@ impl World {
             };
             let mut roce = Roce::new(port, limits, &mut rng);
             roce.pin_neighbour(0, ip(1 - n), mac(1 - n));
-            roce.listen(7000).expect("nobody listens");
+            roce.listen(7000).expect("the port is free");
             let pd = roce.alloc_pd().expect("room");
             let cq = roce.create_cq(64).expect("room");
             let mut take = |len| arena.alloc(len, 64).expect("room");
@@ -151,7 +151,7 @@ impl World {
         let mut world = World { nodes, wire: VecDeque::new(), now: Instant::from_nanos(1), rng };
         let numbers = [0, 1].map(|n| {
             let node = &world.nodes[n];
-            node.roce.qp_number(node.qps[0]).expect("it is there")
+            node.roce.qp_number(node.qps[0]).expect("the queue pair exists")
         });
         for n in 0..2 {
             let peer = ReadyToReceive {
@@ -188,22 +188,22 @@ impl World {
     }
 
     fn deliver(&mut self, n: usize, frame: &[u8]) {
-        // Whoever sends a mark, in parts or at once, could have it back.
+        // A sender of a mark, in parts or at once, could receive it back.
         if leak::in_part(frame) {
             return;
         }
         let _ = self.nodes[n].roce.handle_frame(0, frame, self.now);
     }
 
-    /// Everything is given back, and comes back.
+    /// Releases all resources, and checks that they are free.
     fn end(&mut self) {
         for node in &mut self.nodes {
             for qp in node.qps.drain(..) {
-                node.roce.destroy_qp(qp).expect("it is there");
+                node.roce.destroy_qp(qp).expect("the queue pair exists");
             }
-            assert!(node.roce.poll_cq(node.cq).is_none(), "a completion of what is gone");
+            assert!(node.roce.poll_cq(node.cq).is_none(), "a completion of a destroyed queue pair");
         }
-        // Nobody hears anybody any more: all timers run out.
+        // No frame is delivered any more: all timers expire.
         let mut rounds = 0;
         loop {
             self.wire.clear();
@@ -211,7 +211,7 @@ impl World {
             for node in &mut self.nodes {
                 while let Some(event) = node.roce.poll_connection_event() {
                     if let ConnectionEvent::Request { connection, .. } = event {
-                        // Gone already is as good.
+                        // The connection may have ended already.
                         let _ = node.roce.reject(connection, RejectReason::CONSUMER, b"");
                     }
                 }
@@ -221,21 +221,25 @@ impl World {
             self.now = self.now.max(next);
             self.nodes.iter_mut().for_each(|node| node.roce.handle_timeout(self.now));
             rounds += 1;
-            assert!(rounds < 2000, "timers never rest");
+            assert!(rounds < 2000, "timers never expire");
         }
         for node in &mut self.nodes {
             for region in node.regions.drain(..) {
-                node.roce.deregister(region.id).expect("it is there");
+                node.roce.deregister(region.id).expect("the region exists");
             }
             assert_eq!(node.roce.connections(), 0, "connections are left");
             assert_eq!(node.roce.queue_pairs(), 0);
-            node.roce.deregister(node.secret.id).expect("it is there");
-            node.roce.dealloc_pd(node.pd).expect("nothing uses it");
-            node.roce.destroy_cq(node.cq).expect("nothing uses it");
+            node.roce.deregister(node.secret.id).expect("the region exists");
+            node.roce.dealloc_pd(node.pd).expect("no object uses it");
+            node.roce.destroy_cq(node.cq).expect("no object uses it");
             for guard in &node.guards {
                 leak::untouched(*guard, Owner::Gateway, "a guard");
             }
-            leak::untouched(node.secret.memory, Owner::Victim, "what was granted to nobody");
+            leak::untouched(
+                node.secret.memory,
+                Owner::Victim,
+                "registered memory whose key no peer has",
+            );
         }
     }
 }
@@ -265,7 +269,7 @@ fn parameters(input: &mut Input<'_>) -> ConnectionParameters {
     }
 }
 
-/// Sets the ICRC right, so that what was changed is looked at.
+/// Corrects the ICRC, so that the changed packet passes the ICRC check.
 pub fn seal(frame: &mut [u8]) {
     let Ok(parsed) = Frame::parse(frame) else { return };
     let network = parsed.network;
@@ -290,11 +294,11 @@ mod tests {
         });
     }
 
-    /// A read of what is granted brings zeroes, one of what is not is refused.
+    /// A READ of granted memory returns zeroes, a READ of other memory is refused.
     const READS: [[u8; 9]; 2] = [[0, 0, 0, 5, 2, 0, 0, 0, 0], [0, 0, 0, 5 | 0x18, 2, 0, 0, 0, 0]];
 
     #[test]
-    fn what_is_granted_to_nobody_is_read_by_nobody() {
+    fn read_of_memory_that_is_not_granted_is_refused() {
         with_world(|world| {
             for read in READS {
                 let mut input = Input(&read);
@@ -306,9 +310,9 @@ mod tests {
         });
     }
 
-    /// A request for a connection has eight bytes of the input.
+    /// A connection request contains eight bytes of the input.
     #[test]
-    fn what_somebody_says_himself_is_no_leak() {
+    fn bytes_of_the_sender_itself_are_no_leak() {
         with_world(|world| {
             let mark = leak::mark(Owner::Volume);
             let connect = [&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &mark].concat();
@@ -319,7 +323,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the peer has bytes of Victim")]
-    fn a_leak_is_seen() {
+    fn leak_is_detected() {
         with_world(|world| {
             let node = &mut world.nodes[1];
             let secret = node.secret.memory;

@@ -23,7 +23,7 @@ impl World {
     /// Changes, truncates or replaces CLC messages that are in flight to the gateway.
     pub fn change_clc(&mut self, input: &mut Input<'_>) {
         let n = input.below(CONNECTIONS);
-        self.hear_clc();
+        self.collect_clc();
         let Some(tcp) = self.tcp.iter_mut().filter(|tcp| tcp.peer == ATTACKER).nth(n) else {
             return;
         };

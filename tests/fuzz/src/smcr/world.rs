@@ -1,4 +1,4 @@
-//! The hosts, what is on its way between them, and what each of them does.
+//! The hosts, the packets in flight between them, and the behaviour of each host.
 
 use super::host::{Host, Known, ip, mac};
 use super::{ARENA, ATTACKER, GATEWAY, HOSTS, PIECE, PORTS, VICTIM};
@@ -12,21 +12,21 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Packets that a wire takes.
+/// Capacity of a wire in packets.
 const WIRE: usize = 256;
-/// How long a packet is on its way.
+/// Latency of a packet.
 const LATENCY: Duration = Duration::from_micros(1);
-/// Packets after which gateway and victim have come to rest, however much there was to do.
+/// Packets after which gateway and victim are idle in any case.
 const MOST: usize = 10_000;
 
-/// A TCP connection between the gateway and a peer: both sockets, and the bytes on their way to each.
+/// A TCP connection between the gateway and a peer: both sockets, and the bytes in flight to each.
 pub(super) struct Tcp {
     pub peer: usize,
     pub ends: [Option<SocketId>; 2],
     pub bytes: [Vec<u8>; 2],
 }
 
-/// A packet on its way.
+/// A packet in flight.
 pub(super) struct Flight {
     pub from: usize,
     pub to: usize,
@@ -34,24 +34,24 @@ pub(super) struct Flight {
     pub frame: Vec<u8>,
 }
 
-/// All of it.
+/// State of the target.
 pub(super) struct World {
     pub hosts: Vec<Host>,
     pub tcp: Vec<Tcp>,
-    /// Packets from the attacker and to him; a full wire loses what comes next.
+    /// Packets from and to the attacker. A full wire drops further packets.
     pub wire: VecDeque<Flight>,
-    /// Packets between gateway and victim, of which none is lost, whatever the attacker sends.
+    /// Packets between gateway and victim. None is lost, whatever the attacker sends.
     pub victims: VecDeque<Flight>,
     pub now: Instant,
-    /// Users of the gateway hand bytes on where they lie, and do not copy them out and in.
+    /// Users of the gateway forward bytes in place, without a copy.
     pub forwards: bool,
-    /// The gateway is the client of the attacker's connections.
+    /// The gateway is the client of its connections with the attacker.
     pub calls: bool,
-    /// Keys and places that were seen on the wire.
+    /// Keys and addresses seen on the wire.
     pub seen: VecDeque<Token>,
-    /// Bytes that the victim has written and read.
+    /// Numbers of bytes that the victim has written and read.
     pub victim: (u64, u64),
-    /// Memory of the gateway that was free at first.
+    /// Free memory of the gateway at the start.
     pub free: u64,
 }
 
@@ -84,19 +84,19 @@ impl World {
         }
     }
 
-    /// What honest peers do first: both have a connection, and have used it.
-    pub fn greet(&mut self) {
+    /// Connects both peers, and exchanges data over both connections.
+    pub fn connect_peers(&mut self) {
         self.connect(VICTIM, false);
         self.settle();
-        self.victim_speaks(100);
+        self.victim_writes(100);
         self.settle();
         self.connect(ATTACKER, self.calls);
         self.settle();
-        self.speak(0, &[0x21; 300]);
+        self.attacker_writes(0, &[0x21; 300]);
         self.settle();
     }
 
-    /// A TCP connection with a peer, which the gateway opens if it `calls`.
+    /// Opens a TCP connection with a peer. With `calls` the gateway is the client.
     pub fn connect(&mut self, peer: usize, calls: bool) {
         let now = self.now;
         let ends = [GATEWAY, peer].map(|host| {
@@ -108,12 +108,12 @@ impl World {
         self.tcp.push(Tcp { peer, ends, bytes: Default::default() });
     }
 
-    /// The attacker's socket of his connection with this number.
+    /// The attacker's socket of its connection number `n`.
     pub fn socket(&self, n: usize) -> Option<SocketId> {
         self.tcp.iter().filter(|tcp| tcp.peer == ATTACKER).nth(n)?.ends[1]
     }
 
-    pub fn speak(&mut self, n: usize, bytes: &[u8]) {
+    pub fn attacker_writes(&mut self, n: usize, bytes: &[u8]) {
         let Some(socket) = self.socket(n) else { return };
         let now = self.now;
         self.hosts[ATTACKER].with(now, |engine, ctx| {
@@ -126,8 +126,8 @@ impl World {
         self.tcp.first()?.ends[1]
     }
 
-    /// The victim writes bytes of its own.
-    pub fn victim_speaks(&mut self, len: usize) {
+    /// The victim writes its mark.
+    pub fn victim_writes(&mut self, len: usize) {
         let Some(socket) = self.victim_socket() else { return };
         let (mark, now, from) = (leak::mark(Owner::Victim), self.now, self.victim.0);
         let bytes: Vec<u8> =
@@ -140,7 +140,7 @@ impl World {
         self.victim.0 += sent.unwrap_or(0) as u64;
     }
 
-    /// What comes back to the victim is what it wrote.
+    /// The victim reads, and checks that it reads its own data.
     pub fn victim_reads(&mut self) {
         let Some(socket) = self.victim_socket() else { return };
         let mut bytes = [0; PIECE];
@@ -151,18 +151,18 @@ impl World {
                     let mark = leak::mark(Owner::Victim);
                     for &byte in &bytes[..count] {
                         let right = mark[self.victim.1 as usize % mark.len()];
-                        assert_eq!(byte, right, "the victim reads what it did not write");
+                        assert_eq!(byte, right, "the victim reads foreign data");
                         self.victim.1 += 1;
                     }
-                    assert!(self.victim.1 <= self.victim.0, "more than the victim wrote");
+                    assert!(self.victim.1 <= self.victim.0, "the victim reads more than it wrote");
                 }
                 Err(error) => panic!("the victim's connection has ended: {error:?}"),
             }
         }
     }
 
-    /// Takes what sockets have to say over TCP.
-    pub fn hear_clc(&mut self) -> bool {
+    /// Collects the CLC bytes that sockets send. Returns whether there were any.
+    pub fn collect_clc(&mut self) -> bool {
         let mut moved = false;
         for tcp in &mut self.tcp {
             for side in 0..2 {
@@ -186,7 +186,7 @@ impl World {
     }
 
     pub fn carry_clc(&mut self) -> bool {
-        let mut moved = self.hear_clc();
+        let mut moved = self.collect_clc();
         let now = self.now;
         for tcp in &mut self.tcp {
             for side in 0..2 {
@@ -206,7 +206,7 @@ impl World {
         moved
     }
 
-    /// Everybody does what there is to do, and what was said is under way.
+    /// Polls all hosts until they are idle, and puts their packets in flight.
     pub fn work(&mut self) {
         let now = self.now;
         for _ in 0..20 {
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// The gateway's users send back what they read; the attacker takes what he is sent.
+    /// The gateway's users echo the data that they read. The attacker discards received data.
     pub fn serve(&mut self) {
         let (now, forwards) = (self.now, self.forwards);
         for tcp in &self.tcp {
@@ -272,17 +272,16 @@ impl World {
         self.victim_reads();
     }
 
-    /// A packet arrives; the attacker's may have been changed.
-    pub fn carry(&mut self, lie: Option<&mut Input<'_>>) {
+    /// Delivers the next packet. With an input, it is the attacker's next packet, changed.
+    pub fn carry(&mut self, changes: Option<&mut Input<'_>>) {
         self.work();
-        let at = lie.as_ref().and_then(|_| {
-            // The next one of the attacker's.
-            self.wire.iter().position(|flight| flight.from == ATTACKER)
-        });
+        let at = changes
+            .as_ref()
+            .and_then(|_| self.wire.iter().position(|flight| flight.from == ATTACKER));
         let next = self.wire.remove(at.unwrap_or(0)).or_else(|| self.victims.pop_front());
         let Some(mut flight) = next else { return };
-        if let (Some(input), ATTACKER) = (lie, flight.from) {
-            self.lie(&mut flight.frame, input);
+        if let (Some(input), ATTACKER) = (changes, flight.from) {
+            self.change(&mut flight.frame, input);
             if leak::in_part(&flight.frame) {
                 return;
             }
@@ -290,8 +289,8 @@ impl World {
         self.deliver(&flight);
     }
 
-    /// A packet arrives, some time after it was sent: an engine that hears of a peer in the instant in which it
-    /// asks does not take that for an answer.
+    /// Delivers a packet after the latency. Without latency an engine would not count a packet as the answer to a
+    /// request that it sent at the same time.
     pub fn deliver(&mut self, flight: &Flight) {
         self.now = self.now + LATENCY;
         self.learn(&flight.frame);
@@ -300,16 +299,16 @@ impl World {
         self.work();
     }
 
-    /// Everything arrives that is on its way between gateway and victim.
+    /// Delivers all packets between gateway and victim.
     pub fn carry_victims(&mut self) {
         for _ in 0..MOST {
             let Some(flight) = self.victims.pop_front() else { return };
             self.deliver(&flight);
         }
-        panic!("gateway and victim never come to rest");
+        panic!("gateway and victim never become idle");
     }
 
-    /// Until nothing is under way any more.
+    /// Delivers packets until none is in flight.
     pub fn settle(&mut self) {
         self.work();
         for _ in 0..300 {
@@ -319,21 +318,21 @@ impl World {
         }
     }
 
-    /// The victim's connection has come through; then everybody goes, and all memory comes back.
+    /// Checks that the victim's connection works, then ends all connections and checks that all memory is free.
     pub fn end(&mut self) {
         for _ in 0..4 {
             self.settle();
             self.carry_victims();
             self.now = self.now + Duration::from_millis(300);
         }
-        self.victim_speaks(64);
+        self.victim_writes(64);
         for _ in 0..40 {
             self.settle();
             self.carry_victims();
             self.now = self.now + Duration::from_millis(50);
         }
         let (wrote, read) = self.victim;
-        assert_eq!(wrote, read, "the victim does not hear its own bytes");
+        assert_eq!(wrote, read, "the victim did not read back its own bytes");
 
         let now = self.now;
         for tcp in &self.tcp {
@@ -352,7 +351,7 @@ impl World {
                 while host.roce.poll_transmit(port, now, &mut host.tx) {}
             }
             rounds += 1;
-            assert!(rounds < 5000, "timers never rest");
+            assert!(rounds < 5000, "timers never expire");
         }
         let gateway = &self.hosts[GATEWAY];
         assert_eq!(gateway.engine.sockets().count(), 0, "sockets are left");
@@ -363,7 +362,7 @@ impl World {
     }
 }
 
-/// Panics if the attacker is shown what is not his.
+/// Panics if data for the attacker contains a mark.
 fn no_leak(bytes: &[u8]) {
     if let Some((owner, at)) = leak::find(bytes) {
         panic!("the attacker gets bytes of {owner:?} at {at}: {:02x?}", bytes);

@@ -1,4 +1,4 @@
-//! What the attacker does, by the input.
+//! The attacker's actions, from the input.
 
 use super::*;
 
@@ -8,26 +8,26 @@ impl World {
         match what {
             0..=2 => self.io(input),
             3 => {
-                // Bytes anywhere in a chunk, told of or not.
+                // Bytes anywhere in a chunk, announced or not.
                 let chunk = input.below(usize::from(DEPTH)) as u16;
                 let Some(&to) = self.chunks.get(usize::from(chunk)) else { return };
                 let at = u32::from(input.word()) % (CHUNK + 64);
                 let bytes = leak::plain(input.take(64));
                 let message = self.staging.slice(0, bytes.len()).expect("inside");
                 message.write(0, &bytes).expect("inside");
-                let told = input.byte();
+                let flags = input.byte();
                 let place = self.places.join(chunk, u32::from(input.word()) % CHUNK);
-                let key = if told & 0x40 != 0 { to.key ^ (1 << (told & 31)) } else { to.key };
+                let key = if flags & 0x40 != 0 { to.key ^ (1 << (flags & 31)) } else { to.key };
                 let operation = SendOperation::Write {
                     payload: Payload::Windows(&[message]),
                     to: RemoteAddress { address: to.address + u64::from(at), rkey: key },
-                    immediate: (told & 0x80 == 0).then(|| Immediate::Request { place }.emit()),
+                    immediate: (flags & 0x80 == 0).then(|| Immediate::Request { place }.emit()),
                 };
-                self.post(1 + usize::from(told & 1), operation);
+                self.post(1 + usize::from(flags & 1), operation);
             }
             4 => self.settle(),
             5 => {
-                // Verbs that no client of RTRS has a use for.
+                // Verbs that a client of RTRS does not use.
                 let chunk = input.below(usize::from(DEPTH));
                 let Some(&at) = self.chunks.get(chunk) else { return };
                 let kind = input.byte();
@@ -86,7 +86,7 @@ impl World {
                 }
             }
             9 => {
-                // Another connection, of this path or of another.
+                // Another connection, of this path or another one.
                 let byte = input.byte();
                 let mut path = self.uuids[0];
                 path.0[0] ^= byte & 1;
@@ -111,7 +111,7 @@ impl World {
                 self.work();
             }
             12 => {
-                // A frame is lost, or comes twice.
+                // A frame is lost or duplicated.
                 self.collect();
                 let twice = input.byte().is_multiple_of(2);
                 if let Some((to, frame)) = self.wire.pop_front()
@@ -127,13 +127,13 @@ impl World {
                     && input.byte() > 128
                 {
                     let _ = self.attacker.roce.destroy_qp(line.qp);
-                    // Its receives stay where they are: they are looked at in the end.
+                    // Its receives stay, to be checked at the end.
                 }
             }
         }
     }
 
-    /// An I/O whose parts need not fit together.
+    /// An I/O with inconsistent parts.
     pub(super) fn io(&mut self, input: &mut Input<'_>) {
         let operation = match input.byte() % 6 {
             0 => Operation::Read,
@@ -152,7 +152,7 @@ impl World {
         let flags = if how & 8 == 0 { IoFlags::empty() } else { IoFlags::FUA };
         let io = Io { device, sector, operation, flags, size, priority: 0 };
         let user_len = if how & 16 == 0 { Io::SIZE as u16 } else { u16::from(how) };
-        // What is written is there, or in part, or not at all.
+        // The data is complete, partial, or absent.
         let there = match how >> 5 {
             0..=3 => size.min(ROOM),
             4 => size.min(512),

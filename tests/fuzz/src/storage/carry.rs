@@ -1,4 +1,4 @@
-//! Frames from one to the other, and what both do about them.
+//! Transport of frames between the ends, and the ends' work.
 
 use super::*;
 
@@ -17,7 +17,7 @@ impl World {
         self.work();
     }
 
-    /// Both do what there is to do.
+    /// Polls both ends.
     pub(super) fn work(&mut self) {
         for node in [&mut self.gateway, &mut self.attacker] {
             if node.roce.poll_timeout().is_some_and(|at| at <= self.now) {
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// What a message tells of chunks and their keys.
+    /// Stores chunks and keys from a received message.
     pub(super) fn learn(&mut self, message: &[u8]) {
         if let Ok(key) = RkeyResponse::parse(message) {
             if let Some(chunk) = self.chunks.get_mut(usize::from(key.buffer)) {
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Until nothing is under way any more.
+    /// Carries frames until none is in flight.
     pub(super) fn settle(&mut self) {
         self.work();
         for _ in 0..200 {

@@ -1,10 +1,10 @@
-//! The storage server, RNBD over RTRS over RoCE, with an attacker who has verbs in his hands: the input is a
-//! list of what he does. His queue pairs are an honest engine's, so that every packet has a right ICRC and is
-//! looked at; what he writes, where, under which key, and what he says it is, is the input's. Before that he
-//! has done what an honest client does: a session is there, and a device is open.
+//! The storage server, RNBD over RTRS over RoCE, with an attacker that uses verbs directly: the input is a list of its
+//! actions. The attacker has an unmodified RoCE engine, so that every packet has a valid ICRC and is processed. The
+//! input determines the data, addresses, keys and headers of its requests. The attacker starts like a correct client,
+//! with a session and an open device.
 //!
-//! What must hold: nothing panics, what he receives and what his volume holds has no bytes of others
-//! ([`leak`]), and volumes that are not his stay as they are.
+//! Invariants: nothing panics; the data that the attacker receives, and the contents of its volume, contain no bytes of
+//! others ([`leak`]); other volumes do not change.
 
 mod actions;
 mod carry;
@@ -35,17 +35,17 @@ use verbs::{
 
 const GATEWAY: usize = 0;
 const ATTACKER: usize = 1;
-/// Memory of the gateway's arena, of the attacker, and of all.
+/// Memory of the gateway's arena, of the attacker, and in total.
 const ARENA: usize = 512 << 10;
 const THEIRS: usize = 160 << 10;
 const MEMORY: usize = ARENA + THEIRS + 2 * VOLUME + (16 << 10);
 const VOLUME: usize = 32 << 10;
 const CHUNK: u32 = 8192;
 const DEPTH: u16 = 8;
-/// Bytes of data that a chunk has room for, beside headers.
+/// Bytes of data that fit into a chunk, beside headers.
 const ROOM: u32 = CHUNK - 4096;
 const PORT: u16 = 1234;
-/// What the attacker does at most.
+/// Most actions of an input.
 const ACTIONS: usize = 200;
 const RECEIVES: usize = 12;
 const RECEIVE: usize = 256;
@@ -53,7 +53,7 @@ const RECEIVE: usize = 256;
 const FIRST: usize = 1024;
 const DATA: usize = 32 << 10;
 
-/// Takes a list of actions; memory of sessions is reserved for each.
+/// Runs a list of actions.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let how = input.byte();
@@ -65,7 +65,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// Lists of actions that get far.
+/// Lists of actions that reach deep.
 pub fn corpus() -> Vec<Vec<u8>> {
     let read = [0, 0, 0, 0, 0, 0, 8, 0];
     let write = [0, 1, 1, 0, 0, 0, 8, 1];
@@ -89,7 +89,7 @@ struct Node {
     rng: Rng,
 }
 
-/// A connection of the attacker's.
+/// A connection of the attacker.
 struct Line {
     qp: QpId,
     receives: Window,
@@ -103,14 +103,14 @@ struct World {
     pd: PdId,
     cq: CqId,
     lines: Vec<Line>,
-    /// Where answers go, and how the server names it.
+    /// Memory for answers, and its descriptor for the server.
     data: (Window, Descriptor),
     staging: Window,
     chunks: Vec<Descriptor>,
     places: Addressing,
     uuids: [Uuid; 2],
-    /// The attacker's volume, and one that is not his.
-    his: Window,
+    /// The attacker's volume, and another one.
+    own: Window,
     other: Window,
     wire: VecDeque<(usize, Vec<u8>)>,
     now: Instant,
@@ -142,7 +142,7 @@ impl World {
         let mut rng = Rng::new(9);
         let mut rest = Arena::new(memory);
         let mut take = |len| rest.alloc(len, 4096).expect("room");
-        let (arena, theirs, his, other) = (take(ARENA), take(THEIRS), take(VOLUME), take(VOLUME));
+        let (arena, theirs, own, other) = (take(ARENA), take(THEIRS), take(VOLUME), take(VOLUME));
         leak::fill(arena, Owner::Past);
         leak::fill(other, Owner::Volume);
         let node = |n: usize, arena: Window, rng: &mut Rng| {
@@ -171,19 +171,20 @@ impl World {
             completions: 1024,
             ..Config::default()
         };
-        let mut server = Server::new(config, 4, &mut gateway.roce).expect("a sound configuration");
+        let mut server =
+            Server::new(config, 4, &mut gateway.roce).expect("the configuration is valid");
         let mut volumes = Volumes::new();
         for (name, window, read_only, allow) in [
-            ("ram0", his, how & 4 != 0, Vec::new()),
+            ("ram0", own, how & 4 != 0, Vec::new()),
             ("secret", other, false, vec![Name::new("victim").expect("a name")]),
         ] {
             let name = Name::new(name).expect("a name");
             let volume: Box<dyn Volume> = Box::new(RamVolume::new(window, false));
-            let volume = volumes.add(name, volume).expect("another name");
+            let volume = volumes.add(name, volume).expect("the name is free");
             let export = Export { name, volume, read_only, allow, hosts: Default::default() };
-            server.add_export(export, &volumes).expect("a sound export");
+            server.add_export(export, &volumes).expect("the export is valid");
         }
-        // What a RAM volume does when it is made is not the attacker's.
+        // After the RAM volume's initialization, which zeroes its memory.
         leak::fill(other, Owner::Volume);
         let pd = attacker.roce.alloc_pd().expect("room");
         let cq = attacker.roce.create_cq(512).expect("room");
@@ -207,14 +208,14 @@ impl World {
             chunks: Vec::new(),
             places: Addressing::new(DEPTH),
             uuids: [Uuid([1; 16]), Uuid([2; 16])],
-            his,
+            own,
             other,
             wire: VecDeque::new(),
             now: Instant::from_nanos(1),
         }
     }
 
-    /// What an honest client does first.
+    /// Opens a session like a correct client.
     fn open_session(&mut self) {
         for cid in 0..2 {
             self.connect(&ConnectRequest {
@@ -318,12 +319,12 @@ impl World {
         let into = Some(Descriptor { length, ..self.data.1 });
         let user_len = user.len() as u16;
         let header = IoHeader::Read { user_len, need_invalidate: true, into };
-        // The user's header lies behind the room for the answer, as Linux has it.
+        // As in Linux, the user's header is behind the room for the answer.
         self.request(line, chunk, &[], user, header, length.min(ROOM), None);
     }
 
-    /// A request in a chunk: data, user header, RTRS header. `skip` bytes of the data are not sent; the place
-    /// that the immediate names may be another.
+    /// A request in a chunk: data, user header, RTRS header. `skip` bytes of the data are not sent. The immediate may
+    /// name another place.
     #[allow(clippy::too_many_arguments)]
     fn request(
         &mut self,
@@ -355,20 +356,20 @@ impl World {
 
     fn end(&mut self) {
         self.settle();
-        // What asks for an ACK late, and what is sent again.
+        // Time for delayed ACKs and retransmissions.
         for _ in 0..3 {
             self.now = self.now + Duration::from_millis(40);
             self.settle();
         }
-        leak::check(self.data.0, "what the attacker received");
+        leak::check(self.data.0, "the attacker's answers");
         for line in &self.lines {
             leak::check(line.receives, "a message to the attacker");
         }
-        leak::check(self.his, "the attacker's volume");
+        leak::check(self.own, "the attacker's volume");
         let mut other = vec![0; VOLUME];
-        self.other.read(0, &mut other).expect("its own length");
+        self.other.read(0, &mut other).expect("the lengths are equal");
         let mark = leak::mark(Owner::Volume);
-        assert!(other.chunks(mark.len()).all(|part| part == mark), "another's volume was changed");
+        assert!(other.chunks(mark.len()).all(|part| part == mark), "the other volume was changed");
     }
 }
 
@@ -380,21 +381,21 @@ fn name(text: &str) -> Name {
 mod tests {
     use super::*;
 
-    /// What an honest client does works, so that the attacker starts from a session with an open device.
+    /// A correct client works, so that the attacker starts with a session and an open device.
     #[test]
-    fn the_attacker_has_a_session_and_an_open_device() {
+    fn attacker_starts_with_a_session_and_an_open_device() {
         for how in 0..8 {
             netsim::with_memory(MEMORY, |memory| {
                 let mut world = World::new(memory, how);
                 world.open_session();
                 assert_eq!(world.chunks.len(), usize::from(DEPTH), "how {how}");
-                // A write, and a read that brings it back.
+                // A write, and a read of the same data.
                 if how & 4 == 0 {
                     let mut input = Input(&[1, 1, 0, 3, 2, 8, 0x55]);
                     world.io(&mut input);
                     world.settle();
                     let mut bytes = [0; 512];
-                    world.his.read(3 * 512, &mut bytes).expect("inside");
+                    world.own.read(3 * 512, &mut bytes).expect("inside");
                     assert!(bytes == [0x55; 512], "how {how}: not written");
                     world.data.0.fill(0);
                     world.io(&mut Input(&[0, 0, 0, 3, 3, 8, 0]));

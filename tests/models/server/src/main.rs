@@ -318,7 +318,7 @@ impl BridgeOptions {
                     (c.clone(), engine()),
                     (d.clone(), engine()),
                 ];
-                serve_beside(all, &[(2, 0), (3, 1)], || None)
+                serve_neighbours(all, &[(2, 0), (3, 1)], || None)
             }
             (Some(address), None, [socket]) => {
                 let mut own = OwnHost::new(second, address);

@@ -1,4 +1,4 @@
-//! How work requests end, and whether that is as it has to be.
+//! Checks of completions.
 
 use super::memory::contents;
 use super::side::{Kind, Message, Op, State};
@@ -6,7 +6,7 @@ use super::world::{Action, World};
 use verbs::{CompletedOperation, Completion, Status};
 
 impl World {
-    /// A work request has ended.
+    /// Checks a completion.
     pub fn complete(&mut self, host: usize, completion: &Completion) {
         let number = (completion.id >> 32) as usize;
         let slot = completion.id as usize & 0x7fff_ffff;
@@ -18,7 +18,7 @@ impl World {
         }
         assert!(matches!(completion.operation, CompletedOperation::Send));
         loop {
-            let op = self.sides[number].ops.pop_front().expect("it was posted");
+            let op = self.sides[number].ops.pop_front().expect("the request was posted");
             let this = op.slot == slot;
             let memory = &mut self.hosts[host].up().memory;
             if let Some(into) = op.kind.landing() {
@@ -36,7 +36,7 @@ impl World {
     }
 
     pub fn failed(&mut self, number: usize, op: &Op, status: Status) {
-        self.tell(&format!("side {number}: {:?} ends with {status:?}", op.kind));
+        self.trace(&format!("side {number}: {:?} ends with {status:?}", op.kind));
         let side = &self.sides[number];
         assert!(!side.sound, "side {number} fails: {status:?}");
         let fine = match status {
@@ -54,28 +54,35 @@ impl World {
         let life = self.boots_of_peer(number);
         let side = &mut self.sides[number];
         match op.kind {
-            Kind::Send(message) => assert!(side.delivered > message, "a SEND is done before it is"),
+            Kind::Send(message) => {
+                assert!(side.delivered > message, "a SEND completes before its delivery")
+            }
             Kind::Write { message } => {
                 side.target.is_done();
                 assert!(message.is_none_or(|message| side.delivered > message));
             }
             Kind::Read { into, expected, .. } => {
-                assert!(contents(&into) == expected, "an RDMA READ brings other bytes");
+                assert!(contents(&into) == expected, "an RDMA READ returns wrong bytes");
             }
             Kind::Atomic { into, expected } => {
                 side.target.is_done();
                 assert_eq!(
                     contents(&into),
                     expected.to_ne_bytes(),
-                    "an atomic brings another value"
+                    "an atomic returns a wrong value"
                 );
             }
             Kind::Count { into } => {
                 let before = u64::from_ne_bytes(contents(&into).try_into().expect("8 bytes"));
-                let counts = self.counts.entry(life.expect("it is connected")).or_default();
-                assert!(counts.before.insert(before), "an addition is done twice, or two at once");
+                let counts = self.counts.entry(life.expect("the side is connected")).or_default();
+                assert!(
+                    counts.before.insert(before),
+                    "an addition is executed twice, or two at once"
+                );
             }
-            Kind::Trespass { .. } => panic!("side {number} got what was not granted to it"),
+            Kind::Trespass { .. } => {
+                panic!("side {number} accessed memory that was not granted to it")
+            }
         }
     }
 
@@ -92,9 +99,8 @@ impl World {
             assert!(!side.sound, "side {number}: a receive ends with {:?}", completion.status);
             return assert_eq!(completion.status, Status::Flushed);
         }
-        let sender = &mut self.sides[peer.expect("it is connected")];
-        let message =
-            sender.sent.pop_front().expect("a message that was sent, and not delivered yet");
+        let sender = &mut self.sides[peer.expect("the side is connected")];
+        let message = sender.sent.pop_front().expect("a sent message that is not delivered yet");
         sender.delivered += 1;
         match (message, completion.operation) {
             (
@@ -102,16 +108,22 @@ impl World {
                 CompletedOperation::Recv { length, with: got },
             ) => {
                 assert_eq!((length as usize, got), (sent.len(), with));
-                assert!(bytes[..sent.len()] == sent, "a SEND brings other bytes");
-                assert!(bytes[sent.len()..] == before[sent.len()..], "behind a SEND");
+                assert!(bytes[..sent.len()] == sent, "a SEND delivers wrong bytes");
+                assert!(
+                    bytes[sent.len()..] == before[sent.len()..],
+                    "a SEND writes beyond its length"
+                );
             }
             (
                 Message::Immediate { offset, bytes: sent, immediate },
                 CompletedOperation::RecvWriteImmediate { length, immediate: got },
             ) => {
                 assert_eq!((length as usize, got), (sent.len(), immediate));
-                assert!(bytes == before, "a WRITE touches no receive");
-                assert!(sender.target.shows(&window, offset, &sent), "a WRITE is not there yet");
+                assert!(bytes == before, "a WRITE changes a receive buffer");
+                assert!(
+                    sender.target.shows(&window, offset, &sent),
+                    "a completed WRITE is not in memory"
+                );
             }
             (message, operation) => panic!("{message:?} arrives as {operation:?}"),
         }

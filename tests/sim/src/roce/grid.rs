@@ -1,5 +1,5 @@
-//! How fast one connection is, by the loss on the way and by how many packets may be out: what a
-//! change of the requester does to performance is seen here, in virtual time and without noise.
+//! Goodput of a connection by packet loss and by window, in virtual time. It shows effects of changes of the requester
+//! without noise.
 
 use super::host::{Config, Host, MEMORY, PORT};
 use super::world::PARAMETERS;
@@ -22,10 +22,10 @@ const LENGTH: usize = 64 << 10;
 const COUNT: u64 = 400;
 const DEPTH: u64 = 8;
 
-/// What came of a run.
+/// Results of a run.
 struct Figures {
     time: Duration,
-    /// Packets more than without any loss.
+    /// Retransmitted packets.
     again: u64,
     timeouts: u64,
 }
@@ -34,8 +34,8 @@ struct Figures {
 pub fn table() -> String {
     let mut text = String::from(
         "400 WRITEs of 64 KiB, 8 at a time, path MTU 1024, 10 Gbit/s, 10 us each way.\n\
-         loss: packets lost of 1000, both ways; window: packets unacknowledged at most;\n\
-         again: packets sent again, in percent of those needed; timeouts: times that the timer ran out.\n\n\
+         loss: packets lost of 1000, in both directions; window: most unacknowledged packets;\n\
+         again: retransmitted packets, in percent of the needed packets; timeouts: expiries of the timer.\n\n\
          loss  window   MB/s  again %  timeouts\n",
     );
     for loss in LOSS {
@@ -108,7 +108,7 @@ fn run(loss: u32, window: u32) -> Figures {
     })
 }
 
-/// Connects host 0 to host 1; the queue pair there, what may be written, and memory to write from.
+/// Connects host 0 to host 1. Returns the queue pair of host 0, the writable memory, and memory to write from.
 fn connect(
     network: &mut Network,
     hosts: &mut [Host],
@@ -137,7 +137,8 @@ fn connect(
     let region = theirs.roce.register(theirs.pd, windows[1], access, rng).expect("room");
     let (from, to) = (hosts[0].config.ip, SocketAddr::new(hosts[1].config.ip, PORT));
     let roce = &mut hosts[0].up().roce;
-    roce.connect(qps[0], from, to, &PARAMETERS, b"", Instant::from_nanos(1), rng).expect("known");
+    roce.connect(qps[0], from, to, &PARAMETERS, b"", Instant::from_nanos(1), rng)
+        .expect("the neighbour is known");
     let up = network.run(hosts, Duration::from_secs(1), |network, hosts| {
         let (ours, theirs) = hosts.split_at_mut(1);
         let roce = &mut theirs[0].up().roce;

@@ -1,4 +1,4 @@
-//! What the connection managers say.
+//! Handles events of the connection managers and of the ports.
 
 use super::side::{self, Kind, Side, State};
 use super::target::Target;
@@ -10,14 +10,14 @@ use verbs::{
 };
 
 impl World {
-    /// Looks at everything that the engines have to say.
+    /// Polls all events of the engines.
     pub fn drive(&mut self) {
         for host in 0..self.hosts.len() {
             while let Some(machine) = &mut self.hosts[host].machine {
                 if let Some(completion) = machine.roce.poll_cq(machine.cq) {
                     self.complete(host, &completion);
                 } else if let Some(event) = machine.roce.poll_connection_event() {
-                    self.hear(host, event);
+                    self.handle_event(host, event);
                 } else if let Some(event) = machine.roce.poll_event() {
                     let link = match event {
                         AsyncEvent::PortActive(_) => true,
@@ -39,8 +39,8 @@ impl World {
         })
     }
 
-    pub fn hear(&mut self, host: usize, event: ConnectionEvent) {
-        self.tell(&format!("host {host}: {event:?}"));
+    pub fn handle_event(&mut self, host: usize, event: ConnectionEvent) {
+        self.trace(&format!("host {host}: {event:?}"));
         match event {
             ConnectionEvent::Request { connection, private_data, .. } => {
                 self.requested(host, connection, &private_data);
@@ -50,7 +50,7 @@ impl World {
                 if self.sides[number].state == State::Asked {
                     self.introduce(number, private_data.as_slice());
                 }
-                // Some have nothing to say.
+                // Some sides post no requests.
                 let budget = self.rng.within(0..50).saturating_sub(10) as u32;
                 let side = &mut self.sides[number];
                 side.state = State::Up;
@@ -67,13 +67,13 @@ impl World {
                 let side = &self.sides[number];
                 assert!(!side.sound, "side {number} is disconnected");
                 let left = side.ops.iter().filter(|op| op.signaled).count() + side.posted.len();
-                assert_eq!(left, 0, "a connection is over, and not all that was posted has ended");
+                assert_eq!(left, 0, "a connection ended before all its requests completed");
                 self.tear_down(number);
             }
         }
     }
 
-    /// A peer wants a connection.
+    /// A peer requests a connection.
     pub fn requested(&mut self, host: usize, connection: ConnectionId, private_data: &PrivateData) {
         let number = self.sides.len();
         let refuse = !self.calm && self.healed.is_none() && self.rng.chance(100);
@@ -84,7 +84,7 @@ impl World {
             if refuse { None } else { Side::new(number, host, boots, machine, &mut self.rng) };
         let Some(mut side) = side else {
             let reason = RejectReason::CONSUMER;
-            machine.roce.reject(connection, reason, b"").expect("nobody has answered it");
+            machine.roce.reject(connection, reason, b"").expect("the request is unanswered");
             let (peer, _) = side::introduced(private_data.as_slice());
             self.sides[peer].sound = false;
             return;
@@ -95,30 +95,30 @@ impl World {
         side.sound = self.calm;
         let (qp, roce) = (side.qp, &mut machine.roce);
         roce.accept(connection, qp, &PARAMETERS, &introduction, now)
-            .expect("nobody has answered it");
+            .expect("the request is unanswered");
         self.sides.push(side);
         self.introduce(number, private_data.as_slice());
-        let peer = self.sides[number].peer.expect("it was introduced");
+        let peer = self.sides[number].peer.expect("the side was introduced");
         self.sides[number].sound |= self.sides[peer].sound;
-        self.tell(&format!("side {number}: host {host} accepts"));
+        self.trace(&format!("side {number}: host {host} accepts"));
     }
 
-    /// A side is told who its peer is.
+    /// Sets the peer of a side.
     pub fn introduce(&mut self, number: usize, introduction: &[u8]) {
         let (peer, granted) = side::introduced(introduction);
         let target = Target::new(&self.sides[peer].first);
-        let peer_books = self.sides[peer].books.clone();
+        let peer_library = self.sides[peer].library_bytes.clone();
         let side = &mut self.sides[number];
         side.peer = Some(peer);
         side.granted = Some(granted);
         side.target = target;
-        side.peer_books = peer_books;
+        side.peer_library = peer_library;
     }
 
-    /// A side ends, with everything that it holds.
+    /// Destroys a side with all its resources.
     pub fn tear_down(&mut self, number: usize) {
-        self.tell(&format!("side {number} is gone"));
-        // Whoever has this side as its peer has written here; there is one at most that could.
+        self.trace(&format!("side {number} is gone"));
+        // Only the side that has this side as its peer could write here; there is at most one.
         let writer = (0..self.sides.len())
             .find(|&n| self.sides[n].peer == Some(number) && Some(n) == self.sides[number].peer);
         let mut target = writer.map(|n| core::mem::take(&mut self.sides[n].target));
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// The peer's host, and in which life of it the peer is.
+    /// The peer's host, and the number of that host's boot to which the peer belongs.
     pub fn boots_of_peer(&self, number: usize) -> Option<(usize, u32)> {
         let peer = &self.sides[self.sides[number].peer?];
         Some((peer.host, peer.boots))

@@ -11,13 +11,13 @@ use verbs::{Access, ConnectionManager, CqId, PdId, Provider, RecvRequest, Region
 /// Bytes of memory that a host has.
 pub const MEMORY: usize = 512 << 10;
 
-/// Bytes of the library, which peers may read and nobody writes.
+/// Bytes of the library, which peers may read and no host writes.
 pub const LIBRARY: usize = 8192;
 
 /// Port that hosts listen on.
 pub const PORT: u16 = 7000;
 
-/// What a host is and stays.
+/// Constant properties of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     pub mac: [u8; 6],
@@ -26,7 +26,7 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// What is there while the host is up.
+/// State while the host is up.
 #[derive(Debug)]
 pub struct Machine {
     pub roce: Roce,
@@ -36,9 +36,9 @@ pub struct Machine {
     pub pd: PdId,
     pub cq: CqId,
     pub library: Region,
-    /// What the library holds.
-    pub books: Rc<[u8]>,
-    /// A number that all peers add to.
+    /// Contents of the library.
+    pub library_bytes: Rc<[u8]>,
+    /// A number to which all peers add.
     pub counter: Region,
     free: usize,
 }
@@ -47,7 +47,7 @@ pub struct Machine {
 #[derive(Debug)]
 pub struct Host {
     pub config: Config,
-    /// How often it was started.
+    /// Number of boots.
     pub boots: u32,
     /// Whether its link is up.
     pub link: bool,
@@ -61,7 +61,7 @@ impl Host {
         Host { config, boots: 0, link: true, machine: None, memory }
     }
 
-    /// Starts it; nothing is remembered of an earlier life.
+    /// Boots the host, without state of an earlier boot.
     pub fn boot(&mut self, peers: &[Config], rng: &mut Rng) {
         let Config { mac, ip, mtu, limits } = self.config;
         let port = PortConfig { mac, addresses: vec![ip], mtu };
@@ -70,14 +70,14 @@ impl Host {
             roce.pin_neighbour(0, peer.ip, peer.mac);
         }
         roce.set_link(0, self.link);
-        roce.listen(PORT).expect("nobody listens there");
+        roce.listen(PORT).expect("the port is free");
         let mut arena = Arena::new(self.memory);
         let free = arena.available();
         let mut memory = Memory::new(self.memory, rng);
         let pd = roce.alloc_pd().expect("room");
         let cq = roce.create_cq(4096).expect("room");
         let library = arena.alloc(LIBRARY, 64).expect("room");
-        let books = memory.expected(&library).into();
+        let library_bytes = memory.expected(&library).into();
         let library = roce.register(pd, library, Access::REMOTE_READ, rng).expect("room");
         let counter = arena.alloc(64, 64).expect("room");
         memory.put(&counter, &[0; 64]);
@@ -85,13 +85,23 @@ impl Host {
         memory.open(&counter.memory);
         self.boots += 1;
         let tx = TxBuffer::new();
-        self.machine =
-            Some(Machine { roce, tx, arena, memory, pd, cq, library, books, counter, free });
+        self.machine = Some(Machine {
+            roce,
+            tx,
+            arena,
+            memory,
+            pd,
+            cq,
+            library,
+            library_bytes,
+            counter,
+            free,
+        });
     }
 
     /// The machine, of a host that is up.
     pub fn up(&mut self) -> &mut Machine {
-        self.machine.as_mut().expect("it is up")
+        self.machine.as_mut().expect("the host is up")
     }
 }
 
@@ -109,23 +119,23 @@ impl Machine {
         self.roce.post_recv(qp, &RecvRequest { id, into: &[into] }).expect("room for receives");
     }
 
-    /// Gives back everything but the sides', which must be gone; panics if anything is still held.
+    /// Releases all resources. Those of the sides must be released already. Panics if a resource is still in use.
     pub fn tear_down(&mut self) {
         assert_eq!(self.roce.queue_pairs(), 0, "queue pairs are left");
         assert_eq!(self.roce.connections(), 0, "connections are left");
         assert_eq!(self.roce.counters().completions_lost, 0);
         self.memory.close(&self.counter.memory);
         for region in [self.library, self.counter] {
-            self.roce.deregister(region.id).expect("it is registered");
+            self.roce.deregister(region.id).expect("the region is registered");
             self.arena.free(region.memory);
         }
         self.roce.dealloc_pd(self.pd).expect("no region and no queue pair uses it");
         self.roce.destroy_cq(self.cq).expect("no queue pair uses it");
-        assert_eq!(self.arena.available(), self.free, "memory is not given back");
+        assert_eq!(self.arena.available(), self.free, "memory is not released");
     }
 }
 
-/// How a peer names the start of a region.
+/// Remote address of the start of a region.
 pub fn name(region: &Region) -> RemoteAddress {
     RemoteAddress { address: region.address, rkey: region.rkey }
 }

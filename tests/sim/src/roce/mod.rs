@@ -1,12 +1,11 @@
-//! Hosts with RoCE engines that connect to each other by the connection manager, and send, write,
-//! read and add, while frames are lost, duplicated, reordered and corrupted, ways are cut, links go
-//! down, keys are revoked, connections end, and hosts lose power and come back.
+//! Hosts with RoCE engines connect by the connection manager, and use SEND, WRITE, READ and atomics, while frames are
+//! lost, duplicated, reordered and corrupted, paths are cut, links go down, keys are revoked, connections end, and
+//! hosts lose power and reboot.
 //!
-//! What is checked: each SEND is delivered once and in order; each WRITE, READ and atomic is exact;
-//! no byte changes that was not granted to whoever changed it (against a shadow of all memory);
-//! where nothing worse happens than lost frames nothing fails; when all is well again everything
-//! ends within its timers, new connections work, and after all connections are over no resource is
-//! held any more.
+//! Checks: each SEND is delivered once and in order; each WRITE, READ and atomic is exact; peers change only memory
+//! that was granted to them (compared with a shadow of all memory); if only frames are lost, nothing fails; after all
+//! faults have ended, everything ends within its timers and new connections work; after all connections have ended, no
+//! resource is in use.
 
 mod check;
 mod completions;
@@ -24,7 +23,7 @@ use netsim::Rng;
 use roce::wire::bth::Bth;
 use roce::wire::frame::Frame;
 
-/// The scenario of a seed. Panics if anything is wrong.
+/// Runs the scenario of a seed. Panics on a fault.
 pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let hosts = rng.within(2..5) as usize;
@@ -33,7 +32,7 @@ pub fn run(seed: u64) {
     });
 }
 
-/// Prints a frame that is sent.
+/// Prints a sent frame.
 fn print(event: &netsim::Event<'_>) {
     let micros = event.at.as_nanos() as f64 / 1000.0;
     let (from, to, fate) = (event.from.node, event.to.node, event.fate);

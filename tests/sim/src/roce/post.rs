@@ -1,4 +1,4 @@
-//! What sides ask for.
+//! Requests of the sides.
 
 use super::host::LIBRARY;
 use super::side::{DEPTH, Kind, MESSAGE, Message, Op, State, WINDOW};
@@ -7,7 +7,7 @@ use rand_core::RngCore;
 use verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
 
 impl World {
-    /// A side posts a request, and makes up its mind when to post the next.
+    /// Posts a request of a side, and schedules its next one.
     pub fn post(&mut self, number: usize) {
         let now = self.network.now;
         let think = self.micros(200);
@@ -23,7 +23,7 @@ impl World {
         let harmful = !self.calm && self.healed.is_none() && self.rng.chance(10);
         let side = &mut self.sides[number];
         side.refusable |= harmful;
-        let granted = side.granted.expect("it is up");
+        let granted = side.granted.expect("the side is up");
         let machine = self.hosts[side.host].up();
         let rng = &mut self.rng;
 
@@ -35,7 +35,7 @@ impl World {
                 .iter()
                 .any(|op| matches!(op.kind, Kind::Read { quarter: Some(q), .. } if q == quarter))
         };
-        // What is being read must not change before it has come.
+        // A range must not change during a READ of it.
         let quarter = rng.within(0..4) as usize;
         let what = match rng.within(0..10) {
             _ if harmful => 10,
@@ -76,7 +76,7 @@ impl World {
             }
             2..=4 => {
                 machine.memory.put(&source, &bytes);
-                side.target.ask(start, &bytes);
+                side.target.push(start, &bytes);
                 let immediate = rng.chance(300).then_some(immediate);
                 let mut message = None;
                 if let Some(immediate) = immediate {
@@ -91,7 +91,7 @@ impl World {
             5 | 6 => {
                 signaled = true;
                 let into = part(8);
-                let expected = side.target.asked(word, 8).try_into().expect("8 bytes");
+                let expected = side.target.expected(word, 8).try_into().expect("8 bytes");
                 let expected = u64::from_ne_bytes(expected);
                 let (at, add) = (at(granted.window, word), rng.next_u64());
                 let right = rng.chance(500);
@@ -104,7 +104,7 @@ impl World {
                     let compare = expected.wrapping_add(1);
                     (SendOperation::CompareSwap { into, at, compare, swap: add }, expected)
                 };
-                side.target.ask(word, &value.to_ne_bytes());
+                side.target.push(word, &value.to_ne_bytes());
                 (operation, Kind::Atomic { into, expected })
             }
             7 | 8 => {
@@ -116,8 +116,8 @@ impl World {
                     (in_quarter, at(granted.window, start), Some(quarter))
                 };
                 let expected = match library {
-                    true => side.peer_books[LIBRARY - len..].to_vec(),
-                    false => side.target.asked(start, len).to_vec(),
+                    true => side.peer_library[LIBRARY - len..].to_vec(),
+                    false => side.target.expected(start, len).to_vec(),
                 };
                 let into = part(len);
                 result = [into];
@@ -138,7 +138,7 @@ impl World {
                 let into = part(len.max(1));
                 result = [into];
                 let (operation, into) = match rng.within(0..4) {
-                    // One byte too far.
+                    // One byte beyond the end.
                     0 => (
                         SendOperation::Read {
                             into: &result,
@@ -146,7 +146,7 @@ impl World {
                         },
                         Some(into),
                     ),
-                    // A key that is not there.
+                    // A key that does not exist.
                     1 => (
                         SendOperation::Read {
                             into: &result,
@@ -157,7 +157,7 @@ impl World {
                         },
                         Some(into),
                     ),
-                    // A region that may not be written.
+                    // A read-only region.
                     2 => (
                         SendOperation::Write {
                             payload: Payload::Inline(&[0; 8]),

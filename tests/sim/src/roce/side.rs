@@ -1,4 +1,4 @@
-//! One side of a connection: its queue pair, its memory, what it has asked for.
+//! One side of a connection: its queue pair, memory and requests.
 
 use super::host::{self, Machine};
 use super::target::Target;
@@ -11,7 +11,7 @@ use verbs::{
     Access, ConnectionId, Provider, QpId, QpInit, QpType, Region, RemoteAddress, SendWith,
 };
 
-/// Requests, and receives, that a side has at a time.
+/// Most requests, and most receives, of a side at a time.
 pub const DEPTH: usize = 4;
 
 /// Longest message in bytes.
@@ -20,20 +20,20 @@ pub const MESSAGE: usize = 5000;
 /// Bytes of the window that the peer may write; it is used in quarters.
 pub const WINDOW: usize = 16384;
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Active side: nobody has answered.
+    /// Active side: the request is unanswered.
     Asked,
-    /// Passive side: the peer has not been heard.
+    /// Passive side: the peer has not confirmed.
     Accepted,
-    /// It stands.
+    /// Established.
     Up,
-    /// It is over, and nothing of it is left.
+    /// Ended, with all resources released.
     Gone,
 }
 
-/// What the peer has granted.
+/// Memory that the peer has granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Granted {
     pub window: RemoteAddress,
@@ -41,34 +41,34 @@ pub struct Granted {
     pub counter: RemoteAddress,
 }
 
-/// What a request does, and what has to come of it.
+/// Kind of a request, with its expected result.
 #[derive(Debug)]
 pub enum Kind {
-    /// The message with that number.
+    /// Sends the message with this number.
     Send(u64),
-    /// The oldest change of the target. With an immediate it is a message, too.
+    /// Executes the oldest change of the target. With an immediate it is a message, too.
     Write { message: Option<u64> },
-    /// Of a quarter of the window, or of the library.
+    /// Reads a quarter of the window, or the library.
     Read { into: Window, expected: Vec<u8>, quarter: Option<usize> },
-    /// The oldest change of the target.
+    /// Executes the oldest change of the target.
     Atomic { into: Window, expected: u64 },
-    /// One added to the counter that all peers share.
+    /// Adds one to the counter that all peers share.
     Count { into: Window },
-    /// What was not granted.
+    /// Accesses memory that was not granted.
     Trespass { into: Option<Window> },
 }
 
-/// A request that is posted.
+/// A posted request.
 #[derive(Debug)]
 pub struct Op {
-    /// Which buffer it uses.
+    /// Index of its buffer.
     pub slot: usize,
     pub kind: Kind,
     pub signaled: bool,
     pub at: Instant,
 }
 
-/// A message on its way to the peer.
+/// A message in flight to the peer.
 #[derive(Debug, PartialEq)]
 pub enum Message {
     Send { bytes: Vec<u8>, with: SendWith },
@@ -79,41 +79,42 @@ pub enum Message {
 #[derive(Debug)]
 pub struct Side {
     pub host: usize,
-    /// Which life of the host it belongs to.
+    /// Number of the host's boot to which it belongs.
     pub boots: u32,
     pub peer: Option<usize>,
     pub qp: QpId,
     pub connection: ConnectionId,
     pub state: State,
-    /// What the peer may write, and what it held first.
+    /// Memory that the peer may write.
     pub window: Region,
+    /// Initial contents of the window.
     pub first: Vec<u8>,
     pub granted: Option<Granted>,
-    /// What the library of its host holds, and that of its peer's.
-    pub books: Rc<[u8]>,
-    pub peer_books: Rc<[u8]>,
-    /// What this side did to the window of its peer.
+    /// Contents of its host's library.
+    pub library_bytes: Rc<[u8]>,
+    /// Contents of its peer's library.
+    pub peer_library: Rc<[u8]>,
+    /// Changes of this side to the window of its peer.
     pub target: Target,
     pub buffers: Vec<Window>,
     pub ops: VecDeque<Op>,
     pub receives: Vec<Window>,
     pub posted: VecDeque<usize>,
-    /// Messages that the peer has not got.
+    /// Undelivered messages.
     pub sent: VecDeque<Message>,
     pub messages: u64,
-    /// How many the peer has got.
+    /// Number of delivered messages.
     pub delivered: u64,
-    /// How many requests it will still post.
+    /// Requests left to post.
     pub budget: u32,
     /// Whether it must not fail.
     pub sound: bool,
-    /// Whether the peer may have to refuse what it asks for.
+    /// Whether the peer may refuse its requests.
     pub refusable: bool,
 }
 
 impl Side {
-    /// Takes what a side needs of a machine; None if there is no memory left. `number` is its place
-    /// among all sides.
+    /// Allocates the resources of a side; None without free memory. `number` is its index among all sides.
     pub fn new(
         number: usize,
         host: usize,
@@ -162,8 +163,8 @@ impl Side {
             window,
             first,
             granted: None,
-            books: machine.books.clone(),
-            peer_books: machine.books.clone(),
+            library_bytes: machine.library_bytes.clone(),
+            peer_library: machine.library_bytes.clone(),
             target: Target::default(),
             buffers,
             ops: VecDeque::new(),
@@ -182,14 +183,14 @@ impl Side {
         Some(side)
     }
 
-    /// Posts a receive into one of the buffers for that.
+    /// Posts a receive into the receive buffer with index `buffer`.
     pub fn post_receive(&mut self, number: usize, machine: &mut Machine, buffer: usize) {
         let id = (number as u64) << 32 | 1 << 31 | buffer as u64;
         machine.post_receive(self.qp, id, self.receives[buffer]);
         self.posted.push_back(buffer);
     }
 
-    /// What the side tells its peer: its place among all sides, and what it grants.
+    /// Private data for the peer: the side's index, and the memory that it grants.
     pub fn introduction(&self, number: usize, machine: &Machine) -> Vec<u8> {
         let mut bytes = (number as u32).to_be_bytes().to_vec();
         for region in [&self.window, &machine.library, &machine.counter] {
@@ -200,11 +201,11 @@ impl Side {
         bytes
     }
 
-    /// Gives everything back. `target` is what the peer has done to the window.
+    /// Releases all resources. `target` has the peer's changes to the window.
     pub fn tear_down(&mut self, machine: &mut Machine, target: Option<&Target>, mtu: usize) {
         self.state = State::Gone;
-        machine.roce.destroy_qp(self.qp).expect("it is there until now");
-        machine.roce.deregister(self.window.id).expect("it is registered until now");
+        machine.roce.destroy_qp(self.qp).expect("the queue pair exists");
+        machine.roce.deregister(self.window.id).expect("the region is registered");
         match target {
             Some(target) => target.check(&self.window.memory, mtu),
             None => Target::new(&self.first).check(&self.window.memory, mtu),
@@ -226,7 +227,7 @@ impl Side {
 }
 
 impl Kind {
-    /// Where the peer's answer goes.
+    /// Memory for the peer's answer.
     pub fn landing(&self) -> Option<&Window> {
         match self {
             Kind::Read { into, .. } | Kind::Atomic { into, .. } | Kind::Count { into } => {
@@ -238,7 +239,7 @@ impl Kind {
     }
 }
 
-/// What a peer says in `introduction`: its place among all sides, and what it grants.
+/// Parses private data of [`Side::introduction`]: the peer's index, and the memory that it grants.
 pub fn introduced(bytes: &[u8]) -> (usize, Granted) {
     let number = u32::from_be_bytes(bytes[..4].try_into().expect("4 bytes"));
     let at = |n: usize| RemoteAddress {

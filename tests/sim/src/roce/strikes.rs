@@ -1,4 +1,4 @@
-//! What befalls the network and the hosts.
+//! Faults of the network and of the hosts.
 
 use super::side::State;
 use super::world::{Action, World};
@@ -6,7 +6,7 @@ use netsim::{Faults, Place};
 use std::time::Duration;
 use verbs::{ConnectionManager, Provider};
 
-/// What is undone later.
+/// The end of a fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Undo {
     Cut { from: usize, to: usize },
@@ -21,16 +21,16 @@ fn place(node: usize) -> Place {
 }
 
 impl World {
-    /// Something happens.
+    /// Causes a random fault.
     pub fn strike(&mut self) {
         let hosts = self.hosts.len() as u64;
         let a = self.rng.within(0..hosts) as usize;
         let b = (a + self.rng.within(1..hosts) as usize) % self.hosts.len();
-        // Some last longer than all retries.
+        // Some faults last longer than all retries.
         let longest = self.rng.pick(&[1_000, 30_000, 600_000, 6_000_000]);
         let lasts = Duration::from_micros(self.rng.within(100..longest));
         let what = self.rng.within(0..10);
-        self.tell(&format!("strike {what} at {a}, {b} for {lasts:?}"));
+        self.trace(&format!("strike {what} at {a}, {b} for {lasts:?}"));
         let undo = match what {
             0 => {
                 self.network.link_mut(place(a), place(b)).cut = true;
@@ -73,7 +73,7 @@ impl World {
         self.later(lasts, Action::Undo(undo));
     }
 
-    /// Something happens to a connection that stands.
+    /// Causes a fault of an established connection.
     fn strike_connection(&mut self, what: u64) {
         let up: Vec<usize> =
             (0..self.sides.len()).filter(|&n| self.sides[n].state == State::Up).collect();
@@ -85,10 +85,13 @@ impl World {
         let now = self.network.now;
         let machine = self.hosts[side.host].up();
         match what {
-            7 => machine.roce.disconnect(side.connection, now).expect("it stands"),
+            7 => machine
+                .roce
+                .disconnect(side.connection, now)
+                .expect("the connection is established"),
             8 => self.tear_down(number),
             _ => {
-                machine.roce.revoke_key(side.window.id).expect("it is registered");
+                machine.roce.revoke_key(side.window.id).expect("the region is registered");
                 if let Some(peer) = side.peer {
                     self.sides[peer].refusable = true;
                 }
@@ -96,7 +99,7 @@ impl World {
         }
     }
 
-    /// Something is over.
+    /// Ends a fault.
     pub fn undo(&mut self, undo: Undo) {
         match undo {
             Undo::Cut { from, to } => self.network.link_mut(place(from), place(to)).cut = false,
@@ -109,7 +112,7 @@ impl World {
         }
     }
 
-    /// The link of a host comes up or goes down, and the host sees it.
+    /// Sets the link of a host up or down, and notifies the host.
     pub fn set_link(&mut self, host: usize, up: bool) {
         self.network.set_up(place(host), up);
         self.hosts[host].link = up;

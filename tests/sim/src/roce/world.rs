@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use verbs::{ConnectionManager, ConnectionParameters, PathMtu};
 
-/// Something that happens at a set time.
+/// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     Connect { from: usize, to: usize },
@@ -25,11 +25,11 @@ pub enum Action {
     Check,
 }
 
-/// The longest that a request may take when all is well: early repetitions and eight timeouts of
-/// 537 ms, and what RNR NAKs ask for.
+/// Longest time of a request without faults: early retransmissions, eight timeouts of 537 ms, and the waits of RNR
+/// NAKs.
 const REQUEST: Duration = Duration::from_millis(6500);
 
-/// The longest that the connection manager takes to give up: 16 times 4.6 s.
+/// Time until the connection manager gives up: 16 times 4.6 s.
 const CONNECTION: Duration = Duration::from_secs(80);
 
 /// The world of a seed.
@@ -43,18 +43,18 @@ pub struct World {
     pub latency: Duration,
     agenda: BTreeMap<(Instant, u64), Action>,
     actions: u64,
-    /// By host and life.
+    /// Counts by host and boot.
     pub counts: BTreeMap<(usize, u32), Count>,
-    /// Whether nothing worse happens than lost frames.
+    /// Whether lost frames are the only faults.
     pub calm: bool,
-    /// Whether no new harm is done, and since when.
+    /// Since when there are no faults.
     pub healed: Option<Instant>,
-    /// Bytes that a packet carries at most.
+    /// Most bytes in a packet.
     pub mtu: usize,
 }
 
 impl World {
-    /// `count` hosts with the memory.
+    /// `count` hosts that share `memory`.
     pub fn new(count: usize, memory: Window, mut rng: Rng) -> Self {
         let v6 = rng.chance(500);
         let mtu = rng.pick(&[576, 1500, 1500, 4200, 9000]);
@@ -85,7 +85,7 @@ impl World {
         let mut hosts = Vec::new();
         for (n, config) in configs.iter().enumerate() {
             network.add_node(&[config.mac]);
-            let memory = memory.slice(n * MEMORY, MEMORY).expect("it is large enough");
+            let memory = memory.slice(n * MEMORY, MEMORY).expect("the memory is large enough");
             let mut host = Host::new(*config, memory);
             host.boot(&configs, &mut rng);
             hosts.push(host);
@@ -123,27 +123,27 @@ impl World {
     }
 
     /// Prints a line, if the seed is replayed.
-    pub fn tell(&self, what: &str) {
+    pub fn trace(&self, what: &str) {
         if netsim::tracing() {
             println!("{:12.3} us  {what}", self.network.now.as_nanos() as f64 / 1000.0);
         }
     }
 
-    /// Does something at a later time.
+    /// Schedules an action.
     pub fn later(&mut self, wait: Duration, action: Action) {
         self.actions += 1;
         self.agenda.insert((self.network.now + wait, self.actions), action);
     }
 
-    /// Up to so many microseconds.
+    /// A random time below `most` microseconds.
     pub fn micros(&mut self, most: u64) -> Duration {
         Duration::from_micros(self.rng.within(0..most))
     }
 
-    /// The whole story.
+    /// Runs the whole scenario.
     pub fn run(mut self) {
         let lasts = self.rng.pick(&[5_000, 50_000, 500_000, 5_000_000]);
-        self.tell(&format!(
+        self.trace(&format!(
             "{} hosts, {} bytes, calm: {}, {:?}, latency {:?}, {lasts} us",
             self.hosts.len(),
             self.mtu,
@@ -172,7 +172,7 @@ impl World {
             let waiting = |side: &Side| matches!(side.state, State::Asked | State::Accepted);
             world.are_quiet(&world.sides) && !world.sides.iter().any(waiting)
         });
-        assert!(quiet, "80 s after the network was healed something is not over");
+        assert!(quiet, "requests or connections are pending 80 s after the end of all faults");
         self.check();
         self.renew();
         self.end();
@@ -184,7 +184,7 @@ impl World {
         (from, (from + self.rng.within(1..count as u64) as usize) % count)
     }
 
-    /// Runs until `done` or until so much time has passed; returns whether it was done.
+    /// Runs until `done`, or for `limit`. Returns whether `done` became true.
     fn run_for(&mut self, limit: Duration, done: impl Fn(&World) -> bool) -> bool {
         let end = self.network.now + limit;
         loop {
@@ -220,7 +220,7 @@ impl World {
             }
             Action::Strike if self.healed.is_none() => self.strike(),
             Action::Undo(undo) if self.healed.is_none() => self.undo(undo),
-            // Everything was undone.
+            // All faults have ended.
             Action::Strike | Action::Undo(_) => (),
             Action::Boot(host) => {
                 if self.hosts[host].machine.is_none() {
@@ -232,9 +232,9 @@ impl World {
         }
     }
 
-    /// No more harm is done, and what was done is undone.
+    /// Ends all faults, and causes no new ones.
     fn heal(&mut self) {
-        self.tell("all is well again");
+        self.trace("all faults have ended");
         self.network.heal();
         for host in 0..self.hosts.len() {
             self.set_link(host, true);
@@ -247,11 +247,10 @@ impl World {
         self.healed = Some(self.network.now);
     }
 
-    /// Whether no connection that has to be made is being made, and no request is under way or to
-    /// come.
+    /// Whether all connections that must succeed are established, and no request is in flight or left to post.
     fn are_quiet(&self, sides: &[Side]) -> bool {
         let now = self.network.now;
-        let healed = self.healed.expect("it was healed");
+        let healed = self.healed.expect("the faults have ended");
         sides.iter().all(|side| match side.state {
             State::Asked | State::Accepted => !side.sound,
             State::Gone => true,
@@ -265,35 +264,35 @@ impl World {
         })
     }
 
-    /// New connections work.
+    /// Checks that new connections work.
     fn renew(&mut self) {
         let first = self.sides.len();
         for _ in 0..3 {
             let (from, to) = self.two_hosts();
             if self.connect(from, to).is_none() {
-                // All memory of the host is taken.
+                // The host has no free memory.
                 continue;
             }
             let last = self.sides.len() - 1;
             self.sides[last].sound = true;
         }
-        // (Requests of hosts that have lost power since may still be waiting for their peers.)
+        // (Requests of hosts that lost power may still wait for their peers.)
         let quiet = self.run_for(REQUEST, |world| world.are_quiet(&world.sides[first..]));
-        assert!(quiet, "new connections do not get anywhere");
+        assert!(quiet, "requests of new connections do not end");
         for side in self.sides[first..].iter().filter(|side| side.sound) {
             assert_eq!((side.state, side.budget), (State::Up, 0), "a new connection fails");
         }
         self.check();
     }
 
-    /// All connections end, and nothing is left.
+    /// Ends all connections, and checks that all resources are released.
     fn end(&mut self) {
-        self.tell("the end");
+        self.trace("the end");
         self.sides.iter_mut().for_each(|side| side.sound = false);
         for number in 0..self.sides.len() {
             let both = self.rng.chance(300);
             let side = &self.sides[number];
-            // One of two is enough, if both know each other.
+            // One of the two sides suffices, if each has the other as its peer.
             let other_does = side.peer.is_some_and(|peer| {
                 peer < number
                     && self.sides[peer].peer == Some(number)
@@ -301,7 +300,8 @@ impl World {
             });
             if matches!(side.state, State::Up | State::Accepted) && (both || !other_does) {
                 let roce = &mut self.hosts[side.host].up().roce;
-                roce.disconnect(side.connection, self.network.now).expect("it stands");
+                roce.disconnect(side.connection, self.network.now)
+                    .expect("the connection is established");
             }
         }
         let over = |world: &World| {
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// Asks for a connection; its side, unless the host has no room.
+    /// Requests a connection. Returns its side, unless the host has no memory.
     fn connect(&mut self, from: usize, to: usize) -> Option<usize> {
         let host = &mut self.hosts[from];
         let machine = host.machine.as_mut()?;
@@ -335,10 +335,10 @@ impl World {
             machine.roce.connect(side.qp, ip, to, &PARAMETERS, &introduction, now, &mut self.rng);
         match asked {
             Ok(connection) => side.connection = connection,
-            Err(error) => panic!("a connection is refused here: {error:?} ({mtu})"),
+            Err(error) => panic!("the local host refuses a connection: {error:?} ({mtu})"),
         }
         side.sound = self.calm;
-        self.tell(&format!("side {number}: host {from} asks {to}"));
+        self.trace(&format!("side {number}: host {from} requests a connection to {to}"));
         self.sides.push(side);
         Some(number)
     }

@@ -1,4 +1,4 @@
-//! A disk with a cache: slow, failing, and forgetful when its power is cut.
+//! A disk with a cache, which is slow, fails, and loses its cache at a power cut.
 
 use drivers::hal::{
     Completion, Disk, DiskError, Features, Geometry, Instant, Operation, Request, SubmitError,
@@ -12,18 +12,18 @@ use std::time::Duration;
 /// Bytes of a sector.
 pub const SECTOR: usize = 512;
 
-/// How a disk behaves.
+/// Behaviour of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
     /// Whether completed writes may be lost until they are flushed.
     pub cache: bool,
-    /// Most that a request takes, but for stalls.
+    /// Longest time of a request without a stall.
     pub latency: Duration,
     /// Requests in a thousand that fail.
     pub errors: u32,
     /// Requests in a thousand that take seconds.
     pub stalls: u32,
-    /// Sectors in a thousand that are written although nobody had made sure of it, at a power cut.
+    /// Sectors in a thousand that survive a power cut without a flush.
     pub kept: u32,
 }
 
@@ -32,7 +32,7 @@ struct InFlight {
     due: Instant,
     request: Request,
     fails: bool,
-    /// Writes that a flush makes durable.
+    /// Number of the last write that a flush makes durable.
     mark: u64,
 }
 
@@ -41,9 +41,9 @@ struct State {
     manners: Manners,
     now: Instant,
     rng: Rng,
-    /// What reads get.
+    /// Contents for reads.
     latest: Vec<u8>,
-    /// What a power cut leaves for sure.
+    /// Contents that survive a power cut.
     durable: Vec<u8>,
     /// Sectors in the cache, in the order of writing, with the number of their request.
     cached: VecDeque<(u64, usize, [u8; SECTOR])>,
@@ -51,7 +51,7 @@ struct State {
     in_flight: Vec<InFlight>,
 }
 
-/// The disk; its clones are the same disk, which outlives the machine that uses it.
+/// A disk. Clones share it, so it outlives the machine that uses it.
 #[derive(Clone, Debug)]
 pub struct SimDisk(Rc<RefCell<State>>);
 
@@ -70,23 +70,23 @@ impl SimDisk {
         })))
     }
 
-    /// Moves its clock.
+    /// Sets its clock.
     pub fn set_now(&self, now: Instant) {
         self.0.borrow_mut().now = now;
     }
 
-    /// When something completes next.
+    /// When the next request completes.
     pub fn next(&self) -> Option<Instant> {
         self.0.borrow().in_flight.iter().map(|request| request.due).min()
     }
 
-    /// Nothing fails and nothing stalls from now on.
+    /// Turns off failures and stalls.
     pub fn heal(&self) {
         let manners = &mut self.0.borrow_mut().manners;
         (manners.errors, manners.stalls) = (0, 0);
     }
 
-    /// Everything that is under way fails, having been done in part. Whether there was anything.
+    /// Fails all requests in flight after executing parts of them. Returns whether there were any.
     pub fn interrupt(&self) -> bool {
         let state = &mut *self.0.borrow_mut();
         let now = state.now;
@@ -96,12 +96,12 @@ impl SimDisk {
         !state.in_flight.is_empty()
     }
 
-    /// The bytes that reads get.
+    /// Contents for reads.
     pub fn contents(&self) -> Vec<u8> {
         self.0.borrow().latest.clone()
     }
 
-    /// The power of the disk alone is cut: of what was not made durable, any sector is kept or not.
+    /// Cuts the power of the disk only: each sector that is not durable is kept or lost at random.
     pub fn lose_cache(&self) {
         let state = &mut *self.0.borrow_mut();
         for (_, sector, bytes) in core::mem::take(&mut state.cached) {
@@ -112,7 +112,7 @@ impl SimDisk {
         state.latest.clone_from(&state.durable);
     }
 
-    /// The power of disk and machine is cut: what is under way is done in any part, or not.
+    /// Cuts the power of disk and machine: requests in flight are executed in part, or not at all.
     pub fn cut_power(&self) {
         self.lose_cache();
         let state = &mut *self.0.borrow_mut();
@@ -152,7 +152,7 @@ impl State {
             Operation::Write => {
                 self.written += 1;
                 for n in 0..request.data.len() / SECTOR {
-                    // Of a write that fails, any sector may have been written.
+                    // A failed write may have written any of its sectors.
                     if !done.fails || self.rng.chance(500) {
                         let mut bytes = [0; SECTOR];
                         request.data.read(n * SECTOR, &mut bytes).expect("in the window");

@@ -1,6 +1,5 @@
-//! How long a request takes whose path is cut: from the cut to its answer over the other path, with the
-//! default timers of client and server. There is one request at a time, so that none is done by having
-//! been on the other path from the beginning.
+//! Duration of a request whose path is cut: from the cut to the answer over the other path, with the default timers of
+//! client and server. There is one request at a time, so that every request is on the path that is cut.
 
 use super::disk::{Manners, SimDisk};
 use super::gateway::Gateway;
@@ -19,7 +18,7 @@ use verbs::EngineContext;
 const MEMORY: usize = 4 << 20;
 const SECTORS: usize = 64;
 const STEP: Duration = Duration::from_millis(1);
-/// Longer than that the world does not wait for anything.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(100);
 
 fn host(nodes: &mut [Node]) -> &mut Host {
@@ -29,7 +28,7 @@ fn host(nodes: &mut [Node]) -> &mut Host {
     }
 }
 
-/// The longest of `cuts` cuts.
+/// The longest duration over `cuts` cuts.
 pub fn longest(seed: u64, cuts: u32) -> Duration {
     let mut longest = Duration::ZERO;
     netsim::with_memory(2 * MEMORY, |memory| {
@@ -50,7 +49,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
     let (latency, cache) = (Duration::from_micros(5), false);
     let manners = Manners { cache, latency, errors: 0, stalls: 0, kept: 0 };
     let disk = SimDisk::new(SECTORS, manners, rng.fork());
-    // Everything but sizes as it comes.
+    // All settings except sizes are the defaults.
     let config = server::Config {
         queue_depth: 16,
         chunk_size: 16 << 10,
@@ -91,14 +90,14 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
             assert!(network.now < began + LIMIT, "the paths do not come up");
             pass(&mut network, &mut nodes, STEP);
         }
-        // Anywhere between two heartbeats.
+        // At any time between two heartbeats.
         pass(&mut network, &mut nodes, Duration::from_millis(rng.within(1..7000)));
         let request = Request { tag: 0.into(), operation: Operation::Read, sector: 0, data };
         volume.submit(&request).expect("there is room");
         netsim::Node::work(&mut nodes[1], network.now);
         let carrier = {
             let mut paths = host(&mut nodes).client.transport().paths();
-            paths.position(|path| path.in_flight > 0).expect("it was sent")
+            paths.position(|path| path.in_flight > 0).expect("the request was sent")
         };
         let [near, far] = [1, 0].map(|node| Place { node, port: carrier });
         network.link_mut(near, far).cut = true;
@@ -111,7 +110,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
             assert!(network.now < cut + LIMIT, "the request does not end");
             pass(&mut network, &mut nodes, STEP);
         };
-        done.result.expect("it is read over the other path");
+        done.result.expect("the other path completes the read");
         longest = longest.max(network.now.since(cut));
         network.heal();
     }

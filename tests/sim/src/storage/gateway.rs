@@ -14,16 +14,16 @@ use storage::volume::{DiskVolume, RamVolume, Volume, Volumes};
 use verbs::EngineContext;
 use verbs::{ConnectionManager, Provider};
 
-/// What there is to know of a node's port.
+/// Addresses of a node's port.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
-    /// Its Ethernet address.
+    /// Ethernet address.
     pub mac: [u8; 6],
-    /// Its IP address.
+    /// IP address.
     pub ip: IpAddr,
 }
 
-/// Bytes of memory that sessions share where they share it: 6 chunks.
+/// Bytes of memory that sessions share with oversubscription: 6 chunks.
 const SHARED: usize = 96 << 10;
 
 /// Limits of the engines of a node.
@@ -53,16 +53,16 @@ pub fn roce(ports: &[Port], mtu: usize, neighbours: &[Port], rng: &mut Rng) -> R
     roce
 }
 
-/// Takes the next frame of a port, with the packet that it sent last.
+/// Polls the next frame of a port. `tx` holds the packet that the port is sending.
 pub fn transmit(roce: &mut Roce, tx: &mut TxBuffer, port: usize, now: Instant) -> Option<Vec<u8>> {
     roce.poll_transmit(port, now, tx).then(|| netsim::bytes(&tx.packet()))
 }
 
-/// What is there while the power is on.
+/// State while the power is on.
 struct Machine {
     roce: Roce,
     tx: TxBuffer,
-    /// What its ports are sending.
+    /// Transmit queues of its ports.
     slow: Vec<SlowPort>,
     server: Server,
     volumes: Volumes,
@@ -78,25 +78,25 @@ pub struct Gateway {
     pub mtu: usize,
     /// The storage server's settings.
     pub config: Config,
-    /// Exported as `disk`.
+    /// The disk exported as `disk`.
     pub disk: SimDisk,
-    /// Exported as `ram`, with so many sectors.
+    /// Sectors of the volume exported as `ram`.
     pub ram_sectors: usize,
     /// All of its memory.
     pub memory: Window,
-    /// Hosts that have a volume in memory of their own: `own1`, `own2` and so on.
+    /// Hosts with their own volume in memory: `own1`, `own2` and so on.
     pub private: Vec<IpAddr>,
-    /// Who answers ARP on its networks: the place of its port, and the host's.
+    /// Stations that answer ARP on its networks: index of the gateway's port, and the station.
     pub stations: Vec<(usize, Port)>,
-    /// For so many milliseconds its ports may stand still.
+    /// Longest stall of its ports in milliseconds.
     pub stalls: u64,
     machine: Option<Machine>,
-    /// How often it was started.
+    /// Number of starts.
     pub boots: u32,
 }
 
 impl Gateway {
-    /// A gateway whose power is off.
+    /// A gateway with its power off.
     pub fn new(
         ports: Vec<Port>,
         mtu: usize,
@@ -128,13 +128,14 @@ impl Gateway {
         let mut arena = Arena::new(self.memory);
         if self.config.oversubscribe > 1 {
             let shared = arena.alloc(SHARED, 4096).expect("room");
-            roce.give_memory(shared, self.config.chunk_size as usize).expect("it has none yet");
+            roce.give_memory(shared, self.config.chunk_size as usize)
+                .expect("the engine has no memory yet");
         }
-        // Engines that are simulated do not tell when the seed says so, as Linux's do not.
-        let tells = self.config.incarnation != 0;
-        let incarnation = if tells { rng.next_u64() | 1 } else { 0 };
+        // In some seeds the server does not announce its restart, like Linux's server.
+        let announces = self.config.incarnation != 0;
+        let incarnation = if announces { rng.next_u64() | 1 } else { 0 };
         let config = Config { incarnation, ..self.config };
-        let mut server = Server::new(config, 4, &mut roce).expect("a sound configuration");
+        let mut server = Server::new(config, 4, &mut roce).expect("the configuration is valid");
         let mut volumes = Volumes::new();
         let mut ram = || -> Box<dyn Volume> {
             let memory = arena.alloc(self.ram_sectors * 512, 4096).expect("room");
@@ -147,11 +148,11 @@ impl Gateway {
         }
         for (name, volume, host) in all {
             let name = Name::new(&name).expect("a name");
-            let volume = volumes.add(name, volume).expect("another name");
+            let volume = volumes.add(name, volume).expect("the name is free");
             let network = |host: IpAddr| host.to_string().parse().expect("an address");
             let hosts = Hosts::new(host.into_iter().map(network).collect());
             let export = Export { name, volume, read_only: false, allow: Vec::new(), hosts };
-            server.add_export(export, &volumes).expect("a sound export");
+            server.add_export(export, &volumes).expect("the export is valid");
         }
         self.boots += 1;
         let slow = self.ports.iter().map(|_| SlowPort::new(self.stalls)).collect();
@@ -172,7 +173,7 @@ impl Gateway {
         self.machine.is_some()
     }
 
-    /// Sessions, connections, and bytes of memory that are taken.
+    /// Sessions, connections, and bytes of memory in use.
     pub fn in_use(&self) -> (usize, usize, usize) {
         let Some(machine) = &self.machine else { return (0, 0, 0) };
         let sessions = machine.server.transport().sessions().count();
@@ -186,8 +187,8 @@ impl netsim::Node for Gateway {
         let Some(machine) = &mut self.machine else { return };
         machine.roce.handle_frame(port, frame, now);
         while let Some((place, host)) = machine.roce.next_stranger() {
-            let mut known = self.stations.iter();
-            match known.find(|(of, station)| (*of, station.ip) == (place, host)) {
+            let mut stations = self.stations.iter();
+            match stations.find(|(of, station)| (*of, station.ip) == (place, host)) {
                 Some((_, station)) => {
                     machine.roce.learn_neighbour(place, host, station.mac, false);
                 }

@@ -1,13 +1,12 @@
-//! What was asked of a volume and answered, and whether that can be: every sector is a register
-//! whose values are all different, and has to be linearizable between power cuts; what was flushed
-//! has to be there for ever.
+//! History of a volume's requests and answers, with a check for consistency. Every sector is a register with unique
+//! values, which must be linearizable between power cuts. Flushed data must persist for ever.
 
 use super::disk::SECTOR;
 use drivers::hal::Instant;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An answer may be under way for so long.
+/// Longest time that an answer is in flight.
 const UNDER_WAY: Duration = Duration::from_millis(10);
 /// The value of sectors that were never written.
 const ZERO: u32 = 0;
@@ -19,13 +18,13 @@ const LATEST: Instant = Instant::from_nanos(u64::MAX);
 struct Write {
     by: usize,
     start: Instant,
-    /// When it was answered with success; LATEST if it was not (yet).
+    /// When it succeeded; LATEST if it has not (yet).
     finish: Instant,
-    /// Since when its user may rely on it.
+    /// Since when it is durable for its user.
     durable: Instant,
-    /// Its user lost its power before it was answered.
+    /// Its user lost power before the answer.
     dead: bool,
-    /// Its user was told that it may be lost: no later flush says anything about it.
+    /// Its user knows that it may be lost: later flushes do not make it durable.
     doubtful: bool,
 }
 
@@ -40,7 +39,7 @@ struct Read {
 #[derive(Debug, Default)]
 struct Sector {
     writes: BTreeMap<u32, Write>,
-    /// Since the last power cut.
+    /// Reads since the last power cut.
     reads: Vec<Read>,
 }
 
@@ -50,7 +49,7 @@ pub struct History {
     name: u8,
     /// Whether flushed data survives a power cut.
     durable: bool,
-    /// Whether a member that has done a write may be left out before the write fails on the other one.
+    /// Whether the member that has executed a write may be dropped before the write fails on the other one.
     mirrored: bool,
     sectors: Vec<Sector>,
     next: u32,
@@ -59,7 +58,7 @@ pub struct History {
 }
 
 impl History {
-    /// Of a volume of zeroes.
+    /// History of a volume of zeroes.
     pub fn new(name: u8, sectors: usize, durable: bool) -> Self {
         let zero = Write {
             by: usize::MAX,
@@ -74,7 +73,7 @@ impl History {
         History { name, durable, mirrored: false, sectors, next: 1, cut: EARLIEST }
     }
 
-    /// Of a mirror.
+    /// History of a mirror.
     pub fn mirrored(self) -> Self {
         History { mirrored: true, ..self }
     }
@@ -84,7 +83,7 @@ impl History {
         self.sectors.len() as u64
     }
 
-    /// What a sector holds after a write.
+    /// Contents of a sector after a write.
     pub fn stamp(&self, sector: u64, value: u32) -> [u8; SECTOR] {
         let mut bytes = [0; SECTOR];
         if value != ZERO {
@@ -97,7 +96,7 @@ impl History {
         bytes
     }
 
-    /// A write begins; its value.
+    /// Begins a write, and returns its value.
     pub fn start_write(&mut self, by: usize, first: u64, count: u64, now: Instant) -> u32 {
         let value = self.next;
         self.next += 1;
@@ -115,14 +114,14 @@ impl History {
         value
     }
 
-    /// A write was answered with success.
+    /// A write succeeded.
     pub fn end_write(&mut self, first: u64, count: u64, value: u32, now: Instant) {
         for sector in &mut self.sectors[first as usize..][..count as usize] {
-            sector.writes.get_mut(&value).expect("it was begun").finish = now;
+            sector.writes.get_mut(&value).expect("the write was begun").finish = now;
         }
     }
 
-    /// A write has failed: it may be done or not, and on a mirror what was seen of it may be seen no more.
+    /// A write failed: it may be executed or not. On a mirror, reads may return its value once and then the former one.
     pub fn fail_write(&mut self, first: u64, count: u64, value: u32) {
         let sectors = &mut self.sectors[first as usize..][..count as usize];
         for sector in sectors.iter_mut().filter(|_| self.mirrored) {
@@ -130,8 +129,8 @@ impl History {
         }
     }
 
-    /// A flush, or a write that is durable, was answered with success: what the same user was told
-    /// to be written before it began is durable; so is the write itself, if it is one.
+    /// A flush, or a durable write, succeeded: writes of the same user that succeeded before it began are durable, and
+    /// so is the durable write itself.
     pub fn flushed(&mut self, by: usize, start: Instant, own: Option<u32>, now: Instant) {
         for sector in &mut self.sectors {
             for (&value, write) in &mut sector.writes {
@@ -143,7 +142,7 @@ impl History {
         }
     }
 
-    /// A flush, or a write that is durable, failed: what was not durable may be lost.
+    /// A flush, or a durable write, failed: writes that are not durable may be lost.
     pub fn flush_failed(&mut self, by: usize) {
         let writes = self.sectors.iter_mut().flat_map(|sector| sector.writes.values_mut());
         for write in writes.filter(|write| write.by == by && write.finish < LATEST) {
@@ -151,7 +150,7 @@ impl History {
         }
     }
 
-    /// A read was answered with these bytes.
+    /// A read returned these bytes.
     pub fn end_read(&mut self, first: u64, bytes: &[u8], start: Instant, now: Instant) {
         for (n, bytes) in bytes.chunks_exact(SECTOR).enumerate() {
             let number = first + n as u64;
@@ -175,25 +174,25 @@ impl History {
                     "volume {name} sector {number}: {later} is flushed, and {value} is read"
                 );
             }
-            // It may have been answered before the power was cut.
+            // The answer may be from before the power cut.
             if start >= cut || now > cut + UNDER_WAY {
                 sector.reads.push(Read { value, start: start.max(cut), finish: now });
             }
         }
     }
 
-    /// The power of the volume's users was cut: what they asked for is not asked for any more.
+    /// The volume's users lost power: their requests are not repeated.
     pub fn users_died(&mut self) {
         let writes = self.sectors.iter_mut().flat_map(|sector| sector.writes.values_mut());
         for write in writes {
             write.dead |= write.finish == LATEST;
-            // They know of the power cut, and expect nothing of later flushes.
+            // The users know of the power cut, and do not rely on later flushes for these writes.
             write.doubtful |= write.durable == LATEST;
         }
     }
 
-    /// One of the disks that hold the volume has lost what was in its cache: of a write that is under way, what was
-    /// seen may be seen no more until it is answered.
+    /// One of the volume's disks has lost its cache: until a write in flight is answered, reads may return its value
+    /// once and then the former one.
     pub fn cache_lost(&mut self) {
         for sector in &mut self.sectors {
             let writes = &sector.writes;
@@ -201,7 +200,7 @@ impl History {
         }
     }
 
-    /// The power of what holds the volume was cut: what was not flushed may be lost.
+    /// The machine with the volume lost power: unflushed writes may be lost.
     pub fn cut_power(&mut self, now: Instant) {
         self.check();
         self.cut = now;
@@ -210,7 +209,7 @@ impl History {
         }
     }
 
-    /// Checks what has happened since the last power cut.
+    /// Checks the history since the last power cut.
     pub fn check(&self) {
         for (number, sector) in self.sectors.iter().enumerate() {
             if let Err(why) = sector.check(self.cut) {
@@ -221,20 +220,20 @@ impl History {
 }
 
 impl Sector {
-    /// Whether the register is linearizable (Gibbons and Korach, Testing shared memories, 1997): a
-    /// value has a zone, from the first end to the last beginning of what wrote and read it. If
-    /// that is a stretch of time, the register had the value throughout, so that no other value
-    /// may have such a stretch at the same time, nor have come and gone within it.
+    /// Whether the register is linearizable (Gibbons and Korach, Testing shared memories, 1997). The zone of a value
+    /// goes from the first end to the last begin of the operations that wrote and read it. If the zone has a positive
+    /// length, the register had the value throughout it. Then no other value may have an overlapping zone of positive
+    /// length, or a reversed zone within it.
     fn check(&self, cut: Instant) -> Result<(), String> {
         let mut zones: BTreeMap<u32, (Instant, Instant)> = BTreeMap::new();
         for (&value, write) in &self.writes {
             let old = write.start < cut;
             let start = if old { EARLIEST } else { write.start };
             if !old || write.finish < LATEST && write.finish > cut + UNDER_WAY {
-                // Also what was begun before the cut, and done again after it.
+                // Includes writes that began before the cut, and were repeated after it.
                 zones.insert(value, (write.finish, start));
             } else if self.reads.iter().any(|read| read.value == value) {
-                // It is there, so that it was at the cut; or it is still being asked for.
+                // The value was read, so it existed at the cut, or its write is still in flight.
                 let over = write.dead || write.finish < LATEST;
                 zones.insert(value, (if over { cut } else { LATEST }, start));
             }
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_is_under_way_may_be_seen_or_not() {
+    fn write_in_flight_may_be_read_or_not() {
         let (mut history, a, b) = history();
         read(&mut history, a, 4, 5);
         read(&mut history, b, 6, 7);
@@ -301,7 +300,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "order")]
-    fn what_was_seen_cannot_be_unseen() {
+    fn value_that_was_read_does_not_disappear() {
         let (mut history, a, b) = history();
         read(&mut history, b, 4, 5);
         read(&mut history, a, 6, 7);
@@ -310,7 +309,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "order")]
-    fn a_stale_read_is_found() {
+    fn stale_read_is_detected() {
         let (mut history, a, b) = history();
         history.end_write(0, 1, b, at(4));
         read(&mut history, a, 5, 6);
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_under_way_when_a_cache_was_lost_may_be_unseen() {
+    fn write_in_flight_may_disappear_when_a_cache_is_lost() {
         let (mut history, a, b) = history();
         read(&mut history, b, 4, 5);
         history.cache_lost();
@@ -330,7 +329,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "order")]
-    fn what_was_seen_of_a_failed_write_stays_on_a_disk() {
+    fn failed_write_that_was_read_stays_on_a_disk() {
         let (mut history, a, b) = history();
         read(&mut history, b, 4, 5);
         history.fail_write(0, 1, b);
@@ -340,7 +339,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "order")]
-    fn what_is_seen_of_a_write_that_has_failed_stays_on_a_mirror() {
+    fn failed_write_that_is_read_later_stays_on_a_mirror() {
         let (history, a, b) = history();
         let mut history = history.mirrored();
         read(&mut history, b, 4, 5);
@@ -352,7 +351,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "order")]
-    fn what_was_answered_before_a_cache_was_lost_stays() {
+    fn acknowledged_write_stays_when_a_cache_is_lost() {
         let (mut history, a, b) = history();
         history.end_write(0, 1, b, at(4));
         history.cache_lost();
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_flushed_may_be_lost() {
+    fn unflushed_write_may_be_lost() {
         let (mut history, a, b) = history();
         history.flushed(0, at(3), None, at(4));
         history.end_write(0, 1, b, at(5));
@@ -373,7 +372,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "is flushed")]
-    fn what_was_flushed_may_not() {
+    fn flushed_write_may_not_be_lost() {
         let (mut history, _, _) = history();
         history.flushed(0, at(3), None, at(4));
         history.cut_power(at(7));
@@ -382,7 +381,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "torn")]
-    fn a_torn_sector_is_found() {
+    fn torn_sector_is_detected() {
         let (mut history, a, b) = history();
         let mut bytes = history.stamp(0, a);
         bytes[256..].copy_from_slice(&history.stamp(0, b)[256..]);

@@ -22,7 +22,7 @@ pub struct Host {
     pub users: Vec<(User, RemoteVolume)>,
     pub arena: Arena,
     pub rng: Rng,
-    /// Told when one seed is replayed.
+    /// Name for the trace.
     name: usize,
 }
 
@@ -50,7 +50,7 @@ impl Host {
             let Host { roce, client, arena, rng, .. } = &mut host;
             let mut ctx = EngineContext { provider: roce, arena, now, rng };
             let to = SocketAddr::new(to.ip, PORT);
-            client.transport_mut().add_path(port.ip, to, &mut ctx).expect("another path");
+            client.transport_mut().add_path(port.ip, to, &mut ctx).expect("the path is new");
         }
         host
     }
@@ -66,7 +66,7 @@ impl Host {
         self.users.push((user, volume));
     }
 
-    /// Does something with the paths.
+    /// Calls `f` with the transport and its context.
     pub fn with_transport<T>(
         &mut self,
         now: Instant,
@@ -101,7 +101,7 @@ impl netsim::Node for Host {
             let mut ctx = EngineContext { provider: roce, arena, now, rng };
             client.handle_connection_event(&event, &mut ctx);
         }
-        // What completes lets users ask for more.
+        // Completions let users submit more.
         for _ in 0..2 {
             let Host { roce, client, arena, rng, .. } = self;
             let mut ctx = EngineContext { provider: roce, arena, now, rng };

@@ -1,5 +1,5 @@
-//! Nobody sees what is not his: every byte of the gateway's memory and of its volumes is marked with whose it
-//! is, and hosts that keep to no protocol ([`rogue`](super::rogue)) look at all that they are sent.
+//! Checks that hosts receive no foreign data: every byte of the gateway's memory and of its volumes is marked with its
+//! owner, and malicious hosts ([`rogue`](super::rogue)) search all received data.
 
 use super::disk::{Manners, SimDisk};
 use super::gateway::{Gateway, Port};
@@ -11,13 +11,13 @@ use rand_core::RngCore;
 use rtrs::server;
 use std::time::Duration;
 
-/// What was in the gateway's memory before anybody came.
-const NOBODY: u8 = 0xf1;
-/// What a host's own bytes are: this and its number.
+/// Initial contents of the gateway's memory.
+const FREE: u8 = 0xf1;
+/// Mark of a host's own bytes: this plus its number.
 const FIRST: u8 = 0xc0;
-/// What a host has in its memory where nothing was sent to.
+/// Contents of a host's memory that was not written.
 pub const UNTOUCHED: u8 = 0xee;
-/// So many bytes of somebody else in a row are no accident: headers hold any single ones.
+/// Successive foreign bytes that count as a leak. Fewer of them occur in headers by chance.
 const RUN: usize = 8;
 
 /// The mark of a host's bytes.
@@ -25,15 +25,15 @@ pub fn mark(host: usize) -> u8 {
     FIRST + host as u8
 }
 
-/// Ends the run if there are bytes of others in what a host has been sent.
+/// Panics if data for a host contains bytes of others.
 pub fn check(host: usize, bytes: &[u8], what: std::fmt::Arguments<'_>) {
     let foreign =
-        |byte: u8| byte == NOBODY || (FIRST..FIRST + 8).contains(&byte) && byte != mark(host);
+        |byte: u8| byte == FREE || (FIRST..FIRST + 8).contains(&byte) && byte != mark(host);
     let found =
         bytes.windows(RUN).position(|run| foreign(run[0]) && run.iter().all(|b| *b == run[0]));
     if let Some(at) = found {
         let owner = match bytes[at] {
-            NOBODY => "the gateway's memory".into(),
+            FREE => "the gateway's memory".into(),
             other => format!("host {}", other - FIRST),
         };
         panic!("host {host} sees bytes of {owner} at {at} of {}: {what}", bytes.len());
@@ -72,13 +72,13 @@ impl netsim::Node for Node {
     }
 }
 
-/// A station with the first host's IP address and session name, and a MAC address of its own, beside that host: it gets
-/// nothing, though it begins first, and the host works as if it were alone.
+/// A station with the first host's IP address and session name, and its own MAC address, beside that host. The station
+/// gets no answers, although it begins first, and the host works undisturbed.
 pub fn thief(seed: u64) {
     let mut rng = Rng::new(seed);
     netsim::with_memory(MEMORY * 3, |memory| {
         let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
-        part(0).fill(NOBODY);
+        part(0).fill(FREE);
         let mut network = Network::new(rng.next_u64());
         for node in 0..3 {
             network.add_node(&[port(node, 0).mac]);
@@ -136,7 +136,7 @@ pub fn run(seed: u64) {
     let hosts = rng.pick(&[1, 2, 3]);
     netsim::with_memory(MEMORY * (1 + hosts), |memory| {
         let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
-        part(0).fill(NOBODY);
+        part(0).fill(FREE);
         let mut network = Network::new(rng.next_u64());
         for node in 0..=hosts {
             network.add_node(&[port(node, 0).mac]);
@@ -156,7 +156,7 @@ pub fn run(seed: u64) {
         };
         let disk = SimDisk::new(SECTORS, disk, rng.fork());
         let mut gateway = Gateway::new(vec![port(0, 0)], 1500, config, disk, SECTORS, part(0));
-        // Long enough that what is in a port's queue is repeated.
+        // Long enough that packets in a port's queue are retransmitted.
         let stalls = rng.pick(&[0, 5, 150]);
         gateway.stalls = stalls;
         gateway.stations = (1..=hosts).map(|host| (0, port(host, 0))).collect();
@@ -176,7 +176,7 @@ pub fn run(seed: u64) {
             network.now = network.now.max(until);
             let now = network.now;
             if let Node::Gateway(gateway) = &mut nodes[0] {
-                // Its memory keeps what is in it.
+                // The memory keeps its contents.
                 if boot_at.is_none() && rng.chance(10) {
                     gateway.cut_power();
                     boot_at = Some(now + Duration::from_millis(200));

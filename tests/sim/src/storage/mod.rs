@@ -1,6 +1,6 @@
-//! Storage: hosts that map volumes of a gateway with the real client and server, over one or two
-//! paths, while paths are cut, the gateway loses its power, and disks are slow, fail, and forget
-//! what was not flushed. What every user asked and was answered has to make sense ([`history`]).
+//! Storage: hosts map volumes of a gateway with the real client and server, over one or two paths, while paths are cut,
+//! the gateway loses power, and disks are slow, fail, and lose unflushed data. The requests and answers of every user
+//! must be consistent ([`history`]).
 
 pub mod disk;
 pub mod failover;
@@ -29,7 +29,7 @@ use user::User;
 
 /// Bytes of memory of the gateway, and of a host.
 const MEMORY: usize = 1 << 20;
-/// Sectors of the volumes: few, so that requests meet.
+/// Sectors of the volumes: few, so that requests overlap.
 const SECTORS: usize = 40;
 
 enum Node {
@@ -77,7 +77,7 @@ fn port(node: usize, network: usize) -> Port {
     }
 }
 
-/// What goes wrong in a run.
+/// Faults of a run.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     paths: usize,
@@ -85,8 +85,8 @@ struct Plan {
     cuts: bool,
     power_cuts: bool,
     loss: u32,
-    /// The gateway tells that it was restarted.
-    tells: bool,
+    /// The gateway announces restarts.
+    announces: bool,
     disk: Manners,
 }
 
@@ -98,7 +98,7 @@ impl Plan {
             cuts: rng.chance(700),
             power_cuts: rng.chance(500),
             loss: rng.pick(&[0, 0, 0, 5, 20]),
-            tells: rng.chance(500),
+            announces: rng.chance(500),
             disk: Manners {
                 cache: rng.chance(750),
                 latency: Duration::from_micros(rng.pick(&[5, 200, 5000])),
@@ -116,12 +116,13 @@ struct World {
     rng: Rng,
     plan: Plan,
     histories: [Rc<RefCell<History>>; 2],
-    /// When the gateway's power comes back, and when links are whole again.
+    /// When the gateway's power comes back.
     power_at: Option<Instant>,
+    /// When the links work again.
     whole_at: Option<Instant>,
 }
 
-fn say(now: Instant, what: std::fmt::Arguments<'_>) {
+fn trace(now: Instant, what: std::fmt::Arguments<'_>) {
     if netsim::tracing() {
         println!("{:>12} {what}", now.as_nanos() / 1000);
     }
@@ -131,7 +132,7 @@ impl World {
     fn gateway(&mut self) -> &mut Gateway {
         match &mut self.nodes[0] {
             Node::Gateway(gateway) => gateway,
-            Node::Host(_) | Node::Gone => unreachable!("it is the first node"),
+            Node::Host(_) | Node::Gone => unreachable!("the gateway is the first node"),
         }
     }
 
@@ -147,7 +148,7 @@ impl World {
         let until = self.network.now + time;
         self.network.run(&mut self.nodes, time, |_, _| false);
         self.network.now = self.network.now.max(until);
-        // Whoever was told something outside of the network has something to do.
+        // Nodes may have work from outside of the network.
         let now = self.network.now;
         for node in &mut self.nodes {
             netsim::Node::work(node, now);
@@ -156,26 +157,26 @@ impl World {
 
     fn cut_power(&mut self) {
         let now = self.network.now;
-        say(now, format_args!("power cut"));
+        trace(now, format_args!("power cut"));
         self.gateway().cut_power();
         for history in &self.histories {
             history.borrow_mut().cut_power(now);
         }
     }
 
-    /// Lets something go wrong, or right again.
+    /// Causes faults, or ends them.
     fn happen(&mut self) {
         let now = self.network.now;
         if self.power_at.is_some_and(|at| at <= now) {
             self.power_at = None;
             let mut rng = self.rng.fork();
-            say(now, format_args!("power on"));
+            trace(now, format_args!("power on"));
             self.gateway().boot(&mut rng);
         }
         if self.whole_at.is_some_and(|at| at <= now) {
             self.whole_at = None;
             self.network.set_links(|link| link.cut = false);
-            say(now, format_args!("links whole"));
+            trace(now, format_args!("links whole"));
         }
         let after = |rng: &mut Rng| {
             let most = rng.pick(&[30, 300, 6000]);
@@ -193,7 +194,7 @@ impl World {
             let both = self.rng.within(0..3);
             self.network.link_mut(near, far).cut = both != 1;
             self.network.link_mut(far, near).cut = both != 2;
-            say(now, format_args!("cut of host {node} path {port} ({both})"));
+            trace(now, format_args!("cut of host {node} path {port} ({both})"));
         }
         if self.plan.cuts && self.rng.chance(20) {
             let path = PathId(self.rng.within(0..self.plan.paths as u64) as u32);
@@ -208,9 +209,9 @@ impl World {
         }
     }
 
-    /// Everything works from now on.
+    /// Ends all faults.
     fn heal(&mut self) {
-        say(self.network.now, format_args!("healed"));
+        trace(self.network.now, format_args!("healed"));
         self.network.heal();
         self.whole_at = None;
         self.plan = Plan { cuts: false, power_cuts: false, ..self.plan };
@@ -228,7 +229,7 @@ impl World {
 pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let plan = Plan::draw(&mut rng);
-    say(Instant::ZERO, format_args!("{plan:?}"));
+    trace(Instant::ZERO, format_args!("{plan:?}"));
     netsim::with_memory(MEMORY * (1 + plan.hosts), |memory| {
         let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
         let mut network = Network::new(rng.next_u64());
@@ -250,7 +251,7 @@ pub fn run(seed: u64) {
             max_sessions: 4,
             max_connections: 8,
             completions: 2048,
-            incarnation: u64::from(plan.tells),
+            incarnation: u64::from(plan.announces),
             heartbeat_interval: heartbeat,
             handshake_timeout: Duration::from_secs(4),
             ..server::Config::default()
@@ -315,8 +316,8 @@ fn story(world: &mut World) {
         for (user, _) in &host.users {
             if plan.disk.errors == 0 {
                 assert_eq!(user.errors, 0, "requests failed without a reason");
-                // A server that does not tell may have been started anew.
-                let reason = plan.power_cuts || !plan.tells;
+                // Without announcements, a reconnected server counts as restarted.
+                let reason = plan.power_cuts || !plan.announces;
                 let kept = reason || user.broken_promises == 0;
                 assert!(kept, "durable requests failed without a reason");
             }
@@ -325,7 +326,7 @@ fn story(world: &mut World) {
     for history in &world.histories {
         history.borrow().check();
     }
-    // What was flushed is there after one more power cut.
+    // After another power cut the flushed data is there.
     world.cut_power();
     let now = world.network.now;
     let later = now + Duration::from_secs(1);
@@ -339,7 +340,7 @@ fn story(world: &mut World) {
         let request = Request { tag: 0, operation: Operation::Read, sector, data: window };
         disk.submit(&request).expect("nothing else is in flight");
         disk.set_now(now + Duration::from_secs(1 + sector));
-        disk.poll().expect("it is done by now").result.expect("it is healed");
+        disk.poll().expect("the request is done").result.expect("the disk is healed");
         let mut bytes = [0; 512];
         window.read(0, &mut bytes).expect("a sector");
         history.borrow_mut().end_read(sector, &bytes, later, later);
@@ -347,14 +348,14 @@ fn story(world: &mut World) {
     teardown(world);
 }
 
-/// All that was taken comes back.
+/// Checks that all resources are released.
 fn teardown(world: &mut World) {
     let mut rng = world.rng.fork();
     world.gateway().boot(&mut rng);
     let idle = world.gateway().in_use();
     world.pass(Duration::from_secs(8));
     let hosts = world.plan.hosts;
-    assert_eq!(world.gateway().in_use().0, hosts, "everybody is back");
+    assert_eq!(world.gateway().in_use().0, hosts, "all hosts have a session");
     for n in 1..=hosts {
         let Node::Host(host) = std::mem::replace(&mut world.nodes[n], Node::Gone) else {
             unreachable!("a host");
@@ -368,7 +369,7 @@ fn teardown(world: &mut World) {
         assert_eq!(roce.queue_pairs(), 0, "queue pairs are left");
         assert_eq!(arena.capacity() - arena.available(), buffers, "memory is left");
     }
-    // Disconnecting from somebody who does not answer takes more than a minute.
+    // Disconnecting from a silent peer takes more than a minute.
     world.pass(Duration::from_secs(150));
-    assert_eq!(world.gateway().in_use(), idle, "the gateway holds on to what nobody uses");
+    assert_eq!(world.gateway().in_use(), idle, "the gateway holds unused resources");
 }

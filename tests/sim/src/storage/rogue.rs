@@ -1,5 +1,5 @@
-//! A host that keeps to no protocol, with two queue pairs and nothing of the RTRS client: it asks for what it
-//! has no right to, in every way that it can think of, and looks at what it gets.
+//! A malicious host with two queue pairs, without the RTRS client. It requests data that it may not access, in many
+//! ways, and checks the received data.
 
 use super::gateway::{LIMITS, Port, transmit};
 use super::leak::{UNTOUCHED, check, mark};
@@ -21,9 +21,9 @@ use verbs::{
     RemoteAddress, SendOperation, SendRequest, SendWith, Status,
 };
 
-/// Bytes that an answer can bring, and of a chunk.
+/// Largest answer, and size of a chunk, in bytes.
 const ROOM: usize = 16 << 10;
-/// Receives of a queue pair, and bytes of one: INFO_RSP is the longest.
+/// Receives of a queue pair, and bytes of one: INFO_RSP is the longest message.
 const RECEIVES: usize = 24;
 const LONGEST: usize = 1024;
 
@@ -33,20 +33,20 @@ struct Line {
     id: ConnectionId,
 }
 
-/// What it waits for.
+/// State of the host: the event that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// To begin again.
+    /// Time to start again.
     Until(Instant),
-    /// For a connection, or for INFO_RSP.
+    /// A connection.
     Connection,
+    /// INFO_RSP.
     Info,
-    /// For the answer to a request in a chunk: to OPEN, to a read of so many bytes, or to anything that
-    /// brings none.
+    /// The answer to a request in this chunk: to OPEN, to a read of this many bytes, or to a request without data.
     Opened(u16),
     Read(u16, usize),
     Nothing(u16),
-    /// It has an open device, and something to ask then.
+    /// The device is open, and the next request is due at this time.
     Idle(Instant),
 }
 
@@ -60,7 +60,7 @@ pub struct Rogue {
     rng: Rng,
     pd: PdId,
     cq: CqId,
-    /// Where answers go, and where requests and messages lie.
+    /// Memory for answers, requests and messages.
     data: Region,
     staging: Window,
     messages: Window,
@@ -126,8 +126,8 @@ impl Rogue {
         bytes
     }
 
-    /// Leaves everything and begins again a while later.
-    fn give_up(&mut self, now: Instant) {
+    /// Drops all state, and starts again later.
+    fn restart(&mut self, now: Instant) {
         check(self.host, &self.seen(), format_args!("{}", self.what));
         for line in self.lines.drain(..) {
             let _ = self.roce.destroy_qp(line.qp);
@@ -143,7 +143,7 @@ impl Rogue {
     fn post_receive(&mut self, line: usize, n: usize) {
         let into = [self.message(line, n)];
         let request = RecvRequest { id: (line * RECEIVES + n) as u64, into: &into };
-        // Fails when the queue pair did.
+        // Fails if the queue pair has failed.
         let _ = self.roce.post_recv(self.lines[line].qp, &request);
     }
 
@@ -167,13 +167,13 @@ impl Rogue {
             min_rnr_timer: 1,
         };
         self.request.cid = self.lines.len() as u16;
-        let Ok(qp) = self.roce.create_qp(&init, &mut self.rng) else { return self.give_up(now) };
+        let Ok(qp) = self.roce.create_qp(&init, &mut self.rng) else { return self.restart(now) };
         let (from, to) = (self.own.ip, SocketAddr::new(self.gateway.ip, PORT));
         let private = self.request.emit();
         let asked = self.roce.connect(qp, from, to, &parameters, &private, now, &mut self.rng);
         let Ok(id) = asked else {
             let _ = self.roce.destroy_qp(qp);
-            return self.give_up(now);
+            return self.restart(now);
         };
         self.lines.push(Line { qp, id });
         for n in 0..RECEIVES {
@@ -192,12 +192,12 @@ impl Rogue {
             carries: None,
             ack_lazily: false,
         };
-        // Fails when the queue pair did, of which there is a completion.
+        // Fails if the queue pair has failed, which a completion reports.
         let _ = self.roce.post_send(self.lines[line].qp, &request);
     }
 
-    /// Says who it is.
-    fn introduce(&mut self) {
+    /// Sends INFO_REQ with its name.
+    fn send_info(&mut self) {
         let mut bytes = [0; 272];
         let name = format!("host{}", self.host);
         bytes[2..2 + name.len()].copy_from_slice(name.as_bytes());
@@ -208,7 +208,7 @@ impl Rogue {
         self.waits = Waits::Info;
     }
 
-    /// Puts a request into a chunk: `length` bytes of data, of which it leaves out the first `unsent`.
+    /// Writes a request into a chunk: `length` bytes of data without the first `unsent`.
     fn ask(
         &mut self,
         chunk: u16,
@@ -216,7 +216,7 @@ impl Rogue {
         length: usize,
         header: IoHeader,
         unsent: usize,
-        told: bool,
+        announced: bool,
     ) {
         self.data.memory.fill(UNTOUCHED);
         let (header, header_len) = header.emit();
@@ -232,7 +232,7 @@ impl Rogue {
             SendOperation::Write {
                 payload: Payload::Windows(&sent),
                 to: RemoteAddress { address: address + unsent as u64, rkey: key },
-                immediate: told.then(|| Immediate::Request { place }.emit()),
+                immediate: announced.then(|| Immediate::Request { place }.emit()),
             },
         );
     }
@@ -243,7 +243,7 @@ impl Rogue {
     }
 
     fn open(&mut self) {
-        // Mostly its own.
+        // Mostly its own volume.
         let name = if self.rng.chance(900) { self.host } else { 1 + self.host % 3 };
         let name = Name::new(&format!("own{name}")).expect("a name");
         let user = Open { mode: Ok(AccessMode::ReadWrite), name }.emit();
@@ -255,12 +255,12 @@ impl Rogue {
         self.waits = Waits::Opened(chunk);
     }
 
-    /// Asks for something else a moment later.
+    /// Schedules the next request.
     fn rest(&mut self, now: Instant) {
         self.waits = Waits::Idle(now + Duration::from_micros(self.rng.within(1..20_000)));
     }
 
-    /// Asks for anything, in any way.
+    /// Sends a random request.
     fn misbehave(&mut self, now: Instant) {
         self.rest(now);
         let rng = &mut self.rng;
@@ -286,23 +286,23 @@ impl Rogue {
         let reads = rng.chance(600);
         let unsent = match reads {
             true => length,
-            // Of what it says that it writes, it sends all, nothing, or a part.
+            // It sends all, none, or a part of the announced data.
             false => rng.pick(&[0, length, length, length / 2]),
         };
-        let told = rng.chance(950);
+        let announced = rng.chance(950);
         let header = match reads && length > 0 {
             true => IoHeader::Read { user_len, need_invalidate: false, into: self.room(length) },
             false => IoHeader::Write { user_len },
         };
         let sound = reads && operation == Operation::Read && length == size as usize && length > 0;
         self.what = format!("{operation:?} of {size} as {header:?}, {unsent} of {length} unsent");
-        self.ask(chunk, &user, length, header, unsent, told);
-        if told {
+        self.ask(chunk, &user, length, header, unsent, announced);
+        if announced {
             self.waits = if sound { Waits::Read(chunk, length) } else { Waits::Nothing(chunk) };
         }
     }
 
-    /// An answer has come.
+    /// Handles an answer.
     fn answer(&mut self, immediate: u32, key: Option<u32>, now: Instant) {
         let Immediate::Response { message, result, .. } = Immediate::parse(immediate) else {
             return;
@@ -325,27 +325,27 @@ impl Rogue {
         check(self.host, &bytes, format_args!("{what}"));
         let length = if result.is_ok() { length } else { 0 };
         let untouched = bytes[length..].iter().all(|byte| *byte == UNTOUCHED);
-        assert!(untouched, "host {} was sent data that it has no claim to: {what}", self.host);
+        assert!(untouched, "host {} received data that it may not access: {what}", self.host);
         let opened = OpenResponse::parse(&bytes[..OpenResponse::SIZE]);
         match (self.waits, result) {
             (Waits::Opened(_), Ok(())) => {
-                self.device = opened.expect("a sound answer").device;
+                self.device = opened.expect("the answer is valid").device;
                 let own = self.what == format!("OPEN own{}", self.host);
-                assert!(own, "host {} opened another's volume: {what}", self.host);
+                assert!(own, "host {} opened a foreign volume: {what}", self.host);
                 self.rest(now);
             }
             (Waits::Opened(_), Err(_)) => self.open(),
-            _ if self.rng.chance(10) => self.give_up(now),
+            _ if self.rng.chance(10) => self.restart(now),
             _ => self.rest(now),
         }
         self.since = now;
     }
 
     fn complete(&mut self, completion: &Completion, now: Instant) {
-        let known = self.lines.iter().position(|line| line.qp == completion.qp);
-        let Some(line) = known else { return };
+        let line = self.lines.iter().position(|line| line.qp == completion.qp);
+        let Some(line) = line else { return };
         if completion.status != Status::Success {
-            return self.give_up(now);
+            return self.restart(now);
         }
         let (length, immediate) = match completion.operation {
             CompletedOperation::Send | CompletedOperation::KeyChanged { .. } => return,
@@ -366,7 +366,7 @@ impl Rogue {
             }
             None if self.waits == Waits::Info => {
                 check(self.host, &message, format_args!("INFO_RSP"));
-                InfoResponse::parse(&message).expect("a sound INFO_RSP");
+                InfoResponse::parse(&message).expect("INFO_RSP is valid");
                 self.chunks = InfoResponse::descriptors(&message).collect();
                 self.open();
             }
@@ -374,7 +374,7 @@ impl Rogue {
         }
     }
 
-    fn hear(&mut self, event: &ConnectionEvent, now: Instant) {
+    fn handle_event(&mut self, event: &ConnectionEvent, now: Instant) {
         match event {
             ConnectionEvent::Established { connection, private_data }
                 if self.lines.last().is_some_and(|line| line.id == *connection) =>
@@ -382,17 +382,17 @@ impl Rogue {
                 let Ok(ConnectResponse::Accepted { queue_depth, max_io_size, max_header, .. }) =
                     ConnectResponse::parse(private_data.as_slice())
                 else {
-                    return self.give_up(now);
+                    return self.restart(now);
                 };
                 self.places = Addressing::new(queue_depth);
                 self.chunk_size = (max_io_size + max_header) as usize;
-                if self.lines.len() < 2 { self.connect(now) } else { self.introduce() }
+                if self.lines.len() < 2 { self.connect(now) } else { self.send_info() }
             }
             ConnectionEvent::Rejected { connection, .. }
             | ConnectionEvent::Disconnected { connection }
                 if self.lines.iter().any(|line| line.id == *connection) =>
             {
-                self.give_up(now);
+                self.restart(now);
             }
             _ => {}
         }
@@ -401,7 +401,7 @@ impl Rogue {
 
 impl netsim::Node for Rogue {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
-        // Whatever an honest engine would make of it: this host sees it.
+        // The host sees the frame even if its engine drops it.
         check(self.host, frame, format_args!("a frame"));
         self.roce.handle_frame(port, frame, now);
     }
@@ -418,7 +418,7 @@ impl netsim::Node for Rogue {
     fn work(&mut self, now: Instant) {
         self.roce.handle_timeout(now);
         while let Some(event) = self.roce.poll_connection_event() {
-            self.hear(&event, now);
+            self.handle_event(&event, now);
         }
         while let Some(completion) = self.roce.poll_cq(self.cq) {
             self.complete(&completion, now);
@@ -435,8 +435,8 @@ impl netsim::Node for Rogue {
                 self.since = now;
             }
             Waits::Until(_) | Waits::Idle(_) => {}
-            // No answer comes: what it did ended the path, or was not worth one.
-            _ if now >= self.since + Duration::from_secs(2) => self.give_up(now),
+            // No answer: the request ended the path, or was ignored.
+            _ if now >= self.since + Duration::from_secs(2) => self.restart(now),
             _ => {}
         }
     }

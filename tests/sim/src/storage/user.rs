@@ -1,6 +1,5 @@
-//! Who uses a volume: a few requests at a time, at random, all of them noted. As any sane user, it
-//! does not write to what it is writing to, for a request that was lost on its way may be done twice
-//! before it is answered.
+//! A user of a volume, with a few random requests at a time, all recorded in the history. It never has two writes to a
+//! sector in flight, because a lost request may be executed twice before its answer.
 
 use super::disk::SECTOR;
 use super::history::History;
@@ -22,7 +21,7 @@ struct Pending {
     operation: Operation,
     first: u64,
     count: u64,
-    /// Of a write.
+    /// Value of a write.
     value: u32,
     start: Instant,
 }
@@ -36,21 +35,22 @@ pub struct User {
     buffers: Vec<Window>,
     pending: Vec<Option<Pending>>,
     rng: Rng,
-    /// When it asks for something next.
+    /// When its next request is due.
     next: Instant,
     pause: Duration,
     /// Whether it may write.
     writes: bool,
-    /// Requests that it still makes.
+    /// Requests left to submit.
     pub left: u32,
-    /// Requests that ended, and of them with an error: plain ones, and those that promise
-    /// durability.
+    /// Completed requests.
     pub ended: u32,
+    /// Requests that failed, without those that promise durability.
     pub errors: u32,
-    /// Writes that were answered with success.
+    /// Successful writes.
     pub wrote: u32,
+    /// Failed requests that promise durability.
     pub broken_promises: u32,
-    /// The longest that a request took.
+    /// Longest duration of a request.
     pub longest: Duration,
 }
 
@@ -84,24 +84,24 @@ impl User {
         }
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether all requests are done.
     pub fn is_done(&self) -> bool {
         self.left == 0 && self.pending.iter().all(Option::is_none)
     }
 
-    /// The machine that it is part of lost its power: what it asked for is never answered.
+    /// The user's machine lost power: its requests are never answered.
     pub fn forget(&mut self) {
         self.pending.fill(None);
         self.history.borrow_mut().users_died();
     }
 
-    /// When it wants to be called.
+    /// When it next has work.
     pub fn next(&self) -> Option<Instant> {
         let free = self.pending.iter().any(Option::is_none);
         (free && self.left > 0).then_some(self.next)
     }
 
-    /// Takes what has completed, and asks for more.
+    /// Takes completions, and submits requests.
     pub fn work(&mut self, volume: &mut dyn Volume, now: Instant) {
         while let Some(done) = volume.poll() {
             self.end(done.tag.word as usize, done.result, now);
@@ -171,7 +171,7 @@ impl User {
     fn end(&mut self, slot: usize, result: Result<(), VolumeError>, now: Instant) {
         let Some(Pending { operation, first, count, value, start }) = self.pending[slot].take()
         else {
-            panic!("a completion of nothing");
+            panic!("a completion without a request");
         };
         self.ended += 1;
         self.longest = self.longest.max(now.since(start));
@@ -184,7 +184,7 @@ impl User {
         }
         let durable = matches!(operation, Operation::Flush | Operation::Write { durable: true });
         if result.is_err() {
-            // A write that failed may have been done, or be done later, in any part.
+            // A failed write may be executed now or later, completely or in part.
             if let Operation::Write { .. } = operation {
                 self.history.borrow_mut().fail_write(first, count, value);
             }
@@ -215,13 +215,13 @@ impl User {
         }
     }
 
-    /// It only reads from now on, each sector about once.
+    /// Changes to reads only, each sector about once.
     pub fn read_once(&mut self) {
         self.writes = false;
         self.left = 2 * self.history.borrow().sectors() as u32;
     }
 
-    /// Bytes of memory that it has taken.
+    /// Bytes of allocated memory.
     pub fn memory(&self) -> usize {
         self.buffers.iter().map(Window::len).sum()
     }

@@ -1,4 +1,4 @@
-//! Peers that have two interfaces, each at one of the appliance's, on networks of their own.
+//! Peers with two interfaces, each on a separate network with one interface of the appliance.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use usnic_tests::wire::APPLIANCE;
 use super::lab::{EAGER, SINK, ask};
 use super::network::{Client, PORT, document, introduce};
 
-/// An appliance with two interfaces, both of one process.
+/// An appliance whose two interfaces form one process.
 fn appliance(mtu: u16, memory: u32, cpus: &[u32], more: &str) -> Result<Vm> {
     let more = format!("rendezvous = {PORT}\nisn = 65500\n{more}");
     let first = document(mtu, &APPLIANCE.to_string(), &more);
@@ -40,15 +40,16 @@ fn modexes(vm: &mut Vm) -> Result<Vec<Modex>> {
     lines.map(|(_, hex)| Ok(hex.trim().parse()?)).collect()
 }
 
-/// What the peers at both interfaces have of a counter.
-fn told(told: &Value, key: &str) -> Result<[u64; 2]> {
-    let of =
-        |at: usize| told[at]["peers"][0][key].as_u64().with_context(|| format!("{key}: {told}"));
+/// Values of a counter of the peers at both interfaces.
+fn counter(status: &Value, key: &str) -> Result<[u64; 2]> {
+    let of = |at: usize| {
+        status[at]["peers"][0][key].as_u64().with_context(|| format!("{key}: {status}"))
+    };
     Ok([of(0)?, of(1)?])
 }
 
-/// The stock BTL alone, whose messages take turns over both interfaces: all come back, over both.
-fn the_stock_btl(cpus: &[u32]) -> Result<()> {
+/// The stock BTL without MPI sends messages over both interfaces in turn. All come back, over both.
+fn stock_btl_echo(cpus: &[u32]) -> Result<()> {
     namespace::within_two(1500, || {
         let mut vm = appliance(1500, 512, cpus, "services = [\"echo\", \"put-sink\"]\ntag = 65")?;
         let eager_limit = Some(EAGER);
@@ -64,8 +65,8 @@ fn the_stock_btl(cpus: &[u32]) -> Result<()> {
             ours += answer.strip_suffix(" 1 0").with_context(|| answer.clone())?;
             clients.push(client);
         }
-        let known: String = modexes(&mut vm)?.iter().map(Modex::to_string).collect();
-        ensure!(ours == known, "each gets that of its network: {ours} {known}");
+        let expected: String = modexes(&mut vm)?.iter().map(Modex::to_string).collect();
+        ensure!(ours == expected, "each peer gets the modex of its network: {ours} {expected}");
         ask(&mut peer, &format!("peer {ours} 1 0"), "peer ok")?;
         ensure!(ask(&mut peer, "paths", "paths")? == "paths 2");
         let mut all = 0;
@@ -78,7 +79,7 @@ fn the_stock_btl(cpus: &[u32]) -> Result<()> {
             let line = ask(&mut peer, &format!("recv {all} 100"), "received")?;
             ensure!(line.starts_with(&format!("received {all} bad 0")), "{size} bytes: {line}");
         }
-        // The next goes over the other interface than the one before, to the same memory.
+        // Successive PUTs go over alternate interfaces, to the same memory.
         let names: Vec<String> =
             peer.modexes.iter().map(|it| format!("{}-{}", it.address, it.data_port)).collect();
         for (seed, offset) in [(7, 0), (8, 400_000)] {
@@ -90,8 +91,8 @@ fn the_stock_btl(cpus: &[u32]) -> Result<()> {
             looked.contains(&format!("crc32 {crc:08x}"))?;
         }
         let report = vm.run("show usnic --json")?.json()?;
-        let [came, back] = [told(&report, "messages")?, told(&report, "echoed")?];
-        println!("cores {cpus:?}: {came:?} came, {back:?} went back");
+        let [came, back] = [counter(&report, "messages")?, counter(&report, "echoed")?];
+        println!("cores {cpus:?}: {came:?} received, {back:?} echoed");
         for counts in [came, back] {
             let over_both = counts.iter().all(|count| *count > all / 8);
             ensure!(over_both && counts.iter().sum::<u64>() == all, "{report}");
@@ -100,31 +101,31 @@ fn the_stock_btl(cpus: &[u32]) -> Result<()> {
             report[0]["peers"][0]["one_process_with"] == serde_json::json!([names[1]]),
             "{report}"
         );
-        // The endpoint at one of them ends with its connection.
+        // The endpoint at one interface ends with its connection.
         clients.pop();
         let end = Instant::now() + Duration::from_secs(30);
         while vm.run("show usnic --json")?.json()?[1]["peers"] != serde_json::json!([]) {
-            ensure!(Instant::now() < end, "its endpoint stays");
+            ensure!(Instant::now() < end, "the endpoint stays");
         }
         Ok(())
     })
 }
 
 #[test]
-fn the_stock_btl_has_two_interfaces() -> Result<()> {
-    the_stock_btl(&[0, 0])
+fn stock_btl_uses_two_interfaces() -> Result<()> {
+    stock_btl_echo(&[0, 0])
 }
 
-/// Interfaces whose frames other cores take.
+/// Interfaces that other cores poll.
 #[test]
-fn interfaces_of_other_cores() -> Result<()> {
-    the_stock_btl(&[0, 1])?;
-    the_stock_btl(&[1, 1])
+fn interfaces_of_other_cores_work() -> Result<()> {
+    stock_btl_echo(&[0, 1])?;
+    stock_btl_echo(&[1, 1])
 }
 
-/// A rank of a stock job over two interfaces, among which Open MPI spreads what it sends.
+/// The image is a rank of a stock job over two interfaces, between which Open MPI distributes its messages.
 #[test]
-fn a_rank_of_a_stock_job_over_two_interfaces() -> Result<()> {
+fn rank_of_a_stock_job_uses_two_interfaces() -> Result<()> {
     namespace::within_two(1500, || {
         let mut vm = appliance(1500, 1024, &[0, 0], "services = [\"mpi-mirror\"]")?;
         let ours = modexes(&mut vm)?;
@@ -143,9 +144,9 @@ fn a_rank_of_a_stock_job_over_two_interfaces() -> Result<()> {
         let report = vm.run("show usnic --json")?.json()?;
         drop(exchanges);
         ensure!(text.contains("done") && !text.contains("differ"), "{text} {report}");
-        let came = told(&report, "messages")?;
+        let came = counter(&report, "messages")?;
         ensure!(came.iter().all(|count| *count > 10), "{report}");
-        ensure!(told(&report, "mpi_refused")? == [0; 2], "{report}");
+        ensure!(counter(&report, "mpi_refused")? == [0; 2], "{report}");
         println!("{came:?} came; {text}");
         Ok(())
     })

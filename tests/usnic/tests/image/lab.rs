@@ -11,15 +11,15 @@ use usnic::wire::modex::Modex;
 use usnic_tests::stock::{self, Stock};
 use usnic_tests::wire::{APPLIANCE, PORTS, Wire};
 
-/// How long anything may take.
+/// Time limit of each step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// Where peers PUT, by `show usnic`.
+/// Address for PUTs of peers, as `show usnic` shows it.
 pub(crate) const SINK: u64 = 1 << 40;
 pub(crate) const ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 9, 0, 2), Ipv4Addr::new(10, 9, 0, 3)];
-/// The first number of each peer: it wraps soon, as the appliance's does.
+/// First sequence number of each peer. It wraps soon, like the appliance's.
 const ISN: u16 = 64_000;
-/// Bytes that `btlpeer` sends as one message.
+/// Most bytes of a message of `btlpeer`.
 pub(crate) const EAGER: usize = 16 << 20;
 
 /// An appliance with an endpoint, and stock peers on its wire.
@@ -29,7 +29,7 @@ pub(crate) struct Lab {
     pub peers: Vec<Stock>,
 }
 
-/// What the appliance is configured with, but for its peers.
+/// The appliance's configuration without its peers.
 pub(crate) fn document(mtu: u16, more: &str) -> String {
     let [priority, data, ping] = PORTS;
     format!(
@@ -56,12 +56,12 @@ impl Lab {
         Lab::start_with(mtu, peers, "", Vec::new())
     }
 
-    /// As [`Lab::start`], with more in the document, and other interfaces.
+    /// As [`Lab::start`], with more configuration and interfaces.
     pub fn start_with(mtu: u16, peers: u32, more: &str, nics: Vec<Nic>) -> Result<Lab> {
         Lab::start_patient(mtu, peers, more, nics, None)
     }
 
-    /// As [`Lab::start_with`], with peers that wait so long for an ACK.
+    /// As [`Lab::start_with`], with another retransmission timeout of the peers.
     pub fn start_patient(
         mtu: u16,
         peers: u32,
@@ -106,12 +106,12 @@ impl Lab {
         line.with_context(|| self.vm.run("show usnic --json").map(|r| r.text).unwrap_or_default())
     }
 
-    /// What `show usnic` tells of a peer.
-    pub fn told(&mut self, peer: &str) -> Result<Value> {
-        let told = self.vm.run("show usnic --json")?.json()?;
-        let peers = told[0]["peers"].as_array().context("peers")?;
+    /// Status of a peer in `show usnic`.
+    pub fn peer_status(&mut self, peer: &str) -> Result<Value> {
+        let status = self.vm.run("show usnic --json")?.json()?;
+        let peers = status[0]["peers"].as_array().context("peers")?;
         let found = peers.iter().find(|one| one["name"] == peer);
-        Ok(found.with_context(|| format!("no {peer} in {told}"))?.clone())
+        Ok(found.with_context(|| format!("no {peer} in {status}"))?.clone())
     }
 
     pub fn wait(
@@ -121,8 +121,8 @@ impl Lab {
     ) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while !done(self)? {
-            let told = self.vm.run("show usnic --json")?.text;
-            ensure!(Instant::now() < end, "waited in vain: {what}; {told}");
+            let status = self.vm.run("show usnic --json")?.text;
+            ensure!(Instant::now() < end, "timeout: {what}; {status}");
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
@@ -135,7 +135,7 @@ pub(crate) fn ask(stock: &mut Stock, order: &str, answer: &str) -> Result<String
     line.with_context(|| format!("after {order:?}"))
 }
 
-/// Sends messages of these lengths, and has every byte of what comes back checked by the stock peer.
+/// Lets a stock peer send messages of these counts and lengths, and check every byte of their echoes.
 pub(crate) fn echo(
     lab: &mut Lab,
     peer: usize,
@@ -146,13 +146,13 @@ pub(crate) fn echo(
     for (count, size) in sizes {
         let line = lab.ask(peer, &format!("send {count} {size}"), "sent")?;
         if !line.contains(&format!("done {count} acknowledged 1")) {
-            let mut said = String::new();
+            let mut reports = String::new();
             for _ in 0..2 {
                 for report in ["show interfaces --json", "show usnic --json"] {
-                    said += &lab.vm.run(report)?.text;
+                    reports += &lab.vm.run(report)?.text;
                 }
             }
-            bail!("{line}\n{said}\n{:?} datagrams", lab.wire.counts()?);
+            bail!("{line}\n{reports}\n{:?} datagrams", lab.wire.counts()?);
         }
         all += count;
         let line = lab.ask(peer, &format!("recv {all} 60"), "received")?;

@@ -1,4 +1,4 @@
-//! Peers that nobody has configured: they come by rendezvous, over a network that Linux is on, or another appliance.
+//! Peers without configuration, which register by rendezvous: stock peers on a Linux network, and another appliance.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use usnic_tests::wire::APPLIANCE;
 
 use super::lab::{ask, modex_of};
 
-/// Where the appliance has its rendezvous.
+/// Port of the appliance's rendezvous.
 pub(super) const PORT: u16 = 7004;
 
 pub(super) fn document(mtu: u16, address: &str, more: &str) -> String {
@@ -34,7 +34,7 @@ fn stock(rank: u32, mtu: u16) -> Result<Stock> {
     Stock::start(&stock::Options { rank, mtu, eager_limit, interface: TAP, ..Default::default() })
 }
 
-/// The example of a client; it is ended when this is dropped.
+/// The example client, which is ended on drop.
 pub(super) struct Client(Child);
 
 impl Client {
@@ -47,19 +47,19 @@ impl Client {
         Ok(Client(command.spawn().context("no python3")?))
     }
 
-    /// What it prints: `HEX JOB RANK`, of the appliance.
+    /// Its output, `HEX JOB RANK` of the appliance.
     pub(super) fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
-        let output = self.0.stdout.take().context("it was asked before")?;
+        let output = self.0.stdout.take().context("the output was read before")?;
         BufReader::new(output).read_line(&mut line)?;
-        let said = line.trim().strip_prefix("modex ").map(str::to_string);
-        said.with_context(|| format!("{line:?} {:?}", self.complaint()))
+        let modex = line.trim().strip_prefix("modex ").map(str::to_string);
+        modex.with_context(|| format!("{line:?} {:?}", self.complaint()))
     }
 
-    /// How it has failed.
+    /// Its error message.
     fn complaint(&mut self) -> Result<String> {
         let mut text = String::new();
-        let mut errors = self.0.stderr.take().context("it was asked before")?;
+        let mut errors = self.0.stderr.take().context("the output was read before")?;
         errors.read_to_string(&mut text)?;
         Ok(text)
     }
@@ -67,7 +67,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if it has ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -76,18 +76,18 @@ impl Drop for Client {
 fn wait(vm: &mut Vm, what: &str, mut done: impl FnMut(&str) -> bool) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        let told = vm.run("show usnic")?.text;
-        if done(&told) {
+        let status = vm.run("show usnic")?.text;
+        if done(&status) {
             return Ok(());
         }
-        ensure!(Instant::now() < end, "waited in vain: {what}; {told}");
+        ensure!(Instant::now() < end, "timeout: {what}; {status}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// The stock BTL sends to the appliance and has it all back; neither was told of the other by hand.
+/// The appliance echoes messages of the stock BTL. Neither is configured with the other.
 #[test]
-fn the_stock_peer_comes_by_rendezvous() -> Result<()> {
+fn stock_peer_registers_by_rendezvous() -> Result<()> {
     namespace::within(1500, || {
         let more = format!("rendezvous = {PORT}\nservices = [\"echo\"]\ntag = 65");
         let text = document(1500, &APPLIANCE.to_string(), &more);
@@ -96,7 +96,7 @@ fn the_stock_peer_comes_by_rendezvous() -> Result<()> {
             let mut peer = stock(rank, 1500)?;
             let mut client = Client::start(&peer.modex, &[&format!("1.{rank}")])?;
             let ours = client.answer()?;
-            ensure!(ours.ends_with(" 1 0"), "it names itself as it is configured to: {ours}");
+            ensure!(ours.ends_with(" 1 0"), "the appliance uses its configured name: {ours}");
             ask(&mut peer, &format!("peer {ours}"), "peer ok")?;
             let mut all = 0;
             for (count, size) in [(10, 100), (100, 1440), (50, 5000), (5, 300_000)] {
@@ -108,9 +108,9 @@ fn the_stock_peer_comes_by_rendezvous() -> Result<()> {
             }
             vm.run("show usnic")?.contains(&format!("10.9.0.2-{}", peer.modex.data_port))?;
             drop(client);
-            wait(&mut vm, "the end of its endpoint", |told| !told.contains("10.9.0.2-"))?;
+            wait(&mut vm, "the end of the endpoint", |status| !status.contains("10.9.0.2-"))?;
         }
-        // Who connects and says nothing keeps nobody waiting.
+        // A silent connection does not delay others.
         let to = SocketAddr::new(APPLIANCE.into(), PORT);
         let connect = |_| TcpStream::connect_timeout(&to, Duration::from_millis(100)).ok();
         let silent: Vec<TcpStream> = (0..80).filter_map(connect).collect();
@@ -120,22 +120,22 @@ fn the_stock_peer_comes_by_rendezvous() -> Result<()> {
         Client::start(&peer.modex, &["1.4"])?.answer()?;
         ensure!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
         drop(silent);
-        // Who has another MTU, and who is in none of the networks.
+        // A peer with another MTU, and a peer in none of the networks.
         let modex = stock(3, 1500)?.modex;
         let other = Modex { max_message: Modex::max_message_of(9000), ..modex };
-        let told = Client::start(&other, &["1.3"])?.complaint()?;
-        ensure!(told.contains("refused (3)") && told.contains("same MTU"), "{told}");
+        let why = Client::start(&other, &["1.3"])?.complaint()?;
+        ensure!(why.contains("refused (3)") && why.contains("same MTU"), "{why}");
         let other = Modex { address: [10, 9, 1, 2].into(), ..modex };
-        let told = Client::start(&other, &["1.3"])?.complaint()?;
-        ensure!(told.contains("refused (2)") && told.contains("10.9.1.2 is in none"), "{told}");
+        let why = Client::start(&other, &["1.3"])?.complaint()?;
+        ensure!(why.contains("refused (2)") && why.contains("10.9.1.2 is in none"), "{why}");
         vm.run("show refused")?.contains("rendezvous at TCP port 7004")?;
-        // What is no record, and what says more than a record.
+        // A malformed record, and more data than a record.
         for bytes in [vec![0; LENGTH], vec![b'x'; 10_000]] {
             let mut stranger = TcpStream::connect(SocketAddr::new(APPLIANCE.into(), PORT))?;
             stranger.set_read_timeout(Some(Duration::from_secs(30)))?;
             stranger.write_all(&bytes)?;
             let mut answer = Vec::new();
-            // A reset is an end as well.
+            // The connection may end by a reset.
             let _ = stranger.read_to_end(&mut answer);
         }
         vm.run("show usnic")?.lacks("10.9.0.2-")?;
@@ -143,7 +143,7 @@ fn the_stock_peer_comes_by_rendezvous() -> Result<()> {
     })
 }
 
-/// One appliance asks the other for its modex, and again when that has begun anew.
+/// An appliance requests the modex of another one, and again after that has rebooted.
 #[test]
 fn two_appliances_find_each_other() -> Result<()> {
     let directory = tempfile::tempdir()?;
@@ -157,34 +157,36 @@ fn two_appliances_find_each_other() -> Result<()> {
     let text = document(1500, "10.9.0.9", &there).replace("\"1.0\"\nhosts", "\"1.9\"\nhosts");
     let mut second = boot(spec()?.memory(256).nic(wire(false)).config(&text))?;
     for round in ["at first", "after a reboot"] {
-        wait(&mut second, round, |told| told.contains("10.9.0.1") && told.contains("open"))?;
+        wait(&mut second, round, |status| {
+            status.contains("10.9.0.1") && status.contains("open")
+        })?;
         second.run("usnic ping other")?.contains("large PING answered")?;
         first.run("show usnic")?.contains("10.9.0.9-7001")?;
         first.run("usnic ping 10.9.0.9-7001")?.contains("large PING answered")?;
         if round == "at first" {
-            // Both endpoints end with the connection, whichever end it is that ends it.
+            // Both endpoints end with the connection, whichever end closes it.
             first.run("usnic reset 10.9.0.9-7001")?;
-            wait(&mut second, "a new exchange", |told| told.contains("open"))?;
+            wait(&mut second, "a new exchange", |status| status.contains("open"))?;
             first.reboot()?;
         }
     }
     Ok(())
 }
 
-/// Rank 1 of a stock job is the image: it sends back what rank 0 sends, up to 64 MiB, and rank 0 compares.
+/// The image is rank 1 of a stock job, and echoes the messages of rank 0, up to 64 MiB. Rank 0 compares.
 #[test]
-fn a_rank_of_a_stock_job() -> Result<()> {
-    a_rank(1500)
+fn rank_of_a_stock_job_echoes_messages() -> Result<()> {
+    echo_as_rank(1500)
 }
 
 /// The same in jumbo frames.
 #[test]
-fn a_rank_of_a_stock_job_with_an_mtu_of_9000() -> Result<()> {
-    a_rank(9000)
+fn rank_of_a_stock_job_echoes_messages_with_an_mtu_of_9000() -> Result<()> {
+    echo_as_rank(9000)
 }
 
-/// Tells the appliance of the others of a job, as its courier does; its modexes, and the connections that endpoints live
-/// as long as.
+/// Registers the other ranks of a job at the appliance, as its courier does. Returns the appliance's modexes, and the
+/// connections that keep the endpoints open.
 pub(super) fn introduce(job: &Job) -> Result<Vec<(Modex, TcpStream)>> {
     let introduced = |&(modex, sender): &(Modex, u64)| {
         let mut exchange = TcpStream::connect(SocketAddr::new(APPLIANCE.into(), PORT))?;
@@ -200,12 +202,12 @@ pub(super) fn introduce(job: &Job) -> Result<Vec<(Modex, TcpStream)>> {
         exchange.read_exact(&mut bytes)?;
         let answer = Record::parse(&bytes)?;
         ensure!(answer.kind == Kind::Taken, "{answer:?}");
-        Ok((answer.modex.context("a modex")?, exchange))
+        Ok((answer.modex.context("the answer has no modex")?, exchange))
     };
     job.peers.iter().map(introduced).collect()
 }
 
-fn a_rank(mtu: u16) -> Result<()> {
+fn echo_as_rank(mtu: u16) -> Result<()> {
     namespace::within(mtu, || {
         let more = format!("rendezvous = {PORT}\nisn = 65500\nservices = [\"mpi-mirror\"]");
         let text = document(mtu, &APPLIANCE.to_string(), &more);
@@ -215,8 +217,8 @@ fn a_rank(mtu: u16) -> Result<()> {
         let words = [&["2"][..], &sizes].concat();
         let mut job = Job::start(&[ours], TAP, mtu, &words)?;
         let exchanges = introduce(&job)?;
-        let told: Vec<Modex> = exchanges.iter().map(|(modex, _)| *modex).collect();
-        ensure!(told == [ours], "{told:?}");
+        let answers: Vec<Modex> = exchanges.iter().map(|(modex, _)| *modex).collect();
+        ensure!(answers == [ours], "{answers:?}");
         job.ready()?;
         let end = Instant::now() + Duration::from_secs(400);
         while !job.is_over()? {
@@ -224,12 +226,12 @@ fn a_rank(mtu: u16) -> Result<()> {
             std::thread::sleep(Duration::from_millis(50));
         }
         let text = job.finish()?;
-        let told = vm.run("show usnic --json")?.json()?;
-        let peer = &told[0]["peers"][0];
-        ensure!(text.contains("done") && !text.contains("differ"), "{text} {told}");
-        // Of each size one by MPI_Ssend, which begins as those in parts do.
-        ensure!(peer["mpi_refused"] == 0 && peer["mpi_under_way"] == 0, "{told}");
-        ensure!(peer["mpi_rendezvous"].as_u64() > Some(9), "{told}");
+        let status = vm.run("show usnic --json")?.json()?;
+        let peer = &status[0]["peers"][0];
+        ensure!(text.contains("done") && !text.contains("differ"), "{text} {status}");
+        // One message of each size by MPI_Ssend, which begins like a message in parts.
+        ensure!(peer["mpi_refused"] == 0 && peer["mpi_under_way"] == 0, "{status}");
+        ensure!(peer["mpi_rendezvous"].as_u64() > Some(9), "{status}");
         println!("MTU {mtu}: {text}{peer}");
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What an operator sees of usNIC: counters under the BTL's names, and captures that tshark reads.
+//! usNIC's counters, under the BTL's names, and captures for tshark.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,15 +10,15 @@ use usnic_tests::{pcap, stock};
 
 use super::lab::{Lab, echo};
 
-/// Its SHA-256 is in the document.
+/// The token whose SHA-256 is in the document.
 const TOKEN: &str = "test-token";
 const NETWORK: &str = "[[net]]\naddress = \"10.0.2.15/24\"\n[http]\ntoken_sha256 = \
      \"4c5dc9b7708905f77f5e5d16316b5dfb425e68cb326dcd55a860e90a7707031e\"\n";
 
-/// What the BTL counts below these that is of its own insides, or a device's.
+/// Counters of the BTL's internals, or of a device.
 const NOT_OURS: [&str; 2] = ["num_recv_reposts", "num_crc_errors"];
 
-/// A file of the appliance's HTTP server, at a port of this machine.
+/// Downloads a file from the appliance's HTTP server, at a port of this machine.
 fn download(port: u16, path: &str) -> Result<Vec<u8>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -33,22 +33,22 @@ fn download(port: u16, path: &str) -> Result<Vec<u8>> {
     Ok(answer.split_off(end + 4))
 }
 
-/// `show usnic` and `/metrics` have what the stock BTL counts, under its names.
+/// `show usnic` and `/metrics` have the counters of the stock BTL, under its names.
 #[test]
 fn counters_have_the_names_of_the_btl() -> Result<()> {
     let port = free_port()?;
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let mut lab = Lab::start_with(1500, 1, NETWORK, vec![nic])?;
     echo(&mut lab, 0, &[(10, 100), (10, 5000)], 0)?;
-    let told = lab.vm.run("show usnic --json")?.json()?;
+    let status = lab.vm.run("show usnic --json")?.json()?;
     let page = String::from_utf8(download(port, "/metrics")?)?;
     let names = stock::statistics()?;
     ensure!(names.len() > 15, "{names:?}");
     for name in names.iter().filter(|name| !NOT_OURS.contains(&name.as_str())) {
-        let of_peer = &told[0]["peers"][0][name];
-        let counted = of_peer.as_u64().or(told[0][name].as_u64());
-        ensure!(counted.is_some(), "`show usnic` has no {name}: {told}");
-        // Greatest values, and what belongs to no peer, are in no family of counters by peer.
+        let of_peer = &status[0]["peers"][0][name];
+        let counted = of_peer.as_u64().or(status[0][name].as_u64());
+        ensure!(counted.is_some(), "`show usnic` has no {name}: {status}");
+        // Maxima, and counters without a peer, are not in the family of counters by peer.
         let sample = format!("{{usnic=\"mpi\",peer=\"node-1\",event=\"{name}\"}} ");
         let is_there = page.contains(&format!("isthmus_usnic_peer_events_total{sample}"));
         let has_sample = of_peer.is_u64() && !name.starts_with("max_");
@@ -58,9 +58,9 @@ fn counters_have_the_names_of_the_btl() -> Result<()> {
     Ok(())
 }
 
-/// A capture has messages both ways, with their bytes; tshark reads them with our dissector.
+/// A capture has messages in both directions, with their payload. tshark decodes them with this project's dissector.
 #[test]
-fn tshark_reads_what_was_captured() -> Result<()> {
+fn tshark_decodes_captured_messages() -> Result<()> {
     let port = free_port()?;
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let mut lab = Lab::start_with(1500, 1, NETWORK, vec![nic])?;
@@ -81,7 +81,7 @@ fn tshark_reads_what_was_captured() -> Result<()> {
             };
             read.iter().filter(same).count()
         };
-        // Whole messages, parts of one, an ACK; more if one was sent again.
+        // Whole messages, parts of a message, an ACK; more after retransmissions.
         ensure!(of("2", "100") >= 3, "whole messages to {to}: {read:?}");
         ensure!(of("3", "1424") >= 3 && of("3", "728") >= 1, "parts to {to}: {read:?}");
         let pings = read.iter().filter(|line| line[0] == from && !line[4].is_empty());

@@ -12,7 +12,7 @@ use usnic_tests::pattern;
 
 use super::lab::{Lab, echo};
 
-/// The service sends back what comes.
+/// An echo service.
 fn serve(listener: TcpListener) -> JoinHandle<Result<()>> {
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept()?;
@@ -26,9 +26,9 @@ fn serve(listener: TcpListener) -> JoinHandle<Result<()>> {
     })
 }
 
-/// A peer talks to a TCP service, and a TCP client to another peer, by rules: lengths before messages in the streams.
+/// Rules relay a peer to a TCP service, and a TCP client to another peer, with lengths before messages in the streams.
 #[test]
-fn rules_join_peers_and_tcp() -> Result<()> {
+fn rules_relay_between_peers_and_tcp() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let (server, clients) = (listener.local_addr()?.port(), free_port()?);
     let rules = format!(
@@ -41,7 +41,7 @@ fn rules_join_peers_and_tcp() -> Result<()> {
     let mut lab = Lab::start_with(1500, 2, &rules, vec![nic])?;
     let served = serve(listener);
     echo(&mut lab, 0, &[(1, 1), (1, 8), (100, 300), (50, 5000), (2, 1 << 20)], 0)?;
-    // The client sends what the stock peer checks.
+    // The client sends the pattern that the stock peer checks.
     let mut client = TcpStream::connect(("127.0.0.1", clients))?;
     let sizes = [1usize, 9, 300, 5000, 65_536, 1 << 20];
     for (number, size) in (0..).zip(sizes) {
@@ -50,28 +50,28 @@ fn rules_join_peers_and_tcp() -> Result<()> {
     }
     let line = lab.ask(1, &format!("recv {} 60", sizes.len()), "received")?;
     ensure!(line.starts_with(&format!("received {} bad 0", sizes.len())), "{line}");
-    // And it answers.
+    // The peer answers.
     lab.ask(1, "send 3 2000", "sent")?;
     for number in 0..3 {
         let mut frame = vec![0; 4 + 2000];
         client.read_exact(&mut frame)?;
         ensure!(frame[..4] == 2000u32.to_be_bytes(), "{:?}", &frame[..4]);
-        ensure!(pattern::check(&frame[4..]) == Some(number), "message {number} is another one");
+        ensure!(pattern::check(&frame[4..]) == Some(number), "message {number} is wrong");
     }
-    // One client at a time: there is nothing on the wire that would tell them apart.
+    // One client at a time, because packets do not identify clients.
     let mut second = TcpStream::connect(("127.0.0.1", clients))?;
-    ensure!(!matches!(second.read(&mut [0; 8]), Ok(1..)), "it was answered");
+    ensure!(!matches!(second.read(&mut [0; 8]), Ok(1..)), "the second client was answered");
     let rules = lab.vm.run("show smc rules --json")?.json()?;
     ensure!(rules[0]["message_clients"] == 1 && rules[0]["messages_lost"] == 0, "{rules}");
     ensure!(rules[1]["refused"] == 1 && rules[1]["messages_lost"] == 0, "{rules}");
-    // The rule ends, and so does the service's connection.
+    // With the rule the service's connection ends.
     lab.vm.run("unset rule.0")?;
     let ended = served.join().expect("the service");
     println!("the service: {ended:?}, {:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
 
-/// The interface of an appliance at the wire between two.
+/// The interface of an appliance on the wire between two appliances.
 fn between(host: u8) -> InterfaceConfig {
     InterfaceConfig {
         address: Ipv4Addr::new(10, 8, 0, host),
@@ -85,7 +85,7 @@ fn between(host: u8) -> InterfaceConfig {
     }
 }
 
-/// Its configuration, with the other one as peer, and a link of LINX to it.
+/// Configuration of an appliance with the other one as peer, and a LINX link to it.
 fn pair(net: u8, host: u8, other: u8) -> String {
     let ours = between(host);
     format!(
@@ -99,10 +99,10 @@ fn pair(net: u8, host: u8, other: u8) -> String {
     )
 }
 
-/// Two appliances. A TCP client of one reaches a service behind the other over usNIC; the messages of a stock peer reach
-/// one over LINX.
+/// A TCP client of one appliance reaches a service behind another one over usNIC. The messages of a stock peer reach a
+/// service over LINX.
 #[test]
-fn two_appliances_carry_messages_for_each_other() -> Result<()> {
+fn two_appliances_relay_messages() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let wire = |listens| Nic::Stream { path: directory.path().join("wire"), listens };
     let services = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
@@ -138,7 +138,7 @@ fn two_appliances_carry_messages_for_each_other() -> Result<()> {
         client.write_all(&frame)?;
         let mut answer = vec![0; frame.len()];
         client.read_exact(&mut answer)?;
-        ensure!(answer == frame, "the answer to {size} bytes is another one");
+        ensure!(answer == frame, "the answer to {size} bytes is wrong");
     }
     echo(&mut lab, 0, &[(1, 1), (1, 8), (100, 300), (20, 5000), (5, 60_000)], 0)?;
     for vm in [&mut lab.vm, &mut other] {
@@ -146,7 +146,7 @@ fn two_appliances_carry_messages_for_each_other() -> Result<()> {
         for rule in 0..2 {
             ensure!(rules[rule]["messages_lost"] == 0, "{rules}");
         }
-        // Both rules end, and so do the connections with the services.
+        // With both rules the connections to the services end.
         vm.run("unset rule.1")?;
         vm.run("unset rule.0")?;
     }
