@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A LINX node over a Unix datagram socket, for tests: `peer.py OWN_PATH TEST_PATH`.
 
-A datagram is an order (`O` and text), the answer to it (`A` and text), or a RapidIO message (`M`, source id and
-destination id of 16 bits, mailbox of 8, and the message). Time is what orders say it is. Whatever an order makes the
-peer send comes before its answer, which is what has happened since the last, one thing in a line.
+A datagram is a command (`O` and text), the answer to it (`A` and text), or a RapidIO message (`M`, source id and
+destination id of 16 bits, mailbox of 8, and the message). Commands set the time. Messages that a command causes precede
+its answer. The answer lists the events since the last one, one per line.
 """
 
 import os
@@ -28,7 +28,7 @@ class Peer:
     # RapidIO.
 
     def out(self, to, mailbox, packet):
-        # RapidIO messages have a multiple of 8 bytes; what is behind a packet is anything.
+        # The length of RapidIO messages is a multiple of 8 bytes. The padding is arbitrary.
         packet += b"\xee" * (-len(packet) % 8)
         self.socket.sendto(b"M" + struct.pack(">HHB", self.my_id, to, mailbox) + packet, self.test)
 
@@ -45,7 +45,7 @@ class Peer:
         else:
             connection = self.table.get(fields["dst_cid"])
             if connection is not None:
-                # The double check: the id may be another connection's by now.
+                # Double check: the id may belong to another connection by now.
                 ends = (fields["sender"], fields["src_port"])
                 if (connection.peer_id, connection.peer_port) != ends:
                     return self.log(("stale", name))
@@ -53,7 +53,7 @@ class Peer:
             return self.log(("unknown", name))
         connection.receive(name, fields, payload)
 
-    # What is told.
+    # Events.
 
     def log(self, entry):
         if self.linked is not None:
@@ -67,7 +67,7 @@ class Peer:
                 return self.link.deliver(*entry[1:])
         self.happened.append(entry)
 
-    def tell(self):
+    def answer(self):
         def word(value):
             if isinstance(value, bytes):
                 return f"{len(value)} {zlib.crc32(value):08x}"
@@ -77,7 +77,7 @@ class Peer:
         self.happened = []
         return "\n".join(lines)
 
-    # Orders.
+    # Commands.
 
     def order(self, name, *words):
         numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
@@ -103,7 +103,7 @@ class Peer:
             cid, src, dst, size, seed, patch = numbers
             self.table[cid].send(src, dst, riocm.pattern(seed, size), bool(patch))
         elif name == "frame":
-            # A packet of our connection whose fields are told, and nothing is checked.
+            # A packet of the connection with the given fields, without checks.
             fields = dict(word.split("=") for word in words[1:])
             payload = bytes.fromhex(fields.pop("payload", ""))
             fields = {key: int(value) for key, value in fields.items()}
@@ -127,7 +127,7 @@ class Peer:
             self.link.signal(words[0], words[1], number, riocm.pattern(seed, size))
         else:
             raise ValueError(name)
-        return self.tell()
+        return self.answer()
 
     def run(self):
         while True:

@@ -1,7 +1,7 @@
-"""RIOCM as its description has it: packets and one connection. A peer for tests, written apart from the engine that it
-is to try: nothing is shared but the vectors, which were written by hand.
+"""RIOCM as specified: packets and one connection. A peer for tests, written independently of the tested engine. It shares
+only the vectors, which were written by hand.
 
-Time is a number of milliseconds that is told. Everything is big-endian.
+The caller passes the time in milliseconds. All fields are big-endian.
 """
 
 import random
@@ -9,7 +9,7 @@ import struct
 
 PROTOCOL = 0x22CF
 COMMON = {
-    # name: code, fields behind the type byte, in their order
+    # name: code, fields behind the type byte in order
     "CONN_REQ": (0x81, ">BHHBBHH", "generation mtu dst_port rsvd hb sender src_port"),
     "CONN_ACK": (0x82, ">BHHBBHHH", "generation mtu dst_port generation_ack hb sender src_port my_cid"),
     "CONN_RESET": (0x83, ">BHHHHH", "generation mtu dst_port rsvd sender src_port"),
@@ -29,7 +29,7 @@ FRAME, HEAD, TAIL = 4, 28, 12  # rio_frame; headers of PATCH_START and of FRAG
 
 
 def encode(kind, payload=b"", **fields):
-    """A packet; fields that are not given are 0."""
+    """Encodes a packet. Missing fields are 0."""
     code, layout, names = COMMON[kind]
     values = [fields.pop(name, 0) for name in names.split()]
     assert not fields, fields
@@ -38,7 +38,7 @@ def encode(kind, payload=b"", **fields):
 
 
 def decode(packet):
-    """Name, fields and payload of a packet; None if it is none."""
+    """Name, fields and payload of a packet; None if it is malformed."""
     if len(packet) < 5 or struct.unpack(">H", packet[:2])[0] != PROTOCOL:
         return None
     name = NAMES.get(packet[4])
@@ -53,12 +53,12 @@ def decode(packet):
 
 
 def pattern(seed, size):
-    """The bytes that messages are made of."""
+    """The pattern of messages."""
     return bytes((seed * 31 + i * 7 + (i >> 8) * 3) & 0xFF for i in range(size))
 
 
 class Connection:
-    """One connection. `out` takes packets; `log` takes what is told to those above."""
+    """One connection. `out` receives packets; `log` receives events for the layer above."""
 
     def __init__(self, my_id, my_port, peer_id, peer_port, mtu, hb, cid, generation, now, out, log):
         self.my_id, self.my_port = my_id, my_port
@@ -81,14 +81,14 @@ class Connection:
     def pause(self):
         return max(1, 200 + self.random.randint(-128, 127))
 
-    # What goes out.
+    # Transmission.
 
-    def say(self, kind, payload=b"", **fields):
+    def packet(self, kind, payload=b"", **fields):
         fields |= {"dst_port": self.peer_port, "sender": self.my_id, "src_port": self.my_port}
         self.out(encode(kind, payload, **fields))
 
     def ack(self):
-        self.say(
+        self.packet(
             "CONN_ACK",
             generation=self.generation,
             mtu=self.mtu,
@@ -98,36 +98,36 @@ class Connection:
         )
 
     def reset(self):
-        self.say("CONN_RESET", generation=self.generation)
+        self.packet("CONN_RESET", generation=self.generation)
 
     def data(self, kind, msgid, payload, **fields):
         seqno, self.seqno = self.seqno, (self.seqno + 1) & 0xFFFF
-        self.say(kind, payload, msgid=msgid, seqno=seqno, dst_cid=self.peer_cid, **fields)
+        self.packet(kind, payload, msgid=msgid, seqno=seqno, dst_cid=self.peer_cid, **fields)
 
     def send(self, src, dst, message, patch=False):
         assert self.state == "CONNECTED"
         self.msgid = (self.msgid + 1) & 0xFF
-        told = {"src": src, "dst": dst, "size": len(message)}
+        head = {"src": src, "dst": dst, "size": len(message)}
         first, other = self.mtu - 24 - FRAME, self.mtu - TAIL - FRAME
         if len(message) <= first:
-            self.data("SINGLE", self.msgid, message, **told)
+            self.data("SINGLE", self.msgid, message, **head)
         elif patch:
-            self.send_patched(message, told)
+            self.send_patched(message, head)
         else:
-            self.data("FRAG_START", self.msgid, message[:first], **told)
+            self.data("FRAG_START", self.msgid, message[:first], **head)
             for at in range(first, len(message), other):
                 self.data("FRAG", self.msgid, message[at : at + other])
 
-    def send_patched(self, message, told):
-        """As one that writes headers over its own buffer: the buffer is cut into pieces of the MTU, each of which has a
-        header written over its beginning; what was there goes behind."""
+    def send_patched(self, message, head):
+        """Patched fragmentation: the sender writes headers over its own buffer. The buffer is cut into pieces of the MTU. A
+        header overwrites the start of each piece, and the overwritten bytes follow in patches."""
         span = self.mtu & ~7
         pieces = [message[at : at + span] for at in range(0, len(message), span)]
         rest = b""
         if len(pieces) > 1 and len(pieces[-1]) <= TAIL + FRAME:
             rest = pieces.pop()
         units = [pieces[0][: HEAD + FRAME]] + [piece[: TAIL + FRAME] for piece in pieces[1:]]
-        # Patches of different lengths, each of whole units; what is left over goes with the last of them or alone.
+        # Patches of different lengths, each of whole units. The rest follows in the last patch or in a separate one.
         room, patches = self.mtu - TAIL - FRAME, []
         while units:
             patch = units.pop(0)
@@ -144,14 +144,14 @@ class Connection:
             pieces[0][HEAD + FRAME :],
             count_frag=len(pieces) - 1,
             count_patch=len(patches),
-            **told,
+            **head,
         )
         for piece in pieces[1:]:
             self.data("FRAG", self.msgid, piece[TAIL + FRAME :])
         for patch in patches:
             self.data("PATCH", self.msgid, patch)
 
-    # The machine.
+    # State machine.
 
     def connect(self):
         assert self.state == "DISCONNECTED"
@@ -181,11 +181,11 @@ class Connection:
                     self.fail("silent")
                     self.deadline += self.pause()
                 else:
-                    self.say("HEARTBEAT", dst_cid=self.peer_cid)
+                    self.packet("HEARTBEAT", dst_cid=self.peer_cid)
                     self.deadline += 100 * self.agreed_hb
             else:
                 if self.state == "CONNECTING":
-                    self.say("CONN_REQ", generation=self.generation, mtu=self.wanted_mtu, hb=self.hb)
+                    self.packet("CONN_REQ", generation=self.generation, mtu=self.wanted_mtu, hb=self.hb)
                 self.deadline += self.pause()
 
     def receive(self, name, fields, payload):
@@ -212,7 +212,7 @@ class Connection:
                     self.expected = 1
                     self.take(*early)
             return
-        # An ACK that is not right is taken for a REQ.
+        # A wrong ACK is handled as a REQ.
         if fields["mtu"] <= 64:
             return
         self.peer_generation = fields["generation"]
@@ -292,7 +292,7 @@ class Connection:
         parts = message["parts"]
         if not message["patched"]:
             return b"".join(parts)
-        # Only whole units are taken out of a patch while there are parts to be patched.
+        # Take only whole units out of a patch while parts are left to patch.
         whole, next_part, rest = [], 0, b""
         for patch in message["patches"]:
             while next_part < len(parts):

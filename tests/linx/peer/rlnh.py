@@ -1,4 +1,4 @@
-"""RLNH as its description has it, above one connection: names, hunts, signals."""
+"""RLNH as specified, over one connection: names, hunts, signals."""
 
 import struct
 
@@ -11,36 +11,36 @@ def text(name):
 
 
 class Link:
-    """`send(src, dst, bytes)` and `disconnect()` go down; `log` takes what the user is told."""
+    """`send(src, dst, bytes)` and `disconnect()` act on the connection; `log` receives events for the user."""
 
     def __init__(self, send, disconnect, log, version=2):
         self.send, self.disconnect, self.log, self.version = send, disconnect, log, version
-        self.names = {}  # endpoints of ours: their names, and link addresses (0: none)
-        self.hunted = []  # names that we hunt for, and who
+        self.names = {}  # local endpoints: names and link addresses (0: none)
+        self.hunted = []  # local hunts: hunter and name
         self.reset()
 
     def reset(self):
         self.expect = None
         self.spoken = self.version
-        self.used = set()  # link addresses of ours that may not be used again yet
+        self.used = set()  # local link addresses that must not be reused yet
         self.names = {name: 0 for name in self.names}
         self.remote = {}  # link address: name
         self.wanted = []  # names that the peer hunts for
 
-    def say(self, kind, *words, tail=b""):
+    def message(self, kind, *words, tail=b""):
         self.send(0, 0, struct.pack(f">{1 + len(words)}I", kind, *words) + tail)
 
     def connected(self):
         self.reset()
         self.expect = INIT
-        self.say(INIT, self.version)
+        self.message(INIT, self.version)
 
     def publish(self, name):
         if self.names[name] == 0:
             address = next(n for n in range(1, 100000) if n not in self.used)
             self.used.add(address)
             self.names[name] = address
-            self.say(PUBLISH, address, tail=text(name))
+            self.message(PUBLISH, address, tail=text(name))
         return self.names[name]
 
     def is_up(self):
@@ -55,12 +55,12 @@ class Link:
     def close(self, name):
         address = self.names.pop(name)
         if address:
-            self.say(UNPUBLISH, address)
+            self.message(UNPUBLISH, address)
 
     def hunt(self, hunter, name):
         self.hunted.append((hunter, name))
         if self.is_up():
-            self.say(QUERY_NAME, self.publish(hunter), tail=text(name))
+            self.message(QUERY_NAME, self.publish(hunter), tail=text(name))
 
     def signal(self, sender, receiver, number, body):
         to = next(address for address, name in self.remote.items() if name == receiver)
@@ -83,12 +83,12 @@ class Link:
             self.expect = INIT_REPLY
             # Linux sends 13 bytes; version 1 has no features.
             tail = b"\0xyz\0" if self.version > 1 else b""
-            self.say(INIT_REPLY, 0 if word <= self.version else 1, tail=tail)
+            self.message(INIT_REPLY, 0 if word <= self.version else 1, tail=tail)
         elif kind == INIT_REPLY:
             self.expect = 0
             self.log(("up", self.spoken))
             for hunter, wanted in self.hunted:
-                self.say(QUERY_NAME, self.publish(hunter), tail=text(wanted))
+                self.message(QUERY_NAME, self.publish(hunter), tail=text(wanted))
         elif kind == QUERY_NAME:
             if name in self.names:
                 self.publish(name)
@@ -101,7 +101,7 @@ class Link:
         elif kind == UNPUBLISH:
             if word in self.remote:
                 self.log(("unpublished", self.remote.pop(word)))
-                self.say(UNPUBLISH_ACK, word)
+                self.message(UNPUBLISH_ACK, word)
         elif kind == UNPUBLISH_ACK:
             self.used.discard(word)
             self.log(("acked", word))

@@ -2,8 +2,9 @@
 """A LINX node at the other end of a TCP connection: `tcp.py HOST PORT NAME SIGNALS`.
 
 It connects, hunts for NAME, sends SIGNALS signals of many sizes there, several at a time, and checks that each comes
-back as it was. `tcp.py HOST PORT NAME --serve` publishes NAME instead, and sends each signal back to whom it came from,
-until the connection ends; what it hears of names it prints. The header is that of the TCP connection manager, version 3 ("LINX Protocols" version 21, 7.1.1).
+back unchanged. `tcp.py HOST PORT NAME --serve` publishes NAME instead, returns each signal to its sender until the
+connection ends, and prints events of names. The header is that of the TCP connection manager, version 3 ("LINX
+Protocols" version 21, 7.1.1).
 """
 
 import socket
@@ -22,7 +23,7 @@ PATIENCE = 60
 class Peer:
     def __init__(self, stream, name, signals):
         self.stream, self.name, self.left = stream, name, signals
-        self.sent, self.heard, self.pings = 0, 0, 0
+        self.sent, self.received, self.pings = 0, 0, 0
         self.link = rlnh.Link(self.send, self.disconnect, self.log)
         self.link.open("tester")
         self.link.hunt("tester", name)
@@ -34,14 +35,14 @@ class Peer:
         self.stream.sendall(self.header(UDATA, source, destination, len(message)) + message)
 
     def disconnect(self):
-        raise SystemExit("the appliance said what was not expected")
+        raise SystemExit("the appliance sent an unexpected message")
 
     def size(self, number):
-        # Up to the longest signal: with its number 64 KiB.
+        # Up to the longest signal: 64 KiB with its number.
         return (number * number * 37) % 65533
 
     def more(self):
-        while self.sent < self.left and self.sent < self.heard + AHEAD:
+        while self.sent < self.left and self.sent < self.received + AHEAD:
             body = riocm.pattern(self.sent, self.size(self.sent))
             self.link.signal("tester", self.name, 1000 + self.sent, body)
             self.sent += 1
@@ -51,10 +52,10 @@ class Peer:
             self.more()
         elif entry[0] == "signal":
             _, sender, receiver, number, body = entry
-            expected = riocm.pattern(self.heard, self.size(self.heard))
-            if (sender, receiver, number) != (self.name, "tester", 1000 + self.heard) or body != expected:
-                raise SystemExit(f"signal {number} from {sender} is another one")
-            self.heard += 1
+            expected = riocm.pattern(self.received, self.size(self.received))
+            if (sender, receiver, number) != (self.name, "tester", 1000 + self.received) or body != expected:
+                raise SystemExit(f"signal {number} from {sender} is wrong")
+            self.received += 1
             self.more()
 
     def read(self, length):
@@ -68,8 +69,8 @@ class Peer:
 
     def run(self):
         self.stream.sendall(self.header(CONN))
-        # All signals, and a sign of life behind them.
-        while self.heard < self.left or self.pings == 0:
+        # Until all signals and a PING have arrived.
+        while self.received < self.left or self.pings == 0:
             kind, version, _, source, destination, size = struct.unpack(HEADER, self.read(16))
             body = self.read(size) if kind in (CONN, UDATA) else b""
             if kind == CONN:
@@ -81,15 +82,15 @@ class Peer:
                 self.stream.sendall(self.header(PONG))
             elif kind == UDATA:
                 self.link.deliver(source, destination, body)
-        print(f"{self.heard} signals came back as they were")
+        print(f"{self.received} signals came back unchanged")
 
 
 class Server(Peer):
-    """Sends signals back."""
+    """Returns signals to their senders."""
 
     def __init__(self, stream, name):
         self.stream, self.name = stream, name
-        self.left, self.heard, self.pings = 1, 0, 0
+        self.left, self.received, self.pings = 1, 0, 0
         self.link = rlnh.Link(self.send, self.disconnect, self.log)
         self.link.open(name)
 

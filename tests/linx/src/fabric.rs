@@ -1,4 +1,4 @@
-//! A network of RapidIO messages in virtual time: messages take a while, are lost, come twice, and overtake each other.
+//! A network of RapidIO messages in virtual time, with latency, loss, duplicates and reordering.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,39 +7,39 @@ use netsim::Rng;
 
 use crate::peer::Frame;
 
-/// How often what happens, in thousandths of messages.
+/// Rates of faults, in thousandths of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
-    /// It is lost.
+    /// Lost.
     pub loss: u32,
-    /// It comes twice.
+    /// Duplicated.
     pub twice: u32,
-    /// It takes some milliseconds more, and others overtake it.
+    /// Delayed by some milliseconds, so that others overtake it.
     pub late: u32,
 }
 
-/// Microseconds that a message takes.
+/// Latency of a message in microseconds.
 const LATENCY: u64 = 5;
-/// Most microseconds that one which is late takes more.
+/// Longest additional delay of a late message in microseconds.
 const LATE: u64 = 20_000;
 
-/// A message under way: when it arrives, how many were sent before, and what it is.
-type UnderWay = (u64, u64, u16, u16, u8, Vec<u8>);
+/// A message in flight: time of arrival, sequence number, source, destination, mailbox, bytes.
+type InFlight = (u64, u64, u16, u16, u8, Vec<u8>);
 
 /// The network.
 #[derive(Debug)]
 pub struct Fabric {
-    /// What happens from now on.
+    /// Faults from now on.
     pub rates: Rates,
     rng: Rng,
-    under_way: BinaryHeap<Reverse<UnderWay>>,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     count: u64,
 }
 
 impl Fabric {
-    /// From a seed.
+    /// A network with these rates, from a seed.
     pub fn new(rates: Rates, rng: Rng) -> Fabric {
-        Fabric { rates, rng, under_way: BinaryHeap::new(), count: 0 }
+        Fabric { rates, rng, in_flight: BinaryHeap::new(), count: 0 }
     }
 
     /// Sends a message at a time in microseconds.
@@ -52,22 +52,22 @@ impl Fabric {
             let late = if self.rng.chance(self.rates.late) { self.rng.within(0..LATE) } else { 0 };
             let Frame { source, destination, mailbox, bytes } = frame.clone();
             let at = now + LATENCY + late;
-            self.under_way.push(Reverse((at, self.count, source, destination, mailbox, bytes)));
+            self.in_flight.push(Reverse((at, self.count, source, destination, mailbox, bytes)));
             self.count += 1;
         }
     }
 
-    /// When the next one arrives.
+    /// When the next message arrives.
     pub fn next_at(&self) -> Option<u64> {
-        self.under_way.peek().map(|next| next.0.0)
+        self.in_flight.peek().map(|next| next.0.0)
     }
 
-    /// One that has arrived.
+    /// Takes a message that has arrived.
     pub fn arrived(&mut self, now: u64) -> Option<Frame> {
         if self.next_at()? > now {
             return None;
         }
-        let Reverse((_, _, source, destination, mailbox, bytes)) = self.under_way.pop()?;
+        let Reverse((_, _, source, destination, mailbox, bytes)) = self.in_flight.pop()?;
         Some(Frame { source, destination, mailbox, bytes })
     }
 }

@@ -1,5 +1,5 @@
-//! The LINX engine against others: a peer written apart from it, in Python ([`peer`], [`session`]), recordings of the
-//! original ([`recording`]), and itself over a network that loses and reorders ([`fabric`]).
+//! The LINX engine against an independent peer in Python ([`peer`], [`session`]), against recordings of LINX for Linux
+//! ([`recording`]), and against itself over a network with loss and reordering ([`fabric`]).
 
 pub mod fabric;
 pub mod pattern;

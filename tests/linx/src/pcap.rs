@@ -1,16 +1,16 @@
-//! Captures that tests write for tshark.
+//! Captures for tshark.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Link type of IPv4 and IPv6 without anything in front.
+/// Link type of bare IPv4 and IPv6.
 pub const RAW: u32 = 101;
-/// Link type that `net/linx/wireshark/riocm.lua` reads.
+/// Link type for `net/linx/wireshark/riocm.lua`.
 pub const USER0: u32 = 147;
 
-/// A capture of these packets, one in a second.
+/// A capture of these packets, one per second.
 pub fn pcap(link_type: u32, packets: &[Vec<u8>]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, link_type] {
@@ -25,7 +25,7 @@ pub fn pcap(link_type: u32, packets: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// An IPv4 packet with a segment of a TCP connection between two ends: address, port and sequence number of each.
+/// An IPv4 packet with a TCP segment. Each end has an address, a port and a sequence number.
 pub fn segment(from: (u8, u16, u32), to: (u8, u16, u32), payload: &[u8]) -> Vec<u8> {
     let length = 40 + payload.len() as u16;
     let mut packet = vec![0x45, 0];
@@ -40,7 +40,7 @@ pub fn segment(from: (u8, u16, u32), to: (u8, u16, u32), payload: &[u8]) -> Vec<
     packet
 }
 
-/// What tshark says of these fields, a line for each packet.
+/// tshark's values of these fields, a line for each packet.
 pub fn tshark(file: &[u8], options: &[&str], fields: &[&str]) -> Result<Vec<Vec<String>>> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("capture.pcap");
@@ -53,8 +53,8 @@ pub fn tshark(file: &[u8], options: &[&str], fields: &[&str]) -> Result<Vec<Vec<
         .args(fields)
         .output()
         .context("tshark could not be started")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success() && !said.contains("Lua:"), "tshark: {said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !errors.contains("Lua:"), "tshark: {errors}");
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().map(|line| line.split('|').map(String::from).collect()).collect())
 }

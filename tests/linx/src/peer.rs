@@ -1,4 +1,4 @@
-//! `peer/peer.py` as a process: orders, answers and RapidIO messages over a Unix datagram socket.
+//! `peer/peer.py` as a process: commands, answers and RapidIO messages over a Unix datagram socket.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-/// How long it may take to answer.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A RapidIO message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Device id of the sender, as RapidIO has it.
+    /// Device id of the sender, by RapidIO.
     pub source: u16,
     /// Device id of the receiver.
     pub destination: u16,
@@ -32,24 +32,24 @@ pub struct Peer {
     incoming: Receiver<Vec<u8>>,
     there: PathBuf,
     _directory: TempDir,
-    /// Messages that it has sent.
+    /// Messages sent by the peer.
     pub sent: Vec<Frame>,
 }
 
-/// Where the peer's files are.
+/// Directory of the peer's files.
 pub fn directory() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/peer"))
 }
 
 impl Peer {
-    /// Starts one.
+    /// Starts a peer.
     pub fn start() -> Result<Peer> {
         let own = TempDir::new()?;
         let (here, there) = (own.path().join("test"), own.path().join("peer"));
         let socket = UnixDatagram::bind(&here)?;
         let reader = socket.try_clone()?;
         let (to, incoming) = channel();
-        // It reads all the time, so that neither waits for the other to read.
+        // The thread reads continuously, so that the two processes never block each other.
         std::thread::spawn(move || {
             let mut buffer = vec![0; 1 << 17];
             while let Ok(length) = reader.recv(&mut buffer) {
@@ -69,20 +69,20 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Gives an order; what has happened since the last one.
+    /// Sends a command. Returns the peer's log since the last command.
     pub fn order(&mut self, order: &str) -> Result<Vec<String>> {
-        self.say(&[b"O", order.as_bytes()].concat())?;
+        self.send(&[b"O", order.as_bytes()].concat())?;
         self.answer().with_context(|| format!("the peer's answer to {order}"))
     }
 
-    /// Hands it a RapidIO message. What it does is told with the next answer.
+    /// Delivers a RapidIO message to the peer. The next answer contains its effects.
     pub fn receive(&mut self, frame: &Frame) -> Result<()> {
         let Frame { source, destination, mailbox, bytes } = frame;
         let head = [&b"M"[..], &source.to_be_bytes(), &destination.to_be_bytes(), &[*mailbox]];
-        self.say(&[&head.concat()[..], bytes].concat())
+        self.send(&[&head.concat()[..], bytes].concat())
     }
 
-    fn say(&mut self, bytes: &[u8]) -> Result<()> {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.socket.send_to(bytes, &self.there).context("the peer has ended")?;
         Ok(())
     }
@@ -112,8 +112,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both fail only when the process is gone already, which is what is wanted. The reader ends by a datagram of no
-        // bytes.
+        // Both fail only if the process has ended already. An empty datagram ends the reader.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let end = self.socket.local_addr();

@@ -18,36 +18,38 @@ pub enum Side {
 
 use Side::{A, B};
 
-/// Bytes of a packet: those that were recorded, and length and CRC-32 of the others.
+/// Bytes of a packet: the recorded ones, and length and CRC-32 of the rest.
 #[derive(Clone, Debug)]
 pub struct Bytes {
-    /// The first of them.
-    pub known: Vec<u8>,
+    /// The recorded first bytes.
+    pub recorded: Vec<u8>,
     rest: Option<(usize, u32)>,
 }
 
 impl Bytes {
-    /// Whether there are none.
+    /// Whether the packet is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there are.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
-        self.known.len() + self.rest.map_or(0, |rest| rest.0)
+        self.recorded.len() + self.rest.map_or(0, |rest| rest.0)
     }
 
-    /// All of them; zeros in place of those that were not recorded.
+    /// All bytes, with zeros in place of those that were not recorded.
     pub fn whole(&self) -> Vec<u8> {
-        let mut bytes = self.known.clone();
+        let mut bytes = self.recorded.clone();
         bytes.resize(self.len(), 0);
         bytes
     }
 
-    /// Whether these are the ones.
-    pub fn are(&self, bytes: &[u8]) -> bool {
-        let Some((known, rest)) = bytes.split_at_checked(self.known.len()) else { return false };
-        known == self.known
+    /// Whether these bytes match.
+    pub fn matches(&self, bytes: &[u8]) -> bool {
+        let Some((recorded, rest)) = bytes.split_at_checked(self.recorded.len()) else {
+            return false;
+        };
+        recorded == self.recorded
             && match self.rest {
                 Some((length, crc)) => rest.len() == length && crc32fast::hash(rest) == crc,
                 None => rest.is_empty(),
@@ -58,15 +60,15 @@ impl Bytes {
 /// A line of a recording.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Microseconds.
+    /// Time in microseconds.
     pub at: i64,
-    /// Who sent it; none is neither A nor B.
+    /// Its sender; None for neither A nor B.
     pub from: Option<Side>,
     /// The TCP connection; empty over RapidIO.
     pub stream: String,
-    /// What was sent.
+    /// The sent bytes.
     pub bytes: Bytes,
-    /// What it means.
+    /// Description of the packet.
     pub text: String,
 }
 
@@ -74,17 +76,17 @@ fn bytes(hex: &str) -> Result<Bytes> {
     let mut parts = hex.split('~');
     let digits = parts.next().unwrap_or_default();
     ensure!(digits.len().is_multiple_of(2), "{digits}");
-    let known = (0..digits.len() / 2)
+    let recorded = (0..digits.len() / 2)
         .map(|n| u8::from_str_radix(&digits[2 * n..2 * n + 2], 16))
         .collect::<Result<_, _>>()?;
     let rest = match (parts.next(), parts.next()) {
         (Some(length), Some(crc)) => Some((length.parse()?, u32::from_str_radix(crc, 16)?)),
         _ => None,
     };
-    Ok(Bytes { known, rest })
+    Ok(Bytes { recorded, rest })
 }
 
-/// The packets of a recording. What users were told is left out.
+/// The packets of a recording, without the events of users.
 pub fn read(name: &str) -> Result<Vec<Line>> {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/data/original")).join(name);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -120,7 +122,7 @@ pub fn read(name: &str) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The files.
+/// Names of the recordings.
 pub fn names() -> Result<Vec<String>> {
     let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/data/original"));
     let mut names = Vec::new();

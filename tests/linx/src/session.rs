@@ -1,4 +1,4 @@
-//! Our engine and the peer, in a time of their own.
+//! The engine and the peer, in virtual time.
 
 use std::time::Duration;
 
@@ -10,43 +10,43 @@ use linx::riocm::{Config, ConnectionConfig, ConnectionId, Event, Riocm, State, S
 use crate::pattern;
 use crate::peer::{Frame, Peer};
 
-/// Our device id and RIOCM port, and the peer's.
+/// Device id and RIOCM port of the engine.
 pub const OURS: (u16, u16) = (0x0101, 11);
-/// See `OURS`.
+/// Device id and RIOCM port of the peer.
 pub const PEERS: (u16, u16) = (0x0202, 22);
-/// What the peer calls the connection.
+/// The peer's id of the connection.
 pub const PEER_CID: u16 = 9;
 /// Milliseconds of a turn.
 const TURN: u64 = 20;
 
 /// Memory for an engine.
 pub fn memory(bytes: usize) -> Window {
-    Arena::on_heap(bytes + 8192).alloc(bytes, 4096).expect("it was made for that")
+    Arena::on_heap(bytes + 8192).alloc(bytes, 4096).expect("the arena is large enough")
 }
 
-/// What is done to messages on their way: `to_peer`, and the message; what arrives in its place.
+/// Changes messages in flight: takes `to_peer` and the message, and returns the messages that arrive instead.
 pub type Network = Box<dyn FnMut(bool, Frame) -> Vec<Frame>>;
 
-/// The two.
+/// The engine and the peer.
 pub struct Session {
     /// The peer.
     pub peer: Peer,
-    /// Our engine.
+    /// The engine.
     pub riocm: Riocm,
-    /// Its memory.
+    /// The engine's memory.
     pub pool: Pool,
-    /// Its connection.
+    /// The engine's connection.
     pub id: ConnectionId,
     /// Milliseconds since the start.
     pub now: u64,
-    /// What our user and the peer's were told, in order.
+    /// Events of the engine (`ours`) and of the peer, in order.
     pub log: Vec<String>,
-    /// What happens between the two.
+    /// Changes of messages between the two.
     pub network: Network,
     port: usize,
 }
 
-/// Our side's configuration.
+/// The engine's configuration.
 pub fn config() -> ConnectionConfig<'static> {
     ConnectionConfig {
         receive_bytes: 2 << 20,
@@ -57,7 +57,7 @@ pub fn config() -> ConnectionConfig<'static> {
 }
 
 impl Session {
-    /// Two that are not connected, with the peer's MTU and heartbeat.
+    /// A session without a connection. `mtu` and `heartbeat` are the peer's.
     pub fn new(config: &ConnectionConfig<'_>, mtu: u16, heartbeat: u8) -> Result<Session> {
         let mut peer = Peer::start()?;
         let (id, port) = PEERS;
@@ -73,7 +73,7 @@ impl Session {
         Ok(Session { peer, riocm, pool, id, now: 0, log: Vec::new(), network, port })
     }
 
-    /// Two that are connected.
+    /// A connected session.
     pub fn connected(config: &ConnectionConfig<'_>, mtu: u16, heartbeat: u8) -> Result<Session> {
         let mut session = Session::new(config, mtu, heartbeat)?;
         session.connect()?;
@@ -88,7 +88,7 @@ impl Session {
         loop {
             self.run(TURN)?;
             let log = self.take_log();
-            // A CONN_REQ that crosses a CONN_ACK ends what has just begun.
+            // A CONN_REQ that crosses a CONN_ACK ends the new connection.
             if log.iter().any(|line| line.starts_with("ours disconnected")) {
                 self.riocm.connect(self.id);
             }
@@ -99,47 +99,47 @@ impl Session {
             if self.state() == State::Connected && peers == ["CONNECTED"] {
                 return Ok(());
             }
-            ensure!(self.now < end, "ours is {:?}, the peer {peers:?}; {log:?}", self.state());
+            ensure!(self.now < end, "engine {:?}, peer {peers:?}; {log:?}", self.state());
         }
     }
 
-    /// State of our connection.
+    /// State of the engine's connection.
     pub fn state(&self) -> State {
         self.status().state
     }
 
-    /// What is told of our connection.
+    /// Status of the engine's connection.
     pub fn status(&self) -> Status {
-        self.riocm.status(self.id).expect("it is there")
+        self.riocm.status(self.id).expect("the connection exists")
     }
 
-    /// Gives the peer an order.
+    /// Sends the peer a command.
     pub fn order(&mut self, order: &str) -> Result<()> {
         let lines = self.peer.order(order)?;
         self.log.extend(lines.into_iter().map(|line| format!("peer {line}")));
         Ok(())
     }
 
-    /// Has the peer send a packet whose fields are told.
+    /// Lets the peer send a packet with these fields.
     pub fn frame(&mut self, text: &str) -> Result<()> {
         self.order(&format!("frame {text} to={}", OURS.0))?;
         self.deliver();
         Ok(())
     }
 
-    /// Sends a message from us.
+    /// Sends a message from the engine.
     pub fn send(&mut self, size: usize, seed: usize) -> Result<()> {
         let message = pattern::bytes(seed, size);
         self.riocm.send(&mut self.pool, self.id, (3, 4), &[], &message)?;
         Ok(())
     }
 
-    /// What was told since.
+    /// Takes the log.
     pub fn take_log(&mut self) -> Vec<String> {
         std::mem::take(&mut self.log)
     }
 
-    /// Lets so much time pass.
+    /// Lets `millis` milliseconds pass.
     pub fn run(&mut self, millis: u64) -> Result<()> {
         let end = self.now + millis;
         loop {
@@ -151,7 +151,7 @@ impl Session {
         }
     }
 
-    /// Carries what there is, both ways; whether there was anything.
+    /// Carries messages in both directions. Returns whether there were any.
     pub fn turn(&mut self) -> Result<bool> {
         let mut any = self.ours()?;
         self.order(&format!("at {}", self.now))?;
@@ -163,7 +163,7 @@ impl Session {
         Instant::ZERO + Duration::from_millis(self.now)
     }
 
-    /// What we send, to the peer.
+    /// Carries the engine's messages to the peer.
     fn ours(&mut self) -> Result<bool> {
         let now = self.instant();
         let mut sent = Vec::new();
@@ -184,7 +184,7 @@ impl Session {
         Ok(any)
     }
 
-    /// What the peer has sent, to us.
+    /// Delivers the peer's messages to the engine.
     pub fn deliver(&mut self) -> bool {
         let now = self.instant();
         let sent = std::mem::take(&mut self.peer.sent);
@@ -209,7 +209,7 @@ impl Session {
                     self.pool.read(&message.chain, 0, &mut bytes);
                     self.pool.free(message.chain);
                     let (from, to) = (message.source, message.destination);
-                    format!("deliver {from} {to} {}", pattern::told(&bytes))
+                    format!("deliver {from} {to} {}", pattern::summary(&bytes))
                 }
                 Event::Sent { cookie, done, .. } => format!("sent {cookie} {done}"),
                 Event::Room(_) => "room".into(),

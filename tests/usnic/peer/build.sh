@@ -1,9 +1,9 @@
 #!/bin/sh
 # build.sh DIRECTORY: builds the stock peer there.
 #   mca_btl_usnic.so      btl/usnic of Debian's own Open MPI source package, unchanged
-#   prov/libusnic-fi.so   a libfabric provider that answers to "usnic", over UDP sockets of the kernel
-#   btlpeer               the BTL with nothing above it
-#   courier, mpiecho      what stands in a job of MPI for a program that knows none, and a rank that speaks with it
+#   prov/libusnic-fi.so   a libfabric provider with the name "usnic", over kernel UDP sockets
+#   btlpeer               the BTL without MPI
+#   courier, mpiecho      a stand-in in an MPI job for a program without MPI, and a rank that sends to that program
 # Debian's binary packages have no btl/usnic, because Debian's libfabric has no usNIC provider.
 # Needs: openmpi-bin libopenmpi-dev libfabric-dev libpmix-dev gcc libc6-dev xz-utils.
 set -e
@@ -14,14 +14,14 @@ installed=$(dpkg-query -W -f '${source:Version}' libopenmpi-dev)
 upstream=${installed%-*}
 source=$PWD/openmpi-$upstream
 if [ ! -d "$source/opal/mca/btl/usnic" ]; then
-    # Lists of its own: those of the machine stay as they are.
+    # Separate package lists: those of the machine stay unchanged.
     mkdir -p sources lists/partial
     site=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Created-By: Packages' | grep -v security | head -n 1)
     echo "deb-src $site bookworm main" > sources/source.list
     set -- -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$PWD/sources" -o Dir::State::lists="$PWD/lists"
     apt-get "$@" update -qq
     apt-get "$@" source -qq --download-only "openmpi=$installed"
-    # Beside its place first: what is there is whole.
+    # Unpacked elsewhere first, so that the final directory is always complete.
     rm -rf unpacked "$source"
     mkdir unpacked
     tar xf "openmpi_$upstream.orig.tar.xz" -C unpacked "openmpi-$upstream/opal"

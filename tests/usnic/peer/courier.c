@@ -1,12 +1,12 @@
 /*
- * courier SOCKET: takes the place of one rank under mpirun for a program that knows neither MPI nor PMIx, which listens
- * at that Unix socket. It carries addresses between PMIx and the program, and stands in the fences of the others.
- * Lines to the program:    name JOB RANK           its own
+ * courier SOCKET: takes the place of one rank under mpirun, for a program without MPI and PMIx that listens at this Unix
+ * socket. It exchanges addresses between PMIx and the program, and takes part in the fences of the other ranks.
+ * Lines to the program:    name JOB RANK           the program's own name
  *                          peer HEX JOB RANK       one for each other rank
- *                          go                      MPI_Init of the others is about to return
- *                          quit                    the others have entered MPI_Finalize
- * and from it:             modex HEX               as its first line
- *                          ready                   after the last peer: it knows them all
+ *                          go                      MPI_Init of the other ranks is about to return
+ *                          quit                    the other ranks have entered MPI_Finalize
+ * Lines from it:           modex HEX               its first line
+ *                          ready                   after the last peer, when it has added all peers
  */
 #include <ctype.h>
 #include <pmix.h>
@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Framework, component and version of the BTL: the key under which it finds the addresses of others. */
+/* Framework, component and version of the BTL: its key for the addresses of other ranks. */
 #define KEY "btl.usnic.4.1"
 
 static pmix_proc_t me;
@@ -39,7 +39,7 @@ static void fence(bool collect)
 	PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
 	PMIX_INFO_CONSTRUCT(&info);
 	PMIX_INFO_LOAD(&info, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
-	check(PMIx_Fence(&all, 1, &info, 1) != PMIX_SUCCESS, "a fence was not passed");
+	check(PMIx_Fence(&all, 1, &info, 1) != PMIX_SUCCESS, "PMIx_Fence failed");
 	PMIX_INFO_DESTRUCT(&info);
 }
 
@@ -56,11 +56,11 @@ static void publish(const char *digits)
 	value.type = PMIX_BYTE_OBJECT;
 	value.data.bo.bytes = (char *)modex;
 	value.data.bo.size = n;
-	check(PMIx_Put(PMIX_GLOBAL, KEY, &value) != PMIX_SUCCESS, "the modex was not taken");
-	check(PMIx_Commit() != PMIX_SUCCESS, "nor committed");
+	check(PMIx_Put(PMIX_GLOBAL, KEY, &value) != PMIX_SUCCESS, "PMIx_Put of the modex failed");
+	check(PMIx_Commit() != PMIX_SUCCESS, "PMIx_Commit of the modex failed");
 }
 
-static void tell_peers(FILE *program)
+static void send_peers(FILE *program)
 {
 	unsigned size, rank;
 	pmix_proc_t who;
@@ -68,7 +68,7 @@ static void tell_peers(FILE *program)
 	size_t i;
 
 	PMIX_LOAD_PROCID(&who, me.nspace, PMIX_RANK_WILDCARD);
-	check(PMIx_Get(&who, PMIX_JOB_SIZE, NULL, 0, &got) != PMIX_SUCCESS, "the job has no size");
+	check(PMIx_Get(&who, PMIX_JOB_SIZE, NULL, 0, &got) != PMIX_SUCCESS, "PMIx has no job size");
 	size = got->data.uint32;
 	fprintf(program, "name %s %u\n", me.nspace, me.rank);
 	for (rank = 0; rank < size; rank++) {
@@ -91,17 +91,17 @@ int main(int argc, char **argv)
 	char line[4096];
 	FILE *from, *to;
 
-	check(argc < 2 || strlen(argv[1]) >= sizeof at.sun_path, "name a socket");
+	check(argc < 2 || strlen(argv[1]) >= sizeof at.sun_path, "the argument must be a socket");
 	strcpy(at.sun_path, argv[1]);
-	check(PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS, "there is no PMIx");
-	check(connect(s, (struct sockaddr *)&at, sizeof at) < 0, "nobody listens at the socket");
+	check(PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS, "PMIx_Init failed");
+	check(connect(s, (struct sockaddr *)&at, sizeof at) < 0, "connecting to the socket failed");
 	from = fdopen(s, "r");
 	to = fdopen(dup(s), "w");
-	check(!fgets(line, sizeof line, from) || strncmp(line, "modex ", 6), "no modex came");
+	check(!fgets(line, sizeof line, from) || strncmp(line, "modex ", 6), "the program sent no modex");
 	publish(line + 6);
-	fence(true);                    /* addresses are exchanged */
-	tell_peers(to);
-	check(!fgets(line, sizeof line, from) || strncmp(line, "ready", 5), "the program has gone");
+	fence(true);                    /* the exchange of addresses */
+	send_peers(to);
+	check(!fgets(line, sizeof line, from) || strncmp(line, "ready", 5), "the program has ended");
 	fence(false);                   /* the end of MPI_Init */
 	fence(false);                   /* MPI_Finalize */
 	fprintf(to, "quit\n");

@@ -1,4 +1,4 @@
-/* Endpoints, which are UDP sockets of the kernel, and their completion queues. */
+/* Endpoints, which are kernel UDP sockets, and their completion queues. */
 #include "provider.h"
 
 /* ---- completion queue ---- */
@@ -12,7 +12,7 @@ static void cq_push(struct shim_cq *cq, void *ctx)
 	cq->done[cq->tail++ % cq->size] = ctx;
 }
 
-/* Sends what is queued. Returns when the queue is empty or the socket is full. */
+/* Sends queued datagrams. Returns when the queue is empty or the socket is full. */
 static void ep_flush(struct shim_ep *ep)
 {
 	while (ep->thead != ep->ttail) {
@@ -26,7 +26,7 @@ static void ep_flush(struct shim_ep *ep)
 	}
 }
 
-/* Whether a datagram that has arrived is lost all the same. */
+/* Whether to drop a received datagram. */
 static int is_lost(struct shim_ep *ep)
 {
 	ep->random ^= ep->random << 13;
@@ -64,7 +64,7 @@ static void ep_receive(struct shim_ep *ep)
 			continue;
 		}
 		if (m[i].msg_hdr.msg_flags & MSG_TRUNC) {
-			ep->cq->err_ctx = r->ctx;       /* one at a time is enough here */
+			ep->cq->err_ctx = r->ctx;       /* one error at a time suffices */
 			ep->cq->has_err = 1;
 		} else {
 			cq_push(ep->cq, r->ctx);

@@ -18,7 +18,7 @@ static ssize_t eq_read(struct fid_eq *f, uint32_t *ev, void *buf, size_t len, ui
 
 static ssize_t eq_sread(struct fid_eq *f, uint32_t *ev, void *buf, size_t len, int timeout, uint64_t flags)
 {
-	(void)timeout;                  /* every event here is there before anybody waits for it */
+	(void)timeout;                  /* every event is queued before the caller waits for it */
 	return eq_read(f, ev, buf, len, flags);
 }
 

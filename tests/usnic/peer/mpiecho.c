@@ -1,7 +1,7 @@
 /*
- * mpiecho ROUNDS SIZE...: rank 0 sends messages of these sizes to every other rank, takes them back, and compares.
- * Before and after: a barrier. At last all ranks at once, with MPI_Sendrecv and several requests under way.
- * One line for each size, "done" at the end.
+ * mpiecho ROUNDS SIZE...: rank 0 sends messages of these sizes to every other rank, receives their echoes, and compares.
+ * It ends with several outstanding requests to rank 1. There is a barrier before and after. It prints one line for each
+ * size, and "done" at the end.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void echo(unsigned char *out, unsigned char *in, size_t length, int rank,
 	compare(out, in, length, rank);
 }
 
-/* Several messages at a time, of which the long ones overtake none. */
+/* Several messages at a time. Long ones must not overtake others. */
 static void many(unsigned char *out, unsigned char *in, size_t length, int rank)
 {
 	enum { COUNT = 8 };

@@ -1,6 +1,6 @@
 #!/bin/sh
-# node.sh [OPTION...] HOST COMMAND...: mpirun's remote shell. The command runs here under another host name: the BTL
-# takes no peers on its own node, which it knows by its name.
+# node.sh [OPTION...] HOST COMMAND...: mpirun's remote shell. The command runs here under another host name, because the
+# BTL refuses peers on its own node, which it identifies by host name.
 while [ "${1#-}" != "$1" ]; do shift; done
 host=$1
 shift

@@ -1,18 +1,18 @@
 /*
- * A libfabric provider that answers to the name "usnic" and needs no Cisco VIC:
- * each FI_EP_DGRAM endpoint is an ordinary kernel UDP socket, one interface is one fabric.
- * It offers what Open MPI's btl/usnic asks for and nothing more: FI_MSG with a 64-byte
+ * A libfabric provider with the name "usnic" that needs no Cisco VIC:
+ * each FI_EP_DGRAM endpoint is an ordinary kernel UDP socket, each interface is a fabric.
+ * It implements only the features that Open MPI's btl/usnic requests: FI_MSG with a 64-byte
  * message prefix, context CQs, an event-driven FI_AV_MAP, the two "ops" tables.
  *
  * Environment:
- *   USNIC_SHIM_IF     comma list of interfaces (default: every IPv4 interface that is up, but lo;
- *                     with lo set USNIC_SHIM_MTU too: its own is too large for the modex)
+ *   USNIC_SHIM_IF     comma list of interfaces (default: every IPv4 interface that is up, except lo;
+ *                     with lo also set USNIC_SHIM_MTU, because lo's MTU is too large for the modex)
  *   USNIC_SHIM_SPEED  link speed in Mb/s for the modex          (10000)
  *   USNIC_SHIM_RING   entries of the send and receive rings      (4095)
- *   USNIC_SHIM_TTL    IPv4 time to live                          (8, as the VIC library writes)
+ *   USNIC_SHIM_TTL    IPv4 time to live                          (8, as in the VIC library)
  *   USNIC_SHIM_MTU    overrides the interface MTU
- *   USNIC_SHIM_LOSS   thousandths of the datagrams that arrive which are lost (0)
- *   USNIC_SHIM_SEED   which of them
+ *   USNIC_SHIM_LOSS   thousandths of received datagrams that are dropped (0)
+ *   USNIC_SHIM_SEED   seed that selects them
  */
 #include "provider.h"
 

@@ -1,4 +1,4 @@
-/* What the files of the provider share. */
+/* Declarations that the files of the provider share. */
 #ifndef ISTHMUS_PROVIDER_H
 #define ISTHMUS_PROVIDER_H
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@
 #include <rdma/providers/fi_prov.h>
 #include <rdma/fi_ext_usnic.h>
 
-#define PREFIX 64           /* bytes in front of the payload, in memory only */
+#define PREFIX 64           /* bytes before the payload, in memory only */
 #define BATCH 32            /* datagrams per recvmmsg */
 #define EVENTS 8192         /* entries of an event queue */
 

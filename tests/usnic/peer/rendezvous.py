@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """rendezvous.py ADDRESS PORT JOB.RANK MODEX [APPLIANCE'S JOB.RANK] [LAYOUT]
 
-Tells an appliance the modex of one interface of a peer, and prints the appliance's, by usNIC's rendezvous
-(docs/usnic.md): `modex HEX JOB RANK`. The appliance knows the peer until standard input ends.
+Registers the modex of a peer's interface at an appliance by usNIC's rendezvous (docs/usnic.md), and prints the
+appliance's: `modex HEX JOB RANK`. The peer stays registered until standard input ends.
 """
 import socket
 import struct
 import sys
 
-# Magic, type, why not, layout, 0, bytes of text, 0, sender, receiver, modex.
+# Magic, type, reason of a refusal, layout, 0, bytes of text, 0, sender, receiver, modex.
 RECORD = struct.Struct("<8sBBBBHHQQ32s")
 MAGIC = b"USNICRV\x01"
 REQUEST, ANSWER = 1, 2
@@ -37,7 +37,7 @@ def main(address, port, sender, modex, receiver=None, layout="4"):
         connection.sendall(RECORD.pack(MAGIC, REQUEST, 0, int(layout), 0, 0, 0, name(sender), receiver, modex))
         magic, kind, why, _, _, text, _, theirs, _, modex = RECORD.unpack(receive(connection, RECORD.size))
         if magic != MAGIC or kind != ANSWER:
-            sys.exit("this is no rendezvous of usNIC")
+            sys.exit("the server does not speak usNIC's rendezvous")
         if why:
             sys.exit(f"refused ({why}): {receive(connection, text).decode()}")
         print("modex", modex.hex(), theirs >> 32, theirs & 0xFFFFFFFF, flush=True)

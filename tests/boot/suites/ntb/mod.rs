@@ -384,7 +384,8 @@ fn host_program_works_as_the_other_machine() -> Result<()> {
 fn only_the_configured_peer_connects_over_tcp() -> Result<()> {
     let (mut vm, port) = listener("10.0.2.9")?;
     ends(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)?;
-    wait_for(&mut vm, "show log", "of 10.0.2.2: only 10.0.2.9 may connect")?;
+    let message = "of 10.0.2.2: only the host in its `tcp`, 10.0.2.9, may connect";
+    wait_for(&mut vm, "show log", message)?;
     vm.run("show refused")?.contains("ntb0 over TCP")?;
     wait_for(&mut vm, "show ntb", "waits for the peer")
 }

@@ -1,5 +1,5 @@
-//! `./isthmus test linx`: the LINX engine against an independent peer, against recordings of the original, against itself over a bad network, and what
-//! tshark makes of what it says.
+//! `./isthmus test linx`: the LINX engine against an independent peer, against recordings of LINX for Linux, against
+//! itself over a bad network, and against tshark's dissectors.
 
 mod original;
 mod peer;

@@ -1,5 +1,5 @@
-//! The engine in place of one of the two sides of recordings of LINX for Linux (`data/original`): the other side's
-//! packets come as they were recorded, and what the engine sends is compared with what the original sent.
+//! The engine in place of one side of recordings of LINX for Linux (`data/original`, "the original"). The other side's
+//! packets are replayed, and the engine's packets are compared with the recorded ones.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use linx_tests::recording::Side::{self, A, B};
 use linx_tests::recording::{ENDS, names, read};
 use linx_tests::session::memory;
 
-/// A packet as the recordings describe it.
+/// Describes a packet in the form of the recordings.
 fn describe(packet: &Packet, payload: &[u8]) -> String {
     let message = |text: &mut String, message: &Message| {
         let Message { source, destination, size } = *message;
@@ -63,7 +63,7 @@ fn describe(packet: &Packet, payload: &[u8]) -> String {
     text
 }
 
-/// A message of RLNH as the recordings describe it.
+/// Describes an RLNH message in the form of the recordings.
 fn control(body: &[u8]) -> String {
     match rlnh::Message::parse(body) {
         Ok(rlnh::Message::QueryName { hunter, name }) => {
@@ -86,9 +86,9 @@ fn control(body: &[u8]) -> String {
     }
 }
 
-/// Every packet of every recording is read as the original meant it, and written as the original wrote it.
+/// The engine parses every recorded packet with its recorded meaning, and emits the recorded bytes.
 #[test]
-fn packets_of_the_original_are_read_and_written_alike() -> Result<()> {
+fn packets_of_the_original_are_parsed_and_emitted() -> Result<()> {
     let (mut packets, mut messages) = (0, 0);
     for name in names()? {
         for line in read(&name)? {
@@ -97,10 +97,10 @@ fn packets_of_the_original_are_read_and_written_alike() -> Result<()> {
             if line.stream.is_empty() {
                 let (packet, payload) = Packet::parse(&bytes).with_context(context)?;
                 let text = describe(&packet, payload);
-                ensure!(line.text.starts_with(&text), "{}: read as {text}", context());
+                ensure!(line.text.starts_with(&text), "{}: parsed as {text}", context());
                 let mut header = [0; LONGEST];
                 let length = packet.emit(payload.len(), &mut header);
-                // The size in the first four bytes leaves padding out; it is not looked at.
+                // The size in the first four bytes does not include padding, and is not compared.
                 assert_eq!(header[4..length], bytes[4..length], "{}", context());
                 packets += 1;
             } else if let Some((header, body)) = bytes.split_first_chunk() {
@@ -130,16 +130,16 @@ fn packets_of_the_original_are_read_and_written_alike() -> Result<()> {
     Ok(())
 }
 
-/// The engine in place of a side.
+/// A replay with the engine in place of a side.
 struct Replay {
     node: Node,
     link: LinkId,
     us: Side,
-    /// Connection ids and generations: the recorded side's, ours, the other side's.
+    /// Connection ids of the recorded side and of the engine.
     cid: (u16, u16),
     generation: (u8, u8),
     now: Instant,
-    /// What it has sent.
+    /// Packets that the engine has sent.
     sent: Vec<Vec<u8>>,
     log: Vec<String>,
     found: Option<PeerId>,
@@ -156,13 +156,14 @@ impl Replay {
         let mut config = LinkConfig::new("peer", Transport::Riocm(connection));
         (config.version, config.max_peer_addresses) = (version, 1024);
         let link = node.add_link(&config, now)?;
-        let riocm = node.link(link).and_then(|it| it.riocm).context("a connection")?;
+        let riocm =
+            node.link(link).and_then(|it| it.riocm).context("the link has no connection")?;
         let (cid, generation) = ((0, riocm.cids.0), (1, riocm.generations.0));
         let (sent, log) = (Vec::new(), Vec::new());
         Ok(Replay { node, link, us, cid, generation, now, sent, log, found: None })
     }
 
-    /// What the other side sent, with our connection id and generation in place of those of whom we stand for.
+    /// Replaces connection id and generation of the recorded side by the engine's, in a packet of the other side.
     fn translate(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         let Some((Packet { header, .. }, _)) = Packet::parse(&bytes).ok() else { return bytes };
@@ -204,7 +205,7 @@ impl Replay {
             }
             while let Some(event) = self.node.next_event(self.now) {
                 any = true;
-                self.hear(event);
+                self.handle_event(event);
             }
             if !any {
                 return;
@@ -212,7 +213,7 @@ impl Replay {
         }
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Link(id) => {
                 let up = self.node.link(id).is_some_and(|it| it.phase == Phase::Up);
@@ -227,7 +228,7 @@ impl Replay {
                     self.log.push(format!("signal {} size {}", signal.number, body.len()));
                     if let Origin::Peer(to) = signal.from {
                         let from = Sender::Endpoint(endpoint);
-                        // Too early for an echo: the link is up, and our INIT_REPLY is held back.
+                        // Too early for an echo: the link is up, and the INIT_REPLY is delayed.
                         let _ = self.node.send(from, to, signal.number, &body, self.now);
                     }
                     self.node.release(signal);
@@ -237,8 +238,8 @@ impl Replay {
         }
     }
 
-    /// Comes up with a peer that calls the connection `cid`, and takes of the peer's data in `file` what is before
-    /// `sequence`.
+    /// Brings up the link with a peer whose connection id is `cid`, and replays the peer's data packets before
+    /// `sequence` in `file`.
     fn begin(&mut self, cid: u16, file: &str, sequence: u16) -> Result<()> {
         let (our, their) = (ENDS[self.us as usize], ENDS[1 - self.us as usize]);
         let ends = Ends { to_port: our.1, sender: their.0, from_port: their.1 };
@@ -262,10 +263,10 @@ impl Replay {
         let us = self.us;
         for line in read(file)?.iter().filter(|line| line.from != Some(us)) {
             if let Ok((Packet { header: Header::Data { sequence: at, .. }, .. }, _)) =
-                Packet::parse(&line.bytes.known)
+                Packet::parse(&line.bytes.recorded)
                 && at < sequence
             {
-                self.receive(&line.bytes.known);
+                self.receive(&line.bytes.recorded);
             }
         }
         self.wait(self.now + Duration::from_millis(50));
@@ -275,7 +276,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Takes what the other side sent, when it did; `act` comes before each line, with its milliseconds.
+    /// Replays the other side's packets at their times. Calls `act` before each line, with its time in milliseconds.
     fn play(&mut self, file: &str, mut act: impl FnMut(&mut Replay, f64)) -> Result<()> {
         let lines = read(file)?;
         let start = self.now;
@@ -292,22 +293,25 @@ impl Replay {
         Ok(())
     }
 
-    /// Compares the packets of data that it has sent with those that the original sent. They are alike byte for byte:
-    /// sequence numbers, message ids, link addresses, padding, and how messages are cut.
+    /// Compares the engine's data packets with the original's. They must be equal in every byte: sequence numbers,
+    /// message ids, link addresses, padding, and fragmentation.
     fn compare(&self, file: &str, least: usize) -> Result<()> {
         let is_data = |bytes: &[u8]| bytes.get(4).is_some_and(|kind| (1..=5).contains(kind));
         let lines = read(file)?;
         let mut expected =
-            lines.iter().filter(|line| line.from == Some(self.us) && is_data(&line.bytes.known));
+            lines.iter().filter(|line| line.from == Some(self.us) && is_data(&line.bytes.recorded));
         let mut count = 0;
         for bytes in self.sent.iter().filter(|bytes| is_data(bytes)) {
             let (packet, payload) = Packet::parse(bytes)?;
             let ours = describe(&packet, payload);
             let Some(line) = expected.next() else { bail!("{file}: besides: {ours}") };
-            ensure!(line.bytes.are(bytes), "{file}: {} came out as {ours}", line.text);
+            ensure!(line.bytes.matches(bytes), "{file}: {} was sent as {ours}", line.text);
             count += 1;
         }
-        ensure!(expected.next().is_none() && count >= least, "{file}: {count} packets came");
+        ensure!(
+            expected.next().is_none() && count >= least,
+            "{file}: {count} packets were compared"
+        );
         Ok(())
     }
 
@@ -316,7 +320,7 @@ impl Replay {
     }
 }
 
-/// The file whose first packets of data bring a link up and hunt for "server", from either side.
+/// Files whose first data packets bring a link up and hunt for "server", from side A and from side B.
 const START: [&str; 2] = ["rlnh-version-2-with-1.txt", "features.txt"];
 
 fn start(us: Side) -> &'static str {
@@ -326,7 +330,7 @@ fn start(us: Side) -> &'static str {
     }
 }
 
-/// Whoever is first, whatever comes early, and whichever version of RLNH: the link is up at the end.
+/// The link comes up, whichever side is first, with early packets, and with each version of RLNH.
 #[test]
 fn links_with_the_original_come_up() -> Result<()> {
     for (file, sides, version) in [
@@ -355,9 +359,9 @@ fn links_with_the_original_come_up() -> Result<()> {
     Ok(())
 }
 
-/// Names that are hunted for before they are there, that close, addresses that are used again, PUBLISH_PEER.
+/// Names that are hunted for before they exist, names that close, reused addresses, PUBLISH_PEER.
 #[test]
-fn names_are_published_as_by_the_original() -> Result<()> {
+fn names_are_published_like_the_original() -> Result<()> {
     let mut it = Replay::new(B, 0, 1, 2)?;
     it.begin(0, start(B), 2)?;
     let abc = it.node.open(b"abc", it.now)?;
@@ -370,13 +374,13 @@ fn names_are_published_as_by_the_original() -> Result<()> {
             let now = it.now;
             match step {
                 1 | 3 => later = it.node.open(b"later", now).ok(),
-                2 => it.node.close(later.expect("it is open"), now),
+                2 => it.node.close(later.expect("the endpoint is open"), now),
                 4 => {
-                    let from = later.expect("it is open");
-                    // It is known already: the peer is not asked.
+                    let from = later.expect("the endpoint is open");
+                    // The name is published already, so the engine sends no query.
                     it.node.hunt(from, it.link, b"h3", now).expect("there is room");
                     it.turn();
-                    let to = it.found.expect("it is published");
+                    let to = it.found.expect("the name is published");
                     it.node.send(Sender::Endpoint(from), to, 77, b"", now).expect("there is room");
                 }
                 _ => it.node.close(abc, now),
@@ -388,9 +392,9 @@ fn names_are_published_as_by_the_original() -> Result<()> {
     Ok(())
 }
 
-/// What RLNH passes over, and the address that ends the link.
+/// Messages that RLNH ignores, and the link address that ends the link.
 #[test]
-fn strange_messages_of_rlnh_are_taken_as_by_the_original() -> Result<()> {
+fn unusual_rlnh_messages_are_handled_like_the_original() -> Result<()> {
     let mut it = Replay::new(A, 0, 1, 2)?;
     it.begin(7, start(A), 2)?;
     it.node.open(b"server", it.now)?;
@@ -402,9 +406,9 @@ fn strange_messages_of_rlnh_are_taken_as_by_the_original() -> Result<()> {
     Ok(())
 }
 
-/// Signals around all borders of packets, their echoes byte for byte; early packets; wrong ends.
+/// Signals around all packet boundaries, with exact echoes; early packets; wrong ends.
 #[test]
-fn signals_are_echoed_as_by_the_original() -> Result<()> {
+fn signals_are_echoed_like_the_original() -> Result<()> {
     for (file, us, mtu, sequence, least) in [
         ("data-mtu-256.txt", B, 256, 4, 12),
         ("data-patched-mtu-256.txt", A, 256, 4, 8),
@@ -417,7 +421,8 @@ fn signals_are_echoed_as_by_the_original() -> Result<()> {
         it.compare(file, least)?;
         assert_eq!(it.state(), Some(Phase::Up), "{file}");
     }
-    // A packet that does not come, and two in one place: the original keeps all and ends it at the second.
+    // A missing packet, and two packets with one sequence number: the original keeps both, and ends the link at the
+    // second.
     let mut it = Replay::new(A, 0, 1, 2)?;
     it.node.open(b"server", it.now)?;
     it.begin(7, start(A), 4)?;
@@ -427,16 +432,16 @@ fn signals_are_echoed_as_by_the_original() -> Result<()> {
     Ok(())
 }
 
-/// Restarts, resets and requests out of place: up and down as the original.
+/// Restarts, resets and unexpected requests: the link goes up and down like the original.
 #[test]
-fn ends_of_links_are_as_with_the_original() -> Result<()> {
+fn links_end_like_the_original() -> Result<()> {
     for (file, us, expected) in [
         ("req-in-connected.txt", A, &["up", "down"][..]),
         ("reset-in-each-state.txt", A, &["up", "down"]),
         ("restart.txt", A, &["up", "down", "up"]),
     ] {
         let mut last = Vec::new();
-        // The pause before the next CONN_REQ is random, and what is recorded does not wait for it.
+        // The pause before the next CONN_REQ is random, and the recording does not wait for it.
         let found = (1..40).any(|seed| {
             let Ok(mut it) = Replay::new(us, 0, seed, 2) else { return false };
             if it.play(file, |_, _| ()).is_err() {
@@ -451,7 +456,7 @@ fn ends_of_links_are_as_with_the_original() -> Result<()> {
     Ok(())
 }
 
-/// The TCP connection manager of the original, which found the stream that B opened.
+/// The TCP connection manager of the original, with the stream that B opened.
 #[test]
 fn tcp_of_the_original_comes_up() -> Result<()> {
     let mut node = Node::new(Config { links: 1, ..Config::default() }, memory(4 << 20), 1);
@@ -468,7 +473,7 @@ fn tcp_of_the_original_comes_up() -> Result<()> {
         node.poll(now);
         match line.from {
             Some(B) => {
-                let taken = node.stream_receive(link, stream, &line.bytes.known, now);
+                let taken = node.stream_receive(link, stream, &line.bytes.recorded, now);
                 assert_eq!(taken, line.bytes.len());
             }
             _ => theirs.push(line.text.clone()),
@@ -479,12 +484,12 @@ fn tcp_of_the_original_comes_up() -> Result<()> {
     }
     let status = node.link(link).context("a link")?;
     assert_eq!(status.phase, Phase::Up);
-    let (mut rest, mut said) = (&ours[..], Vec::new());
+    let (mut rest, mut messages) = (&ours[..], Vec::new());
     while let Some((header, behind)) = rest.split_first_chunk() {
-        let header = tcp::Header::parse(header).ok().context("a header")?;
+        let header = tcp::Header::parse(header).ok().context("the header is malformed")?;
         let (body, behind) = behind.split_at(header.size as usize);
         rest = behind;
-        said.push(match header.kind {
+        messages.push(match header.kind {
             tcp::Kind::Connect => "CONN".to_string(),
             tcp::Kind::Ping => "PING".into(),
             tcp::Kind::Pong => "PONG".into(),
@@ -497,7 +502,7 @@ fn tcp_of_the_original_comes_up() -> Result<()> {
     };
     let mut expected: Vec<String> = theirs.iter().map(word).collect();
     expected.sort();
-    said.sort();
-    assert_eq!(said, expected);
+    messages.sort();
+    assert_eq!(messages, expected);
     Ok(())
 }

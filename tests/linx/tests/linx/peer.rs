@@ -13,7 +13,7 @@ use netsim::Rng;
 
 use crate::snapshot;
 
-/// The fields of a packet by the names of the peer's vectors.
+/// The fields of a packet, with their names in the peer's vectors.
 fn fields(packet: &Packet, payload: &[u8]) -> (&'static str, BTreeMap<&'static str, u64>) {
     let Ends { to_port, sender, from_port } = packet.ends;
     let mut fields = BTreeMap::from([
@@ -77,20 +77,20 @@ fn fields(packet: &Packet, payload: &[u8]) -> (&'static str, BTreeMap<&'static s
     (kind, fields)
 }
 
-/// The vectors, which were written by hand and are the peer's.
+/// The peer's vectors, which were written by hand.
 #[test]
-fn vectors() -> Result<()> {
+fn vectors_are_parsed_and_emitted() -> Result<()> {
     let text = std::fs::read_to_string(directory().join("vectors.txt"))?;
     let mut kinds = 0;
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-        let (names, hex) = line.split_once('|').context("a bar")?;
+        let (names, hex) = line.split_once('|').context("the line has no bar")?;
         let hex: String = hex.split_whitespace().collect();
         let bytes: Vec<u8> = (0..hex.len() / 2)
             .map(|n| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16))
             .collect::<Result<_, _>>()?;
-        let (packet, payload) = Packet::parse(&bytes).context("it is a packet")?;
+        let (packet, payload) = Packet::parse(&bytes).context("the vector is not a packet")?;
         let mut words = names.split_whitespace();
-        let kind = words.next().context("a kind")?;
+        let kind = words.next().context("the line has no kind")?;
         let expected: BTreeMap<&str, u64> = words
             .map(|word| {
                 let (name, value) = word.split_once('=').context("name=value")?;
@@ -108,9 +108,9 @@ fn vectors() -> Result<()> {
     Ok(())
 }
 
-/// Whoever is first, and whatever either wants.
+/// The connection comes up, whichever side is first, with any MTU and heartbeat of either side.
 #[test]
-fn it_comes_up_whoever_is_first() -> Result<()> {
+fn connection_comes_up_from_either_side() -> Result<()> {
     for (ours, heartbeat, mtu, peers_heartbeat) in
         [(0, 0, 4096, 5), (1000, 3, 4096, 20), (0, 10, 512, 2), (72, 0, 65, 0)]
     {
@@ -139,7 +139,7 @@ fn it_comes_up_whoever_is_first() -> Result<()> {
             assert_eq!(status.agreed.heartbeat, heartbeat.max(peers_heartbeat));
             assert_eq!(status.cids.1, PEER_CID);
             session.run(10_000)?;
-            assert!(session.take_log().is_empty(), "heartbeats keep it up");
+            assert!(session.take_log().is_empty(), "heartbeats keep the connection up");
         }
     }
     Ok(())
@@ -147,7 +147,7 @@ fn it_comes_up_whoever_is_first() -> Result<()> {
 
 /// Any of the first six CONN packets are lost.
 #[test]
-fn conn_packets_are_lost() -> Result<()> {
+fn connection_comes_up_despite_lost_conn_packets() -> Result<()> {
     let mut session = Session::new(&config(), 4096, 5)?;
     for lost in 0u32..64 {
         session.riocm.connect(session.id);
@@ -161,7 +161,7 @@ fn conn_packets_are_lost() -> Result<()> {
         let mut turns = 0;
         while !(session.state() == State::Connected && both_connected(&mut session)?) {
             session.run(100)?;
-            // One of the two may be up alone: it hears a CONN_REQ, ends, and is to begin anew.
+            // One end may be connected alone. A CONN_REQ then ends its connection, and it must connect again.
             for line in session.take_log() {
                 if line.starts_with("ours disconnected") {
                     session.riocm.connect(session.id);
@@ -186,7 +186,7 @@ fn both_connected(session: &mut Session) -> Result<bool> {
     Ok(state == ["CONNECTED"])
 }
 
-/// Sizes at which something changes, of which some more are taken by chance.
+/// Sizes at packet boundaries, and some random ones.
 fn sizes(mtu: u16, rng: &mut Rng) -> Vec<usize> {
     let mtu = usize::from(mtu);
     let mut sizes = vec![0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33];
@@ -198,9 +198,9 @@ fn sizes(mtu: u16, rng: &mut Rng) -> Vec<usize> {
     sizes
 }
 
-/// All sizes, both ways, both fragmentations.
+/// All sizes, in both directions, with both fragmentations.
 #[test]
-fn messages_of_all_sizes() -> Result<()> {
+fn messages_of_all_sizes_arrive() -> Result<()> {
     for (n, how) in [Fragmentation::Simple, Fragmentation::Patch].into_iter().enumerate() {
         for mtu in [80, 256, 1000, 4096] {
             let config = ConnectionConfig { fragmentation: how, ..config() };
@@ -209,11 +209,11 @@ fn messages_of_all_sizes() -> Result<()> {
                 session.send(size, seed)?;
                 session.order(&format!("send {PEER_CID} 6 5 {size} {seed} {n}"))?;
                 session.turn()?;
-                let told = pattern::told(&pattern::bytes(seed, size));
+                let summary = pattern::summary(&pattern::bytes(seed, size));
                 let mut log = session.take_log();
                 log.sort();
                 let expected =
-                    [format!("ours deliver 6 5 {told}"), format!("peer deliver 3 4 {told}")];
+                    [format!("ours deliver 6 5 {summary}"), format!("peer deliver 3 4 {summary}")];
                 assert_eq!(log, expected, "{how:?} mtu {mtu} size {size}");
             }
             let status = session.status();
@@ -223,9 +223,9 @@ fn messages_of_all_sizes() -> Result<()> {
     Ok(())
 }
 
-/// Packets come in any order within 64.
+/// Packets arrive in any order within 64.
 #[test]
-fn packets_in_another_order_are_delivered_in_theirs() -> Result<()> {
+fn reordered_packets_are_delivered_in_order() -> Result<()> {
     for (n, how) in [Fragmentation::Simple, Fragmentation::Patch].into_iter().enumerate() {
         let config = ConnectionConfig { fragmentation: how, ..config() };
         let mut session = Session::connected(&config, 100, 5)?;
@@ -233,7 +233,7 @@ fn packets_in_another_order_are_delivered_in_theirs() -> Result<()> {
         let mut held: [Vec<linx_tests::peer::Frame>; 2] = Default::default();
         session.network = Box::new(move |to_peer, frame| {
             let held = &mut held[usize::from(to_peer)];
-            // Sixteen are kept, and come in any order; so none is more than 16 early for long.
+            // Sixteen packets are held and released in any order, so none is early by more than 16 for long.
             held.push(frame);
             if held.len() < 16 {
                 return vec![];
@@ -249,10 +249,10 @@ fn packets_in_another_order_are_delivered_in_theirs() -> Result<()> {
             let size = seed * 29;
             session.send(size, seed)?;
             session.order(&format!("send {PEER_CID} 6 5 {size} {seed} {n}"))?;
-            let told = pattern::told(&pattern::bytes(seed, size));
-            expected.push(told);
+            let summary = pattern::summary(&pattern::bytes(seed, size));
+            expected.push(summary);
         }
-        // What is held is pushed out by what follows.
+        // Later packets release the held ones.
         let mut log = Vec::new();
         for filler in 0.. {
             session.turn()?;
@@ -274,9 +274,9 @@ fn packets_in_another_order_are_delivered_in_theirs() -> Result<()> {
     Ok(())
 }
 
-/// What is 64 early ends the connection, at both ends.
+/// A packet that is early by 64 ends the connection at both ends.
 #[test]
-fn beyond_64() -> Result<()> {
+fn packet_beyond_the_window_ends_the_connection() -> Result<()> {
     for to_peer in [false, true] {
         let mut session = Session::connected(&config(), 4096, 5)?;
         let mut is_lost = false;
@@ -313,9 +313,10 @@ fn beyond_64() -> Result<()> {
     Ok(())
 }
 
-/// Every byte of every header lies: the engine drops what it says, or ends the connection, and works on.
+/// Every byte of every header is wrong in turn: the engine drops the packet or ends the connection, and continues to
+/// work.
 #[test]
-fn headers_that_lie() -> Result<()> {
+fn wrong_headers_are_dropped_or_end_the_connection() -> Result<()> {
     let mut session = Session::connected(&ConnectionConfig { mtu: 256, ..config() }, 256, 5)?;
     let cid = session.id.cid();
     let ends = format!("dst_port={} sender={} src_port={}", OURS.1, PEERS.0, PEERS.1);
@@ -359,7 +360,7 @@ fn headers_that_lie() -> Result<()> {
                 } else {
                     outcomes[1] += 1;
                 }
-                // The peer has to be told, where it was not: it takes a CONN_REQ for that.
+                // The peer may not have noticed the end. It takes a CONN_REQ as notice.
                 session.turn()?;
                 session.order(&format!("disconnect {PEER_CID}"))?;
                 session.turn()?;
@@ -368,11 +369,11 @@ fn headers_that_lie() -> Result<()> {
                 session.send(300, at)?;
                 session.order(&format!("send {PEER_CID} 6 5 300 {at} 0"))?;
                 session.turn()?;
-                let told = pattern::told(&pattern::bytes(at, 300));
+                let summary = pattern::summary(&pattern::bytes(at, 300));
                 let mut log = session.take_log();
                 log.sort();
                 let whole =
-                    [format!("ours deliver 6 5 {told}"), format!("peer deliver 3 4 {told}")];
+                    [format!("ours deliver 6 5 {summary}"), format!("peer deliver 3 4 {summary}")];
                 assert_eq!(log, whole, "{kind} byte {at} = {value}");
             }
         }
@@ -381,9 +382,9 @@ fn headers_that_lie() -> Result<()> {
     Ok(())
 }
 
-/// The peer restarts within 30 ms and gives the id that we use to another board's connection.
+/// The peer restarts within 30 ms, and assigns the connection id that the engine uses to another board's connection.
 #[test]
-fn a_peer_that_restarts() -> Result<()> {
+fn restart_of_the_peer_is_detected() -> Result<()> {
     let mut session = Session::connected(&config(), 4096, 5)?;
     session.send(100, 1)?;
     session.order("reboot")?;
@@ -394,7 +395,7 @@ fn a_peer_that_restarts() -> Result<()> {
     session.order(&format!("connect {PEER_CID}"))?;
     session.order(&format!("connect {other}"))?;
     session.now += 20;
-    // Messages of the peer to the other board go elsewhere.
+    // Messages of the peer to the other board are dropped.
     session.network =
         Box::new(
             |to_peer, frame| {
@@ -413,14 +414,14 @@ fn a_peer_that_restarts() -> Result<()> {
     assert_eq!(session.status().cids.1, other);
     session.send(100, 2)?;
     session.turn()?;
-    let told = pattern::told(&pattern::bytes(2, 100));
-    assert_eq!(session.take_log(), [format!("peer deliver 3 4 {told}")]);
+    let summary = pattern::summary(&pattern::bytes(2, 100));
+    assert_eq!(session.take_log(), [format!("peer deliver 3 4 {summary}")]);
     Ok(())
 }
 
-/// A peer whose id of the connection is 0, as LINX for Linux begins.
+/// A peer with connection id 0, which is the first id of LINX for Linux.
 #[test]
-fn an_id_of_0_is_the_peers_affair() -> Result<()> {
+fn connection_id_0_of_the_peer_is_accepted() -> Result<()> {
     let mut session = Session::new(&config(), 4096, 5)?;
     session.order("reboot")?;
     let ((id, port), (our_id, our_port)) = (PEERS, OURS);
@@ -431,14 +432,14 @@ fn an_id_of_0_is_the_peers_affair() -> Result<()> {
     session.take_log();
     session.send(5, 5)?;
     session.run(2000)?;
-    let told = pattern::told(&pattern::bytes(5, 5));
-    assert_eq!(session.take_log(), [format!("peer deliver 3 4 {told}")]);
+    let summary = pattern::summary(&pattern::bytes(5, 5));
+    assert_eq!(session.take_log(), [format!("peer deliver 3 4 {summary}")]);
     Ok(())
 }
 
-/// Silence, from either side.
+/// Silence of either side.
 #[test]
-fn silence() -> Result<()> {
+fn silence_ends_the_connection() -> Result<()> {
     for deaf in [false, true] {
         let mut session =
             Session::connected(&ConnectionConfig { heartbeat: 7, ..config() }, 4096, 5)?;
@@ -463,9 +464,9 @@ fn silence() -> Result<()> {
     Ok(())
 }
 
-/// Each event in each state, told by packets that the peer writes: what we answer, and where we are then.
+/// Each event in each state, caused by packets of the peer: the engine's answer, and its next state.
 #[test]
-fn every_state_and_event() -> Result<()> {
+fn every_event_in_every_state_matches_the_table() -> Result<()> {
     let mut session = Session::new(&ConnectionConfig { mtu: 256, ..config() }, 256, 5)?;
     let ends = format!("dst_port={} sender={} src_port={}", OURS.1, PEERS.0, PEERS.1);
     let cid = session.id.cid();
@@ -486,7 +487,7 @@ fn every_state_and_event() -> Result<()> {
             "timer",
             "third timer",
         ] {
-            // Into the state, by nothing but what it is told.
+            // Reach the state by packets only.
             session.riocm.disconnect(&mut session.pool, session.id);
             outgoing(&mut session)?;
             if state != State::Disconnected {
@@ -535,10 +536,10 @@ fn every_state_and_event() -> Result<()> {
                 "CONN_RESET" => session.frame(&format!("CONN_RESET {ends} generation=200"))?,
                 "port gone" => session.riocm.remove_port(&mut session.pool, 0),
                 _ => {
-                    // Timers come by themselves; the peer says nothing.
+                    // Timers expire while the peer is silent.
                     let timers = if event == "timer" { 1 } else { 3 };
                     for n in 0..timers {
-                        let at = session.riocm.deadline().context("its timer runs")?;
+                        let at = session.riocm.deadline().context("no timer runs")?;
                         session.now = at.as_nanos() / 1_000_000 + 1;
                         if n + 1 < timers {
                             outgoing(&mut session)?;
@@ -546,10 +547,10 @@ fn every_state_and_event() -> Result<()> {
                     }
                 }
             }
-            let mut said: Vec<String> = outgoing(&mut session)?;
-            said.extend(session.take_log());
-            let said = if said.is_empty() { "nothing".into() } else { said.join(", ") };
-            writeln!(text, "{state:?} + {event} -> {:?}: {said}", session.state())?;
+            let mut effects: Vec<String> = outgoing(&mut session)?;
+            effects.extend(session.take_log());
+            let effects = if effects.is_empty() { "nothing".into() } else { effects.join(", ") };
+            writeln!(text, "{state:?} + {event} -> {:?}: {effects}", session.state())?;
             if event == "port gone" {
                 session.riocm.add_port("rio0", OURS.0, 4096)?;
             }
@@ -559,18 +560,18 @@ fn every_state_and_event() -> Result<()> {
     Ok(())
 }
 
-/// Kinds of packets that we send now; the peer does not hear them.
+/// Kinds of packets that the engine sends now. The peer does not receive them.
 fn outgoing(session: &mut Session) -> Result<Vec<String>> {
     let kinds = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let sink = kinds.clone();
     session.network = Box::new(move |to_peer, frame| {
         if to_peer {
-            let (packet, payload) = Packet::parse(&frame.bytes).expect("ours are packets");
+            let (packet, payload) = Packet::parse(&frame.bytes).expect("a sent packet is valid");
             let (kind, fields) = fields(&packet, &payload[..0]);
-            let told = ["mtu", "hb"]
+            let summary = ["mtu", "hb"]
                 .iter()
                 .filter_map(|name| Some(format!(" {name}={}", fields.get(name)?)));
-            sink.borrow_mut().push(format!("{kind}{}", told.collect::<String>()));
+            sink.borrow_mut().push(format!("{kind}{}", summary.collect::<String>()));
         }
         vec![]
     });

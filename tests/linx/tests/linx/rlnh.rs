@@ -10,7 +10,7 @@ use linx_tests::pattern;
 use linx_tests::peer::{Frame, Peer};
 use linx_tests::session::{OURS, PEER_CID, PEERS, memory};
 
-/// A node of ours and the peer, with one link.
+/// A node and the peer, with one link.
 struct Session {
     peer: Peer,
     node: Node,
@@ -92,8 +92,8 @@ impl Session {
                         let mut bytes = vec![0; signal.len()];
                         self.node.read(&signal, 0, &mut bytes);
                         self.from.push(signal.from);
-                        let told = pattern::told(&bytes);
-                        self.log.push(format!("ours signal {} {told}", signal.number));
+                        let summary = pattern::summary(&bytes);
+                        self.log.push(format!("ours signal {} {summary}", signal.number));
                         self.node.release(signal);
                     }
                     continue;
@@ -112,11 +112,11 @@ impl Session {
 }
 
 #[test]
-fn names_and_signals() -> Result<()> {
+fn names_are_published_and_signals_arrive() -> Result<()> {
     let mut it = Session::new(2, 2)?;
     it.run(1000)?;
     assert_eq!(it.take_log(), ["ours up", "peer up 2"]);
-    // The peer hunts for ours, before and after it is there; we for the peer's.
+    // The peer hunts for names of the node, before and after they exist. The node hunts for a name of the peer.
     it.order("open board-process")?;
     it.order("hunt board-process gateway")?;
     it.run(20)?;
@@ -135,15 +135,15 @@ fn names_and_signals() -> Result<()> {
         it.node.send(Sender::Endpoint(gateway), it.found[0], n as u32, &body, now)?;
         it.order(&format!("signal board-process gateway {n} {size} {n}"))?;
         it.run(20)?;
-        let told = pattern::told(&body);
+        let summary = pattern::summary(&body);
         let expected = [
-            format!("ours signal {n} {told}"),
-            format!("peer signal gateway board-process {n} {told}"),
+            format!("ours signal {n} {summary}"),
+            format!("peer signal gateway board-process {n} {summary}"),
         ];
         assert_eq!(it.take_log(), expected);
     }
     assert!(it.from.iter().all(|from| *from == Origin::Peer(it.found[0])));
-    // An endpoint of the peer's ends, and one of ours.
+    // An endpoint of the peer closes, then one of the node.
     it.order("close board-process")?;
     it.run(20)?;
     assert_eq!(it.take_log(), ["ours gone", "peer acked 1"]);
@@ -151,14 +151,14 @@ fn names_and_signals() -> Result<()> {
     it.node.close(gateway, now);
     it.run(20)?;
     assert_eq!(it.take_log(), ["peer unpublished gateway"]);
-    let status = it.node.link(it.link).context("it is there")?;
+    let status = it.node.link(it.link).context("the link exists")?;
     assert_eq!(status.addresses, (0, 1));
     Ok(())
 }
 
-/// A signal of the peer's is passed on to another of its own: it hears of PUBLISH_PEER.
+/// The node forwards a signal of the peer to another endpoint of the peer, and sends PUBLISH_PEER.
 #[test]
-fn a_peer_of_a_peer() -> Result<()> {
+fn forwarded_signal_sends_publish_peer() -> Result<()> {
     let mut it = Session::new(2, 2)?;
     let relay = it.node.open(b"relay", Instant::ZERO)?;
     it.order("open one")?;
@@ -168,7 +168,7 @@ fn a_peer_of_a_peer() -> Result<()> {
     it.run(1000)?;
     it.order("signal one relay 5 10 1")?;
     it.run(20)?;
-    let Origin::Peer(one) = it.from[0] else { anyhow::bail!("not of a peer") };
+    let Origin::Peer(one) = it.from[0] else { anyhow::bail!("the signal is not from a peer") };
     it.take_log();
     let now = it.instant();
     it.node.send(Sender::Peer(one), it.found[0], 6, b"passed on", now)?;
@@ -179,12 +179,12 @@ fn a_peer_of_a_peer() -> Result<()> {
 }
 
 #[test]
-fn versions() -> Result<()> {
+fn lower_version_is_used() -> Result<()> {
     for (ours, peers) in [(1, 2), (2, 1), (1, 1)] {
         let mut it = Session::new(ours, peers)?;
         it.run(1000)?;
         assert_eq!(it.take_log(), ["ours up", "peer up 1"]);
-        assert_eq!(it.node.link(it.link).context("it is there")?.version, 1);
+        assert_eq!(it.node.link(it.link).context("the link exists")?.version, 1);
         let gateway = it.node.open(b"gateway", it.instant())?;
         it.order("open client")?;
         it.order("hunt client gateway")?;
@@ -197,9 +197,9 @@ fn versions() -> Result<()> {
     Ok(())
 }
 
-/// The link goes down, and everything comes again.
+/// After the link goes down and up, names are found again.
 #[test]
-fn down_and_up_again() -> Result<()> {
+fn names_are_found_again_after_a_reconnect() -> Result<()> {
     let mut it = Session::new(2, 2)?;
     let gateway = it.node.open(b"gateway", Instant::ZERO)?;
     it.order("open process")?;

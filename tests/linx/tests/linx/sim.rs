@@ -1,5 +1,5 @@
-//! Three boards, each with a connection to the others, on a network that loses, doubles and reorders, while boards lose
-//! power and come back with their connection ids given to others. `ISTHMUS_FULL` runs ten thousand seeds.
+//! Three boards, each with connections to the others, on a network with loss, duplicates and reordering, while boards
+//! lose power and reboot with other connection ids. `ISTHMUS_FULL` runs ten thousand seeds.
 
 use std::time::Duration;
 
@@ -19,14 +19,15 @@ const MAX: usize = 20_000;
 /// Seeds; `--full` runs five times as many.
 const SEEDS: u64 = 2000;
 
-/// A connection, as its users see it.
+/// A connection from its user's view.
 struct Line {
     to: usize,
     id: ConnectionId,
-    /// Lives that it had here; the message that is sent next in this one.
+    /// Number of times that the connection came up here.
     life: u32,
+    /// Number of the next sent message in this life.
     sent: u32,
-    /// Of whom messages come in this life: boot, life, and the next message.
+    /// Sender of the messages in this life: boot, life, and number of the next message.
     from: Option<(u32, u32, u32)>,
     is_up: bool,
 }
@@ -43,7 +44,7 @@ fn id(board: usize) -> u16 {
     0x1000 + board as u16
 }
 
-/// A message: who sends it, in which of his lives, its number, and what follows from that.
+/// A message: boot and life of its sender, its number, and a pattern derived from these.
 fn message(boot: u32, life: u32, number: u32, size: usize) -> Vec<u8> {
     let head: Vec<u8> = [boot, life, number].iter().flat_map(|it| it.to_be_bytes()).collect();
     let seed = (boot * 5 + life * 3 + number) as usize;
@@ -55,15 +56,15 @@ impl Board {
         let mut pool = Pool::new(memory, 8);
         let config = Config { sends: 64, ..Config::default() };
         let mut riocm = Riocm::new(config, &pool, rng.next_u64());
-        riocm.add_port("rio", id(board), 4096).expect("a good one");
+        riocm.add_port("rio", id(board), 4096).expect("the configuration is valid");
         let mut others: Vec<usize> = (0..BOARDS).filter(|&other| other != board).collect();
-        // Ids are given in another order in each life.
+        // Connection ids are assigned in random order at each boot.
         if rng.chance(500) {
             others.reverse();
         }
         let mtus = [100, 256, 1000, 4096];
         let lines = others.into_iter().map(|to| {
-            // Ports are those of the pair, and the same at both ends.
+            // Both ends of a pair use the same port.
             let port = (board + to) as u16;
             let config = ConnectionConfig {
                 mtu: rng.pick(&mtus),
@@ -74,7 +75,7 @@ impl Board {
                 fragmentation: rng.pick(&[Fragmentation::Simple, Fragmentation::Patch]),
                 ..ConnectionConfig::new("rio", id(to), 2, (port, port))
             };
-            let id = riocm.create(&mut pool, &config, now).expect("a good one");
+            let id = riocm.create(&mut pool, &config, now).expect("the configuration is valid");
             riocm.connect(id);
             Line { to, id, life: 0, sent: 0, from: None, is_up: false }
         });
@@ -85,7 +86,7 @@ impl Board {
     fn events(&mut self) {
         while let Some(event) = self.riocm.next_event() {
             let of = |lines: &mut Vec<Line>, id| {
-                lines.iter().position(|line| line.id == id).expect("one of ours")
+                lines.iter().position(|line| line.id == id).expect("the connection exists")
             };
             match event {
                 Event::Connected(id) => {
@@ -103,7 +104,7 @@ impl Board {
                 Event::Message { connection, message: came } => {
                     let at = of(&mut self.lines, connection);
                     let line = &mut self.lines[at];
-                    assert!(line.is_up, "a message after the end");
+                    assert!(line.is_up, "a message after the end of the connection");
                     assert_eq!(came.source, line.to as u32);
                     let mut bytes = vec![0; came.chain.len()];
                     self.pool.read(&came.chain, 0, &mut bytes);
@@ -112,7 +113,7 @@ impl Board {
                         |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four"));
                     let (boot, life, number) = (word(0), word(4), word(8));
                     assert!(bytes == message(boot, life, number, bytes.len()), "wrong bytes");
-                    // All of one life of the peer's, and none missing.
+                    // All messages are of one life of the peer, and none is missing.
                     let expected = line.from.unwrap_or((boot, life, 0));
                     assert_eq!((boot, life, number), expected);
                     line.from = Some((boot, life, number + 1));
@@ -139,7 +140,7 @@ struct World {
     boards: Vec<Board>,
     fabric: Fabric,
     rng: Rng,
-    /// Microseconds.
+    /// Time in microseconds.
     now: u64,
 }
 
@@ -148,7 +149,7 @@ impl World {
         Instant::ZERO + Duration::from_micros(self.now)
     }
 
-    /// Lets time pass until something is due, and does it.
+    /// Advances the time to the next event, and handles it.
     fn step(&mut self, most: u64) {
         let deadlines = self.boards.iter().filter_map(|it| it.riocm.deadline());
         let due = deadlines.min().map(|at| at.as_nanos().div_ceil(1000));
@@ -184,7 +185,7 @@ impl World {
             }
             if self.rng.chance(reboots) {
                 let at = self.rng.within(0..BOARDS as u64) as usize;
-                // 30 ms without power, of which nobody is told.
+                // Up to 30 ms without power, which the peers do not notice.
                 self.now += self.rng.within(0..30_000);
                 let (boot, memory) = (self.boards[at].boot + 1, self.boards[at].memory);
                 let now = self.instant();
@@ -212,15 +213,15 @@ fn scenario(seed: u64) {
         let mut world = World { boards, fabric, rng, now: 0 };
         let (sends, reboots) = world.rng.pick(&[(200, 0), (700, 0), (700, 1), (500, 4)]);
         world.run(3_000_000, sends, reboots);
-        // When it heals, everything comes up and stays up, and what is sent arrives.
+        // Without faults, all connections come up and stay up, and messages arrive.
         world.fabric.rates = Rates::default();
-        // (That the last one before was lost shows only when another follows.)
+        // (The loss of the last message before is detected only by a later message.)
         for _ in 0..2 {
             world.run(6_000_000, 0, 0);
             for board in &world.boards {
                 for line in &board.lines {
-                    let state = board.riocm.status(line.id).expect("it is there").state;
-                    assert_eq!(state, State::Connected, "after healing");
+                    let state = board.riocm.status(line.id).expect("the connection exists").state;
+                    assert_eq!(state, State::Connected, "after the end of faults");
                 }
             }
             for n in 0..BOARDS {
@@ -237,7 +238,7 @@ fn scenario(seed: u64) {
         for (from, to, count) in sent {
             let line = world.boards[to].lines.iter().find(|line| line.to == from).expect("a pair");
             let next = line.from.map_or(0, |from| from.2);
-            assert_eq!(next, count, "all messages of the life have come");
+            assert_eq!(next, count, "all messages of the life have arrived");
         }
     });
 }

@@ -1,5 +1,5 @@
-//! What tshark makes of two nodes that talk: its own dissector of LINX over TCP reads every field of every message, and
-//! so does ours of RIOCM, which it loads.
+//! tshark decodes the traffic of two nodes: its own dissector of LINX over TCP decodes every field of every message,
+//! and so does this project's dissector of RIOCM.
 
 use anyhow::Result;
 use drivers::hal::Instant;
@@ -14,14 +14,14 @@ use linx::{
 use linx_tests::pcap::{RAW, USER0, pcap, segment, tshark};
 use linx_tests::session::memory;
 
-/// Two nodes that go through all that there is to say.
+/// Two nodes that exchange every kind of message.
 struct Pair {
     nodes: [Node; 2],
     links: [LinkId; 2],
     found: [Vec<PeerId>; 2],
     origins: [Vec<Origin>; 2],
     streams: [Option<StreamId>; 2],
-    /// What was sent: by which side, and the bytes.
+    /// Sent packets: side and bytes.
     sent: Vec<(usize, Vec<u8>)>,
     now: Instant,
 }
@@ -41,7 +41,7 @@ impl Pair {
         Ok(Pair { nodes, links, found, origins, streams: [None; 2], sent: Vec::new(), now })
     }
 
-    /// Has side 0 open the stream, and side 1 take it.
+    /// Side 0 opens the stream, and side 1 accepts it.
     fn join(&mut self) {
         while let Some((_, order)) = self.nodes[0].next_stream_order() {
             if let StreamOrder::Open(stream) = order {
@@ -95,9 +95,9 @@ impl Pair {
         let taken =
             self.nodes[1 - side].stream_receive(self.links[1 - side], theirs, rest, self.now);
         assert_eq!(taken, length);
-        // A segment for each message: the dissector begins at the beginning of each.
+        // A segment for each message, because the dissector expects a header at the start of a segment.
         while let Some(head) = rest.first_chunk::<LEN>() {
-            let size = TcpHeader::parse(head).expect("one of ours").size as usize;
+            let size = TcpHeader::parse(head).expect("a sent header is valid").size as usize;
             let (message, behind) = rest.split_at(LEN + size);
             self.sent.push((side, message.to_vec()));
             rest = behind;
@@ -119,8 +119,8 @@ impl Pair {
         }
     }
 
-    /// All seven messages of RLNH, and signals of several sizes.
-    fn talk(&mut self) -> Result<()> {
+    /// Sends all seven messages of RLNH, and signals of several sizes.
+    fn exchange(&mut self) -> Result<()> {
         self.run(1000);
         let now = self.now;
         let [a, b] = &mut self.nodes;
@@ -134,7 +134,9 @@ impl Pair {
             self.nodes[0].send(Sender::Endpoint(one), to, number, &body, self.now)?;
             self.run(20);
         }
-        let Origin::Peer(from) = self.origins[1][0] else { panic!("not of a peer") };
+        let Origin::Peer(from) = self.origins[1][0] else {
+            panic!("the signal is not from a peer")
+        };
         let two = self.found[1][0];
         self.nodes[1].send(Sender::Peer(from), two, 9, b"passed on", self.now)?;
         self.run(20);
@@ -150,11 +152,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// RLNH's fields, as tshark's dissectors have them: type, link address, peer's link address, name, version, status.
+/// RLNH's fields in the order of tshark's dissectors: type, link address, peer's link address, name, version, status.
 fn rlnh(bytes: &[u8]) -> [String; 6] {
     let mut fields: [String; 6] = Default::default();
     let mut set = |at: usize, value: String| fields[at] = value;
-    match Message::parse(bytes).expect("one of ours") {
+    match Message::parse(bytes).expect("a sent message is valid") {
         Message::QueryName { hunter, name } => {
             set(0, "1".into());
             set(1, hunter.to_string());
@@ -191,11 +193,11 @@ fn rlnh(bytes: &[u8]) -> [String; 6] {
 }
 
 #[test]
-fn over_tcp() -> Result<()> {
+fn tshark_decodes_linx_over_tcp() -> Result<()> {
     let tcp = || Transport::Tcp(TcpConfig::default());
     let mut pair = Pair::new([tcp(), tcp()])?;
     pair.join();
-    pair.talk()?;
+    pair.exchange()?;
     let mut at = [1000u32, 5000];
     let mut packets = Vec::new();
     for (side, bytes) in &pair.sent {
@@ -220,13 +222,13 @@ fn over_tcp() -> Result<()> {
         "linxtcp.payload",
         "_ws.expert.message",
     ];
-    // The sequence numbers begin without a handshake, which tshark need not remark upon.
+    // The capture has no TCP handshake, so tshark must not analyze sequence numbers.
     let options = ["-d", "tcp.port==19790,linxtcp", "-o", "tcp.analyze_sequence_numbers:FALSE"];
     let lines = tshark(&pcap(RAW, &packets), &options, &fields)?;
     assert_eq!(lines.len(), pair.sent.len());
     let mut seen = std::collections::BTreeSet::new();
     for ((_, bytes), line) in pair.sent.iter().zip(lines) {
-        let head = TcpHeader::parse(bytes.first_chunk().expect("a header")).expect("one of ours");
+        let head = TcpHeader::parse(bytes.first_chunk().expect("a header")).expect("valid");
         let code = match head.kind {
             Kind::Connect => 0x43,
             Kind::Data => 0x55,
@@ -246,15 +248,15 @@ fn over_tcp() -> Result<()> {
         expected.extend(if is_control { rlnh(body) } else { Default::default() });
         expected.push(if is_control { "0".into() } else { String::new() });
         expected.push(if is_control { String::new() } else { hex(body) });
-        // Wireshark 4.0 asks for a number of as many bytes as there are, which it does not know: it takes
-        // PUBLISH_PEER's second address for malformed, whatever it is.
+        // A bug of Wireshark 4.0: it shows PUBLISH_PEER's second address as malformed, because it reads a number with
+        // the length of the rest of the message.
         let is_misread = expected[6] == "7";
         if is_misread {
             expected[8].clear();
         }
         let remark = if is_misread { "Malformed Packet (Exception occurred)" } else { "" };
         expected.push(remark.into());
-        // Masked fields are shown as they stand in their word by some versions, and shifted down by others.
+        // Some versions show masked fields unshifted, others shifted.
         let line: Vec<String> = line
             .iter()
             .enumerate()
@@ -268,13 +270,13 @@ fn over_tcp() -> Result<()> {
         assert_eq!(line, expected, "{}", hex(&bytes[..bytes.len().min(64)]));
         seen.insert((code, expected[6].clone()));
     }
-    // CONN, PING, PONG, signals, and the seven of RLNH.
+    // CONN, PING, PONG, signals, and the seven messages of RLNH.
     assert_eq!(seen.len(), 11, "{seen:?}");
     Ok(())
 }
 
 #[test]
-fn over_riocm() -> Result<()> {
+fn tshark_decodes_linx_over_riocm() -> Result<()> {
     let riocm = |side: u16, fragmentation| {
         let config = ConnectionConfig::new("rio0", 2 - side, 2, (5, 5));
         Transport::Riocm(ConnectionConfig { mtu: 1000, fragmentation, ..config })
@@ -282,7 +284,7 @@ fn over_riocm() -> Result<()> {
     let mut kinds = std::collections::BTreeSet::new();
     for how in [Fragmentation::Simple, Fragmentation::Patch] {
         let mut pair = Pair::new([riocm(0, how), riocm(1, how)])?;
-        pair.talk()?;
+        pair.exchange()?;
         let now = pair.now;
         let [link, _] = pair.links;
         pair.nodes[0].restart_link(link, now);
@@ -333,7 +335,7 @@ fn over_riocm() -> Result<()> {
         let lines = tshark(&pcap(USER0, &packets), &["-X", script], &fields)?;
         assert_eq!(lines.len(), pair.sent.len());
         for ((side, bytes), line) in pair.sent.iter().zip(lines) {
-            let (packet, rest) = Packet::parse(bytes).expect("one of ours");
+            let (packet, rest) = Packet::parse(bytes).expect("a sent packet is valid");
             let text = |value: u32| value.to_string();
             let mut expected = vec![
                 format!("0x{:04x}", side + 1),
@@ -394,9 +396,9 @@ fn over_riocm() -> Result<()> {
     Ok(())
 }
 
-/// Messages of stock Linux 6.12's rio_cm as they were seen, and what only two appliances say.
+/// Captured messages of stock Linux 6.12's rio_cm, and messages between two appliances.
 #[test]
-fn tshark_reads_channels_of_rio_cm() -> Result<()> {
+fn tshark_decodes_channels_of_rio_cm() -> Result<()> {
     let messages = [
         (
             "1 2",

@@ -157,9 +157,7 @@ fn two_appliances_find_each_other() -> Result<()> {
     let text = document(1500, "10.9.0.9", &there).replace("\"1.0\"\nhosts", "\"1.9\"\nhosts");
     let mut second = boot(spec()?.memory(256).nic(wire(false)).config(&text))?;
     for round in ["at first", "after a reboot"] {
-        wait(&mut second, round, |status| {
-            status.contains("10.9.0.1") && status.contains("open")
-        })?;
+        wait(&mut second, round, |status| status.contains("10.9.0.1") && status.contains("open"))?;
         second.run("usnic ping other")?.contains("large PING answered")?;
         first.run("show usnic")?.contains("10.9.0.9-7001")?;
         first.run("usnic ping 10.9.0.9-7001")?.contains("large PING answered")?;

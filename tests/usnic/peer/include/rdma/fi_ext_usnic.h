@@ -1,5 +1,5 @@
-/* Interface of the usNIC extensions of libfabric, as much as the BTL needs.
- * Debian's libfabric-dev does not carry this header. Written from what the BTL uses of it. */
+/* The part of libfabric's usNIC extensions that the BTL needs.
+ * Debian's libfabric-dev lacks this header, so it was written from the BTL's uses of it. */
 #ifndef ISTHMUS_FI_EXT_USNIC_H
 #define ISTHMUS_FI_EXT_USNIC_H
 
