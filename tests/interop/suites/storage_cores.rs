@@ -410,12 +410,13 @@ fn one_card_is_served_by_two_cores() -> Result<()> {
 fn path_to_another_core_is_refused_and_reported() -> Result<()> {
     let mut shared = Shared::boot()?;
     shared.map(0, "ram", "")?;
-    // The other client's address moves to the first, which opens a second path from there.
+    // The other client's address moves to the first, which opens a second path from there. Its ARP request tells the
+    // gateway the new MAC address.
     let address = shared.addresses[1].clone();
     shared.clients[1].sh(&format!("ip addr del {address}/24 dev eth0"))?;
     let client = &mut shared.clients[0];
     client.sh(&format!(
-        "ip addr add {address}/24 dev eth0; ping -c 1 -I {address} 10.0.0.1 >/dev/null"
+        "ip addr add {address}/24 dev eth0; ip neigh flush dev eth0; ping -c 1 -I {address} 10.0.0.1 >/dev/null"
     ))?;
     let added =
         client.sh(&format!("echo ip:{address}@ip:10.0.0.1 >/sys/class/rtrs-client/s0/add_path"));
