@@ -128,26 +128,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         qemu.args(["-device", &device.to_string()]);
     }
     disks.extend(spec.disks.iter().cloned());
-    let numbered = disks.into_iter().enumerate();
-    let disks: Vec<Disk> = numbered.map(|(index, disk)| disk.of(disk_model, index)).collect();
-    if disks.iter().any(Disk::is_scsi) {
-        qemu.args(["-device", &format!("virtio-scsi-{bus},id=scsi")]);
-    }
-    let mut controllers: Vec<u8> = Vec::new();
-    for (index, disk) in disks.iter().enumerate() {
-        if let Some(controller) = disk.nvme_controller()
-            && !controllers.contains(&controller)
-        {
-            controllers.push(controller);
-            qemu.args(["-device", &disk.nvme_device(controller).to_string()]);
-        }
-        if let Some(group) = disk.throttle_group(index) {
-            qemu.args(["-object", &group.to_string()]);
-        }
-        qemu.args(["-blockdev", &disk.blockdev(index).to_string()]);
-        let device = disk.device(bus, index);
-        qemu.args(["-device", &device.to_string()]);
-    }
+    add_disks(&mut qemu, disks, disk_model, bus);
     if !spec.models.is_empty() {
         // Memory that the models' process can map. Without `share` it would read zeroes, and no error would occur.
         let memory = json!({
@@ -166,6 +147,30 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     }
     qemu.args(&spec.extra);
     Ok(qemu)
+}
+
+/// Adds the disks, each with its controller and rate limit, if it has them. `bus` is that of virtio devices.
+fn add_disks(qemu: &mut Command, disks: Vec<Disk>, model: DiskModel, bus: &str) {
+    let numbered = disks.into_iter().enumerate();
+    let disks: Vec<Disk> = numbered.map(|(index, disk)| disk.of(model, index)).collect();
+    if disks.iter().any(Disk::is_scsi) {
+        qemu.args(["-device", &format!("virtio-scsi-{bus},id=scsi")]);
+    }
+    let mut controllers: Vec<u8> = Vec::new();
+    for (index, disk) in disks.iter().enumerate() {
+        if let Some(controller) = disk.nvme_controller()
+            && !controllers.contains(&controller)
+        {
+            controllers.push(controller);
+            qemu.args(["-device", &disk.nvme_device(controller).to_string()]);
+        }
+        if let Some(group) = disk.throttle_group(index) {
+            qemu.args(["-object", &group.to_string()]);
+        }
+        qemu.args(["-blockdev", &disk.blockdev(index).to_string()]);
+        let device = disk.device(bus, index);
+        qemu.args(["-device", &device.to_string()]);
+    }
 }
 
 fn machine(spec: &Spec) -> &'static str {

@@ -27,7 +27,7 @@ pub const FUNCTIONS: &[(&str, &str, usize)] = &[
     ("appliance/src/gateway/start.rs", "start", 339),
     ("appliance/src/gateway/usnic/exchange.rs", "take_request", 87),
     ("appliance/storage/src/testing/loopback.rs", "step", 105),
-    ("launch/src/qemu/arguments.rs", "command", 129),
+    ("launch/src/qemu/arguments.rs", "command", 113),
     ("net/linx/src/pool.rs", "chains_behave_like_vectors", 87),
     ("net/usnic/src/engine/endpoint.rs", "new", 88),
     ("rdma/cm/src/user.rs", "connect", 111),
