@@ -54,7 +54,7 @@ pub(super) fn poll(
             rping.resolve_path(providers, &state.ports, networks, now);
         }
     }
-    if plane.storage.remote_storage.is_some() {
+    if plane.remote_storage.is_some() {
         plane.resolve_remote_paths(networks, now);
     }
     for (i, network) in networks.iter_mut().enumerate() {
