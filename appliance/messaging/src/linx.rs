@@ -8,9 +8,10 @@
 //! the bytes alone, and signals with other numbers are dropped and counted. Unread signals hold their link's memory, so
 //! the link's flow control slows the peer down.
 
-use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
-use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
+use crate::transport::{
+    Carries, Closed, Event, MessageTransport, Obstacle, Over, Reason, Transport, Unwritten, Wanted,
+};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::linx::{LinkEnd, LinxEnds, LinxTransport};
-use crate::messages::{MessageTransport, Wanted};
 use crate::names::MessageName;
-use crate::transport::{Closed, Event, Over, Reason, Transport as _, Unwritten};
+use crate::transport::{
+    Closed, Event, MessageTransport, Over, Reason, Transport as _, Unwritten, Wanted,
+};
 use ::linx::{
     Config, EndpointId, LinkConfig, LinkId, Node, Origin, Sender, StreamId, StreamOrder, TcpConfig,
     Transport,

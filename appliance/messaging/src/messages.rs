@@ -3,54 +3,12 @@
 use crate::linx::LinxTransport;
 use crate::names::MessageName;
 use crate::rio_cm::RioCmTransport;
-use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
+use crate::transport::{
+    Carries, Closed, Event, MessageTransport, Obstacle, Over, Reason, Transport, Unwritten, Wanted,
+};
 use crate::usnic::UsnicTransport;
 use alloc::format;
 use alloc::string::String;
-
-/// An end of a rule to listen on or connect to.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// Name of the end.
-    pub name: MessageName,
-    /// Number of the rule's end. Its events carry this number.
-    pub owner: u32,
-    /// LINX: fixed signal number. None if each message starts with its number.
-    pub signal: Option<u32>,
-    /// Maximum number of connections.
-    pub connections: usize,
-    /// Name that peers see: the rule's.
-    pub label: String,
-}
-
-/// Why an end cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
-    /// Reason, and advice to the operator.
-    pub why: String,
-    /// Temporary, not an error: for example the network is not enumerated yet.
-    pub passes: bool,
-}
-
-impl From<String> for Obstacle {
-    fn from(why: String) -> Self {
-        Obstacle { why, passes: false }
-    }
-}
-
-/// A transport that carries messages.
-pub trait MessageTransport: Transport<Connection = u32, Target = Wanted> {
-    /// Why an end cannot be listened on or connected to. None if it can.
-    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle>;
-    /// Listens for connections to this end.
-    fn listen(&mut self, end: &Wanted) -> Result<(), String>;
-    /// Sets the maximum number of connections of an end. Existing connections stay.
-    fn relimit(&mut self, _owner: u32, _connections: usize) {}
-    /// Stops listening. Connections that are not accepted yet end.
-    fn unlisten(&mut self, owner: u32);
-    /// The next event, and the owner of its end.
-    fn next_owned(&mut self) -> Option<(u32, Event<u32>)>;
-}
 
 /// ID of a connection over a message transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,9 +5,10 @@
 //! messages that a stock peer has not read yet. Channels to another appliance have credits and half-closes, and detect
 //! a dead peer (`rapidio::rio_cm`).
 
-use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
-use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
+use crate::transport::{
+    Carries, Closed, Event, MessageTransport, Obstacle, Over, Reason, Transport, Unwritten, Wanted,
+};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;

@@ -1,10 +1,12 @@
 //! Transports of rule connections: accept, connect, read, write, close. TCP and SMC-R carry bytes. LINX, usNIC and
-//! rio_cm carry messages.
+//! rio_cm carry messages, and are [`MessageTransport`]s.
 //!
 //! A transport reports events ([`Transport::next_event`]). The rule then reads and writes until nothing moves. It reads
 //! only data that the other side has room for, so waiting data stays in the transport, which slows its peer down if it
 //! can.
 
+use crate::names::MessageName;
+use alloc::string::String;
 use core::fmt;
 pub use net::tcp::Closed;
 
@@ -155,4 +157,48 @@ pub trait Transport {
     fn is_watched(&self, _: Self::Connection) -> bool {
         true
     }
+}
+
+/// An end of a rule to listen on or connect to.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Name of the end.
+    pub name: MessageName,
+    /// Number of the rule's end. Its events carry this number.
+    pub owner: u32,
+    /// LINX: fixed signal number. None if each message starts with its number.
+    pub signal: Option<u32>,
+    /// Maximum number of connections.
+    pub connections: usize,
+    /// Name that peers see: the rule's.
+    pub label: String,
+}
+
+/// Why an end cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Reason, and advice to the operator.
+    pub why: String,
+    /// Temporary, not an error: for example the network is not enumerated yet.
+    pub passes: bool,
+}
+
+impl From<String> for Obstacle {
+    fn from(why: String) -> Self {
+        Obstacle { why, passes: false }
+    }
+}
+
+/// A transport that carries messages.
+pub trait MessageTransport: Transport<Connection = u32, Target = Wanted> {
+    /// Why an end cannot be listened on or connected to. None if it can.
+    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle>;
+    /// Listens for connections to this end.
+    fn listen(&mut self, end: &Wanted) -> Result<(), String>;
+    /// Sets the maximum number of connections of an end. Existing connections stay.
+    fn relimit(&mut self, _owner: u32, _connections: usize) {}
+    /// Stops listening. Connections that are not accepted yet end.
+    fn unlisten(&mut self, owner: u32);
+    /// The next event, and the owner of its end.
+    fn next_owned(&mut self) -> Option<(u32, Event<u32>)>;
 }

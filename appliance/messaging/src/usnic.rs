@@ -13,9 +13,10 @@ mod ends;
 
 pub use ends::{PeerEnd, UsnicEnds};
 
-use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
-use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
+use crate::transport::{
+    Carries, Closed, Event, MessageTransport, Obstacle, Over, Reason, Transport, Unwritten, Wanted,
+};
 use alloc::format;
 use alloc::string::String;
 use drivers::hal::Instant;

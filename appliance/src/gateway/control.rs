@@ -41,12 +41,20 @@ pub(super) fn poll(
     plane.udp_engines.next_hops.resolve(&state.own_ports, networks, now);
     if let Some(RdmaStack { pending_neighbours, providers, .. }) = &mut plane.rdma_stack {
         let ports = (&mut state.ports[..], &mut state.queues[..]);
-        pending_neighbours.resolve(providers, ports, &mut state.workers, networks, now);
+        pending_neighbours.resolve(ports, networks, now, |core, resolved| {
+            match state.workers.iter_mut().find(|worker| worker.core == core) {
+                Some(worker) => worker.send_resolved(resolved),
+                None => {
+                    resolved.apply(providers, now);
+                    true
+                }
+            }
+        });
         if let Some(rping) = &mut plane.rping {
             rping.resolve_path(providers, &state.ports, networks, now);
         }
     }
-    if plane.storage.remote_storage.is_some() {
+    if plane.remote_storage.is_some() {
         plane.resolve_remote_paths(networks, now);
     }
     for (i, network) in networks.iter_mut().enumerate() {

@@ -170,7 +170,7 @@ impl State {
         if let Some(rping) = &mut plane.rping {
             rping.cancel();
         }
-        let remote_storage = plane.storage.remote_storage.as_mut();
+        let remote_storage = plane.remote_storage.as_mut();
         if let Some(reading) = remote_storage.and_then(|remote| remote.reading.as_mut()) {
             reading.cancel();
         }

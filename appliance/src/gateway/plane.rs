@@ -9,6 +9,7 @@ use super::ports::PlanePort;
 use super::punt::PuntQueue;
 use super::rapidio::RapidioPort;
 use super::rdma_stack::RdmaStack;
+use super::remote_storage::RemoteStorage;
 use super::rping::Rping;
 use super::storage::Storage;
 use super::storage_cores::Seat;
@@ -52,6 +53,8 @@ pub(super) struct DataPlane {
     /// Bridges to stock Linux hosts. Their interfaces are among the ports.
     pub transports: Vec<OfNtb<TransportPort>>,
     pub storage: Storage,
+    /// Remote volumes and mirrors; None if there are none.
+    pub remote_storage: Option<Box<RemoteStorage>>,
     /// The peers of measuring tools, if they are switched on.
     pub services: Option<OfMeasure<Services>>,
     /// The console's rping, if there is one.
@@ -117,6 +120,7 @@ impl DataPlane {
             linx: None,
             transports: Vec::new(),
             storage,
+            remote_storage: None,
             services,
             rping: None,
             udp_engines: UdpEngines::default(),
@@ -195,7 +199,7 @@ impl DataPlane {
             && self.services.is_none()
             && self.rping.is_none()
             && self.udp_engines.is_empty()
-            && self.storage.remote_storage.is_none()
+            && self.remote_storage.is_none()
             && !self.links_polled
             && !self.ending
     }

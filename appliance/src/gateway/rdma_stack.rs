@@ -1,7 +1,7 @@
 //! RDMA over the ports of a plane: the providers, and the next packet for each port.
 
+use super::pending_neighbours::PendingNeighbours;
 use super::ports::PlanePort;
-use super::strangers::PendingNeighbours;
 use crate::config::Config;
 use ntrdma::Ntrdma;
 use perf_responders::ntb_perf;

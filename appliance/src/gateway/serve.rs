@@ -16,7 +16,7 @@ impl DataPlane {
         for (number, bridge) in self.bridges.iter_mut().enumerate() {
             let (moved, up) = bridge.poll(number, &mut rdma_stack.providers, now);
             done += moved;
-            if up && let Some(remote_storage) = &mut self.storage.remote_storage {
+            if up && let Some(remote_storage) = &mut self.remote_storage {
                 remote_storage.resolve_due = Some(now);
             }
         }
@@ -44,7 +44,7 @@ impl DataPlane {
         while let Some(event) = ctx.provider.poll_connection_event() {
             done += 1;
             let storage = self.storage.server.as_mut();
-            let remote_storage = self.storage.remote_storage.as_mut();
+            let remote_storage = self.remote_storage.as_mut();
             let services = self.services.as_mut();
             let mut measures = self.bridges.iter_mut().filter_map(|one| one.measure.as_mut());
             let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
@@ -67,8 +67,8 @@ impl DataPlane {
             }
         }
         done += self.storage.serve_followers();
-        if self.storage.remote_storage.is_some() {
-            done += self.storage.poll_remote(&mut ctx);
+        if let Some(remote_storage) = &mut self.remote_storage {
+            done += remote_storage.poll(&mut self.storage, &mut ctx);
         }
         if let Some(services) = &mut self.services {
             done += services.poll(&mut ctx);
@@ -91,7 +91,7 @@ impl DataPlane {
     pub fn fabric_timeout(&self) -> Option<Instant> {
         let provider = self.rdma_stack.as_ref().and_then(|f| f.providers.poll_timeout());
         let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
-        let remote_storage = self.storage.remote_storage.as_ref().and_then(|e| e.poll_timeout());
+        let remote_storage = self.remote_storage.as_ref().and_then(|e| e.poll_timeout());
         let services = self.services.as_ref().and_then(|s| s.poll_timeout());
         let rping = self.rping.as_ref().and_then(|r| r.poll_timeout());
         Instant::first([provider, server, remote_storage, services, rping])

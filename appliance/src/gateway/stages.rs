@@ -35,17 +35,19 @@ impl State {
             return self.poll_config_disk() + self.poll_upgrade();
         }
         let arena = self.platform.arena();
-        let storage = &mut self.plane.storage;
-        let (steps, outcomes) =
-            storage.poll_pools(self.document.config(), &mut self.disks, arena, self.now);
-        for outcome in outcomes {
+        let config = self.document.config();
+        let polled = self.plane.storage.poll_pools(config, &mut self.disks, arena);
+        if polled.has_news {
+            self.plane.use_new_volumes(config);
+        }
+        for outcome in polled.outcomes {
             match (outcome.for_console, outcome.result) {
                 (true, result) => self.progress.push_back(Progress::Done(result)),
                 (false, Ok(what)) => log::info!("{what}"),
                 (false, Err(why)) => log::error!("{why}"),
             }
         }
-        steps + self.poll_config_disk() + self.poll_upgrade()
+        polled.steps + self.poll_config_disk() + self.poll_upgrade()
     }
 
     fn poll_config_disk(&mut self) -> usize {

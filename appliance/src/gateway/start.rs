@@ -17,6 +17,7 @@ use super::port_assignment::Loops;
 use super::ports::{PlanePort, PortSlot};
 use super::rapidio;
 use super::rdma_stack::RdmaStack;
+use super::remote_storage::RemoteStorage;
 use super::rendezvous::Rendezvous;
 use super::smc::Smc;
 use super::state::State;
@@ -46,6 +47,7 @@ use net::capture::Capture;
 use perf_responders::tcp_control::TcpControl;
 use rand_core::RngCore;
 use std::collections::VecDeque;
+use verbs::EngineContext;
 
 /// Findings and resources of the platform.
 pub struct Bringup {
@@ -295,12 +297,17 @@ impl Gateway {
             cards.give(&mut rdma_stack.providers);
         }
         bridges.retain(|_| rdma_stack.is_some());
-        let provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
+        let mut provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
         let patience = machine.now() + PATIENCE;
         let arena = platform.arena();
-        let mut storage = Storage::new(config, &mut disks, arena, provider, &mut *rng, now, || {
-            machine.now() < patience
+        let wait = || machine.now() < patience;
+        let own = provider.as_deref_mut();
+        let mut storage = Storage::new(config, &mut disks, arena, own, &mut *rng, wait);
+        let remote_storage = provider.and_then(|provider| {
+            let mut ctx = EngineContext { provider, arena, now, rng: &mut *rng };
+            RemoteStorage::of(config, &mut storage, &mut ctx)
         });
+        storage.apply_exports(config);
         let services = Services::of(config, rdma_stack.as_mut());
         if services.is_some() {
             for (network, slot) in networks.iter_mut().zip(&ports) {
@@ -349,6 +356,7 @@ impl Gateway {
             linx: None,
             transports,
             storage,
+            remote_storage,
             services,
             rping: None,
             udp_engines,

@@ -250,11 +250,8 @@ impl State {
     /// Whether the control plane has work without a frame or a timer: requests for it, or users that need each round.
     pub fn wants_control(&mut self, now: Instant) -> bool {
         let plane = &mut self.plane;
-        let resolves = plane
-            .storage
-            .remote_storage
-            .as_ref()
-            .and_then(|remote_storage| remote_storage.resolve_due);
+        let remote_storage = plane.remote_storage.as_ref();
+        let resolves = remote_storage.and_then(|remote_storage| remote_storage.resolve_due);
         core::mem::take(&mut plane.links_polled)
             || plane.udp_engines.next_hops.take_queries()
             || plane.rdma_stack.as_mut().is_some_and(|stack| stack.pending_neighbours.take_new())

@@ -209,7 +209,7 @@ impl Appliance for State {
     }
 
     fn remote(&self) -> RemoteStatus<'_> {
-        let remote_storage = self.plane.storage.remote_storage.as_ref();
+        let remote_storage = self.plane.remote_storage.as_ref();
         remote_storage.map(|remote_storage| remote_storage.status()).unwrap_or_default()
     }
 

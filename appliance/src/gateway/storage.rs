@@ -5,7 +5,6 @@ use super::disk_queues::OwnDisks;
 use super::disks::{DiskSlot, Role, number_of};
 use super::followers::Followers;
 use super::queue_depth::{self, Offered};
-use super::remote_storage::RemoteStorage;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{self, Arena, Features, Instant, Through, TransmitProgress};
@@ -18,7 +17,6 @@ use std::sync::Arc;
 use storage::rnbd::server::{Export, Server};
 use storage::volume::catalog::Catalog;
 use storage::volume::{DiskVolume, RamMemory, RamVolume, StillUsed, VolumeId, Volumes};
-use verbs::EngineContext;
 use verbs::{Provider, UnderWay};
 
 /// Devices that a session may have open.
@@ -53,8 +51,8 @@ pub(super) struct Storage {
     pub offered: Option<Offered>,
     /// Errors when exports were applied last. Each is logged once.
     complaints: Vec<String>,
-    /// Remote volumes and mirrors; None if there are none.
-    pub remote_storage: Option<Box<RemoteStorage>>,
+    /// A mirror that is being dissolved. It is not exported by default.
+    pub dissolving: Option<String>,
     /// Loops of other cores that serve the same volumes.
     pub followers: Followers,
     /// Disks to which this loop has queues of its own, on a loop of another core.
@@ -64,14 +62,14 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Creates volumes and exports. Failures are logged.
+    /// Creates the local volumes, and the server. Failures are logged. Exports are applied when all volumes exist
+    /// ([`Storage::apply_exports`]).
     pub fn new(
         config: &Config,
         disks: &mut [DiskSlot],
         arena: &mut Arena,
         provider: Option<&mut ProviderSet>,
         rng: &mut dyn RngCore,
-        now: Instant,
         wait: impl FnMut() -> bool,
     ) -> Self {
         let mut storage = Storage::default();
@@ -83,14 +81,9 @@ impl Storage {
             }
         }
         storage.drop_pools(disks, arena);
-        let Some(provider) = provider else { return storage };
-        if config.rnbd.enabled {
+        if let Some(provider) = provider.filter(|_| config.rnbd.enabled) {
             storage.serve(config, arena, provider, rng);
         }
-        let mut ctx = EngineContext { provider, arena, now, rng };
-        storage.add_remotes(config, &mut ctx);
-        storage.add_mirrors(config, arena, now);
-        storage.apply_exports(config);
         storage
     }
 
@@ -131,11 +124,6 @@ impl Storage {
         }
     }
 
-    /// Whether `volume` is a mirror that is being dissolved.
-    fn is_ending(&self, volume: &str) -> bool {
-        self.remote_storage.as_ref().is_some_and(|one| one.ending.as_deref() == Some(volume))
-    }
-
     /// The wanted exports: those of the configuration, or every volume if it has none.
     pub fn wanted_exports(&self, config: &Config) -> Vec<config::Export> {
         let mut wanted = config.exports();
@@ -144,7 +132,7 @@ impl Storage {
             for name in names.filter_map(|name| name.parse().ok()) {
                 if wanted.iter().all(|export| export.volume != name)
                     && config.mirror_of(name.as_str()).is_none()
-                    && !self.is_ending(name.as_str())
+                    && self.dissolving.as_deref() != Some(name.as_str())
                     && let Ok(shown) = name.as_str().parse()
                 {
                     let sessions = Vec::new();

@@ -13,6 +13,17 @@ use std::rc::Rc;
 use storage::volume::extents::{StoreEvent, StoreState};
 use storage::volume::{DiskVolume, Extents};
 
+/// Result of [`Storage::poll_pools`].
+#[derive(Default)]
+pub(super) struct PoolsPolled {
+    /// Number of finished steps.
+    pub steps: usize,
+    /// Results of orders.
+    pub outcomes: Vec<Outcome>,
+    /// Volumes may have been added.
+    pub has_news: bool,
+}
+
 /// Result of an order.
 pub(super) struct Outcome {
     pub result: Result<String, String>,
@@ -228,24 +239,22 @@ impl Storage {
         }
     }
 
-    /// Polls the work on the disks. Returns the number of finished steps, and the results of orders.
+    /// Polls the work on the disks.
     pub fn poll_pools(
         &mut self,
         config: &Config,
         disks: &mut [DiskSlot],
         arena: &mut Arena,
-        now: Instant,
-    ) -> (usize, Vec<Outcome>) {
-        let (mut steps, mut outcomes) = (0, Vec::new());
+    ) -> PoolsPolled {
+        let mut polled = PoolsPolled::default();
         let mut index = 0;
         while index < self.pools.len() {
             let (moved, event) = self.pools[index].step();
-            steps += usize::from(moved);
+            polled.steps += usize::from(moved);
             if let Some(event) = event {
                 log_state(&self.pools[index], Some(event));
-                outcomes.extend(self.advance(index, event, config));
-                self.add_mirrors(config, arena, now);
-                self.apply_exports(config);
+                polled.outcomes.extend(self.advance(index, event, config));
+                polled.has_news = true;
                 let pool = &self.pools[index];
                 let ours = matches!(pool.state(), StoreState::Ready | StoreState::Damaged);
                 if !ours && pool.is_idle() {
@@ -256,7 +265,7 @@ impl Storage {
             }
             index += 1;
         }
-        (steps, outcomes)
+        polled
     }
 
     /// After a load, a claim or a change: ends the order if it is done, and starts the next one.

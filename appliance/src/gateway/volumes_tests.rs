@@ -83,8 +83,7 @@ impl Bench {
         let mut disks = vec![slot];
         let config = document.config().clone();
         let mut rng = rand_chacha::ChaCha12Rng::seed_from_u64(1);
-        let storage =
-            Storage::new(&config, &mut disks, &mut arena, None, &mut rng, Instant::ZERO, || true);
+        let storage = Storage::new(&config, &mut disks, &mut arena, None, &mut rng, || true);
         Bench { arena, memory, disks, storage, config }
     }
 
@@ -92,13 +91,9 @@ impl Bench {
     fn run(&mut self) -> Vec<Result<String, String>> {
         let mut results = Vec::new();
         for _ in 0..100_000 {
-            let (_, outcomes) = self.storage.poll_pools(
-                &self.config,
-                &mut self.disks,
-                &mut self.arena,
-                Instant::ZERO,
-            );
-            results.extend(outcomes.into_iter().map(|outcome| outcome.result));
+            let storage = &mut self.storage;
+            let polled = storage.poll_pools(&self.config, &mut self.disks, &mut self.arena);
+            results.extend(polled.outcomes.into_iter().map(|outcome| outcome.result));
         }
         results
     }

@@ -33,6 +33,7 @@ use super::bridge::Bridge;
 use super::cards::{Cards, Found};
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
+use super::pending_neighbours::Resolved;
 use super::plane::{DataPlane, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
@@ -161,6 +162,15 @@ impl Worker {
         let taken = self.orders.push(Box::new(order)).is_ok();
         self.waker.wake();
         taken
+    }
+
+    /// Sends a resolved neighbour to the loop. False if the ring of orders is full.
+    pub fn send_resolved(&mut self, resolved: Resolved) -> bool {
+        self.send_order(move |plane| {
+            if let Some(stack) = &mut plane.rdma_stack {
+                resolved.apply(&mut stack.providers, plane.now);
+            }
+        })
     }
 
     /// Report of the loop. None if its status is too old.

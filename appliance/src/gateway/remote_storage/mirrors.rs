@@ -1,6 +1,6 @@
 //! Mirrors of two volumes: assembled from the configuration, or created from the console.
 
-use super::TEND_INTERVAL;
+use super::{RemoteStorage, TEND_INTERVAL};
 use crate::config::{self, Config, Size};
 use crate::families::{self, MIRROR, OfMirror};
 use crate::gateway::queue_depth::Offered;
@@ -186,32 +186,34 @@ impl Volume for Missing {
     }
 }
 
-impl Storage {
+impl RemoteStorage {
     /// Assembles the configured mirrors that do not exist yet. Failures are logged.
-    pub(in crate::gateway) fn add_mirrors(
+    pub(super) fn add_mirrors(
         &mut self,
         config: &Config,
+        storage: &mut Storage,
         arena: &mut Arena,
         now: Instant,
     ) {
         for mirror in &config.mirror {
-            let there = self.volumes.find(mirror.name.as_str()).is_some();
+            let there = storage.volumes.find(mirror.name.as_str()).is_some();
             // Wait for members that are being created.
-            if there || mirror.members.iter().any(|member| self.is_coming(member.as_str())) {
+            if there || mirror.members.iter().any(|member| storage.is_coming(member.as_str())) {
                 continue;
             }
-            if let Err(why) = self.add_mirror(mirror, None, arena, now) {
+            if let Err(why) = self.add_mirror(mirror, None, storage, arena, now) {
                 log::error!("mirror {}: {why}", mirror.name);
             }
         }
     }
 
-    /// Makes a mirror of two unused volumes. With a `uuid` it is a new one, and the second member becomes a copy of the
+    /// Makes a mirror of two unused volumes of `storage`. With a `uuid` it is a new one, and the second member becomes a copy of the
     /// first.
-    pub(in crate::gateway) fn add_mirror(
+    pub(super) fn add_mirror(
         &mut self,
         mirror: &config::Mirror,
         uuid: Option<[u8; 16]>,
+        storage: &mut Storage,
         arena: &mut Arena,
         now: Instant,
     ) -> Result<(), String> {
@@ -223,19 +225,18 @@ impl Storage {
         let Ok(members) = <[String; 2]>::try_from(members) else {
             return Err("a mirror has two members".into());
         };
-        let memory = self.mirror_memory(&members, arena)?;
-        let volumes = [0, 1].map(|n| self.take_member(mirror, &members[n]));
+        let memory = mirror_memory(&members, storage, arena)?;
+        let volumes = [0, 1].map(|n| self.take_member(mirror, &members[n], storage));
         let volume = match uuid {
             Some(uuid) => Mirror::create(volumes, memory, uuid),
             None => Mirror::assemble(volumes, memory),
         };
-        let clock = self.remote_storage_mut().clock.clone();
+        let clock = self.clock.clone();
         clock.set(now);
         let volume = volume.with_timeout(clock, Duration::from_millis(mirror.timeout_ms.into()));
         let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
         let (growing, detached) = (volume.growing(), volume.detached());
-        self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
-        let remote_storage = self.remote_storage_mut();
+        storage.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let (name, logged) = (mirror.name.to_string(), Status::default());
         let (state, out_since) = (None, [None; 2]);
         let slot = MirrorSlot {
@@ -250,53 +251,32 @@ impl Storage {
             state,
             out_since,
         };
-        remote_storage.mirrors.extend(OfMirror::hold(|| slot));
-        remote_storage.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
+        self.mirrors.extend(OfMirror::hold(|| slot));
+        self.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())
-    }
-
-    /// Allocates memory for a mirror of these volumes. Requests to disks cannot be recalled, so their data needs memory
-    /// of its own.
-    fn mirror_memory(&self, members: &[String; 2], arena: &mut Arena) -> Result<Window, String> {
-        let keeps_memory = |member: &String| {
-            let volume = self.volumes.find(member).and_then(|id| self.volumes.get(id));
-            volume.is_some_and(|volume| !volume.releases_memory())
-        };
-        // The largest request is a chunk, or a request of `remote read`.
-        let chunk = self.offered.map_or(0, Offered::chunk_size);
-        let mut buffers = match members.iter().any(keeps_memory) {
-            true => BUFFERS.max(2 * chunk),
-            false => 0,
-        };
-        let least = chunk.max(BUFFERS / 2).min(buffers);
-        loop {
-            match arena.alloc(Mirror::MEMORY + buffers, 4096) {
-                Some(memory) => return Ok(memory),
-                None if buffers > least => buffers = (buffers / 2).max(least),
-                None => break,
-            }
-        }
-        let wanted = Size((Mirror::MEMORY + least) as u64);
-        Err(format!(
-            "no {wanted} of memory are free in one piece; `show memory` shows the free memory"
-        ))
     }
 
     /// Dissolves a mirror without operations in flight: its members become volumes of their own. False if it is not
     /// idle.
-    pub(in crate::gateway) fn end_mirror(&mut self, mirror: &str, arena: &mut Arena) -> bool {
-        let Some(id) = self.volumes.find(mirror) else { return true };
-        if self.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
+    pub(super) fn end_mirror(
+        &mut self,
+        mirror: &str,
+        storage: &mut Storage,
+        arena: &mut Arena,
+    ) -> bool {
+        let volumes = &mut storage.volumes;
+        let Some(id) = volumes.find(mirror) else { return true };
+        if volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
             return false;
         }
-        let Some(volume) = self.volumes.remove(id) else { return true };
+        let Some(volume) = volumes.remove(id) else { return true };
         let Parts { memory, members, .. } = volume.into_parts();
         memory.into_iter().for_each(|memory| arena.free(memory));
-        let mirrors = &mut self.remote_storage_mut().mirrors;
-        let Some(place) = mirrors.iter().position(|one| one.name == mirror) else { return true };
-        let slot = mirrors.remove(place);
+        let place = self.mirrors.iter().position(|one| one.name == mirror);
+        let Some(place) = place else { return true };
+        let slot = self.mirrors.remove(place);
         for (member, volume) in slot.members.iter().zip(members) {
-            let mut sessions = self.remote_storage.iter_mut().flat_map(|one| &mut one.sessions);
+            let mut sessions = self.sessions.iter_mut();
             let mut device = sessions.find_map(|s| s.device(member).map(|device| (s, device.id)));
             if let Some((session, device)) = &mut device {
                 session.client.tell_losses(*device, Losses::ToFlush);
@@ -305,24 +285,56 @@ impl Storage {
             if (device.is_some() || volume.geometry().sectors > 0)
                 && let Ok(name) = name(member)
             {
-                self.volumes.add(name, volume);
+                volumes.add(name, volume);
             }
         }
         true
     }
 
-    fn take_member(&mut self, mirror: &config::Mirror, member: &str) -> Box<dyn Volume> {
-        for session in
-            self.remote_storage.iter_mut().flat_map(|remote_storage| &mut remote_storage.sessions)
-        {
+    fn take_member(
+        &mut self,
+        mirror: &config::Mirror,
+        member: &str,
+        storage: &mut Storage,
+    ) -> Box<dyn Volume> {
+        for session in &mut self.sessions {
             if let Some(device) = session.device(member) {
                 session.client.tell_losses(device.id, Losses::ToAll);
             }
         }
-        let id = self.volumes.find(member);
-        id.and_then(|id| self.volumes.remove(id)).unwrap_or_else(|| {
+        let id = storage.volumes.find(member);
+        id.and_then(|id| storage.volumes.remove(id)).unwrap_or_else(|| {
             log::error!("mirror {}: there is no volume {member}", mirror.name);
             Box::new(Missing)
         })
     }
+}
+
+/// Allocates memory for a mirror of these volumes. Requests to disks cannot be recalled, so their data needs memory
+/// of its own.
+fn mirror_memory(
+    members: &[String; 2],
+    storage: &Storage,
+    arena: &mut Arena,
+) -> Result<Window, String> {
+    let keeps_memory = |member: &String| {
+        let volume = storage.volumes.find(member).and_then(|id| storage.volumes.get(id));
+        volume.is_some_and(|volume| !volume.releases_memory())
+    };
+    // The largest request is a chunk, or a request of `remote read`.
+    let chunk = storage.offered.map_or(0, Offered::chunk_size);
+    let mut buffers = match members.iter().any(keeps_memory) {
+        true => BUFFERS.max(2 * chunk),
+        false => 0,
+    };
+    let least = chunk.max(BUFFERS / 2).min(buffers);
+    loop {
+        match arena.alloc(Mirror::MEMORY + buffers, 4096) {
+            Some(memory) => return Ok(memory),
+            None if buffers > least => buffers = (buffers / 2).max(least),
+            None => break,
+        }
+    }
+    let wanted = Size((Mirror::MEMORY + least) as u64);
+    Err(format!("no {wanted} of memory are free in one piece; `show memory` shows the free memory"))
 }

@@ -13,6 +13,7 @@ mod sessions;
 mod tests;
 
 use super::storage::Storage;
+use crate::config::Config;
 use crate::families::{OfMeasure, OfMirror, OfRemote};
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -53,11 +54,26 @@ pub(in crate::gateway) struct RemoteStorage {
     clock: Clock,
     /// The console's `remote read`.
     pub reading: Option<OfMeasure<Reading>>,
-    /// The mirror that the console's `mirror remove` waits for.
-    pub ending: Option<String>,
 }
 
 impl RemoteStorage {
+    /// Maps the configured remote volumes, and assembles the configured mirrors. None if there are none.
+    pub fn of(
+        config: &Config,
+        storage: &mut Storage,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) -> Option<Box<Self>> {
+        let mut remote_storage = Box::<Self>::default();
+        remote_storage.add_remotes(config, storage, ctx);
+        remote_storage.add_mirrors(config, storage, ctx.arena, ctx.now);
+        (!remote_storage.is_unused()).then_some(remote_storage)
+    }
+
+    /// Whether it has no session, no mirror, and no running `remote read`.
+    fn is_unused(&self) -> bool {
+        self.sessions.is_empty() && self.mirrors.is_empty() && self.reading.is_none()
+    }
+
     /// Handles an event of the connection manager. False if it belongs to none of these sessions.
     pub fn handle_connection_event(
         &mut self,
@@ -82,48 +98,40 @@ impl RemoteStorage {
         let sessions = now.or(self.due.first().map(|&(at, _)| at));
         Instant::first([sessions, self.resolve_due, self.tend_due, self.clock.due()])
     }
-}
 
-impl Storage {
-    /// The remote storage, created at the first use.
-    fn remote_storage_mut(&mut self) -> &mut RemoteStorage {
-        self.remote_storage.get_or_insert_default()
-    }
-
-    /// Polls remote volumes, and the volumes that depend on them. Returns the amount of work.
-    pub(in crate::gateway) fn poll_remote(
+    /// Polls remote volumes, and the volumes of `storage` that depend on them. Returns the amount of work.
+    pub fn poll(
         &mut self,
+        storage: &mut Storage,
         ctx: &mut EngineContext<'_, ProviderSet>,
     ) -> usize {
+        let Storage { volumes, server, .. } = storage;
         let mut done = 0;
-        let Some(remote_storage) = &mut self.remote_storage else { return done };
-        remote_storage.clock.set(ctx.now);
-        if remote_storage.tend_due.is_some_and(|due| due <= ctx.now)
-            | remote_storage.clock.take_due()
-        {
-            remote_storage.tend_due = Some(ctx.now + TEND_INTERVAL);
-            self.volumes.tend(ctx.now);
-            remote_storage.mirrors.iter_mut().for_each(|mirror| mirror.log_changes(ctx.now));
+        self.clock.set(ctx.now);
+        if self.tend_due.is_some_and(|due| due <= ctx.now) | self.clock.take_due() {
+            self.tend_due = Some(ctx.now + TEND_INTERVAL);
+            volumes.tend(ctx.now);
+            self.mirrors.iter_mut().for_each(|mirror| mirror.log_changes(ctx.now));
         }
         for _ in 0..TURNS {
-            if self.server.is_none() {
+            if server.is_none() {
                 // Without a server, poll here, so that completions are kept for their users.
-                while self.volumes.poll(User::SERVER, VolumeId(0)).is_some() {
+                while volumes.poll(User::SERVER, VolumeId(0)).is_some() {
                     done += 1;
                 }
             }
-            let mut moved = remote_storage.poll_sessions(ctx);
-            if let Some(reading) = &mut remote_storage.reading {
-                moved += reading.poll(&mut self.volumes, ctx.rng);
+            let mut moved = self.poll_sessions(ctx);
+            if let Some(reading) = &mut self.reading {
+                moved += reading.poll(volumes, ctx.rng);
             }
             if moved == 0 {
                 break;
             }
             done += moved;
-            if let Some(server) = &mut self.server {
-                done += usize::from(server.poll(&mut self.volumes, ctx));
+            if let Some(server) = server {
+                done += usize::from(server.poll(volumes, ctx));
             }
         }
-        done + usize::from(self.volumes.want_turn())
+        done + usize::from(volumes.want_turn())
     }
 }

@@ -1,10 +1,12 @@
 //! Executes management orders for remote volumes, their sessions, and mirrors.
 
+use super::RemoteStorage;
 use super::read_benchmark::Reading;
 use crate::config::{Config, Mirror, Remote};
 use crate::console::{Managed, Progress};
 use crate::families::{self, MEASURE, OfMeasure};
 use crate::gateway::plane::DataPlane;
+use crate::gateway::storage::Storage;
 use drivers::hal::Hold;
 use management::orders::{MirrorOrder, Reads, RemotePathOrder, SessionOrder};
 use provider_set::ProviderSet;
@@ -14,14 +16,34 @@ use verbs::EngineContext;
 const NO_PROVIDER: &str =
     "there is no RDMA provider: no network interface, or `roce.enabled` is false";
 
+/// The remote storage, if there is one.
+type Held = Option<Box<RemoteStorage>>;
+
+/// Runs `add` with the remote storage, which is created if there is none, and dropped if it is unused then.
+fn add_to<T>(held: &mut Held, add: impl FnOnce(&mut RemoteStorage) -> T) -> T {
+    let added = add(held.get_or_insert_default());
+    held.take_if(|remote_storage| remote_storage.is_unused());
+    added
+}
+
 impl DataPlane {
-    /// The storage, and the context of its RDMA clients.
-    fn storage_with_context(
+    /// The remote storage, the storage, and the context of RDMA clients. None without an RDMA provider.
+    fn remote_parts(
         &mut self,
-    ) -> Option<(&mut super::Storage, EngineContext<'_, ProviderSet>)> {
+    ) -> Option<(&mut Held, &mut Storage, EngineContext<'_, ProviderSet>)> {
         let provider = &mut self.rdma_stack.as_mut()?.providers;
         let (arena, now, rng) = (&mut self.arena, self.now, &mut *self.rng);
-        Some((&mut self.storage, EngineContext { provider, arena, now, rng }))
+        let ctx = EngineContext { provider, arena, now, rng };
+        Some((&mut self.remote_storage, &mut self.storage, ctx))
+    }
+
+    /// Assembles the mirrors, and applies the exports, of volumes that were added to the storage.
+    pub(in crate::gateway) fn use_new_volumes(&mut self, config: &Config) {
+        let DataPlane { remote_storage, storage, arena, now, .. } = self;
+        if !config.mirror.is_empty() {
+            add_to(remote_storage, |one| one.add_mirrors(config, storage, arena, *now));
+        }
+        storage.apply_exports(config);
     }
 
     /// Adds a configured remote volume.
@@ -30,24 +52,27 @@ impl DataPlane {
         remote: &Remote,
         config: &Config,
     ) -> Result<(), String> {
-        let (storage, mut ctx) = self.storage_with_context().ok_or(NO_PROVIDER)?;
-        storage.add_remote(remote, config, &mut ctx).map(drop).inspect_err(|_| {
-            storage.remove_remote(remote.name.as_str(), &mut ctx);
+        let (held, storage, mut ctx) = self.remote_parts().ok_or(NO_PROVIDER)?;
+        add_to(held, |remote_storage| {
+            let added = remote_storage.add_remote(remote, config, storage, &mut ctx).map(drop);
+            added.inspect_err(|_| {
+                remote_storage.remove_remote(remote.name.as_str(), storage, &mut ctx);
+            })
         })
     }
 
     /// Removes a remote volume.
     pub(in crate::gateway) fn remove_remote(&mut self, name: &str) {
-        if let Some((storage, mut ctx)) = self.storage_with_context() {
-            storage.remove_remote(name, &mut ctx);
+        if let Some((Some(remote_storage), storage, mut ctx)) = self.remote_parts() {
+            remote_storage.remove_remote(name, storage, &mut ctx);
         }
     }
 
     /// Opens a device again, after the server has closed it, or to read its size.
     pub(in crate::gateway) fn remap(&mut self, volume: &str) -> Result<(), String> {
         let remap = |plane: &mut DataPlane| {
-            let (storage, mut ctx) = plane.storage_with_context()?;
-            let sessions = &mut storage.remote_storage.as_mut()?.sessions;
+            let (remote_storage, _, mut ctx) = plane.remote_parts()?;
+            let sessions = &mut remote_storage.as_mut()?.sessions;
             sessions.iter_mut().find_map(|session| {
                 let id = session.device(volume)?.id;
                 session.client.remap(id, &mut ctx).then_some(())
@@ -62,9 +87,9 @@ impl DataPlane {
         name: &str,
         order: SessionOrder,
     ) -> Result<(), String> {
-        let (storage, mut ctx) = self.storage_with_context().ok_or(NO_PROVIDER)?;
+        let (remote_storage, _, mut ctx) = self.remote_parts().ok_or(NO_PROVIDER)?;
         let gone = || format!("there is no session {name:?}");
-        let remote_storage = storage.remote_storage.as_mut().ok_or_else(gone)?;
+        let remote_storage = remote_storage.as_mut().ok_or_else(gone)?;
         remote_storage.resolve_due = Some(ctx.now);
         let session = remote_storage.sessions.iter_mut().find(|session| session.name() == name);
         let session = session.ok_or_else(gone)?;
@@ -99,7 +124,7 @@ impl DataPlane {
         }
         let volumes = &self.storage.volumes;
         let id = volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
-        let remote_storage = self.storage.remote_storage.as_mut();
+        let remote_storage = self.remote_storage.as_mut();
         let remote_storage = remote_storage.ok_or("no volume is from another server")?;
         let ours = remote_storage.find_device(name).is_some()
             || remote_storage.mirrors.iter().any(|mirror| mirror.name == name);
@@ -116,7 +141,7 @@ impl DataPlane {
 
     /// Ends a finished `remote read`. Returns its result.
     pub(in crate::gateway) fn poll_reading(&mut self) -> Option<Progress> {
-        let slot = &mut self.storage.remote_storage.as_mut()?.reading;
+        let slot = &mut self.remote_storage.as_mut()?.reading;
         let result = slot.as_ref()?.result(self.now)?;
         let reading = slot.take()?;
         self.arena.free(reading.memory);
@@ -125,9 +150,10 @@ impl DataPlane {
 
     /// Ends `mirror remove` once the mirror is idle.
     pub(in crate::gateway) fn poll_ending(&mut self, config: &Config) -> Option<Progress> {
-        let name = self.storage.remote_storage.as_mut()?.ending.take()?;
-        if !self.storage.end_mirror(&name, &mut self.arena) {
-            self.storage.remote_storage.as_mut()?.ending = Some(name);
+        let remote_storage = self.remote_storage.as_mut()?;
+        let name = self.storage.dissolving.take()?;
+        if !remote_storage.end_mirror(&name, &mut self.storage, &mut self.arena) {
+            self.storage.dissolving = Some(name);
             return None;
         }
         self.storage.apply_exports(config);
@@ -151,8 +177,11 @@ impl DataPlane {
             .filter_map(|m| Some((find(m.as_str())?, m.to_string())))
             .collect();
         let retired = members.iter().try_for_each(|(id, name)| storage.retire_volume(*id, name));
-        let made = retired
-            .and_then(|()| storage.add_mirror(mirror, Some(uuid), &mut self.arena, self.now));
+        let made = retired.and_then(|()| {
+            add_to(&mut self.remote_storage, |remote_storage| {
+                remote_storage.add_mirror(mirror, Some(uuid), storage, &mut self.arena, self.now)
+            })
+        });
         made.inspect_err(|_| {
             let left = members.iter().filter_map(|(id, _)| storage.volumes.open_counts(*id));
             left.for_each(|counts| counts.keep());
@@ -162,13 +191,18 @@ impl DataPlane {
     /// Creates a mirror anew whose members do not belong to one mirror.
     pub(in crate::gateway) fn remake_mirror(&mut self, mirror: &Mirror) -> Result<(), String> {
         let name = mirror.name.as_str();
-        if !self.storage.end_mirror(name, &mut self.arena) {
+        let ended = self.remote_storage.as_mut().is_none_or(|remote_storage| {
+            remote_storage.end_mirror(name, &mut self.storage, &mut self.arena)
+        });
+        if !ended {
             return Err(format!("{name} is busy; try again"));
         }
         let volumes = &self.storage.volumes;
         let missing = mirror.members.iter().find(|name| volumes.find(name.as_str()).is_none());
         let uuid = missing.is_none().then(|| self.new_uuid());
-        self.storage.add_mirror(mirror, uuid, &mut self.arena, self.now)?;
+        add_to(&mut self.remote_storage, |remote_storage| {
+            remote_storage.add_mirror(mirror, uuid, &mut self.storage, &mut self.arena, self.now)
+        })?;
         missing.map_or(Ok(()), |missing| Err(format!("there is no volume {:?}", missing.as_str())))
     }
 
@@ -179,7 +213,7 @@ impl DataPlane {
         order: MirrorOrder,
     ) -> Result<(), String> {
         let now = self.now;
-        let remote_storage = self.storage.remote_storage.as_mut();
+        let remote_storage = self.remote_storage.as_mut();
         let found = remote_storage.and_then(|remote_storage| {
             remote_storage.tend_due = Some(now);
             remote_storage.mirrors.iter().find(|one| one.name == mirror)
@@ -198,9 +232,9 @@ impl DataPlane {
 
     /// Starts to dissolve a mirror.
     pub(in crate::gateway) fn rest_mirror(&mut self, name: &str) {
-        let Some(remote_storage) = &mut self.storage.remote_storage else { return };
+        let Some(remote_storage) = &mut self.remote_storage else { return };
         let slot = remote_storage.mirrors.iter().find(|mirror| mirror.name == name);
         slot.inspect(|slot| slot.ending.set(true));
-        remote_storage.ending = Some(name.into());
+        self.storage.dissolving = Some(name.into());
     }
 }

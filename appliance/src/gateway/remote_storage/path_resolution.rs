@@ -53,10 +53,11 @@ impl DataPlane {
         networks: &mut [Network],
         now: Instant,
     ) {
-        let DataPlane { storage, rdma_stack: Some(rdma_stack), arena, rng, .. } = self else {
+        let DataPlane { remote_storage, rdma_stack: Some(rdma_stack), arena, rng, .. } = self
+        else {
             return;
         };
-        let Some(remote_storage) = &mut storage.remote_storage else { return };
+        let Some(remote_storage) = remote_storage else { return };
         if remote_storage.resolve_due.is_none_or(|due| now < due) {
             return;
         }

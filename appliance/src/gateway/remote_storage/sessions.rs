@@ -168,33 +168,33 @@ impl RemoteStorage {
     pub fn find_device(&self, volume: &str) -> Option<(&Session, DeviceStatus)> {
         self.sessions.iter().find_map(|session| Some((&**session, session.device(volume)?)))
     }
-}
 
-impl Storage {
     /// Maps the configured devices. Failures are logged.
-    pub(in crate::gateway) fn add_remotes(
+    pub(super) fn add_remotes(
         &mut self,
         config: &Config,
+        storage: &mut Storage,
         ctx: &mut EngineContext<'_, ProviderSet>,
     ) {
         for remote in &config.remote {
-            if let Err(why) = self.add_remote(remote, config, ctx) {
+            if let Err(why) = self.add_remote(remote, config, storage, ctx) {
                 log::error!("remote {}: {why}", remote.name);
             }
         }
     }
 
-    /// Maps a device, and makes it a volume.
-    pub(in crate::gateway) fn add_remote(
+    /// Maps a device, and makes it a volume of `storage`.
+    pub(super) fn add_remote(
         &mut self,
         remote: &Remote,
         config: &Config,
+        storage: &mut Storage,
         ctx: &mut EngineContext<'_, ProviderSet>,
     ) -> Result<VolumeId, String> {
         if !REMOTE {
             return Err(families::missing("remote"));
         }
-        if self.volumes.find(remote.name.as_str()).is_some() {
+        if storage.volumes.find(remote.name.as_str()).is_some() {
             return Err("the name is taken".into());
         }
         let session_name = name(&remote.sessname)?;
@@ -205,8 +205,7 @@ impl Storage {
             Some(_) => Losses::ToAll,
             None => Losses::ToFlush,
         };
-        let remote_storage = self.remote_storage_mut();
-        let known = remote_storage.sessions.iter().position(|s| s.name() == session_name.as_str());
+        let known = self.sessions.iter().position(|s| s.name() == session_name.as_str());
         let place = match known {
             Some(place) => place,
             None => {
@@ -229,35 +228,35 @@ impl Storage {
                     logged: Vec::new(),
                 });
                 let session = session.ok_or_else(|| families::missing("remote"))?;
-                remote_storage.add(session, ctx)
+                self.add(session, ctx)
             }
         };
-        let session = &mut remote_storage.sessions[place];
+        let session = &mut self.sessions[place];
         for path in &remote.path {
             match session.add_path(*path, ctx) {
                 Ok(_) | Err(AddPathError::Exists) => {}
                 Err(why) => log::error!("remote {}: path {path}: {why}", remote.name),
             }
         }
-        remote_storage.resolve_due = Some(ctx.now);
+        self.resolve_due = Some(ctx.now);
         let mapped = session.client.map(device_name, mode, losses, ctx);
         let (id, volume) = mapped.map_err(|why| why.to_string())?;
         session.devices.push((remote.name.to_string(), id));
-        let added = self.volumes.add(volume_name, Box::new(volume));
+        let added = storage.volumes.add(volume_name, Box::new(volume));
         added.ok_or_else(|| "the name is taken".into())
     }
 
     /// Removes a remote volume, which must be unused. The session ends with its last device.
-    pub(in crate::gateway) fn remove_remote(
+    pub(super) fn remove_remote(
         &mut self,
         volume: &str,
+        storage: &mut Storage,
         ctx: &mut EngineContext<'_, ProviderSet>,
     ) {
-        if let Some(id) = self.volumes.find(volume) {
-            drop(self.volumes.remove(id));
+        if let Some(id) = storage.volumes.find(volume) {
+            drop(storage.volumes.remove(id));
         }
-        let Some(remote_storage) = &mut self.remote_storage else { return };
-        for session in &mut remote_storage.sessions {
+        for session in &mut self.sessions {
             let session = &mut **session;
             session.devices.retain(|(name, id)| {
                 let kept = name != volume;
@@ -267,6 +266,6 @@ impl Storage {
                 kept
             });
         }
-        remote_storage.end_unused(ctx);
+        self.end_unused(ctx);
     }
 }

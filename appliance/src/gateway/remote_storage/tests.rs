@@ -1,5 +1,6 @@
 //! Tests of two storage gateways, one of which maps volumes of the other: their engines over a lossless wire.
 
+use super::RemoteStorage;
 use super::read_benchmark::Reading;
 use crate::config::{Config, Document};
 use crate::console::Progress;
@@ -27,6 +28,7 @@ struct Side {
     arena: Arena,
     rng: ChaCha12Rng,
     storage: Storage,
+    remote_storage: Option<Box<RemoteStorage>>,
     config: Config,
 }
 
@@ -44,8 +46,12 @@ impl Side {
         let mut arena = Arena::on_heap(40 << 20);
         let mut devices = ProviderSet::new(roce, None);
         let provider = Some(&mut devices);
-        let storage = Storage::new(&config, &mut [], &mut arena, provider, &mut rng, now, || true);
-        Side { devices, arena, rng, storage, config }
+        let mut storage = Storage::new(&config, &mut [], &mut arena, provider, &mut rng, || true);
+        let (provider, arena_of) = (&mut devices, &mut arena);
+        let mut ctx = EngineContext { provider, arena: arena_of, now, rng: &mut rng };
+        let remote_storage = RemoteStorage::of(&config, &mut storage, &mut ctx);
+        storage.apply_exports(&config);
+        Side { devices, arena, rng, storage, remote_storage, config }
     }
 
     fn serve(&mut self, now: Instant) {
@@ -55,13 +61,13 @@ impl Side {
         let (provider, arena) = (&mut self.devices, &mut self.arena);
         let mut ctx = EngineContext { provider, arena, now, rng: &mut self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {
-            let Storage { server, remote_storage, .. } = &mut self.storage;
-            let _ = server.as_mut().is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || remote_storage
-                    .as_mut()
-                    .is_some_and(|e| e.handle_connection_event(&event, &mut ctx));
+            let (server, remote) = (self.storage.server.as_mut(), self.remote_storage.as_mut());
+            let _ = server.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || remote.is_some_and(|r| r.handle_connection_event(&event, &mut ctx));
         }
-        self.storage.poll_remote(&mut ctx);
+        if let Some(remote_storage) = &mut self.remote_storage {
+            remote_storage.poll(&mut self.storage, &mut ctx);
+        }
     }
 }
 
@@ -184,9 +190,14 @@ impl World {
         }
     }
 
+    fn remote_storage(&self) -> &RemoteStorage {
+        self.sides[0].remote_storage.as_ref().unwrap()
+    }
+
     fn state(&self, volume: &str) -> &'static str {
-        let remote_storage = self.sides[0].storage.remote_storage.as_ref().unwrap();
-        remote_storage.find_device(volume).map_or("gone", |(_, device)| device.state.as_str())
+        self.remote_storage()
+            .find_device(volume)
+            .map_or("gone", |(_, device)| device.state.as_str())
     }
 }
 
@@ -212,10 +223,11 @@ fn remote_volume_serves_reads_and_writes_across_an_outage() {
     assert_eq!(world.state("far"), "disconnected");
     world.cut = false;
     assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
-    let Side { devices, arena, rng, storage, .. } = &mut world.sides[0];
+    let Side { devices, arena, rng, storage, remote_storage, .. } = &mut world.sides[0];
     let mut ctx = EngineContext { provider: devices, arena, now: world.now, rng };
-    storage.remove_remote("far", &mut ctx);
-    assert!(storage.remote_storage.as_ref().unwrap().sessions.is_empty());
+    let remote_storage = remote_storage.as_mut().unwrap();
+    remote_storage.remove_remote("far", storage, &mut ctx);
+    assert!(remote_storage.sessions.is_empty());
     assert!(storage.volumes.find("far").is_none());
 }
 
@@ -224,15 +236,15 @@ fn remote_volume_serves_reads_and_writes_across_an_outage() {
 fn remote_read_reads_a_volume_in_use() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
-    let Side { arena, storage, .. } = &mut world.sides[0];
+    let Side { arena, storage, remote_storage, .. } = &mut world.sides[0];
     let id = storage.volumes.find("far").unwrap();
     let wanted = Reads { count: 100, size: 4096, depth: 8 };
     let volume = storage.volumes.get(id).unwrap();
     let reading = Reading::start(id, volume, wanted, arena, world.now).unwrap();
-    storage.remote_storage.as_mut().unwrap().reading = Some(reading.into());
+    remote_storage.as_mut().unwrap().reading = Some(reading.into());
     assert!(storage.volumes.find("far").is_some());
     world.pass(Duration::from_secs(1));
-    let reading = world.sides[0].storage.remote_storage.as_ref().unwrap().reading.as_ref().unwrap();
+    let reading = world.remote_storage().reading.as_ref().unwrap();
     let Some(Progress::Done(Ok(result))) = reading.result(world.now) else {
         panic!("it has failed");
     };
@@ -246,15 +258,14 @@ fn mirror_of_memory_and_remote_volume_survives_an_outage() {
     let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
     let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
     let now = world.now;
-    let Side { arena, storage, config, .. } = &mut world.sides[0];
+    let Side { arena, storage, remote_storage, config, .. } = &mut world.sides[0];
     config.mirror.push(mirror.clone());
-    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    let remote_storage = remote_storage.as_mut().unwrap();
+    remote_storage.add_mirror(&mirror, Some([7; 16]), storage, arena, now).unwrap();
     assert!(storage.volumes.find("far").is_none(), "a member is not a volume of its own");
     let exports = storage.wanted_exports(config);
     assert_eq!(exports.len(), 1);
-    let status = |world: &World| {
-        world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0].status.get().members
-    };
+    let status = |world: &World| world.remote_storage().mirrors[0].status.get().members;
     world.take("safe");
     world.pass(Duration::from_secs(10));
     assert_eq!(status(&world), [MemberState::InSync; 2]);
@@ -272,10 +283,10 @@ fn mirror_of_memory_and_remote_volume_survives_an_outage() {
     assert_eq!(world.request(Operation::Read, 0), [0x78; 4096]);
     // After the mirror is dissolved, its members still have the data, behind the mirror's own sectors.
     let mirror = world.volume.take().unwrap();
-    let Side { arena, storage, .. } = &mut world.sides[0];
+    let Side { arena, storage, remote_storage, .. } = &mut world.sides[0];
     storage.volumes.add(crate::gateway::storage::name(&"safe").unwrap(), mirror).unwrap();
     let free = arena.available();
-    assert!(storage.end_mirror("safe", arena));
+    assert!(remote_storage.as_mut().unwrap().end_mirror("safe", storage, arena));
     assert!(storage.volumes.find("safe").is_none() && storage.volumes.find("ram0").is_some());
     assert!(arena.available() > free, "its memory is given back");
     world.take("far");
@@ -289,8 +300,9 @@ fn mirrored() -> World {
     let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
     let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
     let now = world.now;
-    let Side { arena, storage, .. } = &mut world.sides[0];
-    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    let Side { arena, storage, remote_storage, .. } = &mut world.sides[0];
+    let remote_storage = remote_storage.as_mut().unwrap();
+    remote_storage.add_mirror(&mirror, Some([7; 16]), storage, arena, now).unwrap();
     world
 }
 
@@ -298,10 +310,7 @@ fn mirrored() -> World {
 #[test]
 fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
     let mut world = mirrored();
-    let status = |world: &World| {
-        let mirror = &world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0];
-        mirror.status.get()
-    };
+    let status = |world: &World| world.remote_storage().mirrors[0].status.get();
     world.pass(Duration::from_secs(10));
     assert!(status(&world).is_whole());
     world.cut = true;
@@ -319,7 +328,7 @@ fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
 fn mirror_that_copies_becomes_idle_before_it_is_dissolved() {
     let mut world = mirrored();
     let slot = |world: &World| {
-        let mirror = &world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0];
+        let mirror = &world.remote_storage().mirrors[0];
         (mirror.status.get(), mirror.ending.clone())
     };
     while slot(&world).0.members[1] != MemberState::Syncing {
@@ -329,8 +338,8 @@ fn mirror_that_copies_becomes_idle_before_it_is_dissolved() {
     world.cut = true;
     world.pass(Duration::from_millis(5));
     let ends = |world: &mut World| {
-        let Side { arena, storage, .. } = &mut world.sides[0];
-        storage.end_mirror("safe", arena)
+        let Side { arena, storage, remote_storage, .. } = &mut world.sides[0];
+        remote_storage.as_mut().unwrap().end_mirror("safe", storage, arena)
     };
     slot(&world).1.set(true);
     assert!(!ends(&mut world), "a copy is under way");
@@ -405,8 +414,7 @@ fn sessions_are_polled_only_when_they_have_work() {
     let states =
         |world: &World| (0..8).map(|n| world.state(&format!("far{n}"))).collect::<Vec<_>>();
     assert_eq!(states(&world), ["open"; 8]);
-    let polls =
-        |world: &World| world.sides[0].storage.remote_storage.as_ref().unwrap().session_polls;
+    let polls = |world: &World| world.remote_storage().session_polls;
     let before = polls(&world);
     world.pass(Duration::from_secs(4));
     let polled = polls(&world) - before;
@@ -421,17 +429,17 @@ fn sessions_are_polled_only_when_they_have_work() {
     // Heartbeats of all.
     world.pass(Duration::from_secs(60));
     assert_eq!(states(&world), ["open"; 8]);
-    let remote_storage = world.sides[0].storage.remote_storage.as_ref().unwrap();
-    assert_eq!(remote_storage.due.len(), 8);
+    assert_eq!(world.remote_storage().due.len(), 8);
     // A free number is reused.
-    let Side { devices, arena, rng, storage, config } = &mut world.sides[0];
+    let Side { devices, arena, rng, storage, remote_storage, config } = &mut world.sides[0];
     let mut ctx = EngineContext { provider: devices, arena, now: world.now, rng };
-    storage.remove_remote("far2", &mut ctx);
-    storage.remove_remote("far6", &mut ctx);
+    let held = remote_storage.as_mut().unwrap();
+    held.remove_remote("far2", storage, &mut ctx);
+    held.remove_remote("far6", storage, &mut ctx);
     let remote = config.remote.iter().find(|remote| remote.name.as_str() == "far2").unwrap();
-    storage.add_remote(remote, config, &mut ctx).unwrap();
+    held.add_remote(remote, config, storage, &mut ctx).unwrap();
     world.pass(Duration::from_millis(200));
     assert_eq!(world.state("far2"), "open");
-    let remote_storage = world.sides[0].storage.remote_storage.as_ref().unwrap();
+    let remote_storage = world.remote_storage();
     assert_eq!((remote_storage.sessions.len(), remote_storage.due.len()), (7, 7));
 }

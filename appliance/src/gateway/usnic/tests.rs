@@ -126,9 +126,9 @@ fn put_order_writes_sink_data_to_an_address_of_the_peer() {
         (&["a", "0x7000", "0", "1048577"], "1048576 bytes"),
         (&["a", "0x7000", "1048576", "1"], "1048576 bytes"),
         (&["a", "x", "0", "1"], "is no address"),
-        (&["a", "0", "0", "1"], "has not said"),
-        (&["a", "0xffffffffffffffff", "0", "2"], "has not said"),
-        (&["a", "0x7000", "0", "0"], "has not said"),
+        (&["a", "0", "0", "1"], "has not permitted"),
+        (&["a", "0xffffffffffffffff", "0", "2"], "has not permitted"),
+        (&["a", "0x7000", "0", "0"], "has not permitted"),
     ] {
         let error = lab.order("put", words).unwrap_err();
         assert!(error.contains(why), "{words:?}: {error}");

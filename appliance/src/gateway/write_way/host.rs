@@ -127,8 +127,8 @@ fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     let stack = plane.rdma_stack.as_mut().unwrap();
     stack.providers.roce.pin_neighbour(0, HOST.into(), HOST_MAC);
     let provider = Some(&mut stack.providers);
-    plane.storage =
-        Storage::new(&config, &mut [], &mut arena, provider, &mut *plane.rng, now, || false);
+    plane.storage = Storage::new(&config, &mut [], &mut arena, provider, &mut *plane.rng, || false);
+    plane.storage.apply_exports(&config);
     plane
 }
 

@@ -126,7 +126,7 @@ fn peers_registered_by_others_and_unfit_records() {
     };
     let cases: [(Ipv4Addr, [u8; LENGTH], u8, &str); 5] = [
         (Ipv4Addr::new(10, 9, 1, 2), request().emit(), 2, "10.9.1.2 is in none"),
-        (PEER, [0; LENGTH], 1, "no record"),
+        (PEER, [0; LENGTH], 1, "not a record"),
         (PEER, other(|record| record.kind = Kind::Taken), 1, "a reply"),
         (
             PEER,

@@ -1,8 +1,7 @@
 //! Tests with a peer of two interfaces, each connected to one of ours.
 
 use super::*;
-use messaging::messages::{MessageTransport, Wanted};
-use messaging::transport::{Event, Transport};
+use messaging::transport::{Event, MessageTransport, Transport, Wanted};
 use usnic::{EndpointConfig, InterfaceConfig};
 
 /// The second interface of the peer.

@@ -3,7 +3,6 @@
 
 use super::network::Network;
 use super::ports::{PortSlot, QueueSlot};
-use super::worker::Worker;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -26,6 +25,27 @@ struct PendingNeighbour {
     host: IpAddr,
     /// Deadline of its answer, once a request was sent.
     until: Option<Instant>,
+}
+
+/// What the neighbour table knows of a host, for the providers of the loop that has asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resolved {
+    /// Index of the port on that loop.
+    place: usize,
+    host: IpAddr,
+    /// The MAC address, and whether it is a router's. None if the host has not answered.
+    mac: Option<([u8; 6], bool)>,
+}
+
+impl Resolved {
+    /// Passes it to the providers.
+    pub fn apply(self, providers: &mut ProviderSet, now: Instant) {
+        let Resolved { place, host, mac } = self;
+        match mac {
+            Some((mac, routed)) => providers.learn_neighbour_at(place, host, mac, routed),
+            None => providers.lose_neighbour_at(place, host, now),
+        }
+    }
 }
 
 /// Hosts whose MAC address is not resolved yet.
@@ -58,14 +78,14 @@ impl PendingNeighbours {
         self.list.drain(..).map(|one| (one.place, one.host))
     }
 
-    /// Looks up the hosts of this loop and of others. Resolves those without a table entry.
+    /// Looks up the hosts of this loop and of others. Resolves those without a table entry. `send` passes a result to
+    /// the loop of a core; false if it cannot take it now.
     pub fn resolve(
         &mut self,
-        providers: &mut ProviderSet,
         (ports, queues): (&mut [PortSlot], &mut [QueueSlot]),
-        workers: &mut [Worker],
         networks: &mut [Network],
         now: Instant,
+        mut send: impl FnMut(usize, Resolved) -> bool,
     ) {
         for slot in ports.iter_mut() {
             let (core, place) = (slot.core, slot.place);
@@ -92,26 +112,14 @@ impl PendingNeighbours {
                 resolving += 1;
                 one.until = Some(now + PATIENCE);
             }
-            let answer = match network.interface.resolve(host, now) {
+            let mac = match network.interface.resolve(host, now) {
                 Resolution::Known(mac) => Some((mac, network.interface.is_routed(host))),
                 // The answer is a frame for the control plane, which then calls this again.
                 Resolution::Pending if one.until.is_some_and(|until| now < until) => return true,
                 _ => None,
             };
-            let apply = move |providers: &mut ProviderSet, now| match answer {
-                Some((mac, routed)) => providers.learn_neighbour_at(place, host, mac, routed),
-                None => providers.lose_neighbour_at(place, host, now),
-            };
-            let Some(worker) = workers.iter_mut().find(|one| one.core == core) else {
-                apply(providers, now);
-                return false;
-            };
-            let sent = worker.send_order(move |plane| {
-                if let Some(stack) = &mut plane.rdma_stack {
-                    apply(&mut stack.providers, plane.now);
-                }
-            });
-            // If the ring of orders is full, try again later.
+            let sent = send(core, Resolved { place, host, mac });
+            // If the loop cannot take it, try again later.
             !sent && *one.until.get_or_insert(now + PATIENCE) > now
         });
     }
