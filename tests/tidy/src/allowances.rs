@@ -29,7 +29,6 @@ pub const FUNCTIONS: &[(&str, &str, usize)] = &[
     ("appliance/storage/src/testing/loopback.rs", "step", 105),
     ("launch/src/qemu/arguments.rs", "command", 129),
     ("net/linx/src/pool.rs", "chains_behave_like_vectors", 87),
-    ("net/linx/src/riocm/tests/messages.rs", "inconsistent_parts_end_the_connection", 87),
     ("net/usnic/src/engine/endpoint.rs", "new", 88),
     ("rdma/cm/src/user.rs", "connect", 111),
     ("rdma/connectx/src/pairs.rs", "add_pair", 100),

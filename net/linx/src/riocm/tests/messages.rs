@@ -98,9 +98,11 @@ fn send_reports_full_and_room_again() {
     assert_eq!(sides[0].take_log(), ["room"]);
 }
 
-/// A fault in the parts of a message ends the connection, and frees all memory.
-#[test]
-fn inconsistent_parts_end_the_connection() {
+/// A fault, and the IDs, headers and payloads of packets that have it.
+type Case = (Fault, Vec<(u8, Part, Vec<u8>)>);
+
+/// Faults in the parts of a message.
+fn inconsistent_parts() -> Vec<Case> {
     let start = |size| Part::Start(message_of(size));
     let patch_start = |size, fragments, patches| Part::PatchStart {
         message: message_of(size),
@@ -109,8 +111,7 @@ fn inconsistent_parts_end_the_connection() {
     };
     let zeros = |n: usize| std::vec![0; n];
     // MTU 100: 72 bytes in SINGLE and FRAG_START, 84 in FRAG and PATCH, 68 in PATCH_START.
-    type Case = (Fault, Vec<(u8, Part, Vec<u8>)>);
-    let cases: Vec<Case> = std::vec![
+    std::vec![
         (Fault::Part, std::vec![(1, Part::Single(message_of(9)), zeros(8))]),
         (
             Fault::TooLong(1 << 20 | 1),
@@ -172,10 +173,15 @@ fn inconsistent_parts_end_the_connection() {
             ]
         ),
         (Fault::TooMany, (1..34).map(|id| (id, start(100), zeros(72))).collect()),
-    ];
+    ]
+}
+
+/// A fault in the parts of a message ends the connection, and frees all memory.
+#[test]
+fn inconsistent_parts_end_the_connection() {
     for early in [false, true] {
         netsim::label!(early);
-        for (fault, packets) in &cases {
+        for (fault, packets) in &inconsistent_parts() {
             let mut it = ScriptedPeer::new(100);
             it.connect();
             let count = packets.len() as u16;
