@@ -2,8 +2,7 @@
 //!
 //! All messages of a session share one buffer, as in the tools themselves.
 
-use super::session::MAX_MESSAGE;
-use super::write_latency::{Arrivals, PAGE, Write, WriteLatency};
+use super::write_latency::{Arrivals, MAX_MESSAGE, PAGE, Write, WriteLatency};
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};

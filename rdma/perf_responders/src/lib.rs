@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod bench;
 mod channel;
 mod endpoint;
 mod gid;

@@ -11,9 +11,9 @@
 //! `ib_send_lat` needs its SENDs echoed; its traffic distinguishes it from `ib_send_bw` ([`Echo::Guess`]). Only
 //! reliable connections and messages up to 8 MiB are served, in one direction (no `-b`).
 
+use super::bench::{Bench, Peer, Progress, Refused};
 use super::endpoint::{Echo, MAX_RD_ATOMIC};
 use super::gid;
-use super::session::{Bench, Peer, Progress, Refused};
 use alloc::format;
 use alloc::vec::Vec;
 use net::Neighbours;

@@ -3,9 +3,9 @@
 //! SENDs go back and forth. The tool sends neither size nor path MTU: the size is that of each received message, the
 //! path MTU is the tool's default, 1024.
 
+use super::bench::{Bench, Peer, Progress, Refused};
 use super::endpoint::Echo;
 use super::gid;
-use super::session::{Bench, Peer, Progress, Refused};
 use alloc::format;
 use alloc::vec::Vec;
 use net::Neighbours;

@@ -7,8 +7,9 @@
 //! after the time of the request, the server's statistics (256) and a last text from the client. Processor times are
 //! reported as 0.
 
+use super::bench::{Bench, Progress, Refused};
 use super::endpoint::{Echo, Traffic};
-use super::session::{Bench, MAX_MESSAGE, Progress, Refused};
+use super::write_latency::MAX_MESSAGE;
 use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::hal::Instant;

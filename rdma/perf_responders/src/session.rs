@@ -1,157 +1,25 @@
 //! The session of one benchmark client: its memory and queue pairs, and its control protocol.
 
-use super::endpoint::{Endpoint, RemoteEnd};
-use super::{gid, perftest, pingpong, qperf};
+use super::bench::{Bench, Progress, Refused};
+use super::endpoint::Endpoint;
+use super::write_latency::{MAX_MESSAGE, PAGE};
+use super::{perftest, pingpong, qperf};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Neighbours;
-use net::Resolution;
 use verbs::EngineContext;
-use verbs::{Access, ConnectionId, PathMtu, PdId, Provider, Region, VerbsError};
+use verbs::{ConnectionId, Provider, VerbsError};
 
-/// Largest message size that is measured: 8 MiB, the last of `--all`.
-pub const MAX_MESSAGE: usize = 8 << 20;
 /// Memory of a session: the largest message, then a page for the data of local WRITEs.
-pub const MEMORY: usize = MAX_MESSAGE + super::write_latency::PAGE;
-/// Queue pairs of a session (`--qp`).
-pub const MAX_ENDPOINTS: usize = 16;
+const MEMORY: usize = MAX_MESSAGE + PAGE;
 /// Bytes of the buffer for unparsed input; larger than any message of the tools.
 pub const INPUT: usize = 512;
 /// A session without a control connection ends after this time without traffic.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A session without a queue pair ends after this time without a control message.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The session ends: the peer violates the protocol, or requests a feature that is not served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused;
-
-impl From<VerbsError> for Refused {
-    fn from(_: VerbsError) -> Self {
-        Refused
-    }
-}
-
-/// Result of one step of a control protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// This many bytes were consumed; another step may be possible.
-    Took(usize),
-    /// The step needs more input, a resolved neighbour, or a timeout.
-    Wait,
-}
-
-/// The peer's queue pair, from the tool's control message.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer {
-    pub qpn: u32,
-    pub psn: u32,
-    pub gid: [u8; 16],
-    pub path_mtu: PathMtu,
-}
-
-/// Memory and queue pairs of a session.
-#[derive(Debug)]
-pub struct Bench {
-    pub pd: PdId,
-    pub region: Region,
-    pub endpoints: Vec<Endpoint>,
-    /// The peer's address on the control connection.
-    pub peer: IpAddr,
-    /// The local address on the control connection.
-    pub local: IpAddr,
-    /// The peer will connect queue pairs through the connection manager.
-    pub expects_connections: bool,
-    /// The peer connects its queue pairs through the connection manager.
-    pub managed: bool,
-}
-
-impl Bench {
-    /// Allocates a protection domain, and registers `length` bytes of memory.
-    #[inline(never)]
-    pub fn new<P: Provider + ?Sized>(
-        length: usize,
-        peer: IpAddr,
-        local: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Result<Self, VerbsError> {
-        let memory = ctx.arena.alloc(length, 4096).ok_or(VerbsError::NoRoom)?;
-        // The peer must not read data that an earlier user left there.
-        memory.fill(0);
-        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let pd = ctx.provider.alloc_pd();
-        let registered = pd.and_then(|pd| {
-            let local_pd = ctx.provider.pd_on(pd, local);
-            let region = ctx.provider.register(local_pd, memory, access, ctx.rng);
-            region.map(|region| (pd, region)).inspect_err(|_| {
-                let _ = ctx.provider.dealloc_pd(pd);
-            })
-        });
-        let (pd, region) = registered.inspect_err(|_| ctx.arena.free(memory))?;
-        let endpoints = Vec::with_capacity(MAX_ENDPOINTS);
-        Ok(Bench { pd, region, endpoints, peer, local, expects_connections: false, managed: false })
-    }
-
-    /// Creates an endpoint in state Init.
-    pub fn add<P: Provider + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Result<&mut Endpoint, VerbsError> {
-        if self.endpoints.len() >= MAX_ENDPOINTS {
-            return Err(VerbsError::NoRoom);
-        }
-        let pd = ctx.provider.pd_on(self.pd, self.local);
-        let endpoint = Endpoint::new(ctx.provider, pd, self.region.memory, ctx.rng)?;
-        Ok(self.endpoints.push_mut(endpoint))
-    }
-
-    /// Creates an endpoint and connects it to the peer's queue pair; returns it with the local address. None while the
-    /// neighbour is being resolved.
-    pub fn connect<P: Provider + ?Sized>(
-        &mut self,
-        peer: &Peer,
-        ctx: &mut EngineContext<'_, P>,
-        neighbours: &mut dyn Neighbours,
-    ) -> Result<Option<(IpAddr, &mut Endpoint)>, Refused> {
-        let ip = gid::address(peer.gid);
-        let local = neighbours.address_towards(ip, self.local).ok_or(Refused)?;
-        let mac = match neighbours.resolve(ip, ctx.now) {
-            Resolution::Known(mac) => mac,
-            Resolution::Pending => return Ok(None),
-            Resolution::Unreachable | Resolution::NoRoute => return Err(Refused),
-        };
-        let (qpn, psn, path_mtu) = (peer.qpn, peer.psn, peer.path_mtu);
-        let endpoint = self.add(ctx)?;
-        endpoint.connect(ctx.provider, &RemoteEnd { qpn, psn, ip, local, mac, path_mtu })?;
-        Ok(Some((local, endpoint)))
-    }
-
-    /// Handles completions and returns how many. An error ends a queue pair.
-    pub fn poll<P: Provider + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Result<usize, VerbsError> {
-        let mut handled = 0;
-        for endpoint in &mut self.endpoints {
-            handled += endpoint.poll(&self.region, ctx)?;
-        }
-        Ok(handled)
-    }
-
-    /// Frees all resources.
-    #[inline(never)]
-    pub fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        for endpoint in self.endpoints.drain(..) {
-            endpoint.destroy(ctx.provider);
-        }
-        // Cannot fail: all queue pairs are destroyed.
-        let _ = ctx.provider.deregister(self.region.id);
-        let _ = ctx.provider.dealloc_pd(self.pd);
-        ctx.arena.free(self.region.memory);
-    }
-}
 
 /// The control protocol of a client.
 #[derive(Debug)]

@@ -10,10 +10,11 @@
 //! [`Arrivals`] finds the peer's WRITEs in local memory, which only the peer writes: each WRITE holds zeros and, as its
 //! last byte, the number of the round (perftest, `create_single_mr`).
 
-use super::session::MAX_MESSAGE;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
+/// Largest message size that is measured: 8 MiB, the last of `--all`.
+pub const MAX_MESSAGE: usize = 8 << 20;
 /// Bytes of the page of ones.
 pub const PAGE: usize = 4096;
 /// A peer that sends nothing for this long waits for the server to begin. Peers of other tests send at once. But on a

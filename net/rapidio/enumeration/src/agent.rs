@@ -1,7 +1,7 @@
 //! The agent's walk: discovers a network that a host has enumerated, along its routes.
 
-use super::device::{Device, END_POINT, Kind, Network};
-use super::host::{describe, own_control, own_id};
+use super::capabilities::{describe, own_control, own_id};
+use super::device::{Device, END_POINT, Kind, MOST_DEVICES, Network};
 use super::routes;
 use super::walk::{Fabric, Failed, Path};
 use alloc::vec::Vec;
@@ -12,7 +12,6 @@ use drivers::rapidio::csr;
 const LOCK_TRIES: u32 = 1000;
 /// Pause between two attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
-const MOST_DEVICES: usize = 256;
 
 /// Whether a host has enumerated the own port.
 pub async fn is_discovered(fabric: &Fabric) -> bool {

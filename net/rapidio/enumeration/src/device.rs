@@ -6,6 +6,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use drivers::rapidio::{IdSize, csr};
 
+/// Maximum number of devices.
+pub const MOST_DEVICES: usize = 256;
 /// Hop count of end points, which ignore it.
 pub const END_POINT: u8 = 0xff;
 

@@ -1,19 +1,16 @@
 //! The host's walk: discovers all devices, and assigns locks, tags, ids and routes.
 
 use super::agent;
-use super::blocks;
-use super::device::{Device, END_POINT, Kind, Network};
+use super::capabilities::{describe, own_control, own_id};
+use super::device::{Device, END_POINT, Kind, MOST_DEVICES, Network};
 use super::routes;
 use super::walk::{Fabric, Failed, Path};
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::rapidio::{IdSize, csr};
 
 /// Maximum number of hops to a switch.
 const MOST_HOPS: u8 = 32;
-/// Maximum number of devices.
-const MOST_DEVICES: usize = 256;
 /// Number of attempts to take a lock that a lower host holds.
 const LOCK_TRIES: u32 = 10_000;
 /// Pause between two attempts.
@@ -71,11 +68,6 @@ pub async fn enumerate(fabric: &Fabric, network: &mut Network) -> Result<(), Fai
     fabric.write_own(own_control(fabric).await, control).await;
     release(fabric, network).await;
     Ok(())
-}
-
-/// Offset of the own general control register.
-pub async fn own_control(fabric: &Fabric) -> u32 {
-    (fabric.read_own(csr::ASSEMBLY_INFORMATION).await & 0xfffc) + csr::GENERAL_CONTROL
 }
 
 /// Checks that no other host has enumerated the network: it would have changed the own component tag.
@@ -463,52 +455,8 @@ impl<'a> HostWalk<'a> {
     }
 }
 
-/// Reads the id of a device.
-pub async fn own_id(fabric: &Fabric, path: Path, size: IdSize) -> Result<u16, Failed> {
-    let id = fabric.read(path, csr::BASE_ID).await?;
-    Ok(if size == IdSize::Large { id as u16 } else { (id >> 16) as u16 & 0xff })
-}
-
 /// Whether a device has an id: it sends or answers reads, writes or atomics.
 fn has_id(device: &Device) -> bool {
     let wanted = csr::OPERATION_READ | csr::OPERATION_WRITE | csr::OPERATION_ATOMICS;
     device.operations.iter().any(|operations| operations & wanted != 0)
-}
-
-/// Reads the capabilities of a device.
-pub async fn describe(
-    fabric: &Fabric,
-    path: Path,
-    parent: Option<(usize, u8)>,
-) -> Result<Device, Failed> {
-    let features = fabric.read(path, csr::FEATURES).await?;
-    let identity = fabric.read(path, csr::DEVICE_IDENTITY).await?;
-    let first = fabric.read(path, csr::ASSEMBLY_INFORMATION).await?;
-    let (serial, error_management) = match features & csr::FEATURE_EXTENDED != 0 {
-        true => blocks::find(fabric, path, first).await?,
-        false => (None, None),
-    };
-    let source = fabric.read(path, csr::SOURCE_OPERATIONS).await?;
-    let destination = fabric.read(path, csr::DESTINATION_OPERATIONS).await?;
-    let kind = match features & csr::FEATURE_SWITCH != 0 {
-        true => {
-            let ports = fabric.read(path, csr::SWITCH_PORTS).await?;
-            let neighbours = alloc::vec![None; (ports >> 8 & 0xff) as usize];
-            Kind::Switch { ingress: ports as u8, neighbours, routes: BTreeMap::new() }
-        }
-        false => Kind::EndPoint,
-    };
-    Ok(Device {
-        id: path.to,
-        hops: path.hops,
-        tag: 0,
-        identity,
-        operations: [source, destination],
-        kind,
-        parent,
-        present: true,
-        features,
-        serial,
-        error_management,
-    })
 }

@@ -32,13 +32,16 @@ extern crate std;
 
 mod agent;
 mod blocks;
+mod capabilities;
 mod change;
 mod device;
 mod host;
 mod master;
+mod reach;
 mod routes;
 mod walk;
 
 pub use device::{Device, Kind, Network, Row};
-pub use master::{Event, Master, Reach, Role, State};
+pub use master::{Event, Master, Role, State};
+pub use reach::Reach;
 pub use walk::Failed;

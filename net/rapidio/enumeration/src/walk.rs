@@ -1,6 +1,6 @@
 //! A walk: a sequence of requests to devices. Each is sent when the port has completed the previous one.
 
-use super::master::Reach;
+use super::reach::Reach;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use core::cell::Cell;

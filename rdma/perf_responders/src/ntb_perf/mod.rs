@@ -8,8 +8,8 @@
 #[cfg(test)]
 mod tests;
 
+use super::bench::Bench;
 use super::endpoint::Echo;
-use super::session::Bench;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;

@@ -1,8 +1,10 @@
 //! Arrival of requests: rotates the chunk's key, parses the headers, and decides whether a request can start.
 
-use super::io::{ANSWER, answer, check_length, contents, count, describe};
-use super::table::{Connection, Contents, Path, Session, Slot, SlotState, WorkId};
-use super::{CloseReason, EngineContext, Execute, Execution, Request, RequestId, RequestKind};
+use super::answer::{ANSWER, answer, check_length, count};
+use super::table::{Connection, Contents, Origin, Path, Session, Slot, SlotState, WorkId};
+use super::{
+    CloseReason, EngineContext, Execute, Execution, Request, RequestId, RequestKind, SessionId,
+};
 use crate::wire::{IoHeader, WireError};
 use drivers::hal::Window;
 use verbs::{KeyChange, KeyRequest, MrId, RdmaDevice};
@@ -19,98 +21,101 @@ pub enum Arrival {
     Parked,
 }
 
-/// Handles the request at `place`, received on a connection of a path of a session. Executes it and posts the response,
-/// if no condition is missing.
-#[expect(clippy::too_many_arguments, reason = "parts of a request, each looked up once")]
+/// Handles the request at `place`. Executes it and posts the response, if no condition is missing.
 #[inline(always)]
 pub fn handle_io<P: RdmaDevice + ?Sized>(
     place: u32,
-    key: usize,
-    connection: &mut Connection,
-    path: &mut Path,
-    session: &mut Session,
-    new_keys: bool,
+    origin: &mut Origin<'_>,
     execute: &mut impl Execute,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<Arrival, CloseReason> {
-    let (chunk, offset) = session.addressing.split(place);
-    let Some(slot) = path.requests.get(usize::from(chunk)) else {
+    let (chunk, offset) = origin.session.addressing.split(place);
+    let Some(slot) = origin.path.requests.get(usize::from(chunk)) else {
         return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
     };
-    if offset >= session.chunk_size {
+    if offset >= origin.session.chunk_size {
         return Err(CloseReason::Protocol("an offset beyond the chunk"));
     }
     if slot.state != SlotState::Idle {
         return Err(CloseReason::Protocol("a chunk reused before its response"));
     }
-    let arrived = Slot::tick(ctx.now);
-    let region = path.region.ok_or(CloseReason::Resources)?;
-    let contents = written_contents(session, region, chunk, ctx)?;
+    let region = origin.path.region.ok_or(CloseReason::Resources)?;
+    let contents = written_contents(origin.session, region, chunk, ctx)?;
     let header = header(&contents, offset)?;
+    let (cid, arrived) = (origin.connection.cid, Slot::tick(ctx.now));
     let (mut rkey, mut settled) = (0, true);
-    if new_keys {
-        // Data that is copied at once need not wait for the key change: a change by the client is as if the client had
-        // written that data. Of a read, only the headers are used.
-        let signaled = !session.copies_at_once && !matches!(header, Some(IoHeader::Read { .. }));
-        let id = WorkId::key(key, chunk).to_bits();
-        let by = KeyRequest { qp: connection.qp, id, signaled };
-        match ctx.provider.rotate_chunk_key(region, chunk, by, ctx.rng) {
-            Ok(KeyChange::Done(key)) => rkey = key,
+    if origin.new_keys {
+        match rotate_key(origin, region, chunk, &header, ctx)? {
+            KeyChange::Done(key) => rkey = key,
             // The response is posted behind the key change: the client gets the next key when it is valid.
-            Ok(KeyChange::Promised(key)) => {
+            KeyChange::Promised(key) => {
                 (rkey, settled) = (key, false);
-                session.has_unsettled |= session.copies_at_once;
+                origin.session.has_unsettled |= origin.session.copies_at_once;
             }
-            Ok(KeyChange::Posted) => {
-                let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
+            KeyChange::Posted => {
+                let Some(slot) = origin.path.requests.get_mut(usize::from(chunk)) else {
                     return Err(CloseReason::Resources);
                 };
-                let (address, cid) = (offset.into(), connection.cid);
-                *slot = Slot { address, cid, arrived, state: SlotState::AwaitsKey, ..Slot::IDLE };
+                let (address, state) = (offset.into(), SlotState::AwaitsKey);
+                *slot = Slot { address, cid, arrived, state, ..Slot::IDLE };
                 return Ok(Arrival::Parked);
             }
-            Err(_) => return Err(CloseReason::Resources),
         }
     }
-    let mut slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
+    let slot = Slot { rkey, cid, arrived, ..Slot::IDLE };
+    let mut slot = check_request(slot, header, offset, &contents, origin.session);
     // With memory on demand, a read may have to wait for memory.
-    let is_free = matches!(&header, Some(header) if fill(&mut slot, header, offset, session.chunk_size))
-        && (session.chunks.is_some() || slot.kind == RequestKind::Write && contents.start == 0)
-        && connection.queued.is_none()
-        && connection.has_room(ANSWER)
-        && session.executing.get(usize::from(chunk)) == Some(&false);
+    let is_free = slot.state == SlotState::AwaitsSendCredit
+        && (origin.session.chunks.is_some() || slot.kind == RequestKind::Write)
+        && origin.connection.queued.is_none()
+        && origin.connection.has_room(ANSWER)
+        && origin.session.executing.get(usize::from(chunk)) == Some(&false);
     if !is_free {
-        let found = (contents, header);
-        return admit_arrival(chunk, offset, found, rkey, arrived, connection, path, session);
+        return admit_arrival(chunk, slot, origin.connection, origin.path);
     }
-    let id = RequestId { path: connection.path as u32, chunk };
-    let request = describe(id, path.session, &slot, &contents, settled)
+    let id = RequestId { path: origin.connection.path as u32, chunk };
+    let request = describe(id, origin.path.session, &slot, &contents, settled)
         .ok_or(CloseReason::Protocol("a request beyond the bytes written to its chunk"))?;
     let arrival = match execute.execute(&request) {
         Execution::Done(result) => {
             let result = check_length(&slot, result);
-            count(&mut path.stats, &slot, &result, 0);
-            let own = session.chunks.is_none().then_some(region);
-            answer(chunk, &slot, result, own, key, connection, new_keys, ctx)?;
+            count(&mut origin.path.stats, &slot, &result, 0);
+            answer(origin, chunk, &slot, result, ctx)?;
             return Ok(Arrival::Executed);
         }
         Execution::Pending => Arrival::Executed,
         Execution::Deferred => Arrival::Started(request),
     };
     slot.state = SlotState::Executing;
-    if let Some(place) = path.requests.get_mut(usize::from(chunk)) {
+    if let Some(place) = origin.path.requests.get_mut(usize::from(chunk)) {
         *place = slot;
     }
-    if let Some(executing) = session.executing.get_mut(usize::from(chunk)) {
+    if let Some(executing) = origin.session.executing.get_mut(usize::from(chunk)) {
         *executing = true;
     }
-    connection.reserved += ANSWER;
-    path.in_flight += 1;
+    origin.connection.reserved += ANSWER;
+    origin.path.in_flight += 1;
     Ok(arrival)
 }
 
-/// A request in a chunk: the contents, and the header, which is read only once.
-pub type ParsedRequest = (Contents, Option<IoHeader>);
+/// Replaces the client's key of a chunk.
+#[inline(always)]
+fn rotate_key<P: RdmaDevice + ?Sized>(
+    origin: &Origin<'_>,
+    region: MrId,
+    chunk: u16,
+    header: &Option<IoHeader>,
+    ctx: &mut EngineContext<'_, P>,
+) -> Result<KeyChange<u32>, CloseReason> {
+    // Data that is copied at once need not wait for the key change: a change by the client is as if the client had
+    // written that data. Of a read, only the headers are used.
+    let is_read = matches!(header, Some(IoHeader::Read { .. }));
+    let signaled = !origin.session.copies_at_once && !is_read;
+    let id = WorkId::key(origin.key, chunk).to_bits();
+    let by = KeyRequest { qp: origin.connection.qp, id, signaled };
+    let change = ctx.provider.rotate_chunk_key(region, chunk, by, ctx.rng);
+    change.map_err(|_| CloseReason::Resources)
+}
 
 /// The contents of the chunk of an announced request.
 #[inline(always)]
@@ -120,11 +125,11 @@ pub fn written_contents<P: RdmaDevice + ?Sized>(
     chunk: u16,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<Contents, CloseReason> {
-    contents(session, region, chunk, ctx)
-        .ok_or(CloseReason::Protocol("a request in an unwritten chunk"))
+    let unwritten = CloseReason::Protocol("a request in an unwritten chunk");
+    session.contents(region, chunk, ctx).ok_or(unwritten)
 }
 
-/// The header of the request at an offset of a chunk; None if it is malformed.
+/// The header of the request at an offset of a chunk; None if it is malformed. It is read only once.
 #[inline(always)]
 pub fn header(contents: &Contents, offset: u32) -> Result<Option<IoHeader>, CloseReason> {
     match read_header(contents, offset as usize) {
@@ -135,25 +140,33 @@ pub fn header(contents: &Contents, offset: u32) -> Result<Option<IoHeader>, Clos
     }
 }
 
-/// Stores the request in a chunk, whose next key is `rkey`, and which may have to wait.
-#[expect(clippy::too_many_arguments, reason = "parts of a request, each looked up once")]
+/// Fills a slot from the request's header. The request awaits room for its response, or is malformed.
+#[inline(always)]
+pub fn check_request(
+    mut slot: Slot,
+    header: Option<IoHeader>,
+    offset: u32,
+    contents: &Contents,
+    session: &Session,
+) -> Slot {
+    let is_sound = header
+        .is_some_and(|header| fill(&mut slot, &header, offset, session.chunk_size))
+        && (slot.kind == RequestKind::Read || contents.start == 0);
+    slot.state = if is_sound { SlotState::AwaitsSendCredit } else { SlotState::Malformed };
+    slot
+}
+
+/// Stores the request in a chunk, which may have to wait.
 pub fn admit_arrival(
     chunk: u16,
-    offset: u32,
-    (contents, header): ParsedRequest,
-    rkey: u32,
-    arrived: u32,
+    request: Slot,
     connection: &mut Connection,
     path: &mut Path,
-    session: &Session,
 ) -> Result<Arrival, CloseReason> {
     let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
         return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
     };
-    *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
-    let sound = matches!(&header, Some(header) if fill(slot, header, offset, session.chunk_size))
-        && (slot.kind == RequestKind::Read || contents.start == 0);
-    slot.state = if sound { SlotState::AwaitsSendCredit } else { SlotState::Malformed };
+    *slot = request;
     if connection.queued.is_some() || !connection.has_room(ANSWER) {
         path.stats.parked += 1;
         if let Some((_, last)) = &mut connection.queued {
@@ -166,6 +179,22 @@ pub fn admit_arrival(
     }
     connection.reserved += ANSWER;
     Ok(Arrival::Admitted(RequestId { path: connection.path as u32, chunk }))
+}
+
+/// Builds the request for the user.
+#[inline(always)]
+pub fn describe(
+    id: RequestId,
+    session: usize,
+    slot: &Slot,
+    contents: &Contents,
+    settled: bool,
+) -> Option<Request> {
+    let length = slot.data_len as usize;
+    let data = contents.part(0, length)?;
+    let user = contents.part(length, usize::from(slot.user_len))?;
+    let session = SessionId(session as u32);
+    Some(Request { id, session, kind: slot.kind, data, user, settled })
 }
 
 /// Reads the header of a request at an offset of a chunk; None if the offset is outside of the contents.

@@ -4,7 +4,9 @@
 use super::config::MIN_INLINE;
 use super::refuse::{Door, Refused};
 use super::table::{ChunkState, Connection, Path, Session, WorkId};
-use super::{CloseReason, Directory, EngineContext, PathState, PathStats, Server, SessionId};
+use super::{
+    CloseReason, Config, Directory, EngineContext, PathState, PathStats, Server, SessionId,
+};
 use crate::wire::{
     Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
 };
@@ -34,6 +36,18 @@ pub(super) const MAX_SENDS: u32 = 128;
 /// register, and then fail to register exactly 128.
 const MAX_IO: u32 = 127 * 4096;
 
+/// Receives that are reposted late, because receives are reposted in batches.
+const LATE: u32 = RECEIVES_AT_ONCE - 1;
+
+/// Parameters with which connections are accepted.
+const PARAMETERS: ConnectionParameters = ConnectionParameters {
+    responder_resources: 0,
+    initiator_depth: 0,
+    retry_count: 7,
+    rnr_retry_count: 7,
+    min_rnr_timer: 12,
+};
+
 const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
     Refused { errno, reason, advice }
 }
@@ -44,6 +58,14 @@ const OTHER_CORE: Refused = refused(
     "the session's other paths come to another core; configure one common `core` for these ports, or one path \
      on the client",
 );
+
+/// The path of a connection request.
+enum Found {
+    /// It exists.
+    Path(usize),
+    /// It is new, and replaces this one.
+    Stale(Option<usize>),
+}
 
 impl Server {
     /// Handles an event of the connection manager. Returns false if the connection does not belong to this server. For
@@ -215,15 +237,14 @@ impl Server {
         true
     }
 
-    /// Finds or creates the path of a connection.
-    fn join_path<P: RdmaDevice + ?Sized>(
-        &mut self,
+    /// Finds the path of a connection. Otherwise returns the stale path, if any, that a new path replaces.
+    fn find_path(
+        &self,
         session: usize,
         request: &ConnectRequest,
         from: IpAddr,
         to: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Result<usize, Refused> {
+    ) -> Result<Found, Refused> {
         let mut stale = None;
         for &key in &self.sessions[session].paths {
             let path = &self.paths[key];
@@ -241,7 +262,7 @@ impl Server {
                     let advice = "duplicate cid, or another cid_num or host than before";
                     return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
                 }
-                return Ok(key);
+                return Ok(Found::Path(key));
             }
             if path.uuid == request.path {
                 if request.cid != 0 || path.from != from {
@@ -255,6 +276,22 @@ impl Server {
                 return Err(refused(Errno::EEXIST, "path_exists", advice));
             }
         }
+        Ok(Found::Stale(stale))
+    }
+
+    /// Finds or creates the path of a connection.
+    fn join_path<P: RdmaDevice + ?Sized>(
+        &mut self,
+        session: usize,
+        request: &ConnectRequest,
+        from: IpAddr,
+        to: IpAddr,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<usize, Refused> {
+        let stale = match self.find_path(session, request, from, to)? {
+            Found::Path(key) => return Ok(key),
+            Found::Stale(key) => key,
+        };
         let others = self.sessions[session].paths.len() - usize::from(stale.is_some());
         if others >= self.config.max_paths {
             let advice = "the session has the most paths allowed";
@@ -323,19 +360,9 @@ impl Server {
     ) -> Result<(), Refused> {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
-        let depth = u32::from(session.queue_depth);
-        // Because receives are reposted in batches, a few more are needed than the client has requests.
-        let late = RECEIVES_AT_ONCE - 1;
-        let (receives, sends) = match cid {
-            0 => (SERVICE_RECEIVES, SERVICE_SENDS),
-            _ => (
-                (depth + late).min(u32::from(self.config.receives)),
-                (2 * depth + 2).min(MAX_SENDS),
-            ),
-        };
         let most = ctx.provider.attributes().max_wr;
+        let (receives, sends) = queue_sizes(cid, session.queue_depth, &self.config);
         let (receives, sends) = (receives.min(most), sends.min(most));
-        let posted_at_once = if receives > 2 * late { RECEIVES_AT_ONCE } else { 1 };
         let init = QpInit {
             kind: QpType::Rc,
             pd: ctx.provider.pd_on(session.pd, path.to),
@@ -359,22 +386,7 @@ impl Server {
         }
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        // The client computes the chunk size as the sum of both.
-        let max_io_size = (session.chunk_size - MAX_HEADER).min(MAX_IO);
-        let response = ConnectResponse::Accepted {
-            queue_depth: session.queue_depth,
-            max_io_size,
-            max_header: session.chunk_size - max_io_size,
-            new_rkey: self.config.always_invalidate,
-            incarnation: self.config.incarnation,
-        };
-        let parameters = ConnectionParameters {
-            responder_resources: 0,
-            initiator_depth: 0,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            min_rnr_timer: 12,
-        };
+        let response = accepted(session, &self.config).emit();
         let info = path.info.unwrap_or(Window::empty());
         let prepared = (0..receives).try_for_each(|n| {
             let (id, into): (_, &[Window]) = match (cid, n) {
@@ -383,8 +395,8 @@ impl Server {
             };
             ctx.provider.post_recv(qp, &RecvRequest { id: id.to_bits(), into })
         });
-        let accepted = prepared
-            .and_then(|()| ctx.provider.accept(id, qp, &parameters, &response.emit(), ctx.now));
+        let accepted =
+            prepared.and_then(|()| ctx.provider.accept(id, qp, &PARAMETERS, &response, ctx.now));
         if let Err(error) = accepted {
             // Cannot fail: the queue pair is new and not connected.
             let _ = ctx.provider.destroy_qp(qp);
@@ -396,7 +408,7 @@ impl Server {
             qp,
             id,
             consumed: 0,
-            posted_at_once,
+            posted_at_once: if receives > 2 * LATE { RECEIVES_AT_ONCE } else { 1 },
             send_room: sends,
             signal_interval: (sends / 4).max(1),
             posted: 0,
@@ -411,5 +423,27 @@ impl Server {
         self.by_id.insert(id, key);
         self.counters.accepted += 1;
         Ok(())
+    }
+}
+
+/// Receives and sends of a connection.
+fn queue_sizes(cid: u16, queue_depth: u16, config: &Config) -> (u32, u32) {
+    let depth = u32::from(queue_depth);
+    match cid {
+        0 => (SERVICE_RECEIVES, SERVICE_SENDS),
+        _ => ((depth + LATE).min(u32::from(config.receives)), (2 * depth + 2).min(MAX_SENDS)),
+    }
+}
+
+/// The response to the request of a session's connection.
+fn accepted(session: &Session, config: &Config) -> ConnectResponse {
+    // The client computes the chunk size as the sum of both.
+    let max_io_size = (session.chunk_size - MAX_HEADER).min(MAX_IO);
+    ConnectResponse::Accepted {
+        queue_depth: session.queue_depth,
+        max_io_size,
+        max_header: session.chunk_size - max_io_size,
+        new_rkey: config.always_invalidate,
+        incarnation: config.incarnation,
     }
 }

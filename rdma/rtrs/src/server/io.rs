@@ -1,30 +1,18 @@
 //! Data path: requests and responses.
 
-use super::arrival::{Arrival, admit_arrival, handle_io, header, written_contents};
-use super::table::{Connection, Contents, Session, Slot, SlotState, WorkId};
+use super::answer::{ANSWER, answer, bare, check_length, count};
+use super::arrival::{
+    Arrival, admit_arrival, check_request, describe, handle_io, header, written_contents,
+};
+use super::table::{Origin, Slot, SlotState, WorkId};
 use super::{
-    CloseReason, EngineContext, Event, Execute, Execution, PathState, PathStats, Request,
-    RequestId, RequestKind, Served, Server, SessionId,
+    CloseReason, EngineContext, Event, Execute, Execution, PathState, Request, RequestId,
+    RequestKind, Served, Server, SessionId,
 };
 use crate::Errno;
-use crate::wire::{Immediate, RkeyResponse};
+use crate::wire::Immediate;
 use drivers::hal::Window;
-use verbs::{
-    MrId, Payload, RdmaDevice, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
-};
-
-/// Most sends of a response.
-pub(super) const ANSWER: u32 = 2;
-
-/// An empty WRITE with immediate.
-#[inline(always)]
-fn bare(immediate: Immediate) -> SendOperation<'static> {
-    SendOperation::Write {
-        payload: Payload::Windows(&[]),
-        to: RemoteAddress { address: 0, rkey: 0 },
-        immediate: Some(immediate.emit()),
-    }
-}
+use verbs::{RdmaDevice, VerbsError};
 
 impl Server {
     /// Handles a WRITE with immediate of the client: a request, or a heartbeat.
@@ -58,8 +46,8 @@ impl Server {
             Immediate::Request { place } => {
                 let session = &mut self.sessions[path.session];
                 let new_keys = self.config.always_invalidate;
-                let arrival =
-                    handle_io(place, key, connection, path, session, new_keys, execute, ctx);
+                let mut origin = Origin { key, connection, path, session, new_keys };
+                let arrival = handle_io(place, &mut origin, execute, ctx);
                 return self.finish_arrival(path_key, arrival, ctx);
             }
             Immediate::Heartbeat => self.send_on(key, bare(Immediate::HeartbeatAck), ctx),
@@ -88,20 +76,20 @@ impl Server {
         let connection = self.connections.get_mut(key)?;
         let path_key = connection.path;
         let path = &mut self.paths[path_key];
-        let session = &mut self.sessions[path.session];
+        let session = &self.sessions[path.session];
         let slot = path.requests.get(usize::from(chunk))?;
         if slot.state != SlotState::AwaitsKey || slot.cid != connection.cid {
             return None;
         }
         // In this state `address` is an offset.
         let (offset, arrived) = (slot.address as u32, slot.arrived);
-        let found = path.region.ok_or(CloseReason::Resources).and_then(|region| {
+        let slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
+        let slot = path.region.ok_or(CloseReason::Resources).and_then(|region| {
             let contents = written_contents(session, region, chunk, ctx)?;
-            Ok((contents, header(&contents, offset)?))
+            let header = header(&contents, offset)?;
+            Ok(check_request(slot, header, offset, &contents, session))
         });
-        let arrival = found.and_then(|found| {
-            admit_arrival(chunk, offset, found, rkey, arrived, connection, path, session)
-        });
+        let arrival = slot.and_then(|slot| admit_arrival(chunk, slot, connection, path));
         self.finish_arrival(path_key, arrival, ctx)
     }
 
@@ -229,7 +217,7 @@ impl Server {
         let (session, region) = (self.sessions.get(path.session)?, path.region?);
         let settled = !session.has_unsettled
             || ctx.provider.chunk_key(region, id.chunk).is_ok_and(|key| key == slot.rkey);
-        let contents = contents(session, region, id.chunk, ctx)?;
+        let contents = session.contents(region, id.chunk, ctx)?;
         describe(id, path.session, slot, &contents, settled)
     }
 
@@ -317,15 +305,15 @@ impl Server {
         result: Result<Window, Errno>,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), VerbsError> {
-        let Some(path) = self.paths.get(id.path as usize) else { return Ok(()) };
+        let Some(path) = self.paths.get_mut(id.path as usize) else { return Ok(()) };
         let key = path.connections.get(usize::from(slot.cid)).copied().flatten();
         let Some(key) = key else { return Ok(()) };
         let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
         connection.reserved -= ANSWER;
-        let session = &self.sessions[path.session];
-        let own = path.region.filter(|_| session.chunks.is_none());
+        let session = &mut self.sessions[path.session];
         let new_keys = self.config.always_invalidate;
-        answer(id.chunk, slot, result, own, key, connection, new_keys, ctx)
+        let mut origin = Origin { key, connection, path, session, new_keys };
+        answer(&mut origin, id.chunk, slot, result, ctx)
     }
 
     /// Marks the next path's request in a free chunk as ready.
@@ -377,147 +365,4 @@ impl Server {
             self.ready.push_back(RequestId { path: path_key as u32, chunk: first });
         }
     }
-}
-
-/// Builds the request for the user.
-#[inline(always)]
-pub(super) fn describe(
-    id: RequestId,
-    session: usize,
-    slot: &Slot,
-    contents: &Contents,
-    settled: bool,
-) -> Option<Request> {
-    let length = slot.data_len as usize;
-    let data = contents.part(0, length)?;
-    let user = contents.part(length, usize::from(slot.user_len))?;
-    let session = SessionId(session as u32);
-    Some(Request { id, session, kind: slot.kind, data, user, settled })
-}
-
-/// The contents of a chunk that a path's client has written.
-#[inline(always)]
-pub(super) fn contents<P: RdmaDevice + ?Sized>(
-    session: &Session,
-    region: MrId,
-    chunk: u16,
-    ctx: &mut EngineContext<'_, P>,
-) -> Option<Contents> {
-    let size = session.chunk_size as usize;
-    match session.chunks {
-        Some(chunks) => {
-            let window = chunks.slice(usize::from(chunk) * size, size)?;
-            Some(Contents { start: 0, window })
-        }
-        None => {
-            let (start, window) = ctx.provider.take_chunk(region, chunk)?;
-            Some(Contents { start, window })
-        }
-    }
-}
-
-/// Turns a result that is longer than requested into EIO.
-#[inline(always)]
-pub(super) fn check_length(slot: &Slot, result: Result<Window, Errno>) -> Result<Window, Errno> {
-    match result {
-        Ok(data) if data.len() > slot.data_len as usize => Err(Errno::EIO),
-        result => result,
-    }
-}
-
-/// Counts an answered request; `nanos`: time since its arrival.
-#[inline(always)]
-pub(super) fn count(
-    stats: &mut PathStats,
-    slot: &Slot,
-    result: &Result<Window, Errno>,
-    nanos: u64,
-) {
-    let bytes = u64::from(slot.data_len);
-    match (result, slot.kind) {
-        (Err(_), _) => stats.errors += 1,
-        (Ok(_), RequestKind::Read) => {
-            stats.reads += 1;
-            stats.read_bytes += bytes;
-            stats.read_latency.record(nanos);
-        }
-        (Ok(_), RequestKind::Write) => {
-            stats.writes += 1;
-            stats.write_bytes += bytes;
-            stats.write_latency.record(nanos);
-        }
-    }
-}
-
-/// Posts the response to the request in a chunk on the connection of the request, which has room, with as few messages
-/// as the mode allows. `own`: the region whose chunks have memory on demand.
-#[expect(clippy::too_many_arguments, reason = "parts of a response, each looked up once")]
-#[inline(always)]
-pub(super) fn answer<P: RdmaDevice + ?Sized>(
-    chunk: u16,
-    slot: &Slot,
-    result: Result<Window, Errno>,
-    own: Option<MrId>,
-    key: usize,
-    connection: &mut Connection,
-    new_keys: bool,
-    ctx: &mut EngineContext<'_, P>,
-) -> Result<(), VerbsError> {
-    // Only the response to a read has data.
-    let data = result.ok().filter(|data| slot.kind == RequestKind::Read && !data.is_empty());
-    let mut carries = None;
-    if let Some(region) = own {
-        let own = ctx.provider.take_chunk(region, chunk);
-        let lies_there = |own: &Window| data.is_some_and(|data| own.contains(&data));
-        carries = own.filter(|(_, own)| lies_there(own)).map(|_| (region, chunk));
-        if carries.is_none() {
-            ctx.provider.release_chunk(region, chunk);
-        }
-    }
-    let immediate = Immediate::Response {
-        message: u32::from(chunk),
-        result: result.map(|_| ()),
-        invalidated: false,
-    };
-    // Separate inlined calls, so that the compiler knows the shape of each.
-    let to = RemoteAddress { address: slot.address, rkey: slot.key };
-    match (data, new_keys) {
-        (None, false) => return post(key, connection, bare(immediate), None, ctx),
-        (None, true) => {}
-        (Some(data), _) => {
-            let payload = Payload::Windows(&[data]);
-            let immediate = if new_keys { None } else { Some(immediate.emit()) };
-            let operation = SendOperation::Write { payload, to, immediate };
-            post(key, connection, operation, carries, ctx)?;
-            if !new_keys {
-                return Ok(());
-            }
-        }
-    }
-    let message = RkeyResponse { buffer: chunk, rkey: slot.rkey }.emit();
-    let with = SendWith::Immediate(immediate.emit());
-    let operation = SendOperation::Send { payload: Payload::Inline(&message), with };
-    post(key, connection, operation, None, ctx)
-}
-
-/// Posts one send of a response.
-#[inline(always)]
-fn post<P: RdmaDevice + ?Sized>(
-    key: usize,
-    connection: &mut Connection,
-    operation: SendOperation<'_>,
-    carries: Option<(MrId, u16)>,
-    ctx: &mut EngineContext<'_, P>,
-) -> Result<(), VerbsError> {
-    let (sequence, signaled) = connection.number_send();
-    let request = SendRequest {
-        id: WorkId::send(key, sequence).to_bits(),
-        operation,
-        signaled,
-        solicited: false,
-        datagram: None,
-        carries,
-        ack_lazily: connection.is_roomy(),
-    };
-    ctx.provider.post_send(connection.qp, &request)
 }

@@ -16,6 +16,7 @@
 //!
 //! It does not interpret the user's headers (see `rnbd::server`).
 
+mod answer;
 mod arrival;
 mod config;
 mod connect;

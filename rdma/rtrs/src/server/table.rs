@@ -1,12 +1,12 @@
 //! Tables of the server: sessions, paths, connections and request slots.
 
-use super::{PathState, PathStats, RequestKind};
+use super::{EngineContext, PathState, PathStats, RequestKind};
 use crate::wire::{Addressing, Uuid};
 use crate::{Heartbeat, Name};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
-use verbs::{ConnectionId, MrId, PdId, QpId};
+use verbs::{ConnectionId, MrId, PdId, QpId, RdmaDevice};
 
 /// ID of a work request: the connection, receive or send, and the number of the send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,27 @@ impl Session {
         match self.chunk_state {
             ChunkState::Unrequested => 0,
             _ => u64::from(self.queue_depth) * u64::from(self.chunk_size),
+        }
+    }
+
+    /// The contents of a chunk that a path's client has written. `region`: the path's registration of the chunks.
+    #[inline(always)]
+    pub fn contents<P: RdmaDevice + ?Sized>(
+        &self,
+        region: MrId,
+        chunk: u16,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Contents> {
+        let size = self.chunk_size as usize;
+        match self.chunks {
+            Some(chunks) => {
+                let window = chunks.slice(usize::from(chunk) * size, size)?;
+                Some(Contents { start: 0, window })
+            }
+            None => {
+                let (start, window) = ctx.provider.take_chunk(region, chunk)?;
+                Some(Contents { start, window })
+            }
         }
     }
 }
@@ -194,6 +215,17 @@ impl Connection {
         }
         (self.posted, signaled)
     }
+}
+
+/// Where a request comes from: a connection of a path of a session.
+pub(super) struct Origin<'a> {
+    /// Key of the connection.
+    pub key: usize,
+    pub connection: &'a mut Connection,
+    pub path: &'a mut Path,
+    pub session: &'a mut Session,
+    /// Whether each request gets a new key ([`super::Config::always_invalidate`]).
+    pub new_keys: bool,
 }
 
 /// State of the request in a chunk, on one path.
