@@ -1,10 +1,10 @@
 //! Inventory of the machine: the devices that have a driver, and the devices without one, for the operator to see.
 
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Class, Device, Id, Slot};
 use crate::hal::{ConfigRegionAccess, Location, PciAddress, Platform};
 use crate::pci::Function;
-use crate::registry::{Class, Driver, Id};
-use crate::virtio::{self, Slot};
+use crate::registry::driver_of;
+use crate::virtio;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
@@ -137,7 +137,7 @@ impl Inventory {
         for &slot in slots {
             let (device_type, error) = match virtio::mmio_device_type(slot, platform) {
                 Ok(None) => continue,
-                Ok(Some(device_type)) => match Driver::of(&[Id::Virtio(device_type)]) {
+                Ok(Some(device_type)) => match driver_of(&[Id::Virtio(device_type)]) {
                     Some(driver) => {
                         self.devices.push(Device::new(Bus::VirtioMmio(slot), driver));
                         continue;
@@ -155,7 +155,7 @@ impl Inventory {
 
 /// The PCI function as a device, if it has a driver.
 pub fn device(function: Function<'static>) -> Option<Device> {
-    Driver::of(&ids(&function)).map(|driver| Device::new(Bus::Pci(function), driver))
+    driver_of(&ids(&function)).map(|driver| Device::new(Bus::Pci(function), driver))
 }
 
 /// The IDs of a function, the most exact first.

@@ -4,7 +4,8 @@
 //! * A folder for each class of device, with one folder per driver: [`ethernet`], [`block`], [`entropy`], [`console`],
 //!   [`ntb`], [`dma`], [`rapidio`].
 //! * What drivers share: [`pci`], [`virtio`], [`fw_cfg`]. [`iommu`] turns off IOMMUs that firmware has left on.
-//! * [`registry`]: the table of all drivers. [`inventory`]: the devices of this machine.
+//! * [`driver`]: a driver, and a device that it can open. [`registry`]: the table of all drivers. [`inventory`]: the
+//!   devices of this machine.
 //!
 //! # From a bus to an open device
 //!
@@ -43,8 +44,8 @@ extern crate std;
 
 pub mod block;
 pub mod console;
-pub mod device;
 pub mod dma;
+pub mod driver;
 pub mod entropy;
 pub mod ethernet;
 pub mod fw_cfg;

@@ -1,108 +1,17 @@
 //! Table of the drivers: the IDs that each matches, and its function to open a device. A driver is a folder in the
-//! folder of its class, and an entry here; no code above this crate names a driver.
+//! folder of its class, and an entry here; no other code names a driver.
 
-use crate::block::{self, Opened};
-use crate::console::{self, ConsoleLine};
-use crate::device::Device;
+use crate::block;
+use crate::console;
 #[cfg(feature = "ntb")]
 use crate::dma;
-use crate::dma::Channel;
-use crate::entropy::{self, EntropySource};
-use crate::ethernet::{self, WantedMtu};
-use crate::hal::{Clock, Platform, Port};
+use crate::driver::{Driver, Id, Open};
+use crate::entropy;
+use crate::ethernet;
 #[cfg(feature = "ntb")]
 use crate::ntb;
-use crate::ntb::{NtbDevice, Side};
 use crate::rapidio;
 use crate::virtio;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-
-/// ID by which a driver matches its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Id {
-    /// Virtio device type (virtio 1.2, chapter 5), on PCI or memory-mapped registers.
-    Virtio(u32),
-    /// PCI vendor and device ID.
-    Pci(u16, u16),
-    /// PCI base class, subclass and programming interface, as 0xCCSSPP.
-    PciClass(u32),
-}
-
-/// Why a device cannot be used. Its text names the missing feature of the device, or the culprit.
-pub type OpenError = Box<dyn core::error::Error>;
-
-/// Function that opens a device, by the device's class. A device is set up once, before the loops run, on the core that
-/// will own it.
-#[derive(Clone, Copy)]
-pub enum Open {
-    /// An Ethernet port. May wait for the device.
-    Port(
-        fn(
-            Device,
-            &mut dyn Platform,
-            WantedMtu<'_>,
-            &dyn Clock,
-        ) -> Result<Box<dyn Port + Send>, OpenError>,
-    ),
-    /// An Ethernet port whose device supports RoCE as well, for a verbs provider. May wait for the device.
-    #[cfg(feature = "mlx5")]
-    VerbsPort(
-        fn(
-            Device,
-            &mut dyn Platform,
-            WantedMtu<'_>,
-            &dyn Clock,
-        ) -> Result<ethernet::mlx5::Mlx5Port, OpenError>,
-    ),
-    /// One disk, or all units behind a controller. May wait for the device.
-    Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
-    /// A non-transparent bridge. The configuration may have to name the side of this machine.
-    Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
-    /// A non-transparent bridge through which the peer machine reaches all memory: its registers can change the
-    /// translation of addresses.
-    #[cfg(feature = "bridges")]
-    UntrustedBridge(
-        fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>,
-    ),
-    /// The channels of a DMA engine. May wait for the device.
-    Dma(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Vec<Box<dyn Channel>>, OpenError>),
-    /// A source of entropy.
-    Entropy(fn(Device, &mut dyn Platform) -> Result<Box<dyn EntropySource>, OpenError>),
-    /// The operator's console.
-    Console(fn(Device, &mut dyn Platform) -> Result<Box<dyn ConsoleLine>, OpenError>),
-    /// A RapidIO master port.
-    RapidIo(fn(Device, &mut dyn Platform) -> Result<rapidio::OpenPort, OpenError>),
-}
-
-/// Class of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Ethernet.
-    Port,
-    /// Disks.
-    Disks,
-    /// A non-transparent bridge.
-    Bridge,
-    /// A DMA engine.
-    Dma,
-    /// A source of entropy.
-    Entropy,
-    /// The operator's console.
-    Console,
-    /// A RapidIO master port.
-    RapidIo,
-}
-
-/// One driver.
-pub struct Driver {
-    /// Name of the driver: Linux's name where Linux has such a driver.
-    pub name: &'static str,
-    /// IDs that the driver matches.
-    pub ids: &'static [Id],
-    /// Opens a device.
-    pub open: Open,
-}
 
 /// All drivers. The first that matches takes a device.
 pub static DRIVERS: &[Driver] = &[
@@ -194,28 +103,9 @@ pub static DRIVERS: &[Driver] = &[
     },
 ];
 
-impl Driver {
-    /// Class of the driver's devices.
-    pub fn class(&self) -> Class {
-        match self.open {
-            Open::Port(_) => Class::Port,
-            #[cfg(feature = "mlx5")]
-            Open::VerbsPort(_) => Class::Port,
-            Open::Disks(_) => Class::Disks,
-            Open::Bridge(_) => Class::Bridge,
-            #[cfg(feature = "bridges")]
-            Open::UntrustedBridge(_) => Class::Bridge,
-            Open::Dma(_) => Class::Dma,
-            Open::Entropy(_) => Class::Entropy,
-            Open::Console(_) => Class::Console,
-            Open::RapidIo(_) => Class::RapidIo,
-        }
-    }
-
-    /// The driver that matches any of a device's `ids`.
-    pub fn of(ids: &[Id]) -> Option<&'static Driver> {
-        DRIVERS.iter().find(|driver| driver.ids.iter().any(|id| ids.contains(id)))
-    }
+/// The driver that matches any of a device's `ids`.
+pub fn driver_of(ids: &[Id]) -> Option<&'static Driver> {
+    DRIVERS.iter().find(|driver| driver.ids.iter().any(|id| ids.contains(id)))
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use appliance::config::disk;
+use drivers::driver::Class;
 use drivers::hal::PciAddress;
-use drivers::registry::Class;
 
 use crate::build::{Families, Image};
 use crate::passthrough::{self, Host};

@@ -10,11 +10,11 @@ use appliance::machine::{Machine, SpareCore};
 use appliance::randomness::{EntropySources, Randomness, SEED};
 use boot::tsc::{Tsc, Verdict};
 use boot::{BootInfo, Protocol};
+use drivers::driver::Class;
 #[cfg(not(feature = "uhyve"))]
 use drivers::fw_cfg;
 use drivers::hal::Instant;
 use drivers::inventory::Inventory;
-use drivers::registry::Class;
 use rand_core::RngCore;
 use std::sync::OnceLock;
 

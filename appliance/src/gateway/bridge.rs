@@ -17,7 +17,7 @@ use crate::families::{self, NTB, OfMeasure, OfNtb};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use device::{Device, Place};
-use drivers::device::Device as FoundDevice;
+use drivers::driver::Device as FoundDevice;
 use drivers::hal::{Hold, Instant, Platform, Window};
 pub(super) use engines::Engines;
 use management::UnclaimedDevice;

@@ -4,9 +4,9 @@ use super::rdma_stack::RdmaStack;
 use crate::config::{Config, Net, RoceBy};
 #[cfg(feature = "mlx5")]
 use connectx::{ConnectX, Error, Function};
-use drivers::device::OpenedPort;
+use drivers::driver::OpenedPort;
 #[cfg(feature = "mlx5")]
-use drivers::ethernet::mlx5::Mlx5Port;
+use drivers::ethernet::{VerbsPort, mlx5::Mlx5Port};
 use drivers::hal::{Arena, Port};
 use management::status::CardReport;
 use provider_set::ProviderSet;
@@ -52,7 +52,7 @@ impl Cards {
         let port = match port {
             #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) if may && net.core.is_first_alone() => {
-                return PortUse::Opened(self.open(*port, place, name, net.roce, found));
+                return PortUse::Opened(self.open(port, place, name, net.roce, found));
             }
             #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) if may && net.core.all().len() == 1 => {
@@ -87,7 +87,7 @@ impl Cards {
     ) -> Box<dyn Port> {
         match port {
             #[cfg(feature = "mlx5")]
-            OpenedPort::Verbs(port) => self.open(*port, place, name, roce, found),
+            OpenedPort::Verbs(port) => self.open(port, place, name, roce, found),
             other => other.plain(),
         }
     }
@@ -96,7 +96,7 @@ impl Cards {
     #[cfg(feature = "mlx5")]
     fn open(
         &mut self,
-        port: Mlx5Port,
+        port: Box<dyn VerbsPort>,
         place: usize,
         name: &str,
         roce: Option<RoceBy>,
@@ -107,9 +107,12 @@ impl Cards {
             log::warn!(
                 "{name}: RoCE in software: a core has hardware RoCE on {most} ports at most"
             );
-            return Box::new(port);
+            return port;
         }
-        let function = Function::new(port);
+        let function = match port.downcast::<Mlx5Port>() {
+            Ok(port) => Function::new(*port),
+            Err(port) => return port,
+        };
         let shared = Box::new(function.ethernet());
         let (arena, limits) = (found.arena.share(), limits(found.config, found.arena));
         match ConnectX::open(function, arena, &[], limits, found.rng) {

@@ -10,7 +10,7 @@ use super::worker::{self, AssignedPort, Worker};
 use crate::config::Config;
 use crate::families::OfNtb;
 use crate::machine::SpareCore;
-use drivers::device::OpenedPort;
+use drivers::driver::OpenedPort;
 use drivers::hal::{Interrupt, Port};
 use ntrdma::Ntrdma;
 

@@ -1,7 +1,7 @@
 //! A port that adds a VLAN tag to transmitted frames. Received frames keep their tag, which the plane checks
 //! (`receive.rs`). All drivers accept frames of their MTU with one tag, so the MTU is unchanged.
 
-use drivers::device::OpenedPort;
+use drivers::driver::OpenedPort;
 use drivers::hal::{
     Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
     TransmitError, TransmitProgress,

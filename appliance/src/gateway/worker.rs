@@ -42,7 +42,7 @@ use crate::families::OfNtb;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
-use drivers::device::OpenedPort;
+use drivers::driver::OpenedPort;
 use drivers::hal::Instant;
 use management::status::{BridgeStatus, PlaneReport};
 use management::storage_rows::{RowsTold, StorageRows};

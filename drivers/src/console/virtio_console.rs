@@ -1,9 +1,8 @@
 //! Virtio console device (virtio 1.2, 5.3): its first port. Receive interrupts stay enabled, because input is rare.
 
 use super::ConsoleLine;
-use crate::device::Device;
+use crate::driver::{Device, OpenError};
 use crate::hal::{Platform, Window};
-use crate::registry::OpenError;
 use crate::virtio::{self, Descriptor, Live, Ring, Setup, Taken};
 use alloc::boxed::Box;
 
@@ -134,7 +133,7 @@ impl ConsoleLine for VirtioConsole {
 mod tests {
     use super::super::ConsoleLine;
     use super::{BUFFER, BUFFERS, RECEIVE, TRANSMIT};
-    use crate::registry::Class;
+    use crate::driver::Class;
     use crate::virtio::model::{Machine, Model};
     use alloc::boxed::Box;
     use std::vec::Vec;

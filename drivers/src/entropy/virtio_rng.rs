@@ -1,9 +1,8 @@
 //! Virtio entropy device (virtio 1.2, 5.4), used at bring-up for seeding.
 
 use super::{EntropyError, EntropySource};
-use crate::device::Device;
+use crate::driver::{Device, OpenError};
 use crate::hal::{Clock, Platform, Window};
-use crate::registry::OpenError;
 use crate::virtio::{self, Descriptor, Live, Ring, Setup, Taken};
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -81,7 +80,7 @@ impl VirtioRng {
 #[cfg(test)]
 mod tests {
     use super::super::{EntropyError, EntropySource};
-    use crate::registry::Class;
+    use crate::driver::Class;
     use crate::virtio::model::{Machine, Model, WallClock};
     use alloc::boxed::Box;
 

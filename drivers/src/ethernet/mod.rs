@@ -10,6 +10,23 @@ mod owners;
 pub mod virtio_net;
 pub mod vmxnet3;
 
+use crate::hal::Port;
+use alloc::boxed::Box;
+use core::any::Any;
+
+/// A port whose device supports RoCE as well. A verbs provider knows the driver's type.
+pub trait VerbsPort: Port + Any + Send {}
+
+impl dyn VerbsPort {
+    /// The port as its driver's type `T`; itself if it is of another driver.
+    pub fn downcast<T: VerbsPort>(self: Box<Self>) -> Result<Box<T>, Box<Self>> {
+        match (&*self as &dyn Any).is::<T>() {
+            true => Ok((self as Box<dyn Any>).downcast().expect("the type was compared")),
+            false => Err(self),
+        }
+    }
+}
+
 /// The MTU that the operator has configured for the port with this MAC address: largest layer 3 packet in bytes, 1280
 /// to
 /// 9216. None selects the device's MTU, or 1500. A device with a smaller limit keeps its own.

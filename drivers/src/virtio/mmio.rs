@@ -3,17 +3,9 @@
 
 use super::transport::Transport;
 use super::{Error, Ring};
+use crate::driver::Slot;
 use crate::hal::{Interrupt, Platform, Registers};
 use alloc::boxed::Box;
-
-/// A range of registers where there may be a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// Bus address of the registers.
-    pub address: u64,
-    /// Whether the interrupt line (edge triggered) wakes the core that will own the device.
-    pub wakes: bool,
-}
 
 /// Size of a slot's registers in bytes.
 pub const SLOT_LEN: usize = 0x200;

@@ -18,7 +18,7 @@ pub(crate) mod model;
 mod tests;
 
 pub use dialect::Dialect;
-pub use mmio::{Slot, device_type as mmio_device_type};
+pub use mmio::device_type as mmio_device_type;
 pub use pci::{VENDOR, device_type as pci_device_type};
 pub(crate) use polled::{PolledDevice, PolledQueue};
 pub use ring::{Descriptor, Ring, Taken};
@@ -26,7 +26,7 @@ pub use transport::Transport;
 pub(crate) use transport::{Agreed, Live, Setup, read_config, reset};
 pub(crate) use vigil::Vigil;
 
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device};
 use crate::hal::Platform;
 use alloc::boxed::Box;
 use core::fmt;

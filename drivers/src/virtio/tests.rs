@@ -1,13 +1,13 @@
 //! Tests of discovery, and of setup with devices whose registers have arbitrary values.
 
+use super::Error;
 use super::model::{Machine, Model};
-use super::{Error, Slot};
+use crate::driver::{Class, Slot};
 use crate::hal::{
     Arena, Clock, Instant, Interrupt, Location, PciAddress, Platform, Registers, Window,
 };
 use crate::inventory::{Inventory, Unclaimed};
 use crate::pci::model::ConfigSpaces;
-use crate::registry::Class;
 use alloc::boxed::Box;
 use proptest::prelude::*;
 use std::string::ToString;

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use drivers::driver::Class;
 use drivers::hal::{BusAddress, ConfigRegionAccess, Location, PciAddress};
 use drivers::inventory;
 use drivers::pci;
-use drivers::registry::Class;
 
 /// The host.
 pub struct Host {

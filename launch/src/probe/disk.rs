@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use drivers::block::OpenDisk;
-use drivers::device::Device;
+use drivers::driver::Device;
 use drivers::hal::{Clock, Disk, Instant, Operation, Platform, Request, Window};
 use vfio::Machine;
 

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use drivers::driver::Class;
 use drivers::hal::PciAddress;
-use drivers::registry::Class;
 use vfio::Machine;
 
 use crate::passthrough::{self, Function, Host, VFIO};
@@ -107,6 +107,6 @@ fn probe_bound(function: &Function, report: &mut Report) -> Result<()> {
 }
 
 /// Converts a driver's error, which may not be `Send`.
-fn opened<T>(result: Result<T, drivers::registry::OpenError>) -> Result<T> {
+fn opened<T>(result: Result<T, drivers::driver::OpenError>) -> Result<T> {
     result.map_err(|error| anyhow::anyhow!("the driver could not open the device: {error}"))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use drivers::device::Device;
+use drivers::driver::Device;
 use drivers::hal::{Clock, Instant, Packet, Port};
 use vfio::Machine;
 

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::time;
 
 use anyhow::{Context, Result};
-use drivers::device::Device;
+use drivers::driver::Device;
 use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,
 };

@@ -1,9 +1,9 @@
 //! Bridges: models of two joined functions, each in a machine of its own, and their drivers.
 
 use crate::Metal;
+use drivers::driver::Class;
 use drivers::hal::Platform;
 use drivers::ntb::{NtbDevice, Side};
-use drivers::registry::Class;
 use models::Function;
 use models::ntb::amd::{self, AmdNtb};
 use models::ntb::intel::{self, IntelNtb};

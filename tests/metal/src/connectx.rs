@@ -2,8 +2,9 @@
 
 use crate::Metal;
 use connectx::{ConnectX, Function, Limits};
+use drivers::driver::Class;
+use drivers::ethernet::mlx5::Mlx5Port;
 use drivers::hal::{Instant, Platform, Port, Window};
-use drivers::registry::Class;
 use models::mlx5::{Config, MAC, Mlx5};
 use netsim::Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -76,8 +77,9 @@ pub fn open(
     let clock = machine.clock();
     let port = drivers::ethernet::mlx5::open(device, machine, &|_| Some(1500), &clock);
     let port = port.map_err(|why| why.to_string())?;
+    let port = port.downcast::<Mlx5Port>().map_err(|_| "port of another driver")?;
     let arena = machine.arena().share();
-    ConnectX::open(Function::new(port), arena, addresses, LIMITS, rng)
+    ConnectX::open(Function::new(*port), arena, addresses, LIMITS, rng)
         .map_err(|why| why.to_string())
 }
 

@@ -4,9 +4,9 @@
 //!
 //! The driver's own suite tests its reports and its recovery.
 
+use drivers::driver::Class;
 use drivers::hal::{Operation, Packet, Platform, Request, Window};
 use drivers::rapidio::{Mailbox, Maintenance};
-use drivers::registry::Class;
 use metal::bridges::{self, Joined, machines};
 use metal::{Metal, Stuck};
 use models::{Function, enic, intel_nic, ioat, ixgbe, mlx5, nvme, tsi721};

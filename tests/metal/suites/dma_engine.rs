@@ -1,8 +1,8 @@
 //! Common parts of the suites of DMA engines: a modelled engine and its channels.
 
 use drivers::dma::{Channel, Health};
+use drivers::driver::Class;
 use drivers::hal::{Platform, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::Function;
 use std::time::Duration;

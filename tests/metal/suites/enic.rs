@@ -1,8 +1,8 @@
 //! The driver of Cisco's VIC on the model, with and without faults.
 
 use super::network_card::{NetworkCard, plain, try_open};
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, TransmitError, UdpFlow, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::enic::{Config, Enic, Fault, MAC, NEWER_VIRTUAL, PHYSICAL, VIRTUAL};
 

@@ -1,8 +1,8 @@
 //! The drivers of Intel's 82574, 82576 and its virtual function on the models, with and without faults.
 
 use super::network_card::{NetworkCard, plain, try_open};
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::intel_nic::{Fault, Kind, MAC, Nic};
 

@@ -1,8 +1,8 @@
 //! The drivers of the 82599 and of its virtual function on their models, with and without faults.
 
 use super::network_card::{Bench, NetworkCard, plain, try_open};
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::ixgbe::{Config, Fault, Ixgbe, IxgbeVf, MAC};
 

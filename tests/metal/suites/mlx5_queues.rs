@@ -1,8 +1,8 @@
 //! Several queue pairs of a ConnectX: cards with fewer resources than requested, failures while the card is split, and
 //! interrupts. `nic_queues` has the tests that all cards share.
 
+use drivers::driver::Class;
 use drivers::hal::{HashKey, Packet, Platform, Port};
-use drivers::registry::Class;
 use metal::Metal;
 use models::mlx5::{Config, Fault, MAC, Mlx5};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Common parts of the suites of network cards: a modelled card and its port.
 
+use drivers::driver::Class;
 use drivers::hal::{Notice, Packet, Platform, Port, Severity};
-use drivers::registry::Class;
 use metal::Metal;
 use models::{Function, enic, intel_nic, ixgbe, mlx5, vmxnet3};
 use std::collections::VecDeque;

@@ -2,8 +2,8 @@
 //! resets of the shared chip.
 
 use super::network_card::{NetworkCard, SECOND, plain};
+use drivers::driver::Class;
 use drivers::hal::{HashKey, Notice, Packet, Platform, Port};
-use drivers::registry::Class;
 use metal::Metal;
 use models::intel_nic::{Fault, Kind, Nic};
 use models::ixgbe::{self, Ixgbe, IxgbeVf};

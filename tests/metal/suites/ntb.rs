@@ -2,9 +2,9 @@
 //! engine in the same machine.
 
 use drivers::dma::Carried;
+use drivers::driver::Class;
 use drivers::hal::{Instant, Platform, Window};
 use drivers::ntb::{NtbDevice, Side};
-use drivers::registry::Class;
 use metal::Metal;
 use metal::bridges::*;
 use models::Function;

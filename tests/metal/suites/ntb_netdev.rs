@@ -1,9 +1,9 @@
 //! Ethernet ports over a bridge (`ntb_transport`, `ntb_netdev`), with Isthmus at both ends.
 
+use drivers::driver::Class;
 use drivers::hal::{Frame, Instant, Packet, Platform, Port, TransmitError, Window};
 use drivers::ntb::NtbDevice;
 use drivers::ntb::transport::{Error, Mismatch, NtbNetdev, State};
-use drivers::registry::Class;
 use metal::Metal;
 use metal::bridges::*;
 use models::Function;

@@ -1,8 +1,8 @@
 //! Trust in bridges: a bridge that gives the peer access to all memory stays closed without `trust`. On the models, a
 //! malicious peer writes every register that it can.
 
+use drivers::driver::Class;
 use drivers::hal::{Platform, Registers};
-use drivers::registry::Class;
 use metal::Metal;
 use metal::bridges::*;
 use models::ntb::switchtec::Switchtec;
@@ -28,7 +28,7 @@ struct Attacker<M: Joined> {
 impl<M: Joined> Attacker<M> {
     fn new(mut machine: Metal<M>) -> Self {
         let device = machine.find().take(Class::Bridge).remove(0);
-        let drivers::device::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
+        let drivers::driver::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
         let bars = function.bars();
         function.enable();
         let (own, window) = (bars.get(0).unwrap(), bars.get(2).unwrap());
@@ -99,7 +99,7 @@ fn a_bridge_without_trust_keeps_the_peer_from_all_memory<M: Joined>(functions: [
     let device = victim.find().take(Class::Bridge).remove(0);
     let free = victim.arena().available();
     // Firmware may have left bus mastering enabled.
-    let drivers::device::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
+    let drivers::driver::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
     function.enable();
     let why = device.open_bridge(&mut victim, None, false).err().expect("the bridge stays closed");
     let why = why.to_string();

@@ -1,11 +1,11 @@
 //! The NVMe driver on the model, with and without faults.
 
 use drivers::block::OpenDisk;
+use drivers::driver::Class;
 use drivers::hal::{
     Clock, Completion, Disk, DiskError, Features, Operation, Platform, Request, Severity,
     SubmitError, Window,
 };
-use drivers::registry::Class;
 use metal::Metal;
 use models::nvme::{Config, Fault, Nvme, Shape};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Random tests of the NVMe driver: power cuts at any moment, checked against the acknowledged writes; and drives with
 //! random faults. A seed reproduces its case.
 
+use drivers::driver::Class;
 use drivers::hal::{Disk, DiskError, Operation, Platform, Request, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::nvme::{Config, Fault, Nvme, Shape};
 use std::collections::BTreeMap;

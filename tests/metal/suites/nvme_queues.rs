@@ -2,11 +2,11 @@
 //! of the drive ends for all cores, in whatever order they poll.
 
 use drivers::block::OpenDisk;
+use drivers::driver::Class;
 use drivers::hal::{
     Completion, CoreQueue, Disk, DiskError, MoreQueues, Notice, Operation, Platform, QueueCount,
     QueueSeat, Request, Window,
 };
-use drivers::registry::Class;
 use metal::Metal;
 use models::nvme::{Config, Fault, Nvme, Shape};
 use std::cell::Cell;

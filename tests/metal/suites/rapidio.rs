@@ -1,9 +1,9 @@
 //! RapidIO from enumeration to channels over the Tsi721 driver on its model: several machines on one network in one
 //! process.
 
+use drivers::driver::Class;
 use drivers::hal::{Instant, Packet, Platform, Port, TransmitError};
 use drivers::rapidio::{Doorbell, IdSize};
-use drivers::registry::Class;
 use metal::Metal;
 use models::rapidio::{Answer, Board, End, Network, Shared, Topology};
 use models::tsi721::{Config, Tsi721};

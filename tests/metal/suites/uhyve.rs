@@ -1,11 +1,11 @@
 //! The virtio network driver, and uhyve's files and output, on the model of uhyve.
 
+use drivers::driver::Class;
 use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, Packet, PciAddress, Platform, Port,
     Registers, TransmitError, Window,
 };
 use drivers::inventory::Inventory;
-use drivers::registry::Class;
 use drivers::uhyve::{FileError, Hypercalls, MOST_BYTES, Uhyve as Interface};
 use models::uhyve::{End, Fault, MAC, Mapped, Net, Uhyve};
 use models::{Machine as _, Unreachable};

@@ -1,8 +1,8 @@
 //! The driver of vmxnet3 on the model, with and without faults.
 
 use super::network_card::{NetworkCard, plain, try_open};
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, TransmitError, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::vmxnet3::{Fault, MAC, Vmxnet3};
 

@@ -1,7 +1,7 @@
 //! The drivers of network cards on QEMU's models.
 
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, Port, Window};
-use drivers::registry::Class;
 use qtest::Machine;
 use std::path::Path;
 use std::process::Command;

@@ -47,9 +47,9 @@ use appliance::log_ring::LogRing;
 use boot::acpi::Tables;
 use boot::{BootInfo, Kind, MemoryMap};
 use core::ptr::NonNull;
-use drivers::hal::{Arena, Claim, Claims, Interrupt, Mmio, Platform, Registers, Window};
 #[cfg(not(feature = "uhyve"))]
-use drivers::virtio::Slot;
+use drivers::driver::Slot;
+use drivers::hal::{Arena, Claim, Claims, Interrupt, Mmio, Platform, Registers, Window};
 use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;

@@ -3,7 +3,7 @@
 
 use super::io_apic;
 use boot::acpi::Tables;
-use drivers::virtio::Slot;
+use drivers::driver::Slot;
 
 /// All slots, with interrupts routed to this core.
 pub fn find(acpi: Option<&Tables>, command_line: &str) -> Vec<Slot> {

@@ -1,7 +1,7 @@
 //! DMA engines of the machine. Their channels copy the data that bridges write.
 
-use drivers::device::Device as FoundDevice;
 use drivers::dma::Channel;
+use drivers::driver::Device as FoundDevice;
 use drivers::hal::{Clock, Platform};
 use drivers::ntb::NtbDevice;
 use std::collections::VecDeque;

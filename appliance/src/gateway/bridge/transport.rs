@@ -8,7 +8,7 @@ use crate::config::Ntb;
 use crate::gateway::ports::{PlanePort, PortSlot};
 use core::cell::RefCell;
 use core::time::Duration;
-use drivers::device::Device as FoundDevice;
+use drivers::driver::Device as FoundDevice;
 use drivers::hal::{
     Frame, Instant, Packet, Platform, Port, PortCounters, TransmitError, TransmitProgress,
 };

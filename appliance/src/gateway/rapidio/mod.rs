@@ -9,7 +9,7 @@ use crate::config::{Config, Rapidio as Settings, RapidioRole};
 use ::rapidio::end_point::{self, EndPoint, Polled};
 use ::rapidio::enumeration::{Event, Master, Role};
 use ::rapidio::rionet::Rionet;
-use drivers::device::Device;
+use drivers::driver::Device;
 use drivers::hal::{Instant, Platform, Severity};
 use drivers::rapidio::IdSize;
 use management::UnclaimedDevice;

@@ -25,12 +25,11 @@ mod signal;
 pub use error::Error;
 
 use super::{OpenDisk, Opened};
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, OpenError};
 use crate::hal::{
     Clock, Completion, CrashWriter, Disk, Geometry, Health, Instant, Notice, Platform, QueueCount,
     Request, SubmitError,
 };
-use crate::registry::OpenError;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;

@@ -7,12 +7,11 @@ mod dump;
 mod tests;
 
 use super::{OpenDisk, Opened};
-use crate::device::Device;
+use crate::driver::{Device, OpenError};
 use crate::hal::{
     Arena, Clock, Completion, CrashWriter, Disk, DiskError, Features, Geometry, Instant, Notice,
     Operation, Platform, Request, SubmitError, Window,
 };
-use crate::registry::OpenError;
 use crate::virtio::{
     self, Agreed, Descriptor, Error, Live, Ring, Setup, Taken, Transport, Vigil, reset,
 };

@@ -1,10 +1,10 @@
 use super::VirtioBlk;
 use super::dump::VirtioBlkCrash;
+use crate::driver::Class;
 use crate::hal::{
     Completion, CrashWriter, Disk, DiskError, Features, Instant, Operation, Platform, Request,
     SubmitError, Window,
 };
-use crate::registry::Class;
 use crate::virtio::model::{Chain, Machine, Model};
 use crate::virtio::{Error, attach, attach_polled};
 use proptest::prelude::*;

@@ -9,12 +9,11 @@ mod discover;
 mod tests;
 
 use super::{OpenDisk, Opened};
-use crate::device::Device;
+use crate::driver::{Device, OpenError};
 use crate::hal::{
     Clock, Completion, CrashWriter, Disk, Features, Geometry, Instant, Notice, Operation, Platform,
     Request, SubmitError,
 };
-use crate::registry::OpenError;
 use crate::virtio;
 use alloc::boxed::Box;
 use alloc::rc::Rc;

@@ -4,12 +4,11 @@ use super::controller::ANSWER;
 use super::crash::VirtioScsiCrash;
 use super::open;
 use crate::block::OpenDisk;
-use crate::device::Device;
+use crate::driver::{Class, Device};
 use crate::hal::{
     Clock, Completion, CrashWriter, Disk, DiskError, Features, Instant, Operation, Platform,
     Request, SubmitError, Window,
 };
-use crate::registry::Class;
 use crate::virtio::attach_polled;
 use crate::virtio::model::{Machine, Model, WallClock};
 use proptest::prelude::*;

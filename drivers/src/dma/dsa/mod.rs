@@ -8,10 +8,9 @@ mod queue;
 mod registers;
 
 use super::{Channel, LONGEST};
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform, Registers};
 use crate::pci::{Bar, Function};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;

@@ -5,10 +5,9 @@ mod channel;
 mod registers;
 
 use super::Channel;
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform, Registers};
 use crate::pci::{Bar, Function};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use channel::IoatChannel;

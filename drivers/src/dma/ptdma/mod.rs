@@ -5,9 +5,8 @@ mod queue;
 mod registers;
 
 use super::Channel;
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;

@@ -18,9 +18,8 @@ mod steer;
 mod transmit;
 
 use super::WantedMtu;
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform, Port};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use error::Error;
 use port::EnicPort;

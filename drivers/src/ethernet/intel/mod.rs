@@ -23,9 +23,8 @@ mod transmit;
 pub use error::Error;
 
 use super::WantedMtu;
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform, Port};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use chip::Chip;
 use port::IntelPort;

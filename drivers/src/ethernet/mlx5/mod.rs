@@ -29,16 +29,17 @@ mod start;
 mod transmit;
 mod verbs;
 
-use super::WantedMtu;
-use crate::device::{Bus, Device};
+use super::{VerbsPort, WantedMtu};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform};
-use crate::registry::{Id, OpenError};
 pub use completions::{Arm, Completions};
 pub use error::Error;
 pub use events::PairEvent;
 pub use firmware::Command;
 pub use port::Mlx5Port;
 pub use verbs::Abilities;
+
+use alloc::boxed::Box;
 
 const VENDOR: u16 = 0x15b3;
 
@@ -65,7 +66,7 @@ pub fn open(
     platform: &mut dyn Platform,
     wanted_mtu: WantedMtu<'_>,
     clock: &dyn Clock,
-) -> Result<Mlx5Port, OpenError> {
+) -> Result<Box<dyn VerbsPort>, OpenError> {
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    Ok(Mlx5Port::open(function, platform, wanted_mtu, clock)?)
+    Ok(Box::new(Mlx5Port::open(function, platform, wanted_mtu, clock)?))
 }

@@ -10,7 +10,7 @@ use super::receive::Receiver;
 use super::start;
 use super::transmit::Transmitter;
 use crate::ethernet::keeper::{HUNG, OUT_OF_ORDER, ResetLog, Stall};
-use crate::ethernet::{LEAST_MTU, MOST_MTU, WantedMtu};
+use crate::ethernet::{LEAST_MTU, MOST_MTU, VerbsPort, WantedMtu};
 use crate::hal::{
     Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
     Severity, TransmitError, TransmitProgress,
@@ -61,6 +61,8 @@ pub struct Mlx5Port {
     /// Counters up to the last reset.
     before: PortCounters,
 }
+
+impl VerbsPort for Mlx5Port {}
 
 impl Mlx5Port {
     /// Opens a device, and waits until it is up.

@@ -7,12 +7,11 @@ mod tests;
 mod transmit;
 
 use super::{ETHERNET, LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
-use crate::device::Device;
+use crate::driver::{Device, OpenError};
 use crate::hal::{
     Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
     TransmitError, TransmitProgress,
 };
-use crate::registry::OpenError;
 use crate::virtio::{self, Error, Live, Setup, Transport, Vigil, read_config};
 use alloc::boxed::Box;
 use receive::Receiver;

@@ -1,6 +1,6 @@
 use super::{VirtioNet, WantedMtu};
+use crate::driver::Class;
 use crate::hal::{Instant, Packet, Platform, Port, TransmitError, TransmitProgress, Window};
-use crate::registry::Class;
 use crate::virtio::model::{Machine, Model};
 use crate::virtio::{Error, attach};
 use proptest::prelude::*;

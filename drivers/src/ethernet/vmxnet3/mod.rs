@@ -10,13 +10,12 @@ mod transmit;
 use super::keeper::{HUNG, OUT_OF_ORDER, ResetLog, Stall};
 use super::owners::Owners;
 use super::{LEAST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{
     Arena, Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
     Severity, TransmitError, TransmitProgress, Window,
 };
 use crate::pci::{Function, Msix};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

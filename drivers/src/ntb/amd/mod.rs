@@ -12,10 +12,9 @@ mod registers;
 
 use super::hardware::{EXPOSED, Hardware};
 use super::{NtbDevice, Side};
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::Platform;
 use crate::pci::{Function, Msix};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use chip::AmdChip;
 pub use error::Error;

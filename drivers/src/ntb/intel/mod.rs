@@ -15,10 +15,9 @@ mod registers;
 
 use super::hardware::{EXPOSED, Hardware};
 use super::{NtbDevice, Side};
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Platform, Window};
 use crate::pci::{Bar, Function, Msix};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use chip::IntelChip;
 pub use error::Error;

@@ -10,11 +10,10 @@ mod tests;
 
 use super::shared::HEADER;
 use super::{Bridge, Ntb, NtbDevice, SharedMemory, Side};
-use crate::device::{Bus, Device};
 use crate::dma::Dma;
+use crate::driver::{Bus, Device, OpenError};
 use crate::hal::{Interrupt, Platform, Registers, Window};
 use crate::pci::{Function, Msix};
-use crate::registry::OpenError;
 use alloc::boxed::Box;
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};

@@ -13,10 +13,9 @@ mod shared;
 
 use super::hardware::{EXPOSED, Hardware};
 use super::{NtbDevice, Side};
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Platform, Registers};
 use crate::pci::{Bar, Function, Msix};
-use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
 use chip::{Parts, SwitchtecChip};
 pub use error::Error;

@@ -12,11 +12,10 @@ use super::{
     Counters, Error, IdSize, Mailbox, Signal, Tsi721, Tsi721Registers, UNDELIVERED, Watch, Windows,
     csr,
 };
-use crate::device::{Bus, Device};
+use crate::driver::{Bus, Device, OpenError};
 use crate::hal::Platform;
 use crate::pci::{Bars, Function};
 use crate::rapidio::port::OpenPort;
-use crate::registry::OpenError;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 

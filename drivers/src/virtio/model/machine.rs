@@ -2,10 +2,10 @@
 
 use super::Model;
 use super::register_models::{Bar, Mapped};
+use crate::driver::Slot;
 use crate::hal::{Arena, Clock, Instant, Interrupt, PciAddress, Platform, Registers, Window};
 use crate::inventory::Inventory;
 use crate::pci::model::ConfigSpaces;
-use crate::virtio::Slot;
 use alloc::boxed::Box;
 use core::ptr::NonNull;
 use std::cell::Cell;

@@ -1,8 +1,8 @@
 //! The scenarios of `./isthmus bench metal`, as a program to run under callgrind: `bench-metal SCENARIO COUNT` runs a
 //! scenario COUNT times. All other work is the same for every COUNT.
 
+use drivers::driver::Class;
 use drivers::hal::{Disk, Operation, Packet, Platform, Port, Request, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::Function;
 use models::enic::{self, Enic};

@@ -4,9 +4,9 @@
 use crate::fixture::{address, init, peer_of};
 use crate::request;
 use crate::storage::{End, Site};
+use drivers::driver::Class;
 use drivers::hal::{Arena, Instant, Platform, Window};
 use drivers::ntb::NtbDevice;
-use drivers::registry::Class;
 use metal::{ENTERED, LEFT, Metal, bridges};
 use models::ioat::{self, Ioat};
 use models::ntb::intel::{self, IntelNtb};

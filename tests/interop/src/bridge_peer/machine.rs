@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use drivers::driver::Class;
 use drivers::hal::{self, Arena, Platform, Window};
 use drivers::ntb::Ntb;
-use drivers::registry::Class;
 use memmap2::MmapMut;
 use metal::{MEMORY, Metal};
 use models::Function;

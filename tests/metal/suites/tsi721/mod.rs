@@ -4,12 +4,12 @@ mod interrupts;
 mod memory;
 mod messages;
 
+use drivers::driver::Class;
 use drivers::hal::{Arena, Packet, Platform, Severity, Window};
 use drivers::rapidio::{
     Direction, Doorbell, Fault as Ended, HopCount, IdSize, Mailbox, Maintained, Maintenance,
     MaintenanceError, OpenPort, SendError, Transfer, Transferred, WindowError, csr,
 };
-use drivers::registry::Class;
 use metal::Metal;
 use models::rapidio::{Answer, Board, End, Network, Shared, Topology};
 use models::tsi721::{Config, Fault, Tsi721};

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant as Moment;
 
 use anyhow::{Context, Result};
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, Port, UdpFlow};
-use drivers::registry::Class;
 use metal::Metal;
 use models::enic::{Config, Enic};
 use models::{Cable, Nanoseconds};

@@ -4,9 +4,9 @@
 use std::net::Ipv4Addr;
 use std::time::Instant as Moment;
 
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, Port};
 use drivers::rapidio::IdSize;
-use drivers::registry::Class;
 use metal::Metal;
 use models::Nanoseconds;
 use models::rapidio::Shared;

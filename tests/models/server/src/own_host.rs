@@ -4,9 +4,9 @@
 use std::net::Ipv4Addr;
 use std::time::Instant as Moment;
 
+use drivers::driver::Class;
 use drivers::hal::{Packet, Platform, Port};
 use drivers::ntb::transport::NtbNetdev;
-use drivers::registry::Class;
 use metal::Metal;
 use models::ioat::{self, Ioat};
 use models::{Function, Nanoseconds};

@@ -1,22 +1,126 @@
-//! A device that the inventory has found and paired with a driver, and its opening as a port, disks, a bridge and so
-//! on.
+//! A driver, as the registry lists it, and a device that the inventory has found and paired with its driver. This file
+//! knows the classes of devices but no driver; drivers use it.
 
 use crate::block::Opened;
 use crate::console::ConsoleLine;
 use crate::dma::Channel;
 use crate::entropy::EntropySource;
-use crate::ethernet::WantedMtu;
-#[cfg(feature = "mlx5")]
-use crate::ethernet::mlx5::Mlx5Port;
+use crate::ethernet::{VerbsPort, WantedMtu};
 use crate::hal::{Clock, Location, Platform, Port};
 use crate::ntb::{NtbDevice, Side};
 use crate::pci::Function;
 use crate::rapidio;
-use crate::registry::{Class, Driver, Open, OpenError};
-use crate::virtio::Slot;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+
+/// ID by which a driver matches its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Id {
+    /// Virtio device type (virtio 1.2, chapter 5), on PCI or memory-mapped registers.
+    Virtio(u32),
+    /// PCI vendor and device ID.
+    Pci(u16, u16),
+    /// PCI base class, subclass and programming interface, as 0xCCSSPP.
+    PciClass(u32),
+}
+
+/// Why a device cannot be used. Its text names the missing feature of the device, or the culprit.
+pub type OpenError = Box<dyn core::error::Error>;
+
+/// Function that opens a device, by the device's class. A device is set up once, before the loops run, on the core that
+/// will own it.
+#[derive(Clone, Copy)]
+pub enum Open {
+    /// An Ethernet port. May wait for the device.
+    Port(
+        fn(
+            Device,
+            &mut dyn Platform,
+            WantedMtu<'_>,
+            &dyn Clock,
+        ) -> Result<Box<dyn Port + Send>, OpenError>,
+    ),
+    /// An Ethernet port whose device supports RoCE as well, for a verbs provider. May wait for the device.
+    VerbsPort(
+        fn(
+            Device,
+            &mut dyn Platform,
+            WantedMtu<'_>,
+            &dyn Clock,
+        ) -> Result<Box<dyn VerbsPort>, OpenError>,
+    ),
+    /// One disk, or all units behind a controller. May wait for the device.
+    Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
+    /// A non-transparent bridge. The configuration may have to name the side of this machine.
+    Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
+    /// A non-transparent bridge through which the peer machine reaches all memory: its registers can change the
+    /// translation of addresses.
+    UntrustedBridge(
+        fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>,
+    ),
+    /// The channels of a DMA engine. May wait for the device.
+    Dma(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Vec<Box<dyn Channel>>, OpenError>),
+    /// A source of entropy.
+    Entropy(fn(Device, &mut dyn Platform) -> Result<Box<dyn EntropySource>, OpenError>),
+    /// The operator's console.
+    Console(fn(Device, &mut dyn Platform) -> Result<Box<dyn ConsoleLine>, OpenError>),
+    /// A RapidIO master port.
+    RapidIo(fn(Device, &mut dyn Platform) -> Result<rapidio::OpenPort, OpenError>),
+}
+
+/// Class of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Ethernet.
+    Port,
+    /// Disks.
+    Disks,
+    /// A non-transparent bridge.
+    Bridge,
+    /// A DMA engine.
+    Dma,
+    /// A source of entropy.
+    Entropy,
+    /// The operator's console.
+    Console,
+    /// A RapidIO master port.
+    RapidIo,
+}
+
+/// One driver.
+pub struct Driver {
+    /// Name of the driver: Linux's name where Linux has such a driver.
+    pub name: &'static str,
+    /// IDs that the driver matches.
+    pub ids: &'static [Id],
+    /// Opens a device.
+    pub open: Open,
+}
+
+impl Driver {
+    /// Class of the driver's devices.
+    pub fn class(&self) -> Class {
+        match self.open {
+            Open::Port(_) | Open::VerbsPort(_) => Class::Port,
+            Open::Disks(_) => Class::Disks,
+            Open::Bridge(_) | Open::UntrustedBridge(_) => Class::Bridge,
+            Open::Dma(_) => Class::Dma,
+            Open::Entropy(_) => Class::Entropy,
+            Open::Console(_) => Class::Console,
+            Open::RapidIo(_) => Class::RapidIo,
+        }
+    }
+}
+
+/// A range of registers where there may be a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Bus address of the registers.
+    pub address: u64,
+    /// Whether the interrupt line (edge triggered) wakes the core that will own the device.
+    pub wakes: bool,
+}
 
 /// How a device is reached.
 #[derive(Clone, Copy)]
@@ -53,11 +157,9 @@ impl fmt::Display for WrongClass {
 impl core::error::Error for WrongClass {}
 
 /// The peer machine can reach all memory of this one, and the operator has not allowed that (`trust = "peer"`).
-#[cfg(feature = "bridges")]
 #[derive(Debug)]
 struct PeerReachesAll;
 
-#[cfg(feature = "bridges")]
 impl fmt::Display for PeerReachesAll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
@@ -67,7 +169,6 @@ impl fmt::Display for PeerReachesAll {
     }
 }
 
-#[cfg(feature = "bridges")]
 impl core::error::Error for PeerReachesAll {}
 
 /// An open port.
@@ -75,8 +176,7 @@ pub enum OpenedPort {
     /// The device supports Ethernet only.
     Plain(Box<dyn Port + Send>),
     /// The device supports RoCE as well, for a verbs provider.
-    #[cfg(feature = "mlx5")]
-    Verbs(Box<Mlx5Port>),
+    Verbs(Box<dyn VerbsPort>),
 }
 
 impl OpenedPort {
@@ -84,7 +184,6 @@ impl OpenedPort {
     pub fn plain(self) -> Box<dyn Port + Send> {
         match self {
             OpenedPort::Plain(port) => port,
-            #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) => port,
         }
     }
@@ -98,7 +197,6 @@ impl OpenedPort {
     pub fn port(&self) -> &dyn Port {
         match self {
             OpenedPort::Plain(port) => &**port,
-            #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) => &**port,
         }
     }
@@ -107,7 +205,6 @@ impl OpenedPort {
     pub fn port_mut(&mut self) -> &mut dyn Port {
         match self {
             OpenedPort::Plain(port) => &mut **port,
-            #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) => &mut **port,
         }
     }
@@ -161,11 +258,7 @@ impl Device {
     ) -> Result<OpenedPort, OpenError> {
         match self.driver.open {
             Open::Port(open) => open(self, platform, wanted_mtu, clock).map(OpenedPort::Plain),
-            #[cfg(feature = "mlx5")]
-            Open::VerbsPort(open) => {
-                let port = open(self, platform, wanted_mtu, clock)?;
-                Ok(OpenedPort::Verbs(Box::new(port)))
-            }
+            Open::VerbsPort(open) => open(self, platform, wanted_mtu, clock).map(OpenedPort::Verbs),
             _ => Err(WrongClass.into()),
         }
     }
@@ -192,17 +285,12 @@ impl Device {
     ) -> Result<Box<dyn NtbDevice>, OpenError> {
         match self.driver.open {
             Open::Bridge(open) => open(self, platform, side),
-            #[cfg(feature = "bridges")]
             Open::UntrustedBridge(open) if trusts_peer => open(self, platform, side),
-            #[cfg(feature = "bridges")]
             Open::UntrustedBridge(_) => {
                 self.keep_from_memory();
                 Err(PeerReachesAll.into())
             }
-            _ => {
-                let _ = trusts_peer;
-                Err(WrongClass.into())
-            }
+            _ => Err(WrongClass.into()),
         }
     }
 
