@@ -20,7 +20,9 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     let server = models::build()?;
     let model = ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])?;
     let step = progress::step("booting the gateway and a Linux host on the models");
-    let gateway = stage.gateway("isthmus.net.0.address=10.1.0.1/24 isthmus.rapidio.0.role=agent").machine(Machine::Q35);
+    let gateway = stage
+        .gateway("isthmus.net.0.address=10.1.0.1/24 isthmus.rapidio.0.role=agent")
+        .machine(Machine::Q35);
     let mut gateway = gateway.program(qemu.clone()).vfio_user(&model.socket_of(0)).start()?;
     gateway.wait_ready()?;
     let host = stage.system.spec("host", &[], 1500).program(qemu);

@@ -272,7 +272,9 @@ impl Disk {
     /// The value of `-object` for the rate limit of the disk numbered `index`, if it has one.
     pub(super) fn throttle_group(&self, index: usize) -> Option<Value> {
         let rate = self.bytes_per_second?;
-        Some(json!({"qom-type": "throttle-group", "id": format!("rate{index}"), "x-bps-total": rate}))
+        Some(
+            json!({"qom-type": "throttle-group", "id": format!("rate{index}"), "x-bps-total": rate}),
+        )
     }
 
     /// The image's path.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use interop_tests::{map, system, unmap};
+use launch::command;
 use launch::guest::{ENTER, Guest, PREPARE, Wire, hypervisor};
 use launch::qemu::{Disk, Nic, NicModel, Program};
-use launch::command;
 use tempfile::TempDir;
 
 /// Long, because nested emulation is slow.
