@@ -53,7 +53,7 @@ enum Verb {
     /// Run the checks before a push, which take minutes and boot nothing
     Prepush(prepush::Options),
     /// Check the text of the tree: links, pages, lengths, language
-    Tidy,
+    Tidy(prepush::TidyOptions),
     /// Run the tests
     Test(test::Options),
     /// Measure the appliance: target/bench/SUITE.json, docs/figures.md
@@ -105,7 +105,7 @@ fn carry_out(command: Verb) -> Result<()> {
         }
         Verb::Demo(options) => demo::demo(&options),
         Verb::Prepush(options) => prepush::prepush(&options),
-        Verb::Tidy => prepush::tidy(),
+        Verb::Tidy(options) => prepush::tidy(&options),
         Verb::Test(options) => test::test(&options),
         Verb::Bench(options) => bench::bench(&options),
         #[cfg(feature = "engines")]

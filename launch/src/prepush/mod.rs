@@ -56,9 +56,24 @@ pub fn prepush(options: &Options) -> Result<()> {
     }
 }
 
-/// `./isthmus tidy`: the rules for the text of the tree alone.
-pub fn tidy() -> Result<()> {
-    text::tidy(&Tree::here()?).map(drop)
+/// Options of `./isthmus tidy`.
+#[derive(Args)]
+pub struct TidyOptions {
+    /// Print the measures of the tree: sizes, repeats, circles of modules
+    #[arg(long)]
+    report: bool,
+    /// With --report: list the places that the measures count
+    #[arg(long, requires = "report")]
+    places: bool,
+}
+
+/// `./isthmus tidy`: the rules for the text of the tree alone, or its measures.
+pub fn tidy(options: &TidyOptions) -> Result<()> {
+    let tree = Tree::here()?;
+    match options.report {
+        true => text::report(&tree, options.places),
+        false => text::tidy(&tree).map(drop),
+    }
 }
 
 /// Runs the checks, those of each lane one after the other, and returns their rows in the order of `checks`.

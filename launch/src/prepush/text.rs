@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::capture;
 use super::tools;
 use super::tree::Tree;
-use crate::workspace;
+use crate::{command, workspace};
 
 /// The manifests of the three workspaces.
 pub(super) const MANIFESTS: [&str; 3] =
@@ -35,6 +35,26 @@ pub(super) fn tidy(tree: &Tree) -> Result<String> {
     cargo.args(["test", "--quiet", "--locked", "--profile", "host", "-p", "tidy"]);
     cargo.args(["--tests", "--no-fail-fast"]);
     capture::all([cargo])
+}
+
+/// Prints the report of `tests/tidy`.
+pub(super) fn report(tree: &Tree, places: bool) -> Result<()> {
+    let mut cargo = Command::new(&tree.tools.toolchain.cargo);
+    cargo.current_dir(workspace::root()).env("ISTHMUS_TREE", &tree.root);
+    cargo.env("RUSTC", &tree.tools.toolchain.rustc);
+    cargo.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--profile",
+        "host",
+        "-p",
+        "tidy",
+        "--bin",
+        "report",
+    ]);
+    cargo.args(places.then_some(["--", "--places"]).into_iter().flatten());
+    command::run(&mut cargo)
 }
 
 /// Checks spelling.

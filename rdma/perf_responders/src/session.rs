@@ -13,7 +13,7 @@ use verbs::EngineContext;
 use verbs::{ConnectionId, Provider, VerbsError};
 
 /// Memory of a session: the largest message, then a page for the data of local WRITEs.
-const MEMORY: usize = MAX_MESSAGE + PAGE;
+pub const MEMORY: usize = MAX_MESSAGE + PAGE;
 /// Bytes of the buffer for unparsed input; larger than any message of the tools.
 pub const INPUT: usize = 512;
 /// A session without a control connection ends after this time without traffic.
