@@ -161,7 +161,7 @@ fn wanted(name: &str, signal: Option<u32>) -> Wanted {
 fn each_endpoint_of_the_peer_is_a_connection() {
     let mut it = Pair::new();
     it.rules().listen(&wanted("gate", None)).unwrap();
-    assert!(it.rules().listen(&wanted("gate", None)).unwrap_err().contains("one of that name"));
+    assert!(it.rules().listen(&wanted("gate", None)).unwrap_err().contains("already in use"));
     assert!(it.rules().obstacle(&wanted("gate", None).name, true).is_some());
     let (a, b) = (it.hunt(b"a", b"gate"), it.hunt(b"b", b"gate"));
     it.send_from_peer(a, 5, b"hello");

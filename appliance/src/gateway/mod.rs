@@ -19,7 +19,7 @@
 //! Services stand between data plane and IP interfaces: SMC-R with the rules, NTB over TCP, LINX, exchanges of usNIC,
 //! upgrades. They implement `service::Service` (`poll`, `deadline`, `shut_down`); `stages.rs` has the list.
 //!
-//! The whole of `State` is visible to the files of the round (`mod.rs`, `state.rs`, `start.rs`, `stages.rs`,
+//! The whole of `State` is visible to the files of the round (`mod.rs`, `state.rs`, `start`, `stages.rs`,
 //! `control.rs`, `brief.rs`, `ending.rs`) and to the two that face management (`statuses.rs`, `orders.rs`). All others
 //! get their own part.
 //!
@@ -238,25 +238,37 @@ impl Gateway {
         counters.work(Stage::Transmit, sent);
         let worked = received + completed + served + controlled + sent > 0;
         self.console_quiet &= !worked;
-        if let Some(ending) = &mut self.ending {
-            // After a panic the console belongs to the panic handler.
-            let printed = ending.how.is_none()
-                || pump_at_the_end(
-                    &mut self.console,
-                    &mut *self.machine,
-                    &mut Operator(&mut self.state),
-                );
-            match ending.poll(&mut self.state, networks, printed, now) {
-                Some(End::Reboot) => self.machine.reboot(),
-                Some(End::PowerOff) => self.machine.power_off(0),
-                None => {}
-            }
-            // The control plane sends the queued disconnects next.
-            self.control_due = Some(ending.poll_timeout(now));
+        if self.ending.is_some() {
+            self.poll_ending(now);
             return worked;
         }
+        let typed = self.poll_console(now);
+        worked || typed
+    }
+
+    /// Continues the shutdown. Does not return if the machine ends.
+    fn poll_ending(&mut self, now: Instant) {
+        let Some(ending) = &mut self.ending else { return };
+        // After a panic the console belongs to the panic handler.
+        let printed = ending.how.is_none()
+            || pump_at_the_end(
+                &mut self.console,
+                &mut *self.machine,
+                &mut Operator(&mut self.state),
+            );
+        match ending.poll(&mut self.state, &mut self.networks, printed, now) {
+            Some(End::Reboot) => self.machine.reboot(),
+            Some(End::PowerOff) => self.machine.power_off(0),
+            None => {}
+        }
+        // The control plane sends the queued disconnects next.
+        self.control_due = Some(ending.poll_timeout(now));
+    }
+
+    /// Polls the console when due. Returns whether there was input.
+    fn poll_console(&mut self, now: Instant) -> bool {
         if now < self.console_due {
-            return worked;
+            return false;
         }
         let typed = pump(&mut self.console, &mut *self.machine, &mut Operator(&mut self.state));
         self.console_quiet = !typed;
@@ -269,7 +281,7 @@ impl Gateway {
         if let Some(how) = self.state.end {
             self.ending = Some(Ending::new(how, &mut self.state, now));
         }
-        worked || typed
+        typed
     }
 
     /// Halts until an interrupt or the next deadline, unless work is pending. Then runs a round. Returns whether there

@@ -4,6 +4,7 @@ use super::bridge::orders as bridges;
 use super::clients;
 use super::disk_pool::Order as DiskOrder;
 use super::disks::{Role, number_of};
+use super::plane::DataPlane;
 use super::rping::Rping;
 use super::startable;
 use super::state::{PingOrder, State};
@@ -12,10 +13,12 @@ use crate::config::Source;
 use crate::console::{Managed, Progress};
 use crate::crash;
 use crate::families::{self, MEASURE, OfMeasure};
+use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Hold;
 use management::orders::{Capturing, Order};
 use management::{Appliance, Told, at_once, not_ready};
+use perf_responders::rping::Options;
 use rand_core::RngCore;
 
 /// Executes an order, or starts to.
@@ -33,18 +36,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
             state.pinging = true;
             state.ping_order = Some(PingOrder::Start(address, count, size));
         }
-        Order::Rping(address, options) => {
-            if !MEASURE {
-                return Err(families::missing("measure"));
-            }
-            if plane.rdma_stack.is_none() {
-                return Err(
-                    "there is no RDMA provider: no network interface, or `roce.enabled` is false"
-                        .into(),
-                );
-            }
-            plane.rping = OfMeasure::hold(|| Rping::new(address, options, *now));
-        }
+        Order::Rping(address, options) => start_rping(plane, address, options)?,
         Order::Cancel => state.cancel(),
         Order::End(how) => state.end = Some(how),
         Order::Capture(Capturing::Start(filter, bytes)) => plane.capture.start(filter, bytes),
@@ -102,6 +94,20 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         }
     }
     Ok(Managed::Told(String::new()))
+}
+
+/// Starts an rping.
+fn start_rping(plane: &mut DataPlane, peer: IpAddr, options: Options) -> Result<(), String> {
+    if !MEASURE {
+        return Err(families::missing("measure"));
+    }
+    if plane.rdma_stack.is_none() {
+        return Err(
+            "there is no RDMA provider: no network interface, or `roce.enabled` is false".into()
+        );
+    }
+    plane.rping = OfMeasure::hold(|| Rping::new(peer, options, plane.now));
+    Ok(())
 }
 
 /// The next progress of started orders, for the console.

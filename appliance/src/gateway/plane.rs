@@ -81,54 +81,68 @@ pub(super) struct Settings {
     pub storage: Option<Seat>,
 }
 
+/// Ports and bridges of a loop, and its opened cards.
+#[derive(Default)]
+pub(super) struct Devices {
+    pub ports: Vec<PlanePort>,
+    pub bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
+    pub cards: Cards,
+}
+
 impl DataPlane {
-    /// Creates a plane of another core than the first, over `ports` and bridges.
-    pub fn new(
-        settings: Settings,
-        ports: Vec<PlanePort>,
-        bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
-        cards: Cards,
+    /// Creates a plane over its devices, with RDMA if it is configured, and without users. `wants_rdma`: even if it has
+    /// no devices (see [`RdmaStack::new`]).
+    pub fn over(
+        devices: Devices,
+        config: &Config,
+        wants_rdma: bool,
+        arena: Arena,
+        mut rng: Box<dyn RngCore>,
         now: Instant,
     ) -> Self {
-        let Settings { config, arena, seed, entropy, storage } = settings;
-        let mut rng = Randomness::new(seed, entropy);
+        let Devices { ports, bridges, cards } = devices;
         let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = bridges.into_iter().unzip();
-        let mut rdma_stack = config
-            .roce
-            .enabled
-            .then(|| RdmaStack::new(&config, &ports, ntrdma, false, &mut rng))
-            .flatten();
+        let mut rdma_stack = match config.roce.enabled {
+            true => RdmaStack::new(config, &ports, ntrdma, wants_rdma, &mut *rng),
+            false => None,
+        };
         bridges.retain(|_| rdma_stack.is_some());
         if let Some(rdma_stack) = &mut rdma_stack {
             cards.give(&mut rdma_stack.providers);
         }
-        let services = Services::of(&config, rdma_stack.as_mut());
-        let storage = match (storage, &mut rdma_stack) {
-            (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
-            _ => Storage::default(),
-        };
-        let mut plane = DataPlane {
+        DataPlane {
             now,
             ports,
             links_polled: false,
             has_work: false,
             arena,
-            rng: Box::new(rng),
+            rng,
             rdma_stack,
             bridges,
             rapidio: Vec::new(),
             linx: None,
             transports: Vec::new(),
-            storage,
+            storage: Storage::default(),
             remote_storage: None,
-            services,
+            services: None,
             rping: None,
             udp_engines: UdpEngines::default(),
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
             ending: false,
-            is_alone: false,
-        };
+            is_alone: true,
+        }
+    }
+
+    /// Creates the plane of another core than the first.
+    pub fn of_core(settings: Settings, devices: Devices, now: Instant) -> Self {
+        let Settings { config, arena, seed, entropy, storage } = settings;
+        let rng = Box::new(Randomness::new(seed, entropy));
+        let mut plane = DataPlane::over(devices, &config, false, arena, rng, now);
+        plane.services = Services::of(&config, plane.rdma_stack.as_mut());
+        if let (Some(seat), Some(stack)) = (storage, &mut plane.rdma_stack) {
+            plane.storage = Storage::following(seat, &mut stack.providers);
+        }
         plane.wait_for_ports(false);
         plane
     }

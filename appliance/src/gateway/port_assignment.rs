@@ -31,7 +31,7 @@ impl Spare {
 /// The loops, before they run.
 pub(super) struct Loops {
     /// Waker of the first loop, which has the control plane.
-    waker: LoopWaker,
+    pub waker: LoopWaker,
     /// Ports of the first loop, with their numbers.
     pub own: Vec<(usize, PlanePort)>,
     /// Bridges of the first loop.
@@ -86,24 +86,25 @@ impl Loops {
         Some(spare)
     }
 
-    /// Assigns a bridge to the configured loop, or to the first. `interface` gets the number of the core, the waker of
-    /// the first loop, and the waker of the bridge's loop.
+    /// Assigns a bridge to the configured loop, or to the first. Returns the port of its IP interface, number `index`,
+    /// if it is to have one.
     pub fn assign_bridge(
         &mut self,
         mut bridge: OfNtb<Bridge>,
         ntrdma: Ntrdma,
-        wanted: Option<u8>,
-        interface: impl FnOnce(&mut Bridge, usize, &LoopWaker, &LoopWaker),
-    ) {
-        let wanted = wanted.map_or(0, usize::from);
+        index: usize,
+    ) -> Option<PortSlot> {
+        let wanted = bridge.core.map_or(0, usize::from);
         let (name, device) = (bridge.name.clone(), &mut bridge.device);
         let found = Self::of_core(&mut self.spare, wanted, &name, |one| device.route(one));
         let Some(spare) = found else {
-            interface(&mut bridge, 0, &self.waker, &self.waker);
-            return self.own_bridges.push((bridge, ntrdma));
+            let slot = bridge.interface(index, 0, &self.waker, &self.waker);
+            self.own_bridges.push((bridge, ntrdma));
+            return slot;
         };
-        interface(&mut bridge, wanted, &self.waker, &spare.waker);
+        let slot = bridge.interface(index, wanted, &self.waker, &spare.waker);
         spare.bridges.push((bridge, ntrdma));
+        slot
     }
 
     /// Assigns a port to the configured loop, or to the first. If several are configured, each gets a queue.

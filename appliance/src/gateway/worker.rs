@@ -34,7 +34,7 @@ use super::cards::{Cards, Found};
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
 use super::pending_neighbours::Resolved;
-use super::plane::{DataPlane, Settings};
+use super::plane::{DataPlane, Devices, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
 use crate::config::RoceBy;
@@ -235,7 +235,8 @@ impl Loop {
         let (ports, port_queues): (Vec<_>, _) =
             start.ports.into_iter().enumerate().map(made).unzip();
         rng.fill_bytes(&mut settings.seed);
-        let plane = DataPlane::new(settings, ports, start.bridges, cards, core.now());
+        let devices = Devices { ports, bridges: start.bridges, cards };
+        let plane = DataPlane::of_core(settings, devices, core.now());
         let report_due = Instant::ZERO;
         let (rows_told, bridges_due) = (RowsTold::default(), Instant::ZERO);
         let Start { core: number, orders, waker, .. } = start;

@@ -22,9 +22,6 @@ pub const FILES: &[(&str, usize)] = &[
 pub const FUNCTIONS: &[(&str, &str, usize)] = &[
     ("appliance/image/src/bringup.rs", "bring_up", 95),
     ("appliance/management/src/metrics/mod.rs", "ports", 87),
-    ("appliance/src/gateway/mod.rs", "round", 89),
-    ("appliance/src/gateway/orders.rs", "carry_out", 84),
-    ("appliance/src/gateway/start.rs", "start", 339),
     ("appliance/src/gateway/usnic/exchange.rs", "take_request", 87),
     ("appliance/storage/src/testing/loopback.rs", "step", 105),
     ("launch/src/qemu/arguments.rs", "command", 113),

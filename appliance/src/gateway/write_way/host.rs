@@ -1,7 +1,7 @@
 //! A host with a mapped volume of the plane: an RNBD client over RoCE, connected by a cable.
 
 use crate::config;
-use crate::gateway::plane::{DataPlane, Settings};
+use crate::gateway::plane::{DataPlane, Devices, Settings};
 use crate::gateway::ports::PlanePort;
 use crate::gateway::storage::Storage;
 use crate::randomness::EntropySources;
@@ -121,7 +121,8 @@ fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     let (entropy, seed) = (EntropySources::NONE, [7; 32]);
     let settings =
         Settings { config: config.clone(), arena: arena.share(), seed, entropy, storage: None };
-    let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
+    let devices = Devices { ports: vec![port], ..Devices::default() };
+    let mut plane = DataPlane::of_core(settings, devices, now);
     plane.is_alone = true;
     plane.set_addresses(0, &local);
     let stack = plane.rdma_stack.as_mut().unwrap();

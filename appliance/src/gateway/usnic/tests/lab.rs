@@ -1,7 +1,7 @@
 //! The data plane, the cable, and the peer at its other end.
 
 use super::super::*;
-use crate::gateway::plane::{DataPlane, Settings};
+use crate::gateway::plane::{DataPlane, Devices, Settings};
 use crate::gateway::udp_engines::UdpEngines;
 use crate::randomness::EntropySources;
 use core::time::Duration;
@@ -137,7 +137,8 @@ impl Lab {
             entropy: EntropySources::NONE,
             storage: None,
         };
-        let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
+        let devices = Devices { ports: vec![port], ..Devices::default() };
+        let mut plane = DataPlane::of_core(settings, devices, now);
         plane.udp_engines = UdpEngines::of(
             &config,
             &mut plane.ports,

@@ -1,0 +1,105 @@
+//! Second stage: finds config disk and boot disk, and loads the configuration.
+
+use super::disks::Disks;
+use super::{MachineClock, Resources, crash_records, seed};
+use crate::config::{Document, Problem, Sources, command_line};
+use crate::crash::{self, Record};
+use crate::gateway::known_disks::{self, Known, Outside};
+use crate::gateway::tls::{self, Secure};
+use crate::gateway::upgrade::Upgrade;
+use crate::randomness::Randomness;
+
+/// The configuration, and what the disks have beside it.
+pub(super) struct Loaded {
+    pub document: Document,
+    /// Its errors.
+    pub problems: Vec<String>,
+    /// Parts of it that were left out.
+    pub warnings: Vec<String>,
+    pub stored: Known,
+    pub upgrade: Option<Box<Upgrade>>,
+}
+
+impl Loaded {
+    /// Loads the configuration from all sources. `sources` has those outside the disks, `config_disk` is the name of
+    /// the config disk in fw_cfg, `crash` the record of a panic that memory has kept. Errors are logged.
+    pub fn load(
+        sources: Sources<'_>,
+        config_disk: Option<String>,
+        crash: Option<(Record, Box<[u8]>)>,
+        disks: &mut Disks,
+        resources: &mut Resources,
+    ) -> Self {
+        let command_line = sources.command_line;
+        let (others, _) = Document::load(&sources);
+        let others = others.config();
+        let of_document = || others.system.config_disk.as_ref().map(ToString::to_string);
+        let named = command_line::config_disk(command_line).or(config_disk).or_else(of_document);
+        let named = named.as_deref();
+        let outside = Outside { named, command_line, others, failed: &disks.failed };
+        let (slots, arena) = (&mut disks.slots, resources.platform.arena());
+        let clock = MachineClock(&*resources.machine);
+        let mut stored = known_disks::find(slots, &outside, arena, &clock);
+        let upgrade = Upgrade::find(slots, stored.slots, command_line, arena, &clock);
+        let engine = stored.place.as_ref().map(|(_, engine)| engine);
+        let (document, problems) = Document::load(&Sources {
+            disk: stored.text.as_deref(),
+            disk_before: engine.and_then(|engine| engine.before()),
+            disk_unreachable: stored.unreachable.as_deref(),
+            disk_damaged: engine.is_some_and(|engine| engine.is_damaged()),
+            ..sources
+        });
+        let config = document.config();
+        stored.protect(slots, config);
+        log::set_max_level(config.system.log_level);
+        crash::set_policy(config.system.on_panic);
+        if let Err(why) = crash_records::keep(&mut stored, crash, disks, resources) {
+            log::error!("a panic cannot be recorded on disk: {why}");
+        }
+        if document.is_older_copy()
+            && let Some((_, engine)) = &mut stored.place
+        {
+            engine.keep_before();
+        }
+        let trouble = core::mem::take(&mut stored.trouble);
+        let (problems, warnings) = log_problems(&document, trouble, problems);
+        Loaded { document, problems, warnings, stored, upgrade }
+    }
+
+    /// Creates TLS if configured.
+    pub fn start_tls(&self, disks: &mut Disks, resources: &mut Resources) -> Option<Secure> {
+        let kept = self.stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
+        let random = Randomness::new(seed(&mut *resources.rng), resources.entropy);
+        let (config, arena) = (self.document.config(), resources.platform.arena());
+        let clock = MachineClock(&*resources.machine);
+        tls::start(config, kept, &mut disks.slots, arena, &clock, random)
+    }
+}
+
+/// Logs the sources of the configuration, its problems, and warnings about parts that were left out. Returns warnings
+/// and problems.
+fn log_problems(
+    document: &Document,
+    trouble: Vec<String>,
+    problems: Vec<Problem>,
+) -> (Vec<String>, Vec<String>) {
+    let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
+        problems.into_iter().partition(Problem::is_warning);
+    let texts = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
+    let warnings: Vec<String> = texts(warnings).collect();
+    let problems: Vec<String> = trouble.into_iter().chain(texts(problems)).collect();
+    log::info!("configuration: {}", document.sources_line());
+    for problem in &problems {
+        log::error!("configuration: {problem}");
+    }
+    for warning in &warnings {
+        log::warn!("configuration: {warning}");
+    }
+    if document.is_closed() {
+        log::error!(
+            "configuration rejected: nothing is exported, relayed or written until it is corrected: see /readyz, \
+             `show config`"
+        );
+    }
+    (problems, warnings)
+}

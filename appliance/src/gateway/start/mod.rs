@@ -1,0 +1,250 @@
+//! Starts the gateway from the platform's findings, in stages: disks, configuration, interfaces, in this order, because
+//! the configuration may be on a disk and configures the ports. Then the data plane of the first loop, the loops of
+//! other cores, and what uses both.
+
+mod configuration;
+mod crash_records;
+mod disks;
+mod first_loop;
+mod interfaces;
+
+use super::Gateway;
+use super::linx::Linx;
+use super::loop_waker::LoopWaker;
+use super::perf_responders::Services;
+use super::plane::DataPlane;
+use super::port_assignment::Loops;
+use super::ports::{PortSlot, QueueSlot};
+use super::rendezvous::Rendezvous;
+use super::smc::Smc;
+use super::state::State;
+use super::syslog::Syslog;
+use super::tls::Secure;
+use super::udp_engines::UdpEngines;
+use super::wall_clock;
+use super::watchdog::Keeper;
+use super::worker::Worker;
+use crate::config::{Sources, slot};
+use crate::console::Console;
+use crate::crash::Record;
+use crate::families::OfSmc;
+use crate::log_ring::LogRing;
+use crate::machine::{Machine, SpareCore, Watchdog};
+use crate::randomness::EntropySources;
+use configuration::Loaded;
+use disks::Disks;
+use drivers::driver::Class;
+use drivers::hal::{Clock, Instant, Platform};
+use drivers::inventory::Inventory;
+use interfaces::{Interfaces, place_of};
+pub use management::status::Facts;
+use management::status::WallClock;
+use management::{Pages, UnclaimedDevice};
+use rand_core::RngCore;
+use std::collections::VecDeque;
+
+/// Findings and resources of the platform.
+pub struct Bringup {
+    /// The machine.
+    pub machine: Box<dyn Machine>,
+    /// The cores without work yet: all but the first, in order.
+    pub spare: Vec<Box<dyn SpareCore>>,
+    /// The platform, for drivers.
+    pub platform: Box<dyn Platform>,
+    /// The devices found.
+    pub inventory: Inventory,
+    /// The file `opt/isthmus/config` of fw_cfg.
+    pub fw_cfg: Option<Vec<u8>>,
+    /// The file `opt/isthmus/config-disk` of fw_cfg, which names the config disk.
+    pub config_disk: Option<String>,
+    /// The record that a panic before this boot has left in memory, and its bytes.
+    pub crash: Option<(Record, Box<[u8]>)>,
+    /// The kernel command line.
+    pub command_line: String,
+    /// The command line was truncated.
+    pub command_line_cut: bool,
+    /// The machine's watchdog, if it has a supported one.
+    pub watchdog: Option<Box<dyn Watchdog>>,
+    /// The CSPRNG.
+    pub rng: Box<dyn RngCore>,
+    /// Sources from which derived generators are reseeded.
+    pub entropy: EntropySources,
+    /// Facts about build and machine.
+    pub facts: Facts,
+    /// The log.
+    pub log: &'static LogRing,
+}
+
+/// Resources that the stages share.
+struct Resources {
+    machine: Box<dyn Machine>,
+    platform: Box<dyn Platform>,
+    rng: Box<dyn RngCore>,
+    entropy: EntropySources,
+    /// Unused devices, and why.
+    unclaimed: Vec<UnclaimedDevice>,
+}
+
+/// Loops, interfaces and services, ready to run.
+struct Running {
+    plane: DataPlane,
+    /// Numbers of the plane's ports, by their indices there.
+    own_ports: Vec<usize>,
+    workers: Vec<Worker>,
+    ports: Vec<PortSlot>,
+    queues: Vec<QueueSlot>,
+    smc: Option<OfSmc<Smc>>,
+    rendezvous: Option<Box<Rendezvous>>,
+}
+
+/// Facts and devices of the control plane.
+struct Control {
+    platform: Box<dyn Platform>,
+    log: &'static LogRing,
+    facts: Facts,
+    clock: WallClock,
+    watchdog: Option<Box<dyn Watchdog>>,
+    unclaimed: Vec<UnclaimedDevice>,
+    secure: Option<Secure>,
+}
+
+impl Gateway {
+    /// Sets the gateway up. No error of a device or a document stops it.
+    pub fn start(bringup: Bringup) -> Gateway {
+        let Bringup { spare, mut inventory, crash, watchdog, facts, log, .. } = bringup;
+        let Bringup { machine, platform, rng, entropy, .. } = bringup;
+        let unclaimed = inventory.unclaimed.iter().map(UnclaimedDevice::of).collect();
+        let mut resources = Resources { machine, platform, rng, entropy, unclaimed };
+        let mut disks = Disks::open(inventory.take(Class::Disks), &mut resources);
+        let sources = Sources {
+            image: slot::embedded(),
+            fw_cfg: bringup.fw_cfg.as_deref(),
+            disk: None,
+            disk_before: None,
+            disk_damaged: false,
+            disk_unreachable: None,
+            command_line: &bringup.command_line,
+            command_line_cut: bringup.command_line_cut,
+        };
+        let loaded = Loaded::load(sources, bringup.config_disk, crash, &mut disks, &mut resources);
+        let config = loaded.document.config();
+        let secure = loaded.start_tls(&mut disks, &mut resources);
+        let tls = secure.as_ref().map(|secure| secure.tls.clone());
+        let now = resources.machine.now();
+        let waker = LoopWaker::new(resources.machine.ipi());
+        let mut interfaces = Interfaces::new(config, tls, Loops::new(spare, waker.clone()), now);
+        interfaces.open_ports(inventory.take(Class::Port), &mut resources);
+        interfaces.open_rapidio(inventory.take(Class::RapidIo), &mut resources);
+        let (bridges, engines) = (inventory.take(Class::Bridge), inventory.take(Class::Dma));
+        interfaces.open_bridges(bridges, engines, &mut resources);
+        let Resources { machine, mut platform, rng, unclaimed, .. } = resources;
+        let arena = platform.arena().share();
+        let (mut plane, own_ports) = first_loop::plane(&mut interfaces, config, arena, rng, now);
+        first_loop::start_storage(&mut plane, config, &mut disks, &*machine);
+        plane.services = Services::of(config, plane.rdma_stack.as_mut());
+        if plane.services.is_some() {
+            interfaces.listen_for_tools();
+        }
+        let clock = wall_clock::read(machine.unix_seconds(), machine.now(), &facts, log);
+        let Interfaces { mut loops, ports, mut networks, .. } = interfaces;
+        let queues = core::mem::take(&mut loops.queues);
+        let workers = first_loop::start_others(
+            loops,
+            config,
+            &mut plane,
+            &mut disks,
+            &*machine,
+            &mut *platform,
+            entropy,
+        );
+        let place_of = |net| place_of(config, &ports, net);
+        let DataPlane { ports: devices, arena, rng, .. } = &mut plane;
+        plane.udp_engines = UdpEngines::of(config, devices, &place_of, arena, &mut **rng, now);
+        plane.wait_for_ports(workers.is_empty());
+        let DataPlane { rapidio, arena, rng, .. } = &mut plane;
+        plane.linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
+        let engine = plane.udp_engines.exchange();
+        let rendezvous =
+            engine.map(|engine| Box::new(Rendezvous::new(engine, &own_ports, &mut networks)));
+        let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
+        let running = Running { plane, own_ports, workers, ports, queues, smc, rendezvous };
+        let control = Control { platform, log, facts, clock, watchdog, unclaimed, secure };
+        let state = state(loaded, disks, running, control, now);
+        log::info!("isthmus {} ready", env!("CARGO_PKG_VERSION"));
+        let devices_wake = state.devices_wake();
+        Gateway {
+            machine,
+            console: Console::default(),
+            console_due: Instant::ZERO,
+            console_quiet: false,
+            quiescent_until: now,
+            control_due: Some(Instant::ZERO),
+            networks,
+            syslog: Syslog::default(),
+            pages: Pages::default(),
+            state,
+            waker,
+            devices_wake,
+            ending: None,
+        }
+    }
+}
+
+/// The state, at the start.
+fn state(loaded: Loaded, disks: Disks, running: Running, control: Control, now: Instant) -> State {
+    let Loaded { document, problems, warnings, stored, upgrade } = loaded;
+    let Running { plane, own_ports, workers, ports, queues, smc, rendezvous } = running;
+    let Control { platform, log, facts, clock, watchdog, unclaimed, secure } = control;
+    State {
+        platform,
+        log,
+        facts,
+        started: now,
+        now,
+        clock,
+        kept: document.config().clone(),
+        saving: None,
+        document,
+        problems,
+        warnings,
+        ports,
+        queues,
+        disks: disks.slots,
+        refused: Default::default(),
+        unclaimed,
+        secure,
+        crashes: stored.crashes,
+        plane,
+        smc,
+        rendezvous,
+        own_ports,
+        workers,
+        config_disk: stored.place,
+        upgrade,
+        upgrade_after_save: None,
+        watchdog: Keeper::new(watchdog),
+        ping_order: None,
+        pinging: false,
+        progress: VecDeque::new(),
+        capacity_due: Instant::ZERO,
+        network_changed: false,
+        rules_changed: false,
+        end: None,
+    }
+}
+
+/// The machine's clock, for drivers.
+struct MachineClock<'a>(&'a dyn Machine);
+
+impl Clock for MachineClock<'_> {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+}
+
+/// A new seed from the generator.
+fn seed(rng: &mut dyn RngCore) -> [u8; 32] {
+    let mut seed = [0; 32];
+    rng.fill_bytes(&mut seed);
+    seed
+}
