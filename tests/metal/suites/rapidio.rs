@@ -79,7 +79,7 @@ impl Node {
             }
         }
         while let Some(doorbell) = { self.port.borrow_mut().doorbell() } {
-            assert!(self.members.hear(&doorbell));
+            assert!(self.members.on_doorbell(&doorbell));
         }
         while let Some(lost) = { self.port.borrow_mut().undelivered() } {
             if lost.mailbox == rionet::MAILBOX {
@@ -218,7 +218,7 @@ fn a_broadcast_goes_to_more_peers_than_a_mailbox_holds() {
     node.members.set_network(&network);
     for id in 10..210 {
         let to = node.id();
-        assert!(node.members.hear(&Doorbell { from: id, to, info: rionet::JOIN }));
+        assert!(node.members.on_doorbell(&Doorbell { from: id, to, info: rionet::JOIN }));
     }
     assert_eq!(node.members.active_count(), 200);
     let all = node.frame([0xff; 6], 64);
