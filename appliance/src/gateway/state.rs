@@ -1,5 +1,5 @@
-//! What reports are made of: everything the appliance owns but the IP interfaces. The control
-//! plane's own, and the data plane of the same loop.
+//! State of the first loop: everything the appliance owns except the IP interfaces, which are polled beside it. Reports
+//! are made from it.
 
 use super::disks::DiskSlot;
 use super::network::Network;

@@ -3,8 +3,22 @@
 use crate::Finding;
 
 /// Words in a first sentence that replace an actor or a verb of the field.
-const WORDS: &[&str] =
-    &["told", "heard", "heed", "heeds", "heeded", "nobody", "whoever", "somebody"];
+const WORDS: &[&str] = &[
+    "told",
+    "tells",
+    "hear",
+    "hears",
+    "heard",
+    "heed",
+    "heeds",
+    "heeded",
+    "nobody",
+    "whoever",
+    "somebody",
+    "anybody",
+    "everybody",
+    "whom",
+];
 
 /// Reports an opening comment of a shape to avoid.
 pub fn check(path: &str, text: &str) -> Option<Finding> {

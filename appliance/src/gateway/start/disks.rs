@@ -3,7 +3,7 @@
 use super::{MachineClock, Resources};
 use crate::gateway::disk_queues::DeviceQueues;
 use crate::gateway::disks::{DiskSlot, Role, SharedDisk, set_permanent_names};
-use drivers::device::Device;
+use drivers::driver::Device;
 use drivers::hal::CrashWriter;
 use management::UnclaimedDevice;
 

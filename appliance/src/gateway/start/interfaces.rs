@@ -10,7 +10,7 @@ use crate::gateway::port_assignment::Loops;
 use crate::gateway::ports::PortSlot;
 use crate::gateway::rapidio::{self, RapidioPort};
 use crate::gateway::tagged_port;
-use drivers::device::{Device, OpenedPort};
+use drivers::driver::{Device, OpenedPort};
 use drivers::hal::{HashKey, Hold, Instant, Port};
 use management::UnclaimedDevice;
 use net::tls::Tls;
