@@ -37,26 +37,7 @@ pub(super) fn poll(
         carry_out(order, networks, state, now);
         worked += 1;
     }
-    let plane = &mut state.plane;
-    plane.udp_engines.next_hops.resolve(&state.own_ports, networks, now);
-    if let Some(RdmaStack { pending_neighbours, providers, .. }) = &mut plane.rdma_stack {
-        let ports = (&mut state.ports[..], &mut state.queues[..]);
-        pending_neighbours.resolve(ports, networks, now, |core, resolved| {
-            match state.workers.iter_mut().find(|worker| worker.core == core) {
-                Some(worker) => worker.send_resolved(resolved),
-                None => {
-                    resolved.apply(providers, now);
-                    true
-                }
-            }
-        });
-        if let Some(rping) = &mut plane.rping {
-            rping.resolve_path(providers, &state.ports, networks, now);
-        }
-    }
-    if plane.remote_storage.is_some() {
-        plane.resolve_remote_paths(networks, now);
-    }
+    resolve_neighbours(networks, state, now);
     for (i, network) in networks.iter_mut().enumerate() {
         if let Some(mac) = state.poll_mac(i) {
             network.interface.set_mac(mac, now);
@@ -101,6 +82,30 @@ pub(super) fn poll(
         }
     }
     worked
+}
+
+/// Looks up the MAC addresses that the data plane waits for.
+fn resolve_neighbours(networks: &mut [Network], state: &mut State, now: Instant) {
+    let plane = &mut state.plane;
+    plane.udp_engines.next_hops.resolve(&state.own_ports, networks, now);
+    if let Some(RdmaStack { pending_neighbours, providers, .. }) = &mut plane.rdma_stack {
+        let ports = (&mut state.ports[..], &mut state.queues[..]);
+        pending_neighbours.resolve(ports, networks, now, |core, resolved| {
+            match state.workers.iter_mut().find(|worker| worker.core == core) {
+                Some(worker) => worker.send_resolved(resolved),
+                None => {
+                    resolved.apply(providers, now);
+                    true
+                }
+            }
+        });
+        if let Some(rping) = &mut plane.rping {
+            rping.resolve_path(providers, &state.ports, networks, now);
+        }
+    }
+    if plane.remote_storage.is_some() {
+        plane.resolve_remote_paths(networks, now);
+    }
 }
 
 /// Passes path MTUs below the interface's to RDMA, and logs the latest, after a change.

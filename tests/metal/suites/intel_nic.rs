@@ -283,7 +283,7 @@ fn reset_that_never_ends_is_reported() {
     for (kind, wanted) in [
         (Kind::E1000e, "does not come out of reset"),
         (Kind::Igb, "does not come out of reset"),
-        (Kind::IgbVf, "not answered by the driver of its physical function"),
+        (Kind::IgbVf, "no answer from the physical function's driver"),
     ] {
         let machine = machine(kind);
         machine.model(|nic| nic.inject(Fault::StuckReset));

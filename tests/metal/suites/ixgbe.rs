@@ -314,7 +314,7 @@ both! {
 both! {
     fn reset_that_never_ends_is_reported<M>() {
         let wanted = match M::IS_VIRTUAL {
-            true => "not answered by the driver of its physical function",
+            true => "no answer from the physical function's driver",
             false => "does not come out of reset",
         };
         let why = why_not::<M>(Fault::StuckReset);

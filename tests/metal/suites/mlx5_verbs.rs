@@ -411,7 +411,7 @@ fn recovers(mut bench: Bench, words: &str) {
     bench.pair.run(MILLISECOND);
     assert_eq!(bench.ends(0), []);
     (words == "does not answer").then(|| bench.inject(0, Fault::AllOnes));
-    (words == "says that it has failed").then(|| bench.inject(0, Fault::Fatal(1)));
+    (words == "reported a fatal error").then(|| bench.inject(0, Fault::Fatal(1)));
     bench.pair.run(Duration::from_secs(3));
     let mut ends = bench.ends(0);
     ends.sort_unstable_by_key(|(id, _)| *id);
@@ -446,7 +446,7 @@ fn recovers(mut bench: Bench, words: &str) {
 
 #[test]
 fn a_card_that_has_failed_comes_back() {
-    recovers(Bench::new(false), "says that it has failed");
+    recovers(Bench::new(false), "reported a fatal error");
 }
 
 #[test]
@@ -583,7 +583,7 @@ fn unusable_cards_are_distinguished() {
         assert!(words.iter().all(|word| why.contains(word)), "{why}");
         assert_eq!(machine.arena_available(), free, "memory is freed");
     };
-    refused(&[Fault::Lacks(0, 0x21d, 1)], &["roce", "turn RoCE on"]);
+    refused(&[Fault::Lacks(0, 0x21d, 1)], &["roce", "enable RoCE"]);
     refused(&[Fault::Lacks(0, 0x23f, 1)], &["capability rc"]);
     refused(&[Fault::Lacks(4, 0xf0, 16)], &["roce_address_table_size"]);
     for opcode in [0x200, 0x400, 0x500, 0x502, 0x503, 0x504, 0x761] {
