@@ -438,7 +438,7 @@ _isthmus() {
             return 0
             ;;
         isthmus__subcmd__tidy)
-            opts="-h --help"
+            opts="-h --report --places --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -471,7 +471,7 @@ fn frames_without_a_buffer_are_counted() {
 #[test]
 fn silent_or_refusing_physical_function_is_blamed() {
     for (fault, wanted) in [
-        (Fault::Deaf, "not answered"),
+        (Fault::Deaf, "gets no answer"),
         (Fault::Refuses(1), "refused a reset"),
         (Fault::Refuses(5), "refused frames of that length"),
         (Fault::Refuses(6), "refused multicast"),

@@ -580,7 +580,7 @@ fn waits_for_stuck_bits_are_bounded() {
 #[test]
 fn silent_or_refusing_physical_function_is_blamed() {
     for (fault, wanted) in [
-        (Fault::Deaf, "not answered"),
+        (Fault::Deaf, "gets no answer"),
         (Fault::Unnamed, "has no MAC address: give it one on the host"),
         (Fault::Refuses(8), "refused interface 1.1"),
         (Fault::OldInterface(0), "refused interface 1.1"),
